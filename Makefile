@@ -1,0 +1,72 @@
+# The commands of the project; `make` lists them. Everything built goes to build/ and target/.
+
+PREFIX ?= /usr/local
+BUILD := build/cmake
+STAGE := build/stage
+DIGITS := examples/data/digits.csv
+LIBRARY := $(BUILD)/kvstore/libkvstore.so
+
+.PHONY: help build stage install header check test test-long bench clean \
+	demo demo-cpp demo-go demo-python demo-rust demo-torch
+
+help: ## list these commands
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
+		while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+
+build: ## build the library
+	@bash scripts/bootstrap.sh build
+	@cmake -S . -B $(BUILD) >/dev/null
+	@cmake --build $(BUILD) --target kvstore
+
+stage: build ## install it into build/stage, where tests and examples find it
+	@cmake --install $(BUILD) --prefix $(STAGE) >/dev/null
+
+# Does not build what is there: root, who may run this, need not have cargo.
+install: ## install it into PREFIX (default /usr/local)
+	@test -e $(LIBRARY) || $(MAKE) build
+	cmake --install $(BUILD) --prefix $(PREFIX)
+
+header: ## generate include/kvstore.h from src/capi
+	KV_UPDATE_HEADER=1 cargo test --quiet --test header
+
+check: ## check formats and lints
+	@bash scripts/bootstrap.sh build checks go python
+	@bash scripts/test.sh checks
+
+test: ## run all tests
+	@bash scripts/bootstrap.sh
+	@bash scripts/test.sh all
+
+test-long: ## run the tests that take hours
+	@bash scripts/bootstrap.sh
+	@bash scripts/test.sh long
+
+demo: stage ## train on handwritten digits, in C
+	@mkdir -p target/demo
+	@bash scripts/example.sh c train_digits $(DIGITS) target/demo/digits.svg
+
+demo-cpp: stage ## the same in C++
+	@bash scripts/example.sh cpp train_digits $(DIGITS)
+
+demo-go: stage ## the same in Go
+	@bash scripts/bootstrap.sh go
+	@bash scripts/example.sh go train_digits $(DIGITS)
+
+demo-python: stage ## the same in Python
+	@bash scripts/bootstrap.sh python
+	@bash scripts/example.sh python train_digits $(DIGITS)
+
+demo-rust: ## the same in Rust
+	@bash scripts/bootstrap.sh build
+	@bash scripts/example.sh rust train_digits $(DIGITS)
+
+demo-torch: stage ## PyTorch's own parameters and gradients through the store
+	@bash scripts/bootstrap.sh python
+	@bash scripts/example.sh python torch_digits $(DIGITS)
+
+bench: ## measure the library on this machine
+	@bash scripts/bootstrap.sh build
+	cargo bench
+
+clean: ## remove everything that was built
+	rm -rf build target

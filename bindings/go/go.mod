@@ -1,0 +1,3 @@
+module github.com/libkvstore/libkvstore/bindings/go
+
+go 1.21

@@ -1,0 +1,116 @@
+package kvstore
+
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"unsafe"
+)
+
+// Version returns the version of the library, such as 0.1.0.
+func Version() string { return C.GoString(C.kv_version()) }
+
+// ABIVersion returns the version of the library's binary interface.
+func ABIVersion() uint32 { return uint32(C.kv_abi_version()) }
+
+// Role is what a process is in a job.
+type Role int32
+
+// RoleWorker pushes and pulls. A local store's process is always one.
+const RoleWorker Role = C.KV_ROLE_WORKER
+
+// String returns the name of the role, such as worker.
+func (r Role) String() string {
+	if r == RoleWorker {
+		return "worker"
+	}
+	return fmt.Sprintf("Role(%d)", int32(r))
+}
+
+// Type returns the canonical name of the store's type: local or device.
+func (s *Store) Type() (string, error) {
+	var text *C.char
+	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_type(store, &text) })
+	return C.GoString(text), err
+}
+
+// Role returns the role of this process in the job.
+func (s *Store) Role() (Role, error) {
+	var role C.int32_t
+	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_role(store, &role) })
+	return Role(role), err
+}
+
+// Rank returns the rank of this worker, from 0.
+func (s *Store) Rank() (int, error) {
+	var rank C.int32_t
+	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_rank(store, &rank) })
+	return int(rank), err
+}
+
+// NumWorkers returns the number of workers.
+func (s *Store) NumWorkers() (int, error) {
+	var count C.int32_t
+	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_num_workers(store, &count) })
+	return int(count), err
+}
+
+// Barrier waits until all workers have arrived here. Local stores return at once.
+func (s *Store) Barrier(ctx context.Context) error {
+	return await(ctx, "barrier", func(timeout C.int64_t) error {
+		return s.use(func(store *C.kv_store) C.kv_status { return C.kv_barrier(store, timeout) })
+	})
+}
+
+// Done says that this worker pushes no more: nobody waits for it from now on. It may still pull.
+func (s *Store) Done() error {
+	return s.use(func(store *C.kv_store) C.kv_status { return C.kv_done(store) })
+}
+
+// Stats holds counters and settings of a store.
+type Stats struct {
+	Type         string `json:"type"`
+	Keys         uint64 `json:"keys"`
+	Bytes        uint64 `json:"bytes"` // of the stored values
+	Pushes       uint64 `json:"pushes"`
+	Pulls        uint64 `json:"pulls"`
+	PushBytes    uint64 `json:"push_bytes"`
+	PullBytes    uint64 `json:"pull_bytes"`
+	UpdaterCalls uint64 `json:"updater_calls"`
+	Pending      uint64 `json:"pending"` // operations in flight
+	Failed       uint64 `json:"failed"`  // failures that the library still keeps
+	Threads      int    `json:"threads"`
+	ISA          string `json:"isa"`
+}
+
+// Stats returns counters and settings.
+func (s *Store) Stats() (Stats, error) {
+	var stats Stats
+	text, err := s.stats()
+	if err != nil {
+		return stats, err
+	}
+	if err := json.Unmarshal(text, &stats); err != nil {
+		return stats, fmt.Errorf("kvstore: stats: %w", err)
+	}
+	return stats, nil
+}
+
+func (s *Store) stats() ([]byte, error) {
+	for room := C.size_t(1024); ; {
+		buffer := make([]byte, room)
+		var length C.size_t
+		err := s.use(func(store *C.kv_store) C.kv_status {
+			return C.kv_stats(store, (*C.char)(unsafe.Pointer(&buffer[0])), room, &length)
+		})
+		if errors.Is(err, ErrBufferTooSmall) {
+			room = length + 1
+			continue
+		}
+		return buffer[:length], err
+	}
+}

@@ -1,0 +1,96 @@
+/*
+ * The C side of the Go package: calls that take flat arrays, and callbacks that lead back to Go.
+ *
+ * cgo does not let C structures in Go memory hold Go pointers. So a call hands over the pinned data
+ * pointers in one array and everything else in another, and the tensors are put together here.
+ */
+#ifndef KVSTORE_GO_SHIM_H
+#define KVSTORE_GO_SHIM_H
+
+#include <kvstore.h>
+#include <stdint.h>
+
+/* Implemented in callback.go. */
+extern int32_t kvstoreGoUpdate(uintptr_t context, kv_key key, kv_tensor *input, kv_tensor *stored);
+extern void kvstoreGoLog(uintptr_t context, int32_t level, char *message);
+extern void kvstoreGoDrop(uintptr_t context);
+
+enum kvstore_go_operation {
+    KVSTORE_GO_INIT,
+    KVSTORE_GO_PUSH,
+    KVSTORE_GO_PULL,
+    KVSTORE_GO_PUSHPULL,
+    KVSTORE_GO_BROADCAST
+};
+
+/* Numbers that describe one tensor: these six, then the extents, then the strides if there are any. */
+enum { KVSTORE_GO_HEADER = 6 };
+
+static inline int64_t *kvstore_go_unpack(kv_tensor *tensor, void *data, int64_t *numbers) {
+    int64_t *extents = numbers + KVSTORE_GO_HEADER;
+    int32_t ndim = (int32_t)numbers[0];
+    int strided = numbers[5] != 0;
+    tensor->data = data;
+    tensor->ndim = ndim;
+    tensor->dtype = (kv_dtype)numbers[1];
+    tensor->device.type = (int32_t)numbers[2];
+    tensor->device.id = (int32_t)numbers[3];
+    tensor->byte_offset = (uint64_t)numbers[4];
+    tensor->shape = extents;
+    tensor->strides = strided ? extents + ndim : NULL;
+    return extents + ndim + (strided ? ndim : 0);
+}
+
+/* The first `count` pairs are values, the next `out_count` are outs. `tensors` is room for them. */
+static inline kv_status kvstore_go_operate(int operation, kv_store *store, const kv_key *keys,
+                                           void **data, int64_t *numbers, void *tensors,
+                                           size_t count, size_t out_count, int32_t priority,
+                                           kv_ticket *ticket) {
+    kv_tensor *values = (kv_tensor *)tensors;
+    kv_tensor *outs = values + count;
+    const kv_key *out_keys = keys + count;
+    for (size_t i = 0; i < count + out_count; i++) {
+        numbers = kvstore_go_unpack(&values[i], data[i], numbers);
+    }
+    switch (operation) {
+    case KVSTORE_GO_INIT:
+        return kv_init(store, keys, values, count);
+    case KVSTORE_GO_PUSH:
+        return kv_push(store, keys, values, count, priority, ticket);
+    case KVSTORE_GO_PULL:
+        return kv_pull(store, out_keys, outs, out_count, priority, ticket);
+    case KVSTORE_GO_PUSHPULL:
+        return kv_pushpull(store, keys, values, count, out_keys, outs, out_count, priority, ticket);
+    default:
+        return kv_broadcast(store, keys, values, count, out_keys, outs, out_count, priority, ticket);
+    }
+}
+
+static inline kv_status kvstore_go_update(void *context, kv_key key, const kv_tensor *input,
+                                          const kv_tensor *stored) {
+    return (kv_status)kvstoreGoUpdate((uintptr_t)context, key, (kv_tensor *)input,
+                                      (kv_tensor *)stored);
+}
+
+static inline void kvstore_go_log(void *context, int32_t level, const char *message) {
+    kvstoreGoLog((uintptr_t)context, level, (char *)message);
+}
+
+static inline void kvstore_go_drop(void *context) { kvstoreGoDrop((uintptr_t)context); }
+
+/* A context of 0 stands for no function. */
+static inline kv_status kvstore_go_set_updater(kv_store *store, uintptr_t context) {
+    if (context == 0) {
+        return kv_set_updater(store, NULL, NULL, NULL);
+    }
+    return kv_set_updater(store, kvstore_go_update, (void *)context, kvstore_go_drop);
+}
+
+static inline kv_status kvstore_go_set_logger(int32_t level, uintptr_t context) {
+    if (context == 0) {
+        return kv_set_logger(level, NULL, NULL, NULL);
+    }
+    return kv_set_logger(level, kvstore_go_log, (void *)context, kvstore_go_drop);
+}
+
+#endif /* KVSTORE_GO_SHIM_H */

@@ -1,0 +1,189 @@
+package kvstore
+
+// #include <stdlib.h>
+// #include "shim.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+// Config holds options of a store by name; docs/config.md lists them. Nil means the defaults.
+type Config map[string]string
+
+// Store is a key-value store. All methods may be called from any goroutine.
+type Store struct {
+	// mu guards handle. Every call holds it for reading, which makes kv_free the last one.
+	mu     sync.RWMutex
+	handle *C.kv_store // nil when freed
+
+	tickets registry
+}
+
+// unclosed keeps stores that the program has lost: their operations use pinned memory.
+var unclosed sync.Map
+
+// Close waits this long for pending operations, and the end of a store this long for calls of
+// other goroutines that are inside the library.
+const (
+	closeTimeout = time.Minute
+	leaveTimeout = time.Second
+)
+
+// errFreed answers calls on a store that is being freed, or has been.
+var errFreed = failf(ErrClosed, "the store has been closed")
+
+// Open creates a store. Types, in any case, are local and device, both in this process; the
+// distributed types are known and answer [ErrUnsupported] in this version.
+func Open(storeType string, config Config) (*Store, error) {
+	if abi := ABIVersion(); abi != C.KV_ABI_VERSION {
+		return nil, failf(ErrUnsupported,
+			"the library has binary interface %d, this program was built for %d", abi, C.KV_ABI_VERSION)
+	}
+	options, err := options(config)
+	if err != nil {
+		return nil, err
+	}
+	defer C.kv_config_free(options)
+	text, err := cString("type", storeType)
+	if err != nil {
+		return nil, err
+	}
+	defer freeString(text)
+	store := new(Store)
+	err = call(func() C.kv_status { return C.kv_create(text, options, &store.handle) })
+	if err != nil {
+		return nil, err
+	}
+	unclosed.Store(store, nil)
+	return store, nil
+}
+
+// options sets the options in the order of their names, so that the same one always fails first.
+func options(config Config) (*C.kv_config, error) {
+	var options *C.kv_config
+	err := call(func() C.kv_status { return C.kv_config_create(&options) })
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(config))
+	for name := range config {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		if err := setOption(options, name, config[name]); err != nil {
+			C.kv_config_free(options)
+			return nil, err
+		}
+	}
+	return options, nil
+}
+
+func setOption(options *C.kv_config, name, value string) error {
+	nameText, err := cString("option name", name)
+	if err != nil {
+		return err
+	}
+	defer freeString(nameText)
+	valueText, err := cString("option "+name, value)
+	if err != nil {
+		return err
+	}
+	defer freeString(valueText)
+	return call(func() C.kv_status { return C.kv_config_set(options, nameText, valueText) })
+}
+
+// use runs one call on the handle. The only writer of mu is the end of the store, so a lock that
+// cannot be had at once means that the store is closed.
+func (s *Store) use(function func(store *C.kv_store) C.kv_status) error {
+	if !s.mu.TryRLock() {
+		return errFreed
+	}
+	defer s.mu.RUnlock()
+	if s.handle == nil {
+		return errFreed
+	}
+	return call(func() C.kv_status { return function(s.handle) })
+}
+
+// Close finishes pending operations, then frees the store; every call afterwards gives [ErrClosed].
+// It reports the first failure of an operation that nobody waited for. Operations that take longer
+// than a minute are aborted. Closing a closed store does nothing.
+//
+// Called from inside an updater it does nothing but return [ErrReentrant].
+func (s *Store) Close() error {
+	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
+	defer stop()
+	err := s.Shutdown(ctx)
+	if isOver(err) {
+		s.Abort()
+		s.free()
+	}
+	return err
+}
+
+// Shutdown is Close with a time limit of yours. If ctx ends first, the store stays open.
+func (s *Store) Shutdown(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return over(ctx, "close")
+	}
+	err := s.poll(ctx, "close", func(store *C.kv_store, timeout C.int64_t) C.kv_status {
+		return C.kv_close(store, timeout)
+	})
+	switch {
+	case err == errFreed:
+		return nil
+	case isOver(err), errors.Is(err, ErrReentrant):
+		return err
+	}
+	s.free()
+	return s.tickets.failure(err)
+}
+
+// Abort fails every pending operation with [ErrClosed], now, and closes the store. It never waits
+// and may be called from inside an updater. Close frees the store afterwards.
+func (s *Store) Abort() {
+	_ = s.use(func(store *C.kv_store) C.kv_status {
+		C.kv_abort(store)
+		return C.KV_OK
+	})
+}
+
+// free frees the closed store, once the last call of another goroutine has left it. An updater that
+// does not return keeps such a call inside; then the freeing is left to a goroutine.
+func (s *Store) free() {
+	freed := make(chan struct{})
+	go func() {
+		defer close(freed)
+		s.tickets.refile()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.handle != nil {
+			C.kv_free(s.handle)
+			s.handle = nil
+			s.tickets.abandon()
+			unclosed.Delete(s)
+		}
+	}()
+	select {
+	case <-freed:
+	case <-time.After(leaveTimeout):
+	}
+}
+
+// cString copies a string for C; free it with freeString.
+func cString(what, text string) (*C.char, error) {
+	if strings.IndexByte(text, 0) >= 0 {
+		return nil, failf(ErrInvalidArgument, "%s %q has a zero byte", what, text)
+	}
+	return C.CString(text), nil
+}
+
+func freeString(text *C.char) { C.free(unsafe.Pointer(text)) }

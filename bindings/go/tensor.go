@@ -1,0 +1,250 @@
+package kvstore
+
+// #include "shim.h"
+import "C"
+
+import (
+	"fmt"
+	"slices"
+	"unsafe"
+)
+
+// DType is an element type.
+type DType uint32
+
+// The element types.
+const (
+	I8   DType = C.KV_I8
+	I32  DType = C.KV_I32
+	I64  DType = C.KV_I64
+	U8   DType = C.KV_U8
+	F16  DType = C.KV_F16
+	F32  DType = C.KV_F32
+	F64  DType = C.KV_F64
+	BF16 DType = C.KV_BF16
+)
+
+// Element lists the Go types of the elements.
+type Element interface {
+	int8 | int32 | int64 | uint8 | Float16 | BFloat16 | float32 | float64
+}
+
+// DTypeOf returns the dtype of a Go type.
+func DTypeOf[T Element]() DType {
+	switch any(*new(T)).(type) {
+	case int8:
+		return I8
+	case int32:
+		return I32
+	case int64:
+		return I64
+	case uint8:
+		return U8
+	case Float16:
+		return F16
+	case BFloat16:
+		return BF16
+	case float32:
+		return F32
+	default:
+		return F64
+	}
+}
+
+// String returns the name of the type, such as float32.
+func (d DType) String() string {
+	switch d {
+	case I8:
+		return "int8"
+	case I32:
+		return "int32"
+	case I64:
+		return "int64"
+	case U8:
+		return "uint8"
+	case F16:
+		return "float16"
+	case F32:
+		return "float32"
+	case F64:
+		return "float64"
+	case BF16:
+		return "bfloat16"
+	default:
+		return fmt.Sprintf("DType(%#x)", uint32(d))
+	}
+}
+
+// size returns the bytes of one element.
+func (d DType) size() int { return int(d>>8&0xff) / 8 }
+
+// DeviceType is a kind of memory, numbered as in DLPack.
+type DeviceType int32
+
+// The kinds of memory.
+const (
+	CPU      DeviceType = C.KV_CPU       // ordinary memory
+	CUDA     DeviceType = C.KV_CUDA      // refused with ErrUnsupported by this version
+	CUDAHost DeviceType = C.KV_CUDA_HOST // pinned by CUDA, used like CPU
+)
+
+// Device says where a tensor lives. The ID of a CPU has no effect.
+type Device struct {
+	Type DeviceType
+	ID   int32
+}
+
+// Tensor is a view of memory that somebody else owns: your slice, or in an updater the library.
+type Tensor struct {
+	data    unsafe.Pointer // nil if there are no elements
+	offset  int            // of the first element, in elements
+	dtype   DType
+	device  Device
+	shape   []int
+	strides []int // in elements; nil means row-major without gaps
+	err     *Error
+}
+
+// Of views a slice in row-major order. Without a shape the tensor has one dimension.
+//
+// The number of elements must be the length of the slice; if it is not, the call that the tensor is
+// given to says so.
+func Of[T Element](slice []T, shape ...int) Tensor {
+	if len(shape) == 0 {
+		shape = []int{len(slice)}
+	}
+	t := view(slice, shape, nil)
+	if t.err == nil && !sizeIs(shape, len(slice)) {
+		t.err = failf(ErrInvalidArgument, "shape %v does not have the %d elements of the slice",
+			shape, len(slice))
+	}
+	return t
+}
+
+// Scalar views a single number, a tensor without dimensions.
+func Scalar[T Element](number *T) Tensor {
+	return view(unsafe.Slice(number, 1), nil, nil)
+}
+
+// Strided views some elements of a slice: slice[offset] comes first, and strides, in elements, lead
+// to its neighbours. Strides may be negative. All elements must lie within the slice.
+func Strided[T Element](slice []T, offset int, shape, strides []int) Tensor {
+	t := view(slice, shape, strides)
+	t.offset = offset
+	switch {
+	case t.err != nil:
+	case len(shape) != len(strides):
+		t.err = failf(ErrInvalidArgument, "shape %v and strides %v differ in length", shape, strides)
+	case slices.Contains(shape, 0):
+		t.data, t.offset = nil, 0
+	case !inside(len(slice), offset, shape, strides):
+		t.err = failf(ErrInvalidArgument, "offset %d, shape %v and strides %v leave the slice of %d",
+			offset, shape, strides, len(slice))
+	}
+	return t
+}
+
+// view copies shape and strides: what has been checked must not change.
+func view[T Element](slice []T, shape, strides []int) Tensor {
+	t := Tensor{
+		dtype:   DTypeOf[T](),
+		device:  Device{Type: CPU},
+		shape:   slices.Clone(shape),
+		strides: slices.Clone(strides),
+	}
+	if len(slice) > 0 {
+		t.data = unsafe.Pointer(unsafe.SliceData(slice))
+	}
+	for _, extent := range shape {
+		if extent < 0 {
+			t.err = failf(ErrInvalidArgument, "shape %v has a negative extent", shape)
+		}
+	}
+	return t
+}
+
+// sizeIs reports whether a shape without negative extents has so many elements.
+func sizeIs(shape []int, size int) bool {
+	if slices.Contains(shape, 0) {
+		return size == 0
+	}
+	product := 1
+	for _, extent := range shape {
+		if product > size/extent { // also keeps the product from overflowing
+			return false
+		}
+		product *= extent
+	}
+	return product == size
+}
+
+// inside reports whether all elements of a shape without zeros lie in a slice of `size`.
+func inside(size, offset int, shape, strides []int) bool {
+	if offset < 0 || offset >= size {
+		return false
+	}
+	below, above := offset, size-1-offset
+	for i, extent := range shape {
+		if extent == 1 {
+			continue
+		}
+		stride, room := strides[i], &above
+		if stride < 0 {
+			stride, room = -stride, &below
+		}
+		// The smallest integer stays negative.
+		if stride < 0 || stride > *room/(extent-1) {
+			return false
+		}
+		*room -= stride * (extent - 1)
+	}
+	return true
+}
+
+// On returns the same view, said to live on a device.
+func (t Tensor) On(device Device) Tensor {
+	t.device = device
+	return t
+}
+
+// DType returns the element type.
+func (t Tensor) DType() DType { return t.dtype }
+
+// Shape returns the extents; a tensor without dimensions has none.
+func (t Tensor) Shape() []int { return slices.Clone(t.shape) }
+
+// Device returns where the tensor lives.
+func (t Tensor) Device() Device { return t.device }
+
+// Len returns the number of elements.
+func (t Tensor) Len() int {
+	size := 1
+	for _, extent := range t.shape {
+		size *= extent
+	}
+	return size
+}
+
+// Slice returns the elements in row-major order, without a copy. It panics if T is not the element
+// type, or if the tensor is strided; in an updater the panic becomes the error of the push.
+func Slice[T Element](t Tensor) []T {
+	switch {
+	case t.err != nil:
+		panic(t.err)
+	case t.dtype != DTypeOf[T]():
+		panic(fmt.Sprintf("kvstore: the tensor is %v, not %v", t.dtype, DTypeOf[T]()))
+	case t.strides != nil:
+		panic("kvstore: the tensor is strided; it has no slice")
+	}
+	return unsafe.Slice((*T)(t.data), t.Len())
+}
+
+// fromC views what the library lends to an updater: row-major, without an offset.
+func fromC(tensor *C.kv_tensor) Tensor {
+	return Tensor{
+		data:   tensor.data,
+		dtype:  DType(tensor.dtype),
+		device: Device{Type: DeviceType(tensor.device._type), ID: int32(tensor.device.id)},
+		shape:  ints(unsafe.Slice(tensor.shape, tensor.ndim)),
+	}
+}

@@ -1,0 +1,96 @@
+"""The key-value store of data-parallel training: create, init, push, pull.
+
+    >>> import kvstore, numpy as np
+    >>> kv = kvstore.create("local")
+    >>> shape = (2, 3)
+    >>> kv.init(3, np.ones(shape) * 2)
+    >>> a = np.zeros(shape)
+    >>> kv.pull(3, out=a)                                   # a is 2
+    >>> kv.push(3, [np.ones(shape)] * 4)                    # four devices
+    >>> kv.pull(3, out=a)                                   # a is 4
+
+    >>> def update(key, input, stored):
+    ...     stored += input * 2
+    >>> kv.set_updater(update)
+    >>> kv.push(3, np.ones(shape))
+    >>> kv.pull(3, out=a)                                   # a is 6
+
+    >>> ticket = kv.push_async(3, np.ones(shape))           # in the background
+    >>> ticket.wait(timeout=30)
+    >>> kv.close()
+
+Arrays are numpy arrays and all objects with `__dlpack__`, such as PyTorch's tensors; nothing is
+copied on the way into the library. Each failure is a `KVStoreError` whose text names the key, the
+shapes and the dtypes, and also the builtin exception that fits best. At the end of the program open
+stores close themselves; what is pending gets ten seconds.
+
+See `help(kvstore.KVStore)` for the forms that keys and arrays may take.
+"""
+
+from __future__ import annotations
+
+from . import _library
+from ._callbacks import set_logger
+from ._errors import (
+    BufferTooSmallError,
+    CallbackError,
+    CancelledError,
+    ClosedError,
+    DtypeMismatchError,
+    ForkedError,
+    InternalError,
+    InvalidArgumentError,
+    KeyExistsError,
+    KeyNotFoundError,
+    KVStoreError,
+    NameCollisionError,
+    OptionError,
+    OutOfMemoryError,
+    OverlapError,
+    PoisonedError,
+    ReentrantError,
+    ShapeMismatchError,
+    Status,
+    TicketError,
+    TimeoutError,
+    UnsupportedError,
+)
+from ._store import KeyInfo, KVStore, create
+from ._ticket import Ticket
+
+__version__: str = _library.library.kv_version().decode()
+
+__all__ = [
+    "BufferTooSmallError",
+    "CallbackError",
+    "CancelledError",
+    "ClosedError",
+    "DtypeMismatchError",
+    "ForkedError",
+    "InternalError",
+    "InvalidArgumentError",
+    "KVStore",
+    "KVStoreError",
+    "KeyExistsError",
+    "KeyInfo",
+    "KeyNotFoundError",
+    "NameCollisionError",
+    "OptionError",
+    "OutOfMemoryError",
+    "OverlapError",
+    "PoisonedError",
+    "ReentrantError",
+    "ShapeMismatchError",
+    "Status",
+    "Ticket",
+    "TicketError",
+    "TimeoutError",
+    "UnsupportedError",
+    "create",
+    "set_logger",
+]
+
+for _name in __all__:
+    # Tracebacks and help() show the public place of each name.
+    globals()[_name].__module__ = __name__
+del _name

@@ -1,0 +1,145 @@
+"""Python functions that the library calls: updaters and the logger."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import logging
+import traceback
+import weakref
+from typing import Any, Callable, Optional
+
+from ._arrays import view
+from ._call import check, thread
+from ._errors import Status
+from ._library import Drop, Logger, Tensor, library
+from ._library import Updater as UpdaterFunction
+
+# The library knows a Python object by a number, its `context`. A number here is one whose `drop`
+# has not been called yet.
+_numbers = itertools.count(1)
+_in_use: set[int] = set()
+# Weak, so that an updater that refers to its own store is garbage together with it.
+_updaters: weakref.WeakValueDictionary[int, Updater] = weakref.WeakValueDictionary()
+_loggers: dict[int, logging.Logger] = {}
+
+_LOG_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+
+
+class Updater:
+    """A Python function in use as an updater."""
+
+    def __init__(self, function: Callable[..., Any], names: dict[int, str]) -> None:
+        self._number = next(_numbers)
+        self._function: Optional[Callable[..., Any]] = function
+        self._names = names
+
+    def install(self, store: Optional[int]) -> int:
+        """Makes it the updater of a store; gives the status of the library."""
+        _updaters[self._number] = self
+        _in_use.add(self._number)
+        status: int = library.kv_set_updater(store, _UPDATE, self._number, _DROP)
+        return status
+
+    @property
+    def in_use(self) -> bool:
+        """Whether the library may still call it."""
+        return self._number in _in_use
+
+    def forget(self) -> None:
+        """Lets go of the function, which the library has dropped."""
+        self._function = None
+
+    def run(self, number: int, merged: Tensor, stored: Tensor) -> None:
+        """Calls the function with numpy arrays."""
+        assert self._function is not None
+        key = self._names.get(number, number)
+        self._function(key, view(merged, writable=False), view(stored, writable=True))
+
+
+def remove_updater(store: Optional[int]) -> int:
+    """Makes a store assign again; gives the status of the library."""
+    status: int = library.kv_set_updater(store, _NO_UPDATE, None, _NO_DROP)
+    return status
+
+
+def _update(context: int, key: int, merged: Any, stored: Any) -> int:
+    thread.depth += 1
+    try:
+        updater = _updaters.get(context)
+        if updater is None:
+            raise RuntimeError("the store is being freed")
+        updater.run(key, merged.contents, stored.contents)
+        return Status.OK
+    except BaseException as error:
+        _release_views(error)
+        message = "".join(traceback.format_exception_only(type(error), error)).strip()
+        library.kv_set_callback_error(message.encode("utf-8", "replace"))
+        thread.failure = error
+        return Status.CALLBACK
+    finally:
+        thread.depth -= 1
+
+
+def _release_views(error: BaseException) -> None:
+    """Empties the finished frames that an exception keeps: their arrays are about to be invalid."""
+    error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
+    pending: list[Optional[BaseException]] = [error]
+    seen: set[int] = set()
+    while pending:
+        each = pending.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            traceback.clear_frames(each.__traceback__)
+            pending += [each.__cause__, each.__context__]
+
+
+def _drop(context: int) -> None:
+    thread.depth += 1
+    try:
+        _in_use.discard(context)
+        _loggers.pop(context, None)
+        updater = _updaters.pop(context, None)
+        if updater is not None:
+            updater.forget()
+    finally:
+        thread.depth -= 1
+
+
+def _log(context: int, level: int, message: bytes) -> None:
+    thread.depth += 1
+    try:
+        text = message.decode("utf-8", "replace")
+        _loggers[context].log(_LOG_LEVELS.get(level, logging.ERROR), "%s", text)
+    finally:
+        thread.depth -= 1
+
+
+def keep_for_ever(thing: object) -> None:
+    """Keeps an object also while the interpreter takes everything else apart."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+_UPDATE, _DROP, _LOG = UpdaterFunction(_update), Drop(_drop), Logger(_log)
+_NO_UPDATE, _NO_DROP, _NO_LOG = UpdaterFunction(), Drop(), Logger()
+# The library may hold these addresses until the process ends.
+for _function in (_UPDATE, _DROP, _LOG):
+    keep_for_ever(_function)
+
+
+def set_logger(logger: Optional[logging.Logger] = None, level: Optional[int] = None) -> None:
+    """Sends what the library has to say to a logger; None makes it silent, as in the beginning.
+
+    For the whole process. `level` is a level of the module logging, by default the logger's own
+    when this is called. The library reports errors of its own, work that was lost, stores that
+    open and close (INFO), keys and updaters that come and go (DEBUG).
+    """
+    if logger is None:
+        check(library.kv_set_logger(0, _NO_LOG, None, _NO_DROP))
+        return
+    if level is None:
+        level = logger.getEffectiveLevel()
+    wanted = max((number for number, each in _LOG_LEVELS.items() if each >= level), default=0)
+    context = next(_numbers)
+    _loggers[context] = logger
+    check(library.kv_set_logger(wanted, _LOG, context, _DROP))

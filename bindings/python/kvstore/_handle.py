@@ -1,0 +1,158 @@
+"""The life of a store: from kv_create() to kv_free(), with everything that must outlive a call."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import weakref
+from ctypes import byref
+from typing import Any, Callable, Optional
+
+from . import _callbacks
+from ._arrays import Loan
+from ._call import check, thread, wait
+from ._errors import InvalidArgumentError, Status
+from ._library import library
+from ._pairs import integer_key, pairs_of
+
+# How long pending operations may take at the end of the program.
+_EXIT_SECONDS = 10.0
+
+_open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
+# Work of finalizers that ran inside a callback of the library.
+_postponed: list[Callable[[], None]] = []
+
+
+class Handle:
+    """Owns a kv_store.
+
+    Whoever is inside a call, and each pending ticket, holds a reference: the last one that goes
+    frees the store, so that kv_free() never meets another call.
+    """
+
+    def __init__(self, kind: str, options: dict[str, Any]) -> None:
+        self.pointer: Optional[int] = None
+        # How often somebody has waited for all operations.
+        self.waits = 0
+        self.names: dict[int, str] = {}
+        self._keys: dict[str, int] = {}
+        self._updaters: list[_callbacks.Updater] = []
+        self._loans_until_free: list[object] = []
+        self._given_up = False
+        self.pointer = _create(kind, options)
+        _open_handles.add(self)
+
+    def number_of(self, key: Any) -> int:
+        """The library's number of a key, which is an integer or a name."""
+        if not isinstance(key, str):
+            return integer_key(key)
+        number = self._keys.get(key)
+        if number is None:
+            number = self._intern(key)
+        return number
+
+    def key_of(self, number: int) -> Any:
+        """The key that a number of the library stands for."""
+        return self.names.get(number, number)
+
+    def _intern(self, name: str) -> int:
+        if "\0" in name:
+            raise InvalidArgumentError(f"the name {name!r} contains a NUL character")
+        number = ctypes.c_uint64()
+        check(library.kv_intern(self.pointer, name.encode(), byref(number)))
+        self.names[number.value] = name
+        self._keys[name] = number.value
+        return number.value
+
+    def values(self, call: str, keys: Any, values: Any) -> Loan:
+        """Describes what a call reads."""
+        return Loan(call, self._numbered(call, keys, values), as_outs=False)
+
+    def outs(self, call: str, keys: Any, outs: Any) -> Loan:
+        """Describes what a call writes."""
+        return Loan(call, self._numbered(call, keys, outs), as_outs=True)
+
+    def _numbered(self, call: str, keys: Any, arrays: Any) -> list[tuple[Any, int, Any]]:
+        pairs = pairs_of(call, keys, arrays)
+        return [(key, self.number_of(key), array) for key, array in pairs]
+
+    def set_updater(self, function: Optional[Callable[..., Any]]) -> None:
+        """Hands a Python function to the library, and keeps it until the library drops it."""
+        self._updaters = [updater for updater in self._updaters if updater.in_use]
+        if function is None:
+            check(_callbacks.remove_updater(self.pointer))
+            return
+        updater = _callbacks.Updater(function, self.names)
+        self._updaters.append(updater)
+        check(updater.install(self.pointer))
+
+    def end_loan(self, ticket: int, loan: object) -> None:
+        """Cancels an operation whose ticket is gone; keeps its arrays for as long as it needs."""
+        if thread.depth:
+            _postponed.append(lambda: self.end_loan(ticket, loan))
+        elif self._given_up:
+            _callbacks.keep_for_ever(loan)
+        elif self.pointer is not None:
+            status = library.kv_cancel(self.pointer, ticket)
+            if status not in (Status.OK, Status.TICKET, Status.FORKED):
+                self._loans_until_free.append(loan)
+
+    def close_at_exit(self) -> None:
+        """Closes without freeing: another thread may be inside a call while the program ends."""
+        pointer, self.pointer = self.pointer, None
+        if pointer is None:
+            return
+        status = wait(lambda milliseconds: library.kv_close(pointer, milliseconds), _EXIT_SECONDS)
+        if status == Status.TIMEOUT:
+            library.kv_abort(pointer)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """An updater does not return: what it and its operation use must stay as it is."""
+        self._given_up = True
+        _callbacks.keep_for_ever(self._updaters)
+        _callbacks.keep_for_ever(self._loans_until_free)
+
+    def __del__(self) -> None:
+        if self.pointer is None:
+            return
+        if thread.depth:
+            _postponed.append(self.__del__)
+            return
+        pointer, self.pointer = self.pointer, None
+        library.kv_free(pointer)
+        if any(updater.in_use for updater in self._updaters):
+            self._give_up()
+
+
+def _create(kind: str, options: dict[str, Any]) -> Optional[int]:
+    config, store = ctypes.c_void_p(), ctypes.c_void_p()
+    check(library.kv_config_create(byref(config)))
+    try:
+        for name, value in options.items():
+            check(library.kv_config_set(config, name.encode(), _option_text(value).encode()))
+        check(library.kv_create(kind.encode(), config, byref(store)))
+    finally:
+        library.kv_config_free(config)
+    return store.value
+
+
+def _option_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def run_postponed() -> None:
+    """Does what finalizers could not do inside a callback."""
+    while _postponed and not thread.depth:
+        _postponed.pop()()
+
+
+@atexit.register
+def _close_all() -> None:
+    """After this the library calls no Python code any more."""
+    run_postponed()
+    for handle in list(_open_handles):
+        handle.close_at_exit()
+    _callbacks.set_logger(None, None)

@@ -1,0 +1,123 @@
+"""The C library: found, loaded, and declared to ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    c_char_p,
+    c_int32,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
+from pathlib import Path
+from typing import Any
+
+ABI_VERSION = 0
+SONAME = f"libkvstore.so.{ABI_VERSION}"
+
+
+class Tensor(ctypes.Structure):
+    """A kv_tensor, which has the layout of DLPack's DLTensor."""
+
+    _fields_ = [
+        ("data", c_void_p),
+        ("device_type", c_int32),
+        ("device_id", c_int32),
+        ("ndim", c_int32),
+        ("dtype", c_uint32),
+        ("shape", c_void_p),
+        ("strides", c_void_p),
+        ("byte_offset", c_uint64),
+    ]
+
+
+Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
+Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
+Drop = CFUNCTYPE(None, c_void_p)
+
+# Every pointer is declared as void *: ctypes then takes arrays, byref() and None alike.
+_PUSH = (c_void_p, c_void_p, c_void_p, c_size_t, c_int32, c_void_p)
+_PUSHPULL = (*_PUSH[:4], *_PUSH[1:])
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "kv_config_create": (c_void_p,),
+    "kv_config_set": (c_void_p, c_char_p, c_char_p),
+    "kv_create": (c_char_p, c_void_p, c_void_p),
+    "kv_close": (c_void_p, c_int64),
+    "kv_type": (c_void_p, c_void_p),
+    "kv_role": (c_void_p, c_void_p),
+    "kv_rank": (c_void_p, c_void_p),
+    "kv_num_workers": (c_void_p, c_void_p),
+    "kv_barrier": (c_void_p, c_int64),
+    "kv_done": (c_void_p,),
+    "kv_stats": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "kv_set_logger": (c_int32, Logger, c_void_p, Drop),
+    "kv_intern": (c_void_p, c_char_p, c_void_p),
+    "kv_key_name": (c_void_p, c_uint64, c_void_p),
+    "kv_key_info": (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_int32),
+    "kv_keys": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "kv_init": _PUSH[:4],
+    "kv_push": _PUSH,
+    "kv_pull": _PUSH,
+    "kv_pushpull": _PUSHPULL,
+    "kv_broadcast": _PUSHPULL,
+    "kv_remove": (c_void_p, c_void_p, c_size_t),
+    "kv_wait": (c_void_p, c_uint64, c_int64),
+    "kv_wait_all": (c_void_p, c_int64),
+    "kv_cancel": (c_void_p, c_uint64),
+    "kv_set_updater": (c_void_p, Updater, c_void_p, Drop),
+    "kv_config_free": (c_void_p,),
+    "kv_abort": (c_void_p,),
+    "kv_free": (c_void_p,),
+    "kv_last_error": (),
+    "kv_set_callback_error": (c_char_p,),
+    "kv_status_name": (c_int32,),
+    "kv_version": (),
+}
+# All others give a status.
+_RESULTS: dict[str, Any] = {
+    "kv_config_free": None,
+    "kv_abort": None,
+    "kv_free": None,
+    "kv_last_error": c_char_p,
+    "kv_set_callback_error": None,
+    "kv_status_name": c_char_p,
+    "kv_version": c_char_p,
+}
+
+
+def _path() -> str:
+    """An installed package uses the library it came with, whatever the environment says."""
+    bundled = Path(__file__).with_name("lib") / SONAME
+    if bundled.exists():
+        return str(bundled)
+    return os.environ.get("KVSTORE_LIBRARY") or SONAME
+
+
+def _load() -> ctypes.CDLL:
+    path = _path()
+    try:
+        loaded = ctypes.CDLL(path)
+    except OSError as error:
+        raise ImportError(
+            f"the library {path} cannot be loaded ({error}): install the kvstore wheel, install "
+            f"libkvstore where the system finds it, or set KVSTORE_LIBRARY to the file"
+        ) from error
+    loaded.kv_abi_version.restype = c_uint32
+    if loaded.kv_abi_version() != ABI_VERSION:
+        raise ImportError(
+            f"the library {path} has binary interface {loaded.kv_abi_version()}, "
+            f"this package needs {ABI_VERSION}"
+        )
+    for name, arguments in _ARGUMENTS.items():
+        function = getattr(loaded, name)
+        function.argtypes, function.restype = arguments, _RESULTS.get(name, c_int32)
+    return loaded
+
+
+library = _load()

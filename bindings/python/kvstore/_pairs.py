@@ -1,0 +1,59 @@
+"""The forms of the tutorials (a key or a list, an array or a list, lists of lists) as pairs."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ._errors import InvalidArgumentError
+
+_KEY_LIMIT = 1 << 63
+
+
+def keys_of(keys: Any) -> list[Any]:
+    """The keys of a call that takes one key or a list of them."""
+    return list(keys) if isinstance(keys, (list, tuple, range)) else [keys]
+
+
+def integer_key(key: Any) -> int:
+    """Checks a key that is no name."""
+    if isinstance(key, (bool, np.bool_)):
+        raise TypeError(f"a key is an integer or a str, not {key!r}")
+    try:
+        number = operator.index(key)
+    except TypeError:
+        raise TypeError(f"a key is an integer or a str, not {type(key).__name__}") from None
+    if not 0 <= number < _KEY_LIMIT:
+        raise InvalidArgumentError(f"key {number} is out of range: integers go from 0 to 2**63-1")
+    return number
+
+
+def pairs_of(call: str, keys: Any, values: Any) -> Iterator[tuple[Any, Any]]:
+    """Gives (key, array) for one key with its values, or for a list of keys with theirs."""
+    if not isinstance(keys, (list, tuple, range)):
+        keys, values = [keys], [values]
+    elif not isinstance(values, (list, tuple)):
+        kind = type(values).__name__
+        raise TypeError(f"{call}: a list of keys needs a list of arrays, not {kind}")
+    elif len(keys) != len(values):
+        raise InvalidArgumentError(f"{call}: {len(keys)} keys, but {len(values)} arrays or lists")
+    for key, value in zip(keys, values):
+        if isinstance(value, (list, tuple)) and not _is_plain_data(value):
+            yield from ((key, each) for each in value)
+        else:
+            yield key, value
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number of Python or numpy, which has no memory to write to."""
+    return isinstance(value, (int, float, complex, np.generic))
+
+
+def _is_plain_data(value: Any) -> bool:
+    """Whether a value is a number, or a list of nothing but numbers: one array, written out."""
+    if isinstance(value, (list, tuple)):
+        return len(value) > 0 and all(_is_plain_data(each) for each in value)
+    return is_number(value)

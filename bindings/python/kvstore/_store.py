@@ -1,0 +1,336 @@
+"""The store, in the shape of the tutorials."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
+from types import TracebackType
+from typing import Any, Callable, NamedTuple, Optional, Union
+
+from . import _dtypes
+from ._call import check, failure_of, wait
+from ._errors import ClosedError, InvalidArgumentError, Status
+from ._handle import Handle, run_postponed
+from ._library import library
+from ._pairs import is_number, keys_of, pairs_of
+from ._ticket import Operation, Ticket
+
+_ROLES = {0: "worker"}
+_ErrorType = type[BaseException]  # KVStore has a `type` of its own.
+
+
+class KeyInfo(NamedTuple):
+    """The dtype, by name, and the shape that a key was initialised with."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class KVStore:
+    """A store of arrays under keys; `kvstore.create()` makes one.
+
+    A key is an integer from 0 to 2**63-1 or a str. Where a method takes a key with an array, it
+    also takes
+
+    - a key with a list of arrays, one for each device: pushed ones are added up, pulled ones are
+      all filled;
+    - a list of keys with a list of as many arrays, or of lists of arrays. One array, or one list,
+      may stand there several times.
+
+    An array is a numpy array (any strides, also read-only ones) or any object with `__dlpack__`,
+    such as a PyTorch tensor (also one that requires a gradient); its memory is used as it is. A
+    value, not an out, may also be a number or a list of numbers, which numpy makes an array of.
+
+    Methods may be called from any number of threads. They release the GIL.
+    """
+
+    def __init__(self, type: str = "local", **options: Any) -> None:
+        if not isinstance(type, str):
+            raise TypeError(f"the type of a store is a str, not {type.__class__.__name__}")
+        handle = Handle(type, options)
+        self._handle: Optional[Handle] = handle
+        name = c_char_p()
+        check(library.kv_type(handle.pointer, byref(name)))
+        self._type = (name.value or b"").decode()
+
+    def _open(self) -> Handle:
+        handle = self._handle
+        if handle is None:
+            raise ClosedError("the store is closed")
+        run_postponed()
+        return handle
+
+    # Data.
+
+    def init(self, key: Any, value: Any) -> None:
+        """Stores the first value of each key; it is copied, and fixes the key's dtype and shape.
+
+        >>> kv.init(3, np.ones((2, 3), np.float32))
+        >>> kv.init(["weight", "bias"], [weight, bias])
+        """
+        handle = self._open()
+        values = handle.values("init", key, value)
+        check(library.kv_init(handle.pointer, values.keys, values.tensors, values.count))
+
+    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+        """Adds up the values of each key and merges the sum into what is stored.
+
+        The sum replaces the stored array, or goes through the updater. Values are added in the
+        order of the call. Keys are processed in ascending order of integers, then names in order
+        of their init.
+
+        >>> kv.push(3, gradient)
+        >>> kv.push(3, [gradient_of_device_0, gradient_of_device_1])
+        >>> kv.push([5, 7], [[a, b], [c, d]])
+        """
+        self._push(key, value, priority).run()
+
+    def push_async(self, key: Any, value: Any, priority: int = 0) -> Ticket:
+        """Starts a push in the background. Larger `priority` runs earlier among those that wait."""
+        return Ticket(self._push(key, value, priority))
+
+    def pull(self, key: Any, out: Any, priority: int = 0) -> None:
+        """Copies what is stored under each key into its out, or into each of its outs.
+
+        Sees every push that this thread made before. An out of another float dtype is converted.
+
+        >>> kv.pull(3, out=a)
+        >>> kv.pull([5, 7], out=[a, b])
+        """
+        self._pull(key, out, priority).run()
+
+    def pull_async(self, key: Any, out: Any, priority: int = 0) -> Ticket:
+        """Starts a pull in the background; the outs are valid once the ticket is done."""
+        return Ticket(self._pull(key, out, priority))
+
+    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+        """Pushes, then pulls, in one operation; without `out` back into the values.
+
+        >>> kv.pushpull("weight", gradient, out=weight)
+        """
+        self._pushpull(key, value, out, priority).run()
+
+    def pushpull_async(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> Ticket:
+        """Starts a push and pull in the background."""
+        return Ticket(self._pushpull(key, value, out, priority))
+
+    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+        """Initialises, then pulls: init() of the values and pull() into the outs."""
+        self._broadcast(key, value, out, priority).run()
+
+    def broadcast_async(self, key: Any, value: Any, out: Any, priority: int = 0) -> Ticket:
+        """Initialises at once, and starts the pull in the background."""
+        return Ticket(self._broadcast(key, value, out, priority))
+
+    def _push(self, key: Any, value: Any, priority: int) -> Operation:
+        handle = self._open()
+        values = handle.values("push", key, value)
+        return Operation(handle, library.kv_push, (values,), priority)
+
+    def _pull(self, key: Any, out: Any, priority: int) -> Operation:
+        handle = self._open()
+        outs = handle.outs("pull", key, out)
+        return Operation(handle, library.kv_pull, (outs,), priority)
+
+    def _pushpull(self, key: Any, value: Any, out: Any, priority: int) -> Operation:
+        handle = self._open()
+        values = handle.values("pushpull", key, value)
+        if out is None:
+            pairs = list(pairs_of("pushpull", key, value))
+            if any(is_number(each) or isinstance(each, (list, tuple)) for _, each in pairs):
+                raise InvalidArgumentError("pushpull: numbers cannot be written to: pass out=")
+            key, out = [each for each, _ in pairs], [each for _, each in pairs]
+        outs = handle.outs("pushpull", key, out)
+        return Operation(handle, library.kv_pushpull, (values, outs), priority)
+
+    def _broadcast(self, key: Any, value: Any, out: Any, priority: int) -> Operation:
+        handle = self._open()
+        values = handle.values("broadcast", key, value)
+        outs = handle.outs("broadcast", key, out)
+        return Operation(handle, library.kv_broadcast, (values, outs), priority)
+
+    def wait_all(self, timeout: Optional[float] = None) -> None:
+        """Waits for all operations in the background; raises the first failure not yet told.
+
+        `timeout` is in seconds; None waits for ever.
+        """
+        handle = self._open()
+        handle.waits += 1
+        check(wait(lambda ms: library.kv_wait_all(handle.pointer, ms), timeout))
+
+    # Keys.
+
+    def remove(self, key: Any) -> None:
+        """Removes a key, or a list of keys; they may be initialised again, with any shape."""
+        handle = self._open()
+        numbers = [handle.number_of(each) for each in keys_of(key)]
+        keys = (c_uint64 * len(numbers))(*numbers)
+        check(library.kv_remove(handle.pointer, keys, len(numbers)))
+
+    def keys(self) -> list[Union[int, str]]:
+        """The initialised keys: integers in ascending order, then names in order of their init."""
+        handle = self._open()
+        room, count = 0, c_size_t(0)
+        while True:
+            numbers = (c_uint64 * room)()
+            status = library.kv_keys(handle.pointer, numbers if room else None, room, byref(count))
+            if status not in (Status.OK, Status.BUFFER_TOO_SMALL):
+                raise failure_of(status)
+            if count.value <= room:
+                return [handle.key_of(number) for number in numbers[: count.value]]
+            room = count.value
+
+    def key_info(self, key: Any) -> KeyInfo:
+        """The dtype and the shape of a key."""
+        handle = self._open()
+        number = handle.number_of(key)
+        dtype, ndim, room = c_uint32(), c_int32(), 0
+        while True:
+            shape = (c_int64 * room)()
+            status = library.kv_key_info(
+                handle.pointer, number, byref(dtype), byref(ndim), shape if room else None, room
+            )
+            if status not in (Status.OK, Status.BUFFER_TOO_SMALL):
+                raise failure_of(status)
+            if ndim.value <= room:
+                return KeyInfo(_dtypes.name_of(dtype.value), tuple(shape[: ndim.value]))
+            room = ndim.value
+
+    # How pushes merge.
+
+    def set_updater(self, updater: Optional[Callable[[Any, Any, Any], Any]]) -> None:
+        """Sets the function `updater(key, input, stored)` that merges a sum into what is stored.
+
+        `input` and `stored` are numpy arrays over the library's memory, valid during the call
+        only: copy what you want to keep. `input` is read-only; change `stored` in place. bfloat16
+        keys arrive as that dtype if the package ml_dtypes is installed, else as uint16. `key` is
+        what init() was given. What the function returns is ignored.
+
+        It runs on the thread that pushes, or for push_async() on one of the library's. An
+        exception in it becomes `CallbackError` at the push. It must not use its own store
+        (`ReentrantError`), except for key_info(), type, role, rank, num_workers and abort().
+        None assigns again, as in the beginning.
+
+        >>> def update(key, input, stored):
+        ...     stored += 2 * input
+        >>> kv.set_updater(update)
+        """
+        if updater is not None and not callable(updater):
+            raise TypeError(f"an updater is a function or None, not {type(updater).__name__}")
+        self._open().set_updater(updater)
+
+    _set_updater = set_updater
+
+    # The job. A local store is a job of one worker.
+
+    @property
+    def type(self) -> str:
+        """The canonical name of the store's type, such as "local"."""
+        return self._type
+
+    @property
+    def role(self) -> str:
+        """The role of this process in the job: "worker"."""
+        number = self._integer(library.kv_role)
+        return _ROLES.get(number, str(number))
+
+    @property
+    def rank(self) -> int:
+        """The number of this worker, from 0."""
+        return self._integer(library.kv_rank)
+
+    @property
+    def num_workers(self) -> int:
+        """The number of workers in the job."""
+        return self._integer(library.kv_num_workers)
+
+    def _integer(self, function: Callable[..., int]) -> int:
+        number = c_int32()
+        check(function(self._open().pointer, byref(number)))
+        return number.value
+
+    def barrier(self, timeout: Optional[float] = None) -> None:
+        """Waits until all workers have arrived here. `timeout` is in seconds; None is for ever."""
+        milliseconds = -1 if timeout is None else round(1000 * timeout)
+        check(library.kv_barrier(self._open().pointer, milliseconds))
+
+    _barrier = barrier
+
+    def done(self) -> None:
+        """Says that this worker pushes no more: nobody waits for it from now on."""
+        check(library.kv_done(self._open().pointer))
+
+    def stats(self) -> dict[str, Any]:
+        """Counters and settings of the store."""
+        pointer = self._open().pointer
+        length = c_size_t(0)
+        check(library.kv_stats(pointer, None, 0, byref(length)))
+        while True:
+            # Counters may grow by a digit between two calls.
+            buffer = ctypes.create_string_buffer(length.value + 1)
+            status = library.kv_stats(pointer, buffer, len(buffer), byref(length))
+            if status != Status.BUFFER_TOO_SMALL:
+                check(status)
+                loaded: dict[str, Any] = json.loads(buffer.value)
+                return loaded
+
+    # The end.
+
+    def close(self, timeout: Optional[float] = None) -> None:
+        """Finishes what is pending and closes the store; closing it again does nothing.
+
+        Raises the first failure of an operation that nobody waited for; the store is closed then.
+        After `kvstore.TimeoutError` it is still open. `timeout` is in seconds; None is for ever.
+        """
+        handle = self._handle
+        if handle is None:
+            return
+        run_postponed()
+        handle.waits += 1
+        status = wait(lambda ms: library.kv_close(handle.pointer, ms), timeout)
+        failure = None if status == Status.OK else failure_of(status)
+        if status not in (Status.TIMEOUT, Status.REENTRANT):
+            self._handle = None
+        if failure is not None:
+            raise failure
+
+    def abort(self) -> None:
+        """Fails everything that is pending, at once, and closes the store. Never waits."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.waits += 1
+            library.kv_abort(handle.pointer)
+
+    def __enter__(self) -> KVStore:
+        self._open()
+        return self
+
+    def __exit__(
+        self,
+        kind: Optional[_ErrorType],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        """Closes the store; aborts it if the block has raised an exception."""
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    def __repr__(self) -> str:
+        state = "" if self._handle is not None else " (closed)"
+        return f"<kvstore.KVStore {self._type!r}{state}>"
+
+
+def create(type: str = "local", **options: Any) -> KVStore:
+    """Creates a store.
+
+    Types, in any case: "local" (aliases "local_update_cpu", "local_allreduce_cpu") and "device"
+    (alias "local_allreduce_device"). Options: `threads` that may work on one operation,
+    `isa` ("auto", "scalar", "avx2", "avx512", "neon"), `timeout_ms` of a call that waits,
+    `updater_undo` (True restores a stored value when the updater fails).
+
+    >>> kv = kvstore.create("local", threads=4)
+    """
+    return KVStore(type, **options)

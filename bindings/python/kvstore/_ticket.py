@@ -1,0 +1,124 @@
+"""Operations, carried out at once or in the background."""
+
+from __future__ import annotations
+
+import warnings
+from ctypes import byref, c_uint64
+from typing import Any, Callable, Optional
+
+from ._arrays import Loan
+from ._call import check, failure_of, wait
+from ._errors import Status
+from ._handle import Handle
+from ._library import library
+
+
+class Operation:
+    """A call with its arrays, ready to go."""
+
+    __slots__ = ("_function", "_loans", "_priority", "handle")
+
+    def __init__(
+        self, handle: Handle, function: Callable[..., int], loans: tuple[Loan, ...], priority: int
+    ) -> None:
+        self.handle = handle
+        self._function = function
+        self._loans = loans
+        self._priority = priority
+
+    def run(self) -> None:
+        """Carries it out before returning."""
+        check(self.call(None))
+
+    def call(self, ticket: Any) -> int:
+        """Calls the library; gives its status."""
+        lists = [part for loan in self._loans for part in (loan.keys, loan.tensors, loan.count)]
+        return self._function(self.handle.pointer, *lists, self._priority, ticket)
+
+
+class Ticket:
+    """An operation in the background, as given by `push_async()` and its sisters.
+
+    Its arrays belong to the operation until it has ended: do not change the values, do not read the
+    outs. The ticket keeps them alive. Keep the ticket, too: an operation whose ticket is dropped is
+    cancelled.
+    """
+
+    def __init__(self, operation: Operation) -> None:
+        # The library itself writes the number into this object: not even Ctrl-C can come between
+        # the start of an operation and the ticket that ends it.
+        self._number = c_uint64(0)
+        self._operation: Optional[Operation] = operation
+        self._failure: Optional[BaseException] = None
+        self._asked = False
+        self._waits_before = operation.handle.waits
+        check(operation.call(byref(self._number)))
+
+    def wait(self, timeout: Optional[float] = None) -> None:
+        """Waits until the operation has ended; raises what it failed with.
+
+        `timeout` is in seconds, None waits for ever. `kvstore.TimeoutError` means that the result
+        is not known yet: the operation goes on, so never repeat a push because of it. May be
+        called again, and from any thread.
+        """
+        self._asked = True
+        operation = self._operation
+        if operation is not None:
+            pointer, number = operation.handle.pointer, self._number
+            self._settle(wait(lambda ms: library.kv_wait(pointer, number, ms), timeout))
+        if self._failure is not None:
+            raise self._failure
+
+    def done(self) -> bool:
+        """Whether the operation has ended, well or not; wait() then tells without waiting."""
+        self._asked = True
+        operation = self._operation
+        if operation is not None:
+            status = library.kv_wait(operation.handle.pointer, self._number, 0)
+            if status == Status.TIMEOUT:
+                return False
+            self._settle(status)
+        return True
+
+    def cancel(self) -> None:
+        """Ends the operation; once this returns, its arrays are yours again.
+
+        One that has not begun is withdrawn, one at work stops at the next key, one that has ended
+        stays as it is. Then wait() raises `CancelledError`, or returns if all was done before.
+        """
+        self._asked = True
+        operation = self._operation
+        if operation is not None:
+            status = library.kv_cancel(operation.handle.pointer, self._number)
+            if status not in (Status.OK, Status.TICKET):
+                raise failure_of(status)
+            self._settle(library.kv_wait(operation.handle.pointer, self._number, 0))
+
+    def _settle(self, status: int) -> None:
+        """Keeps the operation's result and lets its arrays go."""
+        failure = None if status == Status.OK else failure_of(status)
+        if failure is not None and status in (Status.TIMEOUT, Status.REENTRANT):
+            raise failure  # These say nothing about the operation.
+        self._failure = failure
+        self._operation = None
+
+    def __repr__(self) -> str:
+        if self._operation is not None:
+            state = "pending"
+        else:
+            state = "done" if self._failure is None else f"failed: {self._failure}"
+        return f"<kvstore.Ticket {self._number.value:#x}, {state}>"
+
+    def __del__(self) -> None:
+        operation = self._operation
+        if operation is None or self._number.value == 0 or operation.handle.pointer is None:
+            return
+        operation.handle.end_loan(self._number.value, operation)
+        if not self._asked and self._waits_before == operation.handle.waits:
+            warnings.warn(
+                "a kvstore.Ticket was dropped and nobody waited for it: its operation is cancelled "
+                "unless it has ended",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )

@@ -1,0 +1,61 @@
+"""What several test files use."""
+
+import threading
+
+import numpy as np
+
+try:
+    import ml_dtypes
+
+    BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+except ImportError:
+    BFLOAT16 = None
+
+INTEGERS = [np.dtype(name) for name in ("int8", "uint8", "int32", "int64")]
+FLOATS = [np.dtype(name) for name in ("float16", "float32", "float64")]
+DTYPES = INTEGERS + FLOATS + ([BFLOAT16] if BFLOAT16 else [])
+WAIT_SECONDS = 60
+
+
+def is_float(dtype):
+    return dtype.kind == "f" or dtype == BFLOAT16
+
+
+def random_array(random, dtype, shape):
+    """Any values of an integer dtype, moderate ones of a float dtype."""
+    if not is_float(dtype):
+        limits = np.iinfo(dtype)
+        return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return (random.standard_normal(shape) * 8).astype(dtype)
+
+
+def sum_of(arrays, dtype):
+    """The sum of pushed arrays as documented: left to right, narrow floats in float32."""
+    wide = np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    total = arrays[0].astype(dtype)
+    for array in arrays[1:]:
+        total = (total.astype(wide) + array.astype(dtype).astype(wide)).astype(wide)
+    return total.astype(dtype)
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+class Gate:
+    """An updater that adds, and waits before each time until the gate opens."""
+
+    def __init__(self):
+        self.opened = threading.Event()
+        self.entered = threading.Event()
+        self.calls = []
+
+    def __call__(self, key, merged, stored):
+        self.entered.set()
+        if not self.opened.wait(WAIT_SECONDS):
+            raise RuntimeError("the gate stayed shut")
+        self.calls.append(key)
+        stored += merged
+
+    def open(self):
+        self.opened.set()

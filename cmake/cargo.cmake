@@ -1,0 +1,45 @@
+# What a program needs beside the static library: the system libraries of Rust's standard library.
+# A C compiler driver adds libgcc_s or libgcc_eh by itself, whichever fits.
+set(KVSTORE_SYSTEM_LIBRARIES util rt pthread m dl)
+
+# Names of the files of a shared library: `real`, and the two links to it.
+set(KVSTORE_SO_LINK libkvstore.so)
+set(KVSTORE_SO_NAME libkvstore.so.${abi_version})
+set(KVSTORE_SO_REAL libkvstore.so.${abi_version}.${crate_version})
+
+find_program(CARGO cargo HINTS "$ENV{HOME}/.cargo/bin" REQUIRED)
+
+# Adds the imported targets NAME::kvstore (shared) and NAME::static, built by cargo in TARGET_DIR
+# with FEATURES. The target NAME builds both. The files lie under their final names in
+# <build>/NAME, so that a program finds the library by its soname.
+function(add_cargo_library name target_dir features)
+  set(folder "${PROJECT_BINARY_DIR}/${name}")
+  set(built "${target_dir}/release")
+  file(MAKE_DIRECTORY "${folder}")
+
+  # Cargo knows best whether something changed: it is asked at every build.
+  add_custom_target(${name} ALL
+    COMMAND "${CARGO}" build --release --lib --features "${features}"
+      --target-dir "${target_dir}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${built}/libkvstore.so" ${KVSTORE_SO_REAL}
+    COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${built}/libkvstore.a" libkvstore.a
+    COMMAND "${CMAKE_COMMAND}" -E create_symlink ${KVSTORE_SO_REAL} ${KVSTORE_SO_NAME}
+    COMMAND "${CMAKE_COMMAND}" -E create_symlink ${KVSTORE_SO_NAME} ${KVSTORE_SO_LINK}
+    WORKING_DIRECTORY "${folder}"
+    BYPRODUCTS "${folder}/${KVSTORE_SO_REAL}" "${folder}/libkvstore.a"
+    COMMENT "cargo build --release (${name})"
+    USES_TERMINAL VERBATIM)
+
+  add_library(${name}::kvstore SHARED IMPORTED GLOBAL)
+  set_target_properties(${name}::kvstore PROPERTIES
+    IMPORTED_LOCATION "${folder}/${KVSTORE_SO_REAL}"
+    IMPORTED_SONAME ${KVSTORE_SO_NAME}
+    INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/bindings/cpp")
+  add_library(${name}::static STATIC IMPORTED GLOBAL)
+  set_target_properties(${name}::static PROPERTIES
+    IMPORTED_LOCATION "${folder}/libkvstore.a"
+    INTERFACE_LINK_LIBRARIES "${KVSTORE_SYSTEM_LIBRARIES}"
+    INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/bindings/cpp")
+  add_dependencies(${name}::kvstore ${name})
+  add_dependencies(${name}::static ${name})
+endfunction()

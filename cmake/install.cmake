@@ -1,0 +1,32 @@
+# Installs libraries, headers, the CMake package and the pkg-config file. Nothing installed names
+# the prefix: the tree may be moved as a whole.
+
+include(CMakePackageConfigHelpers)
+
+set(library_folder "${PROJECT_BINARY_DIR}/kvstore")
+install(PROGRAMS "${library_folder}/${KVSTORE_SO_REAL}" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(FILES "${library_folder}/${KVSTORE_SO_NAME}" "${library_folder}/${KVSTORE_SO_LINK}"
+  "${library_folder}/libkvstore.a" DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(CODE "
+  set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+  execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded
+    \"\${prefix}/${CMAKE_INSTALL_LIBDIR}/${KVSTORE_SO_REAL}\" COMMAND_ERROR_IS_FATAL ANY)")
+install(FILES include/kvstore.h bindings/cpp/kvstore.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+
+set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/kvstore")
+configure_package_config_file(cmake/kvstore-config.cmake.in kvstore-config.cmake
+  INSTALL_DESTINATION "${package_folder}"
+  PATH_VARS CMAKE_INSTALL_LIBDIR CMAKE_INSTALL_INCLUDEDIR
+  NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+# Before 1.0 a minor version may break sources.
+write_basic_package_version_file(kvstore-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/kvstore-config.cmake"
+  "${PROJECT_BINARY_DIR}/kvstore-config-version.cmake" DESTINATION "${package_folder}")
+
+set(pkgconfig_folder "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+file(RELATIVE_PATH prefix_from_pkgconfig "/${pkgconfig_folder}" "/")
+string(REGEX REPLACE "/$" "" prefix_from_pkgconfig "${prefix_from_pkgconfig}")
+list(TRANSFORM KVSTORE_SYSTEM_LIBRARIES PREPEND "-l" OUTPUT_VARIABLE private_libraries)
+list(JOIN private_libraries " " private_libraries)
+configure_file(kvstore.pc.in kvstore.pc @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/kvstore.pc" DESTINATION "${pkgconfig_folder}")

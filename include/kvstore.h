@@ -1,0 +1,913 @@
+/*
+ * kvstore.h - the key-value store of data-parallel training.
+ *
+ * Generated from src/capi/ by `make header`; do not edit.
+ *
+ * CONVENTIONS
+ *
+ *  1. Order of parameters: handle, inputs, outputs. Outputs are written on success only, except
+ *     where a function says that it writes a required size.
+ *  2. An array is a pointer and a count; the pointer may be NULL when the count is 0. NULL anywhere
+ *     else is KV_ERR_INVALID_ARGUMENT, unless the parameter says that it may be NULL.
+ *  3. What you get from a kv_..._create(), you free, exactly once. Freeing NULL does nothing.
+ *  4. Everything else is lent: inputs until the call returns, tensor data until the operation's
+ *     ticket completes. Shapes and strides are copied at the call. The library never keeps, frees,
+ *     overwrites or aliases a pushed buffer.
+ *  5. Strings in are NUL-terminated UTF-8 and copied. Strings out belong to the library; the
+ *     function says how long they live. You never free one.
+ *  6. A callback comes with a context and a `drop` function that ends the context's life; `drop`
+ *     runs exactly once. A callback must not throw, longjmp, or call into the same store.
+ *  7. Every fallible function returns a kv_status. kv_last_error() then has a text for people that
+ *     names the key, the shapes and dtypes, and what to do; it belongs to the calling thread.
+ *  8. A call refused by its checks changes nothing: all pairs are checked first, then applied.
+ *  9. Units are in the names: `_ms` milliseconds, `_bytes`; `count` is elements or pairs. A timeout
+ *     of -1 waits for ever, 0 does not wait. Less than -1 is KV_ERR_INVALID_ARGUMENT.
+ * 10. With `ticket` NULL a data call waits inside, up to the option `timeout_ms`. Otherwise it
+ *     queues and returns, and kv_wait() gives the result. Operations of one thread on one key take
+ *     effect in call order, whichever way they were started.
+ * 11. The library never prints, never installs a signal handler and never ends your process. A bug
+ *     of its own is KV_ERR_INTERNAL: the store is poisoned (KV_ERR_POISONED afterwards) and all
+ *     waiters wake up.
+ * 12. Results depend on values and call order only: threads, instruction set and timing never
+ *     change a bit. The floating-point control state of the calling thread (rounding, flush to
+ *     zero) does not matter and is left as it was. Any NaN in gives a NaN out.
+ *
+ * THREADS
+ *
+ *   kv_store    any thread, any number at a time; kv_free() alone must be the last call.
+ *   kv_config   one thread at a time.
+ *   fork()      in the child, handles of the parent answer KV_ERR_FORKED (kv_free() releases them);
+ *               new stores may be created.
+ *   updaters    inside one, these calls on its own store work: kv_key_name, kv_key_info, kv_type,
+ *               kv_role, kv_rank, kv_num_workers, kv_abort. All others give KV_ERR_REENTRANT.
+ *
+ * OPTIONS (kv_config_set, else KV_<NAME> in the environment, else the default)
+ *
+ *   threads       threads that may work on one operation, 1 to 256; default: the processors this
+ *                 process may use. Changes speed only, never a result.
+ *   isa           auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
+ *   timeout_ms    how long a call with `ticket` NULL waits; 600000.
+ *   updater_undo  yes or no: restore the stored value when an updater fails; no. Costs a copy.
+ */
+#ifndef KVSTORE_H
+#define KVSTORE_H
+
+
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * Major version of the library.
+ */
+#define KV_VERSION_MAJOR 0
+
+/**
+ * Minor version of the library.
+ */
+#define KV_VERSION_MINOR 1
+
+/**
+ * Patch version of the library.
+ */
+#define KV_VERSION_PATCH 0
+
+/**
+ * Version of the binary interface, the number in the soname. Raised by any incompatible change.
+ */
+#define KV_ABI_VERSION 0
+
+/**
+ * The result of a call. 1-19 are the caller's mistake, 20-39 mean "not now", 40-59 a peer is gone,
+ * 60-79 come from the environment (memory, files, network), 90-99 are a bug of this library.
+ */
+enum kv_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Success.
+     */
+    KV_OK = 0,
+    /**
+     * An argument is NULL, out of range, misaligned, or not valid UTF-8.
+     */
+    KV_ERR_INVALID_ARGUMENT = 1,
+    /**
+     * Known, but not served by this build or this store: a store type, a CUDA tensor.
+     */
+    KV_ERR_UNSUPPORTED = 2,
+    /**
+     * An option has an unknown name or a value that does not fit.
+     */
+    KV_ERR_OPTION = 3,
+    /**
+     * The key has not been initialised, or was removed.
+     */
+    KV_ERR_KEY_NOT_FOUND = 4,
+    /**
+     * The key has been initialised before.
+     */
+    KV_ERR_KEY_EXISTS = 5,
+    /**
+     * Two names have the same 63-bit hash; rename one of them.
+     */
+    KV_ERR_NAME_COLLISION = 6,
+    /**
+     * A tensor's shape differs from the key's.
+     */
+    KV_ERR_SHAPE_MISMATCH = 7,
+    /**
+     * A tensor's dtype differs from the key's and cannot be converted.
+     */
+    KV_ERR_DTYPE_MISMATCH = 8,
+    /**
+     * An out overlaps another tensor of the call, or itself.
+     */
+    KV_ERR_OVERLAP = 9,
+    /**
+     * The ticket is stale, or was never issued by this store.
+     */
+    KV_ERR_TICKET = 10,
+    /**
+     * The updater returned an error, threw an exception or panicked.
+     */
+    KV_ERR_CALLBACK = 11,
+    /**
+     * The store was called from inside one of its own updaters.
+     */
+    KV_ERR_REENTRANT = 12,
+    /**
+     * The buffer is too small; the required size has been written.
+     */
+    KV_ERR_BUFFER_TOO_SMALL = 13,
+    /**
+     * The store has been closed or aborted.
+     */
+    KV_ERR_CLOSED = 14,
+    /**
+     * The store belongs to the parent process: it was created before a fork().
+     */
+    KV_ERR_FORKED = 15,
+    /**
+     * The deadline passed; the message says what is missing.
+     */
+    KV_ERR_TIMEOUT = 20,
+    /**
+     * The operation was cancelled before it took effect in full.
+     */
+    KV_ERR_CANCELLED = 21,
+    /**
+     * Not enough memory.
+     */
+    KV_ERR_OUT_OF_MEMORY = 60,
+    /**
+     * A bug of this library; the store is poisoned from now on.
+     */
+    KV_ERR_INTERNAL = 90,
+    /**
+     * The store met a bug of this library before and refuses to go on.
+     */
+    KV_ERR_POISONED = 91,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kv_status kv_status;
+#else
+typedef int32_t kv_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * Element type, a DLPack `DLDataType` as one number: code | bits << 8 | lanes << 16.
+ */
+enum kv_dtype
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Signed 8-bit integer.
+     */
+    KV_I8 = 67584,
+    /**
+     * Signed 32-bit integer.
+     */
+    KV_I32 = 73728,
+    /**
+     * Signed 64-bit integer.
+     */
+    KV_I64 = 81920,
+    /**
+     * Unsigned 8-bit integer.
+     */
+    KV_U8 = 67585,
+    /**
+     * IEEE 754 binary16.
+     */
+    KV_F16 = 69634,
+    /**
+     * IEEE 754 binary32.
+     */
+    KV_F32 = 73730,
+    /**
+     * IEEE 754 binary64.
+     */
+    KV_F64 = 81922,
+    /**
+     * bfloat16: the upper half of an IEEE 754 binary32.
+     */
+    KV_BF16 = 69636,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kv_dtype kv_dtype;
+#else
+typedef uint32_t kv_dtype;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * Kinds of device memory, numbered as in DLPack.
+ */
+enum kv_device_type
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Ordinary memory. Any device id is accepted; it has no effect.
+     */
+    KV_CPU = 1,
+    /**
+     * CUDA device memory. Answered with `KV_ERR_UNSUPPORTED` by this version.
+     */
+    KV_CUDA = 2,
+    /**
+     * CUDA pinned host memory, used like `KV_CPU`.
+     */
+    KV_CUDA_HOST = 3,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kv_device_type kv_device_type;
+#else
+typedef int32_t kv_device_type;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * What a process is in a job.
+ */
+enum kv_node_role
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Pushes and pulls. A local store's process is always one.
+     */
+    KV_ROLE_WORKER = 0,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kv_node_role kv_node_role;
+#else
+typedef int32_t kv_node_role;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * How much the logger hears; each level includes those before it.
+ */
+enum kv_log_level
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * Nothing.
+     */
+    KV_LOG_OFF = 0,
+    /**
+     * Bugs of this library.
+     */
+    KV_LOG_ERROR = 1,
+    /**
+     * Things that lose work: failures nobody waited for, a free with operations pending.
+     */
+    KV_LOG_WARN = 2,
+    /**
+     * Stores opened and closed.
+     */
+    KV_LOG_INFO = 3,
+    /**
+     * Keys made and removed, updaters set, threads started.
+     */
+    KV_LOG_DEBUG = 4,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum kv_log_level kv_log_level;
+#else
+typedef int32_t kv_log_level;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * Options for kv_create(); opaque.
+ */
+typedef struct kv_config kv_config;
+
+/**
+ * A store; opaque.
+ */
+typedef struct kv_store kv_store;
+
+/**
+ * Receives one log line, UTF-8 without a newline, lent for the call. Must not call the library.
+ */
+typedef void (*kv_logger)(void *context, int32_t level, const char *message);
+
+/**
+ * Ends the life of a callback's context. Called exactly once, on any thread; may be NULL.
+ */
+typedef void (*kv_drop)(void *context);
+
+/**
+ * A key. 0 to 2^63-1 are yours; numbers with the top bit set stand for names, see `kv_intern`.
+ */
+typedef uint64_t kv_key;
+
+/**
+ * Where a tensor lives; the layout of DLPack's `DLDevice`.
+ */
+typedef struct kv_device {
+    /**
+     * One of `kv_device_type`. Use the enumerator's number.
+     */
+    int32_t type;
+    /**
+     * Which one of its kind.
+     */
+    int32_t id;
+} kv_device;
+
+/**
+ * A view of memory that somebody else owns.
+ *
+ * Exactly the layout of DLPack's `DLTensor` (major version 1): a `DLTensor *` can be passed as it
+ * is. `data + byte_offset` must be aligned to the element. For an out the memory is written.
+ */
+typedef struct kv_tensor {
+    /**
+     * The first byte of the allocation. May be NULL when the tensor has no elements.
+     */
+    void *data;
+    /**
+     * Where `data` lives.
+     */
+    struct kv_device device;
+    /**
+     * Number of dimensions, 0 for a single number.
+     */
+    int32_t ndim;
+    /**
+     * Element type.
+     */
+    kv_dtype dtype;
+    /**
+     * `ndim` extents, each 0 or more. May be NULL when `ndim` is 0.
+     */
+    int64_t *shape;
+    /**
+     * `ndim` strides in elements, possibly negative; NULL means row-major without gaps.
+     */
+    int64_t *strides;
+    /**
+     * Offset of the first element from `data`, in bytes.
+     */
+    uint64_t byte_offset;
+} kv_tensor;
+
+/**
+ * A pending operation: a plain number, nothing to free. 0 is never a ticket.
+ */
+typedef uint64_t kv_ticket;
+
+/**
+ * Merges a sum into the stored value.
+ *
+ * `input` is the sum of the values of one push; read it only, it may be the caller's own buffer.
+ * `stored` is the stored value; change it in place. Both have the key's dtype and shape, are
+ * row-major with `strides` NULL, and are lent for the call. Return `KV_OK`, or any other number to
+ * make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into the same
+ * store (`KV_ERR_REENTRANT`).
+ */
+typedef kv_status (*kv_updater)(void *context,
+                                kv_key key,
+                                const struct kv_tensor *input,
+                                const struct kv_tensor *stored);
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Creates an empty set of options.
+ *
+ * @param config  receives the handle; free it with kv_config_free(). It may be freed as soon as
+ *                kv_create() has returned, and may serve several stores.
+ * @return `KV_ERR_INVALID_ARGUMENT` if `config` is NULL.
+ *
+ * Threads: any.
+ */
+kv_status kv_config_create(struct kv_config **config);
+
+/**
+ * Sets one option; the last value set for a name counts.
+ *
+ * The table of options is in the header's first chapter and in docs/config.md. Options of another
+ * store type are checked and otherwise ignored, so that one source serves all types.
+ *
+ * @param config  the options to change.
+ * @param name    NUL-terminated UTF-8, copied.
+ * @param value   NUL-terminated UTF-8, copied.
+ * @return `KV_ERR_OPTION` for an unknown name (the message lists near ones) or a value that does
+ *         not fit; nothing is changed then.
+ *
+ * Threads: one at a time per `kv_config`.
+ */
+kv_status kv_config_set(struct kv_config *config, const char *name, const char *value);
+
+/**
+ * Frees the options. Stores created with them are not affected. NULL does nothing.
+ *
+ * Threads: no other call with this `config` may be running.
+ */
+void kv_config_free(struct kv_config *config);
+
+/**
+ * Creates a store.
+ *
+ * Types, in any case: `local` (aliases `local_update_cpu`, `local_allreduce_cpu`) and `device`
+ * (alias `local_allreduce_device`). Both live in this process; on CPU memory they give the same
+ * results. The distributed types are known and answer `KV_ERR_UNSUPPORTED` in this build.
+ *
+ * @param type    NUL-terminated type string.
+ * @param config  options, or NULL for the defaults; copied.
+ * @param store   receives the handle; free it with kv_free().
+ * @return `KV_ERR_INVALID_ARGUMENT` for an unknown type (the message lists the valid ones),
+ *         `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (an environment variable has a bad value).
+ *
+ * Threads: any. Starts no thread and opens no socket.
+ */
+kv_status kv_create(const char *type, const struct kv_config *config, struct kv_store **store);
+
+/**
+ * Finishes all pending operations and closes the store; afterwards only kv_free() is of use.
+ *
+ * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+ * @return `KV_ERR_TIMEOUT`: operations are still at work, the store stays open. Any other error is
+ *         the first failure of an operation that nobody waited for: the store is closed then.
+ *         Closing a closed store succeeds.
+ *
+ * Threads: any. Blocks: up to `timeout_ms`.
+ */
+kv_status kv_close(struct kv_store *store, int64_t timeout_ms);
+
+/**
+ * Fails every pending operation with `KV_ERR_CLOSED`, now, and closes the store. Never waits.
+ *
+ * Buffers of an operation that is at work at this moment stay lent until kv_wait() on its ticket
+ * has returned anything but `KV_ERR_TIMEOUT`, or until kv_free() has returned. NULL does nothing.
+ *
+ * Threads: any, also from inside an updater.
+ */
+void kv_abort(struct kv_store *store);
+
+/**
+ * Frees the store and all its values. NULL does nothing.
+ *
+ * Pending operations are cancelled; the one at work is waited for, at most `timeout_ms` of the
+ * store's options. If it is still at work then (an updater that never returns), its part of the
+ * store is given up instead of freed.
+ *
+ * Threads: no other call with this store may be running. Must not be called from an updater.
+ */
+void kv_free(struct kv_store *store);
+
+/**
+ * Gives the canonical name of the store's type: `local` or `device`.
+ *
+ * @param type  receives a string of the library; it lives for ever.
+ *
+ * Threads: any.
+ */
+kv_status kv_type(struct kv_store *store, const char **type);
+
+/**
+ * Gives the role of this process in the job, one of `kv_node_role`. Local stores: a worker.
+ *
+ * @param role  receives the role.
+ *
+ * Threads: any.
+ */
+kv_status kv_role(struct kv_store *store, int32_t *role);
+
+/**
+ * Gives the rank of this worker, from 0. Local stores: 0.
+ *
+ * @param rank  receives the rank.
+ *
+ * Threads: any.
+ */
+kv_status kv_rank(struct kv_store *store, int32_t *rank);
+
+/**
+ * Gives the number of workers. Local stores: 1.
+ *
+ * @param count  receives the number.
+ *
+ * Threads: any.
+ */
+kv_status kv_num_workers(struct kv_store *store, int32_t *count);
+
+/**
+ * Waits until all workers have arrived here. Local stores: returns at once.
+ *
+ * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+ *
+ * Threads: any. Blocks: up to `timeout_ms`.
+ */
+kv_status kv_barrier(struct kv_store *store, int64_t timeout_ms);
+
+/**
+ * Says that this worker pushes no more: nobody waits for it from now on. It may still pull.
+ * Local stores: no effect.
+ *
+ * Threads: any.
+ */
+kv_status kv_done(struct kv_store *store);
+
+/**
+ * Writes counters and settings of the store as one JSON object, UTF-8.
+ *
+ * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
+ * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
+ * kv_wait_all()), `threads`, `isa`.
+ *
+ * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
+ *                  `capacity` 0 asks for the length only.
+ * @param capacity  size of `buffer` in bytes.
+ * @param length    receives the length without the NUL, also with `KV_ERR_BUFFER_TOO_SMALL`.
+ *                  May be NULL.
+ * @return `KV_ERR_BUFFER_TOO_SMALL` if `capacity` is not 0 and too small; `buffer` is unchanged.
+ *
+ * Threads: any.
+ */
+kv_status kv_stats(struct kv_store *store, char *buffer, size_t capacity, size_t *length);
+
+/**
+ * Sends what the library has to say to a function of yours; process-wide, silent by default.
+ *
+ * @param level    how much to hear, one of `kv_log_level`.
+ * @param log      the function, or NULL to be silent again. Called from any thread, several at a
+ *                 time.
+ * @param context  passed to `log` as it is.
+ * @param drop     called once with `context` when it is no longer used, also when this call
+ *                 fails; may be NULL.
+ * @return `KV_ERR_INVALID_ARGUMENT` for an unknown level.
+ *
+ * Threads: any.
+ */
+kv_status kv_set_logger(int32_t level, kv_logger log, void *context, kv_drop drop);
+
+/**
+ * Gives the key of a name, and remembers the name in this store.
+ *
+ * The key is the top bit plus the low 63 bits of SipHash-2-4 (zero key) over the name's bytes: the
+ * same in every process. Interning a name again gives the same key.
+ *
+ * @param name  NUL-terminated UTF-8, copied; may be empty.
+ * @param key   receives the key.
+ * @return `KV_ERR_NAME_COLLISION` if another name of this store has the same hash.
+ *
+ * Threads: any.
+ */
+kv_status kv_intern(struct kv_store *store, const char *name, kv_key *key);
+
+/**
+ * Gives the name that a key was interned with.
+ *
+ * @param name  receives a string of the library; it lives until kv_free().
+ * @return `KV_ERR_KEY_NOT_FOUND` for an integer key, and for a name this store has never seen.
+ *
+ * Threads: any, also from inside an updater.
+ */
+kv_status kv_key_name(struct kv_store *store, kv_key key, const char **name);
+
+/**
+ * Gives a key's dtype and shape. Each output may be NULL.
+ *
+ * @param dtype     receives the dtype.
+ * @param ndim      receives the number of dimensions, also with `KV_ERR_BUFFER_TOO_SMALL`.
+ * @param shape     receives `ndim` extents; NULL with `capacity` 0 asks for the rest only.
+ * @param capacity  how many extents `shape` has room for.
+ * @return `KV_ERR_KEY_NOT_FOUND`; `KV_ERR_BUFFER_TOO_SMALL` if `shape` is not NULL and too small.
+ *
+ * Threads: any, also from inside an updater.
+ */
+kv_status kv_key_info(struct kv_store *store,
+                      kv_key key,
+                      kv_dtype *dtype,
+                      int32_t *ndim,
+                      int64_t *shape,
+                      int32_t capacity);
+
+/**
+ * Lists the initialised keys: integers in ascending order, then names in order of their init.
+ *
+ * @param keys      receives the keys; NULL with `capacity` 0 asks for the number only.
+ * @param capacity  how many keys there is room for.
+ * @param count     receives the number of keys, also with `KV_ERR_BUFFER_TOO_SMALL`.
+ * @return `KV_ERR_BUFFER_TOO_SMALL` if `keys` is not NULL and too small; it is unchanged then.
+ *
+ * Threads: any.
+ */
+kv_status kv_keys(struct kv_store *store, kv_key *keys, size_t capacity, size_t *count);
+
+/**
+ * Stores the first value of each key; the value is copied.
+ *
+ * @param keys    `count` different keys; a name's key must have been interned in this store.
+ * @param values  `count` tensors that fix each key's dtype and shape. Lent until the call returns.
+ * @param count   number of pairs; with 0 nothing happens.
+ * @return `KV_ERR_KEY_EXISTS` (also for a key that stands twice in the list),
+ *         `KV_ERR_KEY_NOT_FOUND` (a name never interned), `KV_ERR_OUT_OF_MEMORY`; no key is
+ *         stored then.
+ *
+ * Threads: any. Complexity: one pass over each value.
+ */
+kv_status kv_init(struct kv_store *store,
+                  const kv_key *keys,
+                  const struct kv_tensor *values,
+                  size_t count);
+
+/**
+ * Adds up the values of each key and merges the sum into the stored value.
+ *
+ * The values of one key (one per device) are added left to right in call order and rounded once
+ * to the key's dtype; f16 and bf16 are added in f32; integers wrap; one value is copied bit for
+ * bit. The sum then replaces the stored value, or goes through the updater. Equal keys need not
+ * be adjacent. Keys are processed in ascending order of integers, then names in order of their
+ * init. A value of another float dtype is converted to the key's first.
+ *
+ * @param keys      `count` keys, each initialised before.
+ * @param values    `count` tensors of their keys' shapes. Lent until the operation completes.
+ *                  Never written, kept or freed.
+ * @param count     number of pairs; with 0 nothing happens.
+ * @param priority  larger runs earlier among the operations that wait; only with a ticket.
+ * @param ticket    receives a ticket for kv_wait(); NULL waits here, up to the option
+ *                  `timeout_ms`.
+ * @return `KV_ERR_KEY_NOT_FOUND`, `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`,
+ *         `KV_ERR_INVALID_ARGUMENT`, `KV_ERR_UNSUPPORTED`: nothing has been applied.
+ *         `KV_ERR_CALLBACK`, `KV_ERR_TIMEOUT`: keys before the one in the message are applied,
+ *         it and those after it are not.
+ *
+ * Threads: any. Calls of one thread on one key take effect in call order. Blocks: only if
+ * `ticket` is NULL. Complexity: one pass over each value.
+ */
+kv_status kv_push(struct kv_store *store,
+                  const kv_key *keys,
+                  const struct kv_tensor *values,
+                  size_t count,
+                  int32_t priority,
+                  kv_ticket *ticket);
+
+/**
+ * Copies the stored values out. Sees every push that this thread made before.
+ *
+ * One tensor may be the out of several keys: the last key in processing order wins, never a mix.
+ *
+ * @param keys      `count` keys, each initialised before; equal keys fill several outs.
+ * @param outs      `count` tensors of their keys' shapes, of the same or another float dtype
+ *                  (converted in one rounding). Lent, and written, until the operation completes.
+ * @param count     number of pairs; with 0 nothing happens.
+ * @param priority  as for kv_push().
+ * @param ticket    as for kv_push().
+ * @return `KV_ERR_KEY_NOT_FOUND`, `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`,
+ *         `KV_ERR_OVERLAP` (outs that overlap in part, or have a stride of 0): nothing has been
+ *         written.
+ *
+ * Threads: any. Blocks: only if `ticket` is NULL.
+ */
+kv_status kv_pull(struct kv_store *store,
+                  const kv_key *keys,
+                  const struct kv_tensor *outs,
+                  size_t count,
+                  int32_t priority,
+                  kv_ticket *ticket);
+
+/**
+ * Pushes, then pulls, in one operation and with less traffic than the two calls.
+ *
+ * Each key's outs are filled right after its push. An out may be exactly a value of the same key
+ * (same address, dtype and strides): the result then replaces it.
+ *
+ * @param keys       as for kv_push().
+ * @param values     as for kv_push().
+ * @param count      number of (key, value) pairs.
+ * @param out_keys   as the keys of kv_pull(); they need not be those pushed.
+ * @param outs       as for kv_pull().
+ * @param out_count  number of (key, out) pairs.
+ * @param priority   as for kv_push().
+ * @param ticket     as for kv_push().
+ * @return as kv_push() and kv_pull(). All pairs are checked before any is applied.
+ *
+ * Threads: any. Blocks: only if `ticket` is NULL.
+ */
+kv_status kv_pushpull(struct kv_store *store,
+                      const kv_key *keys,
+                      const struct kv_tensor *values,
+                      size_t count,
+                      const kv_key *out_keys,
+                      const struct kv_tensor *outs,
+                      size_t out_count,
+                      int32_t priority,
+                      kv_ticket *ticket);
+
+/**
+ * Initialises, then pulls: kv_init() of the values and kv_pull() into the outs.
+ *
+ * The values are copied before the call returns, also with a ticket; the outs are lent until
+ * completion.
+ *
+ * @param keys       as for kv_init().
+ * @param values     as for kv_init().
+ * @param count      number of (key, value) pairs.
+ * @param out_keys   keys to pull; they may have been initialised earlier.
+ * @param outs       as for kv_pull().
+ * @param out_count  number of (key, out) pairs.
+ * @param priority   as for kv_push().
+ * @param ticket     as for kv_push().
+ * @return as kv_init() and kv_pull(). All pairs are checked before any is applied.
+ *
+ * Threads: any. Blocks: only if `ticket` is NULL.
+ */
+kv_status kv_broadcast(struct kv_store *store,
+                       const kv_key *keys,
+                       const struct kv_tensor *values,
+                       size_t count,
+                       const kv_key *out_keys,
+                       const struct kv_tensor *outs,
+                       size_t out_count,
+                       int32_t priority,
+                       kv_ticket *ticket);
+
+/**
+ * Removes keys and frees their values; a removed key may be initialised again, with any shape.
+ *
+ * Operations of this thread on these keys finish first. An operation of another thread that is
+ * queued and meets a removed key fails with `KV_ERR_KEY_NOT_FOUND`.
+ *
+ * @param keys   `count` different keys, each initialised before.
+ * @param count  number of keys; with 0 nothing happens.
+ * @return `KV_ERR_KEY_NOT_FOUND` (also for a key that stands twice in the list),
+ *         `KV_ERR_TIMEOUT` (operations on them still at work): nothing has been removed.
+ *
+ * Threads: any. Blocks: up to the option `timeout_ms`.
+ */
+kv_status kv_remove(struct kv_store *store, const kv_key *keys, size_t count);
+
+/**
+ * Waits for an operation, and gives its result. May be called again, and from any thread.
+ *
+ * @param ticket      a ticket of this store.
+ * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+ * @return the operation's own error; `KV_ERR_TIMEOUT`: not known yet, the operation goes on and
+ *         its buffers stay lent (do not repeat a push because of it); `KV_ERR_CANCELLED`;
+ *         `KV_ERR_TICKET` for a ticket of another store, one never issued, and one older than
+ *         the last 1,024 failures.
+ *
+ * Threads: any. Blocks: up to `timeout_ms`.
+ */
+kv_status kv_wait(struct kv_store *store, kv_ticket ticket, int64_t timeout_ms);
+
+/**
+ * Waits for every operation that was pending when the call was made.
+ *
+ * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+ * @return the first failure, by ticket, that nobody has been told of; the message counts the
+ *         others, and all of them count as told. `KV_ERR_TIMEOUT`: operations go on.
+ *
+ * Threads: any. Blocks: up to `timeout_ms`.
+ */
+kv_status kv_wait_all(struct kv_store *store, int64_t timeout_ms);
+
+/**
+ * Ends an operation's loan: once this returns `KV_OK`, its buffers are yours again.
+ *
+ * An operation that has not begun is withdrawn. One at work stops after the key it is at (a push)
+ * or within one piece of 256 KiB (a pull, whose outs are then undefined). One that has completed
+ * stays as it is. kv_wait() on the ticket then gives `KV_ERR_CANCELLED`, or `KV_OK` if the
+ * operation had taken effect in full.
+ *
+ * @param ticket  a ticket of this store.
+ * @return `KV_ERR_TICKET`; `KV_ERR_TIMEOUT` after `timeout_ms` of the store's options (an updater
+ *         that does not return): the buffers stay lent.
+ *
+ * Threads: any. Blocks: as long as the operation is at work on one key.
+ */
+kv_status kv_cancel(struct kv_store *store, kv_ticket ticket);
+
+/**
+ * Sets the function that merges sums into stored values, for all pushes after this call.
+ *
+ * Within a call it runs for one key after the other, on the calling thread; with a ticket, on a
+ * thread of the library. Across calls it may run concurrently for different keys, never for one
+ * key. If it fails, keys before it stay applied, it and those after are not; what it half-changed
+ * stays, unless the option `updater_undo` is `yes`.
+ *
+ * @param updater  the function, or NULL to assign again, as in the beginning.
+ * @param context  passed to `updater` as it is.
+ * @param drop     called once with `context` when no push can use it any more, also when this
+ *                 call fails; may be NULL.
+ * @return `KV_ERR_CLOSED` and the other states of a store that refuses work.
+ *
+ * Threads: any.
+ */
+kv_status kv_set_updater(struct kv_store *store, kv_updater updater, void *context, kv_drop drop);
+
+/**
+ * Gives the text of this thread's last failed call: key, shapes, peer, and what to do.
+ *
+ * Never NULL; empty if no call has failed on this thread. Valid until the next call of this
+ * library on this thread.
+ *
+ * Threads: any; each has its own text.
+ */
+const char *kv_last_error(void);
+
+/**
+ * Says why an updater fails: call it inside the updater, before returning an error status.
+ *
+ * The text becomes part of the message that the failing push leaves in kv_last_error().
+ *
+ * @param message  NUL-terminated text, copied; invalid UTF-8 is replaced. NULL removes the text.
+ *
+ * Threads: the one that the updater runs on; elsewhere it has no effect.
+ */
+void kv_set_callback_error(const char *message);
+
+/**
+ * Gives the name of a status, such as `KV_ERR_TIMEOUT`; `unknown status` for any other number.
+ *
+ * @return a string that lives for ever, never NULL.
+ *
+ * Threads: any.
+ */
+const char *kv_status_name(kv_status status);
+
+/**
+ * Gives the version of the library, such as `0.1.0`.
+ *
+ * @return a string that lives for ever, never NULL.
+ *
+ * Threads: any.
+ */
+const char *kv_version(void);
+
+/**
+ * Gives the version of the binary interface; compare it with `KV_ABI_VERSION`.
+ *
+ * Threads: any.
+ */
+uint32_t kv_abi_version(void);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+/**
+ * Views row-major CPU memory as a tensor.
+ *
+ * @param data   the elements.
+ * @param dtype  their type, such as KV_F32.
+ * @param ndim   number of dimensions.
+ * @param shape  `ndim` extents; must live as long as the tensor is used.
+ */
+static inline kv_tensor kv_tensor_cpu(void *data, kv_dtype dtype, int32_t ndim, int64_t *shape) {
+    kv_tensor tensor;
+    tensor.data = data;
+    tensor.device.type = KV_CPU;
+    tensor.device.id = 0;
+    tensor.ndim = ndim;
+    tensor.dtype = dtype;
+    tensor.shape = shape;
+    tensor.strides = NULL;
+    tensor.byte_offset = 0;
+    return tensor;
+}
+
+#endif /* KVSTORE_H */

@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# Installs what the project needs and this machine lacks; instant when nothing is missing.
+# Usage: scripts/bootstrap.sh [group...]   (without a group: all of them)
+#
+#   build   cmake, a C and a C++ compiler, pkg-config; cargo must be there
+#   checks  rustfmt and clippy
+#   go      Go 1.21 or newer
+#   python  a virtual environment in build/venv with numpy and pytest
+#   tests   valgrind and libdlpack-dev; tests that need them are left out where they are missing
+#
+# Debian packages are installed when the user is root; otherwise the command to run is printed.
+set -euo pipefail
+. "$(dirname "$0")/environment.sh"
+
+python_packages=(numpy pytest setuptools wheel)
+updated=no
+
+fail() {
+  printf 'bootstrap: %s\n' "$@" >&2
+  exit 1
+}
+
+update_packages() {
+  [ $updated = yes ] || apt-get -qq update
+  updated=yes
+}
+
+# Installs Debian packages, or says how.
+install_packages() {
+  local command="apt-get install -y --no-install-recommends $*"
+  command -v apt-get >/dev/null || { echo "bootstrap: please install: $*" >&2; return 1; }
+  [ "$(id -u)" = 0 ] || { echo "bootstrap: please run: sudo $command" >&2; return 1; }
+  echo "bootstrap: installing $*"
+  update_packages
+  DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null
+}
+
+bootstrap_build() {
+  local missing=()
+  command -v cmake >/dev/null || missing+=(cmake)
+  command -v cc >/dev/null || missing+=(gcc libc6-dev)
+  command -v c++ >/dev/null || missing+=(g++)
+  command -v pkg-config >/dev/null || missing+=(pkg-config)
+  [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}" || exit 1
+  check_cargo
+}
+
+check_cargo() {
+  local needed found
+  needed=$(sed -nE 's/^rust-version = "(.*)"/\1/p' Cargo.toml)
+  found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) ||
+    fail "Rust is missing; please install it with rustup (version $needed or newer)"
+  [ "$(printf '%s\n' "$needed" "$found" | sort -V | head -n 1)" = "$needed" ] ||
+    fail "Rust $found is too old for this project; please run: rustup update stable"
+}
+
+bootstrap_checks() {
+  command -v cargo-fmt >/dev/null && command -v cargo-clippy >/dev/null &&
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 && return
+  echo "bootstrap: adding rustfmt and clippy"
+  rustup component add rustfmt clippy || fail "please run: rustup component add rustfmt clippy"
+}
+
+bootstrap_go() {
+  find_go && return
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    update_packages
+    install_packaged_go || install_backported_go || true
+  fi
+  find_go || fail "Go 1.21 or newer is missing; please install it: Debian 13 has it as golang-go," \
+    "Debian 12 in its backports (apt-get install -t bookworm-backports golang-go)"
+}
+
+# The distribution's own packages: golang-go, or the newest of golang-1.<minor>-go.
+install_packaged_go() {
+  local package minor
+  minor=$(apt-cache policy golang-go | sed -nE 's/^ *Candidate: (.*:)?1\.([0-9]+).*/\2/p')
+  package=golang-go
+  if ((${minor:-0} < 21)); then
+    package=$(apt-cache pkgnames golang-1. | grep -E '^golang-1\.[0-9]+-go$' | sort -V | tail -n 1)
+    minor=$(grep -oE '[0-9]+-go$' <<<"$package" | grep -oE '^[0-9]+')
+    ((${minor:-0} >= 21)) || return 1
+  fi
+  install_packages "$package"
+}
+
+# Debian's backports, from the mirror that this machine uses already. The list of sources is a
+# temporary one: the machine's own stays as it is.
+install_backported_go() {
+  local codename mirror folder options status=0
+  codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+  mirror=$(apt-cache policy | awk -v suite="$codename/main" '$3 == suite { print $2; exit }')
+  [ -n "$mirror" ] || return 1
+  folder=$(mktemp -d)
+  printf 'deb %s %s main\n' "$mirror" "$codename" "$mirror" "$codename-backports" \
+    >"$folder/sources.list"
+  chmod -R a+rX "$folder"
+  mkdir -p "$folder/lists/partial"
+  options=(-qq -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
+    -o "Dir::State::Lists=$folder/lists")
+  echo "bootstrap: installing golang-go of $codename-backports"
+  { apt-get "${options[@]}" update && DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" \
+    install -y --no-install-recommends -t "$codename-backports" golang-go >/dev/null; } || status=1
+  rm -rf "$folder"
+  return $status
+}
+
+bootstrap_python() {
+  local stamp=build/venv/.complete
+  [ "$(cat $stamp 2>/dev/null)" = "${python_packages[*]}" ] && [ -x "$python" ] && return
+  python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv || exit 1
+  echo "bootstrap: making build/venv with ${python_packages[*]}"
+  rm -rf build/venv
+  python3 -m venv build/venv
+  "$python" -m pip --quiet --disable-pip-version-check install "${python_packages[@]}" ||
+    fail "please run, with access to a package index: $python -m pip install ${python_packages[*]}"
+  echo "${python_packages[*]}" >$stamp
+}
+
+bootstrap_tests() {
+  local missing=()
+  command -v valgrind >/dev/null || missing+=(valgrind libc6-dbg)
+  echo '#include <dlpack/dlpack.h>' | cc -E - >/dev/null 2>&1 || missing+=(libdlpack-dev)
+  [ ${#missing[@]} = 0 ] || install_packages "${missing[@]}" ||
+    echo "bootstrap: going on without ${missing[*]}"
+}
+
+[ $# -gt 0 ] || set -- build checks go python tests
+for group in "$@"; do
+  case $group in
+    build | checks | go | python | tests) "bootstrap_$group" ;;
+    *) fail "unknown group $group; the groups are build, checks, go, python and tests" ;;
+  esac
+done

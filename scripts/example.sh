@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Runs an example, built against the installed library, from the root of the repository.
+# Usage: scripts/example.sh LANGUAGE PROGRAM [ARGUMENT...]
+#
+#   scripts/example.sh c train_digits examples/data/digits.csv target/demo/digits.svg
+#
+# The languages are c, cpp, go, python and rust. The library is the one in KVSTORE_PREFIX, by
+# default build/stage; `make stage` puts it there.
+set -euo pipefail
+. "$(dirname "$0")/environment.sh"
+
+language=$1 program=$2
+shift 2
+
+run_compiled() {
+  cmake -S examples -B build/examples -DCMAKE_BUILD_TYPE=Release \
+    -Dkvstore_DIR="$KVSTORE_PREFIX/lib/cmake/kvstore" >/dev/null
+  cmake --build build/examples --target "${program}_$language" >/dev/null
+  "build/examples/${program}_$language" "$@"
+}
+
+run_go() {
+  find_go
+  export PKG_CONFIG_PATH=$KVSTORE_PREFIX/lib/pkgconfig LD_LIBRARY_PATH=$KVSTORE_PREFIX/lib
+  (cd examples/go && go build -o "$root/build/examples/go/$program" "./$program")
+  "build/examples/go/$program" "$@"
+}
+
+case $language in
+  c | cpp) run_compiled "$@" ;;
+  go) run_go "$@" ;;
+  python) "$python" "examples/python/$program.py" "$@" ;;
+  rust) cargo run --quiet --release --example "$program" -- "$@" ;;
+  *) echo "unknown language $language" >&2; exit 2 ;;
+esac

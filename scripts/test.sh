@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
+# Usage: scripts/test.sh [suite...]
+#
+#   all      what `make test` runs: every suite below but checks and long
+#   checks   formats and lints, each counted as one test
+#   rust     cargo test: unit tests, integration tests, documentation; again with fault injection
+#   loom     all interleavings of small models
+#   programs the C and C++ tests of ctest, also under sanitizers and valgrind
+#   go       go vet and go test, also with the race detector and cgocheck2
+#   python   pytest
+#   examples every example that trains, started as a user would
+#   nightly  Miri and ThreadSanitizer
+#   long     rust, loom and stress with far more work; hours
+#
+# One line for each run says what it counted; the whole output is in build/test-logs. A run that
+# fails without a failed test, or that finds no test, counts as one failure.
+set -uo pipefail
+. "$(dirname "$0")/environment.sh"
+find_go || true
+
+logs=build/test-logs
+mkdir -p "$logs"
+passed=0
+failed=0
+not_run=()
+jobs=$(nproc)
+limit_s=1200
+trap 'kill "$!" 2>/dev/null; exit 130' INT TERM
+
+# Counters read the output of a runner and print: passed failed skipped.
+
+count_cargo() {
+  awk '/^test result:/ { good += $4; bad += $6; skipped += $8 }
+    END { print good + 0, bad + 0, skipped + 0 }'
+}
+
+count_ctest() {
+  sed -nE 's/.* ([0-9]+) tests? failed out of ([0-9]+)$/\1 \2/p' |
+    awk '{ bad += $1; good += $2 - $1 } END { print good + 0, bad + 0, 0 }'
+}
+
+count_go() {
+  awk '/^--- PASS/ { good++ } /^--- FAIL/ { bad++ } /^--- SKIP/ { skipped++ }
+    END { print good + 0, bad + 0, skipped + 0 }'
+}
+
+count_pytest() {
+  tail -n 1 | awk '{ for (i = 2; i <= NF; i++) {
+      if ($i ~ /^passed/) good += $(i - 1)
+      if ($i ~ /^(failed|error)/) bad += $(i - 1)
+      if ($i ~ /^skipped/) skipped += $(i - 1)
+    } } END { print good + 0, bad + 0, skipped + 0 }'
+}
+
+# A command without a count of its own is one test.
+count_status() {
+  if ((status == 0)); then echo 1 0 0; else echo 0 1 0; fi
+}
+
+# A step that tests need is counted only when it fails.
+count_step() {
+  if ((status == 0)); then echo 0 0 0; else echo 0 1 0; fi
+}
+
+# run NAME COUNTER COMMAND...: runs one suite, prints its line, adds to the sums.
+run() {
+  local name=$1 counter=$2 log start=$SECONDS status good bad skipped note=""
+  log=$logs/${name//[ \/]/-}.log
+  shift 2
+  printf '%-32s' "$name"
+  timeout --kill-after=10 $limit_s "$@" >"$log" 2>&1 </dev/null &
+  wait $!
+  status=$?
+  read -r good bad skipped < <("$counter" <"$log")
+  if ((status != 0 && bad == 0)); then
+    bad=1 note=", ended with status $status"
+  elif ((good + bad == 0)) && [ "$counter" != count_step ]; then
+    bad=1 note=", found no test"
+  fi
+  ((skipped == 0)) || note+=", $skipped skipped"
+  passed=$((passed + good)) failed=$((failed + bad))
+  printf '%5d passed %3d failed %5d s%s\n' "$good" "$bad" $((SECONDS - start)) "$note"
+  ((bad == 0)) || { echo "--- the end of $log"; tail -n 80 "$log"; echo "---"; }
+}
+
+leave_out() {
+  not_run+=("$1 ($2)")
+}
+
+suite_checks() {
+  run "rust format" count_status cargo fmt --all --check
+  run "rust lints" count_status cargo clippy --all-targets -- -D warnings
+  run "rust lints, fault injection" count_status \
+    cargo clippy --all-targets --features fault-injection -- -D warnings
+  run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
+  run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
+  if command -v ruff >/dev/null; then
+    run "python lints" count_status ruff check bindings/python examples/python
+  else
+    run "python compiles" count_status "$python" -m compileall -q bindings/python examples/python
+  fi
+}
+
+suite_rust() {
+  run "cargo test" count_cargo cargo test --no-fail-fast
+  run "cargo test, fault injection" count_cargo \
+    cargo test --no-fail-fast --features fault-injection
+}
+
+suite_loom() {
+  run "loom" count_cargo env RUSTFLAGS="--cfg loom" \
+    cargo test --release --lib --target-dir target/loom loom
+}
+
+run_label() {
+  run "ctest $1" count_ctest ctest --test-dir build/cmake --label-regex "^$1\$" --parallel "$jobs" \
+    --output-on-failure --no-tests=error "${@:2}"
+}
+
+suite_programs() {
+  local label
+  run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
+  run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
+  for label in api leak stress fault cpp abi install tutorial asan; do
+    run_label $label
+  done
+  if command -v valgrind >/dev/null; then
+    run_label valgrind
+    run_label helgrind
+  else
+    leave_out valgrind "valgrind not installed"
+    leave_out helgrind "valgrind not installed"
+  fi
+  echo '#include <dlpack/dlpack.h>' | cc -E - >/dev/null 2>&1 ||
+    leave_out "comparison with DLPack's layout" "libdlpack-dev not installed"
+}
+
+suite_go() {
+  local environment=(PKG_CONFIG_PATH="$KVSTORE_PREFIX/lib/pkgconfig"
+    LD_LIBRARY_PATH="$KVSTORE_PREFIX/lib")
+  if ! command -v go >/dev/null; then
+    leave_out go "Go 1.21 not installed"
+    return
+  fi
+  run "library for go" count_step make -s stage
+  run "go vet" count_status env -C bindings/go "${environment[@]}" go vet ./...
+  run "go vet, examples" count_status env -C examples/go "${environment[@]}" go vet ./...
+  environment=(-C bindings/go "${environment[@]}")
+  run "go test" count_go env "${environment[@]}" go test -v -count=1 ./...
+  run "go test, race detector" count_go env "${environment[@]}" go test -v -count=1 -race ./...
+  run "go test, cgocheck2" count_go env "${environment[@]}" GOEXPERIMENT=cgocheck2 \
+    go test -v -count=1 ./...
+}
+
+suite_python() {
+  if [ ! -x "$python" ]; then
+    leave_out python "build/venv is missing"
+    return
+  fi
+  run "library for python" count_step make -s stage
+  run "pytest" count_pytest "$python" -m pytest -q bindings/python/tests
+}
+
+suite_examples() {
+  local language
+  for language in demo demo-cpp demo-go demo-python demo-rust; do
+    run "make $language" count_status make -s "$language"
+  done
+  if "$python" -c 'import torch' 2>/dev/null; then
+    run "make demo-torch" count_status make -s demo-torch
+  else
+    leave_out demo-torch "torch not installed"
+  fi
+}
+
+suite_nightly() {
+  local host
+  if cargo +nightly miri --version >/dev/null 2>&1; then
+    run "miri" count_cargo env MIRIFLAGS=-Zmiri-disable-isolation KV_TEST_SCALE=small \
+      cargo +nightly miri test --lib
+  else
+    leave_out miri "the nightly toolchain has no miri"
+  fi
+  host=$(rustc -vV | sed -n 's/^host: //p')
+  if [ -d "$(rustc +nightly --print sysroot 2>/dev/null)/lib/rustlib/src/rust/library" ]; then
+    run "thread sanitizer" count_cargo env RUSTFLAGS=-Zsanitizer=thread KV_TEST_SCALE=small \
+      cargo +nightly test -Zbuild-std --target "$host" --target-dir target/tsan --lib --tests
+  else
+    leave_out "thread sanitizer" "the nightly toolchain has no rust-src"
+  fi
+}
+
+suite_long() {
+  limit_s=36000
+  export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
+  run "cargo test, long" count_cargo cargo test --release --no-fail-fast
+  suite_loom
+  run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
+  run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
+  run_label stress --repeat until-fail:100 --timeout 3600
+}
+
+suite_all() {
+  suite_rust
+  suite_loom
+  suite_programs
+  suite_go
+  suite_python
+  suite_examples
+  suite_nightly
+}
+
+[ $# -gt 0 ] || set -- all
+for suite in "$@"; do
+  if ! declare -F "suite_$suite" >/dev/null; then
+    echo "unknown suite $suite; see the top of scripts/test.sh" >&2
+    exit 2
+  fi
+  "suite_$suite"
+done
+for line in "${not_run[@]}"; do
+  echo "not run: $line"
+done
+echo "$passed passed, $failed failed"
+((failed == 0 && passed > 0))

@@ -1,0 +1,140 @@
+//! Callbacks into the caller's code: updaters and the logger.
+
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_void};
+
+use super::types::{kv_device, kv_device_type, kv_drop, kv_logger, kv_status, kv_tensor, kv_updater};
+use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::log::{Level, set_logger};
+use crate::store::{Updater as CoreUpdater, UpdaterError};
+use crate::tensor::{Tensor, TensorMut};
+
+/// A callback's context, which ends with this value.
+struct Context {
+    pointer: *mut c_void,
+    drop: kv_drop,
+}
+
+// SAFETY: header rule 6: callbacks accept their context from any thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(drop) = self.drop {
+            // SAFETY: header rule 6: `drop` accepts the context, and this is the only call.
+            unsafe { drop(self.pointer) }
+        }
+    }
+}
+
+/// An updater of the C interface.
+pub(super) struct Updater {
+    function: unsafe extern "C" fn(
+        *mut c_void,
+        u64,
+        *const kv_tensor,
+        *const kv_tensor,
+    ) -> super::types::kv_status_in,
+    context: Context,
+}
+
+thread_local! {
+    /// What the updater that runs on this thread says about its failure.
+    static REASON: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Keeps the reason that an updater gives for its failure.
+pub(super) fn set_error(text: Option<&CStr>) {
+    REASON.set(text.map(|text| text.to_string_lossy().into_owned()));
+}
+
+impl Updater {
+    /// None without a function; the context has ended then.
+    ///
+    /// # Safety
+    /// `function` and `drop` accept `context`, from any thread, until `drop` has run.
+    pub(super) unsafe fn new(
+        function: kv_updater,
+        context: *mut c_void,
+        drop: kv_drop,
+    ) -> Option<Self> {
+        let context = Context { pointer: context, drop };
+        function.map(|function| Self { function, context })
+    }
+
+    pub(super) fn into_core(self) -> CoreUpdater {
+        CoreUpdater::new(move |key, input, stored| self.call(key, input, stored))
+    }
+
+    fn call(
+        &self,
+        key: Key,
+        input: &Tensor<'_>,
+        stored: &mut TensorMut<'_>,
+    ) -> std::result::Result<(), UpdaterError> {
+        let mut shape: Vec<i64> = input.shape().to_vec();
+        let (input, stored) = (to_c(input, &mut shape), to_c(stored.as_tensor(), &mut shape));
+        REASON.take();
+        // SAFETY: header rule 6; the tensors are lent for the call.
+        let status = unsafe {
+            (self.function)(self.context.pointer, key.id(), &raw const input, &raw const stored)
+        };
+        let reason = REASON.take();
+        if status == kv_status::KV_OK as i32 {
+            return Ok(());
+        }
+        Err(reason.unwrap_or_else(|| format!("it returned {status}")).into())
+    }
+}
+
+/// A row-major tensor in C's form; `shape` must outlive it.
+fn to_c(tensor: &Tensor<'_>, shape: &mut [i64]) -> kv_tensor {
+    kv_tensor {
+        data: tensor.as_ptr().cast_mut().cast(),
+        device: kv_device { r#type: kv_device_type::KV_CPU as i32, id: 0 },
+        ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
+        dtype: tensor.dtype().code(),
+        shape: shape.as_mut_ptr(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    }
+}
+
+/// A log function of the C interface.
+pub(super) struct Sink {
+    function: kv_logger,
+    context: Context,
+}
+
+impl Sink {
+    /// # Safety
+    /// `function` and `drop` accept `context`, from any thread, until `drop` has run.
+    pub(super) unsafe fn new(function: kv_logger, context: *mut c_void, drop: kv_drop) -> Self {
+        Self { function, context: Context { pointer: context, drop } }
+    }
+
+    fn write(&self, level: Level, text: &str) {
+        let (Some(function), Ok(text)) = (self.function, CString::new(text.replace('\n', " "))) else {
+            return;
+        };
+        // SAFETY: header rule 6; the text is lent for the call.
+        unsafe { function(self.context.pointer, level as i32, text.as_ptr()) }
+    }
+}
+
+pub(super) fn install_logger(level: i32, sink: Sink) -> Result<()> {
+    let Some(level) = Level::from_number(level) else {
+        return Err(fail!(InvalidArgument, "set_logger: the level is {level}; use 0 (off) to 4 (debug)"));
+    };
+    match sink.function {
+        None => set_logger(Level::Off, None),
+        Some(_) => {
+            let write = move |level: Level, text: &str| sink.write(level, text);
+            set_logger(level, Some(std::sync::Arc::new(write)));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Opaque handles, and the conversions between C's arguments and the crate's types.
+
+use std::ffi::{CStr, c_char};
+use std::{ptr, slice};
+
+use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
+use crate::error::{Result, fail};
+use crate::key::{Key, KeyInfo};
+use crate::store::{Call, Pairs, TensorList, Tensors};
+use crate::tensor::{RawTensor, Tensor};
+use crate::{Config, Store};
+
+/// A store; opaque.
+pub struct kv_store {
+    store: Store,
+}
+
+/// Options for kv_create(); opaque.
+pub struct kv_config {
+    config: Config,
+}
+
+pub(super) fn new_store(store: Store) -> *mut kv_store {
+    Box::into_raw(Box::new(kv_store { store }))
+}
+
+pub(super) fn new_config() -> *mut kv_config {
+    Box::into_raw(Box::new(kv_config { config: Config::new() }))
+}
+
+/// # Safety
+/// NULL, or a handle that has not been freed.
+pub(super) unsafe fn store<'a>(handle: *mut kv_store) -> Result<&'a Store> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { handle.as_ref() };
+    handle.map(|handle| &handle.store).ok_or_else(|| null("store"))
+}
+
+/// # Safety
+/// NULL, or a handle that has not been freed and that nobody else uses now.
+pub(super) unsafe fn config_mut<'a>(handle: *mut kv_config) -> Result<&'a mut Config> {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { handle.as_mut() };
+    handle.map(|handle| &mut handle.config).ok_or_else(|| null("config"))
+}
+
+/// # Safety
+/// NULL, or a handle that has not been freed and that nobody changes now.
+pub(super) unsafe fn config_ref<'a>(handle: *const kv_config) -> Option<&'a Config> {
+    // SAFETY: the caller's promise.
+    unsafe { handle.as_ref() }.map(|handle| &handle.config)
+}
+
+/// # Safety
+/// NULL, or a handle that is freed only once and that nobody else uses.
+pub(super) unsafe fn free_store(handle: *mut kv_store) {
+    if !handle.is_null() {
+        // SAFETY: the caller's promise; it came from `new_store`.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}
+
+/// # Safety
+/// NULL, or a handle that is freed only once and that nobody else uses.
+pub(super) unsafe fn free_config(handle: *mut kv_config) {
+    if !handle.is_null() {
+        // SAFETY: the caller's promise; it came from `new_config`.
+        drop(unsafe { Box::from_raw(handle) });
+    }
+}
+
+fn null(name: &str) -> crate::Error {
+    fail!(InvalidArgument, "{name} is NULL")
+}
+
+/// An output place.
+///
+/// # Safety
+/// NULL, or a valid place for a `T` that nobody else uses.
+pub(super) unsafe fn out<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T> {
+    // SAFETY: the caller's promise.
+    unsafe { place.as_mut() }.ok_or_else(|| null(name))
+}
+
+/// A string argument.
+///
+/// # Safety
+/// NULL, or NUL-terminated and unchanged for `'a`.
+pub(super) unsafe fn text<'a>(start: *const c_char, name: &str) -> Result<&'a str> {
+    if start.is_null() {
+        return Err(null(name));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(start) };
+    text.to_str().map_err(|_| fail!(InvalidArgument, "{name} is not valid UTF-8"))
+}
+
+/// An array argument.
+///
+/// # Safety
+/// NULL, or `count` valid elements that stay unchanged for `'a`.
+unsafe fn array<'a, T>(start: *const T, count: usize, call: &str, name: &str) -> Result<&'a [T]> {
+    if count == 0 {
+        return Ok(&[]);
+    }
+    if start.is_null() {
+        return Err(fail!(InvalidArgument, "{call}: {name} is NULL and the count is {count}"));
+    }
+    if isize::try_from(count.saturating_mul(size_of::<T>())).is_err() {
+        return Err(fail!(InvalidArgument, "{call}: the count {count} is beyond the address space"));
+    }
+    // SAFETY: the caller's promise.
+    Ok(unsafe { slice::from_raw_parts(start, count) })
+}
+
+/// The keys of a call.
+///
+/// # Safety
+/// NULL, or `count` keys that stay unchanged for `'a`.
+pub(super) unsafe fn keys<'a>(call: &str, start: *const kv_key, count: usize) -> Result<&'a [Key]> {
+    // SAFETY: the caller's promise; Key is a transparent u64.
+    unsafe { array(start.cast::<Key>(), count, call, "keys") }
+}
+
+/// The tensors of a call, each checked when it is asked for.
+pub(super) struct CTensors<'a>(&'a [kv_tensor]);
+
+impl TensorList for CTensors<'_> {
+    fn get(&self, index: usize) -> Result<Tensor<'_>> {
+        let it = &self.0[index];
+        let raw = RawTensor {
+            data: it.data.cast(),
+            device_type: it.device.r#type,
+            ndim: it.ndim,
+            dtype: it.dtype,
+            shape: it.shape,
+            strides: it.strides,
+            byte_offset: it.byte_offset,
+        };
+        // SAFETY: header rules 2 and 4: its pointers are NULL or valid for what it says.
+        unsafe { Tensor::from_raw(&raw) }
+    }
+}
+
+/// The (key, tensor) pairs of a call.
+pub(super) struct CPairs<'a> {
+    keys: &'a [Key],
+    tensors: CTensors<'a>,
+}
+
+impl CPairs<'_> {
+    pub(super) fn pairs(&self) -> Pairs<'_> {
+        Pairs { keys: self.keys, tensors: Tensors::Unchecked(&self.tensors) }
+    }
+}
+
+/// # Safety
+/// NULL, or `count` keys and tensors, unchanged for `'a`, whose memory is lent as the header says.
+pub(super) unsafe fn pairs<'a>(
+    call: &str,
+    keys_start: *const kv_key,
+    tensors: *const kv_tensor,
+    count: usize,
+) -> Result<CPairs<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let keys = keys(call, keys_start, count)?;
+        Ok(CPairs { keys, tensors: CTensors(array(tensors, count, call, "the array of tensors")?) })
+    }
+}
+
+pub(super) fn no_pairs() -> CPairs<'static> {
+    CPairs { keys: &[], tensors: CTensors(&[]) }
+}
+
+/// Runs a data call here, or queues it if there is a place for a ticket.
+///
+/// # Safety
+/// `ticket` is NULL or a valid place; with a place, the tensors are lent until completion.
+pub(super) unsafe fn submit(
+    store: &Store,
+    call: Call,
+    values: CPairs<'_>,
+    outs: CPairs<'_>,
+    priority: i32,
+    ticket: *mut kv_ticket,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { ticket.as_mut() } {
+        None => store.call(call, &values.pairs(), &outs.pairs()),
+        Some(ticket) => {
+            *ticket = store.submit(call, &values.pairs(), &outs.pairs(), priority)?;
+            Ok(())
+        }
+    }
+}
+
+/// Copies `items` to a caller's array, unless the caller only asks for their number.
+///
+/// # Safety
+/// NULL, or room for `capacity` items.
+unsafe fn write_array<T: Copy>(items: &[T], to: *mut T, capacity: usize, what: &str) -> Result<()> {
+    if to.is_null() && capacity == 0 {
+        return Ok(());
+    }
+    if to.is_null() {
+        return Err(fail!(InvalidArgument, "{what}: the buffer is NULL and the capacity {capacity}"));
+    }
+    if capacity < items.len() {
+        let needed = items.len();
+        return Err(fail!(BufferTooSmall, "{what}: needs room for {needed}, there is {capacity}"));
+    }
+    // SAFETY: room for `capacity` items, which is enough.
+    unsafe { ptr::copy_nonoverlapping(items.as_ptr(), to, items.len()) };
+    Ok(())
+}
+
+/// # Safety
+/// `buffer` is NULL or has `capacity` bytes; `length` is NULL or a place.
+pub(super) unsafe fn write_text(
+    text: &str,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> Result<()> {
+    let with_nul = [text.as_bytes(), b"\0"].concat();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(length) = length.as_mut() {
+            *length = text.len();
+        }
+        write_array(&with_nul, buffer.cast(), capacity, "stats")
+    }
+}
+
+/// # Safety
+/// `keys` is NULL or has room for `capacity`; `count` is NULL or a place.
+pub(super) unsafe fn write_keys(
+    all: &[Key],
+    keys: *mut kv_key,
+    capacity: usize,
+    count: *mut usize,
+) -> Result<()> {
+    // SAFETY: the caller's promise; Key is a transparent u64.
+    unsafe {
+        *out(count, "count")? = all.len();
+        write_array(all, keys.cast::<Key>(), capacity, "keys")
+    }
+}
+
+/// # Safety
+/// Each place is NULL or valid; `shape` is NULL or has room for `capacity`.
+pub(super) unsafe fn write_info(
+    info: &KeyInfo,
+    dtype: *mut kv_dtype_in,
+    ndim: *mut i32,
+    shape: *mut i64,
+    capacity: i32,
+) -> Result<()> {
+    let Ok(capacity) = usize::try_from(capacity) else {
+        return Err(fail!(InvalidArgument, "key_info: the capacity is {capacity}"));
+    };
+    // SAFETY: the caller's promise.
+    unsafe {
+        if let Some(ndim) = ndim.as_mut() {
+            *ndim = i32::try_from(info.shape.len()).unwrap_or(i32::MAX);
+        }
+        write_array(&info.shape, shape, capacity, "key_info")?;
+        if let Some(dtype) = dtype.as_mut() {
+            *dtype = info.dtype.code();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,216 @@
+//! The life of a store, its place in a job, and insight into it.
+
+use std::ffi::{c_char, c_void};
+
+use super::callback;
+use super::guard::{guard, guard_store, guard_store_in_callback};
+use super::handle::{self, kv_config, kv_store};
+use super::types::{kv_drop, kv_logger, kv_node_role, kv_status};
+use crate::deadline::Deadline;
+use crate::{Config, Store};
+
+/// Creates a store.
+///
+/// Types, in any case: `local` (aliases `local_update_cpu`, `local_allreduce_cpu`) and `device`
+/// (alias `local_allreduce_device`). Both live in this process; on CPU memory they give the same
+/// results. The distributed types are known and answer `KV_ERR_UNSUPPORTED` in this build.
+///
+/// @param type    NUL-terminated type string.
+/// @param config  options, or NULL for the defaults; copied.
+/// @param store   receives the handle; free it with kv_free().
+/// @return `KV_ERR_INVALID_ARGUMENT` for an unknown type (the message lists the valid ones),
+///         `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (an environment variable has a bad value).
+///
+/// Threads: any. Starts no thread and opens no socket.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_create(
+    r#type: *const c_char,
+    config: *const kv_config,
+    store: *mut *mut kv_store,
+) -> kv_status {
+    guard(|| {
+        // SAFETY: header rules 2 and 4: a NUL-terminated string, a live or NULL handle, a place.
+        let (kind, config, out) = unsafe {
+            (handle::text(r#type, "type")?, handle::config_ref(config), handle::out(store, "store")?)
+        };
+        let opened = match config {
+            Some(config) => Store::open(kind, config)?,
+            None => Store::open(kind, &Config::new())?,
+        };
+        *out = handle::new_store(opened);
+        Ok(())
+    })
+}
+
+/// Finishes all pending operations and closes the store; afterwards only kv_free() is of use.
+///
+/// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+/// @return `KV_ERR_TIMEOUT`: operations are still at work, the store stays open. Any other error is
+///         the first failure of an operation that nobody waited for: the store is closed then.
+///         Closing a closed store succeeds.
+///
+/// Threads: any. Blocks: up to `timeout_ms`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_close(store: *mut kv_store, timeout_ms: i64) -> kv_status {
+    guard_store(store, |store| store.close(Deadline::from_ms(timeout_ms)?))
+}
+
+/// Fails every pending operation with `KV_ERR_CLOSED`, now, and closes the store. Never waits.
+///
+/// Buffers of an operation that is at work at this moment stay lent until kv_wait() on its ticket
+/// has returned anything but `KV_ERR_TIMEOUT`, or until kv_free() has returned. NULL does nothing.
+///
+/// Threads: any, also from inside an updater.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_abort(store: *mut kv_store) {
+    guard_store_in_callback(store, |store| {
+        store.abort();
+        Ok(())
+    });
+}
+
+/// Frees the store and all its values. NULL does nothing.
+///
+/// Pending operations are cancelled; the one at work is waited for, at most `timeout_ms` of the
+/// store's options. If it is still at work then (an updater that never returns), its part of the
+/// store is given up instead of freed.
+///
+/// Threads: no other call with this store may be running. Must not be called from an updater.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_free(store: *mut kv_store) {
+    guard(|| {
+        // SAFETY: header rule 3: NULL, or a handle of kv_create() that is freed only once.
+        unsafe { handle::free_store(store) };
+        Ok(())
+    });
+}
+
+/// Gives the canonical name of the store's type: `local` or `device`.
+///
+/// @param type  receives a string of the library; it lives for ever.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_type(store: *mut kv_store, r#type: *mut *const c_char) -> kv_status {
+    guard_store_in_callback(store, |store| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let out = unsafe { handle::out(r#type, "type") }?;
+        *out = store.kind().c_name().as_ptr();
+        Ok(())
+    })
+}
+
+/// Gives the role of this process in the job, one of `kv_node_role`. Local stores: a worker.
+///
+/// @param role  receives the role.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_role(store: *mut kv_store, role: *mut i32) -> kv_status {
+    guard_store_in_callback(store, |_| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let out = unsafe { handle::out(role, "role") }?;
+        *out = kv_node_role::KV_ROLE_WORKER as i32;
+        Ok(())
+    })
+}
+
+/// Gives the rank of this worker, from 0. Local stores: 0.
+///
+/// @param rank  receives the rank.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_rank(store: *mut kv_store, rank: *mut i32) -> kv_status {
+    guard_store_in_callback(store, |store| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let out = unsafe { handle::out(rank, "rank") }?;
+        *out = store.rank();
+        Ok(())
+    })
+}
+
+/// Gives the number of workers. Local stores: 1.
+///
+/// @param count  receives the number.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_num_workers(store: *mut kv_store, count: *mut i32) -> kv_status {
+    guard_store_in_callback(store, |store| {
+        // SAFETY: header rule 2: NULL or a valid place.
+        let out = unsafe { handle::out(count, "count") }?;
+        *out = store.num_workers();
+        Ok(())
+    })
+}
+
+/// Waits until all workers have arrived here. Local stores: returns at once.
+///
+/// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+///
+/// Threads: any. Blocks: up to `timeout_ms`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_barrier(store: *mut kv_store, timeout_ms: i64) -> kv_status {
+    guard_store(store, |store| store.barrier(Deadline::from_ms(timeout_ms)?))
+}
+
+/// Says that this worker pushes no more: nobody waits for it from now on. It may still pull.
+/// Local stores: no effect.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_done(store: *mut kv_store) -> kv_status {
+    guard_store(store, Store::done)
+}
+
+/// Writes counters and settings of the store as one JSON object, UTF-8.
+///
+/// Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
+/// `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
+/// kv_wait_all()), `threads`, `isa`.
+///
+/// @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
+///                  `capacity` 0 asks for the length only.
+/// @param capacity  size of `buffer` in bytes.
+/// @param length    receives the length without the NUL, also with `KV_ERR_BUFFER_TOO_SMALL`.
+///                  May be NULL.
+/// @return `KV_ERR_BUFFER_TOO_SMALL` if `capacity` is not 0 and too small; `buffer` is unchanged.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_stats(
+    store: *mut kv_store,
+    buffer: *mut c_char,
+    capacity: usize,
+    length: *mut usize,
+) -> kv_status {
+    guard_store(store, |store| {
+        let text = store.stats()?;
+        // SAFETY: header rule 2: `buffer` has `capacity` bytes, `length` is NULL or a place.
+        unsafe { handle::write_text(&text, buffer, capacity, length) }
+    })
+}
+
+/// Sends what the library has to say to a function of yours; process-wide, silent by default.
+///
+/// @param level    how much to hear, one of `kv_log_level`.
+/// @param log      the function, or NULL to be silent again. Called from any thread, several at a
+///                 time.
+/// @param context  passed to `log` as it is.
+/// @param drop     called once with `context` when it is no longer used, also when this call
+///                 fails; may be NULL.
+/// @return `KV_ERR_INVALID_ARGUMENT` for an unknown level.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_logger(
+    level: i32,
+    log: kv_logger,
+    context: *mut c_void,
+    drop: kv_drop,
+) -> kv_status {
+    // SAFETY: header rule 6: `log` and `drop` accept `context` from any thread.
+    let sink = unsafe { callback::Sink::new(log, context, drop) };
+    guard(|| callback::install_logger(level, sink))
+}

@@ -1,0 +1,187 @@
+//! The types of the C interface. Numbers given here are never changed.
+
+use std::ffi::{c_char, c_void};
+
+/// Major version of the library.
+pub const KV_VERSION_MAJOR: u32 = 0;
+/// Minor version of the library.
+pub const KV_VERSION_MINOR: u32 = 1;
+/// Patch version of the library.
+pub const KV_VERSION_PATCH: u32 = 0;
+/// Version of the binary interface, the number in the soname. Raised by any incompatible change.
+pub const KV_ABI_VERSION: u32 = 0;
+
+/// The result of a call. 1-19 are the caller's mistake, 20-39 mean "not now", 40-59 a peer is gone,
+/// 60-79 come from the environment (memory, files, network), 90-99 are a bug of this library.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum kv_status {
+    /// Success.
+    KV_OK = 0,
+    /// An argument is NULL, out of range, misaligned, or not valid UTF-8.
+    KV_ERR_INVALID_ARGUMENT = 1,
+    /// Known, but not served by this build or this store: a store type, a CUDA tensor.
+    KV_ERR_UNSUPPORTED = 2,
+    /// An option has an unknown name or a value that does not fit.
+    KV_ERR_OPTION = 3,
+    /// The key has not been initialised, or was removed.
+    KV_ERR_KEY_NOT_FOUND = 4,
+    /// The key has been initialised before.
+    KV_ERR_KEY_EXISTS = 5,
+    /// Two names have the same 63-bit hash; rename one of them.
+    KV_ERR_NAME_COLLISION = 6,
+    /// A tensor's shape differs from the key's.
+    KV_ERR_SHAPE_MISMATCH = 7,
+    /// A tensor's dtype differs from the key's and cannot be converted.
+    KV_ERR_DTYPE_MISMATCH = 8,
+    /// An out overlaps another tensor of the call, or itself.
+    KV_ERR_OVERLAP = 9,
+    /// The ticket is stale, or was never issued by this store.
+    KV_ERR_TICKET = 10,
+    /// The updater returned an error, threw an exception or panicked.
+    KV_ERR_CALLBACK = 11,
+    /// The store was called from inside one of its own updaters.
+    KV_ERR_REENTRANT = 12,
+    /// The buffer is too small; the required size has been written.
+    KV_ERR_BUFFER_TOO_SMALL = 13,
+    /// The store has been closed or aborted.
+    KV_ERR_CLOSED = 14,
+    /// The store belongs to the parent process: it was created before a fork().
+    KV_ERR_FORKED = 15,
+    /// The deadline passed; the message says what is missing.
+    KV_ERR_TIMEOUT = 20,
+    /// The operation was cancelled before it took effect in full.
+    KV_ERR_CANCELLED = 21,
+    /// Not enough memory.
+    KV_ERR_OUT_OF_MEMORY = 60,
+    /// A bug of this library; the store is poisoned from now on.
+    KV_ERR_INTERNAL = 90,
+    /// The store met a bug of this library before and refuses to go on.
+    KV_ERR_POISONED = 91,
+}
+
+/// A `kv_status` that comes in from a callback: any number is possible.
+pub type kv_status_in = i32;
+
+/// Element type, a DLPack `DLDataType` as one number: code | bits << 8 | lanes << 16.
+#[repr(u32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum kv_dtype {
+    /// Signed 8-bit integer.
+    KV_I8 = 0x0001_0800,
+    /// Signed 32-bit integer.
+    KV_I32 = 0x0001_2000,
+    /// Signed 64-bit integer.
+    KV_I64 = 0x0001_4000,
+    /// Unsigned 8-bit integer.
+    KV_U8 = 0x0001_0801,
+    /// IEEE 754 binary16.
+    KV_F16 = 0x0001_1002,
+    /// IEEE 754 binary32.
+    KV_F32 = 0x0001_2002,
+    /// IEEE 754 binary64.
+    KV_F64 = 0x0001_4002,
+    /// bfloat16: the upper half of an IEEE 754 binary32.
+    KV_BF16 = 0x0001_1004,
+}
+
+/// A `kv_dtype` that comes in from a caller: any number is possible.
+pub type kv_dtype_in = u32;
+
+/// Kinds of device memory, numbered as in DLPack.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum kv_device_type {
+    /// Ordinary memory. Any device id is accepted; it has no effect.
+    KV_CPU = 1,
+    /// CUDA device memory. Answered with `KV_ERR_UNSUPPORTED` by this version.
+    KV_CUDA = 2,
+    /// CUDA pinned host memory, used like `KV_CPU`.
+    KV_CUDA_HOST = 3,
+}
+
+/// What a process is in a job.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum kv_node_role {
+    /// Pushes and pulls. A local store's process is always one.
+    KV_ROLE_WORKER = 0,
+}
+
+/// How much the logger hears; each level includes those before it.
+#[repr(i32)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum kv_log_level {
+    /// Nothing.
+    KV_LOG_OFF = 0,
+    /// Bugs of this library.
+    KV_LOG_ERROR = 1,
+    /// Things that lose work: failures nobody waited for, a free with operations pending.
+    KV_LOG_WARN = 2,
+    /// Stores opened and closed.
+    KV_LOG_INFO = 3,
+    /// Keys made and removed, updaters set, threads started.
+    KV_LOG_DEBUG = 4,
+}
+
+/// A key. 0 to 2^63-1 are yours; numbers with the top bit set stand for names, see `kv_intern`.
+pub type kv_key = u64;
+
+/// A pending operation: a plain number, nothing to free. 0 is never a ticket.
+pub type kv_ticket = u64;
+
+/// Where a tensor lives; the layout of DLPack's `DLDevice`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct kv_device {
+    /// One of `kv_device_type`. Use the enumerator's number.
+    pub r#type: i32,
+    /// Which one of its kind.
+    pub id: i32,
+}
+
+/// A view of memory that somebody else owns.
+///
+/// Exactly the layout of DLPack's `DLTensor` (major version 1): a `DLTensor *` can be passed as it
+/// is. `data + byte_offset` must be aligned to the element. For an out the memory is written.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct kv_tensor {
+    /// The first byte of the allocation. May be NULL when the tensor has no elements.
+    pub data: *mut c_void,
+    /// Where `data` lives.
+    pub device: kv_device,
+    /// Number of dimensions, 0 for a single number.
+    pub ndim: i32,
+    /// Element type.
+    pub dtype: kv_dtype_in,
+    /// `ndim` extents, each 0 or more. May be NULL when `ndim` is 0.
+    pub shape: *mut i64,
+    /// `ndim` strides in elements, possibly negative; NULL means row-major without gaps.
+    pub strides: *mut i64,
+    /// Offset of the first element from `data`, in bytes.
+    pub byte_offset: u64,
+}
+
+/// Merges a sum into the stored value.
+///
+/// `input` is the sum of the values of one push; read it only, it may be the caller's own buffer.
+/// `stored` is the stored value; change it in place. Both have the key's dtype and shape, are
+/// row-major with `strides` NULL, and are lent for the call. Return `KV_OK`, or any other number to
+/// make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into the same
+/// store (`KV_ERR_REENTRANT`).
+pub type kv_updater = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        key: kv_key,
+        input: *const kv_tensor,
+        stored: *const kv_tensor,
+    ) -> kv_status_in,
+>;
+
+/// Ends the life of a callback's context. Called exactly once, on any thread; may be NULL.
+pub type kv_drop = Option<unsafe extern "C" fn(context: *mut c_void)>;
+
+/// Receives one log line, UTF-8 without a newline, lent for the call. Must not call the library.
+pub type kv_logger =
+    Option<unsafe extern "C" fn(context: *mut c_void, level: i32, message: *const c_char)>;

@@ -1,0 +1,211 @@
+//! Options by name: the only reader of environment variables.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::time::Duration;
+
+use crate::error::{Error, Result, fail};
+use crate::kernel::Isa;
+
+/// What an option's value must look like.
+enum Form {
+    Number { least: i64, most: i64 },
+    YesNo,
+    OneOf(&'static [&'static str]),
+    Text,
+}
+
+use Form::{Number, OneOf, Text, YesNo};
+
+/// Times up to a year, in milliseconds.
+const MS: Form = Number { least: 1, most: 31_536_000_000 };
+const COUNT: Form = Number { least: 1, most: 65_536 };
+const BYTES: Form = Number { least: 4_096, most: 1 << 40 };
+
+/// Every option of every store type, so that one source serves them all.
+const OPTIONS: &[(&str, Form)] = &[
+    ("threads", Number { least: 1, most: MOST_THREADS }),
+    ("isa", OneOf(&["auto", "scalar", "avx2", "avx512", "neon"])),
+    ("timeout_ms", MS),
+    ("updater_undo", YesNo),
+    #[cfg(feature = "fault-injection")]
+    ("fault", Text),
+    // Of the distributed types.
+    ("root", Text),
+    ("role", OneOf(&["worker", "server", "scheduler"])),
+    ("rank", Number { least: 0, most: 65_535 }),
+    ("num_workers", COUNT),
+    ("num_servers", COUNT),
+    ("bind", Text),
+    ("start_timeout_ms", MS),
+    ("peer_timeout_ms", MS),
+    ("max_rounds_ahead", COUNT),
+    ("staleness", Number { least: 0, most: i64::MAX }),
+    ("slice_bytes", BYTES),
+    ("hold_bytes", BYTES),
+    ("on_worker_loss", OneOf(&["fail", "continue"])),
+    ("server_updater", YesNo),
+    ("shm", YesNo),
+    ("token_file", Text),
+    ("tls_ca_file", Text),
+    ("tls_cert_file", Text),
+    ("tls_key_file", Text),
+    ("insecure", YesNo),
+    ("metrics", Text),
+];
+
+const MOST_THREADS: i64 = 256;
+
+/// Options for [`Store::open`](crate::Store::open), by name; docs/config.md lists them.
+///
+/// An option that is not set comes from the environment variable `KV_<NAME>`, else it has its
+/// default.
+#[derive(Debug, Clone, Default)]
+pub struct Config {
+    values: BTreeMap<String, String>,
+}
+
+impl Config {
+    /// No option set.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets one option; the last value set for a name counts.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name (the message lists near ones) or a value that does not fit;
+    /// nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        check(name, value).map_err(|reason| fail!(Option, "config: {reason}"))?;
+        self.values.insert(name.into(), value.into());
+        Ok(())
+    }
+
+    /// Sets one option and gives the options back, for chains.
+    ///
+    /// # Errors
+    /// As [`Config::set`].
+    pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
+        self.set(name, value)?;
+        Ok(self)
+    }
+
+    /// The value set here, else in the environment.
+    fn find(&self, name: &str) -> Result<Option<String>> {
+        if let Some(value) = self.values.get(name) {
+            return Ok(Some(value.clone()));
+        }
+        let variable = format!("KV_{}", name.to_uppercase());
+        match env::var(&variable) {
+            Ok(value) => match check(name, &value) {
+                Ok(()) => Ok(Some(value)),
+                Err(reason) => Err(fail!(Option, "environment variable {variable}: {reason}")),
+            },
+            Err(env::VarError::NotPresent) => Ok(None),
+            Err(env::VarError::NotUnicode(_)) => {
+                Err(fail!(Option, "environment variable {variable} is not valid UTF-8"))
+            }
+        }
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>> {
+        Ok(self.find(name)?.and_then(|text| text.parse().ok()))
+    }
+}
+
+/// Why a value does not fit its option, if so.
+fn check(name: &str, value: &str) -> std::result::Result<(), String> {
+    let Some((_, form)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
+        return Err(unknown(name));
+    };
+    match *form {
+        Number { least, most } => match value.parse::<i64>() {
+            Ok(number) if (least..=most).contains(&number) => Ok(()),
+            _ => Err(format!("{name} is {value:?}; it must be a number from {least} to {most}")),
+        },
+        YesNo if matches!(value, "yes" | "no") => Ok(()),
+        YesNo => Err(format!("{name} is {value:?}; it must be yes or no")),
+        OneOf(words) if words.contains(&value) => Ok(()),
+        OneOf(words) => Err(format!("{name} is {value:?}; it must be one of {}", words.join(", "))),
+        Text if value.is_empty() => Err(format!("{name} is empty")),
+        Text => Ok(()),
+    }
+}
+
+/// The error text for an unknown name, with the names that it may be a slip of.
+fn unknown(name: &str) -> String {
+    let mut near: Vec<(usize, &str)> = OPTIONS
+        .iter()
+        .map(|(known, _)| (strsim::damerau_levenshtein(known, &name.to_lowercase()), *known))
+        .filter(|&(distance, known)| distance <= 1 + known.len() / 3)
+        .collect();
+    near.sort_unstable();
+    let near: Vec<&str> = near.into_iter().take(3).map(|(_, known)| known).collect();
+    if near.is_empty() {
+        let all: Vec<&str> = OPTIONS.iter().map(|(known, _)| *known).collect();
+        return format!("there is no option {name:?}; the options are {}", all.join(", "));
+    }
+    format!("there is no option {name:?}; did you mean {}?", near.join(" or "))
+}
+
+/// The options of a local store, with the right types.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) threads: usize,
+    pub(crate) isa: Isa,
+    pub(crate) timeout: Duration,
+    pub(crate) updater_undo: bool,
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fault: Option<String>,
+}
+
+impl Settings {
+    pub(crate) fn new(config: &Config) -> Result<Self> {
+        let create = |error: Error| fail_create(&error);
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = config.number("threads").map_err(create)?;
+        let threads = threads.map_or(processors, |count| usize::try_from(count).unwrap_or(1));
+        let isa = config.find("isa").map_err(create)?;
+        let timeout = config.number("timeout_ms").map_err(create)?;
+        let undo = config.find("updater_undo").map_err(create)?;
+        Ok(Self {
+            threads: threads.min(usize::try_from(MOST_THREADS).unwrap_or(1)),
+            isa: Isa::choose(isa.as_deref().unwrap_or("auto")).map_err(create)?,
+            timeout: Duration::from_millis(timeout.unwrap_or(600_000)),
+            updater_undo: undo.as_deref() == Some("yes"),
+            #[cfg(feature = "fault-injection")]
+            fault: config.find("fault").map_err(create)?,
+        })
+    }
+}
+
+fn fail_create(error: &Error) -> Error {
+    Error::new(error.kind(), format!("create: {}", error.message()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Config;
+    use crate::ErrorKind;
+
+    #[test]
+    fn an_unknown_option_lists_near_ones() {
+        let error = Config::new().set("thread", "2").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Option);
+        assert!(error.message().contains("did you mean threads?"), "{error}");
+        let error = Config::new().set("zzz", "2").unwrap_err();
+        assert!(error.message().contains("the options are threads"), "{error}");
+    }
+
+    #[test]
+    fn values_are_checked_also_for_other_store_types() {
+        let mut config = Config::new();
+        for (name, value) in [("threads", "0"), ("threads", "x"), ("updater_undo", "true"), ("rank", "-1")] {
+            assert_eq!(config.set(name, value).unwrap_err().kind(), ErrorKind::Option, "{name}={value}");
+        }
+        config.set("num_workers", "4").unwrap();
+        config.set("threads", "2").unwrap();
+    }
+}

@@ -1,0 +1,37 @@
+//! How long a wait may take.
+
+use std::time::{Duration, Instant};
+
+use crate::error::{Result, fail};
+
+/// The end of a wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// Waits for ever.
+    Never,
+    /// Waits until this moment; one that has passed makes the wait a poll.
+    At(Instant),
+}
+
+impl Deadline {
+    /// A deadline this far from now; one too far to express never comes.
+    #[must_use]
+    pub fn after(time: Duration) -> Self {
+        Instant::now().checked_add(time).map_or(Self::Never, Self::At)
+    }
+
+    /// A deadline in the C interface's form: milliseconds from now, 0 polls, -1 for ever.
+    pub(crate) fn from_ms(ms: i64) -> Result<Self> {
+        match u64::try_from(ms) {
+            Ok(ms) => Ok(Self::after(Duration::from_millis(ms))),
+            Err(_) if ms == -1 => Ok(Self::Never),
+            Err(_) => Err(fail!(InvalidArgument, "timeout_ms is {ms}; use 0 or more, or -1 for ever")),
+        }
+    }
+}
+
+impl From<Duration> for Deadline {
+    fn from(time: Duration) -> Self {
+        Self::after(time)
+    }
+}

@@ -1,0 +1,136 @@
+//! Arithmetic over plain arrays: sums in the fixed order, and conversions of float types.
+//!
+//! One source, [`generic`], is built once per instruction set and chosen at run time; every build
+//! gives the same bits, because each element has one fixed order of operations.
+#![allow(unsafe_code, reason = "raw arrays of dtypes known at run time only, and SIMD builds")]
+
+mod generic;
+mod half;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::error::{Result, fail};
+use crate::tensor::{Array, DType};
+
+/// An instruction set that the kernels are built for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Isa {
+    Scalar,
+    Avx2,
+    Avx512,
+    Neon,
+}
+
+impl Isa {
+    const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Isa::Scalar => "scalar",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
+        }
+    }
+
+    /// Whether this processor and this build have it.
+    pub(crate) fn is_available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => x86::has_avx2(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => x86::has_avx512(),
+            // Part of the base instruction set there, so the plain build uses it.
+            Isa::Neon => cfg!(target_arch = "aarch64"),
+            #[allow(unreachable_patterns, reason = "reached on other architectures")]
+            _ => false,
+        }
+    }
+
+    /// The one of this name; `auto` is the widest that is there.
+    pub(crate) fn choose(name: &str) -> Result<Self> {
+        if name == "auto" {
+            let best = Self::ALL.iter().rev().copied().find(|isa| isa.is_available());
+            return Ok(best.unwrap_or(Isa::Scalar));
+        }
+        match Self::ALL.iter().copied().find(|isa| isa.name() == name) {
+            Some(isa) if isa.is_available() => Ok(isa),
+            Some(_) => Err(fail!(Unsupported, "isa {name} is not available on this processor")),
+            None => Err(fail!(Option, "isa is {name:?}; use auto, scalar, avx2, avx512 or neon")),
+        }
+    }
+
+    /// [`Isa::sum`] of arrays of `dst`'s dtype into our own memory.
+    pub(crate) fn sum_arrays(self, dst: &Array, inputs: &[*const u8], count: usize) {
+        // SAFETY: the plan of the operation guarantees the ranges, and no value overlaps our memory.
+        unsafe { self.sum(dst.dtype(), dst.start_mut(), inputs, count) }
+    }
+
+    /// [`Isa::convert`] between arrays.
+    pub(crate) fn convert_array(self, dst: &Array, src: &Array, count: usize) {
+        // SAFETY: the plan guarantees the ranges, that the dtypes are equal or float, and that no
+        // out overlaps what is read.
+        unsafe {
+            self.convert((dst.dtype(), dst.start_mut()), (src.dtype(), src.start()), count);
+        }
+    }
+
+    /// Writes the sum of `inputs`, left to right, over `count` elements of `dtype` to `dst`.
+    ///
+    /// It starts with the first input; one input is copied bit for bit. f16 and bf16 are added in
+    /// f32 and rounded once, integers wrap.
+    ///
+    /// # Safety
+    /// `dst` and every input are arrays of `count` aligned elements; `dst` overlaps none of them;
+    /// there is at least one input.
+    pub(crate) unsafe fn sum(self, dtype: DType, dst: *mut u8, inputs: &[*const u8], count: usize) {
+        if let [only] = inputs {
+            // SAFETY: the caller's promise.
+            unsafe { dst.copy_from_nonoverlapping(*only, count * dtype.size()) };
+            return;
+        }
+        // SAFETY: the caller's promise; the instruction set was found available when chosen.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::avx2::sum(dtype, dst, inputs, count),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => x86::avx512::sum(dtype, dst, inputs, count),
+                _ => generic::sum::<half::Portable>(dtype, dst, inputs, count),
+            }
+        }
+    }
+
+    /// Writes `count` elements to `dst`, converted from one float dtype to another in one rounding
+    /// to nearest even; equal dtypes are copied bit for bit.
+    ///
+    /// # Safety
+    /// `src` and `dst` are arrays of `count` aligned elements of their dtypes that do not overlap;
+    /// the dtypes are equal or both float.
+    pub(crate) unsafe fn convert(
+        self,
+        (to, dst): (DType, *mut u8),
+        (from, src): (DType, *const u8),
+        count: usize,
+    ) {
+        if to == from {
+            // SAFETY: the caller's promise.
+            unsafe { dst.copy_from_nonoverlapping(src, count * to.size()) };
+            return;
+        }
+        // SAFETY: the caller's promise; the instruction set was found available when chosen.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::avx2::convert((to, dst), (from, src), count),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => x86::avx512::convert((to, dst), (from, src), count),
+                _ => generic::convert::<half::Portable>((to, dst), (from, src), count),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

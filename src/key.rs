@@ -1,0 +1,142 @@
+//! Keys: integers and interned names, which never alias, and the names of a store.
+
+use std::collections::HashMap;
+use std::ffi::{CStr, CString};
+use std::hash::Hasher;
+
+use parking_lot::RwLock;
+use siphasher::sip::SipHasher24;
+
+use crate::error::{Result, fail};
+use crate::tensor::DType;
+
+/// A key: an integer of yours, 0 to 2^63-1, or the number of an interned name, top bit set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub struct Key(u64);
+
+const NAME: u64 = 1 << 63;
+
+impl Key {
+    /// The key of a name: the top bit and the low 63 bits of SipHash-2-4 (zero key) over its bytes.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        let mut hasher = SipHasher24::new();
+        hasher.write(name.as_bytes());
+        Self(hasher.finish() | NAME)
+    }
+
+    /// The number of the C interface.
+    #[must_use]
+    pub fn id(self) -> u64 {
+        self.0
+    }
+
+    /// Whether it stands for a name.
+    #[must_use]
+    pub fn is_name(self) -> bool {
+        self.0 & NAME != 0
+    }
+}
+
+impl From<u64> for Key {
+    fn from(id: u64) -> Self {
+        Self(id)
+    }
+}
+
+impl From<u32> for Key {
+    fn from(id: u32) -> Self {
+        Self(id.into())
+    }
+}
+
+impl TryFrom<i64> for Key {
+    type Error = crate::Error;
+
+    fn try_from(id: i64) -> Result<Self> {
+        match u64::try_from(id) {
+            Ok(id) => Ok(Self(id)),
+            Err(_) => Err(fail!(InvalidArgument, "key {id} is negative; integer keys start at 0")),
+        }
+    }
+}
+
+/// What a key was initialised with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyInfo {
+    /// The element type.
+    pub dtype: DType,
+    /// The extent of each dimension.
+    pub shape: Box<[i64]>,
+}
+
+/// The names that a store has interned. None is ever forgotten, so that pointers to them stay.
+#[derive(Default)]
+pub(crate) struct Names {
+    by_key: RwLock<HashMap<Key, CString>>,
+}
+
+impl Names {
+    pub(crate) fn intern(&self, name: &str) -> Result<Key> {
+        let Ok(text) = CString::new(name) else {
+            return Err(fail!(InvalidArgument, "intern: a name must not contain a NUL byte"));
+        };
+        let key = Key::of_name(name);
+        if let Some(known) = self.by_key.read().get(&key) {
+            return same_name(key, known, &text);
+        }
+        let mut names = self.by_key.write();
+        let known = names.entry(key).or_insert_with(|| text.clone());
+        same_name(key, known, &text)
+    }
+
+    /// The name of a key. The pointer inside stays valid as long as the store.
+    pub(crate) fn with<T>(&self, key: Key, use_name: impl FnOnce(&CStr) -> T) -> Option<T> {
+        self.by_key.read().get(&key).map(|name| use_name(name))
+    }
+
+    pub(crate) fn knows(&self, key: Key) -> bool {
+        self.by_key.read().contains_key(&key)
+    }
+
+    /// A key as people know it: `key 7`, `key "fc1.weight"`.
+    pub(crate) fn label(&self, key: Key) -> String {
+        if !key.is_name() {
+            return format!("key {}", key.id());
+        }
+        self.with(key, |name| format!("key \"{}\"", name.to_string_lossy()))
+            .unwrap_or_else(|| format!("key {:#018x} (a name never interned in this store)", key.id()))
+    }
+}
+
+fn same_name(key: Key, known: &CStr, name: &CStr) -> Result<Key> {
+    if known == name {
+        return Ok(key);
+    }
+    Err(fail!(
+        NameCollision,
+        "intern: the names {:?} and {:?} have the same hash {:#018x}; rename one of them",
+        known.to_string_lossy(),
+        name.to_string_lossy(),
+        key.id()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Key;
+
+    #[test]
+    fn names_hash_by_siphash_2_4_with_a_zero_key() {
+        // The reference implementation (Aumasson and Bernstein, 2012) with a zero key.
+        assert_eq!(Key::of_name("").id(), 0x1e92_4b9d_7377_00d7 | 1 << 63);
+        assert!(Key::of_name("fc1.weight").is_name());
+    }
+
+    #[test]
+    fn negative_integers_are_refused() {
+        assert!(Key::try_from(-4i64).is_err());
+        assert_eq!(Key::try_from(4i64).unwrap(), Key::from(4u64));
+    }
+}

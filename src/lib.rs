@@ -1,0 +1,51 @@
+//! The key-value store of data-parallel training.
+//!
+//! Values pushed to one key are summed in one documented order; the sum replaces the stored value or
+//! goes through an updater; a pull hands the stored value out.
+//!
+//! ```
+//! use kvstore::{Config, Key, Store};
+//!
+//! # fn main() -> kvstore::Result<()> {
+//! let store = Store::open("local", &Config::new())?;
+//! store.init(7u64, &[2.0f32; 6])?;
+//!
+//! let (a, b) = ([1.0f32; 6], [3.0f32; 6]);
+//! let key = Key::from(7u64);
+//! store.push_list(&[key, key], &[(&a).into(), (&b).into()])?;
+//!
+//! let mut weights = [0.0f32; 6];
+//! store.pull(key, &mut weights)?;
+//! assert_eq!(weights, [4.0; 6]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The same store has a C interface, `include/kvstore.h`, which the C++, Go and Python faces use.
+#![deny(unsafe_code)]
+
+#[cfg(not(loom))]
+mod capi;
+mod config;
+mod deadline;
+mod error;
+mod kernel;
+mod key;
+mod log;
+mod pool;
+mod store;
+mod sync;
+mod sys;
+mod tensor;
+
+pub use config::Config;
+pub use deadline::Deadline;
+pub use error::{Error, ErrorKind, Result};
+pub use half::{bf16, f16};
+pub use key::{Key, KeyInfo};
+pub use log::{Level, set_logger};
+pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};
+pub use tensor::{DType, Element, Tensor, TensorMut};
+
+/// The version of the crate, such as `0.1.0`.
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");

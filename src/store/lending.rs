@@ -1,0 +1,175 @@
+//! Operations with a ticket, safely: the buffers are either owned by the operation's handle, or
+//! borrowed for a scope that does not end before the operations do.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+
+use super::plan::Pairs;
+use super::{Call, Store, pair};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result};
+use crate::key::Key;
+use crate::tensor::{Element, Tensor, TensorMut};
+
+/// An operation that owns its buffer until it has finished. Dropping it cancels the operation.
+#[must_use = "dropping it cancels the operation"]
+pub struct Pending<'a, T> {
+    store: &'a Store,
+    ticket: u64,
+    buffer: ManuallyDrop<Vec<T>>,
+}
+
+impl<'a, T: Element> Pending<'a, T> {
+    /// Waits for the operation and gives the buffer back.
+    ///
+    /// # Errors
+    /// The operation's own. After a `Timeout` the operation has been cancelled: if that ended the
+    /// loan, nothing stays behind; if not (an updater that does not return), the buffer is never
+    /// freed.
+    pub fn wait(mut self, deadline: impl Into<Deadline>) -> Result<Vec<T>> {
+        self.store.wait_ticket(self.ticket, deadline.into())?;
+        let buffer = std::mem::take(&mut *self.buffer);
+        Ok(buffer)
+    }
+
+    /// Whether it has finished, in success or not.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        !is_timeout(&self.store.wait_ticket(self.ticket, Deadline::after(std::time::Duration::ZERO)))
+    }
+}
+
+impl<T> Drop for Pending<'_, T> {
+    fn drop(&mut self) {
+        if loan_has_ended(self.store, self.ticket) {
+            drop(std::mem::take(&mut *self.buffer));
+        }
+    }
+}
+
+/// Ends a loan; false if the memory may still be used.
+fn loan_has_ended(store: &Store, ticket: u64) -> bool {
+    match store.cancel_ticket(ticket) {
+        Ok(()) => true,
+        Err(error) if error.kind() == ErrorKind::Timeout => false,
+        // In the child of a fork nobody works on it; a stale ticket has long finished. A poisoned
+        // store has stopped everything but what is at work.
+        Err(error) if error.kind() == ErrorKind::Poisoned => store.comes_to_rest(),
+        Err(error) => error.kind() != ErrorKind::Reentrant,
+    }
+}
+
+fn is_timeout(result: &Result<()>) -> bool {
+    result.as_ref().is_err_and(|error| error.kind() == ErrorKind::Timeout)
+}
+
+/// Operations that borrow buffers for `'env`; made by [`Store::scope`].
+pub struct Scope<'store, 'env> {
+    store: &'store Store,
+    tickets: RefCell<Vec<u64>>,
+    /// Invariant: a buffer borrowed for longer must not be taken for one borrowed for less.
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+impl<'env> Scope<'_, 'env> {
+    /// Queues a push; the values are borrowed until the scope ends. Larger priorities run earlier.
+    ///
+    /// # Errors
+    /// As [`Store::push_list`]; failures of the operation itself come from [`Store::scope`].
+    pub fn push_list(&self, keys: &[Key], values: &[Tensor<'env>], priority: i32) -> Result<()> {
+        self.submit(Call::Push, &pair("push", keys, values)?, &Pairs::NONE, priority)
+    }
+
+    /// Queues a pull; the outs are borrowed until the scope ends. Larger priorities run earlier.
+    ///
+    /// # Errors
+    /// As [`Store::pull_list`]; failures of the operation itself come from [`Store::scope`].
+    pub fn pull_list(&self, keys: &[Key], outs: Vec<TensorMut<'env>>, priority: i32) -> Result<()> {
+        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
+        self.submit(Call::Pull, &Pairs::NONE, &pair("pull", keys, &outs)?, priority)
+    }
+
+    fn submit(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>, priority: i32) -> Result<()> {
+        let ticket = self.store.submit(call, values, outs, priority)?;
+        self.tickets.borrow_mut().push(ticket);
+        Ok(())
+    }
+}
+
+/// Ends every loan of a scope, also while a panic unwinds through it.
+struct EndOfScope<'a, 'store, 'env>(&'a Scope<'store, 'env>);
+
+impl Drop for EndOfScope<'_, '_, '_> {
+    fn drop(&mut self) {
+        for &ticket in self.0.tickets.borrow().iter() {
+            // The borrow ends when we return, so that is not possible before the loan has ended.
+            while !loan_has_ended(self.0.store, ticket) {}
+        }
+    }
+}
+
+impl Store {
+    /// Runs `body`, which may queue operations on borrowed buffers, then waits for them.
+    ///
+    /// # Errors
+    /// The error of `body` (pending operations are cancelled then), else the first failure of an
+    /// operation, else `Timeout` if they did not finish by the deadline (they are cancelled then).
+    pub fn scope<'env, T>(
+        &self,
+        deadline: impl Into<Deadline>,
+        body: impl FnOnce(&Scope<'_, 'env>) -> Result<T>,
+    ) -> Result<T> {
+        let scope = Scope { store: self, tickets: RefCell::default(), env: PhantomData };
+        let end = EndOfScope(&scope);
+        let value = body(&scope)?;
+        let deadline = deadline.into();
+        let mut failure: Option<Error> = None;
+        for &ticket in scope.tickets.borrow().iter() {
+            if let Err(error) = self.wait_ticket(ticket, deadline) {
+                failure.get_or_insert(error);
+            }
+        }
+        drop(end);
+        failure.map_or(Ok(value), Err)
+    }
+
+    /// Queues a push of a buffer that the operation owns until it has finished.
+    ///
+    /// # Errors
+    /// As [`Store::push`].
+    pub fn push_owned<T: Element>(
+        &self,
+        key: impl Into<Key>,
+        value: Vec<T>,
+        priority: i32,
+    ) -> Result<Pending<'_, T>> {
+        let keys = [key.into()];
+        let info = self.key_info(keys[0])?;
+        let ticket = {
+            let value = [Tensor::new(&value, &info.shape)?];
+            self.submit(Call::Push, &pair("push", &keys, &value)?, &Pairs::NONE, priority)?
+        };
+        Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(value) })
+    }
+
+    /// Queues a pull into a buffer that the operation owns until it has finished.
+    ///
+    /// # Errors
+    /// As [`Store::pull`].
+    pub fn pull_owned<T: Element>(
+        &self,
+        key: impl Into<Key>,
+        mut out: Vec<T>,
+        priority: i32,
+    ) -> Result<Pending<'_, T>> {
+        let keys = [key.into()];
+        let info = self.key_info(keys[0])?;
+        let ticket = {
+            let out = TensorMut::new(&mut out, &info.shape)?;
+            let outs = [*out.as_tensor()];
+            self.submit(Call::Pull, &Pairs::NONE, &pair("pull", &keys, &outs)?, priority)?
+        };
+        Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(out) })
+    }
+}

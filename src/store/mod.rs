@@ -1,0 +1,473 @@
+//! The store: one type, opened by a type string.
+
+mod kind;
+mod lending;
+mod local;
+mod merge;
+mod plan;
+mod table;
+mod ticket;
+mod updater;
+
+use std::ffi::c_char;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+pub use kind::StoreKind;
+pub use lending::{Pending, Scope};
+use local::{Local, internal, poisoned};
+pub(crate) use plan::{Pairs, TensorList, Tensors};
+pub use updater::UpdaterError;
+pub(crate) use updater::{Updater, panic_text};
+
+use crate::config::{Config, Settings};
+use crate::deadline::Deadline;
+use crate::error::{Result, fail};
+use crate::key::{Key, KeyInfo};
+use crate::log::{Level, log};
+use crate::sys;
+use crate::tensor::{Tensor, TensorMut};
+
+/// The data calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Push,
+    Pull,
+    PushPull,
+    Broadcast,
+}
+
+impl Call {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Call::Push => "push",
+            Call::Pull => "pull",
+            Call::PushPull => "pushpull",
+            Call::Broadcast => "broadcast",
+        }
+    }
+}
+
+/// Which states of a store a call accepts besides open.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gate {
+    /// None: it works on keys or tickets.
+    Work,
+    /// Inside an updater: it only looks.
+    Look,
+    /// After a close: it looks at what is left.
+    End,
+}
+
+/// A key-value store.
+///
+/// Any thread may use it at any time. Operations of one thread on one key take effect in call
+/// order. Dropping it cancels what is pending; [`Store::close`] finishes it first.
+pub struct Store {
+    local: Arc<Local>,
+    kind: StoreKind,
+    id: u16,
+    generation: u32,
+    closed: AtomicBool,
+}
+
+/// How many stores this process has opened.
+static OPENED: AtomicU64 = AtomicU64::new(0);
+
+/// The ids in use, one bit each: the top 16 bits of tickets tell living stores apart.
+static IDS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
+
+fn claim_id(serial: u64) -> Result<u16> {
+    let start = u16::try_from(serial % (1 << 16)).unwrap_or(0);
+    (0..=u16::MAX)
+        .map(|step| start.wrapping_add(step))
+        // 0 stays free, so that 0 is never a ticket.
+        .filter(|&id| id != 0)
+        .find(|&id| {
+            let bit = 1u64 << (id % 64);
+            IDS[usize::from(id / 64)].fetch_or(bit, Ordering::SeqCst) & bit == 0
+        })
+        .ok_or_else(|| fail!(OutOfMemory, "create: 65,535 stores are open in this process"))
+}
+
+impl Store {
+    /// Opens a store of a type: `local`, `device` or one of their aliases, in any case.
+    ///
+    /// Starts no thread and opens no socket.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an unknown type, `Unsupported` for one that this build does not have,
+    /// `Option` for a bad value in the environment.
+    pub fn open(kind: &str, config: &Config) -> Result<Self> {
+        let kind = StoreKind::parse(kind)?;
+        let settings = Settings::new(config)?;
+        sys::watch_forks();
+        let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
+        let id = claim_id(serial)?;
+        log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
+        Ok(Self {
+            local: Arc::new(Local::new(serial, id, settings)),
+            kind,
+            id,
+            generation: sys::fork_generation(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// Runs a call behind the checks that all have in common, and turns a panic of ours into an
+    /// error that poisons the store.
+    fn enter<T>(&self, gate: Gate, call: impl FnOnce(&Arc<Local>) -> Result<T>) -> Result<T> {
+        if self.generation != sys::fork_generation() {
+            return Err(fail!(
+                Forked,
+                "the store belongs to the parent process; open a new one after fork()"
+            ));
+        }
+        if self.local.poisoned.load(Ordering::SeqCst) {
+            return Err(poisoned());
+        }
+        if gate != Gate::Look && updater::is_inside(self.local.serial) {
+            return Err(fail!(
+                Reentrant,
+                "called from inside an updater of the same store; return from the updater first"
+            ));
+        }
+        if gate == Gate::Work && self.closed.load(Ordering::SeqCst) {
+            return Err(closed());
+        }
+        catch_unwind(AssertUnwindSafe(|| call(&self.local))).unwrap_or_else(|panic| {
+            let error = internal(panic.as_ref());
+            self.local.poison();
+            Err(error)
+        })
+    }
+
+    /// The type that it was opened as.
+    #[must_use]
+    pub fn kind(&self) -> StoreKind {
+        self.kind
+    }
+
+    /// Whether the checks that every call makes first let a call pass that only looks.
+    pub(crate) fn look(&self) -> Result<()> {
+        self.enter(Gate::Look, |_| Ok(()))
+    }
+
+    /// The rank of this worker, from 0.
+    #[must_use]
+    pub fn rank(&self) -> i32 {
+        0
+    }
+
+    /// The number of workers.
+    #[must_use]
+    pub fn num_workers(&self) -> i32 {
+        1
+    }
+
+    /// Waits until all workers have arrived here: on a store of one process, at once.
+    pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let _ = deadline.into();
+        self.enter(Gate::Work, |_| Ok(()))
+    }
+
+    /// Says that this worker pushes no more.
+    pub fn done(&self) -> Result<()> {
+        self.enter(Gate::Work, |_| Ok(()))
+    }
+
+    /// Gives the key of a name, and remembers the name.
+    ///
+    /// # Errors
+    /// `NameCollision` if another name of this store has the same hash.
+    pub fn intern(&self, name: &str) -> Result<Key> {
+        self.enter(Gate::Work, |local| local.names.intern(name))
+    }
+
+    /// The name that a key was interned with.
+    ///
+    /// # Errors
+    /// `KeyNotFound` for an integer key, and for a name that this store has never seen.
+    pub fn key_name(&self, key: Key) -> Result<String> {
+        self.enter(Gate::Look, |local| {
+            let name = local.names.with(key, |name| name.to_string_lossy().into_owned());
+            name.ok_or_else(|| no_name(key))
+        })
+    }
+
+    /// The name of a key as a C string that lives as long as the store.
+    pub(crate) fn name_ptr(&self, key: Key) -> Result<*const c_char> {
+        self.enter(Gate::Look, |local| {
+            local.names.with(key, std::ffi::CStr::as_ptr).ok_or_else(|| no_name(key))
+        })
+    }
+
+    /// A key's element type and shape.
+    ///
+    /// # Errors
+    /// `KeyNotFound`.
+    pub fn key_info(&self, key: impl Into<Key>) -> Result<KeyInfo> {
+        let key = key.into();
+        self.enter(Gate::Look, |local| match local.table.get(key) {
+            Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.clone() }),
+            None => Err(fail!(KeyNotFound, "key_info: {} is not there", local.names.label(key))),
+        })
+    }
+
+    /// The initialised keys: integers ascending, then names in order of their init.
+    pub fn keys(&self) -> Result<Vec<Key>> {
+        self.enter(Gate::Work, |local| {
+            Ok(local.table.slots().iter().map(|slot| slot.key).collect())
+        })
+    }
+
+    /// Stores the first value of a key; the value is copied.
+    ///
+    /// # Errors
+    /// `KeyExists`, `OutOfMemory`.
+    pub fn init<'a>(&self, key: impl Into<Key>, value: impl Into<Tensor<'a>>) -> Result<()> {
+        self.init_list(&[key.into()], &[value.into()])
+    }
+
+    /// Stores the first values of several keys, of all or of none.
+    ///
+    /// # Errors
+    /// As [`Store::init`]; `InvalidArgument` if the lists differ in length.
+    pub fn init_list(&self, keys: &[Key], values: &[Tensor<'_>]) -> Result<()> {
+        self.init_pairs(&pair("init", keys, values)?)
+    }
+
+    pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
+        self.enter(Gate::Work, |local| local.init(values))
+    }
+
+    /// Merges one value into a key.
+    ///
+    /// # Errors
+    /// `KeyNotFound`, `ShapeMismatch`, `DtypeMismatch`: nothing has been applied. `Callback`.
+    pub fn push<'a>(&self, key: impl Into<Key>, value: impl Into<Tensor<'a>>) -> Result<()> {
+        self.push_list(&[key.into()], &[value.into()])
+    }
+
+    /// Adds up the values of each key, left to right, and merges each sum into its key.
+    ///
+    /// # Errors
+    /// As [`Store::push`]. After `Callback`, keys before the one in the message are applied.
+    pub fn push_list(&self, keys: &[Key], values: &[Tensor<'_>]) -> Result<()> {
+        self.call(Call::Push, &pair("push", keys, values)?, &Pairs::NONE)
+    }
+
+    /// Copies a stored value out.
+    ///
+    /// # Errors
+    /// `KeyNotFound`, `ShapeMismatch`, `DtypeMismatch`, `Overlap`: nothing has been written.
+    pub fn pull<'a>(&self, key: impl Into<Key>, out: impl Into<TensorMut<'a>>) -> Result<()> {
+        self.pull_list(&[key.into()], &mut [out.into()])
+    }
+
+    /// Copies stored values out; equal keys fill several outs.
+    ///
+    /// # Errors
+    /// As [`Store::pull`].
+    pub fn pull_list(&self, keys: &[Key], outs: &mut [TensorMut<'_>]) -> Result<()> {
+        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
+        self.call(Call::Pull, &Pairs::NONE, &pair("pull", keys, &outs)?)
+    }
+
+    /// Pushes, then pulls, in one operation.
+    ///
+    /// # Errors
+    /// As [`Store::push_list`] and [`Store::pull_list`].
+    pub fn pushpull_list(
+        &self,
+        keys: &[Key],
+        values: &[Tensor<'_>],
+        out_keys: &[Key],
+        outs: &mut [TensorMut<'_>],
+    ) -> Result<()> {
+        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
+        let (values, outs) =
+            (pair("pushpull", keys, values)?, pair("pushpull", out_keys, &outs)?);
+        self.call(Call::PushPull, &values, &outs)
+    }
+
+    /// Initialises, then pulls.
+    ///
+    /// # Errors
+    /// As [`Store::init_list`] and [`Store::pull_list`].
+    pub fn broadcast_list(
+        &self,
+        keys: &[Key],
+        values: &[Tensor<'_>],
+        out_keys: &[Key],
+        outs: &mut [TensorMut<'_>],
+    ) -> Result<()> {
+        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
+        let (values, outs) =
+            (pair("broadcast", keys, values)?, pair("broadcast", out_keys, &outs)?);
+        self.call(Call::Broadcast, &values, &outs)
+    }
+
+    /// Removes keys and frees their values.
+    ///
+    /// # Errors
+    /// `KeyNotFound`, `Timeout`: nothing has been removed.
+    pub fn remove(&self, keys: &[Key]) -> Result<()> {
+        self.enter(Gate::Work, |local| local.remove(keys))
+    }
+
+    /// Runs a data call here.
+    pub(crate) fn call(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        self.enter(Gate::Work, |local| local.run(call, values, outs))
+    }
+
+    /// Queues a data call; gives its ticket.
+    pub(crate) fn submit(
+        &self,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        self.enter(Gate::Work, |local| local.submit(call, values, outs, priority))
+    }
+
+    pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
+        self.enter(Gate::End, |local| local.tickets.wait(ticket, deadline))
+    }
+
+    pub(crate) fn cancel_ticket(&self, ticket: u64) -> Result<()> {
+        self.enter(Gate::End, |local| local.cancel(ticket))
+    }
+
+    /// Whether no operation is at work, or none is soon.
+    fn comes_to_rest(&self) -> bool {
+        let soon = Deadline::after(Duration::from_secs(1));
+        self.local.tickets.wait_idle(soon)
+    }
+
+    /// Waits for every operation that is pending now; gives the first failure nobody has been told
+    /// of.
+    pub fn wait_all(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        self.enter(Gate::End, |local| local.tickets.wait_all(deadline.into()))
+    }
+
+    /// Sets the function that merges sums into stored values, for all pushes after this call.
+    ///
+    /// It may run concurrently for different keys, never for one. An error or a panic makes the
+    /// push fail as `Callback`.
+    pub fn set_updater(
+        &self,
+        updater: impl Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Result<()> {
+        self.install_updater(Some(Updater::new(updater)))
+    }
+
+    /// Assigns again, as in the beginning.
+    pub fn clear_updater(&self) -> Result<()> {
+        self.install_updater(None)
+    }
+
+    pub(crate) fn install_updater(&self, updater: Option<Updater>) -> Result<()> {
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("updater {}", if updater.is_some() { "set" } else { "cleared" }));
+            local.set_updater(updater);
+            Ok(())
+        })
+    }
+
+    /// Counters and settings as one JSON object.
+    pub fn stats(&self) -> Result<String> {
+        self.enter(Gate::Work, |local| {
+            let totals = local.table.totals();
+            let (pending, failed) = local.tickets.counts();
+            Ok(format!(
+                "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
+                 \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
+                 \"failed\":{failed},\"threads\":{},\"isa\":\"{}\"}}",
+                self.kind.name(),
+                totals.keys,
+                totals.bytes,
+                totals.pushes,
+                totals.pulls,
+                totals.push_bytes,
+                totals.pull_bytes,
+                totals.updater_calls,
+                local.settings.threads,
+                local.settings.isa.name(),
+            ))
+        })
+    }
+
+    /// Finishes all pending operations and closes the store.
+    ///
+    /// # Errors
+    /// `Timeout`: operations go on and the store stays open. Any other error is the first failure
+    /// that nobody waited for; the store is closed then.
+    pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        self.enter(Gate::End, |local| {
+            let result = local.tickets.close(deadline.into(), closed());
+            let late = result.as_ref().is_err_and(|error| error.kind() == crate::ErrorKind::Timeout);
+            if !late {
+                self.closed.store(true, Ordering::SeqCst);
+            }
+            result
+        })
+    }
+
+    /// Fails every pending operation now and closes the store. Never waits.
+    pub fn abort(&self) {
+        if self.generation == sys::fork_generation() {
+            self.closed.store(true, Ordering::SeqCst);
+            self.local.tickets.abort(&fail!(Closed, "the store was aborted"));
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if self.generation != sys::fork_generation() {
+            // The parent's threads and locks are not here; its memory is all there is to leave.
+            return;
+        }
+        let (pending, failed) = self.local.tickets.counts();
+        if pending + failed > 0 {
+            log(Level::Warn, || {
+                format!("freed with {pending} operations pending and {failed} failures untold")
+            });
+        }
+        self.abort();
+        self.local.tickets.wait_idle(self.local.deadline());
+        let bit = 1u64 << (self.id % 64);
+        IDS[usize::from(self.id / 64)].fetch_and(!bit, Ordering::SeqCst);
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Store").field("kind", &self.kind).finish_non_exhaustive()
+    }
+}
+
+fn closed() -> crate::Error {
+    fail!(Closed, "the store has been closed; open a new one")
+}
+
+fn no_name(key: Key) -> crate::Error {
+    fail!(KeyNotFound, "key_name: {} was not interned in this store", key.id())
+}
+
+/// The pairs of a call in Rust.
+fn pair<'a>(call: &str, keys: &'a [Key], tensors: &'a [Tensor<'a>]) -> Result<Pairs<'a>> {
+    if keys.len() == tensors.len() {
+        return Ok(Pairs { keys, tensors: Tensors::Checked(tensors) });
+    }
+    let (keys, tensors) = (keys.len(), tensors.len());
+    Err(fail!(InvalidArgument, "{call}: {keys} keys and {tensors} tensors; each key needs one"))
+}

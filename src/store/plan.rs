@@ -1,0 +1,230 @@
+//! What one call will do: its pairs checked, grouped by key, and put in processing order.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Call;
+use super::table::{KeyTable, Slot};
+use super::ticket::Label;
+use crate::error::{Error, Result, fail};
+use crate::key::{Key, Names};
+use crate::tensor::{Lent, Overlaps, Party, Position, Tensor};
+
+/// Tensors that are checked one by one, when they are asked for.
+pub(crate) trait TensorList {
+    fn get(&self, index: usize) -> Result<Tensor<'_>>;
+}
+
+/// The tensors of a call.
+#[derive(Clone, Copy)]
+pub(crate) enum Tensors<'a> {
+    Checked(&'a [Tensor<'a>]),
+    Unchecked(&'a dyn TensorList),
+}
+
+/// The (key, tensor) pairs of a call. There are as many tensors as keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs<'a> {
+    pub(crate) keys: &'a [Key],
+    pub(crate) tensors: Tensors<'a>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Checked(&[]) };
+
+    /// A tensor of the list; errors name the call, the key and what the tensor is in it.
+    pub(crate) fn tensor(&self, index: usize, scene: &Scene<'_>, what: &str) -> Result<Tensor<'a>> {
+        match self.tensors {
+            Tensors::Checked(tensors) => Ok(tensors[index]),
+            Tensors::Unchecked(list) => list.get(index).map_err(|error| {
+                let (call, key) = (scene.call, scene.names.label(self.keys[index]));
+                Error::new(error.kind(), format!("{call}: {key}: the {what} {}", error.message()))
+            }),
+        }
+    }
+}
+
+/// Where a call is made: what its errors must name, and where its keys are.
+pub(crate) struct Scene<'a> {
+    pub(crate) call: &'static str,
+    pub(crate) names: &'a Names,
+    pub(crate) table: &'a KeyTable,
+    /// Keys that the call itself is about to add, sorted by key.
+    pub(crate) coming: &'a [Arc<Slot>],
+}
+
+impl Scene<'_> {
+    pub(crate) fn unknown(&self, key: Key) -> Error {
+        let (call, label) = (self.call, self.names.label(key));
+        fail!(KeyNotFound, "{call}: {label} is not there; initialise it first")
+    }
+}
+
+/// One key of a call.
+pub(crate) struct Group {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) values: Range<usize>,
+    pub(crate) outs: Range<usize>,
+}
+
+/// An out, and whether a later out of the call overwrites it anyway.
+pub(crate) struct PlannedOut {
+    pub(crate) lent: Lent,
+    pub(crate) shadowed: bool,
+}
+
+/// A call that has passed all checks. Reused from call to call for its memory.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) groups: Vec<Group>,
+    pub(crate) values: Vec<Lent>,
+    pub(crate) outs: Vec<PlannedOut>,
+    value_order: Vec<(u64, usize)>,
+    out_order: Vec<(u64, usize)>,
+    overlaps: Overlaps,
+    shadowed: Vec<usize>,
+}
+
+impl Plan {
+    pub(crate) fn clear(&mut self) {
+        self.groups.clear();
+        self.values.clear();
+        self.outs.clear();
+        self.shadowed.clear();
+    }
+
+    /// Calls `visit` with each key of the call.
+    pub(crate) fn keys(&self, visit: &mut dyn FnMut(u64)) {
+        self.groups.iter().for_each(|group| visit(group.slot.key.id()));
+    }
+
+    pub(crate) fn label(&self, call: Call) -> Label {
+        let first_key = self.groups.first().map_or(0, |group| group.slot.key.id());
+        Label { call: call.name(), first_key, keys: self.groups.len() }
+    }
+
+    /// Checks and groups the pairs of a call. On an error the plan is of no use until cleared.
+    pub(crate) fn build(
+        &mut self,
+        scene: &Scene<'_>,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+    ) -> Result<()> {
+        sort(scene, values.keys, &mut self.value_order)?;
+        sort(scene, outs.keys, &mut self.out_order)?;
+        let mut reader = scene.table.reader();
+        let (mut value_at, mut out_at) = (0, 0);
+        loop {
+            let next_value = self.value_order.get(value_at);
+            let next_out = self.out_order.get(out_at);
+            let (order, key) = match (next_value, next_out) {
+                (Some(&(order, i)), Some(&(out_order, _))) if order <= out_order => {
+                    (order, values.keys[i])
+                }
+                (_, Some(&(order, i))) => (order, outs.keys[i]),
+                (Some(&(order, i)), None) => (order, values.keys[i]),
+                (None, None) => break,
+            };
+            let coming = || scene.coming.iter().find(|slot| slot.key == key).cloned();
+            let slot = reader.get(key).cloned().or_else(coming).ok_or_else(|| scene.unknown(key))?;
+            let first_value = self.values.len();
+            while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
+                let tensor = values.tensor(i, scene, "value")?;
+                check(scene, &slot, &tensor, "value")?;
+                self.values.push(Lent::new(&tensor));
+                value_at += 1;
+            }
+            let first_out = self.outs.len();
+            while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
+                let tensor = outs.tensor(i, scene, "out")?;
+                check(scene, &slot, &tensor, "out")?;
+                check_out(scene, &slot, &tensor)?;
+                self.outs.push(PlannedOut { lent: Lent::new(&tensor), shadowed: false });
+                out_at += 1;
+            }
+            let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
+            self.groups.push(Group { slot, values, outs });
+        }
+        self.check_overlaps(scene)
+    }
+
+    /// Refuses outs that overlap each other or a value, and marks outs that later ones overwrite.
+    fn check_overlaps(&mut self, scene: &Scene<'_>) -> Result<()> {
+        if self.outs.is_empty() || (self.outs.len() == 1 && self.values.is_empty()) {
+            return Ok(());
+        }
+        let (groups, all_outs, all_values) = (&self.groups, &self.outs, &self.values);
+        let positions = |range: fn(&Group) -> Range<usize>| {
+            let in_group = move |(group, it): (usize, &Group)| {
+                range(it).map(move |index| Position { group, index })
+            };
+            groups.iter().enumerate().flat_map(in_group)
+        };
+        let out_at = |at: Position| {
+            let (lent, shape) = (&all_outs[at.index].lent, &*groups[at.group].slot.shape);
+            Party { lent, shape, at }
+        };
+        let value_at = |at: Position| {
+            let (lent, shape) = (&all_values[at.index], &*groups[at.group].slot.shape);
+            Party { lent, shape, at }
+        };
+        let (call, key) = (scene.call, |at: Position| scene.names.label(groups[at.group].slot.key));
+        let outs = positions(|group| group.outs.clone()).map(out_at);
+        self.overlaps.among_outs(outs, out_at, &mut self.shadowed).map_err(|clash| {
+            let (out, other) = (key(clash.out), key(clash.other));
+            fail!(Overlap, "{call}: an out of {out} overlaps an out of {other} in part")
+        })?;
+        let values = positions(|group| group.values.clone()).map(value_at);
+        self.overlaps.with_values(out_at, values).map_err(|clash| {
+            let (out, other) = (key(clash.out), key(clash.other));
+            let hint = "only an out that is exactly a value of its own key is allowed";
+            fail!(Overlap, "{call}: an out of {out} overlaps a value of {other}; {hint}")
+        })?;
+        for &index in &self.shadowed {
+            self.outs[index].shadowed = true;
+        }
+        Ok(())
+    }
+}
+
+/// Fills `order` with (place in processing order, index) of each key, ascending.
+fn sort(scene: &Scene<'_>, keys: &[Key], order: &mut Vec<(u64, usize)>) -> Result<()> {
+    order.clear();
+    let mut reader = scene.table.reader();
+    for (index, &key) in keys.iter().enumerate() {
+        let place = if key.is_name() {
+            let coming = || scene.coming.iter().find(|slot| slot.key == key);
+            let slot = reader.get(key).or_else(coming);
+            slot.ok_or_else(|| scene.unknown(key))?.order
+        } else {
+            key.id()
+        };
+        order.push((place, index));
+    }
+    if !order.is_sorted() {
+        order.sort_unstable();
+    }
+    Ok(())
+}
+
+/// Refuses a tensor that does not fit its key.
+fn check(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>, what: &str) -> Result<()> {
+    let kind = if *tensor.shape() != *slot.shape {
+        crate::ErrorKind::ShapeMismatch
+    } else if tensor.dtype() != slot.dtype && !(tensor.dtype().is_float() && slot.dtype.is_float()) {
+        crate::ErrorKind::DtypeMismatch
+    } else {
+        return Ok(());
+    };
+    let (call, key) = (scene.call, scene.names.label(slot.key));
+    Err(Error::new(kind, format!("{call}: {key}: {what} is {tensor:?}, stored is {}", slot.text())))
+}
+
+/// Refuses an out that would overwrite itself.
+fn check_out(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>) -> Result<()> {
+    if !tensor.overlaps_itself() {
+        return Ok(());
+    }
+    let (call, key) = (scene.call, scene.names.label(slot.key));
+    Err(fail!(Overlap, "{call}: {key}: the out {tensor:?} has strides that make it overlap itself"))
+}

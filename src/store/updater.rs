@@ -1,0 +1,83 @@
+//! The user's function that merges a sum into the stored value.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::error::Error as StdError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::tensor::{Tensor, TensorMut};
+
+/// What an updater of the user's may fail with.
+pub type UpdaterError = Box<dyn StdError + Send + Sync>;
+
+type Function = dyn Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError> + Send + Sync;
+
+/// A user's updater.
+pub(crate) struct Updater {
+    function: Box<Function>,
+}
+
+thread_local! {
+    /// The stores whose updaters this thread is inside of, the innermost last.
+    static INSIDE: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether this thread is inside an updater of the store with this serial number.
+pub(crate) fn is_inside(store: u64) -> bool {
+    INSIDE.with_borrow(|stores| stores.contains(&store))
+}
+
+/// Marks this thread as inside an updater, for as long as the value lives.
+struct Inside;
+
+impl Inside {
+    fn enter(store: u64) -> Self {
+        INSIDE.with_borrow_mut(|stores| stores.push(store));
+        Self
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.with_borrow_mut(Vec::pop);
+    }
+}
+
+impl Updater {
+    pub(crate) fn new(
+        function: impl Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        Self { function: Box::new(function) }
+    }
+
+    /// Runs the user's code. The error has its message only; the caller adds call and key.
+    pub(crate) fn call(
+        &self,
+        store: u64,
+        key: Key,
+        input: &Tensor<'_>,
+        stored: &mut TensorMut<'_>,
+    ) -> Result<()> {
+        let inside = Inside::enter(store);
+        let outcome = catch_unwind(AssertUnwindSafe(|| (self.function)(key, input, stored)));
+        drop(inside);
+        match outcome {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(fail!(Callback, "the updater failed: {error}")),
+            Err(panic) => {
+                Err(fail!(Callback, "the updater panicked: {}", panic_text(panic.as_ref())))
+            }
+        }
+    }
+}
+
+/// The message of a panic.
+pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
+}

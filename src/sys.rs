@@ -1,0 +1,123 @@
+//! What the operating system and the processor keep per process and per thread: forks, and the
+//! floating-point control state.
+#![allow(unsafe_code, reason = "pthread_atfork and the floating-point control register")]
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Number of forks between the first process that used the library and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::SeqCst);
+    crate::pool::forget_after_fork();
+}
+
+/// The number of this process in the line of forks; a store of another number is the parent's.
+///
+/// Cheaper than getpid(), which is a system call.
+pub(crate) fn fork_generation() -> u32 {
+    GENERATION.load(Ordering::SeqCst)
+}
+
+/// Makes forks from now on count in [`fork_generation`].
+pub(crate) fn watch_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `in_child` only touches atomics, which is allowed in a fork handler. It fails
+        // only without memory, and forks are then not noticed.
+        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    });
+}
+
+/// The default floating-point environment for as long as the value lives: round to nearest even,
+/// denormals kept, exceptions masked. A host built with -ffast-math must not change our bits.
+pub(crate) struct DefaultFloats {
+    host: fp::Control,
+}
+
+impl DefaultFloats {
+    pub(crate) fn enter() -> Self {
+        let host = fp::read();
+        if !fp::is_default(host) {
+            fp::write(fp::DEFAULT);
+        }
+        Self { host }
+    }
+}
+
+impl Drop for DefaultFloats {
+    fn drop(&mut self) {
+        if !fp::is_default(self.host) {
+            fp::write(self.host);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod fp {
+    use std::arch::asm;
+
+    pub(super) type Control = u32;
+    /// All exceptions masked, round to nearest, neither flush to zero nor denormals are zero.
+    pub(super) const DEFAULT: Control = 0x1F80;
+    /// The sticky exception flags, which say nothing about how results are computed.
+    const FLAGS: Control = 0x3F;
+
+    pub(super) fn is_default(control: Control) -> bool {
+        control & !FLAGS == DEFAULT
+    }
+
+    pub(super) fn read() -> Control {
+        let mut control: Control = 0;
+        // SAFETY: stores MXCSR to a place of our own.
+        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) };
+        control
+    }
+
+    pub(super) fn write(control: Control) {
+        // SAFETY: loads MXCSR with a value that is valid: the default, or one read before.
+        unsafe {
+            asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod fp {
+    use std::arch::asm;
+
+    pub(super) type Control = u64;
+    /// Round to nearest, no flush to zero, no trapped exceptions.
+    pub(super) const DEFAULT: Control = 0;
+
+    pub(super) fn is_default(control: Control) -> bool {
+        control == DEFAULT
+    }
+
+    pub(super) fn read() -> Control {
+        let control: Control;
+        // SAFETY: reads a register.
+        unsafe { asm!("mrs {}, fpcr", out(reg) control, options(nostack, nomem)) };
+        control
+    }
+
+    pub(super) fn write(control: Control) {
+        // SAFETY: writes a value that is valid: the default, or one read before.
+        unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack)) };
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod fp {
+    pub(super) type Control = ();
+    pub(super) const DEFAULT: Control = ();
+
+    pub(super) fn is_default((): Control) -> bool {
+        true
+    }
+
+    pub(super) fn read() -> Control {}
+
+    pub(super) fn write((): Control) {}
+}

@@ -1,0 +1,114 @@
+//! Plain arrays whose dtype is known at run time: where kernels read and write.
+
+use std::ops::Range;
+
+use super::buffer::Buffer;
+use super::dtype::DType;
+use super::layout::Rows;
+use super::view::Lent;
+
+/// The start of an array of elements, or of a strided tensor's memory.
+///
+/// It has neither length nor lifetime: the plan of an operation guarantees that the ranges it uses
+/// are there, and the loan that they stay.
+#[derive(Clone, Copy)]
+pub(crate) struct Array {
+    start: *mut u8,
+    dtype: DType,
+}
+
+// SAFETY: only a pointer; threads of one operation use disjoint ranges of what it writes.
+unsafe impl Send for Array {}
+// SAFETY: as above.
+unsafe impl Sync for Array {}
+
+impl Array {
+    pub(crate) fn of(buffer: &Buffer, dtype: DType) -> Self {
+        Self { start: buffer.as_ptr(), dtype }
+    }
+
+    pub(crate) fn start(&self) -> *const u8 {
+        self.start
+    }
+
+    pub(crate) fn start_mut(&self) -> *mut u8 {
+        self.start
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The array from the start of a range of elements on.
+    pub(crate) fn part(&self, range: &Range<usize>) -> Self {
+        Self { start: self.start.wrapping_add(range.start * self.dtype.size()), ..*self }
+    }
+
+    /// Copies a range of a strided tensor's elements, in row-major order, to this array's start.
+    pub(crate) fn gather(&self, from: &Array, shape: &[i64], strides: &[i64], range: &Range<usize>) {
+        let mut done = 0;
+        for row in Rows::new(shape, strides, range.start, range.len()) {
+            let to = self.part(&(done..done + row.len));
+            copy_row(self.dtype, (to.start, 1), (from.at(row.offset), row.stride), row.len);
+            done += row.len;
+        }
+    }
+
+    /// Copies `from`, whose first element is number `base` in row-major order, to a range of this
+    /// strided tensor's elements.
+    pub(crate) fn scatter(
+        &self,
+        from: &Array,
+        shape: &[i64],
+        strides: &[i64],
+        range: &Range<usize>,
+        base: usize,
+    ) {
+        let mut done = range.start - base;
+        for row in Rows::new(shape, strides, range.start, range.len()) {
+            let from = from.part(&(done..done + row.len));
+            copy_row(self.dtype, (self.at(row.offset), row.stride), (from.start, 1), row.len);
+            done += row.len;
+        }
+    }
+
+    /// The address of an element offset, which may be negative.
+    fn at(&self, offset: i64) -> *mut u8 {
+        // No overflow: the view's byte range was checked when it was made.
+        self.start.wrapping_offset(offset as isize * self.dtype.size() as isize)
+    }
+}
+
+/// Copies `len` elements between two strided rows, strides in elements.
+fn copy_row(dtype: DType, to: (*mut u8, i64), from: (*const u8, i64), len: usize) {
+    /// # Safety
+    /// Both rows are there, aligned, and do not overlap.
+    unsafe fn rows<T: Copy>(to: (*mut u8, i64), from: (*const u8, i64), len: usize) {
+        let (dst, src) = (to.0.cast::<T>(), from.0.cast::<T>());
+        // SAFETY: the caller's promise.
+        unsafe {
+            if (to.1, from.1) == (1, 1) {
+                dst.copy_from_nonoverlapping(src, len);
+                return;
+            }
+            for i in 0..len as isize {
+                *dst.offset(i * to.1 as isize) = *src.offset(i * from.1 as isize);
+            }
+        }
+    }
+    // SAFETY: views are checked when they are made, and outs overlap nothing that is read here.
+    unsafe {
+        match dtype.size() {
+            1 => rows::<u8>(to, from, len),
+            2 => rows::<u16>(to, from, len),
+            4 => rows::<u32>(to, from, len),
+            _ => rows::<u64>(to, from, len),
+        }
+    }
+}
+
+impl Lent {
+    pub(crate) fn array(&self) -> Array {
+        Array { start: self.data(), dtype: self.dtype() }
+    }
+}

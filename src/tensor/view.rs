@@ -1,0 +1,436 @@
+//! Checked views of memory that somebody else owns.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::slice;
+
+use ndarray::{ArrayBase, Data, DataMut, Dimension};
+
+use super::buffer::Buffer;
+use super::dtype::{DType, Element};
+use super::layout;
+use crate::error::{Result, fail};
+
+/// Extents of a tensor: borrowed, or the one of a plain slice.
+#[derive(Clone, Copy)]
+enum Shape<'a> {
+    Slice([i64; 1]),
+    Borrowed(&'a [i64]),
+}
+
+/// A read-only tensor: elements that somebody else owns, with a shape and strides.
+///
+/// Made from a slice (one dimension), from a slice and a shape, or from an `ndarray` of any layout.
+#[derive(Clone, Copy)]
+pub struct Tensor<'a> {
+    data: *const u8,
+    dtype: DType,
+    shape: Shape<'a>,
+    /// In elements; None for row-major without gaps.
+    strides: Option<&'a [i64]>,
+    life: PhantomData<&'a [u8]>,
+}
+
+/// A writable tensor; otherwise like [`Tensor`].
+pub struct TensorMut<'a> {
+    tensor: Tensor<'a>,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: a Tensor is a shared borrow of elements, all of which are Sync.
+unsafe impl Send for Tensor<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Tensor<'_> {}
+// SAFETY: a TensorMut is a unique borrow of elements, all of which are Send.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: through a shared TensorMut the elements can only be read.
+unsafe impl Sync for TensorMut<'_> {}
+
+/// A tensor as the C interface hands it over, not checked yet; the fields are those of `DLTensor`.
+#[derive(Clone, Copy)]
+pub(crate) struct RawTensor {
+    pub(crate) data: *mut u8,
+    pub(crate) device_type: i32,
+    pub(crate) ndim: i32,
+    pub(crate) dtype: u32,
+    pub(crate) shape: *const i64,
+    pub(crate) strides: *const i64,
+    pub(crate) byte_offset: u64,
+}
+
+impl RawTensor {
+    const CPU: i32 = 1;
+    const CUDA: i32 = 2;
+    const CUDA_HOST: i32 = 3;
+
+    fn dtype(&self) -> Result<DType> {
+        DType::from_code(self.dtype).ok_or_else(|| {
+            let [code, bits, low, high] = self.dtype.to_le_bytes();
+            let lanes = u16::from_le_bytes([low, high]);
+            fail!(
+                DtypeMismatch,
+                "has the unknown dtype {:#010x} (DLPack code {code}, {bits} bits, {lanes} lanes); \
+                 use float32 float64 float16 bfloat16 int8 uint8 int32 or int64, one lane",
+                self.dtype
+            )
+        })
+    }
+
+    fn check_device(&self) -> Result<()> {
+        match self.device_type {
+            Self::CPU | Self::CUDA_HOST => Ok(()),
+            Self::CUDA => Err(fail!(
+                Unsupported,
+                "lives in CUDA memory, which this version cannot use; copy it to the host first"
+            )),
+            other => Err(fail!(
+                Unsupported,
+                "lives on the device type {other}; use 1 (CPU) or 3 (CUDA host memory)"
+            )),
+        }
+    }
+}
+
+/// Reads an array of a C caller.
+///
+/// # Safety
+/// `start` is NULL or points to `len` numbers that live for `'a`.
+unsafe fn extents<'a>(start: *const i64, len: usize) -> Option<&'a [i64]> {
+    if len == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: not NULL here; the rest is the caller's promise.
+    (!start.is_null()).then(|| unsafe { slice::from_raw_parts(start, len) })
+}
+
+impl<'a> Tensor<'a> {
+    /// A row-major tensor over a slice.
+    ///
+    /// # Errors
+    /// `ShapeMismatch` if the shape does not have as many elements as the slice.
+    pub fn new<T: Element>(data: &'a [T], shape: &'a [i64]) -> Result<Self> {
+        if shape.iter().any(|&extent| extent < 0) || layout::count(shape) != Some(data.len()) {
+            let (text, len) = (layout::text_of(T::DTYPE, shape), data.len());
+            return Err(fail!(ShapeMismatch, "a slice of {len} elements cannot be viewed as {text}"));
+        }
+        Ok(Self {
+            data: data.as_ptr().cast(),
+            dtype: T::DTYPE,
+            shape: Shape::Borrowed(shape),
+            strides: None,
+            life: PhantomData,
+        })
+    }
+
+    /// Checks a tensor of the C interface.
+    ///
+    /// # Safety
+    /// The pointers are NULL or valid for what the other fields say, for `'a`.
+    pub(crate) unsafe fn from_raw(raw: &RawTensor) -> Result<Self> {
+        let dtype = raw.dtype()?;
+        raw.check_device()?;
+        let Ok(ndim) = usize::try_from(raw.ndim) else {
+            return Err(fail!(InvalidArgument, "has the negative ndim {}", raw.ndim));
+        };
+        // SAFETY: the caller's promise.
+        let (shape, strides) = unsafe { (extents(raw.shape, ndim), extents(raw.strides, ndim)) };
+        let Some(shape) = shape else {
+            return Err(fail!(InvalidArgument, "has ndim {ndim} and a NULL shape"));
+        };
+        if let Some(extent) = shape.iter().find(|&&extent| extent < 0) {
+            return Err(fail!(InvalidArgument, "has the negative extent {extent}"));
+        }
+        let strides = strides.filter(|strides| !layout::is_row_major(shape, strides));
+        let data = raw.data.cast_const().wrapping_add(usize::try_from(raw.byte_offset).unwrap_or(0));
+        let tensor = Self { data, dtype, shape: Shape::Borrowed(shape), strides, life: PhantomData };
+        tensor.check_memory(raw.data.is_null())?;
+        Ok(tensor)
+    }
+
+    fn check_memory(&self, null: bool) -> Result<()> {
+        let size = self.dtype.size();
+        let Some(count) = layout::count(self.shape()) else {
+            return Err(fail!(InvalidArgument, "{self:?} has more elements than memory can hold"));
+        };
+        if count == 0 {
+            return Ok(());
+        }
+        if null {
+            return Err(fail!(InvalidArgument, "{self:?} has elements and its data is NULL"));
+        }
+        if !self.data.addr().is_multiple_of(size) {
+            return Err(fail!(
+                InvalidArgument,
+                "{self:?} is misaligned: address {:p} is not a multiple of its element's {size} bytes",
+                self.data
+            ));
+        }
+        if self.byte_range().is_none() {
+            return Err(fail!(InvalidArgument, "{self:?} reaches beyond the address space"));
+        }
+        Ok(())
+    }
+
+    /// The first and one past the last byte that the tensor touches; None beyond the address space.
+    fn byte_range(&self) -> Option<(usize, usize)> {
+        let size = i64::try_from(self.dtype.size()).ok()?;
+        let (low, high) = match self.strides {
+            Some(strides) => layout::reach(self.shape(), strides)?,
+            None => (0, i64::try_from(layout::count(self.shape())?).ok()?.checked_sub(1)?),
+        };
+        let low = isize::try_from(low.checked_mul(size)?).ok()?;
+        let high = isize::try_from(high.checked_add(1)?.checked_mul(size)?).ok()?;
+        let start = self.data.addr();
+        Some((start.checked_add_signed(low)?, start.checked_add_signed(high)?))
+    }
+
+    /// Whether two of its elements share an address, so that it cannot be an out.
+    pub(crate) fn overlaps_itself(&self) -> bool {
+        self.strides.is_some_and(|strides| layout::overlaps_itself(self.shape(), strides))
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extent of each dimension.
+    #[must_use]
+    pub fn shape(&self) -> &[i64] {
+        match &self.shape {
+            Shape::Slice(extent) => extent,
+            Shape::Borrowed(extents) => extents,
+        }
+    }
+
+    /// The elements in row-major order, if they are of this type and have no gaps.
+    #[must_use]
+    pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
+        if self.dtype != T::DTYPE || self.strides.is_some() {
+            return None;
+        }
+        let count = layout::count(self.shape())?;
+        if count == 0 {
+            return Some(&[]);
+        }
+        // SAFETY: every way to make a Tensor checks or guarantees that `count` aligned elements
+        // of the dtype are there for 'a.
+        Some(unsafe { slice::from_raw_parts(self.data.cast(), count) })
+    }
+
+    /// The merged sum of an operation, for its updater: a row-major array of the key's elements.
+    pub(crate) fn of_array(data: *const u8, dtype: DType, shape: &'a [i64]) -> Self {
+        Self { data, dtype, shape: Shape::Borrowed(shape), strides: None, life: PhantomData }
+    }
+
+    /// Number of elements.
+    pub(crate) fn count(&self) -> usize {
+        // Never None: every way to make a Tensor has counted the elements.
+        layout::count(self.shape()).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const u8 {
+        self.data
+    }
+}
+
+impl<'a> TensorMut<'a> {
+    /// A row-major tensor over a slice.
+    ///
+    /// # Errors
+    /// `ShapeMismatch` if the shape does not have as many elements as the slice.
+    pub fn new<T: Element>(data: &'a mut [T], shape: &'a [i64]) -> Result<Self> {
+        let start = data.as_mut_ptr();
+        let mut tensor = Tensor::new(data, shape)?;
+        tensor.data = start.cast();
+        Ok(Self { tensor, life: PhantomData })
+    }
+
+    /// A stored value, for its updater.
+    pub(crate) fn of_buffer(buffer: &'a mut Buffer, dtype: DType, shape: &'a [i64]) -> Self {
+        Self { tensor: Tensor::of_array(buffer.as_ptr(), dtype, shape), life: PhantomData }
+    }
+
+    /// The element type.
+    #[must_use]
+    pub fn dtype(&self) -> DType {
+        self.tensor.dtype
+    }
+
+    /// The extent of each dimension.
+    #[must_use]
+    pub fn shape(&self) -> &[i64] {
+        self.tensor.shape()
+    }
+
+    /// The elements in row-major order, if they are of this type and have no gaps.
+    #[must_use]
+    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
+        self.tensor.as_slice()
+    }
+
+    /// The elements in row-major order, to change them, if they are of this type without gaps.
+    #[must_use]
+    pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
+        let (start, len) = {
+            let elements = self.tensor.as_slice::<T>()?;
+            (self.tensor.data.cast_mut().cast::<T>(), elements.len())
+        };
+        if len == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: `as_slice` has checked type and layout; `self` borrows the memory uniquely.
+        Some(unsafe { slice::from_raw_parts_mut(start, len) })
+    }
+
+    pub(crate) fn as_tensor(&self) -> &Tensor<'a> {
+        &self.tensor
+    }
+}
+
+impl fmt::Debug for Tensor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&layout::text_of(self.dtype, self.shape()))
+    }
+}
+
+impl fmt::Debug for TensorMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tensor.fmt(f)
+    }
+}
+
+#[allow(clippy::cast_possible_wrap, reason = "a slice has at most isize::MAX elements")]
+impl<'a, T: Element> From<&'a [T]> for Tensor<'a> {
+    fn from(data: &'a [T]) -> Self {
+        let shape = Shape::Slice([data.len() as i64]);
+        let data = data.as_ptr().cast();
+        Self { data, dtype: T::DTYPE, shape, strides: None, life: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
+    fn from(data: &'a mut [T]) -> Self {
+        let start = data.as_mut_ptr();
+        let mut tensor = Tensor::from(&*data);
+        tensor.data = start.cast();
+        Self { tensor, life: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for Tensor<'a> {
+    fn from(data: &'a Vec<T>) -> Self {
+        data.as_slice().into()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Vec<T>> for TensorMut<'a> {
+    fn from(data: &'a mut Vec<T>) -> Self {
+        data.as_mut_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a [T; N]> for Tensor<'a> {
+    fn from(data: &'a [T; N]) -> Self {
+        data.as_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for TensorMut<'a> {
+    fn from(data: &'a mut [T; N]) -> Self {
+        data.as_mut_slice().into()
+    }
+}
+
+impl<'a, T: Element, S: Data<Elem = T>, D: Dimension> From<&'a ArrayBase<S, D>> for Tensor<'a> {
+    fn from(array: &'a ArrayBase<S, D>) -> Self {
+        // SAFETY: ndarray's extents are below isize::MAX, and isize is 64 bits wide (asserted
+        // below), so usize, isize and i64 have one representation; both borrow from the array.
+        let (shape, strides) = unsafe {
+            let (shape, strides) = (array.shape(), array.strides());
+            (
+                slice::from_raw_parts(shape.as_ptr().cast::<i64>(), shape.len()),
+                slice::from_raw_parts(strides.as_ptr().cast::<i64>(), strides.len()),
+            )
+        };
+        Self {
+            data: array.as_ptr().cast(),
+            dtype: T::DTYPE,
+            shape: Shape::Borrowed(shape),
+            strides: (!layout::is_row_major(shape, strides)).then_some(strides),
+            life: PhantomData,
+        }
+    }
+}
+
+impl<'a, T: Element, S: DataMut<Elem = T>, D: Dimension> From<&'a mut ArrayBase<S, D>>
+    for TensorMut<'a>
+{
+    fn from(array: &'a mut ArrayBase<S, D>) -> Self {
+        let start = array.as_mut_ptr();
+        let mut tensor = Tensor::from(&*array);
+        tensor.data = start.cast_const().cast();
+        Self { tensor, life: PhantomData }
+    }
+}
+
+const _: () = assert!(size_of::<usize>() == 8, "extents and strides of ndarray are read as i64");
+
+/// The memory of a tensor during an operation: no lifetime, because an operation with a ticket
+/// outlives the call that lent it.
+///
+/// Whoever holds a `Lent` must be done with it when the loan ends: before the call returns, or
+/// before the operation's ticket completes. The shape is the key's, which every tensor of an
+/// operation has been compared with.
+pub(crate) struct Lent {
+    data: *mut u8,
+    dtype: DType,
+    strides: Option<Box<[i64]>>,
+}
+
+// SAFETY: the memory is lent to the operation, on whichever thread it runs.
+unsafe impl Send for Lent {}
+// SAFETY: as above; several threads work on disjoint parts of an out, or read a value.
+unsafe impl Sync for Lent {}
+
+impl Lent {
+    pub(crate) fn new(tensor: &Tensor<'_>) -> Self {
+        Self {
+            data: tensor.data.cast_mut(),
+            dtype: tensor.dtype,
+            strides: tensor.strides.map(Into::into),
+        }
+    }
+
+    pub(crate) fn data(&self) -> *mut u8 {
+        self.data
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// None for row-major without gaps.
+    pub(crate) fn strides(&self) -> Option<&[i64]> {
+        self.strides.as_deref()
+    }
+
+    /// Whether it can be used as an array of this dtype as it is.
+    pub(crate) fn is_plain(&self, dtype: DType) -> bool {
+        self.dtype == dtype && self.strides.is_none()
+    }
+
+    /// The first and one past the last byte that it touches, for a key's shape with elements.
+    pub(crate) fn byte_range(&self, shape: &[i64]) -> (usize, usize) {
+        let view = Tensor {
+            data: self.data,
+            dtype: self.dtype,
+            shape: Shape::Borrowed(shape),
+            strides: self.strides(),
+            life: PhantomData,
+        };
+        // None is impossible: the view was checked when it was made.
+        view.byte_range().unwrap_or((0, usize::MAX))
+    }
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Checks one promise of the installed shared library.
+# Usage: library.sh PROMISE LIBRARY HEADER
+set -euo pipefail
+
+promise=$1 library=$2 header=$3
+here=$(dirname "$0")
+most_bytes=2097152
+
+exported() {
+  nm -D --defined-only "$library" | awk '{print $NF}' | LC_ALL=C sort
+}
+
+dynamic() {
+  readelf --dynamic --wide "$library"
+}
+
+case $promise in
+  symbols)
+    # Every name the library gives to others, whatever its kind.
+    diff <(LC_ALL=C sort "$here/symbols.txt") <(exported)
+    ! grep -v '^kv_' "$here/symbols.txt"
+    ;;
+  declared)
+    # A function is exported if and only if the header declares it. kv_tensor_cpu is inline.
+    diff <(sed -nE 's/^[a-z].*[ *](kv_[a-z_]+)\(.*/\1/p' "$header" | grep -v '^kv_tensor_cpu$' |
+      LC_ALL=C sort -u) <(exported)
+    ;;
+  soname)
+    number=$(sed -nE 's/^#define KV_ABI_VERSION ([0-9]+)$/\1/p' "$header")
+    dynamic | grep -F "Library soname: [libkvstore.so.$number]"
+    ;;
+  nodelete)
+    dynamic | grep -E 'FLAGS_1.*NODELETE'
+    ;;
+  needed)
+    # ldd also lists what those need in turn; the kernel's vdso is not a file.
+    names=$(ldd "$library" | awk '{print $1}' | sed 's|.*/||')
+    echo "$names"
+    ! grep -vE '^(libc\.so\.6|libm\.so\.6|libgcc_s\.so\.1|ld-linux.*\.so\.[0-9]|linux-vdso\.so\.1)$' \
+      <<<"$names"
+    ;;
+  size)
+    bytes=$(stat -c %s "$library")
+    echo "$bytes bytes"
+    [ "$bytes" -lt "$most_bytes" ]
+    ;;
+  stripped)
+    ! readelf --sections --wide "$library" | grep -E ' \.(symtab|debug_[a-z]+) '
+    ;;
+  *)
+    echo "unknown promise: $promise"
+    exit 1
+    ;;
+esac

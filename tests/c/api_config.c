@@ -1,0 +1,120 @@
+/* Options: names, values, precedence, and the life of a kv_config. */
+#include "json.h"
+#include "support.h"
+
+static kv_config *new_config(void) {
+    kv_config *config = NULL;
+    CHECK_STATUS(kv_config_create(&config), KV_OK);
+    CHECK(config != NULL);
+    return config;
+}
+
+static void good_values_are_accepted(void) {
+    static const char *const good[][2] = {
+        {"threads", "1"},       {"threads", "256"},     {"isa", "auto"},
+        {"isa", "scalar"},      {"timeout_ms", "1"},    {"timeout_ms", "600000"},
+        {"updater_undo", "no"}, {"updater_undo", "yes"},
+    };
+    kv_config *config = new_config();
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        CHECK_STATUS(kv_config_set(config, good[i][0], good[i][1]), KV_OK);
+    }
+    kv_config_free(config);
+}
+
+static void bad_values_name_the_option_and_the_value(void) {
+    static const char *const bad[][2] = {
+        {"threads", "0"},        {"threads", "257"},      {"threads", "-1"},
+        {"threads", ""},         {"threads", "many"},     {"threads", "4x"},
+        {"threads", "1.5"},      {"threads", "99999999999999999999"},
+        {"isa", "sse9"},         {"isa", ""},             {"timeout_ms", "soon"},
+        {"timeout_ms", ""},      {"timeout_ms", "-2"},    {"timeout_ms", "9223372036854775808"},
+        {"updater_undo", "maybe"}, {"updater_undo", ""},
+    };
+    kv_config *config = new_config();
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK_STATUS(kv_config_set(config, bad[i][0], bad[i][1]), KV_ERR_OPTION);
+        CHECK(error_says(bad[i][0]));
+        CHECK(error_says(bad[i][1]));
+    }
+    kv_config_free(config);
+}
+
+static void unknown_names_are_answered_with_near_ones(void) {
+    kv_config *config = new_config();
+    CHECK_STATUS(kv_config_set(config, "thread", "2"), KV_ERR_OPTION);
+    CHECK(error_says("\"thread\""));
+    CHECK(error_says("threads"));
+    CHECK_STATUS(kv_config_set(config, "timeout", "2"), KV_ERR_OPTION);
+    CHECK(error_says("timeout_ms"));
+    CHECK_STATUS(kv_config_set(config, "updater-undo", "yes"), KV_ERR_OPTION);
+    CHECK(error_says("updater_undo"));
+    CHECK_STATUS(kv_config_set(config, "", "2"), KV_ERR_OPTION);
+    CHECK_STATUS(kv_config_set(config, "zzzzzzzz", "2"), KV_ERR_OPTION);
+    CHECK(error_says("zzzzzzzz"));
+    kv_config_free(config);
+}
+
+static void text_that_is_not_utf8_is_refused(void) {
+    kv_config *config = new_config();
+    CHECK_STATUS(kv_config_set(config, "thr\xff", "2"), KV_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(kv_config_set(config, "threads", "\xc3\x28"), KV_ERR_INVALID_ARGUMENT);
+    kv_config_free(config);
+}
+
+static int threads_of(const kv_config *config) {
+    char stats[4096];
+    kv_store *store = NULL;
+    CHECK_STATUS(kv_create("local", config, &store), KV_OK);
+    CHECK_STATUS(kv_stats(store, stats, sizeof stats, NULL), KV_OK);
+    kv_free(store);
+    return (int)json_number(stats, "threads");
+}
+
+static void the_last_good_value_counts(void) {
+    kv_config *config = new_config();
+    CHECK_STATUS(kv_config_set(config, "threads", "5"), KV_OK);
+    CHECK_STATUS(kv_config_set(config, "threads", "3"), KV_OK);
+    CHECK(threads_of(config) == 3);
+    CHECK_STATUS(kv_config_set(config, "threads", "0"), KV_ERR_OPTION);
+    CHECK(threads_of(config) == 3);
+    kv_config_free(config);
+}
+
+static void one_config_serves_many_stores_and_may_go_first(void) {
+    kv_config *config = new_config();
+    kv_store *first = NULL, *second = NULL;
+    CHECK_STATUS(kv_config_set(config, "threads", "2"), KV_OK);
+    CHECK_STATUS(kv_create("local", config, &first), KV_OK);
+    CHECK_STATUS(kv_create("device", config, &second), KV_OK);
+    kv_config_free(config);
+    init_number(first, 1, 10);
+    init_number(second, 1, 20);
+    CHECK(pull_number(first, 1) == 10);
+    CHECK(pull_number(second, 1) == 20);
+    kv_free(first);
+    kv_free(second);
+}
+
+/* A name and a value are copied: the buffer may change as soon as the call has returned. */
+static void names_and_values_are_copied(void) {
+    char name[] = "threads", value[] = "7";
+    kv_config *config = new_config();
+    CHECK_STATUS(kv_config_set(config, name, value), KV_OK);
+    value[0] = '9';
+    name[0] = 'x';
+    CHECK(threads_of(config) == 7);
+    kv_config_free(config);
+}
+
+int main(void) {
+    good_values_are_accepted();
+    bad_values_name_the_option_and_the_value();
+    unknown_names_are_answered_with_near_ones();
+    text_that_is_not_utf8_is_refused();
+    the_last_good_value_counts();
+    one_config_serves_many_stores_and_may_go_first();
+    names_and_values_are_copied();
+    kv_config_free(NULL);
+    return check_passed("api_config");
+}

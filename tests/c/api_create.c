@@ -1,0 +1,209 @@
+/* Stores: types, environment, and the answers that a local store gives about its job. */
+#include "json.h"
+#include "support.h"
+
+static void each_type_has_aliases_in_any_case(void) {
+    static const char *const types[][2] = {
+        {"local", "local"},
+        {"local_update_cpu", "local"},
+        {"local_allreduce_cpu", "local"},
+        {"LOCAL", "local"},
+        {"Local_Update_CPU", "local"},
+        {"device", "device"},
+        {"local_allreduce_device", "device"},
+        {"Device", "device"},
+        {"LOCAL_ALLREDUCE_DEVICE", "device"},
+    };
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        const char *type = NULL;
+        kv_store *store = open_store(types[i][0]);
+        CHECK_STATUS(kv_type(store, &type), KV_OK);
+        CHECK(strcmp(type, types[i][1]) == 0);
+        kv_free(store);
+        CHECK(strcmp(type, types[i][1]) == 0); /* the text outlives the store */
+    }
+}
+
+static void unknown_types_are_answered_with_the_valid_ones(void) {
+    static const char *const types[] = {"",        "loca", "localx", "local ", " local", "foo",
+                                        "devices", "dist_", "p3",    "nccl"};
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        kv_store *store = (kv_store *)&i;
+        CHECK_STATUS(kv_create(types[i], NULL, &store), KV_ERR_INVALID_ARGUMENT);
+        CHECK(store == (kv_store *)&i);
+        CHECK(error_says(types[i]));
+        CHECK(error_says("local"));
+        CHECK(error_says("device"));
+    }
+    kv_store *store = NULL;
+    CHECK_STATUS(kv_create("loc\xff", NULL, &store), KV_ERR_INVALID_ARGUMENT);
+    CHECK(store == NULL);
+}
+
+static void distributed_types_are_known_and_unsupported(void) {
+    static const char *const types[] = {
+        "dist",       "dist_sync",        "dist_async",  "dist_device_sync",  "dist_sync_device",
+        "dist_device", "dist_device_async", "DIST_SYNC", "Dist_Device_Async",
+    };
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        kv_store *store = NULL;
+        CHECK_STATUS(kv_create(types[i], NULL, &store), KV_ERR_UNSUPPORTED);
+        CHECK(store == NULL);
+        CHECK(error_says("dist"));
+    }
+}
+
+static void a_bad_environment_variable_is_named(void) {
+    static const char *const bad[][2] = {
+        {"KV_THREADS", "zero"},   {"KV_THREADS", "0"},          {"KV_ISA", "sse9"},
+        {"KV_TIMEOUT_MS", "-5"},  {"KV_UPDATER_UNDO", "maybe"},
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        kv_store *store = NULL;
+        CHECK(setenv(bad[i][0], bad[i][1], 1) == 0);
+        CHECK_STATUS(kv_create("local", NULL, &store), KV_ERR_OPTION);
+        CHECK(store == NULL);
+        CHECK(error_says(bad[i][0]));
+        CHECK(error_says(bad[i][1]));
+        CHECK(unsetenv(bad[i][0]) == 0);
+        kv_free(open_store("local"));
+    }
+}
+
+static void check_settings(kv_store *store, int threads, const char *isa) {
+    char stats[4096];
+    CHECK_STATUS(kv_stats(store, stats, sizeof stats, NULL), KV_OK);
+    CHECK((int)json_number(stats, "threads") == threads);
+    CHECK(json_text_is(stats, "isa", isa));
+}
+
+static void the_environment_counts_unless_the_config_says_more(void) {
+    CHECK(setenv("KV_THREADS", "3", 1) == 0);
+    CHECK(setenv("KV_ISA", "scalar", 1) == 0);
+    kv_store *store = open_store("local");
+    check_settings(store, 3, "scalar");
+    kv_free(store);
+
+    store = open_with("threads", "2");
+    check_settings(store, 2, "scalar");
+    kv_free(store);
+    CHECK(unsetenv("KV_THREADS") == 0);
+    CHECK(unsetenv("KV_ISA") == 0);
+}
+
+/* KV_TIMEOUT_MS and KV_UPDATER_UNDO show in what a store does. */
+static kv_status spoil_and_fail(void *context, kv_key key, const kv_tensor *input,
+                                const kv_tensor *stored) {
+    (void)context;
+    (void)key;
+    *number_of(stored) = -*number_of(input);
+    return KV_ERR_INVALID_ARGUMENT;
+}
+
+static void updater_undo_comes_from_the_environment(void) {
+    CHECK(setenv("KV_UPDATER_UNDO", "yes", 1) == 0);
+    kv_store *store = open_store("local");
+    CHECK(unsetenv("KV_UPDATER_UNDO") == 0);
+    init_number(store, 1, 10);
+    CHECK_STATUS(kv_set_updater(store, spoil_and_fail, NULL, NULL), KV_OK);
+    CHECK_STATUS(push_number(store, 1, 5), KV_ERR_CALLBACK);
+    CHECK(pull_number(store, 1) == 10);
+    kv_free(store);
+}
+
+static void timeout_ms_comes_from_the_environment(void) {
+    gate at = GATE_CLOSED;
+    int64_t number = 1;
+    CHECK(setenv("KV_TIMEOUT_MS", "30", 1) == 0);
+    kv_store *store = open_store("local");
+    CHECK(unsetenv("KV_TIMEOUT_MS") == 0);
+    init_number(store, 1, 0);
+    CHECK_STATUS(kv_set_updater(store, add_behind_gate, &at, NULL), KV_OK);
+    kv_ticket ticket = send_number(store, 1, &number, 0);
+    gate_await(&at, 1);
+    CHECK_STATUS(push_number(store, 1, 1), KV_ERR_TIMEOUT);
+    gate_open(&at);
+    CHECK_STATUS(kv_wait(store, ticket, WAIT_MS), KV_OK);
+    kv_free(store);
+}
+
+static void a_local_store_is_the_only_worker(const char *type) {
+    kv_store *store = open_store(type);
+    int32_t role = -1, rank = -1, count = -1;
+    CHECK_STATUS(kv_role(store, &role), KV_OK);
+    CHECK(role == KV_ROLE_WORKER);
+    CHECK_STATUS(kv_rank(store, &rank), KV_OK);
+    CHECK(rank == 0);
+    CHECK_STATUS(kv_num_workers(store, &count), KV_OK);
+    CHECK(count == 1);
+    CHECK_STATUS(kv_barrier(store, 0), KV_OK);
+    CHECK_STATUS(kv_barrier(store, -1), KV_OK);
+    CHECK_STATUS(kv_barrier(store, 1000), KV_OK);
+    CHECK_STATUS(kv_barrier(store, -2), KV_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(kv_done(store), KV_OK);
+    init_number(store, 1, 5);
+    CHECK(pull_number(store, 1) == 5); /* done has no effect here */
+    kv_free(store);
+}
+
+static void stores_are_separate(void) {
+    kv_store *first = open_store("local"), *second = open_store("local");
+    init_number(first, 1, 10);
+    init_number(second, 1, 20);
+    CHECK_STATUS(push_number(first, 1, 11), KV_OK);
+    CHECK(pull_number(first, 1) == 11);
+    CHECK(pull_number(second, 1) == 20);
+    kv_free(first);
+    CHECK(pull_number(second, 1) == 20);
+    kv_free(second);
+}
+
+static void versions_and_status_names(void) {
+    char version[32];
+    snprintf(version, sizeof version, "%d.%d.%d", KV_VERSION_MAJOR, KV_VERSION_MINOR,
+             KV_VERSION_PATCH);
+    CHECK(strcmp(kv_version(), version) == 0);
+    CHECK(kv_abi_version() == KV_ABI_VERSION);
+#define NAMED(status) CHECK(strcmp(kv_status_name(status), #status) == 0)
+    NAMED(KV_OK);
+    NAMED(KV_ERR_INVALID_ARGUMENT);
+    NAMED(KV_ERR_UNSUPPORTED);
+    NAMED(KV_ERR_OPTION);
+    NAMED(KV_ERR_KEY_NOT_FOUND);
+    NAMED(KV_ERR_KEY_EXISTS);
+    NAMED(KV_ERR_NAME_COLLISION);
+    NAMED(KV_ERR_SHAPE_MISMATCH);
+    NAMED(KV_ERR_DTYPE_MISMATCH);
+    NAMED(KV_ERR_OVERLAP);
+    NAMED(KV_ERR_TICKET);
+    NAMED(KV_ERR_CALLBACK);
+    NAMED(KV_ERR_REENTRANT);
+    NAMED(KV_ERR_BUFFER_TOO_SMALL);
+    NAMED(KV_ERR_CLOSED);
+    NAMED(KV_ERR_FORKED);
+    NAMED(KV_ERR_TIMEOUT);
+    NAMED(KV_ERR_CANCELLED);
+    NAMED(KV_ERR_OUT_OF_MEMORY);
+    NAMED(KV_ERR_INTERNAL);
+    NAMED(KV_ERR_POISONED);
+#undef NAMED
+    CHECK(strcmp(kv_status_name(-1), "unknown status") == 0);
+    CHECK(strcmp(kv_status_name(16), "unknown status") == 0);
+    CHECK(strcmp(kv_status_name(INT32_MAX), "unknown status") == 0);
+    CHECK(strcmp(kv_status_name(INT32_MIN), "unknown status") == 0);
+}
+
+int main(void) {
+    each_type_has_aliases_in_any_case();
+    unknown_types_are_answered_with_the_valid_ones();
+    distributed_types_are_known_and_unsupported();
+    a_bad_environment_variable_is_named();
+    the_environment_counts_unless_the_config_says_more();
+    updater_undo_comes_from_the_environment();
+    timeout_ms_comes_from_the_environment();
+    a_local_store_is_the_only_worker("local");
+    a_local_store_is_the_only_worker("device");
+    stores_are_separate();
+    versions_and_status_names();
+    return check_passed("api_create");
+}
