@@ -5,6 +5,7 @@ BUILD := build/cmake
 STAGE := build/stage
 DIGITS := examples/data/digits.csv
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
+MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage install header check test test-long bench clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch

@@ -23,8 +23,9 @@
  *  9. Units are in the names: `_ms` milliseconds, `_bytes`; `count` is elements or pairs. A timeout
  *     of -1 waits for ever, 0 does not wait. Less than -1 is KV_ERR_INVALID_ARGUMENT.
  * 10. With `ticket` NULL a data call waits inside, up to the option `timeout_ms`. Otherwise it
- *     queues and returns, and kv_wait() gives the result. Operations of one thread on one key take
- *     effect in call order, whichever way they were started.
+ *     queues and returns, and kv_wait() gives the result. An operation that is started after the
+ *     call that started another has returned, on whichever threads, takes effect after it on the
+ *     keys they share: the operations of one thread on one key in call order.
  * 11. The library never prints, never installs a signal handler and never ends your process. A bug
  *     of its own is KV_ERR_INTERNAL: the store is poisoned (KV_ERR_POISONED afterwards) and all
  *     waiters wake up.
@@ -400,7 +401,7 @@ typedef uint64_t kv_ticket;
  *
  * `input` is the sum of the values of one push; read it only, it may be the caller's own buffer.
  * `stored` is the stored value; change it in place. Both have the key's dtype and shape, are
- * row-major with `strides` NULL, and are lent for the call. Return `KV_OK`, or any other number to
+ * row-major with `strides` NULL and `byte_offset` 0, and are lent for the call. Return `KV_OK`, or any other number to
  * make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into the same
  * store (`KV_ERR_REENTRANT`).
  */
@@ -768,8 +769,8 @@ kv_status kv_broadcast(struct kv_store *store,
 /**
  * Removes keys and frees their values; a removed key may be initialised again, with any shape.
  *
- * Operations of this thread on these keys finish first. An operation of another thread that is
- * queued and meets a removed key fails with `KV_ERR_KEY_NOT_FOUND`.
+ * Operations with a ticket that are pending on these keys, whoever queued them, finish first. A
+ * call of another thread that meets a removed key fails with `KV_ERR_KEY_NOT_FOUND`.
  *
  * @param keys   `count` different keys, each initialised before.
  * @param count  number of keys; with 0 nothing happens.

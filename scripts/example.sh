@@ -26,10 +26,15 @@ run_go() {
   "build/examples/go/$program" "$@"
 }
 
+run_python() {
+  export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so
+  "$python" "examples/python/$program.py" "$@"
+}
+
 case $language in
   c | cpp) run_compiled "$@" ;;
   go) run_go "$@" ;;
-  python) "$python" "examples/python/$program.py" "$@" ;;
+  python) run_python "$@" ;;
   rust) cargo run --quiet --release --example "$program" -- "$@" ;;
   *) echo "unknown language $language" >&2; exit 2 ;;
 esac

@@ -202,8 +202,14 @@ mod tests {
     #[test]
     fn values_are_checked_also_for_other_store_types() {
         let mut config = Config::new();
-        for (name, value) in [("threads", "0"), ("threads", "x"), ("updater_undo", "true"), ("rank", "-1")] {
-            assert_eq!(config.set(name, value).unwrap_err().kind(), ErrorKind::Option, "{name}={value}");
+        for (name, value) in
+            [("threads", "0"), ("threads", "x"), ("updater_undo", "true"), ("rank", "-1")]
+        {
+            assert_eq!(
+                config.set(name, value).unwrap_err().kind(),
+                ErrorKind::Option,
+                "{name}={value}"
+            );
         }
         config.set("num_workers", "4").unwrap();
         config.set("threads", "2").unwrap();

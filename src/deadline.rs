@@ -25,7 +25,9 @@ impl Deadline {
         match u64::try_from(ms) {
             Ok(ms) => Ok(Self::after(Duration::from_millis(ms))),
             Err(_) if ms == -1 => Ok(Self::Never),
-            Err(_) => Err(fail!(InvalidArgument, "timeout_ms is {ms}; use 0 or more, or -1 for ever")),
+            Err(_) => {
+                Err(fail!(InvalidArgument, "timeout_ms is {ms}; use 0 or more, or -1 for ever"))
+            }
         }
     }
 }

@@ -131,7 +131,9 @@ mod tests {
     fn codes_ascend_and_stay_in_their_groups() {
         let codes: Vec<i32> = ErrorKind::ALL.iter().map(|kind| kind.code()).collect();
         assert!(codes.windows(2).all(|pair| pair[0] < pair[1]));
-        assert!(codes.iter().all(|code| matches!(code, 1..=19 | 20..=39 | 40..=59 | 60..=79 | 90..=99)));
+        assert!(
+            codes.iter().all(|code| matches!(code, 1..=19 | 20..=39 | 40..=59 | 60..=79 | 90..=99))
+        );
         assert!(ErrorKind::ALL.iter().all(|kind| kind.name().starts_with("KV_ERR_")));
     }
 }

@@ -130,7 +130,12 @@ impl Pool {
     ///
     /// # Panics
     /// If a piece panics, after all pieces have ended.
-    pub(crate) fn split(&'static self, helpers: usize, pieces: usize, run: &(dyn Fn(usize) + Sync)) {
+    pub(crate) fn split(
+        &'static self,
+        helpers: usize,
+        pieces: usize,
+        run: &(dyn Fn(usize) + Sync),
+    ) {
         let helpers = helpers.min(pieces.saturating_sub(1));
         if helpers == 0 {
             (0..pieces).for_each(run);

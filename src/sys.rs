@@ -15,7 +15,7 @@ extern "C" fn in_child() {
 
 /// The number of this process in the line of forks; a store of another number is the parent's.
 ///
-/// Cheaper than getpid(), which is a system call.
+/// Cheaper than `getpid()`, which is a system call.
 pub(crate) fn fork_generation() -> u32 {
     GENERATION.load(Ordering::SeqCst)
 }
@@ -71,7 +71,9 @@ mod fp {
     pub(super) fn read() -> Control {
         let mut control: Control = 0;
         // SAFETY: stores MXCSR to a place of our own.
-        unsafe { asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags)) };
+        unsafe {
+            asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags));
+        };
         control
     }
 

@@ -49,11 +49,8 @@
 //
 // # Order
 //
-// A call that has returned, and an operation whose ticket has been waited for, are seen by
-// everything that starts later, on any goroutine. Operations that are in flight together take
-// effect in the order in which they were started, if they share a key, have the same priority and
-// were started by one OS thread; goroutines move between threads. Wait for a ticket before you
-// start what depends on it, or keep the goroutine on its thread with runtime.LockOSThread.
+// Operations of one goroutine that share a key take effect in the order in which they were started,
+// whatever their priority and on whichever thread: a Pull sees the PushAsync before it.
 //
 // # Errors
 //

@@ -100,23 +100,37 @@ func TestEveryMethodAnswersErrClosedAfterClose(t *testing.T) {
 	ctx := begin(t)
 	one := Of([]float32{1})
 	pairs := Pairs(1, one)
-	aborted, err := Open("local", nil)
-	ok(t, err)
-	aborted.Abort()
 	closed, err := Open("local", nil)
 	ok(t, err)
 	ok(t, closed.Close())
 	ok(t, closed.Close())
 	ok(t, closed.Shutdown(ctx))
 	closed.Abort()
-	for _, store := range []*Store{aborted, closed, new(Store)} {
+	for _, store := range []*Store{closed, new(Store)} {
 		for name, err := range afterClose(store, ctx, one, pairs) {
 			if !errors.Is(err, ErrClosed) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
 	}
-	ok(t, aborted.Close())
+}
+
+func TestAnAbortedStoreAnswersQuestionsButDoesNoWork(t *testing.T) {
+	ctx := begin(t)
+	store := open(t, "local", nil)
+	out := Of([]float32{1})
+	ok(t, store.Init(ctx, 1, out))
+	store.Abort()
+	store.Abort()
+	for _, err := range []error{
+		store.Init(ctx, 2, out), store.Push(ctx, 1, out), store.Pull(ctx, 1, out),
+		store.Pull(context.Background(), 1, out), store.Remove(ctx, 1), store.SetUpdater(addTo),
+	} {
+		fails(t, err, ErrClosed)
+	}
+	dtype, _, err := store.KeyInfo(1)
+	ok(t, err)
+	equal(t, dtype, F32)
 }
 
 func afterClose(store *Store, ctx context.Context, one Tensor, pairs []Pair) map[string]error {
@@ -129,6 +143,10 @@ func afterClose(store *Store, ctx context.Context, one Tensor, pairs []Pair) map
 	_, _, errKeyInfo := store.KeyInfo(1)
 	_, errKeyName := store.KeyName(nameBit)
 	_, errStats := store.Stats()
+	_, errType := store.Type()
+	_, errRole := store.Role()
+	_, errRank := store.Rank()
+	_, errNumWorkers := store.NumWorkers()
 	return map[string]error{
 		"Init":          store.Init(ctx, 1, one),
 		"Push":          store.Push(ctx, 1, one),
@@ -145,23 +163,9 @@ func afterClose(store *Store, ctx context.Context, one Tensor, pairs []Pair) map
 		"PushAsync":     errPushAsync, "PullAsync": errPullAsync,
 		"PushPullAsync": errPushPullAsync, "BroadcastAsync": errBroadcastAsync,
 		"Intern": errIntern, "Keys": errKeys, "KeyInfo": errKeyInfo, "KeyName": errKeyName,
-		"Stats": errStats,
+		"Stats": errStats, "Type": errType, "Role": errRole, "Rank": errRank,
+		"NumWorkers": errNumWorkers,
 	}
-}
-
-func TestPlaceOfAClosedStoreIsGone(t *testing.T) {
-	begin(t)
-	store, err := Open("local", nil)
-	ok(t, err)
-	ok(t, store.Close())
-	_, err = store.Type()
-	fails(t, err, ErrClosed)
-	_, err = store.Role()
-	fails(t, err, ErrClosed)
-	_, err = store.Rank()
-	fails(t, err, ErrClosed)
-	_, err = store.NumWorkers()
-	fails(t, err, ErrClosed)
 }
 
 func TestManyMayCloseWhileManyPush(t *testing.T) {

@@ -52,6 +52,41 @@ func TestMemoryInFlightSurvivesTheCollector(t *testing.T) {
 
 var garbage []float32
 
+// The order must not depend on the OS thread, which a goroutine changes whenever it likes.
+func TestOperationsOnAKeyKeepTheirOrder(t *testing.T) {
+	ctx := begin(t)
+	store := open(t, "local", nil)
+	ok(t, store.Init(ctx, 1, Of(make([]float32, 100))))
+	var group sync.WaitGroup
+	for i := 0; i < 8; i++ { // neighbours to change places with
+		group.Add(1)
+		go func() {
+			defer group.Done()
+			for ctx.Err() == nil && store.Done() == nil {
+				runtime.Gosched()
+			}
+		}()
+	}
+	for i := 0; i < 500; i++ {
+		for round := float32(1); round <= 3; round++ {
+			_, err := store.PushAsync(Pairs(1, Of(filled(100, round))), int32(-round))
+			ok(t, err)
+			runtime.Gosched()
+		}
+		out := make([]float32, 100)
+		if i%2 == 0 {
+			ok(t, store.Pull(context.Background(), 1, Of(out)))
+		} else {
+			ticket, err := store.PullAsync(Pairs(1, Of(out)), 9)
+			ok(t, err)
+			ok(t, ticket.Wait(ctx))
+		}
+		equals(t, out, filled(100, float32(3)))
+	}
+	ok(t, store.Close())
+	group.Wait()
+}
+
 func TestTicketsWaitedForUnderTheCollector(t *testing.T) {
 	ctx := begin(t)
 	collect(t)

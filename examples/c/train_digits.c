@@ -118,7 +118,10 @@ static uint64_t fingerprint(const struct network *weights) {
     return hash;
 }
 
-/* One way to train: none of them may change a bit. */
+/*
+ * One way to train: none of them may change a bit. (The store shares the work on a key among its
+ * threads only when the key is far larger than these.)
+ */
 struct way {
     const char *text;
     int workers;

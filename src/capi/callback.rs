@@ -2,8 +2,11 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
+use std::sync::Arc;
 
-use super::types::{kv_device, kv_device_type, kv_drop, kv_logger, kv_status, kv_tensor, kv_updater};
+use super::types::{
+    kv_device, kv_device_type, kv_drop, kv_logger, kv_status, kv_tensor, kv_updater,
+};
 use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::log::{Level, set_logger};
@@ -117,7 +120,8 @@ impl Sink {
     }
 
     fn write(&self, level: Level, text: &str) {
-        let (Some(function), Ok(text)) = (self.function, CString::new(text.replace('\n', " "))) else {
+        let (Some(function), Ok(text)) = (self.function, CString::new(text.replace('\n', " ")))
+        else {
             return;
         };
         // SAFETY: header rule 6; the text is lent for the call.
@@ -127,14 +131,16 @@ impl Sink {
 
 pub(super) fn install_logger(level: i32, sink: Sink) -> Result<()> {
     let Some(level) = Level::from_number(level) else {
-        return Err(fail!(InvalidArgument, "set_logger: the level is {level}; use 0 (off) to 4 (debug)"));
+        return Err(fail!(
+            InvalidArgument,
+            "set_logger: the level is {level}; use 0 (off) to 4 (debug)"
+        ));
     };
-    match sink.function {
-        None => set_logger(Level::Off, None),
-        Some(_) => {
-            let write = move |level: Level, text: &str| sink.write(level, text);
-            set_logger(level, Some(std::sync::Arc::new(write)));
-        }
+    if sink.function.is_none() {
+        set_logger(Level::Off, None);
+        return Ok(());
     }
+    let write = move |level: Level, text: &str| sink.write(level, text);
+    set_logger(level, Some(Arc::new(write)));
     Ok(())
 }

@@ -44,7 +44,11 @@ pub unsafe extern "C" fn kv_config_set(
     guard(|| {
         // SAFETY: header rules 2 and 4: a live handle, NUL-terminated strings.
         let (config, name, value) = unsafe {
-            (handle::config_mut(config)?, handle::text(name, "name")?, handle::text(value, "value")?)
+            (
+                handle::config_mut(config)?,
+                handle::text(name, "name")?,
+                handle::text(value, "value")?,
+            )
         };
         config.set(name, value)
     })

@@ -159,7 +159,7 @@ pub unsafe extern "C" fn kv_push(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let list = unsafe { handle::pairs("push", keys, values, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Push, list, handle::no_pairs(), priority, ticket) }
+        unsafe { handle::submit(store, Call::Push, &list, &handle::NO_PAIRS, priority, ticket) }
     })
 }
 
@@ -191,7 +191,7 @@ pub unsafe extern "C" fn kv_pull(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let list = unsafe { handle::pairs("pull", keys, outs, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Pull, handle::no_pairs(), list, priority, ticket) }
+        unsafe { handle::submit(store, Call::Pull, &handle::NO_PAIRS, &list, priority, ticket) }
     })
 }
 
@@ -232,7 +232,7 @@ pub unsafe extern "C" fn kv_pushpull(
             )
         };
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::PushPull, ins, outs, priority, ticket) }
+        unsafe { handle::submit(store, Call::PushPull, &ins, &outs, priority, ticket) }
     })
 }
 
@@ -273,14 +273,14 @@ pub unsafe extern "C" fn kv_broadcast(
             )
         };
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Broadcast, ins, outs, priority, ticket) }
+        unsafe { handle::submit(store, Call::Broadcast, &ins, &outs, priority, ticket) }
     })
 }
 
 /// Removes keys and frees their values; a removed key may be initialised again, with any shape.
 ///
-/// Operations of this thread on these keys finish first. An operation of another thread that is
-/// queued and meets a removed key fails with `KV_ERR_KEY_NOT_FOUND`.
+/// Operations with a ticket that are pending on these keys, whoever queued them, finish first. A
+/// call of another thread that meets a removed key fails with `KV_ERR_KEY_NOT_FOUND`.
 ///
 /// @param keys   `count` different keys, each initialised before.
 /// @param count  number of keys; with 0 nothing happens.

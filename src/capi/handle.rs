@@ -107,7 +107,10 @@ unsafe fn array<'a, T>(start: *const T, count: usize, call: &str, name: &str) ->
         return Err(fail!(InvalidArgument, "{call}: {name} is NULL and the count is {count}"));
     }
     if isize::try_from(count.saturating_mul(size_of::<T>())).is_err() {
-        return Err(fail!(InvalidArgument, "{call}: the count {count} is beyond the address space"));
+        return Err(fail!(
+            InvalidArgument,
+            "{call}: the count {count} is beyond the address space"
+        ));
     }
     // SAFETY: the caller's promise.
     Ok(unsafe { slice::from_raw_parts(start, count) })
@@ -169,9 +172,7 @@ pub(super) unsafe fn pairs<'a>(
     }
 }
 
-pub(super) fn no_pairs() -> CPairs<'static> {
-    CPairs { keys: &[], tensors: CTensors(&[]) }
-}
+pub(super) const NO_PAIRS: CPairs<'static> = CPairs { keys: &[], tensors: CTensors(&[]) };
 
 /// Runs a data call here, or queues it if there is a place for a ticket.
 ///
@@ -180,8 +181,8 @@ pub(super) fn no_pairs() -> CPairs<'static> {
 pub(super) unsafe fn submit(
     store: &Store,
     call: Call,
-    values: CPairs<'_>,
-    outs: CPairs<'_>,
+    values: &CPairs<'_>,
+    outs: &CPairs<'_>,
     priority: i32,
     ticket: *mut kv_ticket,
 ) -> Result<()> {
@@ -204,7 +205,10 @@ unsafe fn write_array<T: Copy>(items: &[T], to: *mut T, capacity: usize, what: &
         return Ok(());
     }
     if to.is_null() {
-        return Err(fail!(InvalidArgument, "{what}: the buffer is NULL and the capacity {capacity}"));
+        return Err(fail!(
+            InvalidArgument,
+            "{what}: the buffer is NULL and the capacity {capacity}"
+        ));
     }
     if capacity < items.len() {
         let needed = items.len();

@@ -31,7 +31,11 @@ pub unsafe extern "C" fn kv_create(
     guard(|| {
         // SAFETY: header rules 2 and 4: a NUL-terminated string, a live or NULL handle, a place.
         let (kind, config, out) = unsafe {
-            (handle::text(r#type, "type")?, handle::config_ref(config), handle::out(store, "store")?)
+            (
+                handle::text(r#type, "type")?,
+                handle::config_ref(config),
+                handle::out(store, "store")?,
+            )
         };
         let opened = match config {
             Some(config) => Store::open(kind, config)?,

@@ -90,6 +90,7 @@ pub(super) fn f32_to_bf16(value: f32) -> u16 {
 /// rounded sums: proved algorithms using rounding to odd", 2008).
 #[inline(always)]
 #[allow(clippy::cast_possible_truncation, reason = "the rounding is the purpose")]
+#[allow(clippy::float_cmp, reason = "exactness is the question")]
 pub(super) fn f64_to_f32_odd(value: f64) -> f32 {
     let near = value as f32;
     let wide = f64::from(near);

@@ -2,6 +2,14 @@
 //!
 //! One source, [`generic`], is built once per instruction set and chosen at run time; every build
 //! gives the same bits, because each element has one fixed order of operations.
+#![allow(
+    clippy::inline_always,
+    reason = "one source is built inside the entry point of each instruction set"
+)]
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "tensors are checked for alignment when they are made"
+)]
 #![allow(unsafe_code, reason = "raw arrays of dtypes known at run time only, and SIMD builds")]
 
 mod generic;

@@ -42,7 +42,10 @@ impl StoreKind {
             ))
         } else {
             let known = [LOCAL, DEVICE, DISTRIBUTED].concat().join(", ");
-            Err(fail!(InvalidArgument, "create: there is no store type {text:?}; the types are {known}"))
+            Err(fail!(
+                InvalidArgument,
+                "create: there is no store type {text:?}; the types are {known}"
+            ))
         }
     }
 

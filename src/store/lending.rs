@@ -20,7 +20,7 @@ pub struct Pending<'a, T> {
     buffer: ManuallyDrop<Vec<T>>,
 }
 
-impl<'a, T: Element> Pending<'a, T> {
+impl<T: Element> Pending<'_, T> {
     /// Waits for the operation and gives the buffer back.
     ///
     /// # Errors
@@ -36,7 +36,9 @@ impl<'a, T: Element> Pending<'a, T> {
     /// Whether it has finished, in success or not.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        !is_timeout(&self.store.wait_ticket(self.ticket, Deadline::after(std::time::Duration::ZERO)))
+        !is_timeout(
+            &self.store.wait_ticket(self.ticket, Deadline::after(std::time::Duration::ZERO)),
+        )
     }
 }
 
@@ -85,12 +87,19 @@ impl<'env> Scope<'_, 'env> {
     ///
     /// # Errors
     /// As [`Store::pull_list`]; failures of the operation itself come from [`Store::scope`].
+    #[allow(clippy::needless_pass_by_value, reason = "the scope takes the borrows over")]
     pub fn pull_list(&self, keys: &[Key], outs: Vec<TensorMut<'env>>, priority: i32) -> Result<()> {
         let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
         self.submit(Call::Pull, &Pairs::NONE, &pair("pull", keys, &outs)?, priority)
     }
 
-    fn submit(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>, priority: i32) -> Result<()> {
+    fn submit(
+        &self,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        priority: i32,
+    ) -> Result<()> {
         let ticket = self.store.submit(call, values, outs, priority)?;
         self.tickets.borrow_mut().push(ticket);
         Ok(())

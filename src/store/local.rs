@@ -38,13 +38,13 @@ pub(crate) struct Local {
     /// Merged sums and undo copies of earlier pushes, for the next one.
     buffers: Mutex<Vec<Buffer>>,
     /// Plans of finished operations with a ticket, for the next one.
-    plans: Mutex<Vec<Box<Plan>>>,
+    plans: Mutex<Vec<Plan>>,
 }
 
 /// An operation with a ticket.
 pub(crate) struct Op {
     call: Call,
-    plan: Box<Plan>,
+    plan: Plan,
     updater: Option<Arc<Updater>>,
 }
 
@@ -63,6 +63,13 @@ impl Work for Op {
 struct Limits<'a> {
     deadline: Deadline,
     cancel: Option<&'a AtomicBool>,
+}
+
+impl Limits<'_> {
+    fn is_cancelled(&self) -> bool {
+        // Relaxed: stopping a little later is as good.
+        self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
 }
 
 thread_local! {
@@ -102,7 +109,12 @@ impl Local {
     }
 
     /// Runs a call on this thread, after the pending operations on its keys.
-    pub(super) fn run(self: &Arc<Self>, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+    pub(super) fn run(
+        self: &Arc<Self>,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+    ) -> Result<()> {
         let mut plan = PLAN.take().unwrap_or_default();
         let result = self.run_planned(call, values, outs, &mut plan);
         plan.clear();
@@ -120,11 +132,11 @@ impl Local {
         self.fault("push");
         self.plan(call, values, outs, plan)?;
         let limits = Limits { deadline: self.deadline(), cancel: None };
-        let turn = self.tickets.enter(plan.label(call), |visit| plan.keys(visit), limits.deadline)?;
+        let turn =
+            self.tickets.enter(plan.label(call), |visit| plan.keys(visit), limits.deadline)?;
         let updater = if plan.values.is_empty() { None } else { self.updater.read().clone() };
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            self.apply(call, plan, updater.as_deref(), limits)
-        }));
+        let result =
+            catch_unwind(AssertUnwindSafe(|| self.apply(call, plan, updater.as_deref(), limits)));
         self.schedule(self.tickets.leave(turn));
         result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
@@ -150,7 +162,13 @@ impl Local {
     }
 
     /// Checks a call. A broadcast adds its keys here and is a pull from then on.
-    fn plan(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>, plan: &mut Plan) -> Result<()> {
+    fn plan(
+        &self,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        plan: &mut Plan,
+    ) -> Result<()> {
         let mut scene = self.scene(call.name());
         if call != Call::Broadcast {
             return plan.build(&scene, values, outs);
@@ -197,7 +215,12 @@ impl Local {
         for index in 0..values.keys.len() {
             tensors.push(values.tensor(index, scene, "value")?);
         }
-        values.keys.iter().zip(&tensors).map(|(&key, tensor)| self.make_slot(scene, key, tensor)).collect()
+        values
+            .keys
+            .iter()
+            .zip(&tensors)
+            .map(|(&key, tensor)| self.make_slot(scene, key, tensor))
+            .collect()
     }
 
     fn make_slot(&self, scene: &Scene<'_>, key: Key, tensor: &Tensor<'_>) -> Result<Arc<Slot>> {
@@ -231,7 +254,9 @@ impl Local {
             let key = self.names.label(pair[0].key);
             return Err(fail!(KeyNotFound, "remove: {key} stands twice in the list"));
         }
-        let Some(first) = slots.first() else { return Ok(()) };
+        let Some(first) = slots.first() else {
+            return Ok(());
+        };
         let label = Label { call: "remove", first_key: first.key.id(), keys: slots.len() };
         let limits = Limits { deadline: self.deadline(), cancel: None };
         let visit = |visit: &mut dyn FnMut(u64)| slots.iter().for_each(|slot| visit(slot.key.id()));
@@ -277,6 +302,9 @@ impl Local {
     ) -> Result<()> {
         let call = call.name();
         for group in &plan.groups {
+            if limits.is_cancelled() {
+                return Err(self.cancelled(call, &group.slot));
+            }
             let finished = if group.values.is_empty() {
                 self.pull(call, plan, group, limits)?
             } else {
@@ -393,11 +421,16 @@ impl Local {
     ) -> Result<RwLockWriteGuard<'a, Value>> {
         let value = match slot.value.try_write() {
             Some(value) => value,
-            None => self.patiently(call, slot, limits, |until| slot.value.try_write_until(until))?,
+            None => {
+                self.patiently(call, slot, limits, |until| slot.value.try_write_until(until))?
+            }
         };
         if value.removed {
             let key = self.names.label(slot.key);
-            return Err(fail!(KeyNotFound, "{call}: {key} was removed while the call was on its way"));
+            return Err(fail!(
+                KeyNotFound,
+                "{call}: {key} was removed while the call was on its way"
+            ));
         }
         Ok(value)
     }
@@ -411,11 +444,12 @@ impl Local {
         attempt: impl Fn(Instant) -> Option<T>,
     ) -> Result<T> {
         loop {
-            if limits.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            if limits.is_cancelled() {
                 return Err(self.cancelled(call, slot));
             }
             let now = Instant::now();
-            let poll = now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
+            let poll =
+                now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
             let (until, late) = match limits.deadline {
                 Deadline::At(end) => (poll.min(end), now >= end),
                 Deadline::Never => (poll, false),
@@ -436,7 +470,10 @@ impl Local {
 
     fn cancelled(&self, call: &str, slot: &Slot) -> Error {
         let key = self.names.label(slot.key);
-        fail!(Cancelled, "{call}: cancelled at {key}; keys before it are done, those after it are not")
+        fail!(
+            Cancelled,
+            "{call}: cancelled at {key}; keys before it are done, those after it are not"
+        )
     }
 
     /// Refuses all work from now on, and wakes everybody who waits.
@@ -461,7 +498,8 @@ pub(super) fn poisoned() -> Error {
 
 /// What a panic of ours becomes.
 pub(super) fn internal(panic: &(dyn std::any::Any + Send)) -> Error {
-    let text = fail!(Internal, "a bug of this library: {}; the store is poisoned", panic_text(panic));
+    let text =
+        fail!(Internal, "a bug of this library: {}; the store is poisoned", panic_text(panic));
     log(Level::Error, || text.message().to_owned());
     text
 }
@@ -469,11 +507,15 @@ pub(super) fn internal(panic: &(dyn std::any::Any + Send)) -> Error {
 impl Task for Local {
     /// Runs the most urgent operation that is ready.
     fn run(self: Arc<Self>) {
-        let Some(job) = self.tickets.take(self.settings.threads) else { return };
+        let Some(job) = self.tickets.take(self.settings.threads) else {
+            return;
+        };
         let Op { call, mut plan, updater } = job.work;
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             self.fault("task");
-            let limits = Limits { deadline: self.deadline(), cancel: Some(&job.cancel) };
+            // No deadline: it can be cancelled, and those who wait for it have deadlines of their
+            // own. A timeout as its result could not be told from one of theirs.
+            let limits = Limits { deadline: Deadline::Never, cancel: Some(&job.cancel) };
             self.apply(call, &plan, updater.as_deref(), limits)
         }));
         let result = outcome.unwrap_or_else(|panic| {

@@ -62,7 +62,8 @@ impl Team {
         let live = outs.iter().filter(|out| !out.shadowed);
         let touched = (live.clone().count() + 1) * slot.bytes();
         self.in_pieces(slot, touched, cancel, |piece| {
-            live.clone().try_for_each(|out| self.copy_piece(slot, &stored, &out.lent, piece.clone()))
+            live.clone()
+                .try_for_each(|out| self.copy_piece(slot, &stored, &out.lent, piece.clone()))
         })?;
         Ok(!is_set(cancel))
     }
@@ -94,7 +95,9 @@ impl Team {
         let piece = |index: usize| index * step..count.min((index + 1) * step);
         let pieces = count.div_ceil(step);
         if alone {
-            return (0..pieces).filter(|_| !is_set(cancel)).try_for_each(|index| work(piece(index)));
+            return (0..pieces)
+                .filter(|_| !is_set(cancel))
+                .try_for_each(|index| work(piece(index)));
         }
         let failure = parking_lot::Mutex::new(Ok(()));
         pool().split(self.threads - 1, pieces, &|index| {

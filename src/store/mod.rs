@@ -4,6 +4,8 @@ mod kind;
 mod lending;
 mod local;
 mod merge;
+#[cfg(all(test, loom))]
+mod models;
 mod plan;
 mod table;
 mod ticket;
@@ -289,8 +291,7 @@ impl Store {
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
         let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
-        let (values, outs) =
-            (pair("pushpull", keys, values)?, pair("pushpull", out_keys, &outs)?);
+        let (values, outs) = (pair("pushpull", keys, values)?, pair("pushpull", out_keys, &outs)?);
         self.call(Call::PushPull, &values, &outs)
     }
 
@@ -376,7 +377,9 @@ impl Store {
 
     pub(crate) fn install_updater(&self, updater: Option<Updater>) -> Result<()> {
         self.enter(Gate::Work, |local| {
-            log(Level::Debug, || format!("updater {}", if updater.is_some() { "set" } else { "cleared" }));
+            log(Level::Debug, || {
+                format!("updater {}", if updater.is_some() { "set" } else { "cleared" })
+            });
             local.set_updater(updater);
             Ok(())
         })
@@ -413,7 +416,8 @@ impl Store {
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         self.enter(Gate::End, |local| {
             let result = local.tickets.close(deadline.into(), closed());
-            let late = result.as_ref().is_err_and(|error| error.kind() == crate::ErrorKind::Timeout);
+            let late =
+                result.as_ref().is_err_and(|error| error.kind() == crate::ErrorKind::Timeout);
             if !late {
                 self.closed.store(true, Ordering::SeqCst);
             }
@@ -460,7 +464,7 @@ fn closed() -> crate::Error {
 }
 
 fn no_name(key: Key) -> crate::Error {
-    fail!(KeyNotFound, "key_name: {} was not interned in this store", key.id())
+    fail!(KeyNotFound, "key_name: key {} was not interned in this store", key.id())
 }
 
 /// The pairs of a call in Rust.

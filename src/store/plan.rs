@@ -126,7 +126,8 @@ impl Plan {
                 (None, None) => break,
             };
             let coming = || scene.coming.iter().find(|slot| slot.key == key).cloned();
-            let slot = reader.get(key).cloned().or_else(coming).ok_or_else(|| scene.unknown(key))?;
+            let slot =
+                reader.get(key).cloned().or_else(coming).ok_or_else(|| scene.unknown(key))?;
             let first_value = self.values.len();
             while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
                 let tensor = values.tensor(i, scene, "value")?;
@@ -211,7 +212,8 @@ fn sort(scene: &Scene<'_>, keys: &[Key], order: &mut Vec<(u64, usize)>) -> Resul
 fn check(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>, what: &str) -> Result<()> {
     let kind = if *tensor.shape() != *slot.shape {
         crate::ErrorKind::ShapeMismatch
-    } else if tensor.dtype() != slot.dtype && !(tensor.dtype().is_float() && slot.dtype.is_float()) {
+    } else if tensor.dtype() != slot.dtype && !(tensor.dtype().is_float() && slot.dtype.is_float())
+    {
         crate::ErrorKind::DtypeMismatch
     } else {
         return Ok(());

@@ -73,9 +73,9 @@ impl Hasher for KeyHasher {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Multiplication by the golden ratio, folded (Knuth, The Art of Computer Programming 3, 6.4).
-        let wide = u128::from(self.0 ^ number) * 0x9E37_79B9_7F4A_7C15;
-        self.0 = (wide >> 64) as u64 ^ (wide & u128::from(u64::MAX)) as u64;
+        // Multiplication by the golden ratio (Knuth, The Art of Computer Programming 3, 6.4).
+        let spread = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = spread ^ (spread >> 32);
     }
 
     fn finish(&self) -> u64 {
@@ -109,6 +109,7 @@ pub(crate) struct Totals {
 }
 
 /// Where a key lies: its shard, and its position there if it is a small integer.
+#[allow(clippy::cast_possible_truncation, reason = "tensor/view.rs asserts a usize of 64 bits")]
 fn place(key: Key) -> (usize, Option<usize>) {
     let id = key.id();
     if id >= DENSE {
@@ -212,7 +213,11 @@ impl KeyTable {
     }
 
     /// Runs `mark` with the lock on the structure held, then takes the slots out if it succeeded.
-    pub(crate) fn remove(&self, slots: &[Arc<Slot>], mark: impl FnOnce() -> Result<()>) -> Result<()> {
+    pub(crate) fn remove(
+        &self,
+        slots: &[Arc<Slot>],
+        mark: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
         let mut totals = self.structure.lock();
         mark()?;
         for slot in slots {
@@ -299,7 +304,8 @@ mod tests {
     #[test]
     fn keys_are_found_whatever_the_order_they_came_in() {
         let table = KeyTable::new();
-        let ids: Vec<u64> = (0..3000).map(|i| (i * 7919) % 3000).chain([DENSE - 1, DENSE, 1 << 63]).collect();
+        let ids: Vec<u64> =
+            (0..3000).map(|i| (i * 7919) % 3000).chain([DENSE - 1, DENSE, 1 << 63]).collect();
         for &id in &ids {
             table.add(std::iter::once(slot(id)), |_| unreachable!()).unwrap();
         }

@@ -13,7 +13,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use smallvec::SmallVec;
 
 use crate::deadline::Deadline;
-use crate::error::{Error, Result, fail};
+use crate::error::{Error, ErrorKind, Result, fail};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
 /// How many failures are kept for those who ask late.
@@ -183,6 +183,7 @@ impl<W: Work> Tickets<W> {
     }
 
     /// Ends a turn; gives how many operations are ready.
+    #[allow(clippy::needless_pass_by_value, reason = "a turn ends once")]
     pub(crate) fn leave(&self, turn: Turn) -> usize {
         let Some(sequence) = turn.0 else { return 0 };
         let mut state = self.state.lock();
@@ -199,7 +200,9 @@ impl<W: Work> Tickets<W> {
             return None;
         }
         while let Some((_, Reverse(sequence))) = state.ready.pop() {
-            let Some(entry) = state.pending.get_mut(&sequence) else { continue };
+            let Some(entry) = state.pending.get_mut(&sequence) else {
+                continue;
+            };
             match std::mem::replace(&mut entry.phase, Phase::Running) {
                 Phase::Queued(work) => {
                     let cancel = Arc::clone(&entry.cancel);
@@ -218,8 +221,15 @@ impl<W: Work> Tickets<W> {
         let mut state = self.state.lock();
         state.running -= 1;
         if let Err(error) = result {
-            let told = error.kind() == crate::ErrorKind::Cancelled;
-            state.fail(sequence, error, told);
+            let cancelled = error.kind() == ErrorKind::Cancelled;
+            match &state.over {
+                // It was the end of the store that stopped it.
+                Some(over) if cancelled => {
+                    let over = over.clone();
+                    state.fail(sequence, over, false);
+                }
+                _ => state.fail(sequence, error, cancelled),
+            }
         }
         state.release(sequence);
         self.publish(&state);
@@ -271,7 +281,10 @@ impl<W: Work> Tickets<W> {
         while state.is_pending(sequence) {
             if self.pause(&mut state, deadline) && state.is_pending(sequence) {
                 let what = self.describe(&state, sequence);
-                return Err(fail!(Timeout, "cancel: {what} is still at work; its buffers stay lent"));
+                return Err(fail!(
+                    Timeout,
+                    "cancel: {what} is still at work; its buffers stay lent"
+                ));
             }
         }
         let ready = state.ready.len();
@@ -289,7 +302,9 @@ impl<W: Work> Tickets<W> {
         sequences.sort_unstable();
         let mut dropped = Vec::new();
         for sequence in sequences {
-            let Some(entry) = state.pending.get_mut(&sequence) else { continue };
+            let Some(entry) = state.pending.get_mut(&sequence) else {
+                continue;
+            };
             entry.cancel.store(true, Ordering::SeqCst);
             if let Phase::Queued(_) = entry.phase {
                 dropped.push(std::mem::replace(&mut entry.phase, Phase::Withdrawn));
@@ -366,8 +381,10 @@ impl<W: Work> Tickets<W> {
     }
 
     fn describe(&self, state: &State<W>, sequence: u64) -> String {
-        let Some(entry) = state.pending.get(&sequence) else { return "the operation".into() };
-        let stage = match entry.phase {
+        let Some(entry) = state.pending.get(&sequence) else {
+            return "the operation".into();
+        };
+        let progress = match entry.phase {
             Phase::Running | Phase::Turn => "at work",
             _ if entry.blockers > 0 => "waiting for operations before it on its keys",
             _ => "queued",
@@ -375,7 +392,7 @@ impl<W: Work> Tickets<W> {
         let Label { call, first_key, keys } = entry.label;
         let key = (self.key_name)(first_key);
         let more = if keys > 1 { format!(" and {} more", keys - 1) } else { String::new() };
-        format!("{call} of {key}{more} ({stage})")
+        format!("{call} of {key}{more} ({progress})")
     }
 
     fn predecessor(&self, state: &State<W>, sequence: u64) -> String {
@@ -395,7 +412,10 @@ impl<W> State<W> {
 
     fn refuse_if_unknown(&self, sequence: u64) -> Result<()> {
         if sequence == 0 || sequence >= self.next {
-            return Err(fail!(Ticket, "ticket number {sequence} has not been issued by this store"));
+            return Err(fail!(
+                Ticket,
+                "ticket number {sequence} has not been issued by this store"
+            ));
         }
         let known = self.pending.contains_key(&sequence)
             || self.failures.iter().any(|failure| failure.sequence == sequence);
@@ -421,8 +441,12 @@ impl<W> State<W> {
         self.next += 1;
         let mut blockers = 0;
         for &key in &keys {
-            let Some(before) = self.tails.insert(key, sequence) else { continue };
-            let Some(entry) = self.pending.get_mut(&before) else { continue };
+            let Some(before) = self.tails.insert(key, sequence) else {
+                continue;
+            };
+            let Some(entry) = self.pending.get_mut(&before) else {
+                continue;
+            };
             // One that blocks on several keys counts once; we are its newest heir.
             if entry.heirs.last() != Some(&sequence) {
                 entry.heirs.push(sequence);
@@ -440,14 +464,18 @@ impl<W> State<W> {
     fn release(&mut self, sequence: u64) {
         let mut gone: SmallVec<[u64; 4]> = SmallVec::from_slice(&[sequence]);
         while let Some(sequence) = gone.pop() {
-            let Some(entry) = self.pending.remove(&sequence) else { continue };
+            let Some(entry) = self.pending.remove(&sequence) else {
+                continue;
+            };
             for key in entry.keys {
                 if self.tails.get(&key) == Some(&sequence) {
                     self.tails.remove(&key);
                 }
             }
             for heir in entry.heirs {
-                let Some(next) = self.pending.get_mut(&heir) else { continue };
+                let Some(next) = self.pending.get_mut(&heir) else {
+                    continue;
+                };
                 next.blockers -= 1;
                 if next.blockers > 0 {
                     continue;
@@ -499,7 +527,8 @@ impl<W> State<W> {
     }
 
     fn first_pending(&self, end: u64) -> Option<u64> {
-        let with_ticket = |entry: &Entry<W>| matches!(entry.phase, Phase::Queued(_) | Phase::Running);
+        let with_ticket =
+            |entry: &Entry<W>| matches!(entry.phase, Phase::Queued(_) | Phase::Running);
         let pending = self.pending.iter().filter(|(_, entry)| with_ticket(entry));
         pending.map(|(&sequence, _)| sequence).filter(|&sequence| sequence < end).min()
     }
@@ -529,7 +558,8 @@ impl<W> State<W> {
             None => Ok(()),
             Some((_, error)) if others == 1 => Err(error),
             Some((_, error)) => {
-                let text = format!("{} (and {} more operations failed)", error.message(), others - 1);
+                let text =
+                    format!("{} (and {} more operations failed)", error.message(), others - 1);
                 Err(Error::new(error.kind(), text))
             }
         }

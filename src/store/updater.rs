@@ -12,7 +12,9 @@ use crate::tensor::{Tensor, TensorMut};
 /// What an updater of the user's may fail with.
 pub type UpdaterError = Box<dyn StdError + Send + Sync>;
 
-type Function = dyn Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError> + Send + Sync;
+type Function = dyn Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError>
+    + Send
+    + Sync;
 
 /// A user's updater.
 pub(crate) struct Updater {

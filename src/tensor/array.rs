@@ -1,5 +1,11 @@
 //! Plain arrays whose dtype is known at run time: where kernels read and write.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    reason = "a view's extents and offsets were found to fit in memory when it was made"
+)]
+
 use std::ops::Range;
 
 use super::buffer::Buffer;
@@ -45,7 +51,13 @@ impl Array {
     }
 
     /// Copies a range of a strided tensor's elements, in row-major order, to this array's start.
-    pub(crate) fn gather(&self, from: &Array, shape: &[i64], strides: &[i64], range: &Range<usize>) {
+    pub(crate) fn gather(
+        &self,
+        from: &Array,
+        shape: &[i64],
+        strides: &[i64],
+        range: &Range<usize>,
+    ) {
         let mut done = 0;
         for row in Rows::new(shape, strides, range.start, range.len()) {
             let to = self.part(&(done..done + row.len));

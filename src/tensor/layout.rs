@@ -8,7 +8,9 @@ pub(crate) fn count(shape: &[i64]) -> Option<usize> {
         return Some(0);
     }
     shape.iter().try_fold(1usize, |count, &extent| {
-        count.checked_mul(usize::try_from(extent).ok()?).filter(|&count| isize::try_from(count).is_ok())
+        count
+            .checked_mul(usize::try_from(extent).ok()?)
+            .filter(|&count| isize::try_from(count).is_ok())
     })
 }
 
@@ -135,6 +137,7 @@ mod tests {
     }
 
     #[test]
+    #[allow(clippy::cast_possible_wrap, reason = "rows of at most 4")]
     fn rows_visit_each_element_in_row_major_order() {
         let (shape, strides) = ([2i64, 3, 4], [-50i64, 7, 2]);
         let mut expected = Vec::new();

@@ -1,4 +1,8 @@
 //! Tensors: element types, checked views of memory that somebody else owns, and our own memory.
+#![allow(
+    clippy::cast_ptr_alignment,
+    reason = "views check the alignment of their elements when they are made"
+)]
 #![allow(unsafe_code, reason = "views over foreign memory are made and read here")]
 
 mod array;
@@ -13,5 +17,5 @@ pub(crate) use buffer::Buffer;
 pub use dtype::{DType, Element};
 pub(crate) use layout::text_of;
 pub(crate) use overlap::{Overlaps, Party, Position};
-pub use view::{Tensor, TensorMut};
 pub(crate) use view::{Lent, RawTensor};
+pub use view::{Tensor, TensorMut};

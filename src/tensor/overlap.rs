@@ -92,8 +92,11 @@ impl Overlaps {
     ) -> Result<(), Clash> {
         let widest = self.outs.iter().map(|&(low, high, _)| high - low).max().unwrap_or(0);
         for value in values {
-            let Some((low, high)) = reach(&value) else { continue };
-            let first = self.outs.partition_point(|&(start, ..)| start < low.saturating_sub(widest));
+            let Some((low, high)) = reach(&value) else {
+                continue;
+            };
+            let first =
+                self.outs.partition_point(|&(start, ..)| start < low.saturating_sub(widest));
             for &(start, end, at) in &self.outs[first..] {
                 if start >= high {
                     break;
@@ -128,7 +131,9 @@ fn same(a: &Party<'_>, b: &Party<'_>) -> bool {
 
 /// Whether the two, whose byte ranges may meet, share a byte.
 fn meet(a: &Party<'_>, b: &Party<'_>, budget: &mut usize) -> bool {
-    let (Some(first), Some(second)) = (reach(a), reach(b)) else { return false };
+    let (Some(first), Some(second)) = (reach(a), reach(b)) else {
+        return false;
+    };
     if first.0 >= second.1 || second.0 >= first.1 {
         return false;
     }
@@ -153,10 +158,10 @@ fn meet(a: &Party<'_>, b: &Party<'_>, budget: &mut usize) -> bool {
 /// The bytes a tensor touches, as (low, high, side) spans, or None if they are too many to walk.
 fn spans(out: &Party<'_>, side: usize, budget: &mut usize) -> Option<Vec<(usize, usize, usize)>> {
     let count = layout::count(out.shape)?;
-    let size = out.lent.dtype().size();
+    let width = out.lent.dtype().size();
     let base = out.lent.data().addr();
     let Some(strides) = out.lent.strides() else {
-        return Some(vec![(base, base + count * size, side)]);
+        return Some(vec![(base, base + count * width, side)]);
     };
     let last = out.shape.last().map_or(1, |&extent| extent.max(1));
     let unit = strides.last().is_none_or(|&stride| stride == 1);
@@ -164,17 +169,17 @@ fn spans(out: &Party<'_>, side: usize, budget: &mut usize) -> Option<Vec<(usize,
     *budget = budget.checked_sub(rows)?;
     let mut spans = Vec::with_capacity(rows);
     let place = |offset: i64| {
-        let bytes = isize::try_from(offset).ok()?.checked_mul(isize::try_from(size).ok()?)?;
+        let bytes = isize::try_from(offset).ok()?.checked_mul(isize::try_from(width).ok()?)?;
         base.checked_add_signed(bytes)
     };
     for row in Rows::new(out.shape, strides, 0, count) {
         if unit {
             let low = place(row.offset)?;
-            spans.push((low, low + row.len * size, side));
+            spans.push((low, low + row.len * width, side));
         } else {
             for i in 0..i64::try_from(row.len).ok()? {
                 let low = place(row.offset + i * row.stride)?;
-                spans.push((low, low + size, side));
+                spans.push((low, low + width, side));
             }
         }
     }

@@ -68,7 +68,7 @@ impl RawTensor {
             let [code, bits, low, high] = self.dtype.to_le_bytes();
             let lanes = u16::from_le_bytes([low, high]);
             fail!(
-                DtypeMismatch,
+                InvalidArgument,
                 "has the unknown dtype {:#010x} (DLPack code {code}, {bits} bits, {lanes} lanes); \
                  use float32 float64 float16 bfloat16 int8 uint8 int32 or int64, one lane",
                 self.dtype
@@ -111,7 +111,10 @@ impl<'a> Tensor<'a> {
     pub fn new<T: Element>(data: &'a [T], shape: &'a [i64]) -> Result<Self> {
         if shape.iter().any(|&extent| extent < 0) || layout::count(shape) != Some(data.len()) {
             let (text, len) = (layout::text_of(T::DTYPE, shape), data.len());
-            return Err(fail!(ShapeMismatch, "a slice of {len} elements cannot be viewed as {text}"));
+            return Err(fail!(
+                ShapeMismatch,
+                "a slice of {len} elements cannot be viewed as {text}"
+            ));
         }
         Ok(Self {
             data: data.as_ptr().cast(),
@@ -141,8 +144,10 @@ impl<'a> Tensor<'a> {
             return Err(fail!(InvalidArgument, "has the negative extent {extent}"));
         }
         let strides = strides.filter(|strides| !layout::is_row_major(shape, strides));
-        let data = raw.data.cast_const().wrapping_add(usize::try_from(raw.byte_offset).unwrap_or(0));
-        let tensor = Self { data, dtype, shape: Shape::Borrowed(shape), strides, life: PhantomData };
+        let data =
+            raw.data.cast_const().wrapping_add(usize::try_from(raw.byte_offset).unwrap_or(0));
+        let tensor =
+            Self { data, dtype, shape: Shape::Borrowed(shape), strides, life: PhantomData };
         tensor.check_memory(raw.data.is_null())?;
         Ok(tensor)
     }

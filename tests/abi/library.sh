@@ -6,6 +6,7 @@ set -euo pipefail
 promise=$1 library=$2 header=$3
 here=$(dirname "$0")
 most_bytes=2097152
+[ -f "$library" ]
 
 exported() {
   nm -D --defined-only "$library" | awk '{print $NF}' | LC_ALL=C sort

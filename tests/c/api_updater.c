@@ -67,7 +67,7 @@ static void with_a_ticket_it_runs_on_another_thread(const char *type) {
 typedef struct expectation {
     kv_dtype dtype;
     int calls;
-    unsigned char input[512], stored[512], result[512];
+    uint64_t input[64], stored[64], result[64]; /* room for elements of any dtype */
 } expectation;
 
 enum { ROWS = 3, COLUMNS = 5, ELEMENTS = ROWS * COLUMNS };
@@ -114,13 +114,14 @@ static void tensors_are_the_keys_and_row_major(const char *type) {
                               kv_tensor_cpu(data[1], dtype, 2, shape)};
         kv_tensor out = kv_tensor_cpu(back, dtype, 2, shape);
         wanted.dtype = dtype;
-        fill_random(dtype, data, 2 * ELEMENTS, &random);
+        fill_random(dtype, data[0], ELEMENTS, &random);
+        fill_random(dtype, data[1], ELEMENTS, &random);
         fill_random(dtype, wanted.stored, ELEMENTS, &random);
         kv_tensor first = kv_tensor_cpu(wanted.stored, dtype, 2, shape);
         CHECK_STATUS(kv_init(store, keys, &first, 1), KV_OK);
 
         for (size_t i = 0; i < ELEMENTS; i++) {
-            save_bits(dtype, wanted.input + i * size, sum_elements(dtype, rows, 2, i));
+            save_bits(dtype, (char *)wanted.input + i * size, sum_elements(dtype, rows, 2, i));
         }
         fill_random(dtype, wanted.result, ELEMENTS, &random);
         CHECK_STATUS(kv_push(store, keys, values, 2, 0, NULL), KV_OK);
@@ -149,7 +150,7 @@ static void a_value_of_another_float_type_is_converted_first(const char *type) {
     CHECK_STATUS(kv_init(store, &key, &first, 1), KV_OK);
     CHECK_STATUS(kv_set_updater(store, compare_and_replace, &wanted, NULL), KV_OK);
     for (size_t i = 0; i < ELEMENTS; i++) {
-        save_bits(KV_BF16, wanted.input + 2 * i,
+        save_bits(KV_BF16, (char *)wanted.input + 2 * i,
                   convert_bits(KV_F32, load_bits(KV_F32, &data[i]), KV_BF16));
     }
     CHECK_STATUS(kv_push(store, &key, &value, 1, 0, NULL), KV_OK);

@@ -256,6 +256,29 @@ void keys_do_not_wait_for_each_other() {
     Floats out(3);
     held.store.pull(1, kv::view(out));
     CHECK(out == Floats(3) && !sent.done());
+    held.gate.open();
+}
+
+void urgent_operations_overtake() {
+    Held held(kv::Config{{"threads", "1"}});
+    const Floats pushed{1, 2, 3};
+    std::vector<kv::Key> order;
+    held.store.init({2, 3, 4}, {kv::view(pushed), kv::view(pushed), kv::view(pushed)});
+    held.store.set_updater([&](kv::Key key, const kv::ConstTensor&, kv::Tensor&) {
+        held.begun.open();
+        CHECK(held.gate.pass());
+        order.push_back(key);
+    });
+    kv::Ticket first = held.store.push(0, kv::view(pushed), kv::async);
+    CHECK(held.begun.pass());
+    std::vector<kv::Ticket> queued;
+    queued.push_back(held.store.push(1, kv::view(pushed), kv::async));
+    queued.push_back(held.store.push(2, kv::view(pushed), kv::async(-3)));
+    queued.push_back(held.store.push(3, kv::view(pushed), kv::async(7)));
+    queued.push_back(held.store.pushpull(4, kv::view(pushed), kv::view(held.value), kv::async(2)));
+    held.gate.open();
+    held.store.wait_all(patience);
+    CHECK((order == std::vector<kv::Key>{0, 3, 4, 1, 2}));
 }
 
 }  // namespace
@@ -275,5 +298,6 @@ int main() {
         a_waiting_operation_is_withdrawn_by_an_exception();
         a_destructor_waits_no_longer_than_the_timeout();
         keys_do_not_wait_for_each_other();
+        urgent_operations_overtake();
     });
 }

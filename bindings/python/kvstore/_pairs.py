@@ -41,19 +41,17 @@ def pairs_of(call: str, keys: Any, values: Any) -> Iterator[tuple[Any, Any]]:
     elif len(keys) != len(values):
         raise InvalidArgumentError(f"{call}: {len(keys)} keys, but {len(values)} arrays or lists")
     for key, value in zip(keys, values):
-        if isinstance(value, (list, tuple)) and not _is_plain_data(value):
+        if isinstance(value, (list, tuple)) and not is_written_out(value):
             yield from ((key, each) for each in value)
         else:
             yield key, value
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a number of Python or numpy, which has no memory to write to."""
-    return isinstance(value, (int, float, complex, np.generic))
+def is_written_out(value: Any) -> bool:
+    """Whether a value is one array written out: a number of Python, or lists of such numbers.
 
-
-def _is_plain_data(value: Any) -> bool:
-    """Whether a value is a number, or a list of nothing but numbers: one array, written out."""
+    Numbers of numpy, which numpy's sums are, count as arrays without dimensions.
+    """
     if isinstance(value, (list, tuple)):
-        return len(value) > 0 and all(_is_plain_data(each) for each in value)
-    return is_number(value)
+        return len(value) > 0 and all(is_written_out(each) for each in value)
+    return isinstance(value, (int, float, complex)) and not isinstance(value, np.generic)

@@ -13,7 +13,7 @@ from ._call import check, failure_of, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
 from ._library import library
-from ._pairs import is_number, keys_of, pairs_of
+from ._pairs import is_written_out, keys_of, pairs_of
 from ._ticket import Operation, Ticket
 
 _ROLES = {0: "worker"}
@@ -138,7 +138,7 @@ class KVStore:
         values = handle.values("pushpull", key, value)
         if out is None:
             pairs = list(pairs_of("pushpull", key, value))
-            if any(is_number(each) or isinstance(each, (list, tuple)) for _, each in pairs):
+            if any(is_written_out(each) for _, each in pairs):
                 raise InvalidArgumentError("pushpull: numbers cannot be written to: pass out=")
             key, out = [each for each, _ in pairs], [each for _, each in pairs]
         outs = handle.outs("pushpull", key, out)

@@ -297,13 +297,14 @@ def test_a_replaced_updater_is_let_go(kv):
 
 
 def test_a_store_whose_updater_refers_to_it_is_garbage():
-    kv = kvstore.create()
-    kv.init(1, np.zeros(1))
-    kv.set_updater(lambda key, merged, stored: stored.__iadd__(kv.num_workers))
-    kv.push(1, np.ones(1))
-    follow = weakref.ref(kv._handle)
-    updater = weakref.ref(kv._handle._updaters[0])
-    del kv
+    def use():
+        kv = kvstore.create()
+        kv.init(1, np.zeros(1))
+        kv.set_updater(lambda key, merged, stored: stored.__iadd__(kv.num_workers))
+        kv.push(1, np.ones(1))
+        return weakref.ref(kv._handle), weakref.ref(kv._handle._updaters[0])
+
+    handle, updater = use()
     gc.collect()
-    assert follow() is None
+    assert handle() is None
     assert updater() is None

@@ -1,0 +1,79 @@
+"""A DLPack producer made by hand, to see exactly what a consumer does with a capsule."""
+
+import ctypes
+
+import numpy as np
+
+from kvstore._library import Tensor
+
+_FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_new = ctypes.pythonapi.PyCapsule_New
+_new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, _FREE)
+CPU, CUDA, CUDA_HOST = 1, 2, 3
+
+
+class Managed(ctypes.Structure):
+    _fields_ = [("tensor", Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p)]
+
+
+class ManagedVersioned(ctypes.Structure):
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", Tensor),
+    ]
+
+
+class Producer:
+    """Offers a numpy array through DLPack, and counts the capsules that are alive."""
+
+    def __init__(self, array, device=CPU, byte_offset=0, strides=None, dtype=None):
+        self.array, self.alive, self.made = array, 0, 0
+        self._shape = (ctypes.c_int64 * array.ndim)(*array.shape)
+        self._strides = strides and (ctypes.c_int64 * array.ndim)(*strides)
+        self._free = _FREE(self._count_down)
+        self.tensor = Tensor(
+            data=array.ctypes.data - byte_offset,
+            device_type=device,
+            ndim=array.ndim,
+            dtype=dtype or kvstore_number(array.dtype),
+            shape=ctypes.addressof(self._shape),
+            strides=ctypes.addressof(self._strides) if strides else None,
+            byte_offset=byte_offset,
+        )
+
+    def _count_down(self, capsule):
+        self.alive -= 1
+
+    def _capsule(self, managed, name):
+        self._managed = managed
+        self.alive += 1
+        self.made += 1
+        return _new(ctypes.addressof(managed), name, self._free)
+
+    def __dlpack__(self, *, stream=None):
+        return self._capsule(Managed(tensor=self.tensor), b"dltensor")
+
+    def __dlpack_device__(self):
+        return (self.tensor.device_type, 0)
+
+
+class VersionedProducer(Producer):
+    """One that knows DLPack 1.0."""
+
+    def __init__(self, array, flags=0, major=1, **others):
+        super().__init__(array, **others)
+        self.flags, self.major, self.asked = flags, major, None
+
+    def __dlpack__(self, *, stream=None, max_version=None):
+        self.asked = max_version
+        managed = ManagedVersioned(major=self.major, flags=self.flags, tensor=self.tensor)
+        return self._capsule(managed, b"dltensor_versioned")
+
+
+def kvstore_number(dtype):
+    codes = {"i": 0, "u": 1, "f": 2}
+    return codes[np.dtype(dtype).kind] | 8 * np.dtype(dtype).itemsize << 8 | 1 << 16

@@ -1,0 +1,387 @@
+"""Stores and threads, the end of the program, fork, memory, logging."""
+
+import gc
+import logging
+import os
+import resource
+import threading
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+from support import WAIT_SECONDS, Gate
+
+import kvstore
+
+
+def test_getters_and_names_of_the_tutorials(kv):
+    assert (kv.role, kv.rank, kv.num_workers) == ("worker", 0, 1)
+    kv.barrier()
+    kv._barrier()
+    kv.barrier(timeout=1.5)
+    kv.done()
+    assert repr(kv) == f"<kvstore.KVStore '{kv.type}'>"
+
+
+def test_stats(kv):
+    kv.init([1, 2], [np.zeros(10)] * 2)
+    kv.push(1, np.ones(10))
+    kv.pull([1, 2], out=[np.zeros(10), np.zeros(10)])
+    stats = kv.stats()
+    assert stats["type"] == kv.type
+    assert (stats["keys"], stats["bytes"]) == (2, 160)
+    assert (stats["pushes"], stats["pulls"]) == (1, 2)
+    assert (stats["push_bytes"], stats["pull_bytes"]) == (80, 160)
+    assert (stats["updater_calls"], stats["pending"], stats["failed"]) == (0, 0, 0)
+
+
+def test_the_version_is_that_of_the_library_and_the_package():
+    project = (os.path.dirname(os.path.dirname(__file__)) + "/pyproject.toml").__str__()
+    with open(project) as file:
+        assert f'version = "{kvstore.__version__}"\n' in file.read()
+
+
+def test_help_has_every_public_name():
+    assert set(kvstore.__all__) <= set(dir(kvstore))
+    for name in kvstore.__all__:
+        thing = getattr(kvstore, name)
+        assert thing.__doc__, name
+        assert thing.__module__ == "kvstore", name
+    for name, thing in vars(kvstore.KVStore).items():
+        if not name.startswith("_"):
+            assert thing.__doc__, name
+
+
+def test_stores_do_not_share_keys():
+    with kvstore.create() as a, kvstore.create() as b:
+        a.init("w", np.zeros(1))
+        b.init("w", np.ones(2))
+        assert (a.key_info("w").shape, b.key_info("w").shape) == ((1,), (2,))
+
+
+def test_a_call_that_waits_lets_other_threads_run(kv):
+    # The pull waits inside the library for the key that the updater holds; the updater needs the
+    # GIL to go on.
+    gate = Gate()
+    kv.init(1, np.zeros(3))
+    kv.set_updater(gate)
+    pusher = threading.Thread(target=lambda: kv.push(1, np.ones(3)))
+    pusher.start()
+    assert gate.entered.wait(WAIT_SECONDS)
+    out = np.zeros(3)
+    puller = threading.Thread(target=lambda: kv.pull(1, out=out))
+    puller.start()
+    time.sleep(0.05)
+    gate.open()
+    for thread in (pusher, puller):
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+    assert out.tolist() == [1, 1, 1]
+
+
+def test_other_threads_make_progress_during_a_long_push():
+    with kvstore.create(threads=1) as kv:
+        value = np.ones(1 << 24, np.float32)
+        kv.init(1, value)
+        count, stop = [0], threading.Event()
+
+        def work():
+            while not stop.is_set():
+                count[0] += 1
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            best = 0
+            for _ in range(10):
+                before = count[0]
+                kv.push(1, [value] * 16)
+                best = max(best, count[0] - before)
+        finally:
+            stop.set()
+            thread.join(WAIT_SECONDS)
+        # The push itself takes well over a millisecond; one that kept the GIL would allow a few
+        # steps around the call only.
+        assert best > 1000
+
+
+def test_many_threads_lose_no_update(kv):
+    keys = [*range(4), *"abcd"]
+    kv.init(keys, [np.zeros(100)] * len(keys))
+    kv.set_updater(lambda key, merged, stored: np.add(stored, merged, out=stored))
+
+    def work(rank):
+        random = np.random.default_rng(rank)
+        tickets = []
+        for step in range(100):
+            mine = [keys[i] for i in random.permutation(len(keys))]
+            if step % 3:
+                kv.push(mine, [np.ones(100)] * len(keys))
+            else:
+                tickets.append(kv.push_async(mine, [np.ones(100)] * len(keys)))
+            if step % 10 == 0:
+                extra = kv.push_async(0, np.zeros(100))
+                extra.cancel()
+        for ticket in tickets:
+            ticket.wait(WAIT_SECONDS)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+    outs = [np.zeros(100) for _ in keys]
+    kv.pull(keys, out=outs)
+    assert all((out == 800).all() for out in outs)
+
+
+def test_closing_while_other_threads_call():
+    for _ in range(20):
+        kv = kvstore.create()
+        kv.init(1, np.zeros(1000))
+        errors = []
+
+        def work(kv=kv, errors=errors):
+            try:
+                while True:
+                    kv.push(1, np.ones(1000))
+            except kvstore.ClosedError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        kv.close()
+        for thread in threads:
+            thread.join(WAIT_SECONDS)
+        assert len(errors) == 4
+
+
+def resident_bytes():
+    gc.collect()
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_calls_leave_no_memory_behind(kv):
+    value, out = np.ones(256), np.zeros(256)
+
+    def use(count):
+        for i in range(count):
+            kv.push("w", [value, value])
+            kv.pull("w", out=out)
+            kv.pushpull("w", value, out=out)
+            kv.push_async("w", value).wait()
+            kv.pull(["w", 1], out=[out, out])
+            kv.stats()
+            kv.keys()
+            kv.init(2 + i % 2, value)
+            kv.remove(2 + i % 2)
+            with pytest.raises(kvstore.ShapeMismatchError):
+                kv.push("w", 1.0)
+
+    kv.init(["w", 1], [value, value])
+    kv.set_updater(lambda key, merged, stored: np.copyto(stored, merged))
+    use(500)
+    gc.collect()
+    tracemalloc.start()
+    start, resident = tracemalloc.get_traced_memory()[0], resident_bytes()
+    use(2000)
+    gc.collect()
+    grown = tracemalloc.get_traced_memory()[0] - start
+    tracemalloc.stop()
+    assert grown < 20_000
+    assert resident_bytes() - resident < 8 << 20
+
+
+def test_stores_and_updaters_leave_no_memory_behind():
+    def use(count):
+        for _ in range(count):
+            kv = kvstore.create()
+            kv.init("w", np.zeros(1 << 16))
+            kv.set_updater(lambda key, merged, stored, kv=kv: np.copyto(stored, merged))
+            kv.push("w", np.ones(1 << 16))
+            ticket = kv.push_async("w", np.ones(1 << 16))
+            ticket.wait()
+
+    use(20)
+    resident = resident_bytes()
+    use(200)
+    assert resident_bytes() - resident < 16 << 20
+
+
+def program(body):
+    return "import kvstore, numpy as np, threading, time, os, sys, logging\n" + body
+
+
+EXITS = {
+    "pending tickets and a slow updater": """
+done = []
+def update(key, merged, stored):
+    time.sleep(0.02)
+    done.append(key)
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+kv.set_updater(update)
+tickets = [kv.push_async(1, np.ones(4)) for _ in range(10)]
+import atexit
+# Registered before kvstore's own would run last; this one runs first.
+atexit.register(lambda: None)
+sys.stdout.write("end")
+""",
+    "a store nobody closed": """
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+kv.set_updater(lambda key, merged, stored: kv.rank)
+kv.push(1, np.ones(4))
+sys.stdout.write("end")
+""",
+    "a thread inside a call": """
+kv = kvstore.create()
+kv.init(1, np.zeros(1 << 20))
+def work():
+    while True:
+        kv.push(1, np.ones(1 << 20))
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+sys.stdout.write("end")
+""",
+    "a logger": """
+logging.basicConfig(level=logging.CRITICAL)
+kvstore.set_logger(logging.getLogger(), logging.DEBUG)
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+ticket = kv.push_async(1, np.ones(4))
+sys.stdout.write("end")
+""",
+    "an updater that does not return": """
+kvstore._handle._EXIT_SECONDS = 0.3
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+kv.set_updater(lambda key, merged, stored: time.sleep(1000))
+tickets = [kv.push_async(1, np.ones(4)) for _ in range(3)]
+time.sleep(0.1)
+sys.stdout.write("end")
+""",
+    "an exception": """
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+ticket = kv.push_async(1, np.ones(4))
+sys.stdout.write("end")
+sys.exit(0)
+""",
+}
+
+
+@pytest.mark.parametrize("name", EXITS)
+def test_the_program_ends_quietly_with(run, name):
+    start = time.monotonic()
+    result = run("-X", "faulthandler", "-c", program(EXITS[name]))
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end", "")
+    assert time.monotonic() - start < 60
+
+
+def test_pending_operations_are_finished_at_the_end(run):
+    result = run(
+        "-c",
+        program("""
+import atexit
+done = []
+atexit.register(lambda: None)
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+def update(key, merged, stored):
+    time.sleep(0.05)
+    os.write(1, b"x")
+kv.set_updater(update)
+tickets = [kv.push_async(1, np.ones(4)) for _ in range(5)]
+"""),
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "xxxxx", "")
+
+
+def test_a_child_of_fork_cannot_use_the_store(run):
+    result = run(
+        "-W",
+        "ignore",
+        "-c",
+        program("""
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+ticket = kv.push_async(1, np.ones(4))
+child = os.fork()
+if child == 0:
+    told = []
+    out = np.zeros(4)
+    for call in (lambda: kv.push(1, out), lambda: kv.pull(1, out=out), kv.keys, ticket.wait,
+                 lambda: kv.init("w", out), kv.close):
+        try:
+            call()
+        except kvstore.ForkedError as error:
+            told.append("fork" in str(error))
+    own = kvstore.create()
+    own.init(1, np.ones(4))
+    own.set_updater(lambda key, merged, stored: np.copyto(stored, merged * 3))
+    own.push_async(1, np.ones(4)).wait(30)
+    own.pull(1, out=out)
+    own.close()
+    del kv, ticket
+    print(told, out.tolist(), flush=True)
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+ticket.wait(30)
+kv.close()
+print("parent")
+"""),
+    )
+    expected = f"{[True] * 6} {[3.0] * 4}\nparent\n"
+    assert (result.returncode, result.stdout, result.stderr) == (0, expected, "")
+
+
+def test_ctrl_c_reaches_a_wait(run):
+    result = run(
+        "-c",
+        program("""
+import signal
+gate = threading.Event()
+kv = kvstore.create()
+kv.init(1, np.zeros(4))
+kv.set_updater(lambda key, merged, stored: gate.wait(60))
+ticket = kv.push_async(1, np.ones(4))
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+for call in (ticket.wait,):
+    try:
+        call()
+    except KeyboardInterrupt:
+        print("interrupted")
+gate.set()
+ticket.wait(30)
+"""),
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\n", "")
+
+
+def test_logger(caplog):
+    logger = logging.getLogger("test of kvstore")
+    try:
+        with caplog.at_level(logging.DEBUG, logger.name):
+            kvstore.set_logger(logger)
+            kvstore.create().close()
+        assert {record.levelno for record in caplog.records} <= {logging.DEBUG, logging.INFO}
+        assert any(record.levelno == logging.INFO for record in caplog.records)
+        caplog.clear()
+        with caplog.at_level(logging.DEBUG, logger.name):
+            kvstore.set_logger(logger, logging.WARNING)
+            kvstore.create().close()
+            assert not caplog.records
+            kvstore.set_logger(logger, logging.CRITICAL + 1)
+            kvstore.set_logger(None)
+            kvstore.create().close()
+        assert not caplog.records
+    finally:
+        kvstore.set_logger(None)
+    assert not kvstore._callbacks._loggers
