@@ -9,17 +9,32 @@ set(KVSTORE_SO_REAL libkvstore.so.${abi_version}.${crate_version})
 
 find_program(CARGO cargo HINTS "$ENV{HOME}/.cargo/bin" REQUIRED)
 
-# Adds the imported targets NAME::kvstore (shared) and NAME::static, built by cargo in TARGET_DIR
-# with FEATURES. The target NAME builds both. The files lie under their final names in
-# <build>/NAME, so that a program finds the library by its soname.
-function(add_cargo_library name target_dir features)
+# Adds the imported targets NAME::kvstore (shared) and NAME::static, built by cargo in TARGET_DIR.
+# The target NAME builds both. The files lie under their final names in <build>/NAME, so that a
+# program finds the library by its soname.
+#
+#   FEATURES   cargo features, separated by commas
+#   TOOLCHAIN  the toolchain of rustup, such as +nightly
+#   TARGET     the platform
+#   RUSTFLAGS  flags for rustc
+#   OPTIONS    further options for cargo
+function(add_cargo_library name target_dir)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "FEATURES;TOOLCHAIN;TARGET;RUSTFLAGS" "OPTIONS")
   set(folder "${PROJECT_BINARY_DIR}/${name}")
-  set(built "${target_dir}/release")
+  set(built "${target_dir}/${arg_TARGET}/release")
+  set(options --features "${arg_FEATURES}" ${arg_OPTIONS})
+  if(arg_TARGET)
+    list(APPEND options --target ${arg_TARGET})
+  endif()
+  set(environment "")
+  if(arg_RUSTFLAGS)
+    set(environment "${CMAKE_COMMAND}" -E env "RUSTFLAGS=${arg_RUSTFLAGS}")
+  endif()
   file(MAKE_DIRECTORY "${folder}")
 
   # Cargo knows best whether something changed: it is asked at every build.
   add_custom_target(${name} ALL
-    COMMAND "${CARGO}" build --release --lib --features "${features}"
+    COMMAND ${environment} "${CARGO}" ${arg_TOOLCHAIN} build --release --lib ${options}
       --target-dir "${target_dir}" --manifest-path "${PROJECT_SOURCE_DIR}/Cargo.toml"
     COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${built}/libkvstore.so" ${KVSTORE_SO_REAL}
     COMMAND "${CMAKE_COMMAND}" -E copy_if_different "${built}/libkvstore.a" libkvstore.a
@@ -30,16 +45,17 @@ function(add_cargo_library name target_dir features)
     COMMENT "cargo build --release (${name})"
     USES_TERMINAL VERBATIM)
 
+  set(headers "${PROJECT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/bindings/cpp")
   add_library(${name}::kvstore SHARED IMPORTED GLOBAL)
   set_target_properties(${name}::kvstore PROPERTIES
     IMPORTED_LOCATION "${folder}/${KVSTORE_SO_REAL}"
     IMPORTED_SONAME ${KVSTORE_SO_NAME}
-    INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/bindings/cpp")
+    INTERFACE_INCLUDE_DIRECTORIES "${headers}")
   add_library(${name}::static STATIC IMPORTED GLOBAL)
   set_target_properties(${name}::static PROPERTIES
     IMPORTED_LOCATION "${folder}/libkvstore.a"
     INTERFACE_LINK_LIBRARIES "${KVSTORE_SYSTEM_LIBRARIES}"
-    INTERFACE_INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}/include;${PROJECT_SOURCE_DIR}/bindings/cpp")
+    INTERFACE_INCLUDE_DIRECTORIES "${headers}")
   add_dependencies(${name}::kvstore ${name})
   add_dependencies(${name}::static ${name})
 endfunction()

@@ -47,7 +47,7 @@
  *   threads       threads that may work on one operation, 1 to 256; default: the processors this
  *                 process may use. Changes speed only, never a result.
  *   isa           auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
- *   timeout_ms    how long a call with `ticket` NULL waits; 600000.
+ *   timeout_ms    how long a call with `ticket` NULL waits, -1 for ever; 600000.
  *   updater_undo  yes or no: restore the stored value when an updater fails; no. Costs a copy.
  */
 #ifndef KVSTORE_H
@@ -401,9 +401,9 @@ typedef uint64_t kv_ticket;
  *
  * `input` is the sum of the values of one push; read it only, it may be the caller's own buffer.
  * `stored` is the stored value; change it in place. Both have the key's dtype and shape, are
- * row-major with `strides` NULL and `byte_offset` 0, and are lent for the call. Return `KV_OK`, or any other number to
- * make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into the same
- * store (`KV_ERR_REENTRANT`).
+ * row-major with `strides` NULL and `byte_offset` 0, and are lent for the call. Return `KV_OK`, or
+ * any other number to make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or
+ * call into the same store (`KV_ERR_REENTRANT`).
  */
 typedef kv_status (*kv_updater)(void *context,
                                 kv_key key,
@@ -491,8 +491,8 @@ void kv_abort(struct kv_store *store);
  * Frees the store and all its values. NULL does nothing.
  *
  * Pending operations are cancelled; the one at work is waited for, at most `timeout_ms` of the
- * store's options. If it is still at work then (an updater that never returns), its part of the
- * store is given up instead of freed.
+ * store's options. When this returns, the updater's `drop` has run. Only if an operation is still
+ * at work then (an updater that never returns), its part of the store is given up, not freed.
  *
  * Threads: no other call with this store may be running. Must not be called from an updater.
  */
@@ -789,7 +789,7 @@ kv_status kv_remove(struct kv_store *store, const kv_key *keys, size_t count);
  * @return the operation's own error; `KV_ERR_TIMEOUT`: not known yet, the operation goes on and
  *         its buffers stay lent (do not repeat a push because of it); `KV_ERR_CANCELLED`;
  *         `KV_ERR_TICKET` for a ticket of another store, one never issued, and one older than
- *         the last 1,024 failures.
+ *         the last 65,536 operations that did not succeed (the last 1,024 keep their text).
  *
  * Threads: any. Blocks: up to `timeout_ms`.
  */
@@ -832,8 +832,8 @@ kv_status kv_cancel(struct kv_store *store, kv_ticket ticket);
  *
  * @param updater  the function, or NULL to assign again, as in the beginning.
  * @param context  passed to `updater` as it is.
- * @param drop     called once with `context` when no push can use it any more, also when this
- *                 call fails; may be NULL.
+ * @param drop     called once with `context` when no push can use it any more (at the latest in
+ *                 kv_free()), also when this call fails; may be NULL.
  * @return `KV_ERR_CLOSED` and the other states of a store that refuses work.
  *
  * Threads: any.

@@ -26,7 +26,7 @@ const BYTES: Form = Number { least: 4_096, most: 1 << 40 };
 const OPTIONS: &[(&str, Form)] = &[
     ("threads", Number { least: 1, most: MOST_THREADS }),
     ("isa", OneOf(&["auto", "scalar", "avx2", "avx512", "neon"])),
-    ("timeout_ms", MS),
+    ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
     #[cfg(feature = "fault-injection")]
     ("fault", Text),
@@ -99,6 +99,8 @@ impl Config {
         }
         let variable = format!("KV_{}", name.to_uppercase());
         match env::var(&variable) {
+            // As if it were not set: that is how a shell unsets one for a single command.
+            Ok(value) if value.is_empty() => Ok(None),
             Ok(value) => match check(name, &value) {
                 Ok(()) => Ok(Some(value)),
                 Err(reason) => Err(fail!(Option, "environment variable {variable}: {reason}")),
@@ -110,7 +112,7 @@ impl Config {
         }
     }
 
-    fn number(&self, name: &str) -> Result<Option<u64>> {
+    fn number(&self, name: &str) -> Result<Option<i64>> {
         Ok(self.find(name)?.and_then(|text| text.parse().ok()))
     }
 }
@@ -155,7 +157,8 @@ fn unknown(name: &str) -> String {
 pub(crate) struct Settings {
     pub(crate) threads: usize,
     pub(crate) isa: Isa,
-    pub(crate) timeout: Duration,
+    /// None waits for ever.
+    pub(crate) timeout: Option<Duration>,
     pub(crate) updater_undo: bool,
     #[cfg(feature = "fault-injection")]
     pub(crate) fault: Option<String>,
@@ -173,7 +176,7 @@ impl Settings {
         Ok(Self {
             threads: threads.min(usize::try_from(MOST_THREADS).unwrap_or(1)),
             isa: Isa::choose(isa.as_deref().unwrap_or("auto")).map_err(create)?,
-            timeout: Duration::from_millis(timeout.unwrap_or(600_000)),
+            timeout: u64::try_from(timeout.unwrap_or(600_000)).ok().map(Duration::from_millis),
             updater_undo: undo.as_deref() == Some("yes"),
             #[cfg(feature = "fault-injection")]
             fault: config.find("fault").map_err(create)?,

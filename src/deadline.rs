@@ -20,6 +20,10 @@ impl Deadline {
         Instant::now().checked_add(time).map_or(Self::Never, Self::At)
     }
 
+    pub(crate) fn has_passed(self) -> bool {
+        matches!(self, Self::At(end) if Instant::now() >= end)
+    }
+
     /// A deadline in the C interface's form: milliseconds from now, 0 polls, -1 for ever.
     pub(crate) fn from_ms(ms: i64) -> Result<Self> {
         match u64::try_from(ms) {

@@ -105,7 +105,7 @@ impl Names {
         if !key.is_name() {
             return format!("key {}", key.id());
         }
-        self.with(key, |name| format!("key \"{}\"", name.to_string_lossy())).unwrap_or_else(|| {
+        self.with(key, |name| format!("key {:?}", name.to_string_lossy())).unwrap_or_else(|| {
             format!("key {:#018x} (a name never interned in this store)", key.id())
         })
     }

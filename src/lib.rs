@@ -32,6 +32,7 @@ mod error;
 mod kernel;
 mod key;
 mod log;
+mod panics;
 mod pool;
 mod store;
 mod sync;

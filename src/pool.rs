@@ -10,13 +10,13 @@
 #![allow(unsafe_code, reason = "pieces borrow from the stack of the thread that splits")]
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
+use crate::panics;
 
 /// Something to do on a thread of the library. Must not unwind.
 pub(crate) trait Task: Send + Sync {
@@ -31,7 +31,7 @@ pub(crate) struct Pool {
 }
 
 struct State {
-    tasks: VecDeque<Arc<dyn Task>>,
+    tasks: VecDeque<Weak<dyn Task>>,
     splits: Vec<NonNull<Split>>,
     threads: usize,
     sleeping: usize,
@@ -67,7 +67,8 @@ impl Split {
             if piece >= self.pieces {
                 return;
             }
-            if catch_unwind(AssertUnwindSafe(|| run(piece))).is_err() {
+            if let Err(panic) = panics::catch(|| run(piece)) {
+                log(Level::Error, || panic);
                 self.failed.store(true, Ordering::SeqCst);
             }
         }
@@ -114,7 +115,7 @@ impl Pool {
     ///
     /// # Errors
     /// `OutOfMemory` if there is no thread and none can be started; the task is dropped then.
-    pub(crate) fn spawn(&'static self, limit: usize, task: Arc<dyn Task>) -> Result<()> {
+    pub(crate) fn spawn(&'static self, limit: usize, task: Weak<dyn Task>) -> Result<()> {
         let mut state = self.lock();
         self.grow(&mut state, limit.max(1), 1);
         if state.threads == 0 {
@@ -204,7 +205,9 @@ impl Pool {
             } else if let Some(task) = state.tasks.pop_front() {
                 state.sleeping -= 1;
                 drop(state);
-                task.run();
+                if let Some(task) = task.upgrade() {
+                    task.run();
+                }
                 state = self.lock();
                 state.sleeping += 1;
             } else {
@@ -261,12 +264,12 @@ mod tests {
     #[test]
     fn a_panic_in_a_piece_reaches_the_caller_after_all_pieces() {
         let hits = AtomicUsize::new(0);
-        let outcome = catch_unwind(AssertUnwindSafe(|| {
+        let outcome = panics::catch(|| {
             pool().split(2, 50, &|piece| {
                 hits.fetch_add(1, Ordering::SeqCst);
                 assert!(piece != 7, "piece 7");
             });
-        }));
+        });
         assert!(outcome.is_err());
         assert_eq!(hits.load(Ordering::SeqCst), 50);
     }

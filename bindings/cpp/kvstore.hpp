@@ -213,14 +213,15 @@ public:
                                                 tensor_.byte_offset);
     }
 
-    /// The same view for the C functions; it points into this object.
-    [[nodiscard]] kv_tensor raw() const noexcept {
+    /// The same view for the C functions. It points into this object, which must live on.
+    [[nodiscard]] kv_tensor raw() const& noexcept {
         kv_tensor tensor = tensor_;
         tensor.shape = const_cast<std::int64_t*>(shape_.data());
         tensor.strides =
             strides_.size() == 0 ? nullptr : const_cast<std::int64_t*>(strides_.data());
         return tensor;
     }
+    kv_tensor raw() const&& = delete;
 
     /// The same view, labelled with a device.
     [[nodiscard]] ConstTensor on(kv_device device) const {
@@ -231,8 +232,8 @@ public:
 
 private:
     static std::size_t rank_of(const kv_tensor& tensor) {
-        if (tensor.ndim < 0) {
-            detail::refuse("a tensor has a negative number of dimensions");
+        if (tensor.ndim < 0 || (tensor.ndim > 0 && tensor.shape == nullptr)) {
+            detail::refuse("a tensor has no shape, or a negative number of dimensions");
         }
         return static_cast<std::size_t>(tensor.ndim);
     }
@@ -254,7 +255,11 @@ public:
     }
 
     /// As ConstTensor::on().
-    [[nodiscard]] Tensor on(kv_device device) const { return Tensor(ConstTensor::on(device).raw()); }
+    [[nodiscard]] Tensor on(kv_device device) const {
+        kv_tensor tensor = raw();
+        tensor.device = device;
+        return Tensor(tensor);
+    }
 };
 
 /// Ordinary memory under the number of a device. The number has no effect.
@@ -283,16 +288,13 @@ inline kv_tensor raw_view(const void* data, kv_dtype dtype, const Shape& shape,
 
 /// Refuses a shape that has not as many elements as its container.
 inline void check_size(const Shape& shape, std::size_t size) {
-    std::size_t left = size;
-    bool empty = false;
+    std::size_t count = 1;
     bool fits = true;
     for (const std::int64_t extent : shape) {
-        const auto divisor = static_cast<std::size_t>(extent);
-        fits = fits && extent >= 0 && (extent == 0 || left % divisor == 0);
-        empty = empty || extent == 0;
-        left = extent > 0 ? left / divisor : left;
+        const auto factor = static_cast<std::size_t>(extent);
+        fits = fits && extent >= 0 && !__builtin_mul_overflow(count, factor, &count);
     }
-    if (!fits || (empty ? size != 0 : left != 1)) {
+    if (!fits || count != size) {
         refuse("view: the shape does not have the container's " + std::to_string(size) +
                " elements");
     }
@@ -413,7 +415,9 @@ public:
     [[nodiscard]] const kv_tensor* data() const noexcept { return single_ ? &one_ : all_.data(); }
     [[nodiscard]] std::size_t size() const noexcept { return single_ ? 1 : all_.size(); }
     [[nodiscard]] std::size_t groups() const noexcept { return single_ ? 1 : sizes_.size(); }
-    [[nodiscard]] std::size_t group(std::size_t i) const noexcept { return single_ ? 1 : sizes_[i]; }
+    [[nodiscard]] std::size_t group_size(std::size_t i) const noexcept {
+        return single_ ? 1 : sizes_[i];
+    }
 
 private:
     void add(const TensorList& group) {
@@ -449,7 +453,7 @@ public:
                    std::to_string(tensors.groups()));
         }
         for (std::size_t i = 0; i < keys.size(); i++) {
-            all_.resize(all_.size() + tensors.group(i), keys[i].raw(store));
+            all_.resize(all_.size() + tensors.group_size(i), keys[i].raw(store));
         }
     }
 
@@ -475,10 +479,10 @@ inline constexpr Async async{0};
 
 /// An operation under way, and the loan of its buffers. One thread at a time.
 ///
-/// Let it end before its buffers and before its Store do. The destructor cancels: it waits until
-/// the operation has let go of the buffers. If an updater keeps it from that for the store's
-/// option `timeout_ms`, the destructor gives up, silently: the buffers stay lent until the updater
-/// has returned, so leave them allocated.
+/// Let it end before its buffers and, unless wait(), done() or cancel() have succeeded, before its
+/// Store. The destructor cancels: it waits until the operation has let go of the buffers. If an
+/// updater keeps it from that for the store's option `timeout_ms`, the destructor gives up,
+/// silently: the buffers stay lent until the updater has returned, so leave them allocated.
 class [[nodiscard]] Ticket {
 public:
     Ticket() = default;

@@ -73,8 +73,6 @@ func SetLogger(level LogLevel, logger Logger) error {
 
 //export kvstoreGoUpdate
 func kvstoreGoUpdate(context C.uintptr_t, key C.kv_key, input, stored *C.kv_tensor) C.int32_t {
-	callbackBegins()
-	defer callbackEnds()
 	updater := cgo.Handle(context).Value().(Updater)
 	err := update(updater, Key(key), fromC(input), fromC(stored))
 	if err == nil {
@@ -98,8 +96,6 @@ func update(updater Updater, key Key, input, stored Tensor) (err error) {
 
 //export kvstoreGoLog
 func kvstoreGoLog(context C.uintptr_t, level C.int32_t, message *C.char) {
-	callbackBegins()
-	defer callbackEnds()
 	defer func() { _ = recover() }()
 	cgo.Handle(context).Value().(Logger)(LogLevel(level), C.GoString(message))
 }

@@ -68,8 +68,8 @@ func ExampleStore_Intern() {
 	bias, err := store.Intern("fc1.bias")
 	check(err)
 	check(store.InitList(ctx, []kvstore.Pair{
-		{weight, kvstore.Of(make([]float32, 12), 3, 4)},
-		{bias, kvstore.Of(make([]float32, 4))},
+		{Key: weight, Tensor: kvstore.Of(make([]float32, 12), 3, 4)},
+		{Key: bias, Tensor: kvstore.Of(make([]float32, 4))},
 	}))
 	name, err := store.KeyName(bias)
 	check(err)

@@ -90,7 +90,7 @@ type Stats struct {
 // Stats returns counters and settings.
 func (s *Store) Stats() (Stats, error) {
 	var stats Stats
-	text, err := s.stats()
+	text, err := s.stats(1024)
 	if err != nil {
 		return stats, err
 	}
@@ -100,8 +100,9 @@ func (s *Store) Stats() (Stats, error) {
 	return stats, nil
 }
 
-func (s *Store) stats() ([]byte, error) {
-	for room := C.size_t(1024); ; {
+// stats returns the text, with `room` as the first guess of its size.
+func (s *Store) stats(room C.size_t) ([]byte, error) {
+	for {
 		buffer := make([]byte, room)
 		var length C.size_t
 		err := s.use(func(store *C.kv_store) C.kv_status {

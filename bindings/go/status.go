@@ -93,9 +93,7 @@ func failf(status Status, format string, arguments ...any) *Error {
 func call(function func() C.kv_status) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	callBegins()
 	status := function()
-	callEnds()
 	if status == C.KV_OK {
 		return nil
 	}

@@ -115,11 +115,14 @@ func (s *Store) use(function func(store *C.kv_store) C.kv_status) error {
 
 // Close finishes pending operations, then frees the store; every call afterwards gives [ErrClosed].
 // It reports the first failure of an operation that nobody waited for. Operations that take longer
-// than a minute are aborted. Closing a closed store does nothing.
+// than a minute are aborted; the error then matches context.DeadlineExceeded. Closing a closed store
+// does nothing.
 //
 // Called from inside an updater it does nothing but return [ErrReentrant].
-func (s *Store) Close() error {
-	ctx, stop := context.WithTimeout(context.Background(), closeTimeout)
+func (s *Store) Close() error { return s.closeWithin(closeTimeout) }
+
+func (s *Store) closeWithin(timeout time.Duration) error {
+	ctx, stop := context.WithTimeout(context.Background(), timeout)
 	defer stop()
 	err := s.Shutdown(ctx)
 	if isOver(err) {

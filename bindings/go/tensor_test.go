@@ -24,6 +24,9 @@ func TestOfChecksTheShape(t *testing.T) {
 			t.Errorf("shape %v fits: %v", test.shape, got)
 		}
 	}
+	if Of(make([]float32, 4), 4, huge/2+2).err == nil {
+		t.Error("a product that wraps around to the right size fits")
+	}
 	for _, shape := range [][]int{nil, {0}, {0, 5}, {huge, 0, huge}} {
 		tensor := Of([]int8{}, shape...)
 		if tensor.err != nil || tensor.Len() != 0 {

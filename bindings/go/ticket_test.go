@@ -171,20 +171,30 @@ func TestCallReturnsItsMemoryWhenTheContextEnds(t *testing.T) {
 
 func TestCallSaysThatMemoryIsLentWhileItsUpdaterBlocks(t *testing.T) {
 	ctx := begin(t)
-	store, gate := blocked(t, nil)
-	short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer stop()
-	start := time.Now()
-	err := store.Push(short, 1, Of([]float32{5, 6}))
-	if took := time.Since(start); took > 20*time.Second {
-		t.Errorf("the call took %v", took)
+	// The cancel is given up by the package, or by the library first.
+	for _, config := range []Config{nil, {"timeout_ms": "50"}} {
+		store, gate := blocked(t, config)
+		short, stop := context.WithTimeout(ctx, 50*time.Millisecond)
+		defer stop()
+		start := time.Now()
+		err := store.Push(short, 1, Of([]float32{5, 6}))
+		if took := time.Since(start); took > 20*time.Second {
+			t.Errorf("the call took %v", took)
+		}
+		fails(t, err, context.DeadlineExceeded)
+		fails(t, err, ErrLent)
+		fails(t, store.WaitAll(short), context.DeadlineExceeded)
+		lent := store.tickets.pending[0]
+		equal(t, isPinned(lent), true)
+		close(gate.open)
+		// The loan ends with the operation, without any call.
+		for isPinned(lent) && ctx.Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		equal(t, isPinned(lent), false)
+		ok(t, store.WaitAll(ctx))
+		equals(t, pulled(t, store, 1), []float32{6, 7})
 	}
-	fails(t, err, context.DeadlineExceeded)
-	fails(t, err, ErrLent)
-	fails(t, store.WaitAll(short), context.DeadlineExceeded)
-	close(gate.open)
-	ok(t, store.WaitAll(ctx))
-	equals(t, pulled(t, store, 1), []float32{6, 7})
 }
 
 func TestWaitAllTellsOfFailuresOnce(t *testing.T) {

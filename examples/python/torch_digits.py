@@ -3,17 +3,16 @@
 Usage: torch_digits.py DATA [--epochs N]
 
 The store reads and writes PyTorch's own memory, through DLPack. Each gradient is pushed in the
-background as soon as it is there, while PyTorch computes the next ones. DATA is digits.csv: 64
-pixel values from 0 to 16 and the label, on each line. Exits with status 1 if the accuracy on the
+background as soon as it is there, while PyTorch computes the next ones. Data, first weights and
+order of the samples are those of train_digits.py. Exits with status 1 if the accuracy on the
 held-out samples is below 0.96, and with 0 if PyTorch is not installed.
 """
 
 import argparse
 import sys
 
-import numpy as np
-
 import kvstore
+from train_digits import BATCH, SplitMix64, first_weights, load, sgd
 
 try:
     import torch
@@ -21,21 +20,14 @@ except ImportError:
     print("PyTorch is not installed")
     sys.exit(0)
 
-BATCH = 128
-LEARNING_RATE = np.float32(0.5)
 
-
-def load(path):
-    """Every fifth sample is held out: gives pixels and labels to train with, then to test with."""
-    table = torch.from_numpy(np.loadtxt(path, delimiter=",", dtype=np.float32))
-    pixels, labels = table[:, :64] / 16, table[:, 64].long()
-    held_out = torch.arange(len(table)) % 5 == 0
-    return pixels[~held_out], labels[~held_out], pixels[held_out], labels[held_out]
-
-
-def sgd(key, input, stored):
-    """The updater of the store."""
-    stored -= LEARNING_RATE * input
+def new_model(random):
+    """The network of the other examples; PyTorch keeps weights as [out, in]."""
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    with torch.no_grad():
+        for parameter, weights in zip(model.parameters(), first_weights(random)):
+            parameter.copy_(torch.from_numpy(weights.T))
+    return model
 
 
 class StoredModel:
@@ -43,10 +35,11 @@ class StoredModel:
 
     def __init__(self, model):
         self.model = model
-        self.names, self.parameters = zip(*model.named_parameters())
+        self.names = [name for name, _ in model.named_parameters()]
+        self.parameters = list(model.parameters())
         self.pushes = []
         self.kv = kvstore.create("local")
-        self.kv.init(list(self.names), list(self.parameters))
+        self.kv.init(self.names, self.parameters)
         self.kv.set_updater(sgd)
         # The next step needs the first layer first.
         for place, (name, parameter) in enumerate(zip(self.names, self.parameters)):
@@ -65,7 +58,7 @@ class StoredModel:
         for push in self.pushes:
             push.wait(timeout=60)
         self.pushes.clear()
-        self.kv.pull(list(self.names), out=list(self.parameters))
+        self.kv.pull(self.names, out=self.parameters)
         return loss.item()
 
 
@@ -74,16 +67,18 @@ def main():
     parser.add_argument("data", metavar="DATA", help="digits.csv")
     parser.add_argument("--epochs", type=int, default=30, metavar="N")
     arguments = parser.parse_args()
-    torch.manual_seed(int(__import__("os").environ.get("S","2026")))
-    pixels, labels, test_pixels, test_labels = load(arguments.data)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    pixels, labels, test_pixels, test_labels = map(torch.from_numpy, load(arguments.data))
+    random = SplitMix64(2026)
+    model = new_model(random)
     stored = StoredModel(model)
+    order = list(range(len(labels)))
     accuracy = 0.0
     for epoch in range(1, arguments.epochs + 1):
-        batches = torch.randperm(len(labels)).split(BATCH)[: len(labels) // BATCH]
+        random.shuffle(order)
+        batches = torch.tensor(order).split(BATCH)[: len(order) // BATCH]
         loss = sum(stored.step(pixels[batch], labels[batch]) for batch in batches) / len(batches)
         with torch.no_grad():
-            accuracy = float((model(test_pixels).argmax(dim=1) == test_labels).float().mean())
+            accuracy = (model(test_pixels).argmax(dim=1) == test_labels).float().mean().item()
         print(f"epoch {epoch:2}  loss {loss:.4f}  accuracy {accuracy:.4f}", flush=True)
     stored.kv.close()
     print(f"accuracy on {len(test_labels)} held-out samples: {accuracy:.4f}")

@@ -136,8 +136,10 @@ class Training:
             self.kv.pull(NAMES, out=self.workers[rank].weights)
             for epoch in range(1, self.epochs + 1):
                 self.train(rank, epoch)
+        except threading.BrokenBarrierError:
+            return  # Another worker has failed, and says why.
         except BaseException:
-            self.barrier.abort()  # The other workers stop waiting for this one.
+            self.barrier.abort()
             raise
 
     def train(self, rank, epoch):

@@ -308,7 +308,7 @@ pub unsafe extern "C" fn kv_remove(
 /// @return the operation's own error; `KV_ERR_TIMEOUT`: not known yet, the operation goes on and
 ///         its buffers stay lent (do not repeat a push because of it); `KV_ERR_CANCELLED`;
 ///         `KV_ERR_TICKET` for a ticket of another store, one never issued, and one older than
-///         the last 1,024 failures.
+///         the last 65,536 operations that did not succeed (the last 1,024 keep their text).
 ///
 /// Threads: any. Blocks: up to `timeout_ms`.
 #[unsafe(no_mangle)]
@@ -358,8 +358,8 @@ pub unsafe extern "C" fn kv_cancel(store: *mut kv_store, ticket: kv_ticket) -> k
 ///
 /// @param updater  the function, or NULL to assign again, as in the beginning.
 /// @param context  passed to `updater` as it is.
-/// @param drop     called once with `context` when no push can use it any more, also when this
-///                 call fails; may be NULL.
+/// @param drop     called once with `context` when no push can use it any more (at the latest in
+///                 kv_free()), also when this call fails; may be NULL.
 /// @return `KV_ERR_CLOSED` and the other states of a store that refuses work.
 ///
 /// Threads: any.

@@ -1,14 +1,13 @@
 //! What stands around every exported body: panics stop here, and failures leave their text.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::handle::{self, kv_store};
 use super::types::kv_status;
 use crate::Store;
 use crate::error::{Error, ErrorKind, Result, fail};
+use crate::panics;
 
 thread_local! {
     static LAST_ERROR: RefCell<CString> = RefCell::default();
@@ -16,11 +15,11 @@ thread_local! {
 
 /// Runs the body of an exported function.
 pub(super) fn guard(body: impl FnOnce() -> Result<()>) -> kv_status {
-    let result = catch_unwind(AssertUnwindSafe(body));
-    let error = match result {
+    panics::silence();
+    let error = match panics::catch(body) {
         Ok(Ok(())) => return kv_status::KV_OK,
         Ok(Err(error)) => error,
-        Err(panic) => internal(panic.as_ref()),
+        Err(panic) => fail!(Internal, "a bug of this library: {panic}"),
     };
     let status = status_of(error.kind());
     remember(&error);
@@ -49,10 +48,6 @@ pub(super) fn guard_store_in_callback(
         store.look()?;
         body(store)
     })
-}
-
-fn internal(panic: &(dyn Any + Send)) -> Error {
-    fail!(Internal, "a bug of this library: {}", crate::store::panic_text(panic))
 }
 
 /// Keeps the text for this thread's next kv_last_error(). While the thread ends there is no place

@@ -233,6 +233,9 @@ pub(super) unsafe fn write_text(
         if let Some(length) = length.as_mut() {
             *length = text.len();
         }
+        if capacity == 0 {
+            return Ok(());
+        }
         write_array(&with_nul, buffer.cast(), capacity, "stats")
     }
 }

@@ -76,8 +76,8 @@ pub unsafe extern "C" fn kv_abort(store: *mut kv_store) {
 /// Frees the store and all its values. NULL does nothing.
 ///
 /// Pending operations are cancelled; the one at work is waited for, at most `timeout_ms` of the
-/// store's options. If it is still at work then (an updater that never returns), its part of the
-/// store is given up instead of freed.
+/// store's options. When this returns, the updater's `drop` has run. Only if an operation is still
+/// at work then (an updater that never returns), its part of the store is given up, not freed.
 ///
 /// Threads: no other call with this store may be running. Must not be called from an updater.
 #[unsafe(no_mangle)]

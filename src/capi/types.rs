@@ -167,9 +167,9 @@ pub struct kv_tensor {
 ///
 /// `input` is the sum of the values of one push; read it only, it may be the caller's own buffer.
 /// `stored` is the stored value; change it in place. Both have the key's dtype and shape, are
-/// row-major with `strides` NULL and `byte_offset` 0, and are lent for the call. Return `KV_OK`, or any other number to
-/// make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or call into the same
-/// store (`KV_ERR_REENTRANT`).
+/// row-major with `strides` NULL and `byte_offset` 0, and are lent for the call. Return `KV_OK`, or
+/// any other number to make the push fail with `KV_ERR_CALLBACK`. Must not unwind, `longjmp`, or
+/// call into the same store (`KV_ERR_REENTRANT`).
 pub type kv_updater = Option<
     unsafe extern "C" fn(
         context: *mut c_void,

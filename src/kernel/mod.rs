@@ -1,6 +1,6 @@
 //! Arithmetic over plain arrays: sums in the fixed order, and conversions of float types.
 //!
-//! One source, [`generic`], is built once per instruction set and chosen at run time; every build
+//! One source is built once per instruction set and chosen at run time; every build
 //! gives the same bits, because each element has one fixed order of operations.
 #![allow(
     clippy::inline_always,
@@ -12,10 +12,15 @@
 )]
 #![allow(unsafe_code, reason = "raw arrays of dtypes known at run time only, and SIMD builds")]
 
-mod generic;
+mod convert;
 mod half;
+mod lanes;
+mod portable;
+mod sum;
 #[cfg(target_arch = "x86_64")]
 mod x86;
+
+pub(crate) use sum::{Pass, Traffic};
 
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};
@@ -69,10 +74,35 @@ impl Isa {
         }
     }
 
-    /// [`Isa::sum`] of arrays of `dst`'s dtype into our own memory.
-    pub(crate) fn sum_arrays(self, dst: &Array, inputs: &[*const u8], count: usize) {
-        // SAFETY: the plan of the operation guarantees the ranges, and no value overlaps our memory.
-        unsafe { self.sum(dst.dtype(), dst.start_mut(), inputs, count) }
+    /// Writes the sum of a pass's inputs, left to right, to each of its outs.
+    ///
+    /// It starts with the first input; one input is copied bit for bit. f16 and bf16 are added in
+    /// f32 and rounded once, integers wrap.
+    ///
+    /// # Safety
+    /// Every out and every input is an array of `count` aligned elements; an out may be exactly an
+    /// input and overlaps nothing else; there is at least one of both.
+    pub(crate) unsafe fn sum(self, pass: &Pass<'_>) {
+        // Nothing may be made of the addresses of empty arrays.
+        if pass.count == 0 {
+            return;
+        }
+        // SAFETY: the caller's promise; the instruction set was found available when chosen.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::avx2::sum(pass),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => x86::avx512::sum(pass),
+                _ => sum::sum::<portable::Portable>(pass),
+            }
+        }
+    }
+
+    /// [`Isa::sum`] for an operation whose plan guarantees what that asks for.
+    pub(crate) fn sum_planned(self, pass: &Pass<'_>) {
+        // SAFETY: the plan has checked the arrays and their overlaps.
+        unsafe { self.sum(pass) }
     }
 
     /// [`Isa::convert`] between arrays.
@@ -81,32 +111,6 @@ impl Isa {
         // out overlaps what is read.
         unsafe {
             self.convert((dst.dtype(), dst.start_mut()), (src.dtype(), src.start()), count);
-        }
-    }
-
-    /// Writes the sum of `inputs`, left to right, over `count` elements of `dtype` to `dst`.
-    ///
-    /// It starts with the first input; one input is copied bit for bit. f16 and bf16 are added in
-    /// f32 and rounded once, integers wrap.
-    ///
-    /// # Safety
-    /// `dst` and every input are arrays of `count` aligned elements; `dst` overlaps none of them;
-    /// there is at least one input.
-    pub(crate) unsafe fn sum(self, dtype: DType, dst: *mut u8, inputs: &[*const u8], count: usize) {
-        if let [only] = inputs {
-            // SAFETY: the caller's promise.
-            unsafe { dst.copy_from_nonoverlapping(*only, count * dtype.size()) };
-            return;
-        }
-        // SAFETY: the caller's promise; the instruction set was found available when chosen.
-        unsafe {
-            match self {
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => x86::avx2::sum(dtype, dst, inputs, count),
-                #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => x86::avx512::sum(dtype, dst, inputs, count),
-                _ => generic::sum::<half::Portable>(dtype, dst, inputs, count),
-            }
         }
     }
 
@@ -122,6 +126,9 @@ impl Isa {
         (from, src): (DType, *const u8),
         count: usize,
     ) {
+        if count == 0 {
+            return;
+        }
         if to == from {
             // SAFETY: the caller's promise.
             unsafe { dst.copy_from_nonoverlapping(src, count * to.size()) };
@@ -134,7 +141,7 @@ impl Isa {
                 Isa::Avx2 => x86::avx2::convert((to, dst), (from, src), count),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => x86::avx512::convert((to, dst), (from, src), count),
-                _ => generic::convert::<half::Portable>((to, dst), (from, src), count),
+                _ => convert::convert::<half::Portable>((to, dst), (from, src), count),
             }
         }
     }

@@ -1,8 +1,456 @@
-//! Every build of the kernels against scalar loops.
+//! Every build of the kernels against scalar loops and against exact arithmetic.
 
-use super::Isa;
+use half::{bf16, f16};
+
+use super::{Isa, Pass, Traffic};
+use crate::tensor::{DType, Element};
+
+const INPUTS: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33];
+const SIZES: &[usize] = &[0, 1, 7, 8, 15, 63, 64, 65, 1000, 2047, 2048, 2049, 4097];
+
+/// Slow tools run a part of the work.
+fn is_small() -> bool {
+    cfg!(miri) || std::env::var("KV_TEST_SCALE").is_ok_and(|scale| scale == "small")
+}
+
+fn isas() -> impl Iterator<Item = Isa> {
+    Isa::ALL.into_iter().filter(|isa| isa.is_available())
+}
+
+/// `SplitMix64` (Steele, Lea and Flood, 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[(self.next() % from.len() as u64) as usize]
+    }
+}
+
+/// What the tests need to know of an element type.
+trait Number: Element + Default {
+    /// A value worth testing with.
+    fn random(random: &mut Random) -> Self;
+    /// The sum by the words of the documents.
+    fn sum(values: impl Iterator<Item = Self>) -> Self;
+    fn bits(self) -> u64;
+    fn is_nan(self) -> bool;
+
+    fn is_same(self, other: Self) -> bool {
+        self.bits() == other.bits() || self.is_nan() && other.is_nan()
+    }
+}
+
+macro_rules! integers {
+    ($($int:ty)+) => {$(impl Number for $int {
+        #[allow(clippy::cast_possible_truncation, reason = "any bits will do")]
+        fn random(random: &mut Random) -> Self { random.next() as $int }
+        fn sum(values: impl Iterator<Item = Self>) -> Self {
+            values.reduce(<$int>::wrapping_add).unwrap()
+        }
+        #[allow(clippy::cast_sign_loss, clippy::cast_lossless, reason = "only compared")]
+        fn bits(self) -> u64 { self as u64 }
+        fn is_nan(self) -> bool { false }
+    })+};
+}
+
+integers!(i8 u8 i32 i64);
+
+/// One in eight is special; the others are close enough to each other that sums round.
+macro_rules! floats {
+    ($($float:ty, $mantissa:literal, $bias:literal, $wide:ty);+) => {$(impl Number for $float {
+        #[allow(clippy::cast_possible_truncation, reason = "any bits will do")]
+        fn random(random: &mut Random) -> Self {
+            let bits = random.next();
+            if bits % 8 == 0 {
+                let tiny = <$float>::from_bits(1);
+                let large_denormal = <$float>::from_bits((1 << $mantissa) - 1);
+                let signalling = <$float>::from_bits(<$float>::INFINITY.to_bits() | 1);
+                return random.pick(&[
+                    <$float>::INFINITY, <$float>::NEG_INFINITY, <$float>::NAN, signalling, tiny,
+                    -tiny, large_denormal, -large_denormal, <$float>::MAX, <$float>::MIN,
+                    <$float>::MIN_POSITIVE, <$float>::from_bits(0), -<$float>::from_bits(0),
+                ]);
+            }
+            let exponent = $bias - 4 + (bits >> 8) % 9;
+            let sign = (bits >> 4 & 1) << (<$float>::INFINITY.to_bits().count_ones() + $mantissa);
+            let mantissa = random.next() & ((1 << $mantissa) - 1);
+            <$float>::from_bits((sign | exponent << $mantissa | mantissa) as _)
+        }
+        fn sum(values: impl Iterator<Item = Self>) -> Self {
+            let mut values = values.peekable();
+            let first = values.next().unwrap();
+            if values.peek().is_none() {
+                return first;
+            }
+            narrow(values.fold(<$wide>::from(first), |sum, value| sum + <$wide>::from(value)))
+        }
+        fn bits(self) -> u64 { self.to_bits().into() }
+        fn is_nan(self) -> bool { <$float>::is_nan(self) }
+    })+};
+}
+
+/// Rounds a sum to its dtype.
+fn narrow<W, T: Narrow<W>>(sum: W) -> T {
+    T::narrow(sum)
+}
+
+trait Narrow<W> {
+    fn narrow(wide: W) -> Self;
+}
+
+impl<T> Narrow<T> for T {
+    fn narrow(wide: T) -> T {
+        wide
+    }
+}
+
+impl Narrow<f32> for f16 {
+    fn narrow(wide: f32) -> f16 {
+        f16::from_f32(wide)
+    }
+}
+
+impl Narrow<f32> for bf16 {
+    fn narrow(wide: f32) -> bf16 {
+        bf16::from_f32(wide)
+    }
+}
+
+floats!(f32, 23, 127, f32; f64, 52, 1023, f64; f16, 10, 15, f32; bf16, 7, 127, f32);
+
+/// Compares one sum with the scalar loop, at element offsets that break every alignment. Since
+/// every build is compared with the same loop, all have equal bits.
+fn check_sum<T: Number>(isa: Isa, pool: &[Vec<T>], count: usize, shift: usize) {
+    let offset = |index: usize| 1 + (index + shift) % 8;
+    let inputs: Vec<&[T]> =
+        pool.iter().enumerate().map(|(i, input)| &input[offset(i)..][..count]).collect();
+    let starts: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
+    let guard = T::random(&mut Random(1));
+    let at = offset(inputs.len() / 2);
+    let mut out = vec![guard; at + count + 8];
+    // SAFETY: the arrays have `count` elements, and `out` is none of the inputs.
+    unsafe {
+        isa.sum(&Pass {
+            dtype: T::DTYPE,
+            outs: &[out[at..].as_mut_ptr().cast()],
+            inputs: &starts,
+            count,
+            traffic: Traffic::Cached,
+        });
+    };
+    let case = || format!("{} {:?}, {} inputs of {count}", isa.name(), T::DTYPE, inputs.len());
+    for i in 0..count {
+        let expected = T::sum(inputs.iter().map(|input| input[i]));
+        let (found, exact) = (out[at + i], inputs.len() == 1);
+        let equal = if exact { found.bits() == expected.bits() } else { found.is_same(expected) };
+        assert!(equal, "{}, element {i}: {:x}, not {:x}", case(), found.bits(), expected.bits());
+    }
+    let around = out[..at].iter().chain(&out[at + count..]);
+    assert!(around.into_iter().all(|it| it.bits() == guard.bits()), "{}: wrote outside", case());
+}
+
+fn check_sums<T: Number>(random: &mut Random) {
+    let (inputs, sizes) = if is_small() { (&INPUTS[..5], &SIZES[..8]) } else { (INPUTS, SIZES) };
+    let most = sizes.iter().max().unwrap() + 8;
+    let pool: Vec<Vec<T>> = (0..*inputs.last().unwrap())
+        .map(|_| (0..=most).map(|_| T::random(random)).collect())
+        .collect();
+    for isa in isas() {
+        for &n in inputs {
+            for (index, &size) in sizes.iter().enumerate() {
+                check_sum(isa, &pool[..n], size, index);
+                check_sum(isa, &pool[..n], size, index + n);
+            }
+        }
+    }
+}
 
 #[test]
-fn the_scalar_build_is_always_available() {
-    assert!(Isa::Scalar.is_available());
+fn sums_of_all_builds_are_those_of_a_scalar_loop() {
+    let mut random = Random(2026);
+    check_sums::<f32>(&mut random);
+    check_sums::<f64>(&mut random);
+    check_sums::<f16>(&mut random);
+    check_sums::<bf16>(&mut random);
+    check_sums::<i8>(&mut random);
+    check_sums::<u8>(&mut random);
+    check_sums::<i32>(&mut random);
+    check_sums::<i64>(&mut random);
+}
+
+#[test]
+fn a_sum_of_negative_zeros_is_a_negative_zero() {
+    for isa in isas() {
+        for n in 1..=9 {
+            let pool = vec![vec![-0.0f32; 40]; n];
+            check_sum(isa, &pool, 17, 0);
+            assert!(f32::sum(pool.iter().map(|input| input[0])).is_sign_negative());
+        }
+    }
+}
+
+#[test]
+fn a_nan_in_any_input_makes_the_sum_a_nan() {
+    for isa in isas() {
+        for n in 2..=9 {
+            for with_nan in 0..n {
+                let mut pool = vec![vec![f16::INFINITY; 40]; n];
+                pool[with_nan] = vec![f16::from_bits(0x7C01); 40];
+                check_sum(isa, &pool, 23, 0);
+            }
+        }
+    }
+}
+
+/// Converts an array to one that starts at an odd element offset.
+fn convert<A: Element, B: Element + Default>(isa: Isa, from: &[A]) -> Vec<B> {
+    let mut out = vec![B::default(); from.len() + 3];
+    let (target, source) = (out[3..].as_mut_ptr().cast(), from.as_ptr().cast());
+    // SAFETY: both arrays have the elements.
+    unsafe { isa.convert((B::DTYPE, target), (A::DTYPE, source), from.len()) };
+    out.split_off(3)
+}
+
+/// Converts with every build and compares with `expected`, element by element.
+fn check_conversion<A: Number, B: Number>(from: &[A], expected: impl Fn(A) -> B) {
+    for isa in isas() {
+        let found: Vec<B> = convert(isa, from);
+        for (&from, found) in from.iter().zip(found) {
+            let expected = expected(from);
+            assert!(
+                found.is_same(expected),
+                "{}: {:?} {:x} became {:?} {:x}, not {:x}",
+                isa.name(),
+                A::DTYPE,
+                from.bits(),
+                B::DTYPE,
+                found.bits(),
+                expected.bits()
+            );
+        }
+    }
+}
+
+#[test]
+fn all_16_bit_floats_convert_exactly_and_come_back() {
+    let step = if is_small() { 7 } else { 1 };
+    let patterns = || (0..=u16::MAX).step_by(step);
+    let halves: Vec<f16> = patterns().map(f16::from_bits).collect();
+    let brains: Vec<bf16> = patterns().map(bf16::from_bits).collect();
+    check_conversion(&halves, f16::to_f32);
+    check_conversion(&halves, f16::to_f64);
+    check_conversion(&brains, bf16::to_f32);
+    check_conversion(&brains, bf16::to_f64);
+    check_conversion(&halves, |half| bf16::from_f32(half.to_f32()));
+    check_conversion(&brains, |brain| f16::from_f32(brain.to_f32()));
+    for isa in isas() {
+        let through_f32: Vec<f16> = convert(isa, &convert::<f16, f32>(isa, &halves));
+        let through_f64: Vec<f16> = convert(isa, &convert::<f16, f64>(isa, &halves));
+        let brains_f32: Vec<bf16> = convert(isa, &convert::<bf16, f32>(isa, &brains));
+        let brains_f64: Vec<bf16> = convert(isa, &convert::<bf16, f64>(isa, &brains));
+        for (i, (&half, &brain)) in halves.iter().zip(&brains).enumerate() {
+            assert!(half.is_same(through_f32[i]) && half.is_same(through_f64[i]), "f16 {i:#x}");
+            assert!(brain.is_same(brains_f32[i]) && brain.is_same(brains_f64[i]), "bf16 {i:#x}");
+        }
+    }
+}
+
+#[test]
+fn f32_rounds_to_16_bits_like_the_half_crate() {
+    const CHUNK: u32 = 1 << 16;
+    let step = if is_small() { 257 * 4099 } else { 257 };
+    let mut pattern = 0u32;
+    loop {
+        let values: Vec<f32> = (0..CHUNK)
+            .map_while(|i| pattern.checked_add(i.checked_mul(step)?))
+            .map(f32::from_bits)
+            .collect();
+        check_conversion(&values, f16::from_f32);
+        check_conversion(&values, bf16::from_f32);
+        check_conversion(&values, f64::from);
+        match CHUNK.checked_mul(step).and_then(|more| pattern.checked_add(more)) {
+            Some(next) => pattern = next,
+            None => return,
+        }
+    }
+}
+
+/// A float type that others are rounded to.
+trait Target: Number {
+    /// The non-negative values in ascending order; the one after the largest finite is the next
+    /// power of two, which stands for infinity in the rounding rule.
+    fn value(pattern: u32) -> f64;
+    fn from_pattern(pattern: u32) -> Self;
+    fn negative(self) -> Self;
+    const INFINITY: u32;
+}
+
+macro_rules! targets {
+    ($($float:ty, $bits:ty, $infinity:literal, $beyond:expr);+) => {$(impl Target for $float {
+        const INFINITY: u32 = $infinity;
+        fn value(pattern: u32) -> f64 {
+            let value = f64::from(Self::from_pattern(pattern));
+            if value.is_infinite() { $beyond } else { value }
+        }
+        #[allow(clippy::cast_possible_truncation, reason = "patterns of this type")]
+        fn from_pattern(pattern: u32) -> Self { <$float>::from_bits(pattern as $bits) }
+        fn negative(self) -> Self { -self }
+    })+};
+}
+
+targets!(
+    f16, u16, 0x7C00, 65_536.0;
+    bf16, u16, 0x7F80, 2f64.powi(128);
+    f32, u32, 0x7F80_0000, 2f64.powi(128)
+);
+
+/// Values of a wider float around the points where rounding to `T` turns, with what they must
+/// become: between two neighbours the nearer one, half way the even one.
+fn turning_points<T: Target>(low: u32) -> [(f64, T); 5] {
+    let (below, above) = (T::value(low), T::value(low + 1));
+    let middle = below + (above - below) / 2.0;
+    let (low, high) = (T::from_pattern(low), T::from_pattern(low + 1));
+    let even = if low.bits() % 2 == 0 { low } else { high };
+    [
+        (below, low),
+        (below.next_up(), low),
+        (middle.next_down(), low),
+        (middle, even),
+        (middle.next_up(), high),
+    ]
+}
+
+fn check_turning_points<T: Target>(step: usize) {
+    let mut values = Vec::new();
+    let mut expected = Vec::new();
+    for low in (0..T::INFINITY).step_by(step).chain([T::INFINITY - 1]) {
+        for (value, rounded) in turning_points::<T>(low) {
+            values.extend([value, -value]);
+            expected.extend([rounded, rounded.negative()]);
+        }
+    }
+    for isa in isas() {
+        let found: Vec<T> = convert(isa, &values);
+        for ((value, found), expected) in values.iter().zip(found).zip(&expected) {
+            let name = isa.name();
+            assert_eq!(found.bits(), expected.bits(), "{name}: {value:e} to {:?}", T::DTYPE);
+        }
+    }
+}
+
+#[test]
+fn f64_rounds_once_at_every_turning_point() {
+    let (each, some) = if is_small() { (97, 65_537 * 257) } else { (1, 65_537) };
+    check_turning_points::<f16>(each);
+    check_turning_points::<bf16>(each);
+    check_turning_points::<f32>(some);
+}
+
+#[test]
+fn f32_rounds_like_f64_at_every_turning_point() {
+    fn check<T: Target>(step: usize) {
+        let mut values = Vec::new();
+        for low in (0..T::INFINITY).step_by(step) {
+            for (value, _) in turning_points::<T>(low) {
+                #[allow(clippy::cast_possible_truncation, reason = "any value nearby will do")]
+                let value = value as f32;
+                values.extend([value.next_down(), value, value.next_up()]);
+            }
+        }
+        for isa in isas() {
+            let wide: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
+            let (narrow, wide): (Vec<T>, Vec<T>) = (convert(isa, &values), convert(isa, &wide));
+            for ((value, narrow), wide) in values.iter().zip(narrow).zip(wide) {
+                assert_eq!(narrow.bits(), wide.bits(), "{}: {value:e}", isa.name());
+            }
+        }
+    }
+    let step = if is_small() { 97 } else { 1 };
+    check::<f16>(step);
+    check::<bf16>(step);
+}
+
+#[test]
+fn tiny_and_huge_f64_become_zero_and_infinity_with_their_sign() {
+    let values = [5e-324, 1e-300, 1e-46, 1e300, f64::MAX, f64::INFINITY];
+    for isa in isas() {
+        for value in values {
+            let (half, brain, single): (Vec<f16>, Vec<bf16>, Vec<f32>) =
+                (convert(isa, &[-value]), convert(isa, &[-value]), convert(isa, &[-value]));
+            let expected = if value < 1.0 { -0.0 } else { f32::NEG_INFINITY };
+            assert_eq!(half[0].to_bits(), f16::from_f32(expected).to_bits(), "{value:e}");
+            assert_eq!(brain[0].to_bits(), bf16::from_f32(expected).to_bits(), "{value:e}");
+            assert_eq!(single[0].to_bits(), expected.to_bits(), "{value:e}");
+        }
+    }
+}
+
+/// Compares the conversion of whole arrays with that of each element by the plain build.
+fn check_arrays<A: Number, B: Number>(random: &mut Random) {
+    let sizes = if is_small() { &SIZES[..8] } else { SIZES };
+    for (index, &size) in sizes.iter().enumerate() {
+        let offset = 1 + index % 8;
+        let pool: Vec<A> = (0..offset + size).map(|_| A::random(random)).collect();
+        check_conversion(&pool[offset..], |from| convert::<A, B>(Isa::Scalar, &[from])[0]);
+    }
+}
+
+#[test]
+fn arrays_of_any_size_and_offset_convert_as_their_elements_do() {
+    fn from<A: Number>(random: &mut Random) {
+        check_arrays::<A, f16>(random);
+        check_arrays::<A, bf16>(random);
+        check_arrays::<A, f32>(random);
+        check_arrays::<A, f64>(random);
+    }
+    let mut random = Random(7);
+    from::<f16>(&mut random);
+    from::<bf16>(&mut random);
+    from::<f32>(&mut random);
+    from::<f64>(&mut random);
+}
+
+#[test]
+fn equal_dtypes_are_copied_bit_for_bit() {
+    let signalling = [f32::from_bits(0x7F80_0001), f32::from_bits(0xFFC1_2345), -0.0];
+    for isa in isas() {
+        let copied: Vec<f32> = convert(isa, &signalling);
+        assert!(copied.iter().zip(signalling).all(|(a, b)| a.to_bits() == b.to_bits()));
+    }
+}
+
+#[test]
+fn names_choose_builds_and_unknown_ones_are_refused() {
+    for isa in isas() {
+        assert_eq!(Isa::choose(isa.name()).unwrap(), isa);
+    }
+    assert!(Isa::choose("auto").unwrap().is_available());
+    assert!(Isa::choose("mmx").is_err());
+    let absent = Isa::ALL.into_iter().find(|isa| !isa.is_available()).unwrap();
+    assert!(Isa::choose(absent.name()).is_err(), "no processor has both AVX2 and NEON");
+}
+
+#[test]
+fn no_elements_need_no_memory() {
+    let nowhere = std::ptr::null_mut();
+    for isa in isas() {
+        for &dtype in DType::ALL {
+            for inputs in 1..=4 {
+                // SAFETY: arrays without elements may lie anywhere.
+                unsafe { isa.sum(dtype, nowhere, &vec![nowhere.cast_const(); inputs], 0) };
+            }
+            let others = DType::ALL.iter().filter(|it| it.is_float() && dtype.is_float());
+            for &other in others {
+                // SAFETY: as above.
+                unsafe { isa.convert((other, nowhere), (dtype, nowhere), 0) };
+            }
+        }
+    }
 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use super::plan::Pairs;
-use super::{Call, Store, pair};
+use super::{Call, Store, pair, pair_outs};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -89,8 +89,7 @@ impl<'env> Scope<'_, 'env> {
     /// As [`Store::pull_list`]; failures of the operation itself come from [`Store::scope`].
     #[allow(clippy::needless_pass_by_value, reason = "the scope takes the borrows over")]
     pub fn pull_list(&self, keys: &[Key], outs: Vec<TensorMut<'env>>, priority: i32) -> Result<()> {
-        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
-        self.submit(Call::Pull, &Pairs::NONE, &pair("pull", keys, &outs)?, priority)
+        self.submit(Call::Pull, &Pairs::NONE, &pair_outs("pull", keys, &outs)?, priority)
     }
 
     fn submit(
@@ -175,9 +174,8 @@ impl Store {
         let keys = [key.into()];
         let info = self.key_info(keys[0])?;
         let ticket = {
-            let out = TensorMut::new(&mut out, &info.shape)?;
-            let outs = [*out.as_tensor()];
-            self.submit(Call::Pull, &Pairs::NONE, &pair("pull", &keys, &outs)?, priority)?
+            let outs = [TensorMut::new(&mut out, &info.shape)?];
+            self.submit(Call::Pull, &Pairs::NONE, &pair_outs("pull", &keys, &outs)?, priority)?
         };
         Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(out) })
     }

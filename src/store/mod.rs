@@ -1,5 +1,7 @@
 //! The store: one type, opened by a type string.
 
+mod apply;
+mod keys;
 mod kind;
 mod lending;
 mod local;
@@ -13,7 +15,6 @@ mod updater;
 
 use std::ffi::c_char;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,14 +23,15 @@ pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
 pub(crate) use plan::{Pairs, TensorList, Tensors};
+pub(crate) use updater::Updater;
 pub use updater::UpdaterError;
-pub(crate) use updater::{Updater, panic_text};
 
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
+use crate::panics;
 use crate::sys;
 use crate::tensor::{Tensor, TensorMut};
 
@@ -140,8 +142,8 @@ impl Store {
         if gate == Gate::Work && self.closed.load(Ordering::SeqCst) {
             return Err(closed());
         }
-        catch_unwind(AssertUnwindSafe(|| call(&self.local))).unwrap_or_else(|panic| {
-            let error = internal(panic.as_ref());
+        panics::catch(|| call(&self.local)).unwrap_or_else(|panic| {
+            let error = internal(&panic);
             self.local.poison();
             Err(error)
         })
@@ -275,8 +277,7 @@ impl Store {
     /// # Errors
     /// As [`Store::pull`].
     pub fn pull_list(&self, keys: &[Key], outs: &mut [TensorMut<'_>]) -> Result<()> {
-        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
-        self.call(Call::Pull, &Pairs::NONE, &pair("pull", keys, &outs)?)
+        self.call(Call::Pull, &Pairs::NONE, &pair_outs("pull", keys, outs)?)
     }
 
     /// Pushes, then pulls, in one operation.
@@ -290,8 +291,8 @@ impl Store {
         out_keys: &[Key],
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
-        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
-        let (values, outs) = (pair("pushpull", keys, values)?, pair("pushpull", out_keys, &outs)?);
+        let (values, outs) =
+            (pair("pushpull", keys, values)?, pair_outs("pushpull", out_keys, outs)?);
         self.call(Call::PushPull, &values, &outs)
     }
 
@@ -306,9 +307,8 @@ impl Store {
         out_keys: &[Key],
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
-        let outs: Vec<Tensor<'_>> = outs.iter().map(|out| *out.as_tensor()).collect();
         let (values, outs) =
-            (pair("broadcast", keys, values)?, pair("broadcast", out_keys, &outs)?);
+            (pair("broadcast", keys, values)?, pair_outs("broadcast", out_keys, outs)?);
         self.call(Call::Broadcast, &values, &outs)
     }
 
@@ -447,7 +447,14 @@ impl Drop for Store {
             });
         }
         self.abort();
-        self.local.tickets.wait_idle(self.local.deadline());
+        let deadline = self.local.deadline();
+        if self.local.tickets.wait_idle(deadline) {
+            // A thread of the pool that has just finished lets go at once; then the values and the
+            // updater end here, on the caller's thread.
+            while Arc::strong_count(&self.local) > 1 && !deadline.has_passed() {
+                std::thread::yield_now();
+            }
+        }
         let bit = 1u64 << (self.id % 64);
         IDS[usize::from(self.id / 64)].fetch_and(!bit, Ordering::SeqCst);
     }
@@ -467,11 +474,21 @@ fn no_name(key: Key) -> crate::Error {
     fail!(KeyNotFound, "key_name: key {} was not interned in this store", key.id())
 }
 
-/// The pairs of a call in Rust.
-fn pair<'a>(call: &str, keys: &'a [Key], tensors: &'a [Tensor<'a>]) -> Result<Pairs<'a>> {
-    if keys.len() == tensors.len() {
-        return Ok(Pairs { keys, tensors: Tensors::Checked(tensors) });
+/// The values of a call in Rust.
+fn pair<'a>(call: &str, keys: &'a [Key], values: &'a [Tensor<'a>]) -> Result<Pairs<'a>> {
+    same_length(call, keys.len(), values.len())?;
+    Ok(Pairs { keys, tensors: Tensors::Values(values) })
+}
+
+/// The outs of a call in Rust.
+fn pair_outs<'a>(call: &str, keys: &'a [Key], outs: &'a [TensorMut<'a>]) -> Result<Pairs<'a>> {
+    same_length(call, keys.len(), outs.len())?;
+    Ok(Pairs { keys, tensors: Tensors::Outs(outs) })
+}
+
+fn same_length(call: &str, keys: usize, tensors: usize) -> Result<()> {
+    if keys == tensors {
+        return Ok(());
     }
-    let (keys, tensors) = (keys.len(), tensors.len());
     Err(fail!(InvalidArgument, "{call}: {keys} keys and {tensors} tensors; each key needs one"))
 }

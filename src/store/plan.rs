@@ -8,7 +8,7 @@ use super::table::{KeyTable, Slot};
 use super::ticket::Label;
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, Names};
-use crate::tensor::{Lent, Overlaps, Party, Position, Tensor};
+use crate::tensor::{Lent, Overlaps, Party, Position, Tensor, TensorMut};
 
 /// Tensors that are checked one by one, when they are asked for.
 pub(crate) trait TensorList {
@@ -18,7 +18,8 @@ pub(crate) trait TensorList {
 /// The tensors of a call.
 #[derive(Clone, Copy)]
 pub(crate) enum Tensors<'a> {
-    Checked(&'a [Tensor<'a>]),
+    Values(&'a [Tensor<'a>]),
+    Outs(&'a [TensorMut<'a>]),
     Unchecked(&'a dyn TensorList),
 }
 
@@ -30,12 +31,13 @@ pub(crate) struct Pairs<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Checked(&[]) };
+    pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
 
     /// A tensor of the list; errors name the call, the key and what the tensor is in it.
     pub(crate) fn tensor(&self, index: usize, scene: &Scene<'_>, what: &str) -> Result<Tensor<'a>> {
         match self.tensors {
-            Tensors::Checked(tensors) => Ok(tensors[index]),
+            Tensors::Values(tensors) => Ok(tensors[index]),
+            Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
             Tensors::Unchecked(list) => list.get(index).map_err(|error| {
                 let (call, key) = (scene.call, scene.names.label(self.keys[index]));
                 Error::new(error.kind(), format!("{call}: {key}: the {what} {}", error.message()))

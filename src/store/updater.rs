@@ -1,12 +1,11 @@
 //! The user's function that merges a sum into the stored value.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::error::Error as StdError;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::error::{Result, fail};
 use crate::key::Key;
+use crate::panics;
 use crate::tensor::{Tensor, TensorMut};
 
 /// What an updater of the user's may fail with.
@@ -66,20 +65,12 @@ impl Updater {
         stored: &mut TensorMut<'_>,
     ) -> Result<()> {
         let inside = Inside::enter(store);
-        let outcome = catch_unwind(AssertUnwindSafe(|| (self.function)(key, input, stored)));
+        let outcome = panics::catch(|| (self.function)(key, input, stored));
         drop(inside);
         match outcome {
             Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(fail!(Callback, "the updater failed: {error}")),
-            Err(panic) => {
-                Err(fail!(Callback, "the updater panicked: {}", panic_text(panic.as_ref())))
-            }
+            Err(panic) => Err(fail!(Callback, "the updater panicked: {panic}")),
         }
     }
-}
-
-/// The message of a panic.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }

@@ -66,17 +66,16 @@ impl Array {
         }
     }
 
-    /// Copies `from`, whose first element is number `base` in row-major order, to a range of this
-    /// strided tensor's elements.
+    /// Copies an array's first elements to a range of this strided tensor's elements, in row-major
+    /// order.
     pub(crate) fn scatter(
         &self,
         from: &Array,
         shape: &[i64],
         strides: &[i64],
         range: &Range<usize>,
-        base: usize,
     ) {
-        let mut done = range.start - base;
+        let mut done = 0;
         for row in Rows::new(shape, strides, range.start, range.len()) {
             let from = from.part(&(done..done + row.len));
             copy_row(self.dtype, (self.at(row.offset), row.stride), (from.start, 1), row.len);
@@ -120,6 +119,11 @@ fn copy_row(dtype: DType, to: (*mut u8, i64), from: (*const u8, i64), len: usize
 }
 
 impl Lent {
+    /// Our own memory as a value of a step.
+    pub(crate) fn of(array: Array) -> Self {
+        Self::plain(array.start, array.dtype)
+    }
+
     pub(crate) fn array(&self) -> Array {
         Array { start: self.data(), dtype: self.dtype() }
     }

@@ -62,6 +62,8 @@ impl RawTensor {
     const CPU: i32 = 1;
     const CUDA: i32 = 2;
     const CUDA_HOST: i32 = 3;
+    /// The last device type that DLPack 1.1 knows.
+    const LAST: i32 = 18;
 
     fn dtype(&self) -> Result<DType> {
         DType::from_code(self.dtype).ok_or_else(|| {
@@ -83,9 +85,14 @@ impl RawTensor {
                 Unsupported,
                 "lives in CUDA memory, which this version cannot use; copy it to the host first"
             )),
-            other => Err(fail!(
+            other @ 4..=Self::LAST => Err(fail!(
                 Unsupported,
-                "lives on the device type {other}; use 1 (CPU) or 3 (CUDA host memory)"
+                "lives on the DLPack device type {other}, which this version cannot use; copy it to \
+                 the host first"
+            )),
+            other => Err(fail!(
+                InvalidArgument,
+                "lives on the unknown device type {other}; use 1 (CPU) or 3 (CUDA host memory)"
             )),
         }
     }
@@ -144,8 +151,16 @@ impl<'a> Tensor<'a> {
             return Err(fail!(InvalidArgument, "has the negative extent {extent}"));
         }
         let strides = strides.filter(|strides| !layout::is_row_major(shape, strides));
-        let data =
-            raw.data.cast_const().wrapping_add(usize::try_from(raw.byte_offset).unwrap_or(0));
+        let offset = isize::try_from(raw.byte_offset).ok().map(isize::unsigned_abs);
+        let Some(offset) = offset.filter(|&offset| raw.data.addr().checked_add(offset).is_some())
+        else {
+            return Err(fail!(
+                InvalidArgument,
+                "has the byte_offset {}, which leads out of the address space",
+                raw.byte_offset
+            ));
+        };
+        let data = raw.data.cast_const().wrapping_add(offset);
         let tensor =
             Self { data, dtype, shape: Shape::Borrowed(shape), strides, life: PhantomData };
         tensor.check_memory(raw.data.is_null())?;
@@ -406,6 +421,10 @@ impl Lent {
             dtype: tensor.dtype,
             strides: tensor.strides.map(Into::into),
         }
+    }
+
+    pub(super) fn plain(data: *mut u8, dtype: DType) -> Self {
+        Self { data, dtype, strides: None }
     }
 
     pub(crate) fn data(&self) -> *mut u8 {

@@ -15,7 +15,12 @@ static void reap(pid_t child) {
     CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* Starts a child that runs `work` and ends; it has its own alarm. */
+/*
+ * Starts a child that runs `work` and ends well; it has its own alarm.
+ *
+ * It ends as `true`: a memory checker that looks at the end of a process would take for lost what
+ * the threads of the parent hold, which are not in the child.
+ */
 static pid_t start_child(void (*work)(kv_store *store, kv_ticket ticket), kv_store *store,
                          kv_ticket ticket) {
     fflush(NULL);
@@ -24,8 +29,8 @@ static pid_t start_child(void (*work)(kv_store *store, kv_ticket ticket), kv_sto
     if (child == 0) {
         alarm_after_minutes(1);
         work(store, ticket);
-        fflush(NULL);
-        _exit(0);
+        execlp("true", "true", (char *)NULL);
+        _exit(1);
     }
     return child;
 }

@@ -106,7 +106,7 @@ static void dtypes_are_checked(kv_store *store) {
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
         kv_tensor tensor = good_tensor();
         tensor.dtype = unknown[i];
-        check_refused(store, tensor, KV_ERR_DTYPE_MISMATCH);
+        check_refused(store, tensor, KV_ERR_INVALID_ARGUMENT);
     }
 }
 

@@ -70,6 +70,7 @@ static inline void init_number(kv_store *store, kv_key key, int64_t number) {
 
 static inline kv_status push_number(kv_store *store, kv_key key, int64_t number) {
     kv_tensor value = number_tensor(&number);
+    border_of_library();
     return kv_push(store, &key, &value, 1, 0, NULL);
 }
 
@@ -109,12 +110,15 @@ static inline kv_status add_number(void *context, kv_key key, const kv_tensor *i
                                    const kv_tensor *stored) {
     (void)context;
     (void)key;
+    border_of_library();
     *number_of(stored) += *number_of(input);
+    border_of_library();
     return KV_OK;
 }
 
 /* Counts one more end of a context; the context is an atomic_int. */
 static inline void count_drop(void *context) {
+    border_of_library();
     atomic_fetch_add((atomic_int *)context, 1);
 }
 
@@ -177,6 +181,7 @@ static inline void gate_open(gate *at) {
 /* stored += input behind a gate, which is the context. */
 static inline kv_status add_behind_gate(void *context, kv_key key, const kv_tensor *input,
                                         const kv_tensor *stored) {
+    border_of_library();
     gate_pass(context);
     return add_number(NULL, key, input, stored);
 }

@@ -205,7 +205,8 @@ void lists_of_other_lengths_are_refused() {
 void misaligned_data_is_refused() {
     kv::Store store("local");
     alignas(8) char bytes[32] = {};
-    kv_tensor raw = kv::view(reinterpret_cast<float*>(bytes), {6}).raw();
+    const kv::Tensor view = kv::view(reinterpret_cast<float*>(bytes), {6});
+    kv_tensor raw = view.raw();
     raw.byte_offset = 1;
     CHECK_THROWS(store.init(0, kv::ConstTensor(raw)), KV_ERR_INVALID_ARGUMENT, "align");
     raw.byte_offset = 4;

@@ -91,6 +91,15 @@ void names_of_every_type_are_keys() {
     CHECK_THROWS(store.name(7), KV_ERR_KEY_NOT_FOUND, "7");
 }
 
+// Two names with the same 63-bit hash.
+void colliding_names_are_refused() {
+    kv::Store store("local");
+    store.init("zydjx7v77kn7f", one());
+    CHECK_THROWS(store.intern("57er3422k45qg"), KV_ERR_NAME_COLLISION, "zydjx7v77kn7f");
+    CHECK_THROWS(store.init("57er3422k45qg", one()), KV_ERR_NAME_COLLISION, "57er3422k45qg");
+    CHECK(store.keys().size() == 1);
+}
+
 void names_and_integers_live_together() {
     kv::Store store("local");
     std::vector<float> twos(6, 2.0F);
@@ -176,6 +185,7 @@ int main() {
         a_literal_zero_is_a_key();
         integers_of_every_type_are_keys();
         names_of_every_type_are_keys();
+        colliding_names_are_refused();
         names_and_integers_live_together();
         keys_are_listed_in_order();
         lists_of_keys_come_in_every_form();

@@ -80,13 +80,14 @@ void no_push_with_a_ticket_is_lost() {
     CHECK(out == Numbers(100, static_cast<std::int64_t>(threads) * rounds()));
 }
 
-// A cancelled push has happened in full or not at all, as its ticket says.
+// A cancelled push of one key has happened in full or not at all, as its ticket says. In all there
+// are fewer than the 1,024 results that a store remembers.
 void cancelled_pushes_are_counted_right() {
     kv::Store store("local");
     fill(store);
     std::atomic<std::int64_t> applied{0};
     in_threads([&](std::size_t self) {
-        for (int round = 0; round < rounds(); round++) {
+        for (int round = 0; round < rounds() / 4; round++) {
             const Numbers ones(100, 1);
             kv::Ticket sent = store.push(threads, kv::view(ones), kv::async);
             if ((static_cast<std::size_t>(round) + self) % 2 == 0) {
@@ -129,7 +130,8 @@ void tickets_and_names_cross_threads() {
     const Numbers zeros(100);
     in_threads([&](std::size_t self) {
         for (int round = 0; round < rounds() / 10; round++) {
-            const std::string name = "layer " + std::to_string(round) + " of " + std::to_string(self);
+            const std::string name =
+                "layer " + std::to_string(round) + " of " + std::to_string(self);
             store.init(name, kv::view(zeros));
             CHECK(store.name(store.intern(name)) == name);
         }

@@ -136,6 +136,35 @@ void a_cancelled_push_is_withdrawn() {
     CHECK(held.pulled(0) == 1);
 }
 
+// Cancelled while an updater is at a key, the push stops after that key; if it was the last one,
+// the push has taken effect in full.
+void a_push_at_work_ends_with_its_key() {
+    for (const bool both : {false, true}) {
+        Held held;
+        const Floats pushed{1, 2, 3};
+        std::vector<kv::Key> keys{0};
+        std::vector<kv::ConstTensor> values{kv::view(pushed)};
+        if (both) {
+            keys.push_back(1);
+            values.push_back(kv::view(pushed));
+        }
+        kv::Ticket sent = held.store.push(keys, values, kv::async);
+        CHECK(held.begun.pass());
+        std::thread opener([&] {
+            std::this_thread::sleep_for(50ms);
+            held.gate.open();
+        });
+        sent.cancel();
+        opener.join();
+        if (both) {
+            CHECK_THROWS(sent.wait(patience), KV_ERR_CANCELLED, "");
+        } else {
+            sent.wait(patience);
+        }
+        CHECK(held.pulled(0) == 1 && held.pulled(1) == 0);
+    }
+}
+
 void tickets_move() {
     Held held;
     const Floats pushed{1, 2, 3};
@@ -147,7 +176,8 @@ void tickets_move() {
     first = held.store.push(0, kv::view(pushed), kv::async);
     const kv_ticket second = first.raw();
     // What was in `first` is withdrawn; its new guest goes on.
-    first = held.store.push(0, kv::view(pushed), kv::async);
+    kv::Ticket third = held.store.push(0, kv::view(pushed), kv::async);
+    first = std::move(third);
     CHECK(kv_wait(held.store.raw(), second, 0) == KV_ERR_CANCELLED);
     kv::Ticket& itself = first;
     first = std::move(itself);
@@ -248,6 +278,43 @@ void a_destructor_waits_no_longer_than_the_timeout() {
     CHECK(held.pulled(0) == 1);
 }
 
+void a_destructor_cancels_what_timed_out() {
+    Held held;
+    const Floats pushed{1, 2, 3};
+    kv::Ticket first = held.store.push(0, kv::view(pushed), kv::async);
+    CHECK(held.begun.pass());
+    kv_ticket number = 0;
+    {
+        kv::Ticket second = held.store.push(0, kv::view(pushed), kv::async);
+        number = second.raw();
+        CHECK_THROWS(second.wait(1ms), KV_ERR_TIMEOUT, "");
+        CHECK(!second.done());
+    }
+    CHECK(kv_wait(held.store.raw(), number, 0) == KV_ERR_CANCELLED);
+    held.gate.open();
+    first.wait(patience);
+    CHECK(held.pulled(0) == 1);
+}
+
+void a_ticket_that_is_done_may_outlive_its_store() {
+    const Floats value{1, 2, 3};
+    std::vector<kv::Ticket> tickets;
+    {
+        kv::Store store("local");
+        store.init(0, kv::view(value));
+        for (int i = 0; i < 3; i++) {
+            tickets.push_back(store.push(0, kv::view(value), kv::async));
+        }
+        tickets[0].wait(patience);
+        tickets[1].wait(patience);
+        tickets[2].wait(patience);
+        CHECK(tickets[1].done());
+        tickets[2].cancel();
+    }
+    tickets.clear();  // calls nothing: the store is gone
+    CHECK(tickets.empty());
+}
+
 void keys_do_not_wait_for_each_other() {
     Held held;
     const Floats pushed{1, 2, 3};
@@ -291,12 +358,15 @@ int main() {
         failures_come_with_the_ticket();
         failures_nobody_waited_for_are_kept();
         a_cancelled_push_is_withdrawn();
+        a_push_at_work_ends_with_its_key();
         tickets_move();
         a_released_ticket_goes_on();
         foreign_tickets_are_refused();
         a_ticket_dropped_by_an_exception_ends_the_loan();
         a_waiting_operation_is_withdrawn_by_an_exception();
         a_destructor_waits_no_longer_than_the_timeout();
+        a_destructor_cancels_what_timed_out();
+        a_ticket_that_is_done_may_outlive_its_store();
         keys_do_not_wait_for_each_other();
         urgent_operations_overtake();
     });

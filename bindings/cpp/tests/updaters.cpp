@@ -91,7 +91,8 @@ void an_exception_becomes_the_error_of_the_push() {
             throw std::out_of_range("gradient of 1e9 is out of range");
         }
     });
-    const auto all = [&] { store.push({3, 2, 1}, {kv::view(ones), kv::view(ones), kv::view(ones)}); };
+    const std::vector<kv::ConstTensor> three(3, kv::view(ones));
+    const auto all = [&] { store.push({3, 2, 1}, three); };
     CHECK_THROWS(all(), KV_ERR_CALLBACK, "gradient of 1e9 is out of range");
     CHECK_THROWS(all(), KV_ERR_CALLBACK, "key 2");
     // Keys before stay applied, this one keeps what it half-changed, those after have nothing.
@@ -145,7 +146,8 @@ void undo_restores_the_value() {
             throw std::runtime_error("undo this");
         }
     });
-    CHECK_THROWS(store.push({1, 2}, {kv::view(ones), kv::view(ones)}), KV_ERR_CALLBACK, "undo this");
+    const std::vector<kv::ConstTensor> two(2, kv::view(ones));
+    CHECK_THROWS(store.push({1, 2}, two), KV_ERR_CALLBACK, "undo this");
     CHECK(pulled(store, 1) == 2 && pulled(store, 2) == 1);
 }
 
@@ -176,7 +178,8 @@ void the_store_refuses_calls_from_inside() {
         store.push(inside, input);  // not caught: the outer push fails with it
     });
     CHECK_THROWS(store.push(key, kv::view(ones)), KV_ERR_CALLBACK, "updater");
-    CHECK_THROWS(store.push(key, kv::view(ones), kv::async).wait(patience), KV_ERR_CALLBACK, "updater");
+    kv::Ticket sent = store.push(key, kv::view(ones), kv::async);
+    CHECK_THROWS(sent.wait(patience), KV_ERR_CALLBACK, "updater");
     CHECK(calls == 2 && pulled(other, 0) == 2);
     store.set_updater(nullptr);
     store.push(key, kv::view(ones));
@@ -209,6 +212,21 @@ void an_updater_lives_as_long_as_it_is_set() {
     CHECK(state.use_count() == 2);
 }
 
+// Also when a thread of the library has just been at work with it.
+void an_updater_is_gone_with_its_store() {
+    const Floats ones(3, 1.0F);
+    for (int i = 0; i < 5000; i++) {
+        const auto state = std::make_shared<int>(0);
+        {
+            kv::Store store("local");
+            store.init(0, kv::view(ones));
+            store.set_updater([state](kv::Key, const kv::ConstTensor&, kv::Tensor&) { ++*state; });
+            store.push(0, kv::view(ones), kv::async).wait(patience);
+        }
+        CHECK(state.use_count() == 1 && *state == 1);
+    }
+}
+
 void an_updater_may_abort_its_store() {
     const Floats ones(3, 1.0F);
     kv::Store store("local");
@@ -234,6 +252,7 @@ int main() {
         undo_restores_the_value();
         the_store_refuses_calls_from_inside();
         an_updater_lives_as_long_as_it_is_set();
+        an_updater_is_gone_with_its_store();
         an_updater_may_abort_its_store();
     });
 }

@@ -111,10 +111,12 @@ class Ticket:
 
     def __del__(self) -> None:
         operation = self._operation
-        if operation is None or self._number.value == 0 or operation.handle.pointer is None:
+        if operation is None or self._number.value == 0:
             return
-        operation.handle.end_loan(self._number.value, operation)
-        if not self._asked and self._waits_before == operation.handle.waits:
+        handle = operation.handle
+        is_open = handle.pointer is not None
+        handle.end_loan(self._number.value, operation)
+        if is_open and not self._asked and self._waits_before == handle.waits:
             warnings.warn(
                 "a kvstore.Ticket was dropped and nobody waited for it: its operation is cancelled "
                 "unless it has ended",

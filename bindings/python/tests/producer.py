@@ -10,6 +10,7 @@ _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _new = ctypes.pythonapi.PyCapsule_New
 _new.restype, _new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, _FREE)
 CPU, CUDA, CUDA_HOST = 1, 2, 3
+BFLOAT16_NUMBER = 4 | 16 << 8 | 1 << 16
 
 
 class Managed(ctypes.Structure):

@@ -112,11 +112,10 @@ def test_an_array_on_loan_cannot_be_resized(kv, gate):
 
 def test_a_dropped_ticket_cancels_with_a_warning(kv, gate):
     first = kv.push_async(1, np.ones(4))
-    second = kv.push_async(1, np.full(4, 10.0))
+    others = [kv.push_async(1, np.full(4, 10.0))]
     assert gate.entered.wait(WAIT_SECONDS)
     with pytest.warns(RuntimeWarning, match="dropped"):
-        del second
-        gc.collect()
+        others.clear()
     gate.open()
     first.wait(WAIT_SECONDS)
     assert pulled(kv, 1) == [1] * 4
@@ -198,8 +197,7 @@ def test_several_threads_may_wait_for_one_ticket(kv, gate):
     ticket = kv.push_async(1, np.ones(4))
     results = []
     threads = [
-        threading.Thread(target=lambda: results.append(ticket.wait(WAIT_SECONDS)))
-        for _ in range(4)
+        threading.Thread(target=lambda: results.append(ticket.wait(WAIT_SECONDS))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()
@@ -273,7 +271,7 @@ def test_close_tells_a_failure_nobody_waited_for(kv):
 
 
 def test_abort_fails_what_is_pending(kv, gate):
-    first = kv.push_async(1, np.ones(4))
+    first = kv.push_async([1, 2], [np.ones(4)] * 2)
     second = kv.push_async(1, np.ones(4))
     assert gate.entered.wait(WAIT_SECONDS)
     kv.abort()
@@ -283,14 +281,17 @@ def test_abort_fails_what_is_pending(kv, gate):
     gate.open()
     with pytest.raises(kvstore.ClosedError):
         first.wait(WAIT_SECONDS)
+    assert gate.calls == [1]
     with pytest.raises(kvstore.ClosedError):
         kv.keys()
 
 
 def test_abort_inside_an_updater(kv):
-    kv.init(1, np.zeros(4))
+    kv.init([1, 2], [np.zeros(4)] * 2)
     kv.set_updater(lambda key, merged, stored: kv.abort())
-    kv.push_async(1, np.ones(4)).cancel()
+    ticket = kv.push_async([1, 2], [np.ones(4)] * 2)
+    with pytest.raises(kvstore.ClosedError):
+        ticket.wait(WAIT_SECONDS)
     with pytest.raises(kvstore.ClosedError):
         kv.push(1, np.ones(4))
 

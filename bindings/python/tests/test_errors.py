@@ -139,7 +139,7 @@ def test_dtypes(kv):
             kv.push(3, np.zeros((2, 3), odd))
         assert "key 3" in str(caught.value)
     for odd in ("U3", object, "M8[s]", [("a", "f4")]):
-        with pytest.raises(TypeError, match="push: key 3: arrays of dtype .* cannot be stored"):
+        with pytest.raises(TypeError, match=r"push: key 3: arrays of dtype .* cannot be stored"):
             kv.push(3, np.zeros((2, 3), odd))
     with pytest.raises(TypeError, match="byte order"):
         kv.push(3, np.zeros((2, 3), ">f4"))
@@ -161,9 +161,7 @@ def test_outs_that_cannot_be_written(kv):
 def test_outs_that_overlap(kv):
     whole = np.zeros(10, np.float32)
     first, second = whole[:6].reshape(2, 3), whole[4:].reshape(2, 3)
-    assert "key 3" in text_of(
-        kvstore.OverlapError, lambda: kv.pull([3, 3], out=[first, second])
-    )
+    assert "key 3" in text_of(kvstore.OverlapError, lambda: kv.pull([3, 3], out=[first, second]))
     text_of(kvstore.OverlapError, lambda: kv.pushpull(3, first, out=second))
     row = np.lib.stride_tricks.as_strided(whole, (2, 3), (0, 4))
     text_of(kvstore.OverlapError, lambda: kv.pull(3, out=row))

@@ -8,16 +8,17 @@
 //! Nothing here knows what an operation does: the model checker runs this file with toy work.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+mod outcome;
+mod state;
 
 use smallvec::SmallVec;
+
+use state::{Phase, State};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
-
-/// How many failures are kept for those who ask late.
-const KEPT_FAILURES: usize = 1024;
 
 /// Bits of a ticket that number the operation; those above name the store.
 const SEQUENCE_BITS: u32 = 48;
@@ -50,50 +51,6 @@ pub(crate) struct Tickets<W> {
     pending: AtomicUsize,
 }
 
-struct State<W> {
-    next: u64,
-    pending: HashMap<u64, Entry<W>>,
-    /// The last pending operation of each key.
-    tails: HashMap<u64, u64>,
-    ready: BinaryHeap<(i32, Reverse<u64>)>,
-    running: usize,
-    failures: VecDeque<Failure>,
-    /// No failure up to this number is known any more.
-    forgotten: u64,
-    /// Why no operation is taken any more.
-    over: Option<Error>,
-}
-
-struct Entry<W> {
-    label: Label,
-    keys: SmallVec<[u64; 2]>,
-    /// Operations that must finish before.
-    blockers: usize,
-    /// Operations that wait for this one.
-    heirs: SmallVec<[u64; 2]>,
-    priority: i32,
-    cancel: Arc<AtomicBool>,
-    phase: Phase<W>,
-}
-
-enum Phase<W> {
-    /// Has a ticket; runs on the pool when its predecessors have finished.
-    Queued(W),
-    /// Has a ticket; at work.
-    Running,
-    /// A call without a ticket, on its caller's thread.
-    Turn,
-    /// Cancelled before it began. Keeps its place until its predecessors have finished, so that
-    /// those after it do not overtake them.
-    Withdrawn,
-}
-
-struct Failure {
-    sequence: u64,
-    error: Error,
-    told: bool,
-}
-
 /// An operation to run now.
 pub(crate) struct Job<W> {
     pub(crate) sequence: u64,
@@ -107,17 +64,7 @@ pub(crate) struct Turn(Option<u64>);
 
 impl<W: Work> Tickets<W> {
     pub(crate) fn new(store: u16, key_name: KeyName) -> Self {
-        let state = State {
-            next: 1,
-            pending: HashMap::new(),
-            tails: HashMap::new(),
-            ready: BinaryHeap::new(),
-            running: 0,
-            failures: VecDeque::new(),
-            forgotten: 0,
-            over: None,
-        };
-        let (state, changed) = (Mutex::new(state), Condvar::new());
+        let (state, changed) = (Mutex::new(State::new()), Condvar::new());
         Self { store, key_name, state, changed, pending: AtomicUsize::new(0) }
     }
 
@@ -221,14 +168,14 @@ impl<W: Work> Tickets<W> {
         let mut state = self.state.lock();
         state.running -= 1;
         if let Err(error) = result {
-            let cancelled = error.kind() == ErrorKind::Cancelled;
             match &state.over {
+                _ if error.kind() != ErrorKind::Cancelled => state.outcomes.fail(sequence, error),
                 // It was the end of the store that stopped it.
-                Some(over) if cancelled => {
+                Some(over) => {
                     let over = over.clone();
-                    state.fail(sequence, over, false);
+                    state.outcomes.fail(sequence, over);
                 }
-                _ => state.fail(sequence, error, cancelled),
+                None => state.outcomes.cancel(sequence),
             }
         }
         state.release(sequence);
@@ -248,7 +195,7 @@ impl<W: Work> Tickets<W> {
                 return Err(fail!(Timeout, "wait: {what} is not done yet; it goes on"));
             }
         }
-        state.result_of(sequence)
+        state.outcomes.result(sequence)
     }
 
     /// Waits for all operations with a ticket that are pending now; gives the first failure that
@@ -257,7 +204,7 @@ impl<W: Work> Tickets<W> {
         let mut state = self.state.lock();
         let end = state.next;
         self.drain(&mut state, end, deadline, "wait_all")?;
-        state.untold(end)
+        state.outcomes.untold(end)
     }
 
     /// Waits for everything, then takes no more; gives the first failure nobody has been told of.
@@ -265,7 +212,7 @@ impl<W: Work> Tickets<W> {
         let mut state = self.state.lock();
         self.drain(&mut state, u64::MAX, deadline, "close")?;
         state.over.get_or_insert(why);
-        state.untold(u64::MAX)
+        state.outcomes.untold(u64::MAX)
     }
 
     /// Ends the loan of one operation; gives how many others are ready.
@@ -308,7 +255,7 @@ impl<W: Work> Tickets<W> {
             entry.cancel.store(true, Ordering::SeqCst);
             if let Phase::Queued(_) = entry.phase {
                 dropped.push(std::mem::replace(&mut entry.phase, Phase::Withdrawn));
-                state.fail(sequence, why.clone(), false);
+                state.outcomes.fail(sequence, why.clone());
                 state.settle(sequence);
             }
         }
@@ -332,8 +279,7 @@ impl<W: Work> Tickets<W> {
     /// Operations not finished, and failures that nobody has been told of.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
-        let failed = state.failures.iter().filter(|failure| !failure.told).count();
-        (state.pending.len(), failed)
+        (state.pending.len(), state.outcomes.count_untold())
     }
 
     fn sequence_of(&self, ticket: u64) -> Result<u64> {
@@ -402,166 +348,5 @@ impl<W: Work> Tickets<W> {
 
     fn publish(&self, state: &State<W>) {
         self.pending.store(state.pending.len(), Ordering::SeqCst);
-    }
-}
-
-impl<W> State<W> {
-    fn refuse_if_over(&self) -> Result<()> {
-        self.over.clone().map_or(Ok(()), Err)
-    }
-
-    fn refuse_if_unknown(&self, sequence: u64) -> Result<()> {
-        if sequence == 0 || sequence >= self.next {
-            return Err(fail!(
-                Ticket,
-                "ticket number {sequence} has not been issued by this store"
-            ));
-        }
-        let known = self.pending.contains_key(&sequence)
-            || self.failures.iter().any(|failure| failure.sequence == sequence);
-        if sequence <= self.forgotten && !known {
-            return Err(fail!(
-                Ticket,
-                "ticket number {sequence} is stale: it is older than the last {KEPT_FAILURES} \
-                 failures, and its result is not known any more"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Adds an operation behind the last ones on its keys; gives its number and whether it is ready.
-    fn enter(
-        &mut self,
-        label: Label,
-        keys: SmallVec<[u64; 2]>,
-        priority: i32,
-        phase: Phase<W>,
-    ) -> (u64, bool) {
-        let sequence = self.next;
-        self.next += 1;
-        let mut blockers = 0;
-        for &key in &keys {
-            let Some(before) = self.tails.insert(key, sequence) else {
-                continue;
-            };
-            let Some(entry) = self.pending.get_mut(&before) else {
-                continue;
-            };
-            // One that blocks on several keys counts once; we are its newest heir.
-            if entry.heirs.last() != Some(&sequence) {
-                entry.heirs.push(sequence);
-                blockers += 1;
-            }
-        }
-        let cancel = Arc::new(AtomicBool::new(false));
-        let heirs = SmallVec::new();
-        self.pending
-            .insert(sequence, Entry { label, keys, blockers, heirs, priority, cancel, phase });
-        (sequence, blockers == 0)
-    }
-
-    /// Takes a finished operation out and lets those after it go on.
-    fn release(&mut self, sequence: u64) {
-        let mut gone: SmallVec<[u64; 4]> = SmallVec::from_slice(&[sequence]);
-        while let Some(sequence) = gone.pop() {
-            let Some(entry) = self.pending.remove(&sequence) else {
-                continue;
-            };
-            for key in entry.keys {
-                if self.tails.get(&key) == Some(&sequence) {
-                    self.tails.remove(&key);
-                }
-            }
-            for heir in entry.heirs {
-                let Some(next) = self.pending.get_mut(&heir) else {
-                    continue;
-                };
-                next.blockers -= 1;
-                if next.blockers > 0 {
-                    continue;
-                }
-                match next.phase {
-                    Phase::Queued(_) => self.ready.push((next.priority, Reverse(heir))),
-                    Phase::Withdrawn => gone.push(heir),
-                    Phase::Turn | Phase::Running => {}
-                }
-            }
-        }
-    }
-
-    /// Releases a withdrawn operation if nothing comes before it.
-    fn settle(&mut self, sequence: u64) {
-        if self.pending.get(&sequence).is_some_and(|entry| entry.blockers == 0) {
-            self.release(sequence);
-        }
-    }
-
-    /// Withdraws an operation that has not begun and gives its work back, to be dropped without
-    /// the lock; asks one at work to stop.
-    fn withdraw(&mut self, sequence: u64) -> Option<Phase<W>> {
-        let entry = self.pending.get_mut(&sequence)?;
-        entry.cancel.store(true, Ordering::SeqCst);
-        if !matches!(entry.phase, Phase::Queued(_)) {
-            return None;
-        }
-        let work = std::mem::replace(&mut entry.phase, Phase::Withdrawn);
-        let call = entry.label.call;
-        let error = fail!(Cancelled, "{call}: cancelled before it began; nothing has been applied");
-        self.fail(sequence, error, true);
-        self.settle(sequence);
-        Some(work)
-    }
-
-    fn fail(&mut self, sequence: u64, error: Error, told: bool) {
-        self.failures.push_back(Failure { sequence, error, told });
-        // After an abort every ticket must still give its error: nothing is added any more.
-        if self.failures.len() > KEPT_FAILURES && self.over.is_none() {
-            let oldest = self.failures.pop_front();
-            self.forgotten = oldest.map_or(self.forgotten, |it| it.sequence.max(self.forgotten));
-        }
-    }
-
-    fn is_pending(&self, sequence: u64) -> bool {
-        let entry = self.pending.get(&sequence);
-        entry.is_some_and(|entry| !matches!(entry.phase, Phase::Withdrawn))
-    }
-
-    fn first_pending(&self, end: u64) -> Option<u64> {
-        let with_ticket =
-            |entry: &Entry<W>| matches!(entry.phase, Phase::Queued(_) | Phase::Running);
-        let pending = self.pending.iter().filter(|(_, entry)| with_ticket(entry));
-        pending.map(|(&sequence, _)| sequence).filter(|&sequence| sequence < end).min()
-    }
-
-    fn result_of(&mut self, sequence: u64) -> Result<()> {
-        match self.failures.iter_mut().find(|failure| failure.sequence == sequence) {
-            Some(failure) => {
-                failure.told = true;
-                Err(failure.error.clone())
-            }
-            None => Ok(()),
-        }
-    }
-
-    /// The first failure below `end` that nobody has been told of; all of them count as told.
-    fn untold(&mut self, end: u64) -> Result<()> {
-        let mut first: Option<(u64, Error)> = None;
-        let mut others = 0usize;
-        for failure in self.failures.iter_mut().filter(|it| !it.told && it.sequence < end) {
-            failure.told = true;
-            if first.as_ref().is_none_or(|(sequence, _)| failure.sequence < *sequence) {
-                first = Some((failure.sequence, failure.error.clone()));
-            }
-            others += 1;
-        }
-        match first {
-            None => Ok(()),
-            Some((_, error)) if others == 1 => Err(error),
-            Some((_, error)) => {
-                let text =
-                    format!("{} (and {} more operations failed)", error.message(), others - 1);
-                Err(Error::new(error.kind(), text))
-            }
-        }
     }
 }

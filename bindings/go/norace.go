@@ -1,8 +1,0 @@
-//go:build !race
-
-package kvstore
-
-func callBegins()     {}
-func callEnds()       {}
-func callbackBegins() {}
-func callbackEnds()   {}

@@ -1,0 +1,64 @@
+"""The programs in examples/python, as a user starts them."""
+
+import importlib.util
+
+import pytest
+from conftest import ROOT
+
+EXAMPLES = ROOT / "examples" / "python"
+DIGITS = ROOT / "examples" / "data" / "digits.csv"
+
+TUTORIAL = """\
+init: 2
+push: 8
+four devices: 4
+updater set: 4
+updater push: 6
+updater calls: 1
+updater key: 3
+four outs: 6
+keys 5 7 9: 3
+updater order: 5 7 9
+one out of three keys: 3
+list of lists: 11
+device init: -2
+device push: -7
+device three ones: 3
+device keys: -3
+device multi push: -0.3
+device updater set: 3
+device updater push: 3.05
+"""
+
+
+def test_the_tutorials_print_the_known_numbers(run):
+    result = run(EXAMPLES / "tutorial.py")
+    assert (result.returncode, result.stdout, result.stderr) == (0, TUTORIAL, "")
+
+
+def test_training_on_digits_reaches_its_accuracy(run):
+    result = run(EXAMPLES / "train_digits.py", DIGITS)
+    assert (result.returncode, result.stderr) == (0, "")
+    *epochs, last = result.stdout.splitlines()
+    assert len(epochs) == 30
+    assert float(last.split()[-1]) >= 0.96
+
+
+def test_too_little_training_is_a_failure(run):
+    result = run(EXAMPLES / "train_digits.py", DIGITS, "--epochs", 1)
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_training_without_data_says_so(run, tmp_path):
+    result = run(EXAMPLES / "train_digits.py", tmp_path / "nothing.csv")
+    assert result.returncode != 0
+    assert "nothing.csv" in result.stderr
+
+
+def test_training_a_pytorch_model(run):
+    result = run(EXAMPLES / "torch_digits.py", DIGITS)
+    assert (result.returncode, result.stderr) == (0, "")
+    if importlib.util.find_spec("torch") is None:
+        assert result.stdout == "PyTorch is not installed\n"
+        pytest.skip("torch is not installed")
+    assert float(result.stdout.split()[-1]) >= 0.96

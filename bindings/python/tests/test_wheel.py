@@ -1,0 +1,98 @@
+"""The wheel: builds, carries the library, and works elsewhere without any environment variable."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import PACKAGE, PREFIX, ROOT
+from test_examples import TUTORIAL
+
+pytest.importorskip("setuptools", minversion="77")
+
+TIMEOUT_SECONDS = 240
+
+
+def run(*arguments, **options):
+    result = subprocess.run(
+        [str(argument) for argument in arguments],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        **options,
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Built from a copy, so that the tree stays as it is, and without a package index."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    ignored = shutil.ignore_patterns("build", "dist", "*.egg-info", "__pycache__", "tests")
+    shutil.copytree(PACKAGE, source, ignore=ignored)
+    environment = dict(os.environ, KVSTORE_PREFIX=str(PREFIX))
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index")
+    run(*pip, "-w", folder / "dist", source, env=environment)
+    (built,) = (folder / "dist").iterdir()
+    return built
+
+
+def test_the_wheel_fits_every_python_and_names_its_systems(wheel):
+    assert re.fullmatch(r"kvstore-[\d.]+-py3-none-manylinux_2_\d+_\w+\.whl", wheel.name)
+
+
+def test_the_wheel_carries_the_library_and_the_types(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        library = archive.read("kvstore/lib/libkvstore.so.0")
+    assert library == (PREFIX / "lib" / "libkvstore.so.0").read_bytes()
+    assert "kvstore/py.typed" in names
+    sources = {f"kvstore/{path.name}" for path in (PACKAGE / "kvstore").glob("*.py")}
+    assert sources <= set(names)
+    assert not [name for name in names if "test" in name]
+
+
+def test_the_installed_wheel_runs_the_tutorial(wheel, tmp_path):
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=False, symlinks=True)
+    python = home / "bin" / "python"
+    run(
+        sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel
+    )
+    site = Path(run(python, "-c", "import site; print(site.getsitepackages()[0])").strip())
+    # numpy from here: there need not be a package index.
+    (site / "numpy.pth").write_text(f"{Path(np.__file__).parents[1]}\n")
+    shutil.copy(ROOT / "examples" / "python" / "tutorial.py", tmp_path)
+    empty = {"cwd": tmp_path, "env": {}}
+    place = run(python, "-c", "import kvstore; print(kvstore.__file__)", **empty).strip()
+    assert Path(place).parent == site / "kvstore"
+    maps = "import kvstore; print(open('/proc/self/maps').read())"
+    assert str(site / "kvstore" / "lib" / "libkvstore.so.0") in run(python, "-c", maps, **empty)
+    assert run(python, "tutorial.py", **empty) == TUTORIAL
+
+
+def test_a_missing_library_says_what_to_do(wheel, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path)
+    (tmp_path / "kvstore" / "lib" / "libkvstore.so.0").unlink()
+    environment = {"PYTHONPATH": str(tmp_path), "KVSTORE_LIBRARY": str(tmp_path / "none.so")}
+    result = subprocess.run(
+        [sys.executable, "-c", "import kvstore"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    assert result.returncode == 1
+    assert "ImportError: the library" in result.stderr
+    assert "KVSTORE_LIBRARY" in result.stderr

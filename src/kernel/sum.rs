@@ -1,0 +1,181 @@
+//! Sums written to one place or several in a single pass over memory.
+
+use super::lanes::{Family, Lanes};
+use crate::tensor::DType;
+
+/// How a pass treats the caches. Results do not depend on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Traffic {
+    /// Everything fits: plain loads and stores.
+    Cached,
+    /// Beyond the second-level cache: loads are announced ahead.
+    Ahead,
+    /// Beyond every cache: stores also go past them, so that no line is read to be overwritten.
+    Streaming,
+}
+
+/// How far ahead of a load its line is asked for.
+const AHEAD_BYTES: usize = 1024;
+
+/// Alignment of streaming stores: a cache line.
+pub(super) const LINE: usize = 64;
+
+/// What a build must have: its families of every dtype, and its way to ask for a line.
+pub(super) trait Build {
+    type F32: Family;
+    type F64: Family;
+    type F16: Family;
+    type Bf16: Family;
+    type I8: Family;
+    type I32: Family;
+    type I64: Family;
+
+    /// Asks for the line at an address, which need not be ours.
+    fn prefetch(at: *const u8);
+    /// Orders streaming stores before whatever comes next.
+    fn fence();
+}
+
+/// The arrays of a pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Pass<'a> {
+    pub(crate) dtype: DType,
+    /// Where the sum goes; all of them, with equal addresses modulo a cache line if it streams.
+    pub(crate) outs: &'a [*mut u8],
+    /// What is added, left to right.
+    pub(crate) inputs: &'a [*const u8],
+    pub(crate) count: usize,
+    pub(crate) traffic: Traffic,
+}
+
+/// See [`super::Isa::sum`].
+///
+/// # Safety
+/// As there; the instruction set of the build is there.
+#[inline(always)]
+pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.dtype {
+            // One value is copied as bytes, which keeps every bit, also those of a NaN.
+            _ if pass.inputs.len() == 1 => by_outs::<B, B::I8, 1>(pass),
+            DType::F32 => by_inputs::<B, B::F32>(pass),
+            DType::F64 => by_inputs::<B, B::F64>(pass),
+            DType::F16 => by_inputs::<B, B::F16>(pass),
+            DType::BF16 => by_inputs::<B, B::Bf16>(pass),
+            DType::I8 | DType::U8 => by_traffic::<B, B::I8, 0, 0>(pass),
+            DType::I32 => by_traffic::<B, B::I32, 0, 0>(pass),
+            DType::I64 => by_traffic::<B, B::I64, 0, 0>(pass),
+        }
+    }
+}
+
+/// Picks the instance for the number of inputs; 0 is any.
+#[inline(always)]
+unsafe fn by_inputs<B: Build, F: Family>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.inputs.len() {
+            2 => by_outs::<B, F, 2>(pass),
+            4 => by_outs::<B, F, 4>(pass),
+            8 => by_outs::<B, F, 8>(pass),
+            _ => by_outs::<B, F, 0>(pass),
+        }
+    }
+}
+
+/// Picks the instance for the number of outs; 0 is any.
+#[inline(always)]
+unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.outs.len() {
+            1 => by_traffic::<B, F, INS, 1>(pass),
+            2 => by_traffic::<B, F, INS, 2>(pass),
+            _ => by_traffic::<B, F, INS, 0>(pass),
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn by_traffic<B: Build, F: Family, const INS: usize, const OUTS: usize>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.traffic {
+            Traffic::Cached => run::<B, F, INS, OUTS, false, false>(pass),
+            Traffic::Ahead => run::<B, F, INS, OUTS, true, false>(pass),
+            Traffic::Streaming => {
+                run::<B, F, INS, OUTS, true, true>(pass);
+                B::fence();
+            }
+        }
+    }
+}
+
+/// The array of pointers as a value, so that the compiler keeps them in registers: through a slice
+/// it would have to read them again after every store.
+#[inline(always)]
+fn pointers<T: Copy, const N: usize>(all: &[T]) -> Option<[T; N]> {
+    all.first_chunk::<N>().copied()
+}
+
+#[inline(always)]
+unsafe fn run<
+    B: Build,
+    F: Family,
+    const INS: usize,
+    const OUTS: usize,
+    const AHEAD: bool,
+    const STREAM: bool,
+>(
+    pass: &Pass<'_>,
+) {
+    let (Some(ins), Some(outs)) = (pointers::<_, INS>(pass.inputs), pointers::<_, OUTS>(pass.outs))
+    else {
+        return;
+    };
+    let ins: &[*const u8] = if INS == 0 { pass.inputs } else { &ins };
+    let outs: &[*mut u8] = if OUTS == 0 { pass.outs } else { &outs };
+    let bytes = pass.count * pass.dtype.size();
+    // The first out's next line: streaming stores want whole ones.
+    let head = if STREAM { outs[0].addr().wrapping_neg() % LINE } else { 0 };
+    // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
+    unsafe {
+        let at = walk::<B, F::One, false, false>(ins, outs, 0, head.min(bytes));
+        let at = walk::<B, F::Wide, AHEAD, STREAM>(ins, outs, at, bytes);
+        walk::<B, F::One, false, false>(ins, outs, at, bytes);
+    }
+}
+
+/// Adds from byte `at` on, as many whole registers as fit before `end`; gives the end reached.
+#[inline(always)]
+unsafe fn walk<B: Build, L: Lanes, const AHEAD: bool, const STREAM: bool>(
+    ins: &[*const u8],
+    outs: &[*mut u8],
+    mut at: usize,
+    end: usize,
+) -> usize {
+    while at + L::BYTES <= end {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = L::load(ins[0].add(at));
+            for input in &ins[1..] {
+                sum = L::add(sum, L::load(input.add(at)));
+            }
+            if AHEAD && at.is_multiple_of(LINE) {
+                for input in ins {
+                    B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
+                }
+            }
+            for out in outs {
+                if STREAM {
+                    L::stream(out.add(at), sum);
+                } else {
+                    L::store(out.add(at), sum);
+                }
+            }
+        }
+        at += L::BYTES;
+    }
+    at
+}

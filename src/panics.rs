@@ -1,0 +1,57 @@
+//! Panics end at our borders: they become values here, and are not printed by the C interface.
+
+use std::cell::{Cell, RefCell};
+use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
+use std::sync::Once;
+
+thread_local! {
+    /// How many [`catch`] are around what this thread does.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// Where the panic that is being caught was raised.
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs `body`; a panic in it comes back as its message, with the place if it is known.
+pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
+    DEPTH.set(DEPTH.get() + 1);
+    let outcome = panic::catch_unwind(AssertUnwindSafe(body));
+    DEPTH.set(DEPTH.get() - 1);
+    outcome.map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        match PLACE.take() {
+            Some(place) => format!("{text} ({place})"),
+            None => text.to_owned(),
+        }
+    })
+}
+
+/// Stops the standard library from printing panics that [`catch`] will catch.
+///
+/// Only the C interface asks for this: in the shared and in the static library the hook belongs to
+/// a standard library of our own, so that no Rust program's hook is touched.
+pub(crate) fn silence() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info: &PanicHookInfo<'_>| {
+            if DEPTH.try_with(Cell::get).unwrap_or(0) == 0 {
+                before(info);
+            } else {
+                let place = info.location().map(ToString::to_string);
+                let _ = PLACE.try_with(|kept| *kept.borrow_mut() = place);
+            }
+        }));
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::catch;
+
+    #[test]
+    fn a_panic_comes_back_as_its_message() {
+        assert_eq!(catch(|| 7), Ok(7));
+        assert!(catch(|| panic!("the reason")).unwrap_err().starts_with("the reason"));
+    }
+}

@@ -1,0 +1,231 @@
+//! A plan put into effect, key by key, under each key's lock.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::RwLockWriteGuard;
+
+use super::Call;
+use super::local::Local;
+use super::plan::{Group, Plan, PlannedOut};
+use super::table::{Slot, Value};
+use super::updater::Updater;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result, fail};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Buffer, Tensor, TensorMut};
+
+/// How often a wait for a key's lock looks whether its operation has been cancelled.
+const CANCEL_POLL: Duration = Duration::from_millis(5);
+
+/// When an operation must stop early.
+#[derive(Clone, Copy)]
+pub(super) struct Limits<'a> {
+    pub(super) deadline: Deadline,
+    pub(super) cancel: Option<&'a AtomicBool>,
+}
+
+impl Limits<'_> {
+    pub(super) fn is_cancelled(&self) -> bool {
+        // Relaxed: stopping a little later is as good.
+        self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+}
+
+impl Local {
+    /// Does what a plan says.
+    pub(super) fn apply(
+        &self,
+        call: Call,
+        plan: &Plan,
+        updater: Option<&Updater>,
+        limits: Limits<'_>,
+    ) -> Result<()> {
+        let call = call.name();
+        // With an updater only around the arithmetic: the user's code runs in the user's state.
+        let _floats = updater.is_none().then(DefaultFloats::enter);
+        for group in &plan.groups {
+            if limits.is_cancelled() {
+                return Err(self.cancelled(call, &group.slot));
+            }
+            let outs = &plan.outs[group.outs.clone()];
+            let finished = if group.values.is_empty() {
+                self.pull(call, &group.slot, outs, limits)?
+            } else {
+                self.push(call, plan, group, updater, limits)?
+            };
+            if !finished {
+                return Err(self.cancelled(call, &group.slot));
+            }
+        }
+        Ok(())
+    }
+
+    fn pull(
+        &self,
+        call: &str,
+        slot: &Slot,
+        outs: &[PlannedOut],
+        limits: Limits<'_>,
+    ) -> Result<bool> {
+        let value = match slot.value.try_read() {
+            Some(value) => value,
+            None => self.patiently(call, slot, limits, |until| slot.value.try_read_until(until))?,
+        };
+        if value.removed {
+            return Err(self.removed(call, slot));
+        }
+        // Relaxed: a statistic.
+        slot.counters.pulls.fetch_add(outs.len() as u64, Ordering::Relaxed);
+        self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
+    }
+
+    /// Pushes a key's values, and fills its outs while the result is at hand.
+    fn push(
+        &self,
+        call: &str,
+        plan: &Plan,
+        group: &Group,
+        updater: Option<&Updater>,
+        limits: Limits<'_>,
+    ) -> Result<bool> {
+        let slot = &group.slot;
+        let (values, outs) = (&plan.values[group.values.clone()], &plan.outs[group.outs.clone()]);
+        let mut value = self.lock(call, slot, limits)?;
+        // Relaxed: a statistic, and only this thread counts while it holds the key.
+        let count = |counter: &AtomicU64, more: usize| {
+            counter.store(counter.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
+        };
+        count(&slot.counters.pushes, values.len());
+        count(&slot.counters.pulls, outs.len());
+        let Some(updater) = updater else {
+            return self.team.sum(slot, values, &value.buffer, outs).map(|()| true);
+        };
+        count(&slot.counters.updater_calls, 1);
+        match values {
+            [only] if only.is_plain(slot.dtype) => {
+                self.update(call, slot, updater, only.data(), &mut value)?;
+            }
+            _ => {
+                let merged = self.borrow_buffer(slot)?;
+                let result = with_default_floats(|| self.team.sum(slot, values, &merged, &[]))
+                    .and_then(|()| self.update(call, slot, updater, merged.as_ptr(), &mut value));
+                self.buffers.lock().push(merged);
+                result?;
+            }
+        }
+        if outs.is_empty() {
+            return Ok(true);
+        }
+        let value = RwLockWriteGuard::downgrade(value);
+        with_default_floats(|| self.team.copy_out(slot, &value.buffer, outs, limits.cancel))
+    }
+
+    /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.
+    fn update(
+        &self,
+        call: &str,
+        slot: &Slot,
+        updater: &Updater,
+        merged: *const u8,
+        value: &mut Value,
+    ) -> Result<()> {
+        let undo = if self.settings.updater_undo {
+            let undo = self.borrow_buffer(slot)?;
+            with_default_floats(|| self.team.copy(slot, &undo, &value.buffer))?;
+            Some(undo)
+        } else {
+            None
+        };
+        let input = Tensor::of_array(merged, slot.dtype, &slot.shape);
+        let mut stored = TensorMut::of_buffer(&mut value.buffer, slot.dtype, &slot.shape);
+        let result = updater.call(self.serial, slot.key, &input, &mut stored);
+        if let Some(undo) = undo {
+            if result.is_err() {
+                with_default_floats(|| self.team.copy(slot, &value.buffer, &undo))?;
+            }
+            self.buffers.lock().push(undo);
+        }
+        result.map_err(|error| {
+            let key = self.names.label(slot.key);
+            let rest = "keys before it are applied, it and those after it are not";
+            Error::new(error.kind(), format!("{call}: {key}: {}; {rest}", error.message()))
+        })
+    }
+
+    fn borrow_buffer(&self, slot: &Slot) -> Result<Buffer> {
+        let mut buffer = self.buffers.lock().pop().map_or_else(|| Buffer::new(0), Ok)?;
+        buffer.reserve(slot.bytes())?;
+        Ok(buffer)
+    }
+
+    /// Locks a key for change.
+    pub(super) fn lock<'a>(
+        &self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<RwLockWriteGuard<'a, Value>> {
+        let value = match slot.value.try_write() {
+            Some(value) => value,
+            None => {
+                self.patiently(call, slot, limits, |until| slot.value.try_write_until(until))?
+            }
+        };
+        if value.removed {
+            return Err(self.removed(call, slot));
+        }
+        Ok(value)
+    }
+
+    /// Repeats a bounded try until it succeeds, the deadline passes, or the operation is cancelled.
+    fn patiently<T>(
+        &self,
+        call: &str,
+        slot: &Slot,
+        limits: Limits<'_>,
+        attempt: impl Fn(Instant) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            if limits.is_cancelled() {
+                return Err(self.cancelled(call, slot));
+            }
+            let now = Instant::now();
+            let poll =
+                now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
+            let (until, late) = match limits.deadline {
+                Deadline::At(end) => (poll.min(end), now >= end),
+                Deadline::Never => (poll, false),
+            };
+            if let Some(guard) = attempt(until) {
+                return Ok(guard);
+            }
+            if late {
+                let key = self.names.label(slot.key);
+                return Err(fail!(
+                    Timeout,
+                    "{call}: {key} is still in use by another call (an updater that does not \
+                     return?); keys before it are done, it and those after it are not"
+                ));
+            }
+        }
+    }
+
+    fn cancelled(&self, call: &str, slot: &Slot) -> Error {
+        let key = self.names.label(slot.key);
+        fail!(
+            Cancelled,
+            "{call}: cancelled at {key}; keys before it are done, those after it are not"
+        )
+    }
+
+    fn removed(&self, call: &str, slot: &Slot) -> Error {
+        let key = self.names.label(slot.key);
+        fail!(KeyNotFound, "{call}: {key} was removed while the call was on its way")
+    }
+}
+
+fn with_default_floats<T>(compute: impl FnOnce() -> T) -> T {
+    let _floats = DefaultFloats::enter();
+    compute()
+}

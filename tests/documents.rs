@@ -1,0 +1,176 @@
+//! The documents say what the code does, where that can be compared.
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use kvstore::{Config, ErrorKind, Key};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = Path::new(ROOT).join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The rows of all tables in a text, as trimmed cells, without the lines under headings.
+fn rows(text: &str) -> Vec<Vec<String>> {
+    let cells = |line: &str| {
+        let inner = line.trim().trim_matches('|');
+        inner.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<String>>()
+    };
+    text.lines()
+        .filter(|line| line.starts_with('|') && !line.starts_with("|-"))
+        .map(cells)
+        .collect()
+}
+
+/// What stands between backquotes, if that is all there is.
+fn code(cell: &str) -> Option<&str> {
+    cell.strip_prefix('`')?.strip_suffix('`').filter(|code| !code.contains('`'))
+}
+
+#[test]
+fn the_table_of_statuses_is_complete_and_has_the_right_numbers() {
+    let text = read("docs/errors.md");
+    let documented: Vec<(i32, String)> = rows(&text)
+        .iter()
+        .filter_map(|row| Some((row[0].parse().ok()?, code(&row[1])?.to_owned())))
+        .collect();
+    let kinds = ErrorKind::ALL.iter().map(|kind| (kind.code(), kind.name().to_owned()));
+    let expected: Vec<(i32, String)> =
+        std::iter::once((0, "KV_OK".to_owned())).chain(kinds).collect();
+    assert_eq!(documented, expected);
+}
+
+/// The rows of docs/config.md that describe an option: name, variable, values.
+fn options() -> Vec<(String, String, String)> {
+    let text = read("docs/config.md");
+    let option = |row: &Vec<String>| {
+        let name = code(&row[0])?;
+        Some((name.to_owned(), code(row.get(1)?)?.to_owned(), row.get(2)?.clone()))
+    };
+    rows(&text).iter().filter_map(option).collect()
+}
+
+fn accepts(name: &str, value: &str) -> bool {
+    Config::new().set(name, value).is_ok()
+}
+
+#[test]
+fn every_documented_option_is_known_with_its_values_and_no_others() {
+    let options = options();
+    assert!(!options.is_empty(), "docs/config.md has no table of options");
+    for (name, variable, values) in options {
+        let error = Config::new().set(&name, "\u{1}").map_err(|error| error.to_string());
+        assert!(!format!("{error:?}").contains("there is no option"), "{name} is unknown");
+        assert_eq!(variable, format!("KV_{}", name.to_uppercase()));
+        let words: Vec<&str> = values.split('`').skip(1).step_by(2).collect();
+        for word in &words {
+            assert!(accepts(&name, word), "{name}={word} is documented and refused");
+        }
+        if !words.is_empty() {
+            assert!(!accepts(&name, "neither"), "{name}: the list of values is not the whole list");
+        }
+        if let Some((least, most)) = range(&values) {
+            for (value, good) in
+                [(least - 1, false), (least, true), (most, true), (most + 1, false)]
+            {
+                assert_eq!(accepts(&name, &value.to_string()), good, "{name}={value}");
+            }
+        }
+    }
+}
+
+/// The numbers of "1 to 256".
+fn range(values: &str) -> Option<(i64, i64)> {
+    let (least, most) = values.split_once(" to ")?;
+    let number = |text: &str| text.trim().replace(',', "").parse().ok();
+    Some((number(least)?, number(most.split_whitespace().next()?)?))
+}
+
+#[test]
+fn the_header_lists_the_same_options_as_the_page() {
+    let header = read("include/kvstore.h");
+    let chapter = header.split(" * OPTIONS").nth(1).unwrap().split("*/").next().unwrap();
+    let names: BTreeSet<&str> = chapter
+        .lines()
+        .filter_map(|line| line.strip_prefix(" *   ")?.split("  ").next())
+        .filter(|name| !name.is_empty() && !name.starts_with(' '))
+        .collect();
+    let options = options();
+    assert_eq!(names, options.iter().map(|(name, ..)| name.as_str()).collect());
+}
+
+/// The functions that the header declares.
+fn functions() -> BTreeSet<String> {
+    let header = read("include/kvstore.h");
+    let mut declarations = String::new();
+    for (index, piece) in header.split("/*").enumerate() {
+        let code = if index == 0 { piece } else { piece.split_once("*/").map_or("", |(_, it)| it) };
+        declarations.push_str(code);
+    }
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let before_brackets = declarations.split('(').map(|text| text.rsplit(|c| !is_name(c)).next());
+    before_brackets.flatten().filter(|name| name.starts_with("kv_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_function_is_mentioned_in_the_tour() {
+    let functions = functions();
+    assert!(functions.contains("kv_push") && functions.contains("kv_tensor_cpu"), "{functions:?}");
+    let tour = read("docs/c-api.md");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let words: BTreeSet<&str> = tour.split(|c| !is_name(c)).collect();
+    let missing: Vec<&String> =
+        functions.iter().filter(|name| !words.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "docs/c-api.md does not mention {missing:?}");
+}
+
+#[test]
+fn the_documented_keys_of_names_are_right() {
+    let text = read("docs/semantics.md");
+    let mut checked = 0;
+    for row in rows(&text).iter().filter(|row| row.len() == 4) {
+        let Some(key) = code(&row[3]).and_then(|key| key.strip_prefix("0x")) else { continue };
+        let digits: Vec<char> = row[1].chars().filter(char::is_ascii_hexdigit).collect();
+        let byte =
+            |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+        let name = String::from_utf8(digits.chunks(2).map(byte).collect()).unwrap();
+        assert_eq!(Key::of_name(&name).id(), u64::from_str_radix(key, 16).unwrap(), "{name:?}");
+        checked += 1;
+    }
+    assert!(checked >= 10, "docs/semantics.md has only {checked} test vectors");
+}
+
+/// Every page of the project that people read.
+fn pages() -> Vec<PathBuf> {
+    let mut pages = Vec::new();
+    for folder in ["", "docs", "examples/data"] {
+        for entry in fs::read_dir(Path::new(ROOT).join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+#[test]
+fn every_relative_link_leads_to_a_file() {
+    let mut followed = 0;
+    for page in pages() {
+        for link in read(&page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap();
+            if target.is_empty() || target.contains(':') {
+                continue;
+            }
+            let folder = page.parent().unwrap();
+            assert!(folder.join(target).exists(), "{}: there is no {target}", page.display());
+            followed += 1;
+        }
+    }
+    assert!(followed > 0);
+}
