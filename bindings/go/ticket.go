@@ -111,11 +111,9 @@ func (t *Ticket) finish(ctx context.Context, what string) error {
 
 // look asks whether the operation has ended, without waiting.
 func (t *Ticket) look() error {
-	err := t.store.use(func(store *C.kv_store) C.kv_status { return C.kv_wait(store, t.number, 0) })
-	if errors.Is(err, ErrTimeout) {
-		return err
-	}
-	return t.note(err)
+	return t.note(t.store.use(func(store *C.kv_store) C.kv_status {
+		return C.kv_wait(store, t.number, 0)
+	}))
 }
 
 // await waits for the result; that is not yet telling it to the user.
@@ -132,7 +130,7 @@ func (t *Ticket) await(ctx context.Context) error {
 // could not tell. It returns the result once there is one.
 func (t *Ticket) note(err error) error {
 	unknown := err == errFreed || isOver(err)
-	for _, status := range []Status{ErrReentrant, ErrForked, ErrPoisoned} {
+	for _, status := range []Status{ErrTimeout, ErrReentrant, ErrForked, ErrPoisoned} {
 		unknown = unknown || errors.Is(err, status)
 	}
 	if !unknown {

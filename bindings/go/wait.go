@@ -30,7 +30,7 @@ func (s *Store) poll(ctx context.Context, what string,
 	for {
 		timeout := nextLook(ctx)
 		err := s.use(func(store *C.kv_store) C.kv_status { return function(store, timeout) })
-		if timeout < 0 || !errors.Is(err, ErrTimeout) {
+		if !errors.Is(err, ErrTimeout) {
 			return err
 		}
 		if ctx.Err() != nil {

@@ -1,17 +1,19 @@
 //! A plan put into effect, key by key, under each key's lock.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLockWriteGuard;
+use parking_lot::{Mutex, RwLockWriteGuard};
 
 use super::Call;
-use super::local::Local;
+use super::merge::Team;
 use super::plan::{Group, Plan, PlannedOut};
 use super::table::{Slot, Value};
 use super::updater::Updater;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
+use crate::key::Names;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, Tensor, TensorMut};
 
@@ -32,7 +34,19 @@ impl Limits<'_> {
     }
 }
 
-impl Local {
+/// Puts plans into effect.
+pub(super) struct Applier {
+    /// Number of the store in this process, for the re-entrancy check of updaters.
+    pub(super) serial: u64,
+    pub(super) team: Team,
+    pub(super) names: Arc<Names>,
+    /// Whether a failing updater's changes are undone.
+    pub(super) undo: bool,
+    /// Merged sums and undo copies of earlier pushes, for the next one.
+    pub(super) buffers: Mutex<Vec<Buffer>>,
+}
+
+impl Applier {
     /// Does what a plan says.
     pub(super) fn apply(
         &self,
@@ -130,7 +144,7 @@ impl Local {
         merged: *const u8,
         value: &mut Value,
     ) -> Result<()> {
-        let undo = if self.settings.updater_undo {
+        let undo = if self.undo {
             let undo = self.borrow_buffer(slot)?;
             with_default_floats(|| self.team.copy(slot, &undo, &value.buffer))?;
             Some(undo)

@@ -1,35 +1,44 @@
-//! Keys of a local store come and go.
+//! The keys of a local store: how they come and go.
 
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockWriteGuard};
 
-use super::apply::Limits;
-use super::local::Local;
+use super::merge::Team;
 use super::plan::{Pairs, Scene};
-use super::table::{Counters, Slot, Value};
-use super::ticket::Label;
+use super::table::{Counters, KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
-use crate::key::Key;
+use crate::key::{Key, Names};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, Lent, Tensor};
 
-impl Local {
-    pub(super) fn exists(&self, call: &str, key: Key) -> Error {
-        fail!(KeyExists, "{call}: {} has been initialised before", self.names.label(key))
+pub(super) struct Keys {
+    pub(super) table: KeyTable,
+    pub(super) names: Arc<Names>,
+    pub(super) team: Team,
+}
+
+impl Keys {
+    pub(super) fn scene(&self, call: &'static str) -> Scene<'_> {
+        Scene { call, names: &self.names, table: &self.table, coming: &[] }
     }
 
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
-        let fresh = self.make_slots(&self.scene("init"), values)?;
-        self.table.add(fresh.iter().cloned(), |key| self.exists("init", key))
+        let fresh = self.make(&self.scene("init"), values)?;
+        self.add("init", &fresh)
+    }
+
+    /// Adds slots to the table, all or none.
+    pub(super) fn add(&self, call: &str, slots: &[Arc<Slot>]) -> Result<()> {
+        self.table.add(slots.iter().cloned(), |key| self.exists(call, key))
+    }
+
+    fn exists(&self, call: &str, key: Key) -> Error {
+        fail!(KeyExists, "{call}: {} has been initialised before", self.names.label(key))
     }
 
     /// Copies values into slots that are not in the table yet.
-    pub(super) fn make_slots(
-        &self,
-        scene: &Scene<'_>,
-        values: &Pairs<'_>,
-    ) -> Result<Vec<Arc<Slot>>> {
+    pub(super) fn make(&self, scene: &Scene<'_>, values: &Pairs<'_>) -> Result<Vec<Arc<Slot>>> {
         let call = scene.call;
         let mut seen = values.keys.to_vec();
         seen.sort_unstable();
@@ -47,19 +56,13 @@ impl Local {
             }
         }
         // All tensors are checked before the first one is copied.
-        let mut tensors = Vec::with_capacity(values.keys.len());
-        for index in 0..values.keys.len() {
-            tensors.push(values.tensor(index, scene, "value")?);
-        }
-        values
-            .keys
-            .iter()
-            .zip(&tensors)
-            .map(|(&key, tensor)| self.make_slot(scene, key, tensor))
-            .collect()
+        let tensors = (0..values.keys.len()).map(|index| values.tensor(index, scene, "value"));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let pairs = values.keys.iter().zip(&tensors);
+        pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
     }
 
-    fn make_slot(&self, scene: &Scene<'_>, key: Key, tensor: &Tensor<'_>) -> Result<Arc<Slot>> {
+    fn make_one(&self, scene: &Scene<'_>, key: Key, tensor: &Tensor<'_>) -> Result<Arc<Slot>> {
         let (call, dtype, count) = (scene.call, tensor.dtype(), tensor.count());
         let name_it = |error: Error| {
             let label = self.names.label(key);
@@ -80,36 +83,33 @@ impl Local {
         Ok(Arc::new(slot))
     }
 
-    pub(super) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
-        let scene = self.scene("remove");
-        let mut slots: Vec<Arc<Slot>> = Vec::with_capacity(keys.len());
-        for &key in keys {
-            slots.push(self.table.get(key).ok_or_else(|| scene.unknown(key))?);
-        }
+    /// The slots of different keys, in processing order.
+    pub(super) fn find(&self, scene: &Scene<'_>, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
+        let slot = |&key: &Key| self.table.get(key).ok_or_else(|| scene.unknown(key));
+        let mut slots = keys.iter().map(slot).collect::<Result<Vec<_>>>()?;
         slots.sort_unstable_by_key(|slot| slot.order);
-        if let Some(pair) = slots.windows(2).find(|pair| pair[0].key == pair[1].key) {
-            let key = self.names.label(pair[0].key);
-            return Err(fail!(KeyNotFound, "remove: {key} stands twice in the list"));
-        }
-        let Some(first) = slots.first() else {
-            return Ok(());
-        };
-        let label = Label { call: "remove", first_key: first.key.id(), keys: slots.len() };
-        let limits = Limits { deadline: self.deadline(), cancel: None };
-        let visit = |visit: &mut dyn FnMut(u64)| slots.iter().for_each(|slot| visit(slot.key.id()));
-        let turn = self.tickets.enter(label, visit, limits.deadline)?;
-        let result = self.table.remove(&slots, || {
-            let mut values = Vec::with_capacity(slots.len());
-            for slot in &slots {
-                values.push(self.lock("remove", slot, limits)?);
+        match slots.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            None => Ok(slots),
+            Some(pair) => {
+                let (call, key) = (scene.call, self.names.label(pair[0].key));
+                Err(fail!(KeyNotFound, "{call}: {key} stands twice in the list"))
             }
+        }
+    }
+
+    /// Takes slots out of the table and frees their values, once all of them could be locked.
+    pub(super) fn remove<'a>(
+        &self,
+        slots: &'a [Arc<Slot>],
+        lock: impl Fn(&'a Slot) -> Result<RwLockWriteGuard<'a, Value>>,
+    ) -> Result<()> {
+        self.table.remove(slots, || {
+            let mut values = slots.iter().map(|slot| lock(slot)).collect::<Result<Vec<_>>>()?;
             for value in &mut values {
                 value.removed = true;
                 value.buffer = Buffer::new(0)?;
             }
             Ok(())
-        });
-        self.schedule(self.tickets.leave(turn));
-        result
+        })
     }
 }

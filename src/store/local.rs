@@ -7,33 +7,28 @@ use std::sync::{Arc, Weak};
 use parking_lot::{Mutex, RwLock};
 
 use super::Call;
-use super::apply::Limits;
+use super::apply::{Applier, Limits};
+use super::keys::Keys;
 use super::merge::Team;
-use super::plan::{Pairs, Plan, Scene};
+use super::plan::{Pairs, Plan};
 use super::table::KeyTable;
 use super::ticket::{Label, Tickets, Work};
 use super::updater::Updater;
 use crate::config::Settings;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
-use crate::key::Names;
+use crate::key::{Key, Names};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::pool::{Task, pool};
-use crate::tensor::Buffer;
 
 pub(crate) struct Local {
-    /// Number of the store in this process, for the re-entrancy check.
-    pub(super) serial: u64,
     pub(super) settings: Settings,
-    pub(super) names: Arc<Names>,
-    pub(super) table: KeyTable,
+    pub(super) keys: Keys,
+    pub(super) applier: Applier,
     pub(super) tickets: Tickets<Op>,
     pub(super) poisoned: AtomicBool,
     updater: RwLock<Option<Arc<Updater>>>,
-    pub(super) team: Team,
-    /// Merged sums and undo copies of earlier pushes, for the next one.
-    pub(super) buffers: Mutex<Vec<Buffer>>,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
 }
@@ -66,16 +61,16 @@ impl Local {
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
         let team = Team { isa: settings.isa, threads: settings.threads };
+        let undo = settings.updater_undo;
+        let keys = Keys { table: KeyTable::new(), names: Arc::clone(&names), team };
+        let applier = Applier { serial, team, names, undo, buffers: Mutex::default() };
         Self {
-            serial,
             settings,
-            names,
-            table: KeyTable::new(),
+            keys,
+            applier,
             tickets: Tickets::new(id, key_name),
             poisoned: AtomicBool::new(false),
             updater: RwLock::new(None),
-            team,
-            buffers: Mutex::default(),
             plans: Mutex::default(),
         }
     }
@@ -119,7 +114,7 @@ impl Local {
             self.tickets.enter(plan.label(call), |visit| plan.keys(visit), limits.deadline)?;
         let updater = if plan.values.is_empty() { None } else { self.updater.read().clone() };
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
-        let result = self.apply(call, plan, updater.as_deref(), limits);
+        let result = self.applier.apply(call, plan, updater.as_deref(), limits);
         drop(leave);
         result
     }
@@ -152,18 +147,29 @@ impl Local {
         outs: &Pairs<'_>,
         plan: &mut Plan,
     ) -> Result<()> {
-        let mut scene = self.scene(call.name());
+        let mut scene = self.keys.scene(call.name());
         if call != Call::Broadcast {
             return plan.build(&scene, values, outs);
         }
-        let fresh = self.make_slots(&scene, values)?;
+        let fresh = self.keys.make(&scene, values)?;
         scene.coming = &fresh;
         plan.build(&scene, &Pairs::NONE, outs)?;
-        self.table.add(fresh.iter().cloned(), |key| self.exists(call.name(), key))
+        self.keys.add(call.name(), &fresh)
     }
 
-    pub(super) fn scene(&self, call: &'static str) -> Scene<'_> {
-        Scene { call, names: &self.names, table: &self.table, coming: &[] }
+    pub(super) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
+        let slots = self.keys.find(&self.keys.scene("remove"), keys)?;
+        let Some(first) = slots.first() else {
+            return Ok(());
+        };
+        let label = Label { call: "remove", first_key: first.key.id(), keys: slots.len() };
+        let limits = Limits { deadline: self.deadline(), cancel: None };
+        let visit = |visit: &mut dyn FnMut(u64)| slots.iter().for_each(|slot| visit(slot.key.id()));
+        let turn = self.tickets.enter(label, visit, limits.deadline)?;
+        let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
+        let result = self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits));
+        drop(leave);
+        result
     }
 
     pub(super) fn cancel(self: &Arc<Self>, ticket: u64) -> Result<()> {
@@ -238,7 +244,7 @@ impl Task for Local {
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
             let limits = Limits { deadline: Deadline::Never, cancel: Some(&job.cancel) };
-            self.apply(call, &plan, updater.as_deref(), limits)
+            self.applier.apply(call, &plan, updater.as_deref(), limits)
         });
         let result = outcome.unwrap_or_else(|panic| {
             let error = internal(&panic);

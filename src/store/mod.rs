@@ -133,7 +133,7 @@ impl Store {
         if self.local.poisoned.load(Ordering::SeqCst) {
             return Err(poisoned());
         }
-        if gate != Gate::Look && updater::is_inside(self.local.serial) {
+        if gate != Gate::Look && updater::is_inside(self.local.applier.serial) {
             return Err(fail!(
                 Reentrant,
                 "called from inside an updater of the same store; return from the updater first"
@@ -188,7 +188,7 @@ impl Store {
     /// # Errors
     /// `NameCollision` if another name of this store has the same hash.
     pub fn intern(&self, name: &str) -> Result<Key> {
-        self.enter(Gate::Work, |local| local.names.intern(name))
+        self.enter(Gate::Work, |local| local.keys.names.intern(name))
     }
 
     /// The name that a key was interned with.
@@ -197,7 +197,7 @@ impl Store {
     /// `KeyNotFound` for an integer key, and for a name that this store has never seen.
     pub fn key_name(&self, key: Key) -> Result<String> {
         self.enter(Gate::Look, |local| {
-            let name = local.names.with(key, |name| name.to_string_lossy().into_owned());
+            let name = local.keys.names.with(key, |name| name.to_string_lossy().into_owned());
             name.ok_or_else(|| no_name(key))
         })
     }
@@ -205,7 +205,7 @@ impl Store {
     /// The name of a key as a C string that lives as long as the store.
     pub(crate) fn name_ptr(&self, key: Key) -> Result<*const c_char> {
         self.enter(Gate::Look, |local| {
-            local.names.with(key, std::ffi::CStr::as_ptr).ok_or_else(|| no_name(key))
+            local.keys.names.with(key, std::ffi::CStr::as_ptr).ok_or_else(|| no_name(key))
         })
     }
 
@@ -215,16 +215,18 @@ impl Store {
     /// `KeyNotFound`.
     pub fn key_info(&self, key: impl Into<Key>) -> Result<KeyInfo> {
         let key = key.into();
-        self.enter(Gate::Look, |local| match local.table.get(key) {
+        self.enter(Gate::Look, |local| match local.keys.table.get(key) {
             Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.clone() }),
-            None => Err(fail!(KeyNotFound, "key_info: {} is not there", local.names.label(key))),
+            None => {
+                Err(fail!(KeyNotFound, "key_info: {} is not there", local.keys.names.label(key)))
+            }
         })
     }
 
     /// The initialised keys: integers ascending, then names in order of their init.
     pub fn keys(&self) -> Result<Vec<Key>> {
         self.enter(Gate::Work, |local| {
-            Ok(local.table.slots().iter().map(|slot| slot.key).collect())
+            Ok(local.keys.table.slots().iter().map(|slot| slot.key).collect())
         })
     }
 
@@ -245,7 +247,7 @@ impl Store {
     }
 
     pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
-        self.enter(Gate::Work, |local| local.init(values))
+        self.enter(Gate::Work, |local| local.keys.init(values))
     }
 
     /// Merges one value into a key.
@@ -388,7 +390,7 @@ impl Store {
     /// Counters and settings as one JSON object.
     pub fn stats(&self) -> Result<String> {
         self.enter(Gate::Work, |local| {
-            let totals = local.table.totals();
+            let totals = local.keys.table.totals();
             let (pending, failed) = local.tickets.counts();
             Ok(format!(
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\

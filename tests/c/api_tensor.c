@@ -110,15 +110,24 @@ static void dtypes_are_checked(kv_store *store) {
     }
 }
 
-/* CUDA memory is known and not served; pinned host memory is ordinary memory here. */
+/*
+ * Devices that DLPack knows are not served but for the CPU and its pinned memory; any id will do.
+ * All other numbers are no devices.
+ */
 static void devices_are_checked(kv_store *store) {
-    static const int32_t unserved[] = {KV_CUDA, 0, 4, 10, 13, -1, INT32_MAX};
+    static const int32_t unserved[] = {KV_CUDA, 4, 10, 13, 18};
+    static const int32_t unknown[] = {0, -1, 1000, INT32_MAX, INT32_MIN};
     static const int32_t ids[] = {0, 1, 2, 3, 1000, -1, INT32_MIN};
     kv_key key = 1;
     for (size_t i = 0; i < sizeof unserved / sizeof unserved[0]; i++) {
         kv_tensor tensor = good_tensor();
         tensor.device.type = unserved[i];
         check_refused(store, tensor, KV_ERR_UNSUPPORTED);
+    }
+    for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {
+        kv_tensor tensor = good_tensor();
+        tensor.device.type = unknown[i];
+        check_refused(store, tensor, KV_ERR_INVALID_ARGUMENT);
     }
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; i++) {
         kv_tensor tensor = good_tensor();

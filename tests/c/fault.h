@@ -7,6 +7,33 @@
 
 #include "support.h"
 
+/* Where standard output and standard error went before hush(). */
+typedef struct silence {
+    FILE *heard;
+    int ends[2];
+} silence;
+
+/* Sends what the process prints to a file, until check_silence(). */
+static inline silence hush(void) {
+    silence now = {tmpfile(), {dup(STDOUT_FILENO), dup(STDERR_FILENO)}};
+    CHECK(now.heard != NULL && now.ends[0] >= 0 && now.ends[1] >= 0);
+    fflush(NULL);
+    CHECK(dup2(fileno(now.heard), STDOUT_FILENO) >= 0);
+    CHECK(dup2(fileno(now.heard), STDERR_FILENO) >= 0);
+    return now;
+}
+
+/* Nothing has been printed: a bug of the library is reported, not shown. */
+static inline void check_silence(silence before) {
+    fflush(NULL);
+    CHECK(dup2(before.ends[0], STDOUT_FILENO) >= 0);
+    CHECK(dup2(before.ends[1], STDERR_FILENO) >= 0);
+    close(before.ends[0]);
+    close(before.ends[1]);
+    CHECK(lseek(fileno(before.heard), 0, SEEK_END) == 0);
+    fclose(before.heard);
+}
+
 /* Every call of a poisoned store refuses, and says that it is to be freed. */
 static inline void check_poisoned(kv_store *store, kv_ticket ticket) {
     int64_t number = 1;

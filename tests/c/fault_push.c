@@ -7,7 +7,9 @@ static void the_call_reports_a_bug_and_poisons_the_store(void) {
     init_number(store, 1, 10);
     kv_ticket ticket = send_number(store, 1, &number, 0);
     CHECK_STATUS(kv_wait(store, ticket, WAIT_MS), KV_OK);
+    silence before = hush();
     CHECK_STATUS(push_number(store, 1, 5), KV_ERR_INTERNAL);
+    check_silence(before);
     CHECK(error_says("injected fault at push"));
     check_poisoned(store, ticket);
     check_another_store_works();

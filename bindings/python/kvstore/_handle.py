@@ -34,6 +34,8 @@ class Handle:
         self.pointer: Optional[int] = None
         # How often somebody has waited for all operations.
         self.waits = 0
+        # Set at the end of the program: all is done, or given up.
+        self.has_ended = False
         self.names: dict[int, str] = {}
         self._keys: dict[str, int] = {}
         self._updaters: list[_callbacks.Updater] = []
@@ -92,19 +94,17 @@ class Handle:
             _postponed.append(lambda: self.end_loan(ticket, loan))
         elif self._given_up:
             _callbacks.keep_for_ever(loan)
-        elif self.pointer is not None:
+        elif self.pointer is not None and not self.has_ended:
             status = library.kv_cancel(self.pointer, ticket)
             if status not in (Status.OK, Status.TICKET, Status.FORKED):
                 self._loans_until_free.append(loan)
 
     def close_at_exit(self) -> None:
         """Closes without freeing: another thread may be inside a call while the program ends."""
-        pointer, self.pointer = self.pointer, None
-        if pointer is None:
-            return
-        status = wait(lambda milliseconds: library.kv_close(pointer, milliseconds), _EXIT_SECONDS)
+        status = wait(lambda ms: library.kv_close(self.pointer, ms), _EXIT_SECONDS)
+        self.has_ended = True
         if status == Status.TIMEOUT:
-            library.kv_abort(pointer)
+            library.kv_abort(self.pointer)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -114,7 +114,7 @@ class Handle:
         _callbacks.keep_for_ever(self._loans_until_free)
 
     def __del__(self) -> None:
-        if self.pointer is None:
+        if self.pointer is None or self.has_ended:
             return
         if thread.depth:
             _postponed.append(self.__del__)

@@ -114,9 +114,8 @@ class Ticket:
         if operation is None or self._number.value == 0:
             return
         handle = operation.handle
-        is_open = handle.pointer is not None
         handle.end_loan(self._number.value, operation)
-        if is_open and not self._asked and self._waits_before == handle.waits:
+        if not (self._asked or handle.has_ended) and self._waits_before == handle.waits:
             warnings.warn(
                 "a kvstore.Ticket was dropped and nobody waited for it: its operation is cancelled "
                 "unless it has ended",
