@@ -1,81 +1,83 @@
-//! The locks of the parts that are model-checked: `parking_lot` in the library, `loom` in models.
+//! The locks of tickets: the standard library's, or `loom`'s when a model checks them.
+//!
+//! Not `parking_lot`: its table of parked threads is shared by the process, and in the child of a
+//! `fork()` it still holds threads of the parent. The standard library's locks are futexes that know
+//! nobody else.
 
+#[cfg(loom)]
+use loom::sync as base;
+use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
-#[cfg(not(loom))]
-pub(crate) use std::sync::Arc;
-#[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync as base;
+use std::time::Instant;
 
-#[cfg(loom)]
-pub(crate) use loom::sync::Arc;
-#[cfg(loom)]
-pub(crate) use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-#[cfg(loom)]
-pub(crate) use model::{Condvar, Mutex, MutexGuard};
+pub(crate) use base::Arc;
+pub(crate) use base::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// `parking_lot`'s shape over loom's locks.
-#[cfg(loom)]
-mod model {
-    use std::ops::{Deref, DerefMut};
-    use std::time::Instant;
+/// A lock that ignores poisoning: a panic of ours poisons the whole store, which then says so.
+pub(crate) struct Mutex<T>(base::Mutex<T>);
 
-    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
-    pub(crate) struct MutexGuard<'a, T>(Option<loom::sync::MutexGuard<'a, T>>);
-    pub(crate) struct Condvar(loom::sync::Condvar);
-    pub(crate) struct WaitTimeoutResult;
+/// Holds a [`Mutex`]; empty only inside [`Condvar::wait`].
+pub(crate) struct MutexGuard<'a, T>(Option<base::MutexGuard<'a, T>>);
 
-    impl WaitTimeoutResult {
-        /// Models have no clock: a wait ends by being notified.
-        pub(crate) fn timed_out(&self) -> bool {
+pub(crate) struct Condvar(base::Condvar);
+
+const HELD: &str = "a guard holds its lock except inside wait()";
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(base::Mutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        MutexGuard(Some(self.0.lock().unwrap_or_else(|poison| poison.into_inner())))
+    }
+}
+
+impl<T> Deref for MutexGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect(HELD)
+    }
+}
+
+impl<T> DerefMut for MutexGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect(HELD)
+    }
+}
+
+impl Condvar {
+    pub(crate) fn new() -> Self {
+        Self(base::Condvar::new())
+    }
+
+    pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
+        let held = guard.0.take().expect(HELD);
+        guard.0 = Some(self.0.wait(held).unwrap_or_else(|poison| poison.into_inner()));
+    }
+
+    /// Waits until notified or `end`; gives whether `end` has passed. Models have no clock: there
+    /// it only ends by being notified.
+    pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Instant) -> bool {
+        #[cfg(loom)]
+        {
+            let _ = end;
+            self.wait(guard);
             false
         }
-    }
-
-    impl<T> Mutex<T> {
-        pub(crate) fn new(value: T) -> Self {
-            Self(loom::sync::Mutex::new(value))
-        }
-
-        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-            MutexGuard(Some(self.0.lock().expect("loom's locks are never poisoned here")))
+        #[cfg(not(loom))]
+        {
+            let held = guard.0.take().expect(HELD);
+            let left = end.saturating_duration_since(Instant::now());
+            let woken = self.0.wait_timeout(held, left);
+            guard.0 = Some(woken.unwrap_or_else(|poison| poison.into_inner()).0);
+            Instant::now() >= end
         }
     }
 
-    impl<T> Deref for MutexGuard<'_, T> {
-        type Target = T;
-        fn deref(&self) -> &T {
-            self.0.as_ref().expect("present outside wait()")
-        }
-    }
-
-    impl<T> DerefMut for MutexGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            self.0.as_mut().expect("present outside wait()")
-        }
-    }
-
-    impl Condvar {
-        pub(crate) fn new() -> Self {
-            Self(loom::sync::Condvar::new())
-        }
-
-        pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-            let held = guard.0.take().expect("present outside wait()");
-            guard.0 = Some(self.0.wait(held).expect("loom's locks are never poisoned here"));
-        }
-
-        pub(crate) fn wait_until<T>(
-            &self,
-            guard: &mut MutexGuard<'_, T>,
-            _: Instant,
-        ) -> WaitTimeoutResult {
-            self.wait(guard);
-            WaitTimeoutResult
-        }
-
-        pub(crate) fn notify_all(&self) {
-            self.0.notify_all();
-        }
+    pub(crate) fn notify_all(&self) {
+        self.0.notify_all();
     }
 }

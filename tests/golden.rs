@@ -46,6 +46,7 @@ trait Figure: Scalar {
     fn to_f64(self) -> f64;
     /// The distance between 1 and the next value.
     const EPSILON: f64;
+
     fn times(self, factor: f64) -> Self {
         Self::from_f64(self.to_f64() * factor)
     }
@@ -189,8 +190,8 @@ impl<'a, T: Figure> Case<'a, T> {
         let name = self.case["name"].as_str().unwrap();
         let figures = self.array(figures);
         assert_eq!(found.len(), figures.len(), "{name}");
-        // Two units in the last place for each addition.
-        let tolerance = 2.0 * T::EPSILON * self.magnitude * 2.0;
+        // As the contracts say: two units in the last place of the largest number.
+        let tolerance = 2.0 * T::EPSILON * self.magnitude;
         for (i, (found, figure)) in found.iter().zip(figures).enumerate() {
             let model = self.stored[&key][i];
             let shown = (found.to_f64(), model.to_f64(), figure.to_f64());

@@ -156,7 +156,12 @@ func (s *Store) start(op operation, values, outs []Pair, priority int32) (*Ticke
 // operate hands the pairs over as flat arrays, see shim.h. Without a ticket it waits.
 func (s *Store) operate(op operation, values, outs []Pair, priority int32, pins *runtime.Pinner,
 	ticket *Ticket) error {
-	var f flat
+	count := len(values) + len(outs)
+	f := flat{
+		keys:    make([]C.kv_key, 0, count),
+		data:    make([]unsafe.Pointer, 0, count),
+		numbers: make([]C.int64_t, 0, count*(C.KVSTORE_GO_HEADER+4)), // enough for most
+	}
 	for _, pairs := range [][]Pair{values, outs} {
 		for i := range pairs {
 			if err := f.add(op, &pairs[i], pins); err != nil {
@@ -164,7 +169,7 @@ func (s *Store) operate(op operation, values, outs []Pair, priority int32, pins 
 			}
 		}
 	}
-	tensors := make([]tensorRoom, len(f.keys))
+	tensors := make([]tensorRoom, count)
 	var number *C.kv_ticket
 	if ticket != nil {
 		number = &ticket.number

@@ -439,7 +439,9 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if self.generation != sys::fork_generation() {
-            // The parent's threads and locks are not here; its memory is all there is to leave.
+            // The parent's threads are not here, but locks may hold them. The memory must not come
+            // back as that of other locks, so it stays.
+            std::mem::forget(Arc::clone(&self.local));
             return;
         }
         let (pending, failed) = self.local.tickets.counts();

@@ -12,7 +12,9 @@ static kv_config *new_config(void) {
 static void good_values_are_accepted(void) {
     static const char *const good[][2] = {
         {"threads", "1"},       {"threads", "256"},     {"isa", "auto"},
-        {"isa", "scalar"},      {"timeout_ms", "1"},    {"timeout_ms", "600000"},
+        {"isa", "scalar"},      {"isa", "avx2"},        {"isa", "avx512"},
+        {"isa", "neon"},        {"timeout_ms", "-1"},   {"timeout_ms", "0"},
+        {"timeout_ms", "600000"},
         {"updater_undo", "no"}, {"updater_undo", "yes"},
     };
     kv_config *config = new_config();
@@ -96,6 +98,22 @@ static void one_config_serves_many_stores_and_may_go_first(void) {
     kv_free(second);
 }
 
+/* The instruction set of another kind of processor is known, and not here. */
+static void an_instruction_set_must_be_there(void) {
+#if defined(__x86_64__)
+    const char *foreign = "neon";
+#else
+    const char *foreign = "avx2";
+#endif
+    kv_config *config = new_config();
+    kv_store *store = NULL;
+    CHECK_STATUS(kv_config_set(config, "isa", foreign), KV_OK);
+    CHECK_STATUS(kv_create("local", config, &store), KV_ERR_UNSUPPORTED);
+    CHECK(store == NULL);
+    CHECK(error_says(foreign));
+    kv_config_free(config);
+}
+
 /* A name and a value are copied: the buffer may change as soon as the call has returned. */
 static void names_and_values_are_copied(void) {
     char name[] = "threads", value[] = "7";
@@ -114,6 +132,7 @@ int main(void) {
     text_that_is_not_utf8_is_refused();
     the_last_good_value_counts();
     one_config_serves_many_stores_and_may_go_first();
+    an_instruction_set_must_be_there();
     names_and_values_are_copied();
     kv_config_free(NULL);
     return check_passed("api_config");

@@ -70,6 +70,15 @@ static void a_bad_environment_variable_is_named(void) {
     }
 }
 
+/* As if it were not there: a way for scripts to unset one. */
+static void an_empty_environment_variable_does_not_count(void) {
+    CHECK(setenv("KV_THREADS", "", 1) == 0);
+    CHECK(setenv("KV_UPDATER_UNDO", "", 1) == 0);
+    kv_free(open_store("local"));
+    CHECK(unsetenv("KV_THREADS") == 0);
+    CHECK(unsetenv("KV_UPDATER_UNDO") == 0);
+}
+
 static void check_settings(kv_store *store, int threads, const char *isa) {
     char stats[4096];
     CHECK_STATUS(kv_stats(store, stats, sizeof stats, NULL), KV_OK);
@@ -198,6 +207,7 @@ int main(void) {
     unknown_types_are_answered_with_the_valid_ones();
     distributed_types_are_known_and_unsupported();
     a_bad_environment_variable_is_named();
+    an_empty_environment_variable_does_not_count();
     the_environment_counts_unless_the_config_says_more();
     updater_undo_comes_from_the_environment();
     timeout_ms_comes_from_the_environment();

@@ -331,6 +331,25 @@ static void a_call_without_a_ticket_times_out(void) {
     kv_free(store);
 }
 
+/* A time of 0 does not wait, and does what needs no wait. */
+static void a_call_without_a_ticket_need_not_wait(void) {
+    kv_store *store = open_with("timeout_ms", "0");
+    gate at = GATE_CLOSED;
+    int64_t number = 5;
+    init_number(store, 1, 0);
+    init_number(store, 2, 0);
+    CHECK_STATUS(kv_set_updater(store, add_behind_gate, &at, NULL), KV_OK);
+    kv_ticket ticket = send_number(store, 1, &number, 0);
+    gate_await(&at, 1);
+    CHECK_STATUS(push_number(store, 1, 7), KV_ERR_TIMEOUT);
+    CHECK(pull_number(store, 2) == 0);
+    gate_open(&at);
+    CHECK_STATUS(kv_wait(store, ticket, WAIT_MS), KV_OK);
+    CHECK_STATUS(push_number(store, 1, 7), KV_OK);
+    CHECK(pull_number(store, 1) == 12);
+    kv_free(store);
+}
+
 int main(void) {
     alarm_after_minutes(5);
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
@@ -347,5 +366,6 @@ int main(void) {
     }
     larger_priorities_run_earlier();
     a_call_without_a_ticket_times_out();
+    a_call_without_a_ticket_need_not_wait();
     return check_passed("api_ticket");
 }

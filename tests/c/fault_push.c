@@ -8,8 +8,9 @@ static void the_call_reports_a_bug_and_poisons_the_store(void) {
     kv_ticket ticket = send_number(store, 1, &number, 0);
     CHECK_STATUS(kv_wait(store, ticket, WAIT_MS), KV_OK);
     silence before = hush();
-    CHECK_STATUS(push_number(store, 1, 5), KV_ERR_INTERNAL);
+    kv_status status = push_number(store, 1, 5);
     check_silence(before);
+    CHECK_STATUS(status, KV_ERR_INTERNAL);
     CHECK(error_says("injected fault at push"));
     check_poisoned(store, ticket);
     check_another_store_works();

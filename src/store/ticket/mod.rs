@@ -312,7 +312,7 @@ impl<W: Work> Tickets<W> {
                 self.changed.wait(state);
                 false
             }
-            Deadline::At(end) => self.changed.wait_until(state, end).timed_out(),
+            Deadline::At(end) => self.changed.wait_until(state, end),
         }
     }
 
