@@ -29,9 +29,10 @@ function(add_cargo_library name target_dir)
   if(arg_TARGET)
     list(APPEND options --target ${arg_TARGET})
   endif()
-  set(environment "")
+  # The job server of make does not reach a command of CMake.
+  set(environment "${CMAKE_COMMAND}" -E env --unset=MAKEFLAGS)
   if(arg_RUSTFLAGS)
-    set(environment "${CMAKE_COMMAND}" -E env "RUSTFLAGS=${arg_RUSTFLAGS}")
+    list(APPEND environment "RUSTFLAGS=${arg_RUSTFLAGS}")
   endif()
   file(MAKE_DIRECTORY "${folder}")
 

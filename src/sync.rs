@@ -9,6 +9,7 @@ use loom::sync as base;
 use std::ops::{Deref, DerefMut};
 #[cfg(not(loom))]
 use std::sync as base;
+use std::sync::PoisonError;
 use std::time::Instant;
 
 pub(crate) use base::Arc;
@@ -30,7 +31,7 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard(Some(self.0.lock().unwrap_or_else(|poison| poison.into_inner())))
+        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
@@ -55,7 +56,7 @@ impl Condvar {
 
     pub(crate) fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let held = guard.0.take().expect(HELD);
-        guard.0 = Some(self.0.wait(held).unwrap_or_else(|poison| poison.into_inner()));
+        guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Waits until notified or `end`; gives whether `end` has passed. Models have no clock: there
@@ -72,7 +73,7 @@ impl Condvar {
             let held = guard.0.take().expect(HELD);
             let left = end.saturating_duration_since(Instant::now());
             let woken = self.0.wait_timeout(held, left);
-            guard.0 = Some(woken.unwrap_or_else(|poison| poison.into_inner()).0);
+            guard.0 = Some(woken.unwrap_or_else(PoisonError::into_inner).0);
             Instant::now() >= end
         }
     }
