@@ -125,35 +125,78 @@ impl Narrow<f32> for bf16 {
 
 floats!(f32, 23, 127, f32; f64, 52, 1023, f64; f16, 10, 15, f32; bf16, 7, 127, f32);
 
-/// Compares one sum with the scalar loop, at element offsets that break every alignment. Since
-/// every build is compared with the same loop, all have equal bits.
-fn check_sum<T: Number>(isa: Isa, pool: &[Vec<T>], count: usize, shift: usize) {
+const TRAFFICS: [Traffic; 3] = [Traffic::Cached, Traffic::Ahead, Traffic::Streaming];
+
+/// An array with room around it, which starts a number of elements after a cache line's start.
+struct Out<T> {
+    memory: Vec<T>,
+    at: usize,
+}
+
+/// What stands in the room around outs.
+fn guard<T: Number>() -> T {
+    T::random(&mut Random(1))
+}
+
+impl<T: Number> Out<T> {
+    fn new(offset: usize, elements: &[T]) -> Self {
+        let mut memory = vec![guard::<T>(); elements.len() + offset + 2 * 64];
+        let at = memory.as_ptr().align_offset(64) + offset;
+        memory[at..][..elements.len()].copy_from_slice(elements);
+        Self { memory, at }
+    }
+
+    fn start(&mut self) -> *mut u8 {
+        self.memory[self.at..].as_mut_ptr().cast()
+    }
+
+    fn check(&self, expected: &[T], exact: bool, case: &dyn Fn() -> String) {
+        let (before, rest) = self.memory.split_at(self.at);
+        let (found, after) = rest.split_at(expected.len());
+        for (i, (found, &expected)) in found.iter().zip(expected).enumerate() {
+            let equal = found.bits() == expected.bits() || !exact && found.is_same(expected);
+            let (found, expected) = (found.bits(), expected.bits());
+            assert!(equal, "{}, element {i}: {found:x}, not {expected:x}", case());
+        }
+        let intact = before.iter().chain(after).all(|it| it.bits() == guard::<T>().bits());
+        assert!(intact, "{}: wrote outside", case());
+    }
+}
+
+/// Compares sums with the scalar loop: in every build and way, into one to three outs and in place
+/// of an input, at element offsets that break every alignment. Since every build is compared with
+/// the same loop, all have equal bits.
+fn check_sum<T: Number>(pool: &[Vec<T>], count: usize, shift: usize) {
     let offset = |index: usize| 1 + (index + shift) % 8;
     let inputs: Vec<&[T]> =
         pool.iter().enumerate().map(|(i, input)| &input[offset(i)..][..count]).collect();
     let starts: Vec<*const u8> = inputs.iter().map(|input| input.as_ptr().cast()).collect();
-    let guard = T::random(&mut Random(1));
-    let at = offset(inputs.len() / 2);
-    let mut out = vec![guard; at + count + 8];
-    // SAFETY: the arrays have `count` elements, and `out` is none of the inputs.
-    unsafe {
-        isa.sum(&Pass {
-            dtype: T::DTYPE,
-            outs: &[out[at..].as_mut_ptr().cast()],
-            inputs: &starts,
-            count,
-            traffic: Traffic::Cached,
-        });
-    };
-    let case = || format!("{} {:?}, {} inputs of {count}", isa.name(), T::DTYPE, inputs.len());
-    for i in 0..count {
-        let expected = T::sum(inputs.iter().map(|input| input[i]));
-        let (found, exact) = (out[at + i], inputs.len() == 1);
-        let equal = if exact { found.bits() == expected.bits() } else { found.is_same(expected) };
-        assert!(equal, "{}, element {i}: {:x}, not {:x}", case(), found.bits(), expected.bits());
+    let expected: Vec<T> =
+        (0..count).map(|i| T::sum(inputs.iter().map(|input| input[i]))).collect();
+    let exact = inputs.len() == 1;
+    for (isa, traffic) in isas().flat_map(|isa| TRAFFICS.map(|traffic| (isa, traffic))) {
+        let case =
+            || format!("{} {traffic:?} {:?}, {} x {count}", isa.name(), T::DTYPE, pool.len());
+        for number in 1..=3 {
+            let fresh = || Out::new(offset(inputs.len()), &vec![guard(); count]);
+            let mut outs: Vec<Out<T>> = (0..number).map(|_| fresh()).collect();
+            let places: Vec<*mut u8> = outs.iter_mut().map(Out::start).collect();
+            let (dtype, inputs, outs_at) = (T::DTYPE, &*starts, &*places);
+            let pass = Pass { dtype, outs: outs_at, inputs, count, traffic };
+            // SAFETY: the arrays have `count` elements, and no out is an input.
+            unsafe { isa.sum(&pass) };
+            outs.iter().for_each(|out| out.check(&expected, exact, &case));
+        }
+        let last = inputs.len() - 1;
+        let mut place = Out::new(offset(last), inputs[last]);
+        let outs = [place.start()];
+        let mut starts = starts.clone();
+        starts[last] = outs[0];
+        let pass = Pass { dtype: T::DTYPE, outs: &outs, inputs: &starts, count, traffic };
+        // SAFETY: the arrays have `count` elements, and the out is exactly the last input.
+        unsafe { isa.sum(&pass) };
+        place.check(&expected, exact, &|| format!("{} in place", case()));
     }
-    let around = out[..at].iter().chain(&out[at + count..]);
-    assert!(around.into_iter().all(|it| it.bits() == guard.bits()), "{}: wrote outside", case());
 }
 
 fn check_sums<T: Number>(random: &mut Random) {
@@ -162,12 +205,9 @@ fn check_sums<T: Number>(random: &mut Random) {
     let pool: Vec<Vec<T>> = (0..*inputs.last().unwrap())
         .map(|_| (0..=most).map(|_| T::random(random)).collect())
         .collect();
-    for isa in isas() {
-        for &n in inputs {
-            for (index, &size) in sizes.iter().enumerate() {
-                check_sum(isa, &pool[..n], size, index);
-                check_sum(isa, &pool[..n], size, index + n);
-            }
+    for &n in inputs {
+        for (index, &size) in sizes.iter().enumerate() {
+            check_sum(&pool[..n], size, index + n);
         }
     }
 }
@@ -187,24 +227,21 @@ fn sums_of_all_builds_are_those_of_a_scalar_loop() {
 
 #[test]
 fn a_sum_of_negative_zeros_is_a_negative_zero() {
-    for isa in isas() {
-        for n in 1..=9 {
-            let pool = vec![vec![-0.0f32; 40]; n];
-            check_sum(isa, &pool, 17, 0);
-            assert!(f32::sum(pool.iter().map(|input| input[0])).is_sign_negative());
-        }
+    for n in 1..=9 {
+        let pool = vec![vec![-0.0f32; 40]; n];
+        check_sum(&pool, 17, 0);
+        assert!(f32::sum(pool.iter().map(|input| input[0])).is_sign_negative());
     }
 }
 
 #[test]
 fn a_nan_in_any_input_makes_the_sum_a_nan() {
-    for isa in isas() {
-        for n in 2..=9 {
-            for with_nan in 0..n {
-                let mut pool = vec![vec![f16::INFINITY; 40]; n];
-                pool[with_nan] = vec![f16::from_bits(0x7C01); 40];
-                check_sum(isa, &pool, 23, 0);
-            }
+    for n in 2..=9 {
+        for with_nan in 0..n {
+            let mut pool = vec![vec![f16::INFINITY; 40]; n];
+            pool[with_nan] = vec![f16::from_bits(0x7C01); 40];
+            check_sum(&pool, 23, 0);
+            assert!(f16::sum(pool.iter().map(|input| input[0])).is_nan());
         }
     }
 }
@@ -439,12 +476,14 @@ fn names_choose_builds_and_unknown_ones_are_refused() {
 
 #[test]
 fn no_elements_need_no_memory() {
-    let nowhere = std::ptr::null_mut();
+    let nowhere = std::ptr::null_mut::<u8>();
     for isa in isas() {
         for &dtype in DType::ALL {
-            for inputs in 1..=4 {
+            for (inputs, traffic) in (1..=4).flat_map(|n| TRAFFICS.map(|traffic| (n, traffic))) {
+                let (outs, inputs) = ([nowhere], vec![nowhere.cast_const(); inputs]);
+                let pass = Pass { dtype, outs: &outs, inputs: &inputs, count: 0, traffic };
                 // SAFETY: arrays without elements may lie anywhere.
-                unsafe { isa.sum(dtype, nowhere, &vec![nowhere.cast_const(); inputs], 0) };
+                unsafe { isa.sum(&pass) };
             }
             let others = DType::ALL.iter().filter(|it| it.is_float() && dtype.is_float());
             for &other in others {

@@ -83,12 +83,18 @@ void waiting_can_time_out() {
     kv::Ticket sent = held.store.push(0, kv::view(pushed), kv::async);
     CHECK(held.begun.pass());
     CHECK(!sent.done());
+    const auto before = std::chrono::steady_clock::now();
     CHECK_THROWS(sent.wait(20ms), KV_ERR_TIMEOUT, "");
+    CHECK(std::chrono::steady_clock::now() - before >= 20ms);
     CHECK_THROWS(sent.wait(0s), KV_ERR_TIMEOUT, "");
     CHECK_THROWS(sent.wait(-1s), KV_ERR_TIMEOUT, "");  // a deadline that has passed
     CHECK_THROWS(held.store.wait_all(1ms), KV_ERR_TIMEOUT, "");
-    held.gate.open();
+    std::thread opener([&] {
+        std::this_thread::sleep_for(50ms);
+        held.gate.open();
+    });
     sent.wait(patience);
+    opener.join();
     CHECK(sent.done() && held.pulled(0) == 1);
 }
 

@@ -104,7 +104,7 @@ class OverlapError(KVStoreError, ValueError):
 
 
 class TicketError(KVStoreError, ValueError):
-    """The library has forgotten the ticket: more than 1,024 later operations failed."""
+    """The library has forgotten the ticket: very many later operations did not succeed."""
 
     status = Status.TICKET
 

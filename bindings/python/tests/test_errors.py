@@ -2,9 +2,11 @@
 
 import builtins
 import pickle
+import re
 
 import numpy as np
 import pytest
+from conftest import ROOT
 
 import kvstore
 
@@ -48,6 +50,17 @@ def test_statuses_are_those_of_the_library():
     for status in kvstore.Status:
         name = kvstore._library.library.kv_status_name(status).decode()
         assert name == ("KV_OK" if status == 0 else f"KV_ERR_{status.name}")
+
+
+def test_everything_in_the_header_is_known():
+    header = (ROOT / "include" / "kvstore.h").read_text()
+    functions = re.findall(r"^(?:kv_status|void|const char \*|uint32_t) ?(kv_\w+)\(", header, re.M)
+    assert {*functions} == {*kvstore._library._ARGUMENTS, "kv_abi_version"}
+    numbers = re.findall(r"^ +KV_(?:ERR_)?(\w+) = (\d+),$", header, re.M)
+    statuses = {name: int(number) for name, number in numbers if name in kvstore.Status.__members__}
+    assert statuses == {status.name: int(status) for status in kvstore.Status}
+    assert len(re.findall(r"^ +KV_ERR_\w+ = ", header, re.M)) == len(statuses) - 1
+    assert f"#define KV_ABI_VERSION {kvstore._library.ABI_VERSION}\n" in header
 
 
 def test_a_status_from_the_future_is_the_base_class():
