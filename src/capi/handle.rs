@@ -7,7 +7,7 @@ use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
 use crate::store::{Call, Pairs, TensorList, Tensors};
-use crate::tensor::{RawTensor, Tensor};
+use crate::tensor::{DType, RawTensor, Tensor};
 use crate::{Config, Store};
 
 /// A store; opaque.
@@ -130,18 +130,24 @@ pub(super) struct CTensors<'a>(&'a [kv_tensor]);
 
 impl TensorList for CTensors<'_> {
     fn get(&self, index: usize) -> Result<Tensor<'_>> {
-        let it = &self.0[index];
-        let raw = RawTensor {
-            data: it.data.cast(),
-            device_type: it.device.r#type,
-            ndim: it.ndim,
-            dtype: it.dtype,
-            shape: it.shape,
-            strides: it.strides,
-            byte_offset: it.byte_offset,
-        };
         // SAFETY: header rules 2 and 4: its pointers are NULL or valid for what it says.
-        unsafe { Tensor::from_raw(&raw) }
+        unsafe { Tensor::from_raw(&raw_tensor(&self.0[index])) }
+    }
+
+    fn fits(&self, index: usize, dtype: DType, shape: &[i64], bytes: usize) -> Option<*mut u8> {
+        raw_tensor(&self.0[index]).fits(dtype, shape, bytes)
+    }
+}
+
+fn raw_tensor(tensor: &kv_tensor) -> RawTensor {
+    RawTensor {
+        data: tensor.data.cast(),
+        device_type: tensor.device.r#type,
+        ndim: tensor.ndim,
+        dtype: tensor.dtype,
+        shape: tensor.shape,
+        strides: tensor.strides,
+        byte_offset: tensor.byte_offset,
     }
 }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use parking_lot::{RwLock, RwLockWriteGuard};
+use smallvec::SmallVec;
 
 use super::merge::Team;
-use super::plan::{Pairs, Scene};
+use super::plan::{Pairs, Part, Scene};
 use super::table::{Counters, KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, Names};
@@ -56,7 +57,7 @@ impl Keys {
             }
         }
         // All tensors are checked before the first one is copied.
-        let tensors = (0..values.keys.len()).map(|index| values.tensor(index, scene, "value"));
+        let tensors = (0..values.keys.len()).map(|index| values.tensor(index, scene, Part::Value));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let pairs = values.keys.iter().zip(&tensors);
         pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
@@ -73,7 +74,7 @@ impl Keys {
             key,
             order: self.table.next_order(key),
             dtype,
-            shape: tensor.shape().into(),
+            shape: SmallVec::from_slice(tensor.shape()),
             count,
             value: RwLock::new(Value { buffer, removed: false }),
             counters: Counters::default(),

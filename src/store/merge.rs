@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 
 use super::plan::PlannedOut;
 use super::table::Slot;
@@ -85,7 +86,15 @@ impl Team {
         stored: &Buffer,
         outs: &[PlannedOut],
     ) -> Result<()> {
-        let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
+        let target = Array::of(stored, slot.dtype);
+        if let ([only], []) = (values, outs)
+            && only.is_plain(slot.dtype)
+            && slot.bytes() < AHEAD_BYTES
+        {
+            self.isa.convert_array(&target, &only.array(), slot.count);
+            return Ok(());
+        }
+        let targets = Targets { stored: Some(target), outs };
         self.step(slot, values, targets, None).map(|_| ())
     }
 
@@ -98,7 +107,17 @@ impl Team {
         outs: &[PlannedOut],
         cancel: Option<&AtomicBool>,
     ) -> Result<bool> {
-        let stored = [Lent::of(Array::of(stored, slot.dtype))];
+        let stored = Array::of(stored, slot.dtype);
+        if let [only] = outs
+            && only.lent.is_plain(slot.dtype)
+            && slot.bytes() < AHEAD_BYTES
+        {
+            if !only.shadowed {
+                self.isa.convert_array(&only.lent.array(), &stored, slot.count);
+            }
+            return Ok(true);
+        }
+        let stored = [Lent::of(stored)];
         self.step(slot, &stored, Targets { stored: None, outs }, cancel)
     }
 
@@ -126,6 +145,10 @@ impl Team {
         let straight = odd == 0 && targets.outs.iter().all(|out| out.lent.is_plain(slot.dtype));
         let step = Step { isa: self.isa, slot, values, targets, traffic };
         let threads = if touched < SPLIT_BYTES { 1 } else { self.threads };
+        if straight && traffic == Traffic::Cached {
+            step.at_once();
+            return Ok(true);
+        }
         if straight {
             return Ok(in_pieces(slot, threads, cancel, &|piece| step.straight(&piece)));
         }
@@ -187,6 +210,18 @@ struct Step<'a> {
 impl Step<'_> {
     fn live_outs(&self) -> impl Iterator<Item = &Lent> {
         self.targets.outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent)
+    }
+
+    /// A small step whose tensors are all plain arrays of the slot's dtype.
+    fn at_once(&self) {
+        let inputs = self.values.iter().map(|value| value.array().start());
+        let inputs: SmallVec<[*const u8; 8]> = inputs.collect();
+        let outs = self.targets.stored.iter().map(Array::start_mut);
+        let outs = outs.chain(self.live_outs().map(|out| out.array().start_mut()));
+        let outs: SmallVec<[*mut u8; 8]> = outs.collect();
+        if !outs.is_empty() {
+            self.pass(&inputs, &outs, self.slot.count, Traffic::Cached);
+        }
     }
 
     /// A piece of a step whose tensors are all plain arrays of the slot's dtype.

@@ -216,7 +216,7 @@ impl Store {
     pub fn key_info(&self, key: impl Into<Key>) -> Result<KeyInfo> {
         let key = key.into();
         self.enter(Gate::Look, |local| match local.keys.table.get(key) {
-            Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.clone() }),
+            Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.as_slice().into() }),
             None => {
                 Err(fail!(KeyNotFound, "key_info: {} is not there", local.keys.names.label(key)))
             }

@@ -6,13 +6,17 @@ use std::sync::Arc;
 use super::Call;
 use super::table::{KeyTable, Slot};
 use super::ticket::Label;
-use crate::error::{Error, Result, fail};
+use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, Names};
-use crate::tensor::{Lent, Overlaps, Party, Position, Tensor, TensorMut};
+use crate::tensor::{DType, Lent, Overlaps, Party, Position, Tensor, TensorMut};
 
 /// Tensors that are checked one by one, when they are asked for.
 pub(crate) trait TensorList {
     fn get(&self, index: usize) -> Result<Tensor<'_>>;
+
+    /// The data of a tensor that is at a glance a plain array of a dtype and shape that take
+    /// `bytes`; None if it takes a closer look.
+    fn fits(&self, index: usize, dtype: DType, shape: &[i64], bytes: usize) -> Option<*mut u8>;
 }
 
 /// The tensors of a call.
@@ -33,15 +37,50 @@ pub(crate) struct Pairs<'a> {
 impl<'a> Pairs<'a> {
     pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
 
+    /// A tensor of the list that fits its key, lent to the operation.
+    fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: Part) -> Result<Lent> {
+        let (dtype, shape) = (slot.dtype, &*slot.shape);
+        let quick = match self.tensors {
+            Tensors::Values(tensors) => tensors[index].fits(dtype, shape),
+            Tensors::Outs(tensors) => tensors[index].as_tensor().fits(dtype, shape),
+            Tensors::Unchecked(list) => list.fits(index, dtype, shape, slot.bytes()),
+        };
+        if let Some(data) = quick {
+            return Ok(Lent::plain(data, dtype));
+        }
+        let tensor = self.tensor(index, scene, part)?;
+        check(scene, slot, &tensor, part)?;
+        Ok(Lent::new(&tensor))
+    }
+
     /// A tensor of the list; errors name the call, the key and what the tensor is in it.
-    pub(crate) fn tensor(&self, index: usize, scene: &Scene<'_>, what: &str) -> Result<Tensor<'a>> {
+    pub(crate) fn tensor(&self, index: usize, scene: &Scene<'_>, part: Part) -> Result<Tensor<'a>> {
         match self.tensors {
             Tensors::Values(tensors) => Ok(tensors[index]),
             Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
             Tensors::Unchecked(list) => list.get(index).map_err(|error| {
                 let (call, key) = (scene.call, scene.names.label(self.keys[index]));
-                Error::new(error.kind(), format!("{call}: {key}: the {what} {}", error.message()))
+                Error::new(
+                    error.kind(),
+                    format!("{call}: {key}: the {} {}", part.name(), error.message()),
+                )
             }),
+        }
+    }
+}
+
+/// What a tensor is in a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Value,
+    Out,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Value => "value",
+            Part::Out => "out",
         }
     }
 }
@@ -93,6 +132,7 @@ impl Plan {
         self.values.clear();
         self.outs.clear();
         self.shadowed.clear();
+        self.overlaps.clear();
     }
 
     /// Calls `visit` with each key of the call.
@@ -132,17 +172,15 @@ impl Plan {
                 reader.get(key).cloned().or_else(coming).ok_or_else(|| scene.unknown(key))?;
             let first_value = self.values.len();
             while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
-                let tensor = values.tensor(i, scene, "value")?;
-                check(scene, &slot, &tensor, "value")?;
-                self.values.push(Lent::new(&tensor));
+                self.values.push(values.lend(i, scene, &slot, Part::Value)?);
                 value_at += 1;
             }
             let first_out = self.outs.len();
             while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
-                let tensor = outs.tensor(i, scene, "out")?;
-                check(scene, &slot, &tensor, "out")?;
-                check_out(scene, &slot, &tensor)?;
-                self.outs.push(PlannedOut { lent: Lent::new(&tensor), shadowed: false });
+                let lent = outs.lend(i, scene, &slot, Part::Out)?;
+                let at = Position { group: self.groups.len(), index: self.outs.len() };
+                self.overlaps.add_out(&Party { lent: &lent, shape: &slot.shape, at });
+                self.outs.push(PlannedOut { lent, shadowed: false });
                 out_at += 1;
             }
             let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
@@ -153,16 +191,10 @@ impl Plan {
 
     /// Refuses outs that overlap each other or a value, and marks outs that later ones overwrite.
     fn check_overlaps(&mut self, scene: &Scene<'_>) -> Result<()> {
-        if self.outs.is_empty() || (self.outs.len() == 1 && self.values.is_empty()) {
+        if self.outs.is_empty() || (self.values.is_empty() && self.overlaps.outs_are_apart()) {
             return Ok(());
         }
         let (groups, all_outs, all_values) = (&self.groups, &self.outs, &self.values);
-        let positions = |range: fn(&Group) -> Range<usize>| {
-            let in_group = move |(group, it): (usize, &Group)| {
-                range(it).map(move |index| Position { group, index })
-            };
-            groups.iter().enumerate().flat_map(in_group)
-        };
         let out_at = |at: Position| {
             let (lent, shape) = (&all_outs[at.index].lent, &*groups[at.group].slot.shape);
             Party { lent, shape, at }
@@ -172,12 +204,13 @@ impl Plan {
             Party { lent, shape, at }
         };
         let (call, key) = (scene.call, |at: Position| scene.names.label(groups[at.group].slot.key));
-        let outs = positions(|group| group.outs.clone()).map(out_at);
-        self.overlaps.among_outs(outs, out_at, &mut self.shadowed).map_err(|clash| {
+        self.overlaps.among_outs(out_at, &mut self.shadowed).map_err(|clash| {
             let (out, other) = (key(clash.out), key(clash.other));
             fail!(Overlap, "{call}: an out of {out} overlaps an out of {other} in part")
         })?;
-        let values = positions(|group| group.values.clone()).map(value_at);
+        let values = groups.iter().enumerate().flat_map(|(group, it)| {
+            it.values.clone().map(move |index| value_at(Position { group, index }))
+        });
         self.overlaps.with_values(out_at, values).map_err(|clash| {
             let (out, other) = (key(clash.out), key(clash.other));
             let hint = "only an out that is exactly a value of its own key is allowed";
@@ -210,25 +243,22 @@ fn sort(scene: &Scene<'_>, keys: &[Key], order: &mut Vec<(u64, usize)>) -> Resul
     Ok(())
 }
 
-/// Refuses a tensor that does not fit its key.
-fn check(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>, what: &str) -> Result<()> {
+/// Refuses a tensor that does not fit its key, and an out that would overwrite itself.
+fn check(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>, part: Part) -> Result<()> {
+    let (dtype, what) = (tensor.dtype(), part.name());
+    let place = || format!("{}: {}", scene.call, scene.names.label(slot.key));
     let kind = if *tensor.shape() != *slot.shape {
-        crate::ErrorKind::ShapeMismatch
-    } else if tensor.dtype() != slot.dtype && !(tensor.dtype().is_float() && slot.dtype.is_float())
-    {
-        crate::ErrorKind::DtypeMismatch
+        ErrorKind::ShapeMismatch
+    } else if dtype != slot.dtype && !(dtype.is_float() && slot.dtype.is_float()) {
+        ErrorKind::DtypeMismatch
+    } else if part == Part::Out && tensor.overlaps_itself() {
+        let place = place();
+        return Err(fail!(
+            Overlap,
+            "{place}: the out {tensor:?} has strides that make it overlap itself"
+        ));
     } else {
         return Ok(());
     };
-    let (call, key) = (scene.call, scene.names.label(slot.key));
-    Err(Error::new(kind, format!("{call}: {key}: {what} is {tensor:?}, stored is {}", slot.text())))
-}
-
-/// Refuses an out that would overwrite itself.
-fn check_out(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>) -> Result<()> {
-    if !tensor.overlaps_itself() {
-        return Ok(());
-    }
-    let (call, key) = (scene.call, scene.names.label(slot.key));
-    Err(fail!(Overlap, "{call}: {key}: the out {tensor:?} has strides that make it overlap itself"))
+    Err(Error::new(kind, format!("{}: {what} is {tensor:?}, stored is {}", place(), slot.text())))
 }

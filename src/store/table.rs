@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::key::Key;
@@ -25,7 +26,8 @@ pub(crate) struct Slot {
     /// Place in processing order: integers ascending, then names by init.
     pub(crate) order: u64,
     pub(crate) dtype: DType,
-    pub(crate) shape: Box<[i64]>,
+    /// Inside the slot up to four dimensions, where checks find it without another miss.
+    pub(crate) shape: SmallVec<[i64; 4]>,
     pub(crate) count: usize,
     /// Held while an updater runs: that is what keeps two updaters of one key apart.
     pub(crate) value: RwLock<Value>,
@@ -294,7 +296,7 @@ mod tests {
             key: Key::from(id),
             order: id,
             dtype: DType::F32,
-            shape: Box::new([0]),
+            shape: SmallVec::from_slice(&[0]),
             count: 0,
             value: RwLock::new(value),
             counters: Counters::default(),

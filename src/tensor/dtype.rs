@@ -54,8 +54,18 @@ impl DType {
 
     /// The element type of a DLPack number, if it is one of ours.
     #[must_use]
-    pub fn from_code(code: u32) -> Option<Self> {
-        Self::ALL.iter().copied().find(|dtype| dtype.code() == code)
+    pub const fn from_code(code: u32) -> Option<Self> {
+        Some(match code {
+            0x0001_0800 => DType::I8,
+            0x0001_2000 => DType::I32,
+            0x0001_4000 => DType::I64,
+            0x0001_0801 => DType::U8,
+            0x0001_1002 => DType::F16,
+            0x0001_2002 => DType::F32,
+            0x0001_4002 => DType::F64,
+            0x0001_1004 => DType::BF16,
+            _ => return None,
+        })
     }
 
     /// Bytes of one element; also its alignment.

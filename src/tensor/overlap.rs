@@ -14,6 +14,12 @@ pub(crate) struct Party<'a> {
     pub(crate) at: Position,
 }
 
+impl Party<'_> {
+    fn bytes(&self) -> Option<usize> {
+        Some(layout::count(self.shape)? * self.lent.dtype().size())
+    }
+}
+
 /// Which tensor of the call it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
@@ -37,6 +43,8 @@ pub(crate) struct Overlaps {
     outs: Vec<Reach>,
     /// Those of `outs` that the next one may still overlap.
     open: Vec<Reach>,
+    /// Whether an out begins before the end of the one added before it.
+    meeting: bool,
     budget: usize,
 }
 
@@ -44,20 +52,36 @@ pub(crate) struct Overlaps {
 type Reach = (usize, usize, Position);
 
 impl Overlaps {
+    pub(crate) fn clear(&mut self) {
+        self.outs.clear();
+        self.meeting = false;
+    }
+
+    /// Adds an out to the comparison.
+    pub(crate) fn add_out(&mut self, out: &Party<'_>) {
+        if let Some((low, high)) = reach(out) {
+            self.meeting |= self.outs.last().is_some_and(|&(_, end, _)| end > low);
+            self.outs.push((low, high, out.at));
+        }
+    }
+
+    /// Whether each out lies beyond all those added before it, as in most calls.
+    pub(crate) fn outs_are_apart(&self) -> bool {
+        !self.meeting
+    }
+
     /// Compares the outs with each other. Outs that are exactly one tensor are allowed; the
     /// indexes of those that a later one overwrites go to `shadowed`.
     pub(crate) fn among_outs<'a>(
         &mut self,
-        outs: impl Iterator<Item = Party<'a>>,
         out_at: impl Fn(Position) -> Party<'a>,
         shadowed: &mut Vec<usize>,
     ) -> Result<(), Clash> {
         self.budget = ROW_BUDGET;
-        self.outs.clear();
-        self.outs.extend(outs.filter_map(|out| reach(&out).map(|(low, high)| (low, high, out.at))));
-        if !self.outs.is_sorted() {
-            self.outs.sort_unstable();
+        if self.outs_are_apart() {
+            return Ok(());
         }
+        self.outs.sort_unstable();
         self.open.clear();
         for &(low, high, at) in &self.outs {
             self.open.retain(|&(_, end, _)| end > low);
@@ -90,6 +114,9 @@ impl Overlaps {
         out_at: impl Fn(Position) -> Party<'a>,
         values: impl Iterator<Item = Party<'a>>,
     ) -> Result<(), Clash> {
+        if self.outs.is_empty() {
+            return Ok(());
+        }
         let widest = self.outs.iter().map(|&(low, high, _)| high - low).max().unwrap_or(0);
         for value in values {
             let Some((low, high)) = reach(&value) else {
@@ -113,6 +140,10 @@ impl Overlaps {
 }
 
 fn reach(out: &Party<'_>) -> Option<(usize, usize)> {
+    if out.lent.strides().is_none() {
+        let (low, bytes) = (out.lent.data().addr(), out.bytes()?);
+        return (bytes > 0).then_some((low, low + bytes));
+    }
     let empty = layout::count(out.shape) == Some(0);
     (!empty).then(|| out.lent.byte_range(out.shape))
 }

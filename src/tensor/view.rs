@@ -78,6 +78,23 @@ impl RawTensor {
         })
     }
 
+    /// The data, if this is at a glance a plain array in ordinary memory of a dtype and shape that
+    /// take `bytes`. Says no where the full check might say yes.
+    pub(crate) fn fits(&self, dtype: DType, shape: &[i64], bytes: usize) -> Option<*mut u8> {
+        let plain = self.dtype == dtype.code()
+            && self.device_type == Self::CPU
+            && self.strides.is_null()
+            && self.byte_offset == 0
+            && usize::try_from(self.ndim) == Ok(shape.len())
+            && !self.data.is_null()
+            && self.data.addr() & (dtype.size() - 1) == 0
+            && self.data.addr().checked_add(bytes).is_some()
+            && (shape.is_empty() || !self.shape.is_null());
+        // SAFETY: the caller of the C interface gives `ndim` extents.
+        let same = |at: usize| unsafe { *self.shape.add(at) } == shape[at];
+        (plain && (0..shape.len()).all(same)).then_some(self.data)
+    }
+
     fn check_device(&self) -> Result<()> {
         match self.device_type {
             Self::CPU | Self::CUDA_HOST => Ok(()),
@@ -178,7 +195,8 @@ impl<'a> Tensor<'a> {
         if null {
             return Err(fail!(InvalidArgument, "{self:?} has elements and its data is NULL"));
         }
-        if !self.data.addr().is_multiple_of(size) {
+        // Sizes are powers of two.
+        if self.data.addr() & (size - 1) != 0 {
             return Err(fail!(
                 InvalidArgument,
                 "{self:?} is misaligned: address {:p} is not a multiple of its element's {size} bytes",
@@ -202,6 +220,12 @@ impl<'a> Tensor<'a> {
         let high = isize::try_from(high.checked_add(1)?.checked_mul(size)?).ok()?;
         let start = self.data.addr();
         Some((start.checked_add_signed(low)?, start.checked_add_signed(high)?))
+    }
+
+    /// The data, if this is a plain array of a dtype and shape.
+    pub(crate) fn fits(&self, dtype: DType, shape: &[i64]) -> Option<*mut u8> {
+        let plain = self.dtype == dtype && self.strides.is_none() && self.shape() == shape;
+        plain.then_some(self.data.cast_mut())
     }
 
     /// Whether two of its elements share an address, so that it cannot be an out.
@@ -423,7 +447,7 @@ impl Lent {
         }
     }
 
-    pub(super) fn plain(data: *mut u8, dtype: DType) -> Self {
+    pub(crate) fn plain(data: *mut u8, dtype: DType) -> Self {
         Self { data, dtype, strides: None }
     }
 
