@@ -30,7 +30,7 @@ function(add_cargo_library name target_dir)
     list(APPEND options --target ${arg_TARGET})
   endif()
   # The job server of make does not reach a command of CMake.
-  set(environment "${CMAKE_COMMAND}" -E env --unset=MAKEFLAGS)
+  set(environment "${CMAKE_COMMAND}" -E env --unset=MAKEFLAGS --unset=MFLAGS)
   if(arg_RUSTFLAGS)
     list(APPEND environment "RUSTFLAGS=${arg_RUSTFLAGS}")
   endif()

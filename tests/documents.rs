@@ -83,11 +83,11 @@ fn every_documented_option_is_known_with_its_values_and_no_others() {
     }
 }
 
-/// The numbers of "1 to 256".
+/// The numbers of "1 to 256" or "-1 (for ever) to 1000 (a second)".
 fn range(values: &str) -> Option<(i64, i64)> {
     let (least, most) = values.split_once(" to ")?;
-    let number = |text: &str| text.trim().replace(',', "").parse().ok();
-    Some((number(least)?, number(most.split_whitespace().next()?)?))
+    let number = |text: &str| text.split_whitespace().next()?.replace(',', "").parse().ok();
+    Some((number(least)?, number(most)?))
 }
 
 #[test]

@@ -165,7 +165,10 @@ static void *push_until_stopped(void *context) {
     return NULL;
 }
 
-/* Many forks beside threads that push without a pause: no lock of theirs may stop a child. */
+/*
+ * Many forks beside threads that push without a pause: no lock of theirs may stop a child. Not
+ * under AddressSanitizer: its allocator keeps the locks that other threads held at the fork.
+ */
 static void forks_beside_busy_threads(void) {
     enum { THREADS = 3 };
     pthread_t threads[THREADS];
@@ -209,13 +212,23 @@ static void a_child_of_a_child(void) {
     kv_free(store);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+enum { FORKS_BESIDE_THREADS_WORK = 0 };
+#else
+enum { FORKS_BESIDE_THREADS_WORK = 1 };
+#endif
+
 int main(void) {
     alarm_after_minutes(5);
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
         the_child_starts_anew_and_the_parent_goes_on(STORE_TYPES[i]);
         a_fork_in_the_middle_of_work(STORE_TYPES[i]);
     }
-    forks_beside_busy_threads();
+    if (FORKS_BESIDE_THREADS_WORK) {
+        forks_beside_busy_threads();
+    } else {
+        puts("api_fork: no forks beside busy threads under AddressSanitizer");
+    }
     a_child_of_a_child();
     return check_passed("api_fork");
 }

@@ -16,7 +16,6 @@ static void each_thread_has_its_own_text(void) {
     int64_t number = 0;
     kv_key key = 1234;
     kv_tensor out = number_tensor(&number);
-    CHECK(strcmp(kv_last_error(), "") == 0);
     CHECK_STATUS(kv_pull(store, &key, &out, 1, 0, NULL), KV_ERR_KEY_NOT_FOUND);
     CHECK(error_says("key 1234"));
     CHECK(pthread_create(&thread, NULL, text_of_a_new_thread, NULL) == 0);
@@ -157,11 +156,12 @@ static void odd_names_stay_readable(void) {
 
 int main(void) {
     alarm_after_minutes(5);
-    each_thread_has_its_own_text();
+    CHECK(strcmp(kv_last_error(), "") == 0); /* before any call has failed */
     success_leaves_the_text();
     mismatches_name_call_key_dtypes_and_shapes();
     dtypes_have_names();
     failures_are_told_where_they_are_waited_for();
+    each_thread_has_its_own_text();
     odd_names_stay_readable();
     return check_passed("api_last_error");
 }

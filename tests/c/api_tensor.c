@@ -96,11 +96,18 @@ static void memory_is_checked(kv_store *store) {
     }
 }
 
-/* DLPack types that are no dtypes of this library: bool, complex, 8-bit floats, vectors, nothing. */
+/* What DLPack can say and the library cannot: bool, complex, 8-bit floats, two lanes, none. */
 static void dtypes_are_checked(kv_store *store) {
     static const uint32_t unknown[] = {
-        0, 6 | 8 << 8 | 1 << 16, 5 | 64 << 8 | 1 << 16, 2 | 8 << 8 | 1 << 16, 0 | 16 << 8 | 1 << 16,
-        1 | 32 << 8 | 1 << 16, 2 | 32 << 8 | 2 << 16, 2 | 32 << 8, 2 | 128 << 8 | 1 << 16,
+        0,
+        6 | 8 << 8 | 1 << 16,
+        5 | 64 << 8 | 1 << 16,
+        2 | 8 << 8 | 1 << 16,
+        0 | 16 << 8 | 1 << 16,
+        1 | 32 << 8 | 1 << 16,
+        2 | 32 << 8 | 2 << 16,
+        2 | 32 << 8,
+        2 | 128 << 8 | 1 << 16,
         UINT32_MAX,
     };
     for (size_t i = 0; i < sizeof unknown / sizeof unknown[0]; i++) {

@@ -22,7 +22,7 @@ function(add_thread_sanitized_test name source)
   target_link_libraries(tsan_${name} PRIVATE -Wl,--whole-archive tsan_shim -Wl,--no-whole-archive)
   add_labelled_test(tsan_${name} tsan 300 tsan_${name})
   set_tests_properties(tsan_${name} PROPERTIES
-    ENVIRONMENT "KV_TEST_SCALE=small;TSAN_OPTIONS=die_after_fork=0" ${ARGN})
+    ENVIRONMENT "KV_TEST_SCALE=small;TSAN_OPTIONS=die_after_fork=0:allocator_may_return_null=1" ${ARGN})
 endfunction()
 
 foreach(source IN LISTS programs)

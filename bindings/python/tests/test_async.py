@@ -239,6 +239,7 @@ def test_a_ticket_dropped_inside_an_updater_is_cancelled_later(kv):
     kv.wait_all(WAIT_SECONDS)
     assert kv.stats()["pending"] == 0
     assert not kvstore._handle._postponed
+    assert not kv._handle._loans_until_free
 
 
 def test_close_finishes_what_is_pending(kv, gate):

@@ -259,6 +259,19 @@ kv.init(1, np.zeros(4))
 ticket = kv.push_async(1, np.ones(4))
 sys.stdout.write("end")
 """,
+    "threads that log": """
+logger = logging.getLogger("quiet")
+logger.propagate = False
+logger.addHandler(logging.NullHandler())
+kvstore.set_logger(logger, logging.DEBUG)
+def work():
+    while True:
+        kvstore.create().close()
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+sys.stdout.write("end")
+""",
     "an updater that does not return": """
 kvstore._handle._EXIT_SECONDS = 0.3
 kv = kvstore.create()

@@ -123,6 +123,9 @@ def test_the_cause_belongs_to_one_call_only(kv):
     with pytest.raises(kvstore.ShapeMismatchError) as caught:
         kv.push(1, np.ones(3))
     assert caught.value.__cause__ is None
+    with pytest.raises(kvstore.CallbackError) as caught:
+        kv.push_async(1, np.ones(2)).wait(60)
+    assert caught.value.__cause__ is None
 
 
 def test_an_exception_lets_go_of_the_arrays(kv):
