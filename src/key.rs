@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::ffi::{CStr, CString};
 use std::hash::Hasher;
 
-use parking_lot::RwLock;
 use siphasher::sip::SipHasher24;
 
 use crate::error::{Result, fail};
+use crate::sync::RwLock;
 use crate::tensor::DType;
 
 /// A key: an integer of yours, 0 to 2^63-1, or the number of an interned name, top bit set.

@@ -1,10 +1,8 @@
 //! One process-wide log sink, silent until somebody sets it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
-
-use parking_lot::RwLock;
 
 /// How much to hear; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +35,7 @@ static SINK: RwLock<Option<Sink>> = RwLock::new(None);
 /// Sends the library's log lines up to `level` to `sink`; None is silent again.
 pub fn set_logger(level: Level, sink: Option<Sink>) {
     let level = if sink.is_some() { level } else { Level::Off };
-    let old = std::mem::replace(&mut *SINK.write(), sink);
+    let old = std::mem::replace(&mut *SINK.write().unwrap_or_else(PoisonError::into_inner), sink);
     LEVEL.store(level as i32, Ordering::SeqCst);
     drop(old);
 }
@@ -48,9 +46,20 @@ pub(crate) fn log(level: Level, text: impl FnOnce() -> String) {
     if LEVEL.load(Ordering::Relaxed) < level as i32 {
         return;
     }
-    // Bounded: in the child of a fork the lock may belong to a thread that is not there.
-    let sink = SINK.try_read_for(Duration::from_millis(100)).and_then(|sink| sink.clone());
-    if let Some(sink) = sink {
+    if let Some(sink) = current() {
         sink(level, &text());
     }
+}
+
+/// The sink, unless its lock stays taken: in the child of a fork it may belong to a thread that is
+/// not there.
+fn current() -> Option<Sink> {
+    for _ in 0..100 {
+        match SINK.try_read() {
+            Ok(sink) => return sink.clone(),
+            Err(TryLockError::Poisoned(poison)) => return poison.into_inner().clone(),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+    None
 }

@@ -1,8 +1,7 @@
-//! The locks of tickets: the standard library's, or `loom`'s when a model checks them.
+//! The locks: the standard library's, or `loom`'s when a model checks who uses them.
 //!
-//! Not `parking_lot`: its table of parked threads is shared by the process, and in the child of a
-//! `fork()` it still holds threads of the parent. The standard library's locks are futexes that know
-//! nobody else.
+//! They are futexes that know nobody else. Locks with a table of parked threads that the process
+//! shares (`parking_lot`) would let the child of a `fork()` hang on threads of its parent.
 
 #[cfg(loom)]
 use loom::sync as base;
@@ -23,6 +22,13 @@ pub(crate) struct MutexGuard<'a, T>(Option<base::MutexGuard<'a, T>>);
 
 pub(crate) struct Condvar(base::Condvar);
 
+/// As [`Mutex`], for many readers or one writer.
+#[derive(Default)]
+pub(crate) struct RwLock<T>(std::sync::RwLock<T>);
+
+pub(crate) type RwLockReadGuard<'a, T> = std::sync::RwLockReadGuard<'a, T>;
+pub(crate) type RwLockWriteGuard<'a, T> = std::sync::RwLockWriteGuard<'a, T>;
+
 const HELD: &str = "a guard holds its lock except inside wait()";
 
 impl<T> Mutex<T> {
@@ -32,6 +38,26 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
+impl<T> RwLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(std::sync::RwLock::new(value))
+    }
+
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLockWriteGuard};
-
 use super::Call;
+use super::lock::{Released, WriteGuard};
 use super::merge::Team;
 use super::plan::{Group, Plan, PlannedOut};
 use super::table::{Slot, Value};
@@ -14,6 +13,7 @@ use super::updater::Updater;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::key::Names;
+use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, Tensor, TensorMut};
 
@@ -44,6 +44,8 @@ pub(super) struct Applier {
     pub(super) undo: bool,
     /// Merged sums and undo copies of earlier pushes, for the next one.
     pub(super) buffers: Mutex<Vec<Buffer>>,
+    /// Wakes those who wait for a key.
+    pub(super) released: Released,
 }
 
 impl Applier {
@@ -82,9 +84,11 @@ impl Applier {
         outs: &[PlannedOut],
         limits: Limits<'_>,
     ) -> Result<bool> {
-        let value = match slot.value.try_read() {
+        let value = match slot.value.try_read(&self.released) {
             Some(value) => value,
-            None => self.patiently(call, slot, limits, |until| slot.value.try_read_until(until))?,
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.read_until(&self.released, until)
+            })?,
         };
         if value.removed {
             return Err(self.removed(call, slot));
@@ -131,7 +135,6 @@ impl Applier {
         if outs.is_empty() {
             return Ok(true);
         }
-        let value = RwLockWriteGuard::downgrade(value);
         with_default_floats(|| self.team.copy_out(slot, &value.buffer, outs, limits.cancel))
     }
 
@@ -175,16 +178,16 @@ impl Applier {
 
     /// Locks a key for change.
     pub(super) fn lock<'a>(
-        &self,
+        &'a self,
         call: &str,
         slot: &'a Slot,
         limits: Limits<'_>,
-    ) -> Result<RwLockWriteGuard<'a, Value>> {
-        let value = match slot.value.try_write() {
+    ) -> Result<WriteGuard<'a, Value>> {
+        let value = match slot.value.try_write(&self.released) {
             Some(value) => value,
-            None => {
-                self.patiently(call, slot, limits, |until| slot.value.try_write_until(until))?
-            }
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.write_until(&self.released, until)
+            })?,
         };
         if value.removed {
             return Err(self.removed(call, slot));

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use parking_lot::{RwLock, RwLockWriteGuard};
 use smallvec::SmallVec;
 
+use super::lock::{KeyLock, WriteGuard};
 use super::merge::Team;
 use super::plan::{Pairs, Part, Scene};
 use super::table::{Counters, KeyTable, Slot, Value};
@@ -70,17 +70,18 @@ impl Keys {
             Error::new(error.kind(), format!("{call}: {label}: {tensor:?}: {}", error.message()))
         };
         let buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
-        let slot = Slot {
+        let mut slot = Slot {
             key,
             order: self.table.next_order(key),
             dtype,
             shape: SmallVec::from_slice(tensor.shape()),
             count,
-            value: RwLock::new(Value { buffer, removed: false }),
+            value: KeyLock::new(Value { buffer: Buffer::new(0)?, removed: false }),
             counters: Counters::default(),
         };
         let _floats = DefaultFloats::enter();
-        self.team.sum(&slot, &[Lent::new(tensor)], &slot.value.read().buffer, &[])?;
+        self.team.sum(&slot, &[Lent::new(tensor)], &buffer, &[])?;
+        slot.value.get_mut().buffer = buffer;
         Ok(Arc::new(slot))
     }
 
@@ -102,7 +103,7 @@ impl Keys {
     pub(super) fn remove<'a>(
         &self,
         slots: &'a [Arc<Slot>],
-        lock: impl Fn(&'a Slot) -> Result<RwLockWriteGuard<'a, Value>>,
+        lock: impl Fn(&'a Slot) -> Result<WriteGuard<'a, Value>>,
     ) -> Result<()> {
         self.table.remove(slots, || {
             let mut values = slots.iter().map(|slot| lock(slot)).collect::<Result<Vec<_>>>()?;

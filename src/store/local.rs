@@ -4,11 +4,10 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, RwLock};
-
 use super::Call;
 use super::apply::{Applier, Limits};
 use super::keys::Keys;
+use super::lock::Released;
 use super::merge::Team;
 use super::plan::{Pairs, Plan};
 use super::table::KeyTable;
@@ -21,6 +20,7 @@ use crate::key::{Key, Names};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::pool::{Task, pool};
+use crate::sync::{Mutex, RwLock};
 
 pub(crate) struct Local {
     pub(super) settings: Settings,
@@ -63,7 +63,14 @@ impl Local {
         let team = Team { isa: settings.isa, threads: settings.threads };
         let undo = settings.updater_undo;
         let keys = Keys { table: KeyTable::new(), names: Arc::clone(&names), team };
-        let applier = Applier { serial, team, names, undo, buffers: Mutex::default() };
+        let applier = Applier {
+            serial,
+            team,
+            names,
+            undo,
+            buffers: Mutex::default(),
+            released: Released::new(),
+        };
         Self {
             settings,
             keys,

@@ -5,7 +5,6 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::plan::PlannedOut;
@@ -13,6 +12,7 @@ use super::table::Slot;
 use crate::error::Result;
 use crate::kernel::{Isa, Pass, Traffic};
 use crate::pool::pool;
+use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 

@@ -5,6 +5,7 @@ mod keys;
 mod kind;
 mod lending;
 mod local;
+mod lock;
 mod merge;
 #[cfg(all(test, loom))]
 mod models;

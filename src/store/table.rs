@@ -5,11 +5,12 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use smallvec::SmallVec;
 
+use super::lock::KeyLock;
 use crate::error::Result;
 use crate::key::Key;
+use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tensor::{Buffer, DType, text_of};
 
 /// Shards of the table. Keys next to each other share one, so that a list in order changes the
@@ -30,7 +31,7 @@ pub(crate) struct Slot {
     pub(crate) shape: SmallVec<[i64; 4]>,
     pub(crate) count: usize,
     /// Held while an updater runs: that is what keeps two updaters of one key apart.
-    pub(crate) value: RwLock<Value>,
+    pub(crate) value: KeyLock<Value>,
     pub(crate) counters: Counters,
 }
 
@@ -298,7 +299,7 @@ mod tests {
             dtype: DType::F32,
             shape: SmallVec::from_slice(&[0]),
             count: 0,
-            value: RwLock::new(value),
+            value: KeyLock::new(value),
             counters: Counters::default(),
         })
     }

@@ -1,0 +1,173 @@
+//! The lock of one key: many readers or one writer, with deadlines, and fair enough that nobody
+//! starves: while somebody waits, nobody takes it in passing.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
+use std::time::{Duration, Instant};
+
+use crate::sync::{Condvar, Mutex};
+
+/// How long a waiter sleeps before it looks again by itself. A wake-up is only missed when a lock
+/// is released at the very moment at which somebody begins to wait.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+pub(crate) struct KeyLock<T> {
+    lock: RwLock<T>,
+    waiting: AtomicU32,
+}
+
+/// Wakes those who wait for any key of a store.
+pub(crate) struct Released {
+    lock: Mutex<()>,
+    event: Condvar,
+}
+
+/// Holds a [`KeyLock`].
+pub(crate) struct KeyGuard<'a, G> {
+    /// None only while the guard is dropped.
+    guard: Option<G>,
+    waiting: &'a AtomicU32,
+    released: &'a Released,
+}
+
+pub(crate) type ReadGuard<'a, T> = KeyGuard<'a, RwLockReadGuard<'a, T>>;
+pub(crate) type WriteGuard<'a, T> = KeyGuard<'a, RwLockWriteGuard<'a, T>>;
+
+impl<T> KeyLock<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { lock: RwLock::new(value), waiting: AtomicU32::new(0) }
+    }
+
+    pub(crate) fn get_mut(&mut self) -> &mut T {
+        self.lock.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(crate) fn try_read<'a>(&'a self, released: &'a Released) -> Option<ReadGuard<'a, T>> {
+        self.in_passing(released, || self.lock.try_read())
+    }
+
+    pub(crate) fn try_write<'a>(&'a self, released: &'a Released) -> Option<WriteGuard<'a, T>> {
+        self.in_passing(released, || self.lock.try_write())
+    }
+
+    pub(crate) fn read_until<'a>(
+        &'a self,
+        released: &'a Released,
+        end: Instant,
+    ) -> Option<ReadGuard<'a, T>> {
+        self.wait_until(released, end, || self.lock.try_read())
+    }
+
+    pub(crate) fn write_until<'a>(
+        &'a self,
+        released: &'a Released,
+        end: Instant,
+    ) -> Option<WriteGuard<'a, T>> {
+        self.wait_until(released, end, || self.lock.try_write())
+    }
+
+    fn in_passing<'a, G>(
+        &'a self,
+        released: &'a Released,
+        attempt: impl Fn() -> TryLockResult<G>,
+    ) -> Option<KeyGuard<'a, G>> {
+        // Relaxed: only fairness depends on it.
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            return None;
+        }
+        let guard = Some(taken(attempt())?);
+        Some(KeyGuard { guard, waiting: &self.waiting, released })
+    }
+
+    fn wait_until<'a, G>(
+        &'a self,
+        released: &'a Released,
+        end: Instant,
+        attempt: impl Fn() -> TryLockResult<G>,
+    ) -> Option<KeyGuard<'a, G>> {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let mut guard = None;
+        let mut watch = released.lock.lock();
+        loop {
+            guard = guard.or_else(|| taken(attempt()));
+            let now = Instant::now();
+            if guard.is_some() || now >= end {
+                break;
+            }
+            released.event.wait_until(&mut watch, end.min(now + LOOK_AGAIN));
+        }
+        drop(watch);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        guard.map(|guard| KeyGuard { guard: Some(guard), waiting: &self.waiting, released })
+    }
+}
+
+/// A lock that was free. A panic while it was held poisons the whole store, not the lock.
+fn taken<G>(attempt: TryLockResult<G>) -> Option<G> {
+    match attempt {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    }
+}
+
+impl Released {
+    pub(crate) fn new() -> Self {
+        Self { lock: Mutex::new(()), event: Condvar::new() }
+    }
+}
+
+const HELD: &str = "a guard holds its lock until it is dropped";
+
+impl<G: Deref> Deref for KeyGuard<'_, G> {
+    type Target = G::Target;
+
+    fn deref(&self) -> &G::Target {
+        self.guard.as_ref().expect(HELD)
+    }
+}
+
+impl<G: DerefMut> DerefMut for KeyGuard<'_, G> {
+    fn deref_mut(&mut self) -> &mut G::Target {
+        self.guard.as_mut().expect(HELD)
+    }
+}
+
+impl<G> Drop for KeyGuard<'_, G> {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            let watch = self.released.lock.lock();
+            self.released.event.notify_all();
+            drop(watch);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiters_get_their_turn_and_deadlines_end_waits() {
+        let (lock, released) = (KeyLock::new(0u32), Released::new());
+        let soon = || Instant::now() + Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        *lock.write_until(&released, soon()).unwrap() += 1;
+                    }
+                });
+            }
+        });
+        let held = lock.try_read(&released).unwrap();
+        assert_eq!(*held, 8000);
+        assert!(lock.try_read(&released).is_some(), "readers share");
+        let late = Instant::now() + Duration::from_millis(5);
+        assert!(lock.write_until(&released, late).is_none());
+        drop(held);
+        assert!(lock.try_write(&released).is_some());
+    }
+}
