@@ -380,7 +380,8 @@ fn keys_may_come_and_go_under_pushes_and_pulls() {
                 }
             }
         });
-        store.close(PATIENCE).unwrap();
+        // A pull that was dropped may have failed before: nobody has been told.
+        gone_or(store.close(PATIENCE));
     });
 }
 

@@ -58,7 +58,7 @@ from ._errors import (
 from ._store import KeyInfo, KVStore, create
 from ._ticket import Ticket
 
-__version__: str = _library.library.kv_version().decode()
+__version__: str = _library.loaded.kv_version().decode()
 
 __all__ = [
     "BufferTooSmallError",

@@ -1,14 +1,17 @@
-"""Calls into the library: statuses become exceptions, waits stay interruptible."""
+"""Calls into the library: errors become exceptions, Ctrl-C ends waits, the program ends in peace."""
 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
-from typing import Callable, Optional
+import weakref
+from types import SimpleNamespace
+from typing import Any, Callable, Optional
 
-from ._errors import InvalidArgumentError, Status, error_for
-from ._library import library
+from . import _library
+from ._errors import ClosedError, InvalidArgumentError, Status, error_for
 
 # A wait is made of pieces, because Python handles Ctrl-C only between two calls.
 _PIECE_SECONDS = 0.1
@@ -16,8 +19,26 @@ _OK = int(Status.OK)
 _TIMEOUT = int(Status.TIMEOUT)
 
 
+class _Calls:
+    """How many calls of the library a thread is inside of; only that thread changes it."""
+
+    __slots__ = ("__weakref__", "number")
+
+    def __init__(self) -> None:
+        self.number = 0
+        _calls_of_threads.add(self)
+
+
+_calls_of_threads: weakref.WeakSet[_Calls] = weakref.WeakSet()
+# In the child of a fork the other threads, and their calls, do not exist.
+os.register_at_fork(after_in_child=_calls_of_threads.clear)
+
+
 class _Thread(threading.local):
     """What this thread is doing in the library."""
+
+    def __init__(self) -> None:
+        self.calls = _Calls()
 
     # How many callbacks of the library this thread is inside of. Finalizers, which the garbage
     # collector may run anywhere, must not call the library there.
@@ -28,11 +49,44 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
+_is_over = False
+
+
+def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*arguments: Any) -> Any:
+        calls = thread.calls
+        calls.number += 1
+        try:
+            if _is_over:
+                raise ClosedError("the program is ending")
+            return function(*arguments)
+        finally:
+            calls.number -= 1
+
+    return call
+
+
+library: Any = SimpleNamespace(
+    **{name: _counted(getattr(_library.loaded, name)) for name in _library.ARGUMENTS}
+)
+
+
+def end_calls(seconds: float) -> None:
+    """Lets no thread call the library any more, and waits for those that are inside of it.
+
+    A thread that the interpreter ends inside a callback, as it does while the program ends, would
+    take the process down: it has the library's frames on its stack.
+    """
+    global _is_over
+    _is_over = True
+    end = time.monotonic() + seconds
+    while any(calls.number for calls in list(_calls_of_threads)) and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 def failure_of(status: int) -> BaseException:
     """The exception for the last call of this thread, which returned `status`."""
-    message = library.kv_last_error().decode("utf-8", "replace")
+    message = _library.loaded.kv_last_error().decode("utf-8", "replace")
     cause, thread.failure = thread.failure, None
     error = error_for(status, message)
     if status != Status.CALLBACK or cause is None:

@@ -10,9 +10,9 @@ import weakref
 from typing import Any, Callable, Optional
 
 from ._arrays import view
-from ._call import check, thread
+from ._call import check, library, thread
 from ._errors import Status
-from ._library import Drop, Logger, Tensor, library
+from ._library import Drop, Logger, Tensor
 from ._library import Updater as UpdaterFunction
 
 # The library knows a Python object by a number, its `context`. A number here is one whose `drop`

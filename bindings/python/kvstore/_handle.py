@@ -10,9 +10,9 @@ from typing import Any, Callable, Optional
 
 from . import _callbacks
 from ._arrays import Loan
-from ._call import check, thread, wait
+from ._call import check, end_calls, library, thread, wait
 from ._errors import InvalidArgumentError, Status
-from ._library import library
+from ._library import loaded
 from ._pairs import integer_key, pairs_of
 
 # How long pending operations may take at the end of the program.
@@ -101,10 +101,12 @@ class Handle:
 
     def close_at_exit(self) -> None:
         """Closes without freeing: another thread may be inside a call while the program ends."""
-        status = wait(lambda ms: library.kv_close(self.pointer, ms), _EXIT_SECONDS)
+        if self.has_ended:
+            return
+        status = wait(lambda ms: loaded.kv_close(self.pointer, ms), _EXIT_SECONDS)
         self.has_ended = True
         if status == Status.TIMEOUT:
-            library.kv_abort(self.pointer)
+            loaded.kv_abort(self.pointer)
             self._give_up()
 
     def _give_up(self) -> None:
@@ -153,6 +155,13 @@ def run_postponed() -> None:
 def _close_all() -> None:
     """After this the library calls no Python code any more."""
     run_postponed()
+    _close_open_handles()
+    _callbacks.set_logger(None)
+    end_calls(_EXIT_SECONDS)
+    # Those that other threads have made meanwhile.
+    _close_open_handles()
+
+
+def _close_open_handles() -> None:
     for handle in list(_open_handles):
         handle.close_at_exit()
-    _callbacks.set_logger(None, None)

@@ -44,7 +44,7 @@ Drop = CFUNCTYPE(None, c_void_p)
 # Every pointer is declared as void *: ctypes then takes arrays, byref() and None alike.
 _PUSH = (c_void_p, c_void_p, c_void_p, c_size_t, c_int32, c_void_p)
 _PUSHPULL = (*_PUSH[:4], *_PUSH[1:])
-_ARGUMENTS: dict[str, tuple[Any, ...]] = {
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_config_create": (c_void_p,),
     "kv_config_set": (c_void_p, c_char_p, c_char_p),
     "kv_create": (c_char_p, c_void_p, c_void_p),
@@ -102,22 +102,22 @@ def _path() -> str:
 def _load() -> ctypes.CDLL:
     path = _path()
     try:
-        loaded = ctypes.CDLL(path)
+        library = ctypes.CDLL(path)
     except OSError as error:
         raise ImportError(
             f"the library {path} cannot be loaded ({error}): install the kvstore wheel, install "
             f"libkvstore where the system finds it, or set KVSTORE_LIBRARY to the file"
         ) from error
-    loaded.kv_abi_version.restype = c_uint32
-    if loaded.kv_abi_version() != ABI_VERSION:
+    library.kv_abi_version.restype = c_uint32
+    if library.kv_abi_version() != ABI_VERSION:
         raise ImportError(
-            f"the library {path} has binary interface {loaded.kv_abi_version()}, "
+            f"the library {path} has binary interface {library.kv_abi_version()}, "
             f"this package needs {ABI_VERSION}"
         )
-    for name, arguments in _ARGUMENTS.items():
-        function = getattr(loaded, name)
+    for name, arguments in ARGUMENTS.items():
+        function = getattr(library, name)
         function.argtypes, function.restype = arguments, _RESULTS.get(name, c_int32)
-    return loaded
+    return library
 
 
-library = _load()
+loaded = _load()

@@ -9,10 +9,9 @@ from types import TracebackType
 from typing import Any, Callable, NamedTuple, Optional, Union
 
 from . import _dtypes
-from ._call import check, failure_of, wait
+from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
-from ._library import library
 from ._pairs import is_written_out, keys_of, pairs_of
 from ._ticket import Operation, Ticket
 

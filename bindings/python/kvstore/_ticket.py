@@ -7,10 +7,9 @@ from ctypes import byref, c_uint64
 from typing import Any, Callable, Optional
 
 from ._arrays import Loan
-from ._call import check, failure_of, wait
+from ._call import check, failure_of, library, wait
 from ._errors import Status
 from ._handle import Handle
-from ._library import library
 
 
 class Operation:

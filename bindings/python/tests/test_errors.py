@@ -48,14 +48,14 @@ def test_each_status_has_a_class_that_fits_a_builtin():
 
 def test_statuses_are_those_of_the_library():
     for status in kvstore.Status:
-        name = kvstore._library.library.kv_status_name(status).decode()
+        name = kvstore._library.loaded.kv_status_name(status).decode()
         assert name == ("KV_OK" if status == 0 else f"KV_ERR_{status.name}")
 
 
 def test_everything_in_the_header_is_known():
     header = (ROOT / "include" / "kvstore.h").read_text()
     functions = re.findall(r"^(?:kv_status|void|const char \*|uint32_t) ?(kv_\w+)\(", header, re.M)
-    assert {*functions} == {*kvstore._library._ARGUMENTS, "kv_abi_version"}
+    assert {*functions} == {*kvstore._library.ARGUMENTS, "kv_abi_version"}
     numbers = re.findall(r"^ +KV_(?:ERR_)?(\w+) = (\d+),$", header, re.M)
     statuses = {name: int(number) for name, number in numbers if name in kvstore.Status.__members__}
     assert statuses == {status.name: int(status) for status in kvstore.Status}

@@ -265,10 +265,28 @@ logger.propagate = False
 logger.addHandler(logging.NullHandler())
 kvstore.set_logger(logger, logging.DEBUG)
 def work():
-    while True:
-        kvstore.create().close()
+    try:
+        while True:
+            kvstore.create().close()
+    except kvstore.ClosedError:
+        pass
 for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
+time.sleep(0.1)
+sys.stdout.write("end")
+""",
+    "threads inside of updaters": """
+kv = kvstore.create()
+kv.init(range(3), [np.zeros(4)] * 3)
+kv.set_updater(lambda key, merged, stored: time.sleep(0.005))
+def work(key):
+    try:
+        while True:
+            kv.push(key, np.ones(4))
+    except kvstore.ClosedError:
+        pass
+for key in range(3):
+    threading.Thread(target=work, args=(key,), daemon=True).start()
 time.sleep(0.1)
 sys.stdout.write("end")
 """,

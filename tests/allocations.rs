@@ -1,0 +1,131 @@
+//! A call without a ticket on contiguous tensors allocates nothing, once it has been made before.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use kvstore::{Config, Key, Store, Tensor, TensorMut, UpdaterError};
+
+thread_local! {
+    static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The system's allocator, with a count for each thread.
+struct Counting;
+
+impl Counting {
+    fn count() {
+        // While a thread ends its count may be gone already.
+        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    }
+}
+
+// SAFETY: passes everything on to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise.
+        unsafe { System.dealloc(start, layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        Self::count();
+        // SAFETY: the caller's promise.
+        unsafe { System.realloc(start, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How many allocations this thread makes in ten calls, after two to get started.
+fn allocations(what: &str, mut call: impl FnMut()) {
+    call();
+    call();
+    let before = ALLOCATIONS.get();
+    (0..10).for_each(|_| call());
+    assert_eq!(ALLOCATIONS.get() - before, 0, "{what} allocates");
+}
+
+fn add(
+    _: Key,
+    input: &Tensor<'_>,
+    stored: &mut TensorMut<'_>,
+) -> std::result::Result<(), UpdaterError> {
+    let input = input.as_slice::<f32>().ok_or("not float32")?;
+    let stored = stored.as_mut_slice::<f32>().ok_or("not float32")?;
+    stored.iter_mut().zip(input).for_each(|(stored, input)| *stored += input);
+    Ok(())
+}
+
+/// Elements of a key: several, in an odd number.
+const ELEMENTS: usize = 37;
+
+/// Makes all calls on `count` keys. With one thread the library works on the calling thread only,
+/// so that its count is the whole.
+fn check(count: u64, with_names: bool) {
+    let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
+    let key =
+        |id| if with_names { store.intern(&format!("w{id}")).unwrap() } else { Key::from(id) };
+    let keys: Vec<Key> = (0..count).map(key).collect();
+    let (value, other) = (vec![1.0f32; ELEMENTS], vec![2.0f32; ELEMENTS]);
+    let values: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&value)).collect();
+    let twice: Vec<Tensor<'_>> =
+        keys.iter().flat_map(|_| [Tensor::from(&value), Tensor::from(&other)]).collect();
+    let keys_twice: Vec<Key> = keys.iter().flat_map(|key| [*key, *key]).collect();
+    store.init_list(&keys, &values).unwrap();
+    let mut outs = vec![[0.0f32; ELEMENTS]; keys.len()];
+    let mut outs: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
+    for updater in ["assign", "an updater"] {
+        let case = |call: &str| format!("{call} of {count} keys with {updater}");
+        if updater != "assign" {
+            store.set_updater(add).unwrap();
+        }
+        allocations(&case("push"), || store.push_list(&keys, &values).unwrap());
+        allocations(&case("push of two values"), || store.push_list(&keys_twice, &twice).unwrap());
+        allocations(&case("pull"), || store.pull_list(&keys, &mut outs).unwrap());
+        allocations(&case("pushpull"), || {
+            store.pushpull_list(&keys_twice, &twice, &keys, &mut outs).unwrap();
+        });
+    }
+}
+
+#[test]
+fn the_counter_counts() {
+    let before = ALLOCATIONS.get();
+    drop(std::hint::black_box(vec![1u8; 100]));
+    assert!(ALLOCATIONS.get() > before);
+}
+
+#[test]
+fn calls_with_one_key_allocate_nothing() {
+    check(1, false);
+    check(1, true);
+}
+
+#[test]
+fn calls_with_a_thousand_keys_allocate_nothing() {
+    check(1_000, false);
+    check(1_000, true);
+}
+
+#[test]
+fn the_short_forms_for_one_key_allocate_nothing() {
+    let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
+    let (value, mut out) = ([1.0f32; ELEMENTS], [0.0f32; ELEMENTS]);
+    store.init(1u64, &value).unwrap();
+    allocations("push", || store.push(1u64, &value).unwrap());
+    allocations("pull", || store.pull(1u64, &mut out).unwrap());
+}
