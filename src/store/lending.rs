@@ -110,7 +110,8 @@ struct EndOfScope<'a, 'store, 'env>(&'a Scope<'store, 'env>);
 
 impl Drop for EndOfScope<'_, '_, '_> {
     fn drop(&mut self) {
-        for &ticket in self.0.tickets.borrow().iter() {
+        // The last first: what has not begun is withdrawn before those before it let it begin.
+        for &ticket in self.0.tickets.borrow().iter().rev() {
             // The borrow ends when we return, so that is not possible before the loan has ended.
             while !loan_has_ended(self.0.store, ticket) {}
         }
