@@ -12,7 +12,7 @@ if(EXISTS "${python}")
 endif()
 
 foreach(language IN LISTS languages)
-  add_labelled_test(tutorial_${language} tutorial 300
+  add_labelled_test(tutorial_${language} tutorial 600
     bash "${CMAKE_CURRENT_SOURCE_DIR}/tutorial/compare.sh" ${language})
   # One build folder serves all C and C++ examples.
   set_tests_properties(tutorial_${language} PROPERTIES RESOURCE_LOCK examples

@@ -1,4 +1,4 @@
-"""Calls into the library: errors become exceptions, Ctrl-C ends waits, the program ends in peace."""
+"""Calls into the library: errors are exceptions, Ctrl-C ends waits, none outlives the program."""
 
 from __future__ import annotations
 
