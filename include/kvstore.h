@@ -494,7 +494,8 @@ void kv_abort(struct kv_store *store);
  * store's options. When this returns, the updater's `drop` has run. Only if an operation is still
  * at work then (an updater that never returns), its part of the store is given up, not freed.
  *
- * Threads: no other call with this store may be running. Must not be called from an updater.
+ * Threads: no other call with this store may be running. From inside an updater of the store it
+ * does nothing but leave `KV_ERR_REENTRANT`'s text in kv_last_error().
  */
 void kv_free(struct kv_store *store);
 

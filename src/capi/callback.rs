@@ -51,7 +51,8 @@ thread_local! {
 
 /// Keeps the reason that an updater gives for its failure.
 pub(super) fn set_error(text: Option<&CStr>) {
-    REASON.set(text.map(|text| text.to_string_lossy().into_owned()));
+    let text = text.map(|text| text.to_string_lossy().into_owned());
+    let _ = REASON.try_with(|reason| *reason.borrow_mut() = text);
 }
 
 impl Updater {
@@ -80,12 +81,12 @@ impl Updater {
     ) -> std::result::Result<(), UpdaterError> {
         let mut shape: Vec<i64> = input.shape().to_vec();
         let (input, stored) = (to_c(input, &mut shape), to_c(stored.as_tensor(), &mut shape));
-        REASON.take();
+        set_error(None);
         // SAFETY: header rule 6; the tensors are lent for the call.
         let status = unsafe {
             (self.function)(self.context.pointer, key.id(), &raw const input, &raw const stored)
         };
-        let reason = REASON.take();
+        let reason = REASON.try_with(RefCell::take).ok().flatten();
         if status == kv_status::KV_OK as i32 {
             return Ok(());
         }

@@ -53,11 +53,22 @@ pub(super) unsafe fn config_ref<'a>(handle: *const kv_config) -> Option<&'a Conf
 
 /// # Safety
 /// NULL, or a handle that is freed only once and that nobody else uses.
-pub(super) unsafe fn free_store(handle: *mut kv_store) {
-    if !handle.is_null() {
-        // SAFETY: the caller's promise; it came from `new_store`.
-        drop(unsafe { Box::from_raw(handle) });
+pub(super) unsafe fn free_store(handle: *mut kv_store) -> Result<()> {
+    if handle.is_null() {
+        return Ok(());
     }
+    // SAFETY: the caller's promise; it came from `new_store`.
+    let handle = unsafe { Box::from_raw(handle) };
+    if handle.store.is_in_own_updater() {
+        // The updater would go on in memory that is not there.
+        std::mem::forget(handle);
+        return Err(fail!(
+            Reentrant,
+            "free: called from inside an updater of the store; it is kept"
+        ));
+    }
+    drop(handle);
+    Ok(())
 }
 
 /// # Safety

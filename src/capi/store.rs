@@ -79,13 +79,13 @@ pub unsafe extern "C" fn kv_abort(store: *mut kv_store) {
 /// store's options. When this returns, the updater's `drop` has run. Only if an operation is still
 /// at work then (an updater that never returns), its part of the store is given up, not freed.
 ///
-/// Threads: no other call with this store may be running. Must not be called from an updater.
+/// Threads: no other call with this store may be running. From inside an updater of the store it
+/// does nothing but leave `KV_ERR_REENTRANT`'s text in kv_last_error().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_free(store: *mut kv_store) {
     guard(|| {
         // SAFETY: header rule 3: NULL, or a handle of kv_create() that is freed only once.
-        unsafe { handle::free_store(store) };
-        Ok(())
+        unsafe { handle::free_store(store) }
     });
 }
 

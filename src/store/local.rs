@@ -100,10 +100,11 @@ impl Local {
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
     ) -> Result<()> {
-        let mut plan = PLAN.take().unwrap_or_default();
+        // A thread that is ending has no place for a plan any more.
+        let mut plan = PLAN.try_with(Cell::take).ok().flatten().unwrap_or_default();
         let result = self.run_planned(call, values, outs, &mut plan);
         plan.clear();
-        PLAN.set(Some(plan));
+        let _ = PLAN.try_with(|kept| kept.set(Some(plan)));
         result
     }
 

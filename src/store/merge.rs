@@ -1,7 +1,6 @@
 //! The arithmetic of one key: values into a sum, the sum or the stored value into outs; in pieces,
 //! on as many threads as the store may use, and in one pass over memory wherever tensors allow it.
 
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -49,16 +48,8 @@ struct Targets<'a> {
     outs: &'a [PlannedOut],
 }
 
-thread_local! {
-    /// The addresses of a thread's last pass.
-    static ADDRESSES: RefCell<Addresses> = RefCell::default();
-}
-
-#[derive(Default)]
-struct Addresses {
-    inputs: Vec<*const u8>,
-    outs: Vec<*mut u8>,
-}
+/// The addresses of a pass, without an allocation for up to 16.
+type Addresses<T> = SmallVec<[T; 16]>;
 
 /// Memory for values that cannot be summed from where they are: one block for each, and one to
 /// gather into before a conversion. Made before the first byte is written, so that a lack of memory
@@ -146,7 +137,7 @@ impl Team {
         let step = Step { isa: self.isa, slot, values, targets, traffic };
         let threads = if touched < SPLIT_BYTES { 1 } else { self.threads };
         if straight && traffic == Traffic::Cached {
-            step.at_once();
+            step.straight(&(0..slot.count));
             return Ok(true);
         }
         if straight {
@@ -212,33 +203,23 @@ impl Step<'_> {
         self.targets.outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent)
     }
 
-    /// A small step whose tensors are all plain arrays of the slot's dtype.
-    fn at_once(&self) {
-        let inputs = self.values.iter().map(|value| value.array().start());
-        let inputs: SmallVec<[*const u8; 8]> = inputs.collect();
-        let outs = self.targets.stored.iter().map(Array::start_mut);
-        let outs = outs.chain(self.live_outs().map(|out| out.array().start_mut()));
-        let outs: SmallVec<[*mut u8; 8]> = outs.collect();
-        if !outs.is_empty() {
-            self.pass(&inputs, &outs, self.slot.count, Traffic::Cached);
+    /// A piece of a step whose tensors are all plain arrays of the slot's dtype.
+    fn straight(&self, piece: &Range<usize>) {
+        let (mut inputs, mut outs) = self.addresses(piece);
+        let streams = self.traffic == Traffic::Streaming;
+        if streams && outs.iter().any(|out| out.addr() % LINE != outs[0].addr() % LINE) {
+            self.in_tiles(&mut inputs, &mut outs, piece.len());
+        } else if !outs.is_empty() {
+            self.pass(&inputs, &outs, piece.len(), self.traffic);
         }
     }
 
-    /// A piece of a step whose tensors are all plain arrays of the slot's dtype.
-    fn straight(&self, piece: &Range<usize>) {
-        ADDRESSES.with_borrow_mut(|Addresses { inputs, outs }| {
-            inputs.clear();
-            inputs.extend(self.values.iter().map(|value| value.array().part(piece).start()));
-            outs.clear();
-            outs.extend(self.targets.stored.iter().map(|it| it.part(piece).start_mut()));
-            outs.extend(self.live_outs().map(|out| out.array().part(piece).start_mut()));
-            let streams = self.traffic == Traffic::Streaming;
-            if streams && outs.iter().any(|out| out.addr() % LINE != outs[0].addr() % LINE) {
-                self.in_tiles(inputs, outs, piece.len());
-            } else if !outs.is_empty() {
-                self.pass(inputs, outs, piece.len(), self.traffic);
-            }
-        });
+    /// Where a piece of each value and of each target begins.
+    fn addresses(&self, piece: &Range<usize>) -> (Addresses<*const u8>, Addresses<*mut u8>) {
+        let inputs = self.values.iter().map(|value| value.array().part(piece).start());
+        let stored = self.targets.stored.iter().map(|it| it.part(piece).start_mut());
+        let outs = self.live_outs().map(|out| out.array().part(piece).start_mut());
+        (inputs.collect(), stored.chain(outs).collect())
     }
 
     /// Streams to outs that lie differently in their cache lines: tile by tile, so that all but the

@@ -134,7 +134,7 @@ impl Store {
         if self.local.poisoned.load(Ordering::SeqCst) {
             return Err(poisoned());
         }
-        if gate != Gate::Look && updater::is_inside(self.local.applier.serial) {
+        if gate != Gate::Look && self.is_in_own_updater() {
             return Err(fail!(
                 Reentrant,
                 "called from inside an updater of the same store; return from the updater first"
@@ -154,6 +154,11 @@ impl Store {
     #[must_use]
     pub fn kind(&self) -> StoreKind {
         self.kind
+    }
+
+    /// Whether this thread is inside one of the store's updaters.
+    pub(crate) fn is_in_own_updater(&self) -> bool {
+        updater::is_inside(self.local.applier.serial)
     }
 
     /// Whether the checks that every call makes first let a call pass that only looks.

@@ -27,7 +27,7 @@ thread_local! {
 
 /// Whether this thread is inside an updater of the store with this serial number.
 pub(crate) fn is_inside(store: u64) -> bool {
-    INSIDE.with_borrow(|stores| stores.contains(&store))
+    INSIDE.try_with(|stores| stores.borrow().contains(&store)).unwrap_or(false)
 }
 
 /// Marks this thread as inside an updater, for as long as the value lives.
@@ -35,14 +35,15 @@ struct Inside;
 
 impl Inside {
     fn enter(store: u64) -> Self {
-        INSIDE.with_borrow_mut(|stores| stores.push(store));
+        // A thread that is ending has no place for it any more.
+        let _ = INSIDE.try_with(|stores| stores.borrow_mut().push(store));
         Self
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        INSIDE.with_borrow_mut(Vec::pop);
+        let _ = INSIDE.try_with(|stores| stores.borrow_mut().pop());
     }
 }
 
