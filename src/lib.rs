@@ -24,7 +24,6 @@
 //! The same store has a C interface, `include/kvstore.h`, which the C++, Go and Python faces use.
 #![deny(unsafe_code)]
 
-#[cfg(not(loom))]
 mod capi;
 mod config;
 mod deadline;

@@ -1,7 +1,7 @@
 //! A plan put into effect, key by key, under each key's lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Call;
@@ -13,7 +13,7 @@ use super::updater::Updater;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::key::Names;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, Tensor, TensorMut};
 

@@ -11,7 +11,7 @@ use super::table::Slot;
 use crate::error::Result;
 use crate::kernel::{Isa, Pass, Traffic};
 use crate::pool::pool;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool as Cancel, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 
@@ -96,7 +96,7 @@ impl Team {
         slot: &Slot,
         stored: &Buffer,
         outs: &[PlannedOut],
-        cancel: Option<&AtomicBool>,
+        cancel: Option<&Cancel>,
     ) -> Result<bool> {
         let stored = Array::of(stored, slot.dtype);
         if let [only] = outs
@@ -122,7 +122,7 @@ impl Team {
         slot: &Slot,
         values: &[Lent],
         targets: Targets<'_>,
-        cancel: Option<&AtomicBool>,
+        cancel: Option<&Cancel>,
     ) -> Result<bool> {
         let live = targets.outs.iter().filter(|out| !out.shadowed).count();
         let arrays = values.len() + live + usize::from(targets.stored.is_some());
@@ -160,7 +160,7 @@ impl Team {
 fn in_pieces(
     slot: &Slot,
     threads: usize,
-    cancel: Option<&AtomicBool>,
+    cancel: Option<&Cancel>,
     work: &(dyn Fn(Range<usize>) + Sync),
 ) -> bool {
     let count = slot.count;

@@ -11,7 +11,7 @@ from typing import Any, Callable, Optional
 from . import _callbacks
 from ._arrays import Loan
 from ._call import check, end_calls, library, thread, wait
-from ._errors import InvalidArgumentError, Status
+from ._errors import ClosedError, InvalidArgumentError, Status
 from ._library import loaded
 from ._pairs import integer_key, pairs_of
 
@@ -95,7 +95,11 @@ class Handle:
         elif self._given_up:
             _callbacks.keep_for_ever(loan)
         elif self.pointer is not None and not self.has_ended:
-            status = library.kv_cancel(self.pointer, ticket)
+            try:
+                status = library.kv_cancel(self.pointer, ticket)
+            except ClosedError:
+                _callbacks.keep_for_ever(loan)
+                return
             if status not in (Status.OK, Status.TICKET, Status.FORKED):
                 self._loans_until_free.append(loan)
 
@@ -122,7 +126,10 @@ class Handle:
             _postponed.append(self.__del__)
             return
         pointer, self.pointer = self.pointer, None
-        library.kv_free(pointer)
+        try:
+            library.kv_free(pointer)
+        except ClosedError:
+            return  # The process is about to free everything.
         if any(updater.in_use for updater in self._updaters):
             self._give_up()
 
