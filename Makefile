@@ -67,7 +67,7 @@ demo-torch: stage ## PyTorch's own parameters and gradients through the store
 
 bench: ## measure the library on this machine
 	@bash scripts/bootstrap.sh build
-	cargo bench
+	cargo bench --bench local
 
 clean: ## remove everything that was built
 	rm -rf build target

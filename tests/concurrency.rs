@@ -1,6 +1,14 @@
 //! Eight threads at one store: nothing is lost, nothing is torn, nobody waits for ever.
 //!
 //! A watchdog ends the program if a test hangs. `KV_TEST_SCALE=small` does less.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 mod common;

@@ -2,6 +2,14 @@
 //!
 //! Results match the figures bit for bit, except where a case's field `contract` says how ours
 //! differs; and always match a scalar loop bit for bit.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 mod common;

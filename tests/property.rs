@@ -1,6 +1,14 @@
 //! Random sequences of operations against a plain scalar model.
 //!
 //! `KV_TEST_SEED` repeats a run; `KV_TEST_OPERATIONS` sets how many operations it has.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 mod common;

@@ -1,5 +1,13 @@
 //! What only the Rust interface has: owned and borrowed operations with a ticket, closures as
 //! updaters, panics, and the texts of errors.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 mod common;

@@ -8,7 +8,7 @@ use crate::store::{List, Store};
 use crate::timing::medians;
 
 pub fn run(report: &mut Report) -> io::Result<()> {
-    report.heading(
+    Report::heading(
         "calls: cost on top of two memory copies, float32, one value, no updater, 1 thread",
     );
     for (keys, len) in [(1, 1), (1, 16), (1, 1024), (1, 16_384), (1000, 1024), (100_000, 16)] {

@@ -5,6 +5,13 @@
 //! at the same size and number of threads. Each line is also written to `target/bench/local.jsonl`.
 //!
 //! `cargo bench -- calls` runs only the groups whose name contains the word.
+#![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    reason = "figures for people"
+)]
+#![allow(clippy::inline_always, reason = "the loop is built inside each instruction set's entry")]
 
 mod calls;
 mod limits;
@@ -21,7 +28,7 @@ fn main() -> std::io::Result<()> {
     let wanted =
         |group: &str| words.is_empty() || words.iter().any(|word| group.contains(word.as_str()));
     let mut report = Report::create("target/bench/local.jsonl")?;
-    report.machine();
+    Report::machine();
     if wanted("calls") {
         calls::run(&mut report)?;
     }

@@ -17,7 +17,7 @@ impl Report {
     }
 
     /// What was measured on; a ratio means nothing without it.
-    pub fn machine(&mut self) {
+    pub fn machine() {
         let cpus = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let model =
             cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
@@ -26,7 +26,7 @@ impl Report {
         println!("medians of 15 rounds; the compared things run in turn\n");
     }
 
-    pub fn heading(&mut self, text: &str) {
+    pub fn heading(text: &str) {
         println!("\n{text}");
     }
 

@@ -1,7 +1,7 @@
 //! The store through its C interface, as a C program uses it.
 
 use std::ffi::{CString, c_void};
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 
 use kvstore as _; // Links the library.
 
@@ -170,7 +170,7 @@ impl List {
                 ndim: 1,
                 dtype: 0x0001_2002,
                 shape: &raw mut *shape,
-                strides: null::<i64>().cast_mut(),
+                strides: null_mut(),
                 byte_offset: 0,
             })
             .collect();

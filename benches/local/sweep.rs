@@ -12,7 +12,7 @@ const SIZES: [(usize, &str); 5] =
 
 pub fn run(report: &mut Report) -> io::Result<()> {
     for threads in [1, 2] {
-        report.heading(&format!(
+        Report::heading(&format!(
             "sweep: ratio to best(memcpy, triad, streaming triad), float32, {threads} thread(s)"
         ));
         println!("  size values   limit GB/s  push  pull  pushpull  push with C updater");

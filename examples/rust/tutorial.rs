@@ -2,6 +2,14 @@
 //!
 //! A store keeps one array for each key: a parameter of your model, say. Devices push values, such
 //! as gradients, and pull the result.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![allow(clippy::print_stdout, reason = "the lines are what this program is for")]
 
 use std::sync::{Arc, Mutex};

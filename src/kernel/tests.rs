@@ -1,4 +1,12 @@
 //! Every build of the kernels against scalar loops and against exact arithmetic.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 
 use half::{bf16, f16};
 
