@@ -414,7 +414,7 @@ fn all_threads_get_one_key_for_one_name() {
 #[test]
 fn an_abort_wakes_everybody() {
     bounded("abort", || {
-        for _ in 0..50 / reduction() + 1 {
+        for _ in 0..=50 / reduction() {
             let store = open("2");
             let gate = Gate::default();
             let at_gate = gate.clone();
@@ -449,7 +449,7 @@ fn an_abort_wakes_everybody() {
 #[test]
 fn what_is_accepted_before_a_close_is_applied() {
     bounded("close", || {
-        for _ in 0..50 / reduction() + 1 {
+        for _ in 0..=50 / reduction() {
             let store = open("2");
             let (calls, total) = (Arc::default(), Arc::default());
             store.init(key(0), &[0i64]).unwrap();

@@ -107,15 +107,18 @@ fn updater_of<T: Figure>(text: &str) -> Updater<T> {
     }
 }
 
+/// The keys and the merged sums that an updater was called with.
+type Calls = Arc<Mutex<Vec<(Key, Vec<u64>)>>>;
+
 /// One case: the store, and the scalar loops beside it.
 struct Case<'a, T> {
-    case: &'a Value,
+    json: &'a Value,
     relation: Relation,
     store: Store,
     stored: BTreeMap<Key, Vec<T>>,
     shape: Vec<i64>,
     updater: Option<Updater<T>>,
-    calls: Arc<Mutex<Vec<(Key, Vec<u64>)>>>,
+    calls: Calls,
     /// The largest number that went in: what rounding errors are measured by.
     magnitude: f64,
     differed: bool,
@@ -124,7 +127,7 @@ struct Case<'a, T> {
 impl<'a, T: Figure> Case<'a, T> {
     fn new(case: &'a Value) -> Self {
         Self {
-            case,
+            json: case,
             relation: Relation::of(case),
             store: Store::open(case["kv"].as_str().unwrap(), &Config::new()).unwrap(),
             stored: BTreeMap::new(),
@@ -157,7 +160,7 @@ impl<'a, T: Figure> Case<'a, T> {
     }
 
     fn set_updater(&mut self) {
-        let updater = updater_of::<T>(self.case["updater"].as_str().unwrap());
+        let updater = updater_of::<T>(self.json["updater"].as_str().unwrap());
         let calls = Arc::clone(&self.calls);
         self.updater = Some(updater);
         let function = move |key: Key, input: &Tensor<'_>, stored: &mut TensorMut<'_>| {
@@ -195,7 +198,7 @@ impl<'a, T: Figure> Case<'a, T> {
 
     /// Compares what came out with the scalar loops, and with the figures as the case says.
     fn compare(&mut self, key: Key, found: &[T], figures: &Value) {
-        let name = self.case["name"].as_str().unwrap();
+        let name = self.json["name"].as_str().unwrap();
         let figures = self.array(figures);
         assert_eq!(found.len(), figures.len(), "{name}");
         // As the contracts say: two units in the last place of the largest number.
@@ -267,7 +270,9 @@ impl<'a, T: Figure> Case<'a, T> {
         let mut tensors: Vec<TensorMut<'_>> =
             outs.iter_mut().map(|out| TensorMut::new(out, &self.shape).unwrap()).collect();
         self.store.pull_list(&vec![key; count], &mut tensors).unwrap();
-        outs.iter().for_each(|out| self.compare(key, out, figures));
+        for out in &outs {
+            self.compare(key, out, figures);
+        }
     }
 
     fn pushpull(&mut self, key: Key, op: &Value) {
@@ -299,7 +304,7 @@ impl<'a, T: Figure> Case<'a, T> {
             let merged: Vec<u64> = self.array(&call[1]).iter().map(|it| it.bits()).collect();
             expected.push((self.key(&call[0]), merged));
         }
-        assert_eq!(*self.calls.lock().unwrap(), expected, "{}", self.case["name"]);
+        assert_eq!(*self.calls.lock().unwrap(), expected, "{}", self.json["name"]);
     }
 }
 
@@ -310,7 +315,9 @@ fn run<T: Figure>(case: &Value) {
     if case["updater"].is_string() && !sets_later {
         run.set_updater();
     }
-    ops.iter().for_each(|op| run.run_op(op));
+    for op in ops {
+        run.run_op(op);
+    }
     let slip = run.relation == Relation::Different;
     assert_eq!(run.differed, slip, "{}: the figure shows the slip", case["name"]);
 }

@@ -339,7 +339,9 @@ impl Player {
             Ok(())
         });
         check_result(&"scope", &result, failure);
-        steps.iter().for_each(|(step, _)| step.check_memory());
+        for (step, _) in &steps {
+            step.check_memory();
+        }
     }
 
     /// Queues operations that own their buffers, and waits for them in any order.
@@ -375,7 +377,9 @@ impl Player {
             });
         }
         self.random.shuffle(&mut waits);
-        waits.into_iter().for_each(|wait| wait());
+        for wait in waits {
+            wait();
+        }
     }
 
     /// Compares everything that can be asked.

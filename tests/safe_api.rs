@@ -31,7 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 fn open(options: &[(&str, &str)]) -> Store {
     let mut config = Config::new();
-    options.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+    for (name, value) in options {
+        config.set(name, value).unwrap();
+    }
     Store::open("local", &config).unwrap()
 }
 
@@ -103,7 +105,9 @@ fn an_owned_pull_sees_the_pushes_before_it() {
         (0..20).map(|_| store.push_owned(1u64, vec![1.0f32], -1).unwrap()).collect();
     let pull = store.pull_owned(1u64, vec![0.0f32], 100).unwrap();
     assert_eq!(pull.wait(PATIENCE).unwrap(), [20.0], "whatever its priority");
-    pushes.into_iter().for_each(|push| assert_eq!(push.wait(ZERO).unwrap(), [1.0]));
+    for push in pushes {
+        assert_eq!(push.wait(ZERO).unwrap(), [1.0]);
+    }
 }
 
 #[test]
@@ -586,7 +590,9 @@ fn keys_are_listed_as_integers_then_names_in_the_order_of_their_init() {
     let [z, a, m] = names;
     let order = [m, key(u64::MAX >> 1), z, key(3), a];
     let one = [1.0f32];
-    order.iter().for_each(|key| store.init(*key, &one).unwrap());
+    for key in order {
+        store.init(key, &one).unwrap();
+    }
     assert_eq!(store.keys().unwrap(), [key(3), key(u64::MAX >> 1), m, z, a]);
     store.remove(&[m]).unwrap();
     store.init(m, &one).unwrap();

@@ -4,6 +4,12 @@
 //! Usage: `train_digits DATA [--epochs N]`. DATA has 64 pixels from 0 to 16 and the label in each
 //! line. Ends with status 1 if the accuracy on the held-out samples is below 0.96.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "counts and extents are small"
+)]
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -26,7 +32,7 @@ const USAGE: &str = "usage: train_digits DATA [--epochs N]";
 const NAMES: [&str; 4] = ["fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"];
 const SHAPES: [&[i64]; 4] = [&[64, 64], &[64], &[64, 10], &[10]];
 
-/// The random numbers of SplitMix64 (Steele, Lea and Flood, 2014): the same in every language.
+/// The random numbers of `SplitMix64` (Steele, Lea and Flood, 2014): the same in every language.
 struct Random(u64);
 
 impl Random {
@@ -38,7 +44,6 @@ impl Random {
     }
 
     /// Uniform in [-1, 1): 24 random bits, so that each result is exact.
-    #[allow(clippy::cast_precision_loss, reason = "24 bits fit")]
     fn uniform(&mut self) -> f32 {
         (self.next() >> 40) as f32 / 8_388_608.0 - 1.0
     }
@@ -142,8 +147,8 @@ impl Parameters {
         for (j, row) in weight2.chunks_mut(CLASSES).enumerate() {
             row.iter_mut().zip(&delta2).for_each(|(weight, delta)| *weight += hidden[j] * delta);
             if hidden[j] > 0.0 {
-                let weights = &self.0[2][j * CLASSES..][..CLASSES];
-                delta1[j] = weights.iter().zip(&delta2).map(|(weight, delta)| weight * delta).sum();
+                let row = &self.0[2][j * CLASSES..][..CLASSES];
+                delta1[j] = row.iter().zip(&delta2).map(|(weight, delta)| weight * delta).sum();
             }
         }
         for (pixel, row) in sample.pixels.iter().zip(weight1.chunks_mut(HIDDEN)) {

@@ -193,7 +193,9 @@ fn check_sum<T: Number>(pool: &[Vec<T>], count: usize, shift: usize) {
             let pass = Pass { dtype, outs: outs_at, inputs, count, traffic };
             // SAFETY: the arrays have `count` elements, and no out is an input.
             unsafe { isa.sum(&pass) };
-            outs.iter().for_each(|out| out.check(&expected, exact, &case));
+            for out in &outs {
+                out.check(&expected, exact, &case);
+            }
         }
         let last = inputs.len() - 1;
         let mut place = Out::new(offset(last), inputs[last]);

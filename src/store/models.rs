@@ -72,9 +72,9 @@ fn noted(log: &Log) -> Vec<u32> {
     log.lock().unwrap().clone()
 }
 
-/// Does what a thread of the pool does for one store with one thread.
-fn run(tickets: &Toys) {
-    while let Some(Job { sequence, work, cancel }) = tickets.take(1) {
+/// Does what a thread of the pool does for a store with so many threads.
+fn run_as_one_of(threads: usize, tickets: &Toys) {
+    while let Some(Job { sequence, work, cancel }) = tickets.take(threads) {
         let result = if cancel.load(Ordering::SeqCst) {
             Err(fail!(Cancelled, "cancelled"))
         } else {
@@ -87,6 +87,10 @@ fn run(tickets: &Toys) {
         drop(work);
         tickets.finish(sequence, result);
     }
+}
+
+fn run(tickets: &Toys) {
+    run_as_one_of(1, tickets);
 }
 
 fn runner(tickets: &Toys) -> thread::JoinHandle<()> {
@@ -210,10 +214,10 @@ fn loom_a_withdrawn_operation_does_not_let_the_next_overtake_the_one_before() {
     explore(|| {
         let (tickets, log) = tickets();
         let all = [1, 2, 3].map(|name| submit(&tickets, name, &log));
-        let runner = runner(&tickets);
-        if tickets.cancel(all[1], Deadline::Never).unwrap() > 0 {
-            run(&tickets);
-        }
+        let others = Arc::clone(&tickets);
+        let runner = thread::spawn(move || run_as_one_of(2, &others));
+        tickets.cancel(all[1], Deadline::Never).unwrap();
+        run_as_one_of(2, &tickets);
         tickets.wait(all[2], Deadline::Never).unwrap();
         let order = noted(&log);
         let withdrawn = kind_of(&tickets.wait(all[1], Deadline::Never)).is_some();

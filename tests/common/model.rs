@@ -85,10 +85,10 @@ impl Model {
         }
         let mut outcome = Outcome { outs: vec![None; outs.len()], ..Outcome::default() };
         for key in self.keys() {
-            let pushed: Vec<&Value> =
+            let mine: Vec<&Value> =
                 values.iter().filter(|(it, _)| *it == key).map(|(_, value)| value).collect();
-            let pushes = matches!(call, Call::Push | Call::PushPull) && !pushed.is_empty();
-            if pushes && let Err(error) = self.push(key, &pushed) {
+            let pushes = matches!(call, Call::Push | Call::PushPull) && !mine.is_empty();
+            if pushes && let Err(error) = self.push(key, &mine) {
                 outcome.error = Some(error);
                 return outcome;
             }

@@ -33,11 +33,11 @@ class Updater:
         self._number = next(_numbers)
         self._function: Optional[Callable[..., Any]] = function
         self._names = names
+        _updaters[self._number] = self
+        _in_use.add(self._number)
 
     def install(self, store: Optional[int]) -> int:
         """Makes it the updater of a store; gives the status of the library."""
-        _updaters[self._number] = self
-        _in_use.add(self._number)
         status: int = library.kv_set_updater(store, _UPDATE, self._number, _DROP)
         return status
 
