@@ -113,7 +113,7 @@ bootstrap_python() {
   rm -rf build/venv
   python3 -m venv build/venv
   "$python" -m pip --quiet --disable-pip-version-check install "${python_packages[@]}" ||
-    fail "please run, with access to a package index: $python -m pip install ${python_packages[*]}"
+    fail "please run, with access to a package index: $python -m pip install ${python_packages[*]@Q}"
   echo "${python_packages[*]}" >$stamp
 }
 

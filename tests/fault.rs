@@ -1,6 +1,15 @@
 //! A panic of the library's own, made on purpose: the store is poisoned, and nobody waits for ever.
 //!
 //! `cargo test --features fault-injection`; without the feature there is nothing to make it with.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    clippy::needless_pass_by_value,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![cfg(feature = "fault-injection")]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
@@ -9,7 +18,7 @@ mod common;
 use std::time::Duration;
 
 use common::watchdog::bounded;
-use kvstore::{Config, Error, ErrorKind, Key, Result, Store};
+use kvstore::{Config, ErrorKind, Key, Result, Store};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -21,7 +30,7 @@ fn store_with_fault(point: &str) -> Store {
 }
 
 fn kind_of<T>(result: Result<T>) -> Option<ErrorKind> {
-    result.as_ref().err().map(Error::kind)
+    result.err().map(|error| error.kind())
 }
 
 /// All that a poisoned store answers.

@@ -37,11 +37,9 @@ os.register_at_fork(after_in_child=_calls_of_threads.clear)
 class _Thread(threading.local):
     """What this thread is doing in the library."""
 
-    def __init__(self) -> None:
-        self.calls = _Calls()
-
-    # How many callbacks of the library this thread is inside of. Finalizers, which the garbage
-    # collector may run anywhere, must not call the library there.
+    # None until its first call; then the counter, which is 0 between two calls.
+    calls: Optional[_Calls] = None
+    # How many callbacks of the library this thread is inside of.
     depth = 0
     # What an updater raised inside the call that this thread is making. On the library's own
     # threads it vanishes when the updater returns, together with Python's state of the thread.
@@ -55,6 +53,8 @@ _is_over = False
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         calls = thread.calls
+        if calls is None:
+            calls = thread.calls = _Calls()
         calls.number += 1
         try:
             if _is_over:
@@ -69,6 +69,16 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
 library: Any = SimpleNamespace(
     **{name: _counted(getattr(_library.loaded, name)) for name in _library.ARGUMENTS}
 )
+
+
+def can_call() -> bool:
+    """Whether a finalizer, which the garbage collector may run anywhere, may call the library here.
+
+    Not inside a callback: neither on a thread that is making a call, nor on one of the library's
+    own, which are among those that have made none.
+    """
+    calls = thread.calls
+    return calls is not None and calls.number == 0 and thread.depth == 0
 
 
 def end_calls(seconds: float) -> None:

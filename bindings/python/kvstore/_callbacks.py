@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 from ._arrays import view
 from ._call import check, library, thread
 from ._errors import Status
-from ._library import Drop, Logger, Tensor
+from ._library import Drop, Logger, Tensor, loaded
 from ._library import Updater as UpdaterFunction
 
 # The library knows a Python object by a number, its `context`. A number here is one whose `drop`
@@ -74,7 +74,7 @@ def _update(context: int, key: int, merged: Any, stored: Any) -> int:
     except BaseException as error:
         _release_views(error)
         message = "".join(traceback.format_exception_only(type(error), error)).strip()
-        library.kv_set_callback_error(message.encode("utf-8", "replace"))
+        loaded.kv_set_callback_error(message.encode("utf-8", "replace"))
         thread.failure = error
         return Status.CALLBACK
     finally:

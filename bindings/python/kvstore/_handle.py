@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 from . import _callbacks
 from ._arrays import Loan
-from ._call import check, end_calls, library, thread, wait
+from ._call import can_call, check, end_calls, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._library import loaded
 from ._pairs import integer_key, pairs_of
@@ -19,7 +19,7 @@ from ._pairs import integer_key, pairs_of
 _EXIT_SECONDS = 10.0
 
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
-# Work of finalizers that ran inside a callback of the library.
+# Work of finalizers that ran where the library must not be called.
 _postponed: list[Callable[[], None]] = []
 
 
@@ -90,9 +90,13 @@ class Handle:
 
     def end_loan(self, ticket: int, loan: object) -> None:
         """Cancels an operation whose ticket is gone; keeps its arrays for as long as it needs."""
-        if thread.depth:
-            _postponed.append(lambda: self.end_loan(ticket, loan))
-        elif self._given_up:
+        if can_call():
+            self._end_loan(ticket, loan)
+        else:
+            _postponed.append(lambda: self._end_loan(ticket, loan))
+
+    def _end_loan(self, ticket: int, loan: object) -> None:
+        if self._given_up:
             _callbacks.keep_for_ever(loan)
         elif self.pointer is not None and not self.has_ended:
             try:
@@ -122,9 +126,12 @@ class Handle:
     def __del__(self) -> None:
         if self.pointer is None or self.has_ended:
             return
-        if thread.depth:
-            _postponed.append(self.__del__)
-            return
+        if can_call():
+            self._free()
+        else:
+            _postponed.append(self._free)
+
+    def _free(self) -> None:
         pointer, self.pointer = self.pointer, None
         try:
             library.kv_free(pointer)
@@ -153,15 +160,24 @@ def _option_text(value: Any) -> str:
 
 
 def run_postponed() -> None:
-    """Does what finalizers could not do inside a callback."""
-    while _postponed and not thread.depth:
-        _postponed.pop()()
+    """Does what finalizers could not do where they ran."""
+    if _postponed and can_call():
+        _run_postponed()
+
+
+def _run_postponed() -> None:
+    while True:
+        try:
+            work = _postponed.pop()
+        except IndexError:  # Another thread may have taken the last one.
+            return
+        work()
 
 
 @atexit.register
 def _close_all() -> None:
     """After this the library calls no Python code any more."""
-    run_postponed()
+    _run_postponed()
     _close_open_handles()
     _callbacks.set_logger(None)
     end_calls(_EXIT_SECONDS)
