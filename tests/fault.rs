@@ -1,15 +1,6 @@
 //! A panic of the library's own, made on purpose: the store is poisoned, and nobody waits for ever.
 //!
 //! `cargo test --features fault-injection`; without the feature there is nothing to make it with.
-#![allow(
-    clippy::float_cmp,
-    clippy::cast_possible_truncation,
-    clippy::cast_possible_wrap,
-    clippy::cast_precision_loss,
-    clippy::cast_sign_loss,
-    clippy::needless_pass_by_value,
-    reason = "exact bits are compared, and small numbers converted"
-)]
 #![cfg(feature = "fault-injection")]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 

@@ -1,5 +1,10 @@
 //! What several tests share.
 #![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(
+    clippy::cast_possible_wrap,
+    clippy::float_cmp,
+    reason = "exact bits are compared, and kept in numbers of 64 bits"
+)]
 
 pub mod gate;
 pub mod memory;

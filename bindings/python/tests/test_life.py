@@ -218,6 +218,42 @@ def test_stores_and_updaters_leave_no_memory_behind():
     assert len(kvstore._callbacks._in_use) <= in_use_before
 
 
+@pytest.mark.filterwarnings("ignore:a kvstore.Ticket was dropped:RuntimeWarning")
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_the_garbage_collector_may_run_anywhere(kv):
+    # Stores and tickets that are garbage are finalized wherever the collector happens to run: also
+    # at the first line of an updater, on a thread of the library.
+    def leave_garbage():
+        other = kvstore.create()
+        other.init(1, np.zeros(4))
+        other.set_updater(lambda key, merged, stored: stored.__iadd__(other.num_workers))
+        cycle = [other, other.push_async(1, np.ones(4))]
+        cycle.append(cycle)
+
+    def update(key, merged, stored):
+        leave_garbage()
+        stored += merged
+
+    kv.init(1, np.zeros(4))
+    kv.set_updater(update)
+    thresholds = gc.get_threshold()
+    gc.set_threshold(5, 2, 2)
+    try:
+        for _ in range(20):
+            leave_garbage()
+            kv.push(1, np.ones(4))
+            kv.push_async(1, np.ones(4)).wait(WAIT_SECONDS)
+    finally:
+        gc.set_threshold(*thresholds)
+    out = np.zeros(4)
+    kv.pull(1, out=out)
+    assert out.tolist() == [40] * 4
+    # The call above has freed the stores that updaters left behind.
+    gc.collect()
+    assert list(kvstore._handle._open_handles) == [kv._handle]
+    assert not kvstore._handle._postponed
+
+
 def program(body):
     return "import kvstore, numpy as np, threading, time, os, sys, logging\n" + body
 
