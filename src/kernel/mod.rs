@@ -100,7 +100,10 @@ impl Isa {
                 Isa::Avx2 => x86::avx2::sum(pass),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => x86::avx512::sum(pass),
+                #[cfg(target_arch = "aarch64")]
                 _ => sum::sum::<portable::Portable>(pass),
+                #[cfg(not(target_arch = "aarch64"))]
+                _ => sum::sum_looped::<portable::Portable>(pass),
             }
         }
     }

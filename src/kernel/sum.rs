@@ -101,13 +101,32 @@ unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
 unsafe fn by_traffic<B: Build, F: Family, const INS: usize, const OUTS: usize>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match pass.traffic {
-            Traffic::Cached => run::<B, F, INS, OUTS, false, false>(pass),
-            Traffic::Ahead => run::<B, F, INS, OUTS, true, false>(pass),
-            Traffic::Streaming => {
-                run::<B, F, INS, OUTS, true, true>(pass);
-                B::fence();
-            }
+        if pass.traffic == Traffic::Streaming {
+            run::<B, F, INS, OUTS, true>(pass);
+            B::fence();
+        } else {
+            run::<B, F, INS, OUTS, false>(pass);
+        }
+    }
+}
+
+/// For builds where instances do not pay: every pass is the one for any number of arrays.
+///
+/// # Safety
+/// As [`sum`].
+#[cfg(not(target_arch = "aarch64"))]
+pub(super) unsafe fn sum_looped<B: Build>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.dtype {
+            _ if pass.inputs.len() == 1 => run::<B, B::I8, 0, 0, false>(pass),
+            DType::F32 => run::<B, B::F32, 0, 0, false>(pass),
+            DType::F64 => run::<B, B::F64, 0, 0, false>(pass),
+            DType::F16 => run::<B, B::F16, 0, 0, false>(pass),
+            DType::BF16 => run::<B, B::Bf16, 0, 0, false>(pass),
+            DType::I8 | DType::U8 => run::<B, B::I8, 0, 0, false>(pass),
+            DType::I32 => run::<B, B::I32, 0, 0, false>(pass),
+            DType::I64 => run::<B, B::I64, 0, 0, false>(pass),
         }
     }
 }
@@ -120,14 +139,7 @@ fn pointers<T: Copy, const N: usize>(all: &[T]) -> Option<[T; N]> {
 }
 
 #[inline(always)]
-unsafe fn run<
-    B: Build,
-    F: Family,
-    const INS: usize,
-    const OUTS: usize,
-    const AHEAD: bool,
-    const STREAM: bool,
->(
+unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const STREAM: bool>(
     pass: &Pass<'_>,
 ) {
     let (Some(ins), Some(outs)) = (pointers::<_, INS>(pass.inputs), pointers::<_, OUTS>(pass.outs))
@@ -138,22 +150,28 @@ unsafe fn run<
     let outs: &[*mut u8] = if OUTS == 0 { pass.outs } else { &outs };
     let bytes = pass.count * pass.dtype.size();
     // The first out's next line: streaming stores want whole ones.
-    let head = if STREAM { outs[0].addr().wrapping_neg() % LINE } else { 0 };
+    let head = if STREAM { (outs[0].addr().wrapping_neg() % LINE).min(bytes) } else { 0 };
+    let ahead = pass.traffic != Traffic::Cached;
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
-        let at = walk::<B, F::One, false, false>(ins, outs, 0, head.min(bytes));
-        let at = walk::<B, F::Wide, AHEAD, STREAM>(ins, outs, at, bytes);
-        walk::<B, F::One, false, false>(ins, outs, at, bytes);
+        if head > 0 {
+            ends::<F::One>(pass, 0, head);
+        }
+        let at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
+        if at < bytes {
+            ends::<F::One>(pass, at, bytes);
+        }
     }
 }
 
 /// Adds from byte `at` on, as many whole registers as fit before `end`; gives the end reached.
 #[inline(always)]
-unsafe fn walk<B: Build, L: Lanes, const AHEAD: bool, const STREAM: bool>(
+unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
     ins: &[*const u8],
     outs: &[*mut u8],
     mut at: usize,
     end: usize,
+    ahead: bool,
 ) -> usize {
     while at + L::BYTES <= end {
         // SAFETY: the caller's promise.
@@ -162,7 +180,7 @@ unsafe fn walk<B: Build, L: Lanes, const AHEAD: bool, const STREAM: bool>(
             for input in &ins[1..] {
                 sum = L::add(sum, L::load(input.add(at)));
             }
-            if AHEAD && at.is_multiple_of(LINE) {
+            if (STREAM || ahead) && at.is_multiple_of(LINE) {
                 for input in ins {
                     B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
                 }
@@ -178,4 +196,25 @@ unsafe fn walk<B: Build, L: Lanes, const AHEAD: bool, const STREAM: bool>(
         at += L::BYTES;
     }
     at
+}
+
+/// Adds the elements between two bytes one at a time.
+///
+/// # Safety
+/// As [`sum`]; `L` is one element that needs no special instructions.
+#[inline(never)]
+unsafe fn ends<L: Lanes>(pass: &Pass<'_>, mut at: usize, end: usize) {
+    while at < end {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = L::load(pass.inputs[0].add(at));
+            for input in &pass.inputs[1..] {
+                sum = L::add(sum, L::load(input.add(at)));
+            }
+            for out in pass.outs {
+                L::store(out.add(at), sum);
+            }
+        }
+        at += L::BYTES;
+    }
 }
