@@ -9,6 +9,7 @@
 //! child of `fork()` can start a pool of its own whatever the parent's pool was doing.
 #![allow(unsafe_code, reason = "pieces borrow from the stack of the thread that splits")]
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -48,9 +49,9 @@ struct Split {
     next: AtomicUsize,
     failed: AtomicBool,
     /// How many more helpers may join. Guarded by the pool's lock.
-    seats: usize,
+    seats: Cell<usize>,
     /// Helpers at work. Guarded by the pool's lock.
-    helpers: usize,
+    helpers: Cell<usize>,
 }
 
 impl Split {
@@ -147,8 +148,9 @@ impl Pool {
         let run: *const (dyn Fn(usize) + Sync) =
             unsafe { std::mem::transmute::<&(dyn Fn(usize) + Sync), _>(run) };
         let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let mut split = Split { run, pieces, next, failed, seats: helpers, helpers: 0 };
-        let this = NonNull::from(&mut split);
+        let split =
+            Split { run, pieces, next, failed, seats: Cell::new(helpers), helpers: Cell::new(0) };
+        let this = NonNull::from(&split);
         let mut state = self.lock();
         self.grow(&mut state, helpers, helpers);
         state.splits.push(this);
@@ -158,8 +160,8 @@ impl Pool {
         unsafe { this.as_ref().work() };
         let mut state = self.lock();
         state.splits.retain(|other| *other != this);
-        // SAFETY: under the lock, which guards `helpers`.
-        while unsafe { (*this.as_ptr()).helpers } > 0 {
+        // Under the lock, which guards `helpers`.
+        while split.helpers.get() > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         drop(state);
@@ -196,8 +198,9 @@ impl Pool {
                 state.sleeping += 1;
                 // SAFETY: as above, and under the lock, which guards `helpers`.
                 let left = unsafe {
-                    (*split.as_ptr()).helpers -= 1;
-                    (*split.as_ptr()).helpers
+                    let helpers = &split.as_ref().helpers;
+                    helpers.set(helpers.get() - 1);
+                    helpers.get()
                 };
                 if left == 0 {
                     self.idle.notify_all();
@@ -221,11 +224,11 @@ impl Pool {
 fn joinable(state: &mut State) -> Option<NonNull<Split>> {
     state.splits.iter().copied().find(|split| {
         // SAFETY: on the list, so its owner has not left; the lock guards the counts.
-        let split = unsafe { &mut *split.as_ptr() };
-        let open = split.seats > 0 && split.next.load(Ordering::Relaxed) < split.pieces;
+        let split = unsafe { split.as_ref() };
+        let open = split.seats.get() > 0 && split.next.load(Ordering::Relaxed) < split.pieces;
         if open {
-            split.seats -= 1;
-            split.helpers += 1;
+            split.seats.set(split.seats.get() - 1);
+            split.helpers.set(split.helpers.get() + 1);
         }
         open
     })
@@ -234,6 +237,10 @@ fn joinable(state: &mut State) -> Option<NonNull<Split>> {
 /// Runs `start` with all signals blocked, so that threads started in it never run a handler of the
 /// host.
 fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+    // Miri knows no signal masks.
+    if cfg!(miri) {
+        return start();
+    }
     // SAFETY: plain calls with sets of our own; failures leave the mask as it is.
     unsafe {
         let mut all = std::mem::zeroed();

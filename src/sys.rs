@@ -26,7 +26,10 @@ pub(crate) fn watch_forks() {
     ONCE.call_once(|| {
         // SAFETY: `in_child` only touches atomics, which is allowed in a fork handler. It fails
         // only without memory, and forks are then not noticed.
-        unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+        #[cfg(not(miri))]
+        unsafe {
+            libc::pthread_atfork(None, None, Some(in_child))
+        };
     });
 }
 
@@ -54,7 +57,7 @@ impl Drop for DefaultFloats {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod fp {
     use std::arch::asm;
 
@@ -85,7 +88,7 @@ mod fp {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 mod fp {
     use std::arch::asm;
 
@@ -110,7 +113,7 @@ mod fp {
     }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod fp {
     pub(super) type Control = ();
     pub(super) const DEFAULT: Control = ();

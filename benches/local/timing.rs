@@ -5,8 +5,9 @@ use std::time::Instant;
 /// Rounds of a comparison; the median of an odd number is one of them.
 const ROUNDS: usize = 15;
 
-/// Shortest time worth reading the clock for, in seconds.
-const SHORTEST: f64 = 1e-3;
+/// How long a subject runs before the next one's turn, in seconds: long enough that filling the
+/// caches again after the others does not count.
+const SHORTEST: f64 = 10e-3;
 
 /// Median seconds of one run of each subject. Subjects run in turn, round after round, after a
 /// first run that is not counted.

@@ -25,6 +25,11 @@ pub(crate) use sum::{Pass, Traffic};
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};
 
+/// Copies from this size on are made by our own kernels: from 2 KiB on the C library may copy with
+/// `rep movsb`, which takes several times as long on Zen 4 when source and destination lie closely
+/// one behind the other within their pages (glibc bug 30994).
+const OWN_COPY_BYTES: usize = 1024;
+
 /// An instruction set that the kernels are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Isa {
@@ -89,9 +94,11 @@ impl Isa {
         }
         // SAFETY: the caller's promise; the instruction set was found available when chosen.
         unsafe {
-            if let (&[only], Traffic::Cached) = (pass.inputs, pass.traffic) {
+            let bytes = pass.count * pass.dtype.size();
+            if let &[only] = pass.inputs
+                && bytes < OWN_COPY_BYTES
+            {
                 // `copy`, because an out may be the input.
-                let bytes = pass.count * pass.dtype.size();
                 pass.outs.iter().for_each(|out| out.copy_from(only, bytes));
                 return;
             }
@@ -139,8 +146,9 @@ impl Isa {
             return;
         }
         if to == from {
+            let (outs, inputs, traffic) = (&[dst][..], &[src][..], Traffic::Cached);
             // SAFETY: the caller's promise.
-            unsafe { dst.copy_from_nonoverlapping(src, count * to.size()) };
+            unsafe { self.sum(&Pass { dtype: to, outs, inputs, count, traffic }) };
             return;
         }
         // SAFETY: the caller's promise; the instruction set was found available when chosen.
