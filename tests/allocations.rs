@@ -10,10 +10,13 @@
 #![allow(unsafe_code, reason = "an allocator that counts")]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
+mod common;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use kvstore::{Config, Key, Store, Tensor, TensorMut, UpdaterError};
+use common::updater::add;
+use kvstore::{Config, Key, Store, Tensor, TensorMut};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
@@ -67,17 +70,6 @@ fn allocations(what: &str, mut call: impl FnMut()) {
     assert_eq!(ALLOCATIONS.get() - before, 0, "{what} allocates");
 }
 
-fn add(
-    _: Key,
-    input: &Tensor<'_>,
-    stored: &mut TensorMut<'_>,
-) -> std::result::Result<(), UpdaterError> {
-    let input = input.as_slice::<f32>().ok_or("not float32")?;
-    let stored = stored.as_mut_slice::<f32>().ok_or("not float32")?;
-    stored.iter_mut().zip(input).for_each(|(stored, input)| *stored += input);
-    Ok(())
-}
-
 /// Elements of a key: several, in an odd number.
 const ELEMENTS: usize = 37;
 
@@ -99,7 +91,7 @@ fn check(count: u64, with_names: bool) {
     for updater in ["assign", "an updater"] {
         let case = |call: &str| format!("{call} of {count} keys with {updater}");
         if updater != "assign" {
-            store.set_updater(add).unwrap();
+            store.set_updater(add::<f32>).unwrap();
         }
         allocations(&case("push"), || store.push_list(&keys, &values).unwrap());
         allocations(&case("push of two values"), || store.push_list(&keys_twice, &twice).unwrap());

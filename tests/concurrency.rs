@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use common::gate::Gate;
 use common::random::{Random, reduction};
+use common::updater::add;
 use common::watchdog::bounded;
 use kvstore::{Config, ErrorKind, Key, Result, Store, Tensor, TensorMut, UpdaterError};
 
@@ -37,17 +38,6 @@ fn open(threads: &str) -> Store {
 
 fn key(id: usize) -> Key {
     Key::from(id as u64)
-}
-
-fn add(
-    _: Key,
-    input: &Tensor<'_>,
-    stored: &mut TensorMut<'_>,
-) -> std::result::Result<(), UpdaterError> {
-    let input = input.as_slice::<i64>().ok_or("not int64")?;
-    let stored = stored.as_mut_slice::<i64>().ok_or("not int64")?;
-    stored.iter_mut().zip(input).for_each(|(stored, input)| *stored += input);
-    Ok(())
 }
 
 fn pulled(store: &Store, id: usize) -> i64 {
@@ -83,7 +73,7 @@ fn pushes_to_one_key_are_all_counted() {
         let store = open("2");
         let rounds = 20_000 / reduction();
         store.init(key(0), &[0i64]).unwrap();
-        store.set_updater(add).unwrap();
+        store.set_updater(add::<i64>).unwrap();
         together(|rank| {
             let value = [value_of(rank)];
             for _ in 0..rounds {
@@ -99,7 +89,7 @@ fn threads_on_different_keys_do_not_mix() {
     bounded("different keys", || {
         let store = open("2");
         let rounds = 20_000 / reduction();
-        store.set_updater(add).unwrap();
+        store.set_updater(add::<i64>).unwrap();
         together(|rank| {
             store.init(key(rank), &[0i64]).unwrap();
             let value = [value_of(rank)];
@@ -121,7 +111,7 @@ fn lists_in_any_order_do_not_deadlock() {
         let zero = [0i64];
         let keys: Vec<Key> = (0..16).map(key).collect();
         store.init_list(&keys, &vec![Tensor::from(&zero); 16]).unwrap();
-        store.set_updater(add).unwrap();
+        store.set_updater(add::<i64>).unwrap();
         together(|rank| {
             let mut random = Random::new(rank as u64);
             let value = [value_of(rank)];
@@ -177,7 +167,7 @@ fn large_pushes_that_share_the_pool_are_all_counted() {
         let elements = 10 * LARGE;
         store.init(key(0), &vec![0i64; elements]).unwrap();
         store.init(key(1), &vec![0i64; elements]).unwrap();
-        store.set_updater(add).unwrap();
+        store.set_updater(add::<i64>).unwrap();
         together(|rank| {
             let value = vec![value_of(rank); elements];
             for _ in 0..rounds {
@@ -202,7 +192,7 @@ fn counting(
     move |key, input, stored| {
         calls.fetch_add(1, Ordering::SeqCst);
         total.fetch_add(input.as_slice::<i64>().ok_or("not int64")?[0], Ordering::SeqCst);
-        add(key, input, stored)
+        add::<i64>(key, input, stored)
     }
 }
 
@@ -263,7 +253,7 @@ fn scopes_of_many_threads_keep_the_order_of_each() {
     bounded("scopes", || {
         let store = open("3");
         let rounds = 200 / reduction() + 2;
-        store.set_updater(add).unwrap();
+        store.set_updater(add::<i64>).unwrap();
         (0..THREADS).for_each(|id| store.init(key(id), &[0i64]).unwrap());
         store.init(key(THREADS), &[0i64]).unwrap();
         together(|rank| {
@@ -421,7 +411,7 @@ fn an_abort_wakes_everybody() {
             store.init(key(0), &[0i64]).unwrap();
             let updater = move |key: Key, input: &Tensor<'_>, stored: &mut TensorMut<'_>| {
                 at_gate.pass();
-                add(key, input, stored)
+                add::<i64>(key, input, stored)
             };
             store.set_updater(updater).unwrap();
             let at_work = store.push_owned(key(0), vec![1i64], 0).unwrap();

@@ -19,10 +19,11 @@ use std::thread;
 use std::time::Duration;
 
 use common::gate::Gate;
+use common::updater::add;
 use common::watchdog::bounded;
 use kvstore::{
     Config, DType, Deadline, Error, ErrorKind, Key, Level, Result, Store, StoreKind, Tensor,
-    TensorMut, UpdaterError, set_logger,
+    TensorMut, set_logger,
 };
 use ndarray::{Array1, Array2, ArrayView2, s};
 
@@ -55,17 +56,6 @@ fn text_of<T>(result: Result<T>) -> String {
     result.map(|_| "success").unwrap_err().message().to_owned()
 }
 
-fn add(
-    _: Key,
-    input: &Tensor<'_>,
-    stored: &mut TensorMut<'_>,
-) -> std::result::Result<(), UpdaterError> {
-    let input = input.as_slice::<f32>().ok_or("not float32")?;
-    let stored = stored.as_mut_slice::<f32>().ok_or("not float32")?;
-    stored.iter_mut().zip(input).for_each(|(stored, input)| *stored += input);
-    Ok(())
-}
-
 /// A store with one thread for tickets, whose updater stops at a gate for key 0 and adds.
 fn gated(options: &[(&str, &str)]) -> (Store, Gate) {
     let store = open(&[&[("threads", "1")], options].concat());
@@ -78,7 +68,7 @@ fn gated(options: &[(&str, &str)]) -> (Store, Gate) {
         if key.id() == 0 {
             at_gate.pass();
         }
-        add(key, input, stored)
+        add::<f32>(key, input, stored)
     };
     store.set_updater(updater).unwrap();
     (store, gate)
@@ -100,7 +90,7 @@ fn an_owned_push_gives_its_buffer_back() {
 fn an_owned_pull_sees_the_pushes_before_it() {
     let store = open(&[]);
     store.init(1u64, &[0.0f32]).unwrap();
-    store.set_updater(add).unwrap();
+    store.set_updater(add::<f32>).unwrap();
     let pushes: Vec<_> =
         (0..20).map(|_| store.push_owned(1u64, vec![1.0f32], -1).unwrap()).collect();
     let pull = store.pull_owned(1u64, vec![0.0f32], 100).unwrap();
@@ -270,7 +260,7 @@ fn a_panic_in_an_updater_becomes_an_error_and_the_store_works_on() {
     assert!(text.starts_with("push: key 7: the updater panicked: the very reason"), "{text}");
     store.set_updater(|_, _, _| std::panic::panic_any(7)).unwrap();
     assert!(text_of(store.push(7u64, &[1.0f32])).contains("the updater panicked: no message"));
-    store.set_updater(add).unwrap();
+    store.set_updater(add::<f32>).unwrap();
     store.push(7u64, &[1.0f32]).unwrap();
     assert_eq!(pulled(&store, 7), 2.0);
 }
@@ -296,7 +286,7 @@ fn push_with_failure(undo: &str) -> (f32, f32, f32) {
     let values: Vec<Tensor<'_>> = ones.iter().map(Tensor::from).collect();
     store.init_list(&keys, &values).unwrap();
     let updater = |key: Key, input: &Tensor<'_>, stored: &mut TensorMut<'_>| {
-        add(key, input, stored)?;
+        add::<f32>(key, input, stored)?;
         if key.id() == 2 { Err("not this one".into()) } else { Ok(()) }
     };
     store.set_updater(updater).unwrap();
@@ -333,7 +323,7 @@ fn an_updater_ends_with_its_store_or_its_successor() {
         let held = Arc::clone(count);
         move |key: Key, input: &Tensor<'_>, stored: &mut TensorMut<'_>| {
             let _ = &held;
-            add(key, input, stored)
+            add::<f32>(key, input, stored)
         }
     };
     let store = open(&[]);
@@ -703,7 +693,7 @@ fn stores_and_errors_go_between_threads() {
 fn statistics_count_values_and_outs() {
     let store = open(&[("threads", "2"), ("isa", "scalar")]);
     store.init(1u64, &[0.0f32; 3]).unwrap();
-    store.set_updater(add).unwrap();
+    store.set_updater(add::<f32>).unwrap();
     let value = [1.0f32; 3];
     store.push_list(&[key(1); 2], &[(&value).into(), (&value).into()]).unwrap();
     store.pull(1u64, &mut [0.0f32; 3]).unwrap();

@@ -69,7 +69,7 @@ impl Scratch {
 
 impl Team {
     /// Writes the sum of the values to `stored`, which has the slot's dtype and shape, and to the
-    /// outs. Stops writing outs between pieces once `cancel` is set; gives whether all are written.
+    /// outs. A push is never left half done, so this does not stop early.
     pub(crate) fn sum(
         self,
         slot: &Slot,

@@ -11,4 +11,5 @@ pub mod memory;
 pub mod model;
 pub mod random;
 pub mod scalar;
+pub mod updater;
 pub mod watchdog;
