@@ -842,6 +842,51 @@ kv_status kv_cancel(struct kv_store *store, kv_ticket ticket);
 kv_status kv_set_updater(struct kv_store *store, kv_updater updater, void *context, kv_drop drop);
 
 /**
+ * Merges sums into stored values by a rule of the library, for all pushes after this call.
+ *
+ * An updater set before is dropped, and an optimizer set before with its state. The state of a
+ * key is made by its first push. Rules calculate in f32 (f64 for f64 keys) and round once.
+ *
+ * @param name    the rule, in any case; docs/optimizers.md lists the rules and their options.
+ * @param params  options as `name=value,...`, e.g. `"learning_rate=0.1,momentum=0.9"`; NULL or
+ *                empty for the defaults. Copied.
+ * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
+ *         names), `KV_ERR_DTYPE_MISMATCH` if a key holds integers; nothing has changed then.
+ *         While an optimizer is set, kv_init() refuses integers with `KV_ERR_DTYPE_MISMATCH`.
+ *
+ * Threads: any.
+ */
+kv_status kv_set_optimizer(struct kv_store *store, const char *name, const char *params);
+
+/**
+ * Changes an option of the optimizer, for all pushes after this call. Its state stays.
+ *
+ * @param name   the option, e.g. `learning_rate`.
+ * @param value  its value; 1 and 0 stand for true and false.
+ * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit,
+ *         `KV_ERR_INVALID_ARGUMENT` if no optimizer is set; nothing has changed then.
+ *
+ * Threads: any.
+ */
+kv_status kv_set_hyperparameter(struct kv_store *store, const char *name, double value);
+
+/**
+ * Changes what an option of the optimizer is multiplied by for one key, for all pushes after this
+ * call. The key need not be there yet.
+ *
+ * @param key    the key.
+ * @param name   `lr_mult` for the learning rate, `wd_mult` for the weight decay.
+ * @param value  the factor, from 0.
+ * @return as kv_set_hyperparameter().
+ *
+ * Threads: any.
+ */
+kv_status kv_set_key_hyperparameter(struct kv_store *store,
+                                    kv_key key,
+                                    const char *name,
+                                    double value);
+
+/**
  * Gives the text of this thread's last failed call: key, shapes, peer, and what to do.
  *
  * Never NULL; empty if no call has failed on this thread. Valid until the next call of this

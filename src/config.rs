@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
+use crate::suggest;
 
 /// What an option's value must look like.
 enum Form {
@@ -120,7 +121,8 @@ impl Config {
 /// Why a value does not fit its option, if so.
 fn check(name: &str, value: &str) -> std::result::Result<(), String> {
     let Some((_, form)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
-        return Err(unknown(name));
+        let hint = suggest::near(name, "options", OPTIONS.iter().map(|(known, _)| *known));
+        return Err(format!("there is no option {name:?}; {hint}"));
     };
     match *form {
         Number { least, most } => match value.parse::<i64>() {
@@ -134,22 +136,6 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         Text if value.is_empty() => Err(format!("{name} is empty")),
         Text => Ok(()),
     }
-}
-
-/// The error text for an unknown name, with the names that it may be a slip of.
-fn unknown(name: &str) -> String {
-    let mut near: Vec<(usize, &str)> = OPTIONS
-        .iter()
-        .map(|(known, _)| (strsim::damerau_levenshtein(known, &name.to_lowercase()), *known))
-        .filter(|&(distance, known)| distance <= 1 + known.len() / 3)
-        .collect();
-    near.sort_unstable();
-    let near: Vec<&str> = near.into_iter().take(3).map(|(_, known)| known).collect();
-    if near.is_empty() {
-        let all: Vec<&str> = OPTIONS.iter().map(|(known, _)| *known).collect();
-        return format!("there is no option {name:?}; the options are {}", all.join(", "));
-    }
-    format!("there is no option {name:?}; did you mean {}?", near.join(" or "))
 }
 
 /// The options of a local store, with the right types.

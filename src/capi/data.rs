@@ -1,11 +1,10 @@
 //! Keys, and the data that goes in and out.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 
-use super::callback::Updater;
 use super::guard::{guard_store, guard_store_in_callback};
 use super::handle::{self, kv_store};
-use super::types::{kv_drop, kv_dtype_in, kv_key, kv_status, kv_tensor, kv_ticket, kv_updater};
+use super::types::{kv_dtype_in, kv_key, kv_status, kv_tensor, kv_ticket};
 use crate::deadline::Deadline;
 use crate::store::Call;
 
@@ -347,30 +346,4 @@ pub unsafe extern "C" fn kv_wait_all(store: *mut kv_store, timeout_ms: i64) -> k
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_cancel(store: *mut kv_store, ticket: kv_ticket) -> kv_status {
     guard_store(store, |store| store.cancel_ticket(ticket))
-}
-
-/// Sets the function that merges sums into stored values, for all pushes after this call.
-///
-/// Within a call it runs for one key after the other, on the calling thread; with a ticket, on a
-/// thread of the library. Across calls it may run concurrently for different keys, never for one
-/// key. If it fails, keys before it stay applied, it and those after are not; what it half-changed
-/// stays, unless the option `updater_undo` is `yes`.
-///
-/// @param updater  the function, or NULL to assign again, as in the beginning.
-/// @param context  passed to `updater` as it is.
-/// @param drop     called once with `context` when no push can use it any more (at the latest in
-///                 kv_free()), also when this call fails; may be NULL.
-/// @return `KV_ERR_CLOSED` and the other states of a store that refuses work.
-///
-/// Threads: any.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kv_set_updater(
-    store: *mut kv_store,
-    updater: kv_updater,
-    context: *mut c_void,
-    drop: kv_drop,
-) -> kv_status {
-    // SAFETY: header rule 6: `updater` and `drop` accept `context` from any thread.
-    let updater = unsafe { Updater::new(updater, context, drop) };
-    guard_store(store, |store| store.install_updater(updater.map(Updater::into_core)))
 }

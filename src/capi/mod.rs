@@ -22,4 +22,6 @@ mod store;
 
 mod data;
 
+mod merge;
+
 mod library;

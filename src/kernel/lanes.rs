@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use super::half;
+use super::number::Arithmetic;
 
 /// A register's worth of elements of one dtype.
 ///
@@ -35,11 +36,28 @@ pub(super) trait Lanes {
     }
 }
 
+/// The lanes of a float dtype: formulas can calculate with their registers.
+pub(super) trait FloatLanes: Lanes<Register: Arithmetic> {
+    /// The same registers unrounded in memory.
+    type Full: Lanes<Register = Self::Register>;
+
+    /// What storing and loading again makes of a register.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn round(value: Self::Register) -> Self::Register;
+}
+
 /// The elements of one dtype for one instruction set: many at a time, and one at a time for ends.
 pub(super) trait Family {
     type Wide: Lanes;
     type One: Lanes;
 }
+
+/// The elements of a float dtype.
+pub(super) trait FloatFamily: Family<Wide: FloatLanes, One: FloatLanes> {}
+
+impl<F: Family<Wide: FloatLanes, One: FloatLanes>> FloatFamily for F {}
 
 /// A number in memory as the number that is added.
 pub(super) trait Scalar: Copy {
@@ -137,6 +155,18 @@ impl<T: Scalar, const N: usize> Lanes for Portable<T, N> {
     unsafe fn store(to: *mut u8, value: Self::Register) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[T; N]>().write(value.map(T::narrow)) }
+    }
+}
+
+impl<T: Scalar<Sum: Scalar<Sum = T::Sum>>, const N: usize> FloatLanes for Portable<T, N>
+where
+    [T::Sum; N]: Arithmetic,
+{
+    type Full = Portable<T::Sum, N>;
+
+    #[inline(always)]
+    unsafe fn round(value: Self::Register) -> Self::Register {
+        value.map(|it| T::widen(T::narrow(it)))
     }
 }
 

@@ -15,11 +15,15 @@
 mod convert;
 mod half;
 mod lanes;
+mod number;
 mod portable;
+mod rule;
 mod sum;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use number::Number;
+pub(crate) use rule::{Formula, MAX_STATES, Rule, Target};
 pub(crate) use sum::{Pass, Traffic};
 
 use crate::error::{Result, fail};
@@ -107,10 +111,24 @@ impl Isa {
                 Isa::Avx2 => x86::avx2::sum(pass),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => x86::avx512::sum(pass),
-                #[cfg(target_arch = "aarch64")]
                 _ => sum::sum::<portable::Portable>(pass),
-                #[cfg(not(target_arch = "aarch64"))]
-                _ => sum::sum_looped::<portable::Portable>(pass),
+            }
+        }
+    }
+
+    /// See [`Rule::merge`].
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn merge<F: Formula>(self, formula: F, pass: &Pass<'_>, target: &Target) {
+        // SAFETY: the caller's promise; the instruction set was found available when chosen.
+        unsafe {
+            match self {
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => x86::avx2::merge(formula, pass, target),
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => x86::avx512::merge(formula, pass, target),
+                _ => rule::merge::<portable::Portable, F>(formula, pass, target),
             }
         }
     }
@@ -119,6 +137,13 @@ impl Isa {
     pub(crate) fn sum_planned(self, pass: &Pass<'_>) {
         // SAFETY: the plan has checked the arrays and their overlaps.
         unsafe { self.sum(pass) }
+    }
+
+    /// [`Rule::merge`] for an operation whose plan guarantees what that asks for.
+    pub(crate) fn merge_planned(self, rule: &dyn Rule, pass: &Pass<'_>, target: &Target) {
+        // SAFETY: the plan has checked the arrays and their overlaps, the optimizer the dtype; the
+        // target is our own memory.
+        unsafe { rule.merge(self, pass, target) }
     }
 
     /// [`Isa::convert`] between arrays.

@@ -15,6 +15,8 @@ impl Build for Portable {
     type I32 = Plain<i32>;
     type I64 = Plain<i64>;
 
+    const INSTANCES: bool = cfg!(target_arch = "aarch64");
+
     #[inline(always)]
     fn prefetch(_: *const u8) {}
 

@@ -1,6 +1,6 @@
 //! Sums written to one place or several in a single pass over memory.
 
-use super::lanes::{Family, Lanes};
+use super::lanes::{Family, FloatFamily, Lanes};
 use crate::tensor::DType;
 
 /// How a pass treats the caches. Results do not depend on it.
@@ -15,20 +15,23 @@ pub(crate) enum Traffic {
 }
 
 /// How far ahead of a load its line is asked for.
-const AHEAD_BYTES: usize = 1024;
+pub(super) const AHEAD_BYTES: usize = 1024;
 
 /// Alignment of streaming stores: a cache line.
 pub(super) const LINE: usize = 64;
 
 /// What a build must have: its families of every dtype, and its way to ask for a line.
 pub(super) trait Build {
-    type F32: Family;
-    type F64: Family;
-    type F16: Family;
-    type Bf16: Family;
+    type F32: FloatFamily;
+    type F64: FloatFamily;
+    type F16: FloatFamily;
+    type Bf16: FloatFamily;
     type I8: Family;
     type I32: Family;
     type I64: Family;
+
+    /// Whether instances for the usual numbers of inputs and outs pay.
+    const INSTANCES: bool;
 
     /// Asks for the line at an address, which need not be ours.
     fn prefetch(at: *const u8);
@@ -76,6 +79,7 @@ unsafe fn by_inputs<B: Build, F: Family>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match pass.inputs.len() {
+            _ if !B::INSTANCES => run::<B, F, 0, 0, false>(pass),
             2 => by_outs::<B, F, 2>(pass),
             4 => by_outs::<B, F, 4>(pass),
             8 => by_outs::<B, F, 8>(pass),
@@ -90,6 +94,7 @@ unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match pass.outs.len() {
+            _ if !B::INSTANCES => run::<B, F, 0, 0, false>(pass),
             1 => by_traffic::<B, F, INS, 1>(pass),
             2 => by_traffic::<B, F, INS, 2>(pass),
             _ => by_traffic::<B, F, INS, 0>(pass),
@@ -101,32 +106,11 @@ unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
 unsafe fn by_traffic<B: Build, F: Family, const INS: usize, const OUTS: usize>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        if pass.traffic == Traffic::Streaming {
+        if B::INSTANCES && pass.traffic == Traffic::Streaming {
             run::<B, F, INS, OUTS, true>(pass);
             B::fence();
         } else {
             run::<B, F, INS, OUTS, false>(pass);
-        }
-    }
-}
-
-/// For builds where instances do not pay: every pass is the one for any number of arrays.
-///
-/// # Safety
-/// As [`sum`].
-#[cfg(not(target_arch = "aarch64"))]
-pub(super) unsafe fn sum_looped<B: Build>(pass: &Pass<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match pass.dtype {
-            _ if pass.inputs.len() == 1 => run::<B, B::I8, 0, 0, false>(pass),
-            DType::F32 => run::<B, B::F32, 0, 0, false>(pass),
-            DType::F64 => run::<B, B::F64, 0, 0, false>(pass),
-            DType::F16 => run::<B, B::F16, 0, 0, false>(pass),
-            DType::BF16 => run::<B, B::Bf16, 0, 0, false>(pass),
-            DType::I8 | DType::U8 => run::<B, B::I8, 0, 0, false>(pass),
-            DType::I32 => run::<B, B::I32, 0, 0, false>(pass),
-            DType::I64 => run::<B, B::I64, 0, 0, false>(pass),
         }
     }
 }
@@ -164,15 +148,16 @@ unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const ST
     }
 }
 
-/// Adds from byte `at` on, as many whole registers as fit before `end`; gives the end reached.
+/// Adds from byte `start` on, as many whole registers as fit before `end`; gives the end reached.
 #[inline(always)]
 unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
     ins: &[*const u8],
     outs: &[*mut u8],
-    mut at: usize,
+    start: usize,
     end: usize,
     ahead: bool,
 ) -> usize {
+    let mut at = start;
     while at + L::BYTES <= end {
         // SAFETY: the caller's promise.
         unsafe {
@@ -180,7 +165,7 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
             for input in &ins[1..] {
                 sum = L::add(sum, L::load(input.add(at)));
             }
-            if (STREAM || ahead) && at.is_multiple_of(LINE) {
+            if (STREAM || ahead) && (at - start).is_multiple_of(LINE) {
                 for input in ins {
                     B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
                 }

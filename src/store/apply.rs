@@ -6,16 +6,18 @@ use std::time::{Duration, Instant};
 
 use super::Call;
 use super::lock::{Released, WriteGuard};
-use super::merge::Team;
+use super::merge::{Merge, Team};
+use super::merger::Merger;
 use super::plan::{Group, Plan, PlannedOut};
 use super::table::{Slot, Value};
 use super::updater::Updater;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::key::Names;
+use crate::optim::Optimizer;
 use crate::sync::{AtomicBool, Mutex};
 use crate::sys::DefaultFloats;
-use crate::tensor::{Buffer, Tensor, TensorMut};
+use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
 
 /// How often a wait for a key's lock looks whether its operation has been cancelled.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
@@ -54,12 +56,13 @@ impl Applier {
         &self,
         call: Call,
         plan: &Plan,
-        updater: Option<&Updater>,
+        merger: &Merger,
         limits: Limits<'_>,
     ) -> Result<()> {
         let call = call.name();
         // With an updater only around the arithmetic: the user's code runs in the user's state.
-        let _floats = updater.is_none().then(DefaultFloats::enter);
+        let ours = !matches!(merger, Merger::Updater(_));
+        let _floats = ours.then(DefaultFloats::enter);
         for group in &plan.groups {
             if limits.is_cancelled() {
                 return Err(self.cancelled(call, &group.slot));
@@ -68,7 +71,7 @@ impl Applier {
             let finished = if group.values.is_empty() {
                 self.pull(call, &group.slot, outs, limits)?
             } else {
-                self.push(call, plan, group, updater, limits)?
+                self.push(call, plan, group, merger, limits)?
             };
             if !finished {
                 return Err(self.cancelled(call, &group.slot));
@@ -104,7 +107,7 @@ impl Applier {
         call: &str,
         plan: &Plan,
         group: &Group,
-        updater: Option<&Updater>,
+        merger: &Merger,
         limits: Limits<'_>,
     ) -> Result<bool> {
         let slot = &group.slot;
@@ -116,8 +119,16 @@ impl Applier {
         };
         count(&slot.counters.pushes, values.len());
         count(&slot.counters.pulls, outs.len());
-        let Some(updater) = updater else {
-            return self.team.sum(slot, values, &value.buffer, outs).map(|()| true);
+        let updater = match merger {
+            Merger::Assign => {
+                Team::line_up(slot, &mut value.buffer, outs);
+                let merge = Merge::Assign;
+                return self.team.merge(slot, values, merge, &value.buffer, outs).map(|()| true);
+            }
+            Merger::Optimizer(optimizer) => {
+                return self.optimize(call, slot, optimizer, &mut value, (values, outs));
+            }
+            Merger::Updater(updater) => updater,
         };
         count(&slot.counters.updater_calls, 1);
         match values {
@@ -126,7 +137,7 @@ impl Applier {
             }
             _ => {
                 let merged = self.borrow_buffer(slot)?;
-                let result = with_default_floats(|| self.team.sum(slot, values, &merged, &[]))
+                let result = with_default_floats(|| self.team.sum(slot, values, &merged))
                     .and_then(|()| self.update(call, slot, updater, merged.as_ptr(), &mut value));
                 self.buffers.lock().push(merged);
                 result?;
@@ -136,6 +147,29 @@ impl Applier {
             return Ok(true);
         }
         with_default_floats(|| self.team.copy_out(slot, &value.buffer, outs, limits.cancel))
+    }
+
+    /// Merges the values by a rule of ours, and fills the outs in the same pass.
+    fn optimize(
+        &self,
+        call: &str,
+        slot: &Slot,
+        optimizer: &Optimizer,
+        value: &mut Value,
+        (values, outs): (&[Lent], &[PlannedOut]),
+    ) -> Result<bool> {
+        let (team, stored) = (self.team, &value.buffer);
+        let array = Array::of(stored, slot.dtype);
+        let result =
+            optimizer.prepare(team.isa, &array, slot.count, &mut value.state).and_then(|arrays| {
+                optimizer.push(slot.key, &mut value.state, &mut |rule| {
+                    team.merge(slot, values, Merge::Rule(rule, &arrays), stored, outs)
+                })
+            });
+        result.map(|()| true).map_err(|error| {
+            let key = self.names.label(slot.key);
+            Error::new(error.kind(), format!("{call}: {key}: {}", error.message()))
+        })
     }
 
     /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.

@@ -24,11 +24,6 @@ impl Keys {
         Scene { call, names: &self.names, table: &self.table, coming: &[] }
     }
 
-    pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
-        let fresh = self.make(&self.scene("init"), values)?;
-        self.add("init", &fresh)
-    }
-
     /// Adds slots to the table, all or none.
     pub(super) fn add(&self, call: &str, slots: &[Arc<Slot>]) -> Result<()> {
         self.table.add(slots.iter().cloned(), |key| self.exists(call, key))
@@ -76,11 +71,11 @@ impl Keys {
             dtype,
             shape: SmallVec::from_slice(tensor.shape()),
             count,
-            value: KeyLock::new(Value { buffer: Buffer::new(0)?, removed: false }),
+            value: KeyLock::new(Value { buffer: Buffer::new(0)?, state: None, removed: false }),
             counters: Counters::default(),
         };
         let _floats = DefaultFloats::enter();
-        self.team.sum(&slot, &[Lent::new(tensor)], &buffer, &[])?;
+        self.team.sum(&slot, &[Lent::new(tensor)], &buffer)?;
         slot.value.get_mut().buffer = buffer;
         Ok(Arc::new(slot))
     }
@@ -110,6 +105,7 @@ impl Keys {
             for value in &mut values {
                 value.removed = true;
                 value.buffer = Buffer::new(0)?;
+                value.state = None;
             }
             Ok(())
         })

@@ -9,15 +9,16 @@ use super::apply::{Applier, Limits};
 use super::keys::Keys;
 use super::lock::Released;
 use super::merge::Team;
+use super::merger::Merger;
 use super::plan::{Pairs, Plan};
-use super::table::KeyTable;
+use super::table::{KeyTable, Slot};
 use super::ticket::{Label, Tickets, Work};
-use super::updater::Updater;
 use crate::config::Settings;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, Names};
 use crate::log::{Level, log};
+use crate::optim::Optimizer;
 use crate::panics;
 use crate::pool::{Task, pool};
 use crate::sync::{Mutex, RwLock};
@@ -28,7 +29,7 @@ pub(crate) struct Local {
     pub(super) applier: Applier,
     pub(super) tickets: Tickets<Op>,
     pub(super) poisoned: AtomicBool,
-    updater: RwLock<Option<Arc<Updater>>>,
+    merger: RwLock<Merger>,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
 }
@@ -37,7 +38,7 @@ pub(crate) struct Local {
 pub(crate) struct Op {
     call: Call,
     plan: Plan,
-    updater: Option<Arc<Updater>>,
+    merger: Merger,
 }
 
 impl Work for Op {
@@ -77,7 +78,7 @@ impl Local {
             applier,
             tickets: Tickets::new(id, key_name),
             poisoned: AtomicBool::new(false),
-            updater: RwLock::new(None),
+            merger: RwLock::new(Merger::Assign),
             plans: Mutex::default(),
         }
     }
@@ -86,11 +87,61 @@ impl Local {
         self.settings.timeout.map_or(Deadline::Never, Deadline::after)
     }
 
-    pub(super) fn set_updater(&self, updater: Option<Updater>) {
-        let updater = updater.map(Arc::new);
-        let old = std::mem::replace(&mut *self.updater.write(), updater);
+    pub(super) fn set_merger(&self, merger: Merger) {
+        let old = std::mem::replace(&mut *self.merger.write(), merger);
         // Outside the lock: it may run the user's drop function.
         drop(old);
+    }
+
+    /// How a call merges: nothing to know for one that pushes nothing.
+    fn merger(&self, plan: &Plan) -> Merger {
+        if plan.values.is_empty() { Merger::Assign } else { self.merger.read().clone() }
+    }
+
+    /// Merges by a rule from now on.
+    pub(super) fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
+        let call = "set_optimizer";
+        let optimizer = Optimizer::new(name, params)
+            .map_err(|error| Error::new(error.kind(), format!("{call}: {}", error.message())))?;
+        let merger = Merger::Optimizer(Arc::new(optimizer));
+        self.check_keys(call, &merger, &self.keys.table.slots())?;
+        self.set_merger(merger);
+        Ok(())
+    }
+
+    /// Changes an option of the optimizer, for all keys or for one.
+    pub(super) fn change_optimizer(
+        &self,
+        call: &str,
+        change: impl FnOnce(&Optimizer) -> Result<Optimizer>,
+    ) -> Result<()> {
+        let mut merger = self.merger.write();
+        let Merger::Optimizer(optimizer) = &mut *merger else {
+            return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
+        };
+        let changed = change(optimizer)
+            .map_err(|error| Error::new(error.kind(), format!("{call}: {}", error.message())))?;
+        *optimizer = Arc::new(changed);
+        Ok(())
+    }
+
+    /// Refuses keys whose elements an optimizer cannot change.
+    fn check_keys(&self, call: &str, merger: &Merger, slots: &[Arc<Slot>]) -> Result<()> {
+        let Merger::Optimizer(optimizer) = merger else {
+            return Ok(());
+        };
+        slots.iter().try_for_each(|slot| {
+            optimizer.check(slot.dtype).map_err(|why| {
+                let key = self.applier.names.label(slot.key);
+                fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
+            })
+        })
+    }
+
+    pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
+        let fresh = self.keys.make(&self.keys.scene("init"), values)?;
+        self.check_keys("init", &self.merger.read(), &fresh)?;
+        self.keys.add("init", &fresh)
     }
 
     /// Runs a call on this thread, after the pending operations on its keys.
@@ -120,9 +171,9 @@ impl Local {
         let limits = Limits { deadline: self.deadline(), cancel: None };
         let turn =
             self.tickets.enter(plan.label(call), |visit| plan.keys(visit), limits.deadline)?;
-        let updater = if plan.values.is_empty() { None } else { self.updater.read().clone() };
+        let merger = self.merger(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
-        let result = self.applier.apply(call, plan, updater.as_deref(), limits);
+        let result = self.applier.apply(call, plan, &merger, limits);
         drop(leave);
         result
     }
@@ -137,8 +188,8 @@ impl Local {
     ) -> Result<u64> {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         self.plan(call, values, outs, &mut plan)?;
-        let updater = if plan.values.is_empty() { None } else { self.updater.read().clone() };
-        let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, updater })?;
+        let merger = self.merger(&plan);
+        let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, merger })?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
             // Nobody else would ever run it.
             self.tickets.cancel(ticket, self.deadline())?;
@@ -161,6 +212,7 @@ impl Local {
         }
         let fresh = self.keys.make(&scene, values)?;
         scene.coming = &fresh;
+        self.check_keys(call.name(), &self.merger.read(), &fresh)?;
         plan.build(&scene, &Pairs::NONE, outs)?;
         self.keys.add(call.name(), &fresh)
     }
@@ -246,13 +298,13 @@ impl Task for Local {
         let Some(job) = self.tickets.take(self.settings.threads) else {
             return;
         };
-        let Op { call, mut plan, updater } = job.work;
+        let Op { call, mut plan, merger } = job.work;
         let outcome = panics::catch(|| {
             self.fault("task");
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
             let limits = Limits { deadline: Deadline::Never, cancel: Some(&job.cancel) };
-            self.applier.apply(call, &plan, updater.as_deref(), limits)
+            self.applier.apply(call, &plan, &merger, limits)
         });
         let result = outcome.unwrap_or_else(|panic| {
             let error = internal(&panic);
@@ -267,7 +319,7 @@ impl Task for Local {
         plan.clear();
         self.plans.lock().push(plan);
         // The updater goes first: with the last operation done, its context may be dropped.
-        drop(updater);
+        drop(merger);
         let ready = self.tickets.finish(job.sequence, result);
         self.schedule(ready);
     }

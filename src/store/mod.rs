@@ -7,6 +7,7 @@ mod lending;
 mod local;
 mod lock;
 mod merge;
+mod merger;
 #[cfg(all(test, loom))]
 mod models;
 mod plan;
@@ -23,6 +24,7 @@ use std::time::Duration;
 pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
+use merger::Merger;
 pub(crate) use plan::{Pairs, TensorList, Tensors};
 pub(crate) use updater::Updater;
 pub use updater::UpdaterError;
@@ -253,7 +255,7 @@ impl Store {
     }
 
     pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
-        self.enter(Gate::Work, |local| local.keys.init(values))
+        self.enter(Gate::Work, |local| local.init(values))
     }
 
     /// Merges one value into a key.
@@ -388,8 +390,51 @@ impl Store {
             log(Level::Debug, || {
                 format!("updater {}", if updater.is_some() { "set" } else { "cleared" })
             });
-            local.set_updater(updater);
+            local.set_merger(updater.map_or(Merger::Assign, |it| Merger::Updater(Arc::new(it))));
             Ok(())
+        })
+    }
+
+    /// Merges by a rule of the library, for all pushes after this call: a name, and options as
+    /// `name=value,...`; docs/optimizers.md lists them.
+    ///
+    /// A key's state is made by its first push, in the key's shape. It is replaced with the
+    /// optimizer.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds integers;
+    /// nothing has changed then.
+    pub fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("optimizer {name} {params:?}"));
+            local.set_optimizer(name, params)
+        })
+    }
+
+    /// Changes an option of the optimizer, for all pushes after this call. Its state stays.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `InvalidArgument` if no optimizer is set.
+    pub fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
+        self.enter(Gate::Work, |local| {
+            local.change_optimizer("set_hyperparameter", |it| it.with(name, value))
+        })
+    }
+
+    /// Changes what the learning rate (`lr_mult`) or the weight decay (`wd_mult`) of one key is
+    /// multiplied by.
+    ///
+    /// # Errors
+    /// As [`Store::set_hyperparameter`].
+    pub fn set_key_hyperparameter(
+        &self,
+        key: impl Into<Key>,
+        name: &str,
+        value: f64,
+    ) -> Result<()> {
+        let key = key.into();
+        self.enter(Gate::Work, |local| {
+            local.change_optimizer("set_key_hyperparameter", |it| it.with_key(key, name, value))
         })
     }
 

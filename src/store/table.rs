@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use super::lock::KeyLock;
 use crate::error::Result;
 use crate::key::Key;
+use crate::optim::State;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tensor::{Buffer, DType, text_of};
 
@@ -38,6 +39,8 @@ pub(crate) struct Slot {
 /// The value of a key.
 pub(crate) struct Value {
     pub(crate) buffer: Buffer,
+    /// What the optimizer keeps.
+    pub(crate) state: Option<Box<State>>,
     /// Set when the key is removed; operations that found the slot before must not use it.
     pub(crate) removed: bool,
 }
@@ -292,7 +295,7 @@ mod tests {
     use super::*;
 
     fn slot(id: u64) -> Arc<Slot> {
-        let value = Value { buffer: Buffer::new(0).unwrap(), removed: false };
+        let value = Value { buffer: Buffer::new(0).unwrap(), state: None, removed: false };
         Arc::new(Slot {
             key: Key::from(id),
             order: id,

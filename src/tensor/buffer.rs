@@ -1,6 +1,6 @@
 //! Memory of our own: aligned for the widest vectors, and refused instead of aborting.
 
-use std::alloc::{Layout, alloc, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 
 use crate::error::{Result, fail};
@@ -8,10 +8,15 @@ use crate::error::{Result, fail};
 /// Alignment of every buffer: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
+/// From this size on a buffer has room to begin anywhere in a cache line.
+const MOVABLE_BYTES: usize = 1 << 20;
+
 /// An owned block of memory. Its bytes are undefined until written.
 pub(crate) struct Buffer {
     start: NonNull<u8>,
     bytes: usize,
+    /// Where its content begins, below [`ALIGN`].
+    shift: usize,
 }
 
 // SAFETY: owns its memory, like a Box<[u8]>.
@@ -22,15 +27,32 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Allocates `bytes`, or says that there is not enough memory.
     pub(crate) fn new(bytes: usize) -> Result<Self> {
+        // SAFETY: `allocate` asks with a size above zero.
+        Self::allocate(bytes, |layout| unsafe { alloc(layout) })
+    }
+
+    /// As [`Buffer::new`], with all bytes zero.
+    pub(crate) fn zeroed(bytes: usize) -> Result<Self> {
+        // SAFETY: as above.
+        Self::allocate(bytes, |layout| unsafe { alloc_zeroed(layout) })
+    }
+
+    fn allocate(bytes: usize, from: impl FnOnce(Layout) -> *mut u8) -> Result<Self> {
         if bytes == 0 {
-            return Ok(Self { start: NonNull::dangling(), bytes });
+            return Ok(Self { start: NonNull::dangling(), bytes, shift: 0 });
         }
-        let layout = Layout::from_size_align(bytes, ALIGN).ok();
-        // SAFETY: the layout has a size above zero.
-        let start = layout.and_then(|layout| NonNull::new(unsafe { alloc(layout) }));
-        match start {
-            Some(start) => Ok(Self { start, bytes }),
+        let layout = layout(bytes);
+        match layout.and_then(|layout| NonNull::new(from(layout))) {
+            Some(start) => Ok(Self { start, bytes, shift: 0 }),
             None => Err(fail!(OutOfMemory, "cannot allocate {bytes} bytes")),
+        }
+    }
+
+    /// Moves the beginning of a large buffer to the same place in a cache line as an address has.
+    /// The content is lost. Streaming stores to both can then go line by line.
+    pub(crate) fn line_up(&mut self, with: *const u8) {
+        if self.bytes >= MOVABLE_BYTES {
+            self.shift = with.addr() % ALIGN;
         }
     }
 
@@ -43,18 +65,22 @@ impl Buffer {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+        self.start.as_ptr().wrapping_add(self.shift)
     }
+}
+
+/// What is allocated for a buffer; None if memory cannot hold it.
+fn layout(bytes: usize) -> Option<Layout> {
+    let room = if bytes >= MOVABLE_BYTES { ALIGN } else { 0 };
+    Layout::from_size_align(bytes.checked_add(room)?, ALIGN).ok()
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         if self.bytes > 0 {
-            // SAFETY: allocated by `new` with the same size and alignment.
-            unsafe {
-                let layout = Layout::from_size_align_unchecked(self.bytes, ALIGN);
-                dealloc(self.start.as_ptr(), layout);
-            }
+            let layout = layout(self.bytes);
+            // SAFETY: allocated by `allocate` with the same layout.
+            layout.into_iter().for_each(|it| unsafe { dealloc(self.start.as_ptr(), it) });
         }
     }
 }

@@ -94,6 +94,11 @@ impl DType {
         }
     }
 
+    /// Whether it is a floating-point type that f32 is wider than.
+    pub(crate) const fn is_half(self) -> bool {
+        matches!(self, DType::F16 | DType::BF16)
+    }
+
     /// Whether it is a floating-point type; those convert into each other.
     #[must_use]
     pub const fn is_float(self) -> bool {

@@ -8,6 +8,8 @@
     reason = "exact bits are compared, and small numbers converted"
 )]
 
+mod rule;
+
 use half::{bf16, f16};
 
 use super::{Isa, Pass, Traffic};

@@ -1,0 +1,104 @@
+//! How pushes merge.
+
+use std::ffi::{c_char, c_void};
+
+use super::callback::Updater;
+use super::guard::guard_store;
+use super::handle::{self, kv_store};
+use super::types::{kv_drop, kv_key, kv_status, kv_updater};
+
+/// Sets the function that merges sums into stored values, for all pushes after this call.
+///
+/// Within a call it runs for one key after the other, on the calling thread; with a ticket, on a
+/// thread of the library. Across calls it may run concurrently for different keys, never for one
+/// key. If it fails, keys before it stay applied, it and those after are not; what it half-changed
+/// stays, unless the option `updater_undo` is `yes`.
+///
+/// @param updater  the function, or NULL to assign again, as in the beginning.
+/// @param context  passed to `updater` as it is.
+/// @param drop     called once with `context` when no push can use it any more (at the latest in
+///                 kv_free()), also when this call fails; may be NULL.
+/// @return `KV_ERR_CLOSED` and the other states of a store that refuses work.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_updater(
+    store: *mut kv_store,
+    updater: kv_updater,
+    context: *mut c_void,
+    drop: kv_drop,
+) -> kv_status {
+    // SAFETY: header rule 6: `updater` and `drop` accept `context` from any thread.
+    let updater = unsafe { Updater::new(updater, context, drop) };
+    guard_store(store, |store| store.install_updater(updater.map(Updater::into_core)))
+}
+
+/// Merges sums into stored values by a rule of the library, for all pushes after this call.
+///
+/// An updater set before is dropped, and an optimizer set before with its state. The state of a
+/// key is made by its first push. Rules calculate in f32 (f64 for f64 keys) and round once.
+///
+/// @param name    the rule, in any case; docs/optimizers.md lists the rules and their options.
+/// @param params  options as `name=value,...`, e.g. `"learning_rate=0.1,momentum=0.9"`; NULL or
+///                empty for the defaults. Copied.
+/// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
+///         names), `KV_ERR_DTYPE_MISMATCH` if a key holds integers; nothing has changed then.
+///         While an optimizer is set, kv_init() refuses integers with `KV_ERR_DTYPE_MISMATCH`.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_optimizer(
+    store: *mut kv_store,
+    name: *const c_char,
+    params: *const c_char,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: NUL-terminated strings.
+        let name = unsafe { handle::text(name, "name") }?;
+        // SAFETY: as above.
+        let params = if params.is_null() { "" } else { unsafe { handle::text(params, "params") }? };
+        store.set_optimizer(name, params)
+    })
+}
+
+/// Changes an option of the optimizer, for all pushes after this call. Its state stays.
+///
+/// @param name   the option, e.g. `learning_rate`.
+/// @param value  its value; 1 and 0 stand for true and false.
+/// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit,
+///         `KV_ERR_INVALID_ARGUMENT` if no optimizer is set; nothing has changed then.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_hyperparameter(
+    store: *mut kv_store,
+    name: *const c_char,
+    value: f64,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: a NUL-terminated string.
+        store.set_hyperparameter(unsafe { handle::text(name, "name") }?, value)
+    })
+}
+
+/// Changes what an option of the optimizer is multiplied by for one key, for all pushes after this
+/// call. The key need not be there yet.
+///
+/// @param key    the key.
+/// @param name   `lr_mult` for the learning rate, `wd_mult` for the weight decay.
+/// @param value  the factor, from 0.
+/// @return as kv_set_hyperparameter().
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_key_hyperparameter(
+    store: *mut kv_store,
+    key: kv_key,
+    name: *const c_char,
+    value: f64,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: a NUL-terminated string.
+        store.set_key_hyperparameter(key, unsafe { handle::text(name, "name") }?, value)
+    })
+}

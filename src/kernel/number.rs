@@ -1,0 +1,114 @@
+//! Numbers that formulas calculate with: a register of floats with the usual operators.
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+/// A register of floats.
+///
+/// Every operation is the one of IEEE 754, rounded once; nothing is fused or approximated, so all
+/// implementations give the same bits. Values exist only inside kernels, where the instruction set
+/// of the implementor is there.
+pub(super) trait Arithmetic: Copy {
+    /// A constant in every lane, rounded to the type of the elements.
+    fn splat(constant: f64) -> Self;
+    fn add(self, other: Self) -> Self;
+    fn sub(self, other: Self) -> Self;
+    fn mul(self, other: Self) -> Self;
+    fn div(self, other: Self) -> Self;
+    fn neg(self) -> Self;
+    fn sqrt(self) -> Self;
+    /// Lane by lane `then` where `self > other`, else `otherwise`; no NaN is greater than anything.
+    fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self;
+}
+
+/// What formulas are written over: one number, or a register of them.
+pub(crate) trait Number:
+    Copy
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+{
+    /// A constant, rounded to the type of the elements.
+    fn of(constant: f64) -> Self;
+    fn sqrt(self) -> Self;
+    /// `then` where `self > other`, else `otherwise`; no NaN is greater than anything.
+    fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self;
+
+    /// The nearest number within `-bound..=bound`; a NaN stays one.
+    #[inline(always)]
+    fn clip(self, bound: Self) -> Self {
+        let below = self.if_greater(bound, bound, self);
+        (-bound).if_greater(below, -bound, below)
+    }
+}
+
+/// A register with operators.
+#[derive(Clone, Copy)]
+pub(super) struct Operand<R>(pub(super) R);
+
+macro_rules! operators {
+    ($($operator:ident::$method:ident)+) => {$(
+        impl<R: Arithmetic> $operator for Operand<R> {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, other: Self) -> Self { Self(R::$method(self.0, other.0)) }
+        }
+    )+};
+}
+
+operators!(Add::add Sub::sub Mul::mul Div::div);
+
+impl<R: Arithmetic> Neg for Operand<R> {
+    type Output = Self;
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self(self.0.neg())
+    }
+}
+
+impl<R: Arithmetic> Number for Operand<R> {
+    #[inline(always)]
+    fn of(constant: f64) -> Self {
+        Self(R::splat(constant))
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(self.0.sqrt())
+    }
+
+    #[inline(always)]
+    fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self {
+        Self(self.0.if_greater(other.0, then.0, otherwise.0))
+    }
+}
+
+macro_rules! arrays {
+    ($($float:ident)+) => {$(
+        impl<const N: usize> Arithmetic for [$float; N] {
+            #[inline(always)]
+            #[allow(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
+            fn splat(constant: f64) -> Self { [constant as $float; N] }
+            #[inline(always)]
+            fn add(self, other: Self) -> Self { std::array::from_fn(|i| self[i] + other[i]) }
+            #[inline(always)]
+            fn sub(self, other: Self) -> Self { std::array::from_fn(|i| self[i] - other[i]) }
+            #[inline(always)]
+            fn mul(self, other: Self) -> Self { std::array::from_fn(|i| self[i] * other[i]) }
+            #[inline(always)]
+            fn div(self, other: Self) -> Self { std::array::from_fn(|i| self[i] / other[i]) }
+            #[inline(always)]
+            fn neg(self) -> Self { self.map(|it| -it) }
+            #[inline(always)]
+            fn sqrt(self) -> Self { self.map($float::sqrt) }
+            #[inline(always)]
+            fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self {
+                std::array::from_fn(|i| if self[i] > other[i] { then[i] } else { otherwise[i] })
+            }
+        }
+    )+};
+}
+
+arrays!(f32 f64);

@@ -1,0 +1,265 @@
+//! Element-wise rules: how a sum is merged into a stored value, in the same pass over memory that
+//! adds the values up and fills the outs.
+
+use super::Isa;
+use super::lanes::{FloatFamily, FloatLanes, Lanes};
+use super::number::{Number, Operand};
+use super::sum::{AHEAD_BYTES, Build, LINE, Pass, Traffic};
+use crate::tensor::DType;
+
+/// How many arrays of state a rule may keep.
+pub(crate) const MAX_STATES: usize = 3;
+
+/// The arithmetic of a rule, with the numbers of one push.
+///
+/// f16 and bf16 are calculated in f32, f64 in f64.
+pub(crate) trait Formula: Copy + Send + Sync {
+    /// Arrays of state that it keeps: of the value's shape, f64 for an f64 value, else f32.
+    const STATES: usize;
+
+    /// Whether it has instances of its own for the usual numbers of values and outs.
+    const FUSED: bool = false;
+
+    /// Gives the new value; the first [`Formula::STATES`] states are kept.
+    fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N;
+}
+
+/// The arrays that a rule changes.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    /// The value: of the pass's dtype, or f32 if `master`.
+    pub(crate) value: *mut u8,
+    /// Whether the pass is of f16 or bf16 and the value is its f32 master. The rounded value then
+    /// goes to the outs, of which the stored value is one.
+    pub(crate) master: bool,
+    /// As many as the formula keeps; the others are not used.
+    pub(crate) states: [*mut u8; MAX_STATES],
+}
+
+/// A formula whose type has been erased.
+pub(crate) trait Rule: Send + Sync {
+    /// Arrays of state that it keeps.
+    fn states(&self) -> usize;
+
+    /// Adds the inputs of a pass up as [`Isa::sum`] does, merges the sum into the target, and
+    /// writes the new value to the pass's outs, of which there may be none.
+    ///
+    /// # Safety
+    /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
+    /// that overlap nothing else.
+    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target);
+}
+
+impl<F: Formula> Rule for F {
+    fn states(&self) -> usize {
+        F::STATES
+    }
+
+    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target) {
+        // Nothing may be made of the addresses of empty arrays.
+        if pass.count > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { isa.merge(*self, pass, target) };
+        }
+    }
+}
+
+/// See [`Rule::merge`].
+///
+/// # Safety
+/// As there; the instruction set of the build is there.
+#[inline(always)]
+pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &Target) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match pass.dtype {
+            DType::F32 => by_inputs::<B, B::F32, F>(formula, pass, target),
+            DType::F64 => by_inputs::<B, B::F64, F>(formula, pass, target),
+            DType::F16 => by_inputs::<B, B::F16, F>(formula, pass, target),
+            DType::BF16 => by_inputs::<B, B::Bf16, F>(formula, pass, target),
+            // Never: only floats have rules.
+            DType::I8 | DType::U8 | DType::I32 | DType::I64 => {}
+        }
+    }
+}
+
+/// Picks the instance for the number of inputs.
+#[inline(always)]
+unsafe fn by_inputs<B: Build, D: FloatFamily, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &Target,
+) {
+    let instances = B::INSTANCES && F::FUSED && !target.master;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match *pass.inputs {
+            [a] if instances => by_outs::<B, D, F>(formula, pass, target, [a]),
+            [a, b] if instances => by_outs::<B, D, F>(formula, pass, target, [a, b]),
+            [a, b, c, d] if instances => by_outs::<B, D, F>(formula, pass, target, [a, b, c, d]),
+            _ => by_value::<B, D, F>(formula, pass, target),
+        }
+    }
+}
+
+/// Picks the instance for the number of outs.
+#[inline(always)]
+unsafe fn by_outs<B: Build, D: FloatFamily, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &Target,
+    inputs: impl AsRef<[*const u8]>,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match *pass.outs {
+            [] => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, []),
+            [out] => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, [out]),
+            _ => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, pass.outs),
+        }
+    }
+}
+
+/// Any number of inputs and outs, with or without a master.
+#[inline(always)]
+unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &Target,
+) {
+    let (inputs, outs) = (pass.inputs, pass.outs);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if target.master {
+            by_traffic::<B, D, Unrounded, F>(formula, pass, target, inputs, outs);
+        } else {
+            by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, outs);
+        }
+    }
+}
+
+/// How the value is kept: as lanes of the pass's dtype, or of full precision.
+trait Kept {
+    type Lanes<L: FloatLanes>: Lanes<Register = L::Register>;
+}
+
+struct Rounded;
+struct Unrounded;
+
+impl Kept for Rounded {
+    type Lanes<L: FloatLanes> = L;
+}
+
+impl Kept for Unrounded {
+    type Lanes<L: FloatLanes> = L::Full;
+}
+
+#[inline(always)]
+unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &Target,
+    inputs: impl AsRef<[*const u8]>,
+    outs: impl AsRef<[*mut u8]>,
+) {
+    let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
+    let bytes = pass.count * pass.dtype.size();
+    let streams = pass.traffic == Traffic::Streaming && !outs.is_empty();
+    // The first out's next line: streaming stores want whole ones.
+    let head = if streams { (outs[0].addr().wrapping_neg() % LINE).min(bytes) } else { 0 };
+    // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
+    unsafe {
+        if head > 0 {
+            ends::<B, D::One, K, F>(formula, pass, target, (0, head));
+        }
+        let at = if streams {
+            let at =
+                walk::<B, D::Wide, K, F, true, true>(formula, inputs, outs, target, (head, bytes));
+            B::fence();
+            at
+        } else if pass.traffic == Traffic::Cached {
+            walk::<B, D::Wide, K, F, false, false>(formula, inputs, outs, target, (head, bytes))
+        } else {
+            walk::<B, D::Wide, K, F, false, true>(formula, inputs, outs, target, (head, bytes))
+        };
+        if at < bytes {
+            ends::<B, D::One, K, F>(formula, pass, target, (at, bytes));
+        }
+    }
+}
+
+/// Merges the elements between two bytes one at a time.
+///
+/// # Safety
+/// As [`merge`]; `L` is one element that needs no special instructions.
+#[inline(never)]
+unsafe fn ends<B: Build, L: FloatLanes, K: Kept, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &Target,
+    span: (usize, usize),
+) {
+    // SAFETY: the caller's promise.
+    unsafe { walk::<B, L, K, F, false, false>(formula, pass.inputs, pass.outs, target, span) };
+}
+
+/// Merges as many whole registers as fit between two bytes of the pass; gives the end reached.
+#[inline(always)]
+unsafe fn walk<B: Build, L, K, F, const STREAM: bool, const AHEAD: bool>(
+    formula: F,
+    inputs: &[*const u8],
+    outs: &[*mut u8],
+    target: &Target,
+    (start, end): (usize, usize),
+) -> usize
+where
+    L: FloatLanes,
+    K: Kept,
+    F: Formula,
+{
+    let Target { value, states, .. } = *target;
+    let mut at = start;
+    while at + L::BYTES <= end {
+        // What is kept unrounded takes at least as much memory.
+        let value_at = at * (K::Lanes::<L>::BYTES / L::BYTES);
+        let state_at = at * (L::Full::BYTES / L::BYTES);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut sum = L::load(inputs[0].add(at));
+            for input in &inputs[1..] {
+                sum = L::add(sum, L::load(input.add(at)));
+            }
+            if inputs.len() > 1 {
+                sum = L::round(sum);
+            }
+            let old = K::Lanes::<L>::load(value.add(value_at));
+            let mut kept = [Operand(old); MAX_STATES];
+            for (state, from) in kept.iter_mut().zip(states).take(F::STATES) {
+                *state = Operand(L::Full::load(from.add(state_at)));
+            }
+            if AHEAD && (at - start).is_multiple_of(LINE) {
+                for input in inputs {
+                    B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
+                }
+                B::prefetch(value.wrapping_add(value_at + AHEAD_BYTES));
+                for state in &states[..F::STATES] {
+                    B::prefetch(state.wrapping_add(state_at + AHEAD_BYTES));
+                }
+            }
+            let new = formula.step(Operand(sum), Operand(old), &mut kept).0;
+            for (state, to) in kept.iter().zip(states).take(F::STATES) {
+                L::Full::store(to.add(state_at), state.0);
+            }
+            K::Lanes::<L>::store(value.add(value_at), new);
+            for out in outs {
+                if STREAM {
+                    L::stream(out.add(at), new);
+                } else {
+                    L::store(out.add(at), new);
+                }
+            }
+        }
+        at += L::BYTES;
+    }
+    at
+}

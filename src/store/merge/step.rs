@@ -1,0 +1,187 @@
+//! A piece of a step: one pass over memory if its tensors are plain arrays of the key's dtype, else
+//! block by block, so that what is gathered or converted stays in the cache.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::{Merge, Targets};
+use crate::error::Result;
+use crate::kernel::{Isa, Pass, Traffic};
+use crate::store::table::Slot;
+use crate::tensor::{Array, Buffer, DType, Lent};
+
+/// Elements that are gathered, converted or copied again at a time, so that they stay in the cache.
+const BLOCK: usize = 4096;
+
+/// A cache line: streaming stores to several outs need equal places in it.
+const LINE: usize = 64;
+
+/// The addresses of a pass, without an allocation for up to 16.
+type Addresses<T> = SmallVec<[T; 16]>;
+
+/// Memory for values that cannot be summed from where they are: one block for each, and one to
+/// gather into before a conversion. Made before the first byte is written, so that a lack of memory
+/// leaves no half a result.
+pub(super) struct Scratch {
+    blocks: Vec<Buffer>,
+    gathered: Buffer,
+}
+
+impl Scratch {
+    pub(super) fn new(odd_values: usize) -> Result<Self> {
+        let block = || Buffer::new(BLOCK * DType::F64.size());
+        let blocks = (0..odd_values).map(|_| block()).collect::<Result<_>>()?;
+        Ok(Self { blocks, gathered: block()? })
+    }
+}
+
+/// What every piece of a step has in common.
+pub(super) struct Step<'a> {
+    pub(super) isa: Isa,
+    pub(super) slot: &'a Slot,
+    pub(super) values: &'a [Lent],
+    pub(super) merge: Merge<'a>,
+    pub(super) targets: Targets<'a>,
+    pub(super) traffic: Traffic,
+}
+
+impl Step<'_> {
+    fn live_outs(&self) -> impl Iterator<Item = &Lent> {
+        self.targets.outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent)
+    }
+
+    /// A piece of a step whose tensors are all plain arrays of the slot's dtype.
+    pub(super) fn straight(&self, piece: &Range<usize>) {
+        let (inputs, outs) = self.addresses(piece);
+        let streams = self.traffic == Traffic::Streaming;
+        if streams && outs.iter().any(|out| out.addr() % LINE != outs[0].addr() % LINE) {
+            self.in_tiles(piece);
+        } else {
+            self.pass(&inputs, &outs, piece, self.traffic);
+        }
+    }
+
+    /// Where a piece of each value and of each out of the pass begins.
+    fn addresses(&self, piece: &Range<usize>) -> (Addresses<*const u8>, Addresses<*mut u8>) {
+        let inputs = self.values.iter().map(|value| value.array().part(piece).start());
+        let outs = self.live_outs().map(|out| out.array().part(piece).start_mut());
+        (inputs.collect(), self.written(piece).into_iter().chain(outs).collect())
+    }
+
+    /// The stored value's piece, if a pass only writes it.
+    fn written(&self, piece: &Range<usize>) -> Option<*mut u8> {
+        let whole = match self.merge {
+            Merge::Assign => true,
+            Merge::Rule(_, arrays) => arrays.has_master(),
+        };
+        self.targets.stored.filter(|_| whole).map(|stored| stored.part(piece).start_mut())
+    }
+
+    /// Streams to outs that lie differently in their cache lines: tile by tile, so that all but the
+    /// first read what is in the cache.
+    fn in_tiles(&self, piece: &Range<usize>) {
+        for tile in blocks(piece) {
+            let (inputs, outs) = self.addresses(&tile);
+            let (source, rest) = if let ([only], None) = (&*inputs, self.targets.stored) {
+                (*only, &*outs)
+            } else {
+                self.pass(&inputs, &outs[..1], &tile, Traffic::Ahead);
+                (outs[0].cast_const(), &outs[1..])
+            };
+            for &out in rest {
+                self.copy(source, out, tile.len());
+            }
+        }
+    }
+
+    /// Streams from one array to another.
+    fn copy(&self, from: *const u8, to: *mut u8, count: usize) {
+        let (inputs, outs) = (&[from], &[to]);
+        let (dtype, traffic) = (self.slot.dtype, Traffic::Streaming);
+        self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic });
+    }
+
+    /// Adds up a range of the values and merges it, in one pass.
+    fn pass(&self, inputs: &[*const u8], outs: &[*mut u8], range: &Range<usize>, traffic: Traffic) {
+        let pass = Pass { dtype: self.slot.dtype, outs, inputs, count: range.len(), traffic };
+        match (self.merge, &self.targets.stored) {
+            (Merge::Rule(rule, arrays), Some(stored)) => {
+                self.isa.merge_planned(rule, &pass, &arrays.target(stored, range));
+            }
+            _ if outs.is_empty() => {}
+            _ => self.isa.sum_planned(&pass),
+        }
+    }
+
+    /// A piece of a step with tensors of other dtypes or with strides.
+    pub(super) fn in_blocks(&self, piece: &Range<usize>, scratch: &mut Scratch) {
+        let dtype = self.slot.dtype;
+        let mut inputs = Addresses::new();
+        for block in blocks(piece) {
+            inputs.clear();
+            let mut free = scratch.blocks.iter();
+            for value in self.values {
+                let part = if value.is_plain(dtype) {
+                    value.array().part(&block)
+                } else {
+                    // As many blocks as values that need one.
+                    let Some(ready) = free.next() else { return };
+                    self.prepare(value, &block, Array::of(ready, dtype), &scratch.gathered)
+                };
+                inputs.push(part.start());
+            }
+            let result = self.targets.stored.map(|stored| {
+                let outs: SmallVec<[_; 1]> = self.written(&block).into_iter().collect();
+                self.pass(&inputs, &outs, &block, Traffic::Cached);
+                stored.part(&block)
+            });
+            let result = result.unwrap_or_else(|| self.values[0].array().part(&block));
+            self.deliver(&result, &block, &scratch.gathered);
+        }
+    }
+
+    /// A block of a value, gathered and converted to the slot's dtype, in `ready`.
+    fn prepare(
+        &self,
+        value: &Lent,
+        block: &Range<usize>,
+        ready: Array,
+        gathered: &Buffer,
+    ) -> Array {
+        let Some(strides) = value.strides() else {
+            self.isa.convert_array(&ready, &value.array().part(block), block.len());
+            return ready;
+        };
+        if value.dtype() == self.slot.dtype {
+            ready.gather(&value.array(), &self.slot.shape, strides, block);
+            return ready;
+        }
+        let gathered = Array::of(gathered, value.dtype());
+        gathered.gather(&value.array(), &self.slot.shape, strides, block);
+        self.isa.convert_array(&ready, &gathered, block.len());
+        ready
+    }
+
+    /// Copies a block of the result to every out.
+    fn deliver(&self, result: &Array, block: &Range<usize>, converted: &Buffer) {
+        for out in self.live_outs() {
+            let Some(strides) = out.strides() else {
+                self.isa.convert_array(&out.array().part(block), result, block.len());
+                continue;
+            };
+            let mut source = *result;
+            if out.dtype() != self.slot.dtype {
+                source = Array::of(converted, out.dtype());
+                self.isa.convert_array(&source, result, block.len());
+            }
+            out.array().scatter(&source, &self.slot.shape, strides, block);
+        }
+    }
+}
+
+/// The blocks of a piece.
+fn blocks(piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = piece.end;
+    piece.clone().step_by(BLOCK).map(move |start| start..end.min(start + BLOCK))
+}
