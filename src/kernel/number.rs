@@ -85,6 +85,55 @@ impl<R: Arithmetic> Number for Operand<R> {
     }
 }
 
+/// Two registers that are treated as one.
+#[derive(Clone, Copy)]
+pub(super) struct Pair<R>(pub(super) R, pub(super) R);
+
+impl<R: Arithmetic> Arithmetic for Pair<R> {
+    #[inline(always)]
+    fn splat(constant: f64) -> Self {
+        Self(R::splat(constant), R::splat(constant))
+    }
+
+    #[inline(always)]
+    fn add(self, other: Self) -> Self {
+        Self(self.0.add(other.0), self.1.add(other.1))
+    }
+
+    #[inline(always)]
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.sub(other.0), self.1.sub(other.1))
+    }
+
+    #[inline(always)]
+    fn mul(self, other: Self) -> Self {
+        Self(self.0.mul(other.0), self.1.mul(other.1))
+    }
+
+    #[inline(always)]
+    fn div(self, other: Self) -> Self {
+        Self(self.0.div(other.0), self.1.div(other.1))
+    }
+
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self(self.0.neg(), self.1.neg())
+    }
+
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(self.0.sqrt(), self.1.sqrt())
+    }
+
+    #[inline(always)]
+    fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self {
+        Self(
+            self.0.if_greater(other.0, then.0, otherwise.0),
+            self.1.if_greater(other.1, then.1, otherwise.1),
+        )
+    }
+}
+
 macro_rules! arrays {
     ($($float:ident)+) => {$(
         impl<const N: usize> Arithmetic for [$float; N] {

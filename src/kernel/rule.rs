@@ -17,7 +17,7 @@ pub(crate) trait Formula: Copy + Send + Sync {
     /// Arrays of state that it keeps: of the value's shape, f64 for an f64 value, else f32.
     const STATES: usize;
 
-    /// Whether it has instances of its own for the usual numbers of values and outs.
+    /// Whether it has instances of its own for the usual numbers of f32 values and outs.
     const FUSED: bool = false;
 
     /// Gives the new value; the first [`Formula::STATES`] states are kept.
@@ -73,10 +73,13 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
-            DType::F32 => by_inputs::<B, B::F32, F>(formula, pass, target),
-            DType::F64 => by_inputs::<B, B::F64, F>(formula, pass, target),
-            DType::F16 => by_inputs::<B, B::F16, F>(formula, pass, target),
-            DType::BF16 => by_inputs::<B, B::Bf16, F>(formula, pass, target),
+            DType::F32 if B::INSTANCES && F::FUSED => {
+                by_inputs::<B, B::F32, F>(formula, pass, target);
+            }
+            DType::F32 => by_value::<B, B::F32, F>(formula, pass, target),
+            DType::F64 => by_value::<B, B::F64, F>(formula, pass, target),
+            DType::F16 => by_value::<B, B::F16, F>(formula, pass, target),
+            DType::BF16 => by_value::<B, B::Bf16, F>(formula, pass, target),
             // Never: only floats have rules.
             DType::I8 | DType::U8 | DType::I32 | DType::I64 => {}
         }
@@ -90,13 +93,12 @@ unsafe fn by_inputs<B: Build, D: FloatFamily, F: Formula>(
     pass: &Pass<'_>,
     target: &Target,
 ) {
-    let instances = B::INSTANCES && F::FUSED && !target.master;
     // SAFETY: the caller's promise.
     unsafe {
         match *pass.inputs {
-            [a] if instances => by_outs::<B, D, F>(formula, pass, target, [a]),
-            [a, b] if instances => by_outs::<B, D, F>(formula, pass, target, [a, b]),
-            [a, b, c, d] if instances => by_outs::<B, D, F>(formula, pass, target, [a, b, c, d]),
+            [a] => by_outs::<B, D, F>(formula, pass, target, [a]),
+            [a, b] => by_outs::<B, D, F>(formula, pass, target, [a, b]),
+            [a, b, c, d] => by_outs::<B, D, F>(formula, pass, target, [a, b, c, d]),
             _ => by_value::<B, D, F>(formula, pass, target),
         }
     }
@@ -172,15 +174,13 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
         if head > 0 {
             ends::<B, D::One, K, F>(formula, pass, target, (0, head));
         }
+        let (span, ahead) = ((head, bytes), pass.traffic != Traffic::Cached);
         let at = if streams {
-            let at =
-                walk::<B, D::Wide, K, F, true, true>(formula, inputs, outs, target, (head, bytes));
+            let at = walk::<B, D::Wide, K, F, true>(formula, inputs, outs, target, span, true);
             B::fence();
             at
-        } else if pass.traffic == Traffic::Cached {
-            walk::<B, D::Wide, K, F, false, false>(formula, inputs, outs, target, (head, bytes))
         } else {
-            walk::<B, D::Wide, K, F, false, true>(formula, inputs, outs, target, (head, bytes))
+            walk::<B, D::Wide, K, F, false>(formula, inputs, outs, target, span, ahead)
         };
         if at < bytes {
             ends::<B, D::One, K, F>(formula, pass, target, (at, bytes));
@@ -200,17 +200,18 @@ unsafe fn ends<B: Build, L: FloatLanes, K: Kept, F: Formula>(
     span: (usize, usize),
 ) {
     // SAFETY: the caller's promise.
-    unsafe { walk::<B, L, K, F, false, false>(formula, pass.inputs, pass.outs, target, span) };
+    unsafe { walk::<B, L, K, F, false>(formula, pass.inputs, pass.outs, target, span, false) };
 }
 
 /// Merges as many whole registers as fit between two bytes of the pass; gives the end reached.
 #[inline(always)]
-unsafe fn walk<B: Build, L, K, F, const STREAM: bool, const AHEAD: bool>(
+unsafe fn walk<B: Build, L, K, F, const STREAM: bool>(
     formula: F,
     inputs: &[*const u8],
     outs: &[*mut u8],
     target: &Target,
     (start, end): (usize, usize),
+    ahead: bool,
 ) -> usize
 where
     L: FloatLanes,
@@ -237,7 +238,7 @@ where
             for (state, from) in kept.iter_mut().zip(states).take(F::STATES) {
                 *state = Operand(L::Full::load(from.add(state_at)));
             }
-            if AHEAD && (at - start).is_multiple_of(LINE) {
+            if ahead && (at - start).is_multiple_of(LINE) {
                 for input in inputs {
                     B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
                 }

@@ -1,16 +1,19 @@
 //! The builds for AVX2 and AVX-512.
 
 mod arithmetic;
+mod half;
 mod lanes;
 
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch, _mm_sfence, _mm256_loadu_ps, _mm256_storeu_ps};
 
 use lanes::{
-    Bf16x16, F16x8, F16x16, F32x8, F32x16, F64x4, F64x8, I8x32, I8x64, I32x8, I32x16, I64x4, I64x8,
-    Mixed, load_f16x8, store_f16x8,
+    Bf16x32, F16x8, F16x32, F32x8, F32x16, F64x4, F64x8, I8x32, I8x64, I32x8, I32x16, I64x4, I64x8,
+    Mixed,
 };
 
-use super::half::{self, HalfArrays};
+use half::{load_f16x8, store_f16x8};
+
+use super::half::{HalfArrays, f16_to_f32, f32_to_f16};
 use super::lanes::{Bf16, F16, Portable};
 use super::sum::Build;
 
@@ -58,7 +61,7 @@ macro_rules! x86_build {
 }
 
 x86_build!(Avx2: F32x8, F64x4, F16x8, Portable<Bf16, 16>, I8x32, I32x8, I64x4);
-x86_build!(Avx512: F32x16, F64x8, F16x16, Bf16x16, I8x64, I32x16, I64x8);
+x86_build!(Avx512: F32x16, F64x8, F16x32, Bf16x32, I8x64, I32x16, I64x8);
 
 /// Eight elements at a time with F16C, which rounds and quiets NaNs like [`half::Portable`].
 struct F16c;
@@ -73,7 +76,7 @@ impl HalfArrays for F16c {
             unsafe { _mm256_storeu_ps(to.as_mut_ptr(), load_f16x8(from.as_ptr().cast())) };
         }
         for (to, &from) in wide_rest.iter_mut().zip(narrow_rest) {
-            *to = half::f16_to_f32(from);
+            *to = f16_to_f32(from);
         }
     }
 
@@ -86,7 +89,7 @@ impl HalfArrays for F16c {
             unsafe { store_f16x8(to.as_mut_ptr().cast(), _mm256_loadu_ps(from.as_ptr())) };
         }
         for (to, &from) in narrow_rest.iter_mut().zip(wide_rest) {
-            *to = half::f32_to_f16(from);
+            *to = f32_to_f16(from);
         }
     }
 }
