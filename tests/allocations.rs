@@ -88,16 +88,38 @@ fn check(count: u64, with_names: bool) {
     store.init_list(&keys, &values).unwrap();
     let mut outs = vec![[0.0f32; ELEMENTS]; keys.len()];
     let mut outs: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
-    for updater in ["assign", "an updater"] {
-        let case = |call: &str| format!("{call} of {count} keys with {updater}");
-        if updater != "assign" {
-            store.set_updater(add::<f32>).unwrap();
+    for merger in ["assign", "an updater", "sgd", "momentum", "adam"] {
+        let case = |call: &str| format!("{call} of {count} keys with {merger}");
+        match merger {
+            "assign" => {}
+            "an updater" => store.set_updater(add::<f32>).unwrap(),
+            rule => store.set_optimizer(rule, "learning_rate=0.1").unwrap(),
         }
         allocations(&case("push"), || store.push_list(&keys, &values).unwrap());
         allocations(&case("push of two values"), || store.push_list(&keys_twice, &twice).unwrap());
         allocations(&case("pull"), || store.pull_list(&keys, &mut outs).unwrap());
         allocations(&case("pushpull"), || {
             store.pushpull_list(&keys_twice, &twice, &keys, &mut outs).unwrap();
+        });
+    }
+}
+
+#[test]
+fn tensors_of_other_dtypes_allocate_nothing() {
+    let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
+    let (value, wide) = (vec![1.0f32; 9_000], vec![1.0f64; 9_000]);
+    store.init(1u64, &value).unwrap();
+    let (mut out, mut wide_out) = (value.clone(), wide.clone());
+    let keys = [Key::from(1u64); 2];
+    for merger in ["assign", "momentum"] {
+        if merger != "assign" {
+            store.set_optimizer(merger, "").unwrap();
+        }
+        allocations(&format!("push with {merger}"), || {
+            store.push_list(&keys, &[(&value).into(), (&wide).into()]).unwrap();
+        });
+        allocations(&format!("pull with {merger}"), || {
+            store.pull_list(&keys, &mut [(&mut out).into(), (&mut wide_out).into()]).unwrap();
         });
     }
 }

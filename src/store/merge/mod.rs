@@ -7,6 +7,8 @@ mod step;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use smallvec::SmallVec;
+
 use super::plan::PlannedOut;
 use super::table::Slot;
 use crate::error::Result;
@@ -154,14 +156,16 @@ impl Team {
             return Ok(in_pieces(slot, threads, cancel, &|piece| step.straight(&piece)));
         }
         let hands = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
-        let scratch = (0..hands).map(|_| Scratch::new(odd)).collect::<Result<Vec<_>>>()?;
-        let scratch = Mutex::new(scratch);
-        Ok(in_pieces(slot, threads, cancel, &|piece| {
+        let scratch = (0..hands).map(|_| Scratch::take(odd));
+        let scratch = Mutex::new(scratch.collect::<Result<SmallVec<[_; 4]>>>()?);
+        let finished = in_pieces(slot, threads, cancel, &|piece| {
             // Never empty: there is one for each thread.
             let Some(mut mine) = scratch.lock().pop() else { return };
             step.in_blocks(&piece, &mut mine);
             scratch.lock().push(mine);
-        }))
+        });
+        scratch.lock().drain(..).for_each(Scratch::give_back);
+        Ok(finished)
     }
 }
 

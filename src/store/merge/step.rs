@@ -2,6 +2,7 @@
 //! block by block, so that what is gathered or converted stays in the cache.
 
 use std::ops::Range;
+use std::sync::Mutex;
 
 use smallvec::SmallVec;
 
@@ -21,18 +22,40 @@ const LINE: usize = 64;
 type Addresses<T> = SmallVec<[T; 16]>;
 
 /// Memory for values that cannot be summed from where they are: one block for each, and one to
-/// gather into before a conversion. Made before the first byte is written, so that a lack of memory
-/// leaves no half a result.
+/// gather into before a conversion. Taken before the first byte is written, so that a lack of
+/// memory leaves no half a result.
 pub(super) struct Scratch {
     blocks: Vec<Buffer>,
     gathered: Buffer,
 }
 
+/// Scratch of earlier steps, for the next one. Never waited for: in the child of a fork a thread
+/// that is not there may hold the lock.
+static SPARE: Mutex<Vec<Scratch>> = Mutex::new(Vec::new());
+
+/// How much scratch is kept for later.
+const MOST_SPARE: usize = 64;
+
 impl Scratch {
-    pub(super) fn new(odd_values: usize) -> Result<Self> {
+    pub(super) fn take(odd_values: usize) -> Result<Self> {
         let block = || Buffer::new(BLOCK * DType::F64.size());
-        let blocks = (0..odd_values).map(|_| block()).collect::<Result<_>>()?;
-        Ok(Self { blocks, gathered: block()? })
+        let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
+        let mut scratch = match spare {
+            Some(scratch) => scratch,
+            None => Self { blocks: Vec::new(), gathered: block()? },
+        };
+        while scratch.blocks.len() < odd_values {
+            scratch.blocks.push(block()?);
+        }
+        Ok(scratch)
+    }
+
+    pub(super) fn give_back(self) {
+        if let Ok(mut spare) = SPARE.try_lock()
+            && spare.len() < MOST_SPARE
+        {
+            spare.push(self);
+        }
     }
 }
 
