@@ -2,7 +2,7 @@
 # Runs test suites, goes on after a failure, and ends with the line "N passed, N failed".
 # Usage: scripts/test.sh [suite...]
 #
-#   all      what `make test` runs: every suite below but checks and long
+#   all      what `make test` runs: every suite below but checks, aarch64 and long
 #   checks   formats and lints, each counted as one test
 #   rust     cargo test: unit tests, integration tests, documentation; again with fault injection
 #   loom     all interleavings of small models
@@ -11,6 +11,7 @@
 #   python   pytest
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
+#   aarch64  the library built for aarch64, its kernels in an emulator
 #   long     rust, loom and stress with far more work; hours
 #
 # One line for each run says what it counted; the whole output is in build/test-logs. A run that
@@ -195,6 +196,22 @@ suite_miri() {
     capi:: config:: key:: panics:: store::lock:: tensor::
 }
 
+# The library built for another processor; its kernels run in an emulator.
+suite_aarch64() {
+  local target=aarch64-unknown-linux-gnu
+  if [ ! -d "$(rustc +nightly --print sysroot 2>/dev/null)/lib/rustlib/src" ] ||
+    ! command -v aarch64-linux-gnu-gcc >/dev/null || ! command -v qemu-aarch64 >/dev/null; then
+    leave_out aarch64 "no nightly toolchain with rust-src, gcc-aarch64-linux-gnu or qemu-user"
+    return
+  fi
+  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+  export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+  run "aarch64, library" count_step cargo +nightly build -Zbuild-std --release \
+    --target $target --target-dir target/aarch64
+  run "aarch64, kernels" count_cargo env KV_TEST_SCALE=small cargo +nightly test -Zbuild-std --lib \
+    --target $target --target-dir target/aarch64 -- kernel::
+}
+
 suite_long() {
   limit_s=36000
   export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
@@ -203,6 +220,7 @@ suite_long() {
   run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
   run_label stress --repeat until-fail:100 --timeout 3600
+  suite_aarch64
 }
 
 suite_all() {
