@@ -48,16 +48,21 @@ pub(super) trait FloatLanes: Lanes<Register: Arithmetic> {
     unsafe fn round(value: Self::Register) -> Self::Register;
 }
 
-/// The elements of one dtype for one instruction set: many at a time, and one at a time for ends.
+/// The elements of one dtype for one instruction set: many at a time, and few or one at a time for
+/// ends, without special instructions.
 pub(super) trait Family {
     type Wide: Lanes;
+    type Few: Lanes;
     type One: Lanes;
 }
 
 /// The elements of a float dtype.
-pub(super) trait FloatFamily: Family<Wide: FloatLanes, One: FloatLanes> {}
+pub(super) trait FloatFamily:
+    Family<Wide: FloatLanes, Few: FloatLanes, One: FloatLanes>
+{
+}
 
-impl<F: Family<Wide: FloatLanes, One: FloatLanes>> FloatFamily for F {}
+impl<F: Family<Wide: FloatLanes, Few: FloatLanes, One: FloatLanes>> FloatFamily for F {}
 
 /// A number in memory as the number that is added.
 pub(super) trait Scalar: Copy {
@@ -175,5 +180,6 @@ pub(super) struct Plain<T>(PhantomData<T>);
 
 impl<T: Scalar> Family for Plain<T> {
     type Wide = Portable<T, 16>;
+    type Few = Portable<T, 4>;
     type One = Portable<T, 1>;
 }

@@ -4,7 +4,7 @@
 use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
-use super::sum::{AHEAD_BYTES, Build, LINE, Pass, Traffic};
+use super::sum::{AHEAD_BYTES, Build, LINE, Pass, Traffic, head};
 use crate::tensor::DType;
 
 /// How many arrays of state a rule may keep.
@@ -167,12 +167,11 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
     let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
     let bytes = pass.count * pass.dtype.size();
     let streams = pass.traffic == Traffic::Streaming && !outs.is_empty();
-    // The first out's next line: streaming stores want whole ones.
-    let head = if streams { (outs[0].addr().wrapping_neg() % LINE).min(bytes) } else { 0 };
+    let head = head(outs, bytes, streams);
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
-            ends::<B, D::One, K, F>(formula, pass, target, (0, head));
+            ends::<B, D, K, F>(formula, pass, target, (0, head));
         }
         let (span, ahead) = ((head, bytes), pass.traffic != Traffic::Cached);
         let at = if streams {
@@ -183,24 +182,29 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
             walk::<B, D::Wide, K, F, false>(formula, inputs, outs, target, span, ahead)
         };
         if at < bytes {
-            ends::<B, D::One, K, F>(formula, pass, target, (at, bytes));
+            ends::<B, D, K, F>(formula, pass, target, (at, bytes));
         }
     }
 }
 
-/// Merges the elements between two bytes one at a time.
+/// Merges the elements between two bytes.
 ///
 /// # Safety
-/// As [`merge`]; `L` is one element that needs no special instructions.
+/// As [`merge`].
 #[inline(never)]
-unsafe fn ends<B: Build, L: FloatLanes, K: Kept, F: Formula>(
+unsafe fn ends<B: Build, D: FloatFamily, K: Kept, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
     target: &Target,
-    span: (usize, usize),
+    (start, end): (usize, usize),
 ) {
-    // SAFETY: the caller's promise.
-    unsafe { walk::<B, L, K, F, false>(formula, pass.inputs, pass.outs, target, span, false) };
+    let (inputs, outs) = (pass.inputs, pass.outs);
+    // SAFETY: the caller's promise; few and one need no special instructions.
+    unsafe {
+        let span = (start, end);
+        let at = walk::<B, D::Few, K, F, false>(formula, inputs, outs, target, span, false);
+        walk::<B, D::One, K, F, false>(formula, inputs, outs, target, (at, end), false);
+    }
 }
 
 /// Merges as many whole registers as fit between two bytes of the pass; gives the end reached.

@@ -17,6 +17,9 @@ pub(crate) enum Traffic {
 /// How far ahead of a load its line is asked for.
 pub(super) const AHEAD_BYTES: usize = 1024;
 
+/// Size of an array from which it pays to begin at a line of the first out.
+const LINE_UP_BYTES: usize = 2048;
+
 /// Alignment of streaming stores: a cache line.
 pub(super) const LINE: usize = 64;
 
@@ -122,6 +125,18 @@ fn pointers<T: Copy, const N: usize>(all: &[T]) -> Option<[T; N]> {
     all.first_chunk::<N>().copied()
 }
 
+/// Bytes before the first out's next line, if the pass had better begin there: streaming stores want
+/// whole lines, and plain ones that cross from line to line take twice as long.
+#[inline(always)]
+pub(super) fn head(outs: &[*mut u8], bytes: usize, streams: bool) -> usize {
+    match outs {
+        [first, ..] if streams || bytes >= LINE_UP_BYTES => {
+            (first.addr().wrapping_neg() % LINE).min(bytes)
+        }
+        _ => 0,
+    }
+}
+
 #[inline(always)]
 unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const STREAM: bool>(
     pass: &Pass<'_>,
@@ -133,17 +148,16 @@ unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const ST
     let ins: &[*const u8] = if INS == 0 { pass.inputs } else { &ins };
     let outs: &[*mut u8] = if OUTS == 0 { pass.outs } else { &outs };
     let bytes = pass.count * pass.dtype.size();
-    // The first out's next line: streaming stores want whole ones.
-    let head = if STREAM { (outs[0].addr().wrapping_neg() % LINE).min(bytes) } else { 0 };
+    let head = head(outs, bytes, STREAM);
     let ahead = pass.traffic != Traffic::Cached;
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
-            ends::<F::One>(pass, 0, head);
+            ends::<B, F>(pass, 0, head);
         }
         let at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
         if at < bytes {
-            ends::<F::One>(pass, at, bytes);
+            ends::<B, F>(pass, at, bytes);
         }
     }
 }
@@ -183,23 +197,16 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
     at
 }
 
-/// Adds the elements between two bytes one at a time.
+/// Adds the elements between two bytes.
 ///
 /// # Safety
-/// As [`sum`]; `L` is one element that needs no special instructions.
+/// As [`sum`].
 #[inline(never)]
-unsafe fn ends<L: Lanes>(pass: &Pass<'_>, mut at: usize, end: usize) {
-    while at < end {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let mut sum = L::load(pass.inputs[0].add(at));
-            for input in &pass.inputs[1..] {
-                sum = L::add(sum, L::load(input.add(at)));
-            }
-            for out in pass.outs {
-                L::store(out.add(at), sum);
-            }
-        }
-        at += L::BYTES;
+unsafe fn ends<B: Build, F: Family>(pass: &Pass<'_>, start: usize, end: usize) {
+    let (ins, outs) = (pass.inputs, pass.outs);
+    // SAFETY: the caller's promise; few and one need no special instructions.
+    unsafe {
+        let at = walk::<B, F::Few, false>(ins, outs, start, end, false);
+        walk::<B, F::One, false>(ins, outs, at, end, false);
     }
 }

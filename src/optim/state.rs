@@ -6,7 +6,13 @@ use smallvec::SmallVec;
 
 use crate::error::Result;
 use crate::kernel::{Isa, MAX_STATES, Target};
-use crate::tensor::{Array, Buffer, DType};
+use crate::tensor::{Array, Buffer, DType, Place};
+
+/// Where states begin.
+const PLACES: [Place; MAX_STATES] = [Place::FirstState, Place::SecondState, Place::ThirdState];
+
+/// A cache line.
+const LINE: usize = 64;
 
 /// The state of one key: made by the first push under an optimizer, replaced with the optimizer.
 pub(crate) struct State {
@@ -43,13 +49,20 @@ impl State {
         count: usize,
     ) -> Result<Arrays> {
         let full = full(stored.dtype());
-        while self.states.len() < states {
-            self.states.push(Buffer::zeroed(count * full.size())?);
+        let near = stored.start().wrapping_sub(Place::Stored as usize);
+        // Our arrays may be of wider elements than the caller's.
+        let near = near.map_addr(|it| if full == stored.dtype() { it } else { it & !(LINE - 1) });
+        while let Some(&place) = PLACES[..states].get(self.states.len()) {
+            let mut buffer = Buffer::new(count * full.size())?;
+            buffer.place(near, place);
+            buffer.clear();
+            self.states.push(buffer);
         }
         if !master {
             self.master = None;
         } else if self.master.is_none() {
-            let buffer = Buffer::new(count * full.size())?;
+            let mut buffer = Buffer::new(count * full.size())?;
+            buffer.place(near, Place::Master);
             isa.convert_array(&Array::of(&buffer, full), stored, count);
             self.master = Some(buffer);
         }

@@ -121,7 +121,7 @@ impl Applier {
         count(&slot.counters.pulls, outs.len());
         let updater = match merger {
             Merger::Assign => {
-                Team::line_up(slot, &mut value.buffer, outs);
+                Team::place(slot, values, &mut value.buffer, outs);
                 let merge = Merge::Assign;
                 return self.team.merge(slot, values, merge, &value.buffer, outs).map(|()| true);
             }

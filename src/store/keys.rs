@@ -11,7 +11,7 @@ use super::table::{Counters, KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, Names};
 use crate::sys::DefaultFloats;
-use crate::tensor::{Buffer, Lent, Tensor};
+use crate::tensor::{Buffer, Lent, Place, Tensor};
 
 pub(super) struct Keys {
     pub(super) table: KeyTable,
@@ -64,7 +64,8 @@ impl Keys {
             let label = self.names.label(key);
             Error::new(error.kind(), format!("{call}: {label}: {tensor:?}: {}", error.message()))
         };
-        let buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
+        let mut buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
+        buffer.place(tensor.as_ptr(), Place::Stored);
         let mut slot = Slot {
             key,
             order: self.table.next_order(key),

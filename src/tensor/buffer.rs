@@ -9,8 +9,13 @@ use crate::sys;
 /// Alignment of every buffer: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
 
-/// From this size on a buffer has room to begin anywhere in a cache line.
-const MOVABLE_BYTES: usize = 1 << 20;
+/// Addresses that are equal modulo this share a set of the first-level cache, which holds eight of
+/// them or so. Large arrays from `malloc` all do: a pass over nine of them in step finds none of
+/// its lines again. So our own arrays begin elsewhere in their pages than those of the caller.
+const SET_BYTES: usize = 4096;
+
+/// From this size on a buffer has room to begin anywhere in a page.
+const MOVABLE_BYTES: usize = 32 << 10;
 
 /// Size of a large page. Buffers of two or more lie in such pages where the system gives them: a
 /// pass over many arrays then spends less time on finding its pages.
@@ -20,8 +25,18 @@ const HUGE_PAGE: usize = 2 << 20;
 pub(crate) struct Buffer {
     start: NonNull<u8>,
     bytes: usize,
-    /// Where its content begins, below [`ALIGN`].
+    /// Where its content begins, below [`SET_BYTES`].
     shift: usize,
+}
+
+/// Where in a page an array of ours begins, after where the caller's begin.
+#[derive(Clone, Copy)]
+pub(crate) enum Place {
+    Stored = SET_BYTES as isize / 2,
+    FirstState = SET_BYTES as isize / 4,
+    SecondState = SET_BYTES as isize * 3 / 4,
+    ThirdState = SET_BYTES as isize / 8,
+    Master = SET_BYTES as isize * 5 / 8,
 }
 
 // SAFETY: owns its memory, like a Box<[u8]>.
@@ -44,19 +59,19 @@ impl Buffer {
         Ok(Self { start, bytes, shift: 0 })
     }
 
-    /// As [`Buffer::new`], with all bytes zero.
-    pub(crate) fn zeroed(bytes: usize) -> Result<Self> {
-        let buffer = Self::new(bytes)?;
-        // SAFETY: so many bytes were allocated.
-        unsafe { buffer.start.write_bytes(0, bytes) };
-        Ok(buffer)
+    /// Makes all bytes zero.
+    pub(crate) fn clear(&mut self) {
+        // SAFETY: so many bytes are there from where the content begins.
+        unsafe { self.as_ptr().write_bytes(0, self.bytes) };
     }
 
-    /// Moves the beginning of a large buffer to the same place in a cache line as an address has.
-    /// The content is lost. Streaming stores to both can then go line by line.
-    pub(crate) fn line_up(&mut self, with: *const u8) {
+    /// Moves the beginning of a large buffer to the same place in a cache line as an address of the
+    /// caller's has, so that stores to both can go line by line, and to another place in the page.
+    /// The content is lost.
+    pub(crate) fn place(&mut self, with: *const u8, place: Place) {
         if self.bytes >= MOVABLE_BYTES {
-            self.shift = with.addr() % ALIGN;
+            let wanted = with.addr().wrapping_add(place as usize);
+            self.shift = wanted.wrapping_sub(self.start.addr().get()) % SET_BYTES;
         }
     }
 
@@ -75,7 +90,7 @@ impl Buffer {
 
 /// What is allocated for a buffer; None if memory cannot hold it.
 fn layout(bytes: usize) -> Option<Layout> {
-    let room = if bytes >= MOVABLE_BYTES { ALIGN } else { 0 };
+    let room = if bytes >= MOVABLE_BYTES { SET_BYTES } else { 0 };
     let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
     Layout::from_size_align(bytes.checked_add(room)?, align).ok()
 }

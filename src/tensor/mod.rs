@@ -13,7 +13,7 @@ mod overlap;
 mod view;
 
 pub(crate) use array::Array;
-pub(crate) use buffer::Buffer;
+pub(crate) use buffer::{Buffer, Place};
 pub use dtype::{DType, Element};
 pub(crate) use layout::text_of;
 pub(crate) use overlap::{Overlaps, Party, Position};

@@ -99,10 +99,11 @@ floats! {
     Bf16x32 as F32x32: |value| round_bf16x32(value);
 }
 
-/// `W` for the bulk, one element of `T` at a time for the ends.
-pub(in crate::kernel) struct Mixed<W, T>(PhantomData<(W, T)>);
+/// `W` for the bulk, `FEW` or one element of `T` at a time for the ends.
+pub(in crate::kernel) struct Mixed<W, T, const FEW: usize = 4>(PhantomData<(W, T)>);
 
-impl<W: Lanes, T: Scalar> Family for Mixed<W, T> {
+impl<W: Lanes, T: Scalar, const FEW: usize> Family for Mixed<W, T, FEW> {
     type Wide = W;
+    type Few = Portable<T, FEW>;
     type One = Portable<T, 1>;
 }

@@ -39,7 +39,7 @@ macro_rules! x86_build {
             type F64 = Mixed<$f64, f64>;
             type F16 = Mixed<$f16, F16>;
             type Bf16 = Mixed<$bf16, Bf16>;
-            type I8 = Mixed<$i8, i8>;
+            type I8 = Mixed<$i8, i8, 16>;
             type I32 = Mixed<$i32, i32>;
             type I64 = Mixed<$i64, i64>;
 

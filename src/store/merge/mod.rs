@@ -17,7 +17,7 @@ use crate::optim::Arrays;
 use crate::pool::pool;
 use crate::sync::{AtomicBool as Cancel, Mutex};
 use crate::sys::DefaultFloats;
-use crate::tensor::{Array, Buffer, Lent};
+use crate::tensor::{Array, Buffer, Lent, Place};
 
 use step::{Scratch, Step};
 
@@ -86,13 +86,12 @@ impl Team {
         self.merge(slot, values, Merge::Assign, stored, &[])
     }
 
-    /// Moves the stored value, which is about to be replaced, to where streaming to it and to the
-    /// outs can go line by line.
-    pub(crate) fn line_up(slot: &Slot, stored: &mut Buffer, outs: &[PlannedOut]) {
-        if slot.bytes() >= STREAM_BYTES
-            && let Some(first) = outs.iter().find(|out| !out.shadowed)
-        {
-            stored.line_up(first.lent.data());
+    /// Moves the stored value, which is about to be replaced, to where a pass over it, the values and
+    /// the outs goes best.
+    pub(crate) fn place(slot: &Slot, values: &[Lent], stored: &mut Buffer, outs: &[PlannedOut]) {
+        let outs = outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent);
+        if let Some(first) = outs.chain(values).find(|it| it.is_plain(slot.dtype)) {
+            stored.place(first.data(), Place::Stored);
         }
     }
 
