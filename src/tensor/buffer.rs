@@ -32,11 +32,11 @@ pub(crate) struct Buffer {
 /// Where in a page an array of ours begins, after where the caller's begin.
 #[derive(Clone, Copy)]
 pub(crate) enum Place {
-    Stored = SET_BYTES as isize / 2,
-    FirstState = SET_BYTES as isize / 4,
-    SecondState = SET_BYTES as isize * 3 / 4,
-    ThirdState = SET_BYTES as isize / 8,
-    Master = SET_BYTES as isize * 5 / 8,
+    ThirdState = 512,
+    FirstState = 1024,
+    Stored = 2048,
+    Master = 2560,
+    SecondState = 3072,
 }
 
 // SAFETY: owns its memory, like a Box<[u8]>.

@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const SPLIT_BYTES: usize = 4 << 20;
 
 /// Size of one array from which stores go past the caches.
-const STREAM_BYTES: usize = 8 << 20;
+const STREAM_BYTES: usize = 4 << 20;
 
 /// Bytes touched by a step beyond which loads are announced ahead: what a core's own cache holds.
 const AHEAD_BYTES: usize = 1 << 20;
