@@ -121,9 +121,14 @@ impl Applier {
         count(&slot.counters.pulls, outs.len());
         let updater = match merger {
             Merger::Assign => {
+                let before = value.buffer.position();
                 Team::place(slot, values, &mut value.buffer, outs);
-                let merge = Merge::Assign;
-                return self.team.merge(slot, values, merge, &value.buffer, outs).map(|()| true);
+                let result = self.team.merge(slot, values, Merge::Assign, &value.buffer, outs);
+                if result.is_err() {
+                    // Nothing has been written.
+                    value.buffer.put_back(before);
+                }
+                return result.map(|()| true);
             }
             Merger::Optimizer(optimizer) => {
                 return self.optimize(call, slot, optimizer, &mut value, (values, outs));

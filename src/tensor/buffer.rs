@@ -67,12 +67,22 @@ impl Buffer {
 
     /// Moves the beginning of a large buffer to the same place in a cache line as an address of the
     /// caller's has, so that stores to both can go line by line, and to another place in the page.
-    /// The content is lost.
+    /// The content stays where it was: it is lost unless [`Buffer::put_back`] comes next.
     pub(crate) fn place(&mut self, with: *const u8, place: Place) {
         if self.bytes >= MOVABLE_BYTES {
             let wanted = with.addr().wrapping_add(place as usize);
             self.shift = wanted.wrapping_sub(self.start.addr().get()) % SET_BYTES;
         }
+    }
+
+    /// Where it begins now, for [`Buffer::put_back`].
+    pub(crate) fn position(&self) -> usize {
+        self.shift
+    }
+
+    /// Moves the beginning back to where it was.
+    pub(crate) fn put_back(&mut self, position: usize) {
+        self.shift = position;
     }
 
     /// Makes room for at least `bytes`; the content is lost when it has to grow.
