@@ -19,7 +19,10 @@
 #include <functional>
 #include <initializer_list>
 #include <iterator>
+#include <limits>
+#include <locale>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -591,6 +594,23 @@ inline void set_logger(kv_log_level level, Logger logger) {
     detail::check(kv_set_logger(level, detail::log, context, detail::drop<Logger>));
 }
 
+namespace detail {
+
+/// Options as the text `name=value,...`, from which the library reads the same numbers again.
+template <class Numbers>
+std::string listed(const Numbers& numbers) {
+    std::ostringstream text;
+    text.exceptions(std::ios_base::badbit);  // a lack of memory must not cut the text short
+    text.imbue(std::locale::classic());
+    text.precision(std::numeric_limits<double>::max_digits10);
+    for (const auto& [name, number] : numbers) {
+        text << name << '=' << static_cast<double>(number) << ',';
+    }
+    return text.str();
+}
+
+}  // namespace detail
+
 /// The version of the library, such as `0.1.0`. See kv_version().
 [[nodiscard]] inline std::string_view version() noexcept { return kv_version(); }
 
@@ -734,6 +754,33 @@ public:
         }
         void* context = new Updater(std::move(updater));
         detail::check(kv_set_updater(raw(), detail::update, context, detail::drop<Updater>));
+    }
+
+    /// Sets the rule that merges sums into stored values: `("sgd", "momentum=0.9,wd=1e-4")`, or
+    /// with numbers `("sgd", {{"momentum", 0.9}, {"wd", 1e-4}})`. See kv_set_optimizer().
+    void set_optimizer(std::string_view name, std::string_view params = {}) {
+        detail::check(kv_set_optimizer(raw(), detail::terminated(name).c_str(),
+                                       detail::terminated(params).c_str()));
+    }
+    void set_optimizer(std::string_view name,
+                       std::initializer_list<std::pair<std::string_view, double>> params) {
+        set_optimizer(name, detail::listed(params));
+    }
+    /// The same with a std::map, or its like, from names to numbers.
+    template <class Map, class = typename Map::mapped_type>
+    void set_optimizer(std::string_view name, const Map& params) {
+        set_optimizer(name, detail::listed(params));
+    }
+
+    /// Changes an option of the optimizer, whose state stays. See kv_set_hyperparameter().
+    void set_hyperparameter(std::string_view name, double value) {
+        detail::check(kv_set_hyperparameter(raw(), detail::terminated(name).c_str(), value));
+    }
+
+    /// Changes `lr_mult` or `wd_mult` of one key. See kv_set_key_hyperparameter().
+    void set_key_hyperparameter(const AnyKey& key, std::string_view name, double value) {
+        detail::check(kv_set_key_hyperparameter(raw(), key.raw(raw()),
+                                                detail::terminated(name).c_str(), value));
     }
 
     /// Waits until all workers are here. See kv_barrier().

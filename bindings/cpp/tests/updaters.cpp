@@ -167,6 +167,7 @@ void the_store_refuses_calls_from_inside() {
         CHECK_THROWS(store.pull(inside, kv::view(out)), refused, "");
         CHECK_THROWS(store.init(1, input), refused, "");
         CHECK_THROWS(store.set_updater(add), refused, "");
+        CHECK_THROWS(store.set_optimizer("sgd"), refused, "");
         CHECK_THROWS(store.wait_all(patience), refused, "");
         CHECK_THROWS(store.close(patience), refused, "");
         CHECK_THROWS(store.keys(), refused, "");
