@@ -32,6 +32,13 @@
 // take pairs of key and tensor, in any order; equal keys are added up, or filled all. [Pairs] makes
 // the pairs of one key.
 //
+// # Merging
+//
+// The sum of a push replaces the stored value, goes through a rule of the library
+// ([Store.SetOptimizer]), or through a function of yours ([Store.SetUpdater]):
+//
+//	err = store.SetOptimizer("sgd", kvstore.Params{"learning_rate": 0.1, "momentum": 0.9})
+//
 // # Contexts and memory
 //
 // Every call that may block takes a context first. Memory given to an operation is lent, and stays

@@ -57,6 +57,29 @@ func ExampleStore_SetUpdater() {
 	// Output: [8 17]
 }
 
+func ExampleStore_SetOptimizer() {
+	ctx := context.Background()
+	store, err := kvstore.Open("local", nil)
+	check(err)
+	defer store.Close()
+
+	check(store.SetOptimizer("sgd", kvstore.Params{"learning_rate": 0.5}))
+	weights := []float32{10, 20}
+	check(store.Init(ctx, 0, kvstore.Of(weights)))
+	check(store.PushPull(ctx, 0,
+		[]kvstore.Tensor{kvstore.Of([]float32{1, 2}), kvstore.Of([]float32{3, 4})},
+		[]kvstore.Tensor{kvstore.Of(weights)}))
+	fmt.Println(weights)
+
+	check(store.SetHyperparameter("learning_rate", 0.25))
+	check(store.Push(ctx, 0, kvstore.Of([]float32{4, 4})))
+	check(store.Pull(ctx, 0, kvstore.Of(weights)))
+	fmt.Println(weights)
+	// Output:
+	// [8 17]
+	// [7 16]
+}
+
 func ExampleStore_Intern() {
 	ctx := context.Background()
 	store, err := kvstore.Open("local", nil)

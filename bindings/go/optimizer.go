@@ -1,0 +1,74 @@
+package kvstore
+
+// #include "shim.h"
+import "C"
+
+import (
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// Params holds options of an optimizer by name; 1 and 0 stand for true and false. Nil means the
+// defaults.
+type Params map[string]float64
+
+// text returns the options as the library reads them. They are sorted, so that the same one always
+// fails first; every number is read as it was.
+func (p Params) text() string {
+	options := make([]string, 0, len(p))
+	for name, value := range p {
+		options = append(options, name+"="+strconv.FormatFloat(value, 'g', -1, 64))
+	}
+	sort.Strings(options)
+	return strings.Join(options, ",")
+}
+
+// SetOptimizer merges sums into stored values by a rule of the library, for all pushes after this
+// call. The rules and their options are listed in docs/optimizers.md. An unknown one, or a value
+// that does not fit, gives [ErrOption]; a key of integers [ErrDTypeMismatch].
+//
+// The rule keeps what it must remember of a key, such as its momentum, from the key's first push
+// until the key is removed or SetOptimizer or [Store.SetUpdater] is called again. SetUpdater(nil)
+// assigns again, as in the beginning.
+func (s *Store) SetOptimizer(name string, params Params) error {
+	nameText, err := cString("optimizer", name)
+	if err != nil {
+		return err
+	}
+	defer freeString(nameText)
+	paramsText, err := cString("options", params.text())
+	if err != nil {
+		return err
+	}
+	defer freeString(paramsText)
+	return s.use(func(store *C.kv_store) C.kv_status {
+		return C.kv_set_optimizer(store, nameText, paramsText)
+	})
+}
+
+// SetHyperparameter changes an option of the optimizer, for all pushes after this call. What the
+// rule remembers of the keys stays.
+func (s *Store) SetHyperparameter(name string, value float64) error {
+	text, err := cString("hyperparameter", name)
+	if err != nil {
+		return err
+	}
+	defer freeString(text)
+	return s.use(func(store *C.kv_store) C.kv_status {
+		return C.kv_set_hyperparameter(store, text, C.double(value))
+	})
+}
+
+// SetKeyHyperparameter changes what the learning rate (lr_mult) or the weight decay (wd_mult) is
+// multiplied by for one key, for all pushes after this call. The key need not be there yet.
+func (s *Store) SetKeyHyperparameter(key Key, name string, value float64) error {
+	text, err := cString("hyperparameter", name)
+	if err != nil {
+		return err
+	}
+	defer freeString(text)
+	return s.use(func(store *C.kv_store) C.kv_status {
+		return C.kv_set_key_hyperparameter(store, C.kv_key(key), text, C.double(value))
+	})
+}
