@@ -15,6 +15,10 @@
     >>> kv.push(3, np.ones(shape))
     >>> kv.pull(3, out=a)                                   # a is 6
 
+    >>> kv.set_optimizer("sgd", learning_rate=0.5)          # a rule of the library
+    >>> kv.push(3, np.ones(shape))
+    >>> kv.pull(3, out=a)                                   # a is 5.5
+
     >>> ticket = kv.push_async(3, np.ones(shape))           # in the background
     >>> ticket.wait(timeout=30)
     >>> kv.close()

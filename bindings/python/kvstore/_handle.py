@@ -11,9 +11,10 @@ from typing import Any, Callable, Optional
 from . import _callbacks
 from ._arrays import Loan
 from ._call import can_call, check, end_calls, library, wait
-from ._errors import ClosedError, InvalidArgumentError, Status
+from ._errors import ClosedError, Status
 from ._library import loaded
 from ._pairs import integer_key, pairs_of
+from ._texts import c_text
 
 # How long pending operations may take at the end of the program.
 _EXIT_SECONDS = 10.0
@@ -58,10 +59,8 @@ class Handle:
         return self.names.get(number, number)
 
     def _intern(self, name: str) -> int:
-        if "\0" in name:
-            raise InvalidArgumentError(f"the name {name!r} contains a NUL character")
         number = ctypes.c_uint64()
-        check(library.kv_intern(self.pointer, name.encode(), byref(number)))
+        check(library.kv_intern(self.pointer, c_text("the name", name), byref(number)))
         self.names[number.value] = name
         self._keys[name] = number.value
         return number.value

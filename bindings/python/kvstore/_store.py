@@ -13,6 +13,7 @@ from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
 from ._pairs import is_written_out, keys_of, pairs_of
+from ._texts import as_number, c_text, params_text
 from ._ticket import Operation, Ticket
 
 _ROLES = {0: "worker"}
@@ -75,9 +76,9 @@ class KVStore:
     def push(self, key: Any, value: Any, priority: int = 0) -> None:
         """Adds up the values of each key and merges the sum into what is stored.
 
-        The sum replaces the stored array, or goes through the updater. Values are added in the
-        order of the call. Keys are processed in ascending order of integers, then names in order
-        of their init.
+        The sum replaces the stored array, or goes through the optimizer or the updater. Values are
+        added in the order of the call. Keys are processed in ascending order of integers, then
+        names in order of their init.
 
         >>> kv.push(3, gradient)
         >>> kv.push(3, [gradient_of_device_0, gradient_of_device_1])
@@ -197,6 +198,41 @@ class KVStore:
             room = ndim.value
 
     # How pushes merge.
+
+    def set_optimizer(self, name: str, /, **params: Any) -> None:
+        """Merges sums into what is stored by a rule of the library, from the next push on.
+
+        The name is a str such as "sgd" or "adam". Options are numbers, or True or False; one that
+        is None counts as not given. docs/optimizers.md lists the rules and their options.
+
+        The rule keeps what it must remember of a key, such as its momentum, from the key's first
+        push until the key is removed or set_optimizer() or set_updater() is called again.
+        set_updater(None) assigns again, as in the beginning. Keys of integers are refused.
+
+        >>> kv.set_optimizer("sgd", learning_rate=0.1, momentum=0.9)
+        >>> kv.set_optimizer("adam", learning_rate=1e-3, multi_precision=True)
+        """
+        rule = c_text("the name of an optimizer", name)
+        options = c_text("the list of options", params_text(params))
+        check(library.kv_set_optimizer(self._open().pointer, rule, options))
+
+    def set_hyperparameter(self, name: str, value: float, key: Any = None) -> None:
+        """Changes an option of the optimizer, from the next push on; the rule forgets nothing.
+
+        With `key` it changes what the learning rate ("lr_mult") or the weight decay ("wd_mult") of
+        this key is multiplied by. The key need not be there yet.
+
+        >>> kv.set_hyperparameter("learning_rate", 0.01)
+        >>> kv.set_hyperparameter("wd_mult", 0, key="fc1.bias")
+        """
+        handle = self._open()
+        option = c_text("the name of a hyperparameter", name)
+        number = as_number(name, value)
+        if key is None:
+            check(library.kv_set_hyperparameter(handle.pointer, option, number))
+        else:
+            of = handle.number_of(key)
+            check(library.kv_set_key_hyperparameter(handle.pointer, of, option, number))
 
     def set_updater(self, updater: Optional[Callable[[Any, Any, Any], Any]]) -> None:
         """Sets the function `updater(key, input, stored)` that merges a sum into what is stored.
