@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 use std::time::Instant;
 
 pub(crate) use base::Arc;
-pub(crate) use base::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub(crate) use base::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
 /// A lock that ignores poisoning: a panic of ours poisons the whole store, which then says so.
 pub(crate) struct Mutex<T>(base::Mutex<T>);
@@ -102,6 +102,10 @@ impl Condvar {
             guard.0 = Some(woken.unwrap_or_else(PoisonError::into_inner).0);
             Instant::now() >= end
         }
+    }
+
+    pub(crate) fn notify_one(&self) {
+        self.0.notify_one();
     }
 
     pub(crate) fn notify_all(&self) {

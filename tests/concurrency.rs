@@ -85,6 +85,32 @@ fn pushes_to_one_key_are_all_counted() {
 }
 
 #[test]
+fn threads_that_push_one_key_take_turns() {
+    bounded("turns", || {
+        let store = open("2");
+        let total = 4_000 / reduction();
+        store.init(key(0), &[0i64]).unwrap();
+        // Long enough for all others to come and wait for the key.
+        store
+            .set_updater(|_, _, _| {
+                thread::sleep(Duration::from_micros(50));
+                Ok(())
+            })
+            .unwrap();
+        let (begun, counts) = (AtomicUsize::new(0), [const { AtomicUsize::new(0) }; THREADS]);
+        together(|rank| {
+            while begun.fetch_add(1, Ordering::SeqCst) < total {
+                store.push(key(0), &[1i64]).unwrap();
+                counts[rank].fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let counts = counts.map(AtomicUsize::into_inner);
+        let share = total / THREADS;
+        assert!(counts.iter().all(|&count| count >= share / 8), "{counts:?}, {share} is fair");
+    });
+}
+
+#[test]
 fn threads_on_different_keys_do_not_mix() {
     bounded("different keys", || {
         let store = open("2");
@@ -179,6 +205,26 @@ fn large_pushes_that_share_the_pool_are_all_counted() {
             store.pull(key(id), &mut out).unwrap();
             assert!(out.iter().all(|&it| it == 2 * ranks * i64::try_from(rounds).unwrap()));
         }
+    });
+}
+
+#[test]
+fn large_pushes_to_own_keys_share_the_pool() {
+    bounded("own keys", || {
+        let store = open("2");
+        let rounds = 20 / reduction() + 2;
+        let elements = 5 * LARGE;
+        together(|rank| {
+            let (value, mut out) = (vec![value_of(rank); elements], vec![0i64; elements]);
+            store.init(key(rank), &out).unwrap();
+            for round in 1..=rounds {
+                let values = vec![Tensor::from(&value); round % 4 + 1];
+                store.push_list(&vec![key(rank); values.len()], &values).unwrap();
+                store.pull(key(rank), &mut out).unwrap();
+                let expected = value[0] * i64::try_from(values.len()).unwrap();
+                assert!(out.iter().all(|&it| it == expected), "a piece is missing");
+            }
+        });
     });
 }
 

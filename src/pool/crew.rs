@@ -1,0 +1,276 @@
+//! How the threads of a pool find work: tasks in a queue, and splits that others have published.
+//!
+//! A helper that has finished something looks for more work for a short while, then parks. Whoever
+//! publishes work wakes a parked helper only if nobody is looking. Whoever finds work leaves the
+//! ranks of those who look, and then does the same on behalf of the work that it did not take. So
+//! no work is left alone while a helper is parked, and nobody pays for more than two wake-ups.
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+
+use super::spin::Spin;
+use super::split::{Post, Split};
+use super::{Task, processor};
+use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
+
+/// Splits that can have helpers at a time; the owners of others work alone.
+const POSTS: usize = if cfg!(loom) { 1 } else { 16 };
+
+/// Parked helpers that one thread wakes at a time. The woken go on, so that all come soon.
+const WAKES: usize = 2;
+
+pub(super) struct Crew {
+    posts: [Post; POSTS],
+    counts: Counts,
+    state: Mutex<State>,
+    /// Signalled with each wake-up.
+    wakeup: Condvar,
+    /// Signalled when the last helper has left an owner that sleeps.
+    left: Condvar,
+    /// Processors that the process may use.
+    processors: usize,
+}
+
+/// On a cache line of their own, away from the posts.
+#[repr(align(128))]
+struct Counts {
+    /// Helpers that look for work, or have been woken to do so.
+    looking: AtomicUsize,
+    /// Helpers that sleep. Changes under the lock.
+    parked: AtomicUsize,
+    /// Tasks in the queue. Changes under the lock.
+    queued: AtomicUsize,
+    /// Threads that compute something large, helpers and their owners.
+    working: AtomicUsize,
+}
+
+struct State {
+    tasks: VecDeque<Weak<dyn Task>>,
+    /// Wake-ups that no helper has taken yet.
+    wakeups: usize,
+}
+
+/// Something to do, that nobody else does.
+enum Found<'a> {
+    /// A seat.
+    Split(&'a Post, *const Split),
+    Task(Weak<dyn Task>),
+}
+
+impl Crew {
+    pub(super) fn new(processors: usize) -> Self {
+        let zero = || AtomicUsize::new(0);
+        Self {
+            posts: std::array::from_fn(|_| Post::new()),
+            counts: Counts { looking: zero(), parked: zero(), queued: zero(), working: zero() },
+            state: Mutex::new(State { tasks: VecDeque::new(), wakeups: 0 }),
+            wakeup: Condvar::new(),
+            left: Condvar::new(),
+            processors,
+        }
+    }
+
+    /// How many helpers look for work.
+    pub(super) fn looking(&self) -> usize {
+        // Relaxed: a hint.
+        self.counts.looking.load(Ordering::Relaxed)
+    }
+
+    /// How many helpers have nothing to do, beyond what is queued.
+    pub(super) fn idle(&self) -> usize {
+        let Counts { looking, parked, queued, .. } = &self.counts;
+        // Relaxed: a hint.
+        let idle = looking.load(Ordering::Relaxed) + parked.load(Ordering::Relaxed);
+        idle.saturating_sub(queued.load(Ordering::Relaxed))
+    }
+
+    /// Counts the calling thread among those that compute; gives how many processors are left.
+    pub(super) fn start_work(&self) -> usize {
+        // Relaxed: a hint.
+        let working = self.counts.working.fetch_add(1, Ordering::Relaxed) + 1;
+        self.processors.saturating_sub(working)
+    }
+
+    /// Takes back [`Self::start_work`].
+    pub(super) fn stop_work(&self) {
+        self.counts.working.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Whether those who look for work find a processor beside those who compute.
+    fn may_spin(&self) -> bool {
+        let Counts { looking, working, .. } = &self.counts;
+        // At least one thread must be there that publishes work.
+        let others = working.load(Ordering::Relaxed).max(1);
+        looking.load(Ordering::Relaxed) + others <= self.processors
+    }
+
+    /// Queues a task.
+    pub(super) fn push(&self, task: Weak<dyn Task>) {
+        let mut state = self.state.lock();
+        state.tasks.push_back(task);
+        self.counts.queued.store(state.tasks.len(), Ordering::Relaxed);
+        drop(state);
+        self.wake();
+    }
+
+    /// Runs each piece once, here and on up to `helpers` helpers; gives whether none panicked.
+    pub(super) fn split(
+        &self,
+        helpers: usize,
+        pieces: usize,
+        run: &(dyn Fn(usize) + Sync),
+    ) -> bool {
+        // SAFETY: `run` lives longer than this call, and the split does not.
+        let split = unsafe { Split::new(pieces, run) };
+        let post = self.posts.iter().find(|post| post.open(&split, helpers));
+        if post.is_some() {
+            self.wake();
+        }
+        split.work();
+        // From here on nobody joins, and after it nobody is left.
+        if let Some(post) = post {
+            self.end(post);
+        }
+        split.finish()
+    }
+
+    /// Waits for the helpers of a split; for none that has not begun.
+    fn end(&self, post: &Post) {
+        post.close();
+        let mut spin = Spin::default();
+        while post.is_busy() {
+            if self.processors > 1 && spin.wait() {
+                continue;
+            }
+            let mut state = self.state.lock();
+            post.fall_asleep();
+            while post.is_busy() {
+                self.left.wait(&mut state);
+            }
+        }
+        post.free();
+    }
+
+    /// One round of a helper's life: finds work, in its sleep if need be, and does it. Gives whether
+    /// it pays to spin in the next round.
+    pub(super) fn serve(&self, spins: bool) -> bool {
+        let found = self.look(spins);
+        self.stop_looking();
+        match found {
+            // SAFETY: we have a seat, so its owner waits for us.
+            Found::Split(post, split) => self.help(post, unsafe { &*split }),
+            Found::Task(task) => {
+                if let Some(task) = task.upgrade() {
+                    task.run();
+                }
+                self.start_looking();
+                true
+            }
+        }
+    }
+
+    /// Works on a split from a seat, and leaves it; gives whether it pays to spin afterwards.
+    fn help(&self, post: &Post, split: &Split) -> bool {
+        self.start_work();
+        split.work();
+        self.stop_work();
+        // All pieces have been claimed.
+        post.close();
+        // Where its owner runs we must not spin: all other processors may be taken.
+        let apart = split.processor().is_none_or(|owners| processor() != Some(owners));
+        // Before we leave, so that the owner's next split finds us.
+        self.start_looking();
+        if post.leave() {
+            // Under the lock, so that the owner is not between its look and its sleep.
+            drop(self.state.lock());
+            self.left.notify_all();
+        }
+        apart
+    }
+
+    /// Looks for work until there is some.
+    fn look(&self, spins: bool) -> Found<'_> {
+        let mut spin = Spin::default();
+        loop {
+            if let Some(found) = self.find() {
+                return found;
+            }
+            if !spins || !self.may_spin() || !spin.wait() {
+                self.park();
+                spin = Spin::default();
+            }
+        }
+    }
+
+    /// Tasks first: nobody else does them, while the owner of a split works itself.
+    fn find(&self) -> Option<Found<'_>> {
+        // Relaxed: the lock tells, and a helper takes a last look under it before it sleeps.
+        if self.counts.queued.load(Ordering::Relaxed) > 0 {
+            let mut state = self.state.lock();
+            if let Some(task) = state.tasks.pop_front() {
+                self.counts.queued.store(state.tasks.len(), Ordering::Relaxed);
+                return Some(Found::Task(task));
+            }
+        }
+        self.posts.iter().find_map(|post| Some(Found::Split(post, post.join()?)))
+    }
+
+    /// Joins those who look for work; also on behalf of a helper that is about to start.
+    pub(super) fn start_looking(&self) {
+        self.counts.looking.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Leaves those who look, and sees to it that another finds the work that relied on us.
+    pub(super) fn stop_looking(&self) {
+        self.counts.looking.fetch_sub(1, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Work that somebody could take.
+    fn open_work(&self) -> usize {
+        let seats: usize = self.posts.iter().map(Post::seats).sum();
+        seats + self.counts.queued.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps until woken.
+    fn park(&self) {
+        let Counts { looking, parked, .. } = &self.counts;
+        let mut state = self.state.lock();
+        looking.fetch_sub(1, Ordering::Relaxed);
+        parked.fetch_add(1, Ordering::Relaxed);
+        // Whoever publishes work, and does not see that we have left those who look, published it
+        // before this; see `wake`.
+        fence(Ordering::SeqCst);
+        if self.open_work() > 0 {
+            parked.fetch_sub(1, Ordering::Relaxed);
+            looking.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        while state.wakeups == 0 {
+            self.wakeup.wait(&mut state);
+        }
+        state.wakeups -= 1;
+    }
+
+    /// Wakes parked helpers for work that has been published, unless somebody looks for work.
+    fn wake(&self) {
+        let Counts { looking, parked, .. } = &self.counts;
+        // Either we see that a helper has stopped looking, or it sees what we published; `park`.
+        fence(Ordering::SeqCst);
+        if looking.load(Ordering::Relaxed) > 0 || parked.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let wakes = self.open_work().min(WAKES);
+        if wakes == 0 {
+            return;
+        }
+        let mut state = self.state.lock();
+        let wakes = wakes.min(parked.load(Ordering::Relaxed));
+        // On behalf of the woken, so that nobody else wakes them too.
+        parked.fetch_sub(wakes, Ordering::Relaxed);
+        looking.fetch_add(wakes, Ordering::Relaxed);
+        state.wakeups += wakes;
+        drop(state);
+        (0..wakes).for_each(|_| self.wakeup.notify_one());
+    }
+}

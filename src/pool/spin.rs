@@ -1,0 +1,57 @@
+//! Short waits that keep the processor: being woken takes longer than they do.
+
+#[cfg(not(loom))]
+use std::time::{Duration, Instant};
+
+/// How long a thread spins before it sleeps: ten times what waking it costs.
+#[cfg(not(loom))]
+const SPIN: Duration = Duration::from_micros(150);
+
+/// How long a yield takes when another thread was waiting for the processor. Without one it takes
+/// half a microsecond.
+#[cfg(not(loom))]
+const CONTENDED: Duration = Duration::from_micros(10);
+
+/// Looks at what is waited for between two yields: some 10 microseconds.
+#[cfg(not(loom))]
+const LOOKS: u32 = 256;
+
+/// One wait.
+#[cfg(not(loom))]
+#[derive(Default)]
+pub(super) struct Spin {
+    looks: u32,
+    start: Option<Instant>,
+}
+
+#[cfg(not(loom))]
+impl Spin {
+    /// Lets a moment pass; false once it is time to sleep: after [`SPIN`], or as soon as others
+    /// want the processor.
+    pub(super) fn wait(&mut self) -> bool {
+        self.looks += 1;
+        if !self.looks.is_multiple_of(LOOKS) {
+            std::hint::spin_loop();
+            return true;
+        }
+        let before = Instant::now();
+        let start = *self.start.get_or_insert(before);
+        std::thread::yield_now();
+        let after = Instant::now();
+        after - before < CONTENDED && after - start < SPIN
+    }
+}
+
+/// In a model whoever waits looks once more.
+#[cfg(loom)]
+#[derive(Default)]
+pub(super) struct Spin {
+    has_waited: bool,
+}
+
+#[cfg(loom)]
+impl Spin {
+    pub(super) fn wait(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_waited, true)
+    }
+}
