@@ -15,13 +15,16 @@
 mod convert;
 mod half;
 mod lanes;
+mod measure;
 mod number;
 mod portable;
 mod rule;
 mod sum;
+mod widened;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use measure::{Measure, Meter, Parts, Squares};
 pub(crate) use number::Number;
 pub(crate) use rule::{Formula, MAX_STATES, Rule, Target};
 pub(crate) use sum::{Pass, Traffic};
@@ -33,6 +36,10 @@ use crate::tensor::{Array, DType};
 /// `rep movsb`, which takes several times as long on Zen 4 when source and destination lie closely
 /// one behind the other within their pages (glibc bug 30994).
 const OWN_COPY_BYTES: usize = 1024;
+
+/// Elements that are measured, or widened for a rule, at a time. The order of sums of squares
+/// depends on it.
+pub(crate) const TILE: usize = 512;
 
 /// An instruction set that the kernels are built for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,6 +153,31 @@ impl Isa {
         unsafe { rule.merge(self, pass, target) }
     }
 
+    /// [`Meter::measure`] for an operation whose plan guarantees what that asks for.
+    pub(crate) fn measure_planned(
+        self,
+        meter: &dyn Meter,
+        pass: &Pass<'_>,
+        target: &Target,
+        part: usize,
+        take: &mut dyn FnMut(Squares),
+    ) {
+        // SAFETY: as for `merge_planned`.
+        unsafe { meter.measure(self, pass, target, part, take) }
+    }
+
+    /// [`measure::merge_parts`] for an operation whose plan guarantees what that asks for.
+    pub(crate) fn merge_parts_planned(
+        self,
+        rule: &dyn Rule,
+        pass: &Pass<'_>,
+        target: &Target,
+        parts: Parts<'_>,
+    ) {
+        // SAFETY: as for `merge_planned`.
+        unsafe { measure::merge_parts(rule, self, pass, target, parts) }
+    }
+
     /// [`Isa::convert`] between arrays.
     pub(crate) fn convert_array(self, dst: &Array, src: &Array, count: usize) {
         // SAFETY: the plan guarantees the ranges, that the dtypes are equal or float, and that no
@@ -184,6 +216,23 @@ impl Isa {
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => x86::avx512::convert((to, dst), (from, src), count),
                 _ => convert::convert::<half::Portable>((to, dst), (from, src), count),
+            }
+        }
+    }
+}
+
+impl<F: Formula> Rule for F {
+    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target) {
+        // Nothing may be made of the addresses of empty arrays.
+        if pass.count == 0 {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            if F::FUSED || !pass.dtype.is_half() {
+                isa.merge(*self, pass, target);
+            } else {
+                widened::merge(self, isa, pass, target, !F::MEASURES);
             }
         }
     }

@@ -15,6 +15,7 @@ pub(super) trait Arithmetic: Copy {
     fn mul(self, other: Self) -> Self;
     fn div(self, other: Self) -> Self;
     fn neg(self) -> Self;
+    fn abs(self) -> Self;
     fn sqrt(self) -> Self;
     /// Lane by lane `then` where `self > other`, else `otherwise`; no NaN is greater than anything.
     fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self;
@@ -31,6 +32,7 @@ pub(crate) trait Number:
 {
     /// A constant, rounded to the type of the elements.
     fn of(constant: f64) -> Self;
+    fn abs(self) -> Self;
     fn sqrt(self) -> Self;
     /// `then` where `self > other`, else `otherwise`; no NaN is greater than anything.
     fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self;
@@ -40,6 +42,14 @@ pub(crate) trait Number:
     fn clip(self, bound: Self) -> Self {
         let below = self.if_greater(bound, bound, self);
         (-bound).if_greater(below, -bound, below)
+    }
+
+    /// 1 of a positive number, -1 of a negative one; a zero and a NaN stay what they are.
+    #[inline(always)]
+    fn sign(self) -> Self {
+        let zero = Self::of(0.0);
+        let positive = self.if_greater(zero, Self::of(1.0), self);
+        zero.if_greater(self, Self::of(-1.0), positive)
     }
 }
 
@@ -72,6 +82,11 @@ impl<R: Arithmetic> Number for Operand<R> {
     #[inline(always)]
     fn of(constant: f64) -> Self {
         Self(R::splat(constant))
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Self(self.0.abs())
     }
 
     #[inline(always)]
@@ -121,6 +136,11 @@ impl<R: Arithmetic> Arithmetic for Pair<R> {
     }
 
     #[inline(always)]
+    fn abs(self) -> Self {
+        Self(self.0.abs(), self.1.abs())
+    }
+
+    #[inline(always)]
     fn sqrt(self) -> Self {
         Self(self.0.sqrt(), self.1.sqrt())
     }
@@ -150,6 +170,8 @@ macro_rules! arrays {
             fn div(self, other: Self) -> Self { std::array::from_fn(|i| self[i] / other[i]) }
             #[inline(always)]
             fn neg(self) -> Self { self.map(|it| -it) }
+            #[inline(always)]
+            fn abs(self) -> Self { self.map($float::abs) }
             #[inline(always)]
             fn sqrt(self) -> Self { self.map($float::sqrt) }
             #[inline(always)]

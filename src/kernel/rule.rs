@@ -4,6 +4,7 @@
 use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
+use super::portable::Portable;
 use super::sum::{AHEAD_BYTES, Build, LINE, Pass, Traffic, head};
 use crate::tensor::DType;
 
@@ -17,8 +18,13 @@ pub(crate) trait Formula: Copy + Send + Sync {
     /// Arrays of state that it keeps: of the value's shape, f64 for an f64 value, else f32.
     const STATES: usize;
 
-    /// Whether it has instances of its own for the usual numbers of f32 values and outs.
+    /// Whether it has instances of its own: for the usual numbers of f32 values and outs, for f16
+    /// and bf16, and for stores past the caches.
     const FUSED: bool = false;
+
+    /// Whether it only measures, see [`super::Measure`]: what it gives goes to the target's
+    /// `measured`, and the value stays as it is.
+    const MEASURES: bool = false;
 
     /// Gives the new value; the first [`Formula::STATES`] states are kept.
     fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N;
@@ -34,13 +40,18 @@ pub(crate) struct Target {
     pub(crate) master: bool,
     /// As many as the formula keeps; the others are not used.
     pub(crate) states: [*mut u8; MAX_STATES],
+    /// Where a formula that measures puts what it gives, and the value; unrounded, like states.
+    pub(crate) measured: [*mut u8; 2],
+}
+
+impl Target {
+    pub(crate) fn new(value: *mut u8, master: bool, states: [*mut u8; MAX_STATES]) -> Self {
+        Self { value, master, states, measured: [std::ptr::null_mut(); 2] }
+    }
 }
 
 /// A formula whose type has been erased.
 pub(crate) trait Rule: Send + Sync {
-    /// Arrays of state that it keeps.
-    fn states(&self) -> usize;
-
     /// Adds the inputs of a pass up as [`Isa::sum`] does, merges the sum into the target, and
     /// writes the new value to the pass's outs, of which there may be none.
     ///
@@ -48,20 +59,6 @@ pub(crate) trait Rule: Send + Sync {
     /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
     /// that overlap nothing else.
     unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target);
-}
-
-impl<F: Formula> Rule for F {
-    fn states(&self) -> usize {
-        F::STATES
-    }
-
-    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target) {
-        // Nothing may be made of the addresses of empty arrays.
-        if pass.count > 0 {
-            // SAFETY: the caller's promise.
-            unsafe { isa.merge(*self, pass, target) };
-        }
-    }
 }
 
 /// See [`Rule::merge`].
@@ -76,12 +73,12 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
             DType::F32 if B::INSTANCES && F::FUSED => {
                 by_inputs::<B, B::F32, F>(formula, pass, target);
             }
-            DType::F32 => by_value::<B, B::F32, F>(formula, pass, target),
-            DType::F64 => by_value::<B, B::F64, F>(formula, pass, target),
-            DType::F16 => by_value::<B, B::F16, F>(formula, pass, target),
-            DType::BF16 => by_value::<B, B::Bf16, F>(formula, pass, target),
-            // Never: only floats have rules.
-            DType::I8 | DType::U8 | DType::I32 | DType::I64 => {}
+            DType::F32 => any::<B, B::F32, Rounded, F>(formula, pass, target),
+            DType::F64 => any::<B, B::F64, Rounded, F>(formula, pass, target),
+            DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
+            DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
+            // Never: only floats have rules, and halves are widened for those without instances.
+            _ => {}
         }
     }
 }
@@ -99,7 +96,7 @@ unsafe fn by_inputs<B: Build, D: FloatFamily, F: Formula>(
             [a] => by_outs::<B, D, F>(formula, pass, target, [a]),
             [a, b] => by_outs::<B, D, F>(formula, pass, target, [a, b]),
             [a, b, c, d] => by_outs::<B, D, F>(formula, pass, target, [a, b, c, d]),
-            _ => by_value::<B, D, F>(formula, pass, target),
+            _ => any::<B, D, Rounded, F>(formula, pass, target),
         }
     }
 }
@@ -122,20 +119,30 @@ unsafe fn by_outs<B: Build, D: FloatFamily, F: Formula>(
     }
 }
 
-/// Any number of inputs and outs, with or without a master.
+/// Any number of inputs and outs.
+#[inline(always)]
+unsafe fn any<B: Build, D: FloatFamily, K: Kept, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &Target,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { by_traffic::<B, D, K, F>(formula, pass, target, pass.inputs, pass.outs) }
+}
+
+/// Any number of inputs and outs of f16 or bf16, with or without a master.
 #[inline(always)]
 unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
     target: &Target,
 ) {
-    let (inputs, outs) = (pass.inputs, pass.outs);
     // SAFETY: the caller's promise.
     unsafe {
         if target.master {
-            by_traffic::<B, D, Unrounded, F>(formula, pass, target, inputs, outs);
+            any::<B, D, Unrounded, F>(formula, pass, target);
         } else {
-            by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, outs);
+            any::<B, D, Rounded, F>(formula, pass, target);
         }
     }
 }
@@ -166,12 +173,13 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
 ) {
     let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
     let bytes = pass.count * pass.dtype.size();
-    let streams = pass.traffic == Traffic::Streaming && !outs.is_empty();
+    let may_stream = B::INSTANCES && F::FUSED;
+    let streams = may_stream && pass.traffic == Traffic::Streaming && !outs.is_empty();
     let head = head(outs, bytes, streams);
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
-            ends::<B, D, K, F>(formula, pass, target, (0, head));
+            ends::<D::Few, D::One, K, F>(formula, pass, target, (0, head));
         }
         let (span, ahead) = ((head, bytes), pass.traffic != Traffic::Cached);
         let at = if streams {
@@ -182,7 +190,7 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
             walk::<B, D::Wide, K, F, false>(formula, inputs, outs, target, span, ahead)
         };
         if at < bytes {
-            ends::<B, D, K, F>(formula, pass, target, (at, bytes));
+            ends::<D::Few, D::One, K, F>(formula, pass, target, (at, bytes));
         }
     }
 }
@@ -192,7 +200,7 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
 /// # Safety
 /// As [`merge`].
 #[inline(never)]
-unsafe fn ends<B: Build, D: FloatFamily, K: Kept, F: Formula>(
+unsafe fn ends<Few: FloatLanes, One: FloatLanes, K: Kept, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
     target: &Target,
@@ -202,8 +210,8 @@ unsafe fn ends<B: Build, D: FloatFamily, K: Kept, F: Formula>(
     // SAFETY: the caller's promise; few and one need no special instructions.
     unsafe {
         let span = (start, end);
-        let at = walk::<B, D::Few, K, F, false>(formula, inputs, outs, target, span, false);
-        walk::<B, D::One, K, F, false>(formula, inputs, outs, target, (at, end), false);
+        let at = walk::<Portable, Few, K, F, false>(formula, inputs, outs, target, span, false);
+        walk::<Portable, One, K, F, false>(formula, inputs, outs, target, (at, end), false);
     }
 }
 
@@ -222,7 +230,7 @@ where
     K: Kept,
     F: Formula,
 {
-    let Target { value, states, .. } = *target;
+    let Target { value, states, measured, .. } = *target;
     let mut at = start;
     while at + L::BYTES <= end {
         // What is kept unrounded takes at least as much memory.
@@ -255,12 +263,17 @@ where
             for (state, to) in kept.iter().zip(states).take(F::STATES) {
                 L::Full::store(to.add(state_at), state.0);
             }
-            K::Lanes::<L>::store(value.add(value_at), new);
-            for out in outs {
-                if STREAM {
-                    L::stream(out.add(at), new);
-                } else {
-                    L::store(out.add(at), new);
+            if F::MEASURES {
+                L::Full::store(measured[0].add(state_at), new);
+                L::Full::store(measured[1].add(state_at), old);
+            } else {
+                K::Lanes::<L>::store(value.add(value_at), new);
+                for out in outs {
+                    if STREAM {
+                        L::stream(out.add(at), new);
+                    } else {
+                        L::store(out.add(at), new);
+                    }
                 }
             }
         }

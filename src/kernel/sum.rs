@@ -4,7 +4,7 @@ use super::lanes::{Family, FloatFamily, Lanes};
 use crate::tensor::DType;
 
 /// How a pass treats the caches. Results do not depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Traffic {
     /// Everything fits: plain loads and stores.
     Cached,

@@ -1,16 +1,26 @@
 //! Adam (Kingma and Ba, 2015), with the bias correction in the learning rate, as in the paper's
 //! section 2.
 //!
-//! g' = clip(rescale * g + wd * w); m = beta1 * m + (1 - beta1) * g'; v = beta2 * v + (1 - beta2)
-//! * g'^2; w -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon).
+//! ```text
+//! g' = clip(rescale * g + wd * w)
+//! m = beta1 * m + (1 - beta1) * g'
+//! v = beta2 * v + (1 - beta2) * g'^2
+//! w -= lr * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)
+//! ```
 
-use super::method::{Method, Push};
-use super::options::{Options, Spec, with_common};
-use crate::error::Result;
-use crate::kernel::{Formula, MAX_STATES, Number, Rule};
+use super::gradient::Gradient;
+use super::method::{Method, Passes, Push};
+use super::options::{Options, with_common};
+use super::spec::Spec;
+use crate::kernel::{Formula, MAX_STATES, Number};
 
 /// `adam`.
 pub(super) struct Adam;
+
+/// The options of the moments: `beta1`, `beta2`, `epsilon`.
+pub(super) fn moments(epsilon: f64) -> [Spec; 3] {
+    [Spec::decay("beta1", 0.9), Spec::decay("beta2", 0.999), Spec::small("epsilon", epsilon)]
+}
 
 impl Method for Adam {
     fn name(&self) -> &'static str {
@@ -18,53 +28,53 @@ impl Method for Adam {
     }
 
     fn options(&self) -> Vec<Spec> {
-        let own = [
-            Spec::decay("beta1", 0.9),
-            Spec::decay("beta2", 0.999),
-            Spec::number("epsilon", 1e-8, 0.0..=f64::MAX),
-        ];
-        with_common(0.001, 0.0, &own)
+        with_common(0.001, 0.0, &moments(1e-8))
     }
 
     fn states(&self, _: &Options) -> usize {
         2
     }
 
-    fn with_rule(
-        &self,
-        push: &Push<'_>,
-        apply: &mut dyn FnMut(&dyn Rule) -> Result<()>,
-    ) -> Result<()> {
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2, epsilon] = push.own();
-        let t = i32::try_from(push.t).unwrap_or(i32::MAX);
-        let correction = (1.0 - beta2.powi(t)).sqrt() / (1.0 - beta1.powi(t));
-        let &Push { lr, wd, rescale, clip, .. } = push;
-        apply(&Moments { lr: lr * correction, wd, rescale, clip, beta1, beta2, epsilon })
+        let lr = push.lr * push.bias(beta2).sqrt() / push.bias(beta1);
+        let moments = Moments { beta1, beta2 };
+        passes.merge(&Step { lr, gradient: push.gradient, moments, epsilon });
+    }
+}
+
+/// Averages of the gradients and of their squares.
+#[derive(Clone, Copy)]
+pub(super) struct Moments {
+    pub(super) beta1: f64,
+    pub(super) beta2: f64,
+}
+
+impl Moments {
+    /// Brings the two states up to date.
+    #[inline(always)]
+    pub(super) fn follow<N: Number>(self, gradient: N, states: &mut [N; MAX_STATES]) {
+        let (beta1, beta2) = (N::of(self.beta1), N::of(self.beta2));
+        states[0] = beta1 * states[0] + N::of(1.0 - self.beta1) * gradient;
+        states[1] = beta2 * states[1] + N::of(1.0 - self.beta2) * (gradient * gradient);
     }
 }
 
 #[derive(Clone, Copy)]
-struct Moments {
+struct Step {
     lr: f64,
-    wd: f64,
-    rescale: f64,
-    clip: f64,
-    beta1: f64,
-    beta2: f64,
+    gradient: Gradient,
+    moments: Moments,
     epsilon: f64,
 }
 
-impl Formula for Moments {
+impl Formula for Step {
     const STATES: usize = 2;
     const FUSED: bool = true;
 
     #[inline(always)]
-    fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N {
-        let decayed = N::of(self.rescale) * gradient + N::of(self.wd) * value;
-        let gradient = decayed.clip(N::of(self.clip));
-        let (beta1, beta2) = (N::of(self.beta1), N::of(self.beta2));
-        states[0] = beta1 * states[0] + N::of(1.0 - self.beta1) * gradient;
-        states[1] = beta2 * states[1] + N::of(1.0 - self.beta2) * (gradient * gradient);
+    fn step<N: Number>(self, sum: N, value: N, states: &mut [N; MAX_STATES]) -> N {
+        self.moments.follow(self.gradient.decayed_and_clipped(sum, value), states);
         value - N::of(self.lr) * states[0] / (states[1].sqrt() + N::of(self.epsilon))
     }
 }

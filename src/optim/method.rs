@@ -1,8 +1,10 @@
-//! What a file of a rule gives.
+//! What a file of a rule gives, and what it may ask for.
 
-use super::options::{Options, Spec};
+use super::gradient::Gradient;
+use super::options::Options;
+use super::spec::Spec;
 use crate::error::Result;
-use crate::kernel::Rule;
+use crate::kernel::{Meter, Rule, Squares};
 
 /// A rule by name.
 pub(super) trait Method: Sync {
@@ -11,47 +13,91 @@ pub(super) trait Method: Sync {
     /// Its options: the common ones with the rule's own defaults, then its own.
     fn options(&self) -> Vec<Spec>;
 
-    /// How many arrays of the value's shape it keeps.
+    /// Refuses options of its own that do not go together.
+    fn check(&self, _: &Options) -> Result<()> {
+        Ok(())
+    }
+
+    /// How many arrays of state it keeps.
     fn states(&self, options: &Options) -> usize;
 
-    /// Calls `apply` with the rule that has the numbers of one push.
-    fn with_rule(
-        &self,
-        push: &Push<'_>,
-        apply: &mut dyn FnMut(&dyn Rule) -> Result<()>,
-    ) -> Result<()>;
+    /// What it has to see at once.
+    fn scope(&self) -> Scope {
+        Scope::Element
+    }
+
+    /// Makes the passes of one push.
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes);
+}
+
+/// How much of a key a rule has to see at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// State has the value's shape.
+    Element,
+    /// A row of the first axis; state has one number for each.
+    Row,
+    /// The whole key; state has the value's shape.
+    Key,
 }
 
 /// The numbers of one push of one key.
 pub(super) struct Push<'a> {
-    /// Learning rate, with the key's multiplier.
+    /// Learning rate by the schedule, with the key's multiplier.
     pub(super) lr: f64,
-    /// Weight decay, with the key's multiplier.
-    pub(super) wd: f64,
-    /// What gradients are multiplied by.
-    pub(super) rescale: f64,
-    /// What gradients are clipped to; infinite if they are not.
-    pub(super) clip: f64,
-    /// Number of this push of the key, from 1.
-    pub(super) t: u64,
+    /// How the sum is taken, weight decay with the key's multiplier.
+    pub(super) gradient: Gradient,
+    /// Number of this update of the key, from 1.
+    pub(super) t: f64,
+    /// A number that the key carries from push to push, 0 at first.
+    pub(super) carried: f64,
     options: &'a Options,
 }
 
 impl<'a> Push<'a> {
-    pub(super) fn new(options: &'a Options, t: u64, lr_mult: f64, wd_mult: f64) -> Self {
+    pub(super) fn new(options: &'a Options, count: u64, lr_mult: f64, wd_mult: f64) -> Self {
         let common = options.common();
-        Self {
-            lr: common.lr * lr_mult,
-            wd: common.wd * wd_mult,
-            rescale: common.rescale,
-            clip: common.clip,
-            t,
-            options,
-        }
+        #[allow(clippy::cast_precision_loss, reason = "far beyond what can be counted")]
+        let t = common.begin + count as f64 + 1.0;
+        let lr = options.schedule().rate(common.lr, t) * lr_mult;
+        let gradient = Gradient { wd: common.gradient.wd * wd_mult, ..common.gradient };
+        Self { lr, gradient, t, carried: 0.0, options }
     }
 
     /// The rule's own options, in the order of [`Method::options`].
     pub(super) fn own<const N: usize>(&self) -> [f64; N] {
         self.options.own()
     }
+
+    /// What an average that began as zero and decays by `beta` is too small by: 1 - beta^t.
+    pub(super) fn bias(&self, beta: f64) -> f64 {
+        1.0 - beta.powf(self.t)
+    }
+}
+
+/// What a rule may have done with a key. All memory is there, so that none of it can fail.
+pub(crate) trait Passes {
+    /// Merges the sum by an element-wise rule, which ends the push.
+    fn merge(&mut self, rule: &dyn Rule);
+
+    /// Measures the whole key; the value stays as it is.
+    fn measure(&mut self, meter: &dyn Meter) -> Squares;
+
+    /// Whether rows have more than one element; otherwise their state has the value's shape.
+    fn has_rows(&self) -> bool;
+
+    /// Merges the sum row by row, which ends the push.
+    fn merge_rows(&mut self, rows: &dyn Rows);
+}
+
+/// A rule that differs from row to row.
+pub(crate) trait Rows: Sync {
+    /// What is measured of each row.
+    fn meter(&self) -> &dyn Meter;
+
+    /// Brings a row's state up to date with the mean of the squares; gives a number for the rule.
+    fn number(&self, mean: f64, state: &mut f64) -> f64;
+
+    /// The rule, which finds the number of an element's row in its only state.
+    fn rule(&self) -> &dyn Rule;
 }

@@ -7,28 +7,77 @@
     reason = "formulas are built inside the entry point of each instruction set"
 )]
 
+mod adadelta;
+mod adagrad;
 mod adam;
+mod adamax;
+mod adamw;
+mod dcasgd;
+mod ftml;
+mod ftrl;
+mod gradient;
+mod groupadagrad;
+mod lamb;
+mod lars;
+mod lion;
 mod method;
+mod nadam;
+mod nag;
 mod options;
+mod rmsprop;
+mod schedule;
 mod sgd;
+mod signum;
+mod spec;
 mod state;
+mod test;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use state::{Arrays, State};
+pub(crate) use method::{Passes, Rows};
+pub(crate) use state::{Arrays, NORM_BLOCK, State, Stored};
 
 use crate::error::{Error, Result, fail};
-use crate::kernel::{Isa, Rule};
+use crate::kernel::Isa;
 use crate::key::Key;
 use crate::suggest;
-use crate::tensor::{Array, DType};
+use crate::tensor::DType;
 
 use method::{Method, Push};
-use options::{Options, Spec};
+use options::Options;
+use spec::Spec;
+use state::Wanted;
 
 /// Every rule there is.
-const METHODS: &[&dyn Method] = &[&sgd::Sgd, &sgd::Momentum, &adam::Adam];
+const METHODS: &[&dyn Method] = &[
+    &sgd::Sgd,
+    &sgd::Momentum,
+    &nag::Nag,
+    &adam::Adam,
+    &adamw::AdamW,
+    &adamax::Adamax,
+    &nadam::Nadam,
+    &adagrad::Adagrad,
+    &groupadagrad::GroupAdagrad,
+    &rmsprop::RmsProp,
+    &adadelta::AdaDelta,
+    &ftrl::Ftrl,
+    &ftml::Ftml,
+    &signum::Signum,
+    &lamb::Lamb,
+    &lars::Lars,
+    &dcasgd::DcAsgd,
+    &lion::Lion,
+    &test::Test,
+];
+
+/// Names of MXNet's that are refused, and what to do.
+const ABSENT: &[(&str, &str)] = &[
+    ("ccsgd", "it was another name of sgd"),
+    ("lbsgd", "use lars, or sgd with warmup_steps"),
+    ("sgld", "its noise needs an updater of your own"),
+];
 
 /// Counts optimizers, so that a key's state is known to be another one's.
 static MADE: AtomicU64 = AtomicU64::new(0);
@@ -62,14 +111,13 @@ impl Optimizer {
     /// # Errors
     /// `Option`: an unknown name, or a value out of range.
     pub(crate) fn new(name: &str, params: &str) -> Result<Self> {
-        let known = METHODS.iter().find(|method| method.name() == name.to_ascii_lowercase());
-        let Some(&method) = known else {
-            let names = METHODS.iter().map(|method| method.name());
-            let hint = suggest::near(name, "optimizers", names);
-            return Err(fail!(Option, "there is no optimizer {name:?}; {hint}"));
-        };
+        let method = find(name)?;
         let mut options = Options::new(method.options());
-        options.parse(params).map_err(|error| prefix(method, &error))?;
+        options
+            .parse(params)
+            .and_then(|()| method.check(&options))
+            .map_err(|error| prefix(method, &error))?;
+        // Relaxed: it only has to be another number.
         let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Self { serial, method, options, multipliers: HashMap::new() })
     }
@@ -85,7 +133,11 @@ impl Optimizer {
     /// `Option`, as for [`Optimizer::new`].
     pub(crate) fn with(&self, name: &str, value: f64) -> Result<Self> {
         let mut changed = self.clone();
-        changed.options.set(name, value).map_err(|error| prefix(self.method, &error))?;
+        changed
+            .options
+            .set(name, value)
+            .and_then(|()| self.method.check(&changed.options))
+            .map_err(|error| prefix(self.method, &error))?;
         Ok(changed)
     }
 
@@ -94,8 +146,8 @@ impl Optimizer {
     /// # Errors
     /// `Option`: there are `lr_mult` and `wd_mult`, numbers from 0.
     pub(crate) fn with_key(&self, key: Key, name: &str, value: f64) -> Result<Self> {
-        const LR: Spec = Spec::number("lr_mult", 1.0, 0.0..=f64::MAX);
-        const WD: Spec = Spec::number("wd_mult", 1.0, 0.0..=f64::MAX);
+        const LR: Spec = Spec::small("lr_mult", 1.0);
+        const WD: Spec = Spec::small("wd_mult", 1.0);
         let mut changed = self.clone();
         let multipliers = changed.multipliers.entry(key).or_default();
         let (spec, field) = match name {
@@ -121,41 +173,51 @@ impl Optimizer {
         Err(format!("the optimizer {} cannot change {}", self.name(), dtype.name()))
     }
 
-    /// Makes sure that a key has the state that its next push needs; gives its arrays.
+    /// Makes sure that a key has the state that its next push needs; gives it and its
+    /// arrays.
     ///
     /// # Errors
-    /// `OutOfMemory`: the state is as it was.
-    pub(crate) fn prepare(
+    /// `OutOfMemory`: the key's value is as it was.
+    pub(crate) fn prepare<'a>(
         &self,
         isa: Isa,
-        stored: &Array,
-        count: usize,
-        state: &mut Option<Box<State>>,
-    ) -> Result<Arrays> {
-        let fresh = || Box::new(State::new(self.serial));
-        let state = match state {
-            Some(state) if state.belongs_to(self.serial) => state,
-            other => other.insert(fresh()),
+        stored: &Stored,
+        state: &'a mut Option<Box<State>>,
+    ) -> Result<(&'a mut State, Arrays)> {
+        if state.as_ref().is_some_and(|state| !state.belongs_to(self.serial)) {
+            *state = None;
+        }
+        let state = state.get_or_insert_with(|| Box::new(State::new(self.serial)));
+        let wanted = Wanted {
+            states: self.method.states(&self.options),
+            scope: self.method.scope(),
+            master: self.options.multi_precision() && stored.array.dtype().is_half(),
         };
-        let master = self.options.multi_precision() && stored.dtype().is_half();
-        state.grow(self.method.states(&self.options), master, isa, stored, count)
+        let arrays = state.grow(&wanted, isa, stored)?;
+        Ok((state, arrays))
     }
 
-    /// Runs `apply` with the rule for the next push of a key, and counts the push if it succeeds.
-    pub(crate) fn push(
-        &self,
-        key: Key,
-        state: &mut Option<Box<State>>,
-        apply: &mut dyn FnMut(&dyn Rule) -> Result<()>,
-    ) -> Result<()> {
-        let mut none = 0;
-        let count = state.as_mut().map_or(&mut none, |state| &mut state.count);
+    /// Makes the passes of the next push of a key, whose state has been prepared.
+    pub(crate) fn push(&self, key: Key, state: &mut State, passes: &mut dyn Passes) {
         let multipliers = self.multipliers.get(&key).copied().unwrap_or_default();
-        let push = Push::new(&self.options, *count + 1, multipliers.lr, multipliers.wd);
-        self.method.with_rule(&push, apply)?;
-        *count += 1;
-        Ok(())
+        let mut push = Push::new(&self.options, state.count, multipliers.lr, multipliers.wd);
+        push.carried = state.carried;
+        self.method.push(&mut push, passes);
+        (state.carried, state.count) = (push.carried, state.count + 1);
     }
+}
+
+/// The rule of a name.
+fn find(name: &str) -> Result<&'static dyn Method> {
+    let lower = name.to_ascii_lowercase();
+    if let Some(&method) = METHODS.iter().find(|method| method.name() == lower) {
+        return Ok(method);
+    }
+    if let Some((_, instead)) = ABSENT.iter().find(|(absent, _)| *absent == lower) {
+        return Err(fail!(Option, "the optimizer {lower} is not offered; {instead}"));
+    }
+    let hint = suggest::near(name, "optimizers", METHODS.iter().map(|method| method.name()));
+    Err(fail!(Option, "there is no optimizer {name:?}; {hint}"))
 }
 
 fn prefix(method: &dyn Method, error: &Error) -> Error {

@@ -1,93 +1,36 @@
-//! Options of optimizers: numbers by name.
+//! Options of optimizers, with values.
 
-use std::ops::RangeInclusive;
-
+use super::gradient::Gradient;
+use super::schedule::{self, Schedule};
+use super::spec::Spec;
 use crate::error::{Result, fail};
 use crate::suggest;
-
-/// An option: its name, what it is when not set, and what it may be.
-#[derive(Clone)]
-pub(super) struct Spec {
-    name: &'static str,
-    default: f64,
-    least: f64,
-    most: f64,
-    flag: bool,
-}
-
-impl Spec {
-    pub(super) const fn number(
-        name: &'static str,
-        default: f64,
-        range: RangeInclusive<f64>,
-    ) -> Self {
-        Self { name, default, least: *range.start(), most: *range.end(), flag: false }
-    }
-
-    /// `true` or `false`.
-    pub(super) const fn flag(name: &'static str, default: bool) -> Self {
-        let default = if default { 1.0 } else { 0.0 };
-        Self { name, default, least: 0.0, most: 1.0, flag: true }
-    }
-
-    /// A number from 0 up to below 1, as decay rates are.
-    pub(super) const fn decay(name: &'static str, default: f64) -> Self {
-        Self::number(name, default, 0.0..=1.0 - f64::EPSILON)
-    }
-
-    pub(super) fn check(&self, value: f64) -> Result<()> {
-        let name = self.name;
-        if self.flag {
-            return match value {
-                0.0 | 1.0 => Ok(()),
-                _ => Err(fail!(Option, "{name} is {value}; it must be true (1) or false (0)")),
-            };
-        }
-        if (self.least..=self.most).contains(&value) {
-            return Ok(());
-        }
-        let (least, most) = (self.least, self.most);
-        let range = if most >= f64::MAX {
-            format!("a number from {least}")
-        } else {
-            format!("a number from {least} to {most}")
-        };
-        Err(fail!(Option, "{name} is {value}; it must be {range}"))
-    }
-
-    fn parse(&self, text: &str) -> Result<f64> {
-        let number = match text {
-            "true" if self.flag => Some(1.0),
-            "false" if self.flag => Some(0.0),
-            _ => text.parse().ok(),
-        };
-        number.ok_or_else(|| fail!(Option, "{} is {text:?}; it must be a number", self.name))
-    }
-}
 
 /// The options that all rules have.
 #[derive(Clone, Copy)]
 pub(super) struct Common {
     pub(super) lr: f64,
-    pub(super) wd: f64,
-    pub(super) rescale: f64,
-    pub(super) clip: f64,
+    pub(super) gradient: Gradient,
+    /// What is added to a key's count of updates.
+    pub(super) begin: f64,
     multi_precision: f64,
 }
 
-/// How many options all rules have, in this order, before their own.
-const COMMON: usize = 5;
+/// How many options all rules have, in this order, before those of the schedule and their own.
+const COMMON: usize = 6;
 
 /// The options that all rules have, with a rule's own default of the learning rate and the weight
 /// decay, then its own options.
 pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[Spec]) -> Vec<Spec> {
     let mut all = vec![
-        Spec::number("learning_rate", learning_rate, 0.0..=f64::MAX),
-        Spec::number("wd", wd, 0.0..=f64::MAX),
+        Spec::small("learning_rate", learning_rate),
+        Spec::small("wd", wd),
         Spec::number("rescale_grad", 1.0, -f64::MAX..=f64::MAX),
-        Spec::number("clip_gradient", f64::INFINITY, f64::MIN_POSITIVE..=f64::INFINITY),
+        Spec::bound("clip_gradient"),
         Spec::flag("multi_precision", false),
+        Spec::count("begin_num_update"),
     ];
+    all.extend(schedule::options());
     all.extend_from_slice(own);
     all
 }
@@ -97,46 +40,58 @@ pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[Spec]) -> Vec<Spec
 pub(super) struct Options {
     specs: Vec<Spec>,
     values: Vec<f64>,
+    /// Which have been set.
+    given: Vec<bool>,
+    /// The list among them.
+    steps: Vec<u64>,
 }
 
 impl Options {
     pub(super) fn new(specs: Vec<Spec>) -> Self {
         let values = specs.iter().map(|spec| spec.default).collect();
-        Self { specs, values }
+        let given = vec![false; specs.len()];
+        Self { specs, values, given, steps: Vec::new() }
     }
 
     /// Takes values from a list `name=value,...`; white space around names and values is allowed.
     pub(super) fn parse(&mut self, params: &str) -> Result<()> {
-        let mut seen = Vec::new();
-        for pair in params.split(',').map(str::trim).filter(|pair| !pair.is_empty()) {
+        for pair in pairs(params).map(str::trim).filter(|pair| !pair.is_empty()) {
             let Some((name, value)) = pair.split_once('=') else {
                 return Err(fail!(Option, "{pair:?} is not of the form name=value"));
             };
             let (name, value) = (name.trim(), value.trim());
             let at = self.find(name)?;
-            if seen.contains(&at) {
+            if self.given[at] {
                 return Err(fail!(Option, "{name} is given twice"));
             }
-            seen.push(at);
-            let value = self.specs[at].parse(value)?;
-            self.put(at, value)?;
+            let spec = &self.specs[at];
+            if spec.is_list() {
+                self.steps = spec.parse_counts(value)?;
+            } else {
+                self.values[at] = spec.parse(value)?;
+            }
+            self.given[at] = true;
         }
-        Ok(())
+        self.check()
     }
 
+    /// Changes one number. After an error the options are not to be used.
     pub(super) fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let at = self.find(name)?;
-        self.put(at, value)
-    }
-
-    fn put(&mut self, at: usize, value: f64) -> Result<()> {
         self.specs[at].check(value)?;
         self.values[at] = value;
-        Ok(())
+        self.given[at] = true;
+        self.check()
+    }
+
+    /// Refuses options that do not go together.
+    fn check(&self) -> Result<()> {
+        let given = self.specs.iter().zip(&self.given).filter(|(_, given)| **given);
+        self.schedule().check(self.common().lr, given.map(|(spec, _)| spec.name))
     }
 
     fn find(&self, name: &str) -> Result<usize> {
-        self.specs.iter().position(|spec| spec.name == name).ok_or_else(|| {
+        self.specs.iter().position(|spec| spec.answers_to(name)).ok_or_else(|| {
             if name == "lr_mult" || name == "wd_mult" {
                 return fail!(Option, "{name} is set for single keys, after the optimizer");
             }
@@ -147,17 +102,36 @@ impl Options {
 
     pub(super) fn common(&self) -> Common {
         // All rules have them.
-        let &[lr, wd, rescale, clip, multi_precision] =
+        let &[lr, wd, rescale, clip, multi_precision, begin] =
             self.values.first_chunk::<COMMON>().expect("made by with_common");
-        Common { lr, wd, rescale, clip, multi_precision }
+        Common { lr, gradient: Gradient { rescale, clip, wd }, begin, multi_precision }
     }
 
     pub(super) fn multi_precision(&self) -> bool {
         self.common().multi_precision != 0.0
     }
 
+    pub(super) fn schedule(&self) -> Schedule<'_> {
+        let values = self.values[COMMON..].first_chunk().expect("made by with_common");
+        Schedule::new(values, &self.steps)
+    }
+
     /// The rule's own options, in order.
     pub(super) fn own<const N: usize>(&self) -> [f64; N] {
-        *self.values[COMMON..].first_chunk::<N>().expect("a rule asks for the options it has")
+        let own = &self.values[COMMON + schedule::OPTIONS..];
+        *own.first_chunk::<N>().expect("a rule asks for the options it has")
     }
+}
+
+/// The pairs of a list; commas between brackets belong to a value.
+fn pairs(params: &str) -> impl Iterator<Item = &str> {
+    let mut inside = false;
+    params.split(move |letter| {
+        match letter {
+            '[' => inside = true,
+            ']' => inside = false,
+            _ => {}
+        }
+        letter == ',' && !inside
+    })
 }

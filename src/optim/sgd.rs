@@ -1,12 +1,16 @@
 //! Stochastic gradient descent (Robbins and Monro, 1951), and with momentum (Polyak, 1964).
 //!
-//! g' = clip(rescale * g) + wd * w. Without momentum: w -= lr * g'. With it: m = momentum * m -
-//! lr * g'; w += m.
+//! ```text
+//! g' = clip(rescale * g) + wd * w
+//! w -= lr * g'                           without momentum
+//! m = momentum * m - lr * g'; w += m     with it
+//! ```
 
-use super::method::{Method, Push};
-use super::options::{Options, Spec, with_common};
-use crate::error::Result;
-use crate::kernel::{Formula, MAX_STATES, Number, Rule};
+use super::gradient::Gradient;
+use super::method::{Method, Passes, Push};
+use super::options::{Options, with_common};
+use super::spec::Spec;
+use crate::kernel::{Formula, MAX_STATES, Number};
 
 /// `sgd`: without momentum unless the option is set.
 pub(super) struct Sgd;
@@ -27,15 +31,9 @@ impl Method for Sgd {
         usize::from(options.own() != [0.0])
     }
 
-    fn with_rule(
-        &self,
-        push: &Push<'_>,
-        apply: &mut dyn FnMut(&dyn Rule) -> Result<()>,
-    ) -> Result<()> {
-        let &Push { lr, wd, rescale, clip, .. } = push;
-        let descent = Descent { lr, wd, rescale, clip };
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [momentum] = push.own();
-        if momentum == 0.0 { apply(&descent) } else { apply(&WithMomentum { descent, momentum }) }
+        descend(push, push.lr, (momentum != 0.0).then_some(momentum), passes);
     }
 }
 
@@ -52,29 +50,31 @@ impl Method for Momentum {
         Sgd.states(options)
     }
 
-    fn with_rule(
-        &self,
-        push: &Push<'_>,
-        apply: &mut dyn FnMut(&dyn Rule) -> Result<()>,
-    ) -> Result<()> {
-        Sgd.with_rule(push, apply)
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+        Sgd.push(push, passes);
+    }
+}
+
+/// The step of `sgd` with a learning rate, and with a momentum if there is a state for it.
+pub(super) fn descend(push: &Push<'_>, lr: f64, momentum: Option<f64>, passes: &mut dyn Passes) {
+    let descent = Descent { lr, gradient: push.gradient };
+    match momentum {
+        Some(momentum) => passes.merge(&WithMomentum { descent, momentum }),
+        None => passes.merge(&descent),
     }
 }
 
 #[derive(Clone, Copy)]
 struct Descent {
     lr: f64,
-    wd: f64,
-    rescale: f64,
-    clip: f64,
+    gradient: Gradient,
 }
 
 impl Descent {
     /// lr * g'.
     #[inline(always)]
-    fn downhill<N: Number>(self, gradient: N, value: N) -> N {
-        let clipped = (N::of(self.rescale) * gradient).clip(N::of(self.clip));
-        N::of(self.lr) * (clipped + N::of(self.wd) * value)
+    fn downhill<N: Number>(self, sum: N, value: N) -> N {
+        N::of(self.lr) * self.gradient.clipped_and_decayed(sum, value)
     }
 }
 
@@ -83,8 +83,8 @@ impl Formula for Descent {
     const FUSED: bool = true;
 
     #[inline(always)]
-    fn step<N: Number>(self, gradient: N, value: N, _: &mut [N; MAX_STATES]) -> N {
-        value - self.downhill(gradient, value)
+    fn step<N: Number>(self, sum: N, value: N, _: &mut [N; MAX_STATES]) -> N {
+        value - self.downhill(sum, value)
     }
 }
 
@@ -99,8 +99,8 @@ impl Formula for WithMomentum {
     const FUSED: bool = true;
 
     #[inline(always)]
-    fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N {
-        let downhill = self.descent.downhill(gradient, value);
+    fn step<N: Number>(self, sum: N, value: N, states: &mut [N; MAX_STATES]) -> N {
+        let downhill = self.descent.downhill(sum, value);
         states[0] = N::of(self.momentum) * states[0] - downhill;
         value + states[0]
     }

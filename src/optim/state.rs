@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::method::Scope;
 use crate::error::Result;
-use crate::kernel::{Isa, MAX_STATES, Target};
+use crate::kernel::{Isa, MAX_STATES, Squares, Target};
 use crate::tensor::{Array, Buffer, DType, Place};
 
 /// Where states begin.
@@ -14,67 +15,100 @@ const PLACES: [Place; MAX_STATES] = [Place::FirstState, Place::SecondState, Plac
 /// A cache line.
 const LINE: usize = 64;
 
+/// Elements whose sums of squares are one number each, which are added up one after the other. It
+/// is part of the order in which a norm is summed, and never depends on threads.
+pub(crate) const NORM_BLOCK: usize = 1 << 16;
+
 /// The state of one key: made by the first push under an optimizer, replaced with the optimizer.
 pub(crate) struct State {
     optimizer: u64,
     /// Pushes under this optimizer.
     pub(super) count: u64,
+    /// See [`super::method::Push::carried`].
+    pub(super) carried: f64,
     states: SmallVec<[Buffer; MAX_STATES]>,
     /// The unrounded value of an f16 or bf16 key.
     master: Option<Buffer>,
+    /// Room for the sums of a norm.
+    sums: Option<Buffer>,
+}
+
+/// A key's value, as its state is made for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Stored {
+    pub(crate) array: Array,
+    pub(crate) count: usize,
+    /// Extent of the first axis, 1 without one, 0 without elements.
+    pub(crate) rows: usize,
+}
+
+/// What a rule wants to keep.
+pub(super) struct Wanted {
+    pub(super) states: usize,
+    pub(super) scope: Scope,
+    pub(super) master: bool,
 }
 
 /// The arrays of a key's state.
 pub(crate) struct Arrays {
     states: SmallVec<[Array; MAX_STATES]>,
     master: Option<Array>,
+    sums: Option<Array>,
+    /// How many rows there are, if each has a number of state and more than one element.
+    pub(crate) rows: Option<usize>,
 }
 
 impl State {
     pub(super) fn new(optimizer: u64) -> Self {
-        Self { optimizer, count: 0, states: SmallVec::new(), master: None }
+        let (states, master, sums) = (SmallVec::new(), None, None);
+        Self { optimizer, count: 0, carried: 0.0, states, master, sums }
     }
 
     pub(super) fn belongs_to(&self, optimizer: u64) -> bool {
         self.optimizer == optimizer
     }
 
-    /// Makes sure that there are so many states, new ones being zero, and the master if wanted.
-    pub(super) fn grow(
-        &mut self,
-        states: usize,
-        master: bool,
-        isa: Isa,
-        stored: &Array,
-        count: usize,
-    ) -> Result<Arrays> {
-        let full = full(stored.dtype());
-        let near = stored.start().wrapping_sub(Place::Stored as usize);
+    /// Makes sure that what is wanted is there. New states are zero.
+    pub(super) fn grow(&mut self, wanted: &Wanted, isa: Isa, stored: &Stored) -> Result<Arrays> {
+        let (dtype, full) = (stored.array.dtype(), stored.array.dtype().full());
+        let near = stored.array.start().wrapping_sub(Place::Stored as usize);
         // Our arrays may be of wider elements than the caller's.
-        let near = near.map_addr(|it| if full == stored.dtype() { it } else { it & !(LINE - 1) });
-        while let Some(&place) = PLACES[..states].get(self.states.len()) {
-            let mut buffer = Buffer::new(count * full.size())?;
+        let near = near.map_addr(|it| if full == dtype { it } else { it & !(LINE - 1) });
+        let length = if wanted.scope == Scope::Row { stored.rows } else { stored.count };
+        while let Some(&place) = PLACES[..wanted.states].get(self.states.len()) {
+            let mut buffer = Buffer::new(length * full.size())?;
             buffer.place(near, place);
             buffer.clear();
             self.states.push(buffer);
         }
-        if !master {
+        if !wanted.master {
             self.master = None;
         } else if self.master.is_none() {
-            let mut buffer = Buffer::new(count * full.size())?;
+            let mut buffer = Buffer::new(stored.count * full.size())?;
             buffer.place(near, Place::Master);
-            isa.convert_array(&Array::of(&buffer, full), stored, count);
+            isa.convert_array(&Array::of(&buffer, full), &stored.array, stored.count);
             self.master = Some(buffer);
+        }
+        if wanted.scope == Scope::Key && self.sums.is_none() {
+            let sums = 2 * stored.count.div_ceil(NORM_BLOCK);
+            self.sums = Some(Buffer::new(sums * DType::F64.size())?);
         }
         let array = |buffer: &Buffer| Array::of(buffer, full);
         Ok(Arrays {
             states: self.states.iter().map(array).collect(),
             master: self.master.as_ref().map(array),
+            sums: self.sums.as_ref().map(|sums| Array::of(sums, DType::F64)),
+            rows: (length < stored.count).then_some(length),
         })
     }
 }
 
 impl Arrays {
+    /// How many arrays a pass reads and writes beside the value.
+    pub(crate) fn passed(&self) -> usize {
+        if self.rows.is_some() { 0 } else { self.states.len() }
+    }
+
     /// Whether the stored value is only the rounded copy of a master.
     pub(crate) fn has_master(&self) -> bool {
         self.master.is_some()
@@ -83,15 +117,36 @@ impl Arrays {
     /// What a rule changes in a range of the elements.
     pub(crate) fn target(&self, stored: &Array, range: &Range<usize>) -> Target {
         let mut states = [std::ptr::null_mut(); MAX_STATES];
-        for (at, state) in states.iter_mut().zip(&self.states) {
+        // Element-wise passes never see state of rows.
+        for (at, state) in states.iter_mut().zip(&self.states).take(self.passed()) {
             *at = state.part(range).start_mut();
         }
         let value = self.master.as_ref().unwrap_or(stored);
-        Target { value: value.part(range).start_mut(), master: self.has_master(), states }
+        Target::new(value.part(range).start_mut(), self.has_master(), states)
+    }
+
+    /// The state of one row.
+    pub(crate) fn row(&self, row: usize) -> Array {
+        self.states[0].part(&(row..row + 1))
+    }
+
+    /// The sums of one block, for [`NORM_BLOCK`].
+    pub(crate) fn sums(&self, block: usize) -> Sums {
+        let sums = self.sums.expect("made for rules that measure");
+        Sums(sums.part(&(2 * block..2 * block + 2)))
     }
 }
 
-/// The dtype that a rule calculates in.
-fn full(dtype: DType) -> DType {
-    if dtype == DType::F64 { DType::F64 } else { DType::F32 }
+/// Room for a block's sums.
+pub(crate) struct Sums(Array);
+
+impl Sums {
+    pub(crate) fn put(&self, squares: Squares) {
+        self.0.set_number(0, squares.measured);
+        self.0.set_number(1, squares.value);
+    }
+
+    pub(crate) fn take(&self) -> Squares {
+        Squares { measured: self.0.number(0), value: self.0.number(1) }
+    }
 }

@@ -8,6 +8,7 @@
     reason = "exact bits are compared, and small numbers converted"
 )]
 
+mod measure;
 mod rule;
 
 use half::{bf16, f16};

@@ -21,13 +21,13 @@ impl<const FUSED: bool> Formula for Sample<FUSED> {
         states[0] = N::of(RATE) * states[0] + clipped;
         states[1] = states[1] - clipped * gradient;
         let size = states[1].if_greater(N::of(0.0), states[1], -states[1]);
-        states[2] = size.sqrt() / (states[2] + N::of(RATE));
-        value - states[0] / (states[2] + N::of(RATE))
+        states[2] = size.sqrt() / (states[2].abs() + N::of(RATE));
+        value - states[0] / (states[2] + N::of(RATE)) + value.sign()
     }
 }
 
 /// A float that rules calculate in, and the same formula in plain numbers.
-trait Wide: Element {
+pub(super) trait Wide: Element {
     fn step(gradient: Self, value: Self, states: &mut [Self; 3]) -> Self;
 }
 
@@ -46,8 +46,15 @@ macro_rules! wide {
             states[0] = rate * states[0] + clipped;
             states[1] -= clipped * gradient;
             let size = if states[1] > 0.0 { states[1] } else { -states[1] };
-            states[2] = size.sqrt() / (states[2] + rate);
-            value - states[0] / (states[2] + rate)
+            states[2] = size.sqrt() / (states[2].abs() + rate);
+            let sign = if value > 0.0 {
+                1.0
+            } else if value < 0.0 {
+                -1.0
+            } else {
+                value
+            };
+            value - states[0] / (states[2] + rate) + sign
         }
     })+};
 }
@@ -55,7 +62,7 @@ macro_rules! wide {
 wide!(f32 f64);
 
 /// A float in memory, with the float that rules calculate in.
-trait Stored: Element {
+pub(super) trait Stored: Element {
     type Wide: Wide;
     fn widen(self) -> Self::Wide;
     fn narrow(wide: Self::Wide) -> Self;
@@ -72,15 +79,15 @@ macro_rules! stored {
 stored!(f32 as f32: |it| it; f64 as f64: |it| it; f16 as f32: f16::from_f32; bf16 as f32: bf16::from_f32);
 
 /// The arrays before a merge.
-struct Case<T: Stored> {
-    inputs: Vec<Vec<T>>,
-    value: Vec<T>,
-    master: Vec<T::Wide>,
-    states: [Vec<T::Wide>; 3],
+pub(super) struct Case<T: Stored> {
+    pub(super) inputs: Vec<Vec<T>>,
+    pub(super) value: Vec<T>,
+    pub(super) master: Vec<T::Wide>,
+    pub(super) states: [Vec<T::Wide>; 3],
 }
 
 impl<T: Stored> Case<T> {
-    fn new(random: &mut Random, inputs: usize, count: usize) -> Self {
+    pub(super) fn new(random: &mut Random, inputs: usize, count: usize) -> Self {
         let array = |random: &mut Random| (0..count).map(|_| T::random(random)).collect();
         let inputs = (0..inputs).map(|_| array(random)).collect();
         let mut wide = || (0..count).map(|_| T::Wide::random(random)).collect::<Vec<_>>();
@@ -129,7 +136,7 @@ impl<T: Stored> Case<T> {
             let traffic = if with_master { crate::kernel::Traffic::Ahead } else { traffic };
             let pass = Pass { dtype: T::DTYPE, outs: &places, inputs: &inputs, count, traffic };
             let states_at = states.each_mut().map(Out::start);
-            let target = Target { value: changed, master: with_master, states: states_at };
+            let target = Target::new(changed, with_master, states_at);
             // SAFETY: all arrays have `count` elements and are apart.
             unsafe { rule.merge(isa, &pass, &target) };
             let case = || {

@@ -1,10 +1,11 @@
 //! Arithmetic of AVX2 and AVX-512 registers.
 
 use std::arch::x86_64::{
-    __m256, __m256d, __m512, __m512d, _CMP_GT_OQ, _mm256_add_pd, _mm256_add_ps, _mm256_blendv_pd,
-    _mm256_blendv_ps, _mm256_cmp_pd, _mm256_cmp_ps, _mm256_div_pd, _mm256_div_ps, _mm256_mul_pd,
-    _mm256_mul_ps, _mm256_set1_pd, _mm256_set1_ps, _mm256_sqrt_pd, _mm256_sqrt_ps, _mm256_sub_pd,
-    _mm256_sub_ps, _mm256_xor_pd, _mm256_xor_ps, _mm512_add_pd, _mm512_add_ps, _mm512_cmp_pd_mask,
+    __m256, __m256d, __m512, __m512d, _CMP_GT_OQ, _mm256_add_pd, _mm256_add_ps, _mm256_andnot_pd,
+    _mm256_andnot_ps, _mm256_blendv_pd, _mm256_blendv_ps, _mm256_cmp_pd, _mm256_cmp_ps,
+    _mm256_div_pd, _mm256_div_ps, _mm256_mul_pd, _mm256_mul_ps, _mm256_set1_pd, _mm256_set1_ps,
+    _mm256_sqrt_pd, _mm256_sqrt_ps, _mm256_sub_pd, _mm256_sub_ps, _mm256_xor_pd, _mm256_xor_ps,
+    _mm512_add_pd, _mm512_add_ps, _mm512_andnot_pd, _mm512_andnot_ps, _mm512_cmp_pd_mask,
     _mm512_cmp_ps_mask, _mm512_div_pd, _mm512_div_ps, _mm512_mask_blend_pd, _mm512_mask_blend_ps,
     _mm512_mul_pd, _mm512_mul_ps, _mm512_set1_pd, _mm512_set1_ps, _mm512_sqrt_pd, _mm512_sqrt_ps,
     _mm512_sub_pd, _mm512_sub_ps, _mm512_xor_pd, _mm512_xor_ps,
@@ -46,7 +47,7 @@ selects! {
 /// Declares the arithmetic of a register.
 macro_rules! arithmetic {
     ($($register:ty as $float:ident: $splat:ident $add:ident $sub:ident $mul:ident $div:ident
-       $sqrt:ident $xor:ident $select:ident;)+) => {$(
+       $sqrt:ident $xor:ident $andnot:ident $select:ident;)+) => {$(
         // SAFETY of all: values of this type exist only where the instruction set is there.
         impl Arithmetic for $register {
             #[inline(always)]
@@ -87,6 +88,12 @@ macro_rules! arithmetic {
             }
 
             #[inline(always)]
+            fn abs(self) -> Self {
+                // SAFETY: as above.
+                unsafe { $andnot($splat(-0.0), self) }
+            }
+
+            #[inline(always)]
             fn sqrt(self) -> Self {
                 // SAFETY: as above.
                 unsafe { $sqrt(self) }
@@ -103,11 +110,11 @@ macro_rules! arithmetic {
 
 arithmetic! {
     __m256 as f32: _mm256_set1_ps _mm256_add_ps _mm256_sub_ps _mm256_mul_ps _mm256_div_ps
-        _mm256_sqrt_ps _mm256_xor_ps select_f32x8;
+        _mm256_sqrt_ps _mm256_xor_ps _mm256_andnot_ps select_f32x8;
     __m256d as f64: _mm256_set1_pd _mm256_add_pd _mm256_sub_pd _mm256_mul_pd _mm256_div_pd
-        _mm256_sqrt_pd _mm256_xor_pd select_f64x4;
+        _mm256_sqrt_pd _mm256_xor_pd _mm256_andnot_pd select_f64x4;
     __m512 as f32: _mm512_set1_ps _mm512_add_ps _mm512_sub_ps _mm512_mul_ps _mm512_div_ps
-        _mm512_sqrt_ps _mm512_xor_ps select_f32x16;
+        _mm512_sqrt_ps _mm512_xor_ps _mm512_andnot_ps select_f32x16;
     __m512d as f64: _mm512_set1_pd _mm512_add_pd _mm512_sub_pd _mm512_mul_pd _mm512_div_pd
-        _mm512_sqrt_pd _mm512_xor_pd select_f64x8;
+        _mm512_sqrt_pd _mm512_xor_pd _mm512_andnot_pd select_f64x8;
 }

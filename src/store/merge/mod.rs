@@ -2,30 +2,27 @@
 //! outs; in pieces, on as many threads as the store may use, and in one pass over memory wherever
 //! tensors allow it.
 
+mod passes;
 mod step;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use smallvec::SmallVec;
-
 use super::plan::PlannedOut;
 use super::table::Slot;
 use crate::error::Result;
-use crate::kernel::{Isa, Rule, Traffic};
+use crate::kernel::{Isa, Parts, Rule, Traffic};
 use crate::optim::Arrays;
-use crate::pool::pool;
+use crate::pool::{Help, pool};
 use crate::sync::{AtomicBool as Cancel, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, Lent, Place};
 
+use passes::KeyPasses;
 use step::{Scratch, Step};
 
 /// Bytes of stored value in a piece: the unit of threads, and of stopping early.
 const PIECE_BYTES: usize = 256 << 10;
-
-/// Bytes touched by a step below which waking a helper costs more than it gives.
-const SPLIT_BYTES: usize = 4 << 20;
 
 /// Size of one array from which stores go past the caches.
 const STREAM_BYTES: usize = 4 << 20;
@@ -50,27 +47,28 @@ struct Targets<'a> {
 
 /// How a sum gets into the stored value.
 #[derive(Clone, Copy)]
-pub(crate) enum Merge<'a> {
+enum Merge<'a> {
     /// It replaces it.
     Assign,
     /// By an element-wise rule, which changes the arrays that it keeps for the key.
     Rule(&'a dyn Rule, &'a Arrays),
+    /// The same with a number for each part of the piece, which has at most a tile's elements.
+    Parts(&'a dyn Rule, &'a Arrays, Parts<'a>),
 }
 
 impl Team {
-    /// Merges the sum of the values into `stored`, which has the slot's dtype and shape, and writes
-    /// the result to the outs. A push is never left half done, so this does not stop early; an
-    /// error means that nothing has been written.
+    /// Writes the sum of the values to `stored`, which has the slot's dtype and shape, and to the
+    /// outs. A push is never left half done, so this does not stop early; an error means that
+    /// nothing has been written.
     pub(crate) fn merge(
         self,
         slot: &Slot,
         values: &[Lent],
-        merge: Merge<'_>,
         stored: &Buffer,
         outs: &[PlannedOut],
     ) -> Result<()> {
         let target = Array::of(stored, slot.dtype);
-        if let ([only], [], Merge::Assign) = (values, outs, merge)
+        if let ([only], []) = (values, outs)
             && only.is_plain(slot.dtype)
             && slot.bytes() < AHEAD_BYTES
         {
@@ -78,12 +76,29 @@ impl Team {
             return Ok(());
         }
         let targets = Targets { stored: Some(target), outs };
-        self.step(slot, values, merge, targets, None).map(|_| ())
+        self.run(slot, values, targets, 1)?.whole(Merge::Assign, None);
+        Ok(())
+    }
+
+    /// What a rule may do with the sum of the values, `stored` and the outs. An error means that
+    /// nothing has been written.
+    pub(crate) fn passes<'a>(
+        self,
+        slot: &'a Slot,
+        values: &'a [Lent],
+        arrays: &'a Arrays,
+        stored: &Buffer,
+        outs: &'a [PlannedOut],
+    ) -> Result<KeyPasses<'a>> {
+        let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
+        // What is kept is read and written.
+        let run = self.run(slot, values, targets, 2 + 2 * arrays.passed())?;
+        Ok(KeyPasses { run, arrays })
     }
 
     /// Writes the sum of the values to `stored`, which has the slot's dtype and shape.
     pub(crate) fn sum(self, slot: &Slot, values: &[Lent], stored: &Buffer) -> Result<()> {
-        self.merge(slot, values, Merge::Assign, stored, &[])
+        self.merge(slot, values, stored, &[])
     }
 
     /// Moves the stored value, which is about to be replaced, to where a pass over it, the values and
@@ -115,7 +130,7 @@ impl Team {
             return Ok(true);
         }
         let stored = [Lent::of(stored)];
-        self.step(slot, &stored, Merge::Assign, Targets { stored: None, outs }, cancel)
+        Ok(self.run(slot, &stored, Targets { stored: None, outs }, 0)?.whole(Merge::Assign, cancel))
     }
 
     /// Copies a buffer of the slot's size.
@@ -123,20 +138,15 @@ impl Team {
         self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
     }
 
-    fn step(
+    /// Makes a step ready that reads or writes so many arrays beside the values and outs.
+    fn run<'a>(
         self,
-        slot: &Slot,
-        values: &[Lent],
-        merge: Merge<'_>,
-        targets: Targets<'_>,
-        cancel: Option<&Cancel>,
-    ) -> Result<bool> {
+        slot: &'a Slot,
+        values: &'a [Lent],
+        targets: Targets<'a>,
+        kept: usize,
+    ) -> Result<Run<'a>> {
         let live = targets.outs.iter().filter(|out| !out.shadowed).count();
-        let kept = match merge {
-            Merge::Assign => usize::from(targets.stored.is_some()),
-            // Read and written.
-            Merge::Rule(rule, _) => 2 + 2 * rule.states(),
-        };
         let touched = (values.len() + live + kept) * slot.bytes();
         let traffic = match (slot.bytes(), touched) {
             (STREAM_BYTES.., _) => Traffic::Streaming,
@@ -145,50 +155,84 @@ impl Team {
         };
         let odd = values.iter().filter(|value| !value.is_plain(slot.dtype)).count();
         let straight = odd == 0 && targets.outs.iter().all(|out| out.lent.is_plain(slot.dtype));
-        let step = Step { isa: self.isa, slot, values, merge, targets, traffic };
-        let threads = if touched < SPLIT_BYTES { 1 } else { self.threads };
-        if straight && traffic == Traffic::Cached {
-            step.straight(&(0..slot.count));
-            return Ok(true);
-        }
-        if straight {
-            return Ok(in_pieces(slot, threads, cancel, &|piece| step.straight(&piece)));
-        }
-        let hands = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
-        let scratch = (0..hands).map(|_| Scratch::take(odd));
-        let scratch = Mutex::new(scratch.collect::<Result<SmallVec<[_; 4]>>>()?);
-        let finished = in_pieces(slot, threads, cancel, &|piece| {
-            // Never empty: there is one for each thread.
-            let Some(mut mine) = scratch.lock().pop() else { return };
-            step.in_blocks(&piece, &mut mine);
-            scratch.lock().push(mine);
-        });
-        scratch.lock().drain(..).for_each(Scratch::give_back);
-        Ok(finished)
+        let help = Help::ask(self.threads - 1, touched);
+        let threads = 1 + help.helpers;
+        // No more than can use scratch memory, whatever the pieces are.
+        let threads = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
+        let scratch = if straight { Vec::new() } else { Scratch::take(threads, odd)? };
+        let step = Step { isa: self.isa, slot, values, merge: Merge::Assign, targets, traffic };
+        Ok(Run { step, threads, straight, scratch: Mutex::new(scratch), _help: help })
     }
 }
 
-/// Runs `work` over pieces of the slot's elements, whose borders are fixed by the size alone. Stops
+/// A step with all the memory that its pieces need.
+struct Run<'a> {
+    step: Step<'a>,
+    threads: usize,
+    /// Whether every tensor is a plain array of the slot's dtype.
+    straight: bool,
+    /// One for each thread, unless the step is straight.
+    scratch: Mutex<Vec<Scratch>>,
+    _help: Help,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if !self.straight {
+            Scratch::give_back(std::mem::take(&mut self.scratch.lock()));
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Merges the whole key. Stops between pieces once `cancel` is set; gives whether it came to
+    /// the end.
+    fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
+        let (slot, step) = (self.step.slot, Step { merge, ..self.step });
+        let work = |piece| self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
+        let short = self.straight && step.traffic == Traffic::Cached;
+        if self.threads == 1 && (cancel.is_none() || short) {
+            work(0..slot.count);
+            return true;
+        }
+        in_pieces(slot.count, PIECE_BYTES / slot.dtype.size(), self.threads, cancel, &work)
+    }
+
+    /// Merges a piece.
+    fn piece(step: &Step<'_>, piece: &Range<usize>, scratch: Option<&Scratch>) {
+        match scratch {
+            Some(scratch) => step.in_blocks(piece, scratch),
+            None => step.straight(piece),
+        }
+    }
+
+    /// Runs `work` with scratch memory of its own, unless the step is straight.
+    fn with_scratch(&self, work: impl FnOnce(Option<&Scratch>)) {
+        if self.straight {
+            return work(None);
+        }
+        let mine = self.scratch.lock().pop().expect("one for each thread");
+        work(Some(&mine));
+        self.scratch.lock().push(mine);
+    }
+}
+
+/// Runs `work` over pieces of `size` of `count` elements, so that their borders are fixed. Stops
 /// between pieces once `cancel` is set; gives whether it came to the end.
 fn in_pieces(
-    slot: &Slot,
+    count: usize,
+    size: usize,
     threads: usize,
     cancel: Option<&Cancel>,
     work: &(dyn Fn(Range<usize>) + Sync),
 ) -> bool {
-    let count = slot.count;
-    if threads == 1 && cancel.is_none() {
-        work(0..count);
-        return true;
-    }
-    let step = PIECE_BYTES / slot.dtype.size();
-    let (pieces, skipped) = (count.div_ceil(step), AtomicBool::new(false));
+    let (pieces, skipped) = (count.div_ceil(size), AtomicBool::new(false));
     let run = |index: usize| {
         // Relaxed: stopping a little later is as good; the end of the split orders `skipped`.
         if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
             skipped.store(true, Ordering::Relaxed);
         } else {
-            work(index * step..count.min((index + 1) * step));
+            work(index * size..count.min((index + 1) * size));
         }
     };
     if threads == 1 {

@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 
 use super::{Merge, Targets};
 use crate::error::Result;
-use crate::kernel::{Isa, Pass, Traffic};
+use crate::kernel::{Isa, Meter, Pass, Squares, TILE, Traffic};
+use crate::optim::Arrays;
 use crate::store::table::Slot;
 use crate::tensor::{Array, Buffer, DType, Lent};
 
@@ -29,37 +30,43 @@ pub(super) struct Scratch {
     gathered: Buffer,
 }
 
-/// Scratch of earlier steps, for the next one. Never waited for: in the child of a fork a thread
-/// that is not there may hold the lock.
-static SPARE: Mutex<Vec<Scratch>> = Mutex::new(Vec::new());
+/// Scratch of earlier steps, one for each of a step's threads. Never waited for: in the child of a
+/// fork a thread that is not there may hold the lock.
+static SPARE: Mutex<Vec<Vec<Scratch>>> = Mutex::new(Vec::new());
 
-/// How much scratch is kept for later.
-const MOST_SPARE: usize = 64;
+/// How many steps' scratch is kept for later.
+const MOST_SPARE: usize = 16;
 
 impl Scratch {
-    pub(super) fn take(odd_values: usize) -> Result<Self> {
-        let block = || Buffer::new(BLOCK * DType::F64.size());
-        let spare = SPARE.try_lock().ok().and_then(|mut spare| spare.pop());
-        let mut scratch = match spare {
-            Some(scratch) => scratch,
-            None => Self { blocks: Vec::new(), gathered: block()? },
-        };
-        while scratch.blocks.len() < odd_values {
-            scratch.blocks.push(block()?);
+    /// Takes scratch for so many threads or more.
+    pub(super) fn take(threads: usize, odd_values: usize) -> Result<Vec<Self>> {
+        let mut all = SPARE.try_lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default();
+        while all.len() < threads {
+            all.push(Self { blocks: Vec::new(), gathered: block()? });
         }
-        Ok(scratch)
+        for scratch in &mut all {
+            while scratch.blocks.len() < odd_values {
+                scratch.blocks.push(block()?);
+            }
+        }
+        Ok(all)
     }
 
-    pub(super) fn give_back(self) {
+    pub(super) fn give_back(all: Vec<Self>) {
         if let Ok(mut spare) = SPARE.try_lock()
             && spare.len() < MOST_SPARE
         {
-            spare.push(self);
+            spare.push(all);
         }
     }
 }
 
+fn block() -> Result<Buffer> {
+    Buffer::new(BLOCK * DType::F64.size())
+}
+
 /// What every piece of a step has in common.
+#[derive(Clone, Copy)]
 pub(super) struct Step<'a> {
     pub(super) isa: Isa,
     pub(super) slot: &'a Slot,
@@ -96,7 +103,7 @@ impl Step<'_> {
     fn written(&self, piece: &Range<usize>) -> Option<*mut u8> {
         let whole = match self.merge {
             Merge::Assign => true,
-            Merge::Rule(_, arrays) => arrays.has_master(),
+            Merge::Rule(_, arrays) | Merge::Parts(_, arrays, _) => arrays.has_master(),
         };
         self.targets.stored.filter(|_| whole).map(|stored| stored.part(piece).start_mut())
     }
@@ -132,28 +139,19 @@ impl Step<'_> {
             (Merge::Rule(rule, arrays), Some(stored)) => {
                 self.isa.merge_planned(rule, &pass, &arrays.target(stored, range));
             }
+            (Merge::Parts(rule, arrays, parts), Some(stored)) => {
+                let target = arrays.target(stored, range);
+                self.isa.merge_parts_planned(rule, &pass, &target, parts);
+            }
             _ if outs.is_empty() => {}
             _ => self.isa.sum_planned(&pass),
         }
     }
 
     /// A piece of a step with tensors of other dtypes or with strides.
-    pub(super) fn in_blocks(&self, piece: &Range<usize>, scratch: &mut Scratch) {
-        let dtype = self.slot.dtype;
-        let mut inputs = Addresses::new();
+    pub(super) fn in_blocks(&self, piece: &Range<usize>, scratch: &Scratch) {
         for block in blocks(piece) {
-            inputs.clear();
-            let mut free = scratch.blocks.iter();
-            for value in self.values {
-                let part = if value.is_plain(dtype) {
-                    value.array().part(&block)
-                } else {
-                    // As many blocks as values that need one.
-                    let Some(ready) = free.next() else { return };
-                    self.prepare(value, &block, Array::of(ready, dtype), &scratch.gathered)
-                };
-                inputs.push(part.start());
-            }
+            let inputs = self.inputs(&block, Some(scratch));
             let result = self.targets.stored.map(|stored| {
                 let outs: SmallVec<[_; 1]> = self.written(&block).into_iter().collect();
                 self.pass(&inputs, &outs, &block, Traffic::Cached);
@@ -162,6 +160,47 @@ impl Step<'_> {
             let result = result.unwrap_or_else(|| self.values[0].array().part(&block));
             self.deliver(&result, &block, &scratch.gathered);
         }
+    }
+
+    /// Measures a range, tile by tile from its start, in parts of so many elements or of a tile; the
+    /// sums, given to `take` in order, do not depend on how the values lie.
+    pub(super) fn measure(
+        &self,
+        (meter, arrays): (&dyn Meter, &Arrays),
+        range: &Range<usize>,
+        scratch: Option<&Scratch>,
+        part: usize,
+        take: &mut dyn FnMut(Squares),
+    ) {
+        let (dtype, traffic) = (self.slot.dtype, self.traffic.min(Traffic::Ahead));
+        let Some(stored) = self.targets.stored else { return };
+        for block in blocks(range) {
+            let inputs = self.inputs(&block, scratch);
+            for tile in cut(&block, TILE) {
+                let offset = (tile.start - block.start) * dtype.size();
+                let inputs: Addresses<_> =
+                    inputs.iter().map(|input| input.wrapping_add(offset)).collect();
+                let pass = Pass { dtype, outs: &[], inputs: &inputs, count: tile.len(), traffic };
+                let target = arrays.target(&stored, &tile);
+                self.isa.measure_planned(meter, &pass, &target, part.min(TILE), take);
+            }
+        }
+    }
+
+    /// Where a block of each value begins, gathered and converted if need be.
+    fn inputs(&self, block: &Range<usize>, scratch: Option<&Scratch>) -> Addresses<*const u8> {
+        let dtype = self.slot.dtype;
+        let mut free = scratch.iter().flat_map(|scratch| &scratch.blocks);
+        let place = |value: &Lent| {
+            if value.is_plain(dtype) {
+                return value.array().part(block);
+            }
+            // As many blocks as values that need one.
+            let room = free.next().zip(scratch);
+            let (ready, scratch) = room.expect("taken before the step began");
+            self.prepare(value, block, Array::of(ready, dtype), &scratch.gathered)
+        };
+        self.values.iter().map(place).map(|part| part.start()).collect()
     }
 
     /// A block of a value, gathered and converted to the slot's dtype, in `ready`.
@@ -205,6 +244,11 @@ impl Step<'_> {
 
 /// The blocks of a piece.
 fn blocks(piece: &Range<usize>) -> impl Iterator<Item = Range<usize>> {
-    let end = piece.end;
-    piece.clone().step_by(BLOCK).map(move |start| start..end.min(start + BLOCK))
+    cut(piece, BLOCK)
+}
+
+/// A range in parts of one size.
+pub(super) fn cut(range: &Range<usize>, size: usize) -> impl Iterator<Item = Range<usize>> {
+    let end = range.end;
+    range.clone().step_by(size).map(move |start| start..end.min(start + size))
 }

@@ -1,0 +1,181 @@
+//! Sums of squares over what a rule calculates, in one fixed order; and rules that use them row by
+//! row.
+
+use std::mem::MaybeUninit;
+use std::ops::AddAssign;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
+
+use super::number::Number;
+use super::rule::{Formula, MAX_STATES, Rule, Target};
+use super::sum::Pass;
+use super::{Isa, TILE};
+use crate::tensor::DType;
+
+/// Arithmetic whose results are measured instead of kept: the first pass of rules with norms.
+pub(crate) trait Measure: Copy + Send + Sync {
+    /// As [`Formula::STATES`].
+    const STATES: usize;
+
+    /// Whether the value is measured too.
+    const WITH_VALUE: bool;
+
+    /// Gives the number to be measured; the states are kept, the value stays as it is.
+    fn measured<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N;
+}
+
+/// Sums of squares.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Squares {
+    /// Of what a measure gives.
+    pub(crate) measured: f64,
+    /// Of the value, if that is measured too.
+    pub(crate) value: f64,
+}
+
+impl AddAssign for Squares {
+    fn add_assign(&mut self, other: Self) {
+        self.measured += other.measured;
+        self.value += other.value;
+    }
+}
+
+/// A measure whose type has been erased.
+pub(crate) trait Meter: Send + Sync {
+    /// Measures a pass of at most [`TILE`] elements, without outs, in parts of so many elements;
+    /// gives the sums of each part to `take`, in order.
+    ///
+    /// # Safety
+    /// As for [`Rule::merge`].
+    unsafe fn measure(
+        &self,
+        isa: Isa,
+        pass: &Pass<'_>,
+        target: &Target,
+        part: usize,
+        take: &mut dyn FnMut(Squares),
+    );
+}
+
+impl<M: Measure> Meter for M {
+    unsafe fn measure(
+        &self,
+        isa: Isa,
+        pass: &Pass<'_>,
+        target: &Target,
+        part: usize,
+        take: &mut dyn FnMut(Squares),
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe { measure_by(&Measuring(*self), M::WITH_VALUE, isa, pass, target, part, take) }
+    }
+}
+
+/// A measure as the kernels run it.
+#[derive(Clone, Copy)]
+struct Measuring<M>(M);
+
+impl<M: Measure> Formula for Measuring<M> {
+    const STATES: usize = M::STATES;
+    const MEASURES: bool = true;
+
+    #[inline(always)]
+    fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N {
+        self.0.measured(gradient, value, states)
+    }
+}
+
+/// See [`Meter::measure`].
+///
+/// # Safety
+/// As there; the rule measures.
+unsafe fn measure_by(
+    rule: &dyn Rule,
+    with_value: bool,
+    isa: Isa,
+    pass: &Pass<'_>,
+    target: &Target,
+    part: usize,
+    take: &mut dyn FnMut(Squares),
+) {
+    assert!(pass.count <= TILE, "a measure has room for one tile");
+    let mut room = [[MaybeUninit::<f64>::uninit(); TILE]; 2];
+    let measured = room.each_mut().map(|array| array.as_mut_ptr().cast::<u8>());
+    // SAFETY: the caller's promise.
+    unsafe { rule.merge(isa, pass, &Target { measured, ..*target }) };
+    let full = pass.dtype.full();
+    for start in (0..pass.count).step_by(part) {
+        let count = part.min(pass.count - start);
+        let squares = |array: *mut u8| {
+            // SAFETY: the rule has written `pass.count` elements of either array.
+            unsafe {
+                let from = array.add(start * full.size());
+                match full {
+                    DType::F64 => sum_of_squares(from_raw_parts(from.cast::<f64>(), count)),
+                    _ => sum_of_squares(from_raw_parts(from.cast::<f32>(), count)),
+                }
+            }
+        };
+        let value = if with_value { squares(measured[1]) } else { 0.0 };
+        take(Squares { measured: squares(measured[0]), value });
+    }
+}
+
+/// A number for each part of a pass.
+#[derive(Clone, Copy)]
+pub(crate) struct Parts<'a> {
+    pub(crate) numbers: &'a [f64],
+    /// Elements of a part.
+    pub(crate) length: usize,
+}
+
+/// Runs a rule on a pass of at most [`TILE`] elements. The rule finds the number of an element's
+/// part in its first state, where nothing is kept.
+///
+/// # Safety
+/// As for [`Rule::merge`].
+#[allow(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
+pub(super) unsafe fn merge_parts(
+    rule: &dyn Rule,
+    isa: Isa,
+    pass: &Pass<'_>,
+    target: &Target,
+    parts: Parts<'_>,
+) {
+    assert!(pass.count <= TILE, "there is room for one tile");
+    let mut room = [0.0f64; TILE];
+    let start = room.as_mut_ptr();
+    if pass.dtype.full() == DType::F64 {
+        fill(&mut room, parts, |number| number);
+    } else {
+        // SAFETY: half of the room; any bits are an f32.
+        fill(unsafe { from_raw_parts_mut(start.cast::<f32>(), TILE) }, parts, |it| it as f32);
+    }
+    let mut states = target.states;
+    states[0] = start.cast();
+    // SAFETY: the caller's promise.
+    unsafe { rule.merge(isa, pass, &Target { states, ..*target }) };
+}
+
+fn fill<T: Copy>(room: &mut [T], parts: Parts<'_>, round: impl Fn(f64) -> T) {
+    for (part, &number) in room.chunks_mut(parts.length).zip(parts.numbers) {
+        part.fill(round(number));
+    }
+}
+
+/// Eight sums in f64, of every eighth number each, then those in pairs: an order that registers of
+/// any width can keep.
+fn sum_of_squares<T: Copy + Into<f64>>(numbers: &[T]) -> f64 {
+    let mut sums = [0.0; 8];
+    let (chunks, rest) = numbers.as_chunks::<8>();
+    for chunk in chunks.iter().map(|chunk| &chunk[..]).chain([rest]) {
+        for (sum, &number) in sums.iter_mut().zip(chunk) {
+            let number: f64 = number.into();
+            *sum += number * number;
+        }
+    }
+    for half in [4, 2, 1] {
+        let (low, high) = sums.split_at_mut(half);
+        low.iter_mut().zip(high).for_each(|(low, high)| *low += *high);
+    }
+    sums[0]
+}

@@ -1,0 +1,103 @@
+//! Rules on f16 and bf16 that have no instances for them: in tiles of f32 that stay in the cache,
+//! with the bits that such instances would give.
+
+use super::rule::{Rule, Target};
+use super::sum::{Pass, Traffic};
+use super::{Isa, TILE};
+use crate::tensor::DType;
+
+/// A tile of the sum and of the value as f32, with room for an input.
+struct Tile {
+    sum: [f32; TILE],
+    value: [f32; TILE],
+    input: [f32; TILE],
+    rounded: [u16; TILE],
+}
+
+/// See [`Rule::merge`]; the results are written only if the rule `keeps` them.
+///
+/// # Safety
+/// As there; the dtype is f16 or bf16.
+pub(super) unsafe fn merge(
+    rule: &dyn Rule,
+    isa: Isa,
+    pass: &Pass<'_>,
+    target: &Target,
+    keeps: bool,
+) {
+    let mut tile =
+        Tile { sum: [0.0; TILE], value: [0.0; TILE], input: [0.0; TILE], rounded: [0; TILE] };
+    let narrow = pass.dtype.size();
+    for start in (0..pass.count).step_by(TILE) {
+        let count = TILE.min(pass.count - start);
+        // SAFETY: the caller's promise; the tile has room for `count` elements.
+        unsafe {
+            tile.add_up(isa, pass, start, count);
+            let wide = tile.target(isa, pass, target, start, count);
+            let inputs = [tile.sum.as_ptr().cast()];
+            let merged = plain(DType::F32, &inputs, &[], count);
+            rule.merge(isa, &merged, &wide);
+            if !keeps {
+                continue;
+            }
+            let own = (!target.master).then_some(target.value);
+            for to in pass.outs.iter().copied().chain(own) {
+                let to = (pass.dtype, to.add(start * narrow));
+                isa.convert(to, (DType::F32, wide.value.cast_const()), count);
+            }
+        }
+    }
+}
+
+fn plain<'a>(dtype: DType, inputs: &'a [*const u8], outs: &'a [*mut u8], count: usize) -> Pass<'a> {
+    Pass { dtype, outs, inputs, count, traffic: Traffic::Cached }
+}
+
+impl Tile {
+    /// Adds a part of the inputs up, rounded once to the pass's dtype.
+    ///
+    /// # Safety
+    /// `count` elements from `start` on are there, and in the tile.
+    unsafe fn add_up(&mut self, isa: Isa, pass: &Pass<'_>, start: usize, count: usize) {
+        let (sum, input) = (self.sum.as_mut_ptr().cast::<u8>(), self.input.as_mut_ptr().cast());
+        let offset = start * pass.dtype.size();
+        // SAFETY: the caller's promise.
+        unsafe {
+            isa.convert((DType::F32, sum), (pass.dtype, pass.inputs[0].add(offset)), count);
+            if pass.inputs.len() == 1 {
+                return;
+            }
+            for from in &pass.inputs[1..] {
+                isa.convert((DType::F32, input), (pass.dtype, from.add(offset)), count);
+                isa.sum(&plain(DType::F32, &[sum.cast_const(), input.cast_const()], &[sum], count));
+            }
+            let rounded = self.rounded.as_mut_ptr().cast::<u8>();
+            isa.convert((pass.dtype, rounded), (DType::F32, sum.cast_const()), count);
+            isa.convert((DType::F32, sum), (pass.dtype, rounded.cast_const()), count);
+        }
+    }
+
+    /// A part of the target in f32: its value in the tile, unless that is f32 itself.
+    ///
+    /// # Safety
+    /// As [`Tile::add_up`].
+    unsafe fn target(
+        &mut self,
+        isa: Isa,
+        pass: &Pass<'_>,
+        target: &Target,
+        start: usize,
+        count: usize,
+    ) -> Target {
+        let wide = |array: *mut u8| array.wrapping_add(start * DType::F32.size());
+        let mut value = wide(target.value);
+        if !target.master {
+            value = self.value.as_mut_ptr().cast();
+            let from = target.value.wrapping_add(start * pass.dtype.size());
+            // SAFETY: the caller's promise.
+            unsafe { isa.convert((DType::F32, value), (pass.dtype, from.cast_const()), count) };
+        }
+        let measured = target.measured.map(wide);
+        Target { value, master: false, states: target.states.map(wide), measured }
+    }
+}

@@ -1,0 +1,54 @@
+//! `AdaGrad` (Duchi, Hazan and Singer, 2011).
+//!
+//! ```text
+//! g' = clip(rescale * g)
+//! h += g'^2
+//! w -= lr * (g' / sqrt(h + eps) + wd * w)
+//! ```
+
+use super::gradient::Gradient;
+use super::method::{Method, Passes, Push};
+use super::options::{Options, with_common};
+use super::spec::Spec;
+use crate::kernel::{Formula, MAX_STATES, Number};
+
+/// `adagrad`.
+pub(super) struct Adagrad;
+
+impl Method for Adagrad {
+    fn name(&self) -> &'static str {
+        "adagrad"
+    }
+
+    fn options(&self) -> Vec<Spec> {
+        with_common(0.01, 0.0, &[Spec::small("eps", 1e-7).or("float_stable_eps")])
+    }
+
+    fn states(&self, _: &Options) -> usize {
+        1
+    }
+
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+        let [eps] = push.own();
+        passes.merge(&Step { lr: push.lr, gradient: push.gradient, eps });
+    }
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Step {
+    pub(super) lr: f64,
+    pub(super) gradient: Gradient,
+    pub(super) eps: f64,
+}
+
+impl Formula for Step {
+    const STATES: usize = 1;
+
+    #[inline(always)]
+    fn step<N: Number>(self, sum: N, value: N, states: &mut [N; MAX_STATES]) -> N {
+        let gradient = self.gradient.clipped(sum);
+        states[0] = states[0] + gradient * gradient;
+        let scaled = gradient / (states[0] + N::of(self.eps)).sqrt();
+        value - N::of(self.lr) * (scaled + N::of(self.gradient.wd) * value)
+    }
+}

@@ -1,0 +1,100 @@
+//! `AdaGrad` (Duchi, Hazan and Singer, 2011) with one learning rate for each row.
+//!
+//! ```text
+//! g' = clip(rescale * g)
+//! h += mean(g'^2)                             of a row
+//! w -= lr * (g' / sqrt(h + eps) + wd * w)
+//! ```
+//!
+//! A row is everything below one index of the first axis.
+
+use super::adagrad;
+use super::gradient::Gradient;
+use super::method::{Method, Passes, Push, Rows, Scope};
+use super::options::{Options, with_common};
+use super::spec::Spec;
+use crate::kernel::{Formula, MAX_STATES, Measure, Meter, Number, Rule};
+
+/// `groupadagrad`.
+pub(super) struct GroupAdagrad;
+
+impl Method for GroupAdagrad {
+    fn name(&self) -> &'static str {
+        "groupadagrad"
+    }
+
+    fn options(&self) -> Vec<Spec> {
+        with_common(0.01, 0.0, &[Spec::small("eps", 1e-5).or("float_stable_eps")])
+    }
+
+    fn states(&self, _: &Options) -> usize {
+        1
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Row
+    }
+
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+        let [eps] = push.own();
+        let &mut Push { lr, gradient, .. } = push;
+        if passes.has_rows() {
+            let (clipped, step) = (Clipped(gradient), Step { lr, gradient });
+            passes.merge_rows(&Groups { clipped, step, eps });
+        } else {
+            passes.merge(&adagrad::Step { lr, gradient, eps });
+        }
+    }
+}
+
+struct Groups {
+    clipped: Clipped,
+    step: Step,
+    eps: f64,
+}
+
+impl Rows for Groups {
+    fn meter(&self) -> &dyn Meter {
+        &self.clipped
+    }
+
+    fn number(&self, mean: f64, history: &mut f64) -> f64 {
+        *history += mean;
+        (*history + self.eps).sqrt()
+    }
+
+    fn rule(&self) -> &dyn Rule {
+        &self.step
+    }
+}
+
+/// g'.
+#[derive(Clone, Copy)]
+struct Clipped(Gradient);
+
+impl Measure for Clipped {
+    const STATES: usize = 0;
+    const WITH_VALUE: bool = false;
+
+    #[inline(always)]
+    fn measured<N: Number>(self, sum: N, _: N, _: &mut [N; MAX_STATES]) -> N {
+        self.0.clipped(sum)
+    }
+}
+
+/// The step of an element, with sqrt(h + eps) of its row as the state.
+#[derive(Clone, Copy)]
+struct Step {
+    lr: f64,
+    gradient: Gradient,
+}
+
+impl Formula for Step {
+    const STATES: usize = 1;
+
+    #[inline(always)]
+    fn step<N: Number>(self, sum: N, value: N, states: &mut [N; MAX_STATES]) -> N {
+        let scaled = self.gradient.clipped(sum) / states[0];
+        value - N::of(self.lr) * (scaled + N::of(self.gradient.wd) * value)
+    }
+}

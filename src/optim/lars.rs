@@ -1,0 +1,68 @@
+//! LARS (You, Gitman and Ginsburg, 2017): momentum with a learning rate for each key, by norms.
+//!
+//! ```text
+//! lr' = lr * eta * |w| / (|rescale * g| + wd * |w| + eps), or lr if either norm is 0
+//! ```
+//!
+//! Then as `sgd` with lr'. Momentum holds steps, so that `momentum_correction` scales it by how the
+//! learning rate has changed since the key's last push.
+
+use super::method::{Method, Passes, Push, Scope};
+use super::options::{Options, with_common};
+use super::sgd::{Sgd, descend};
+use super::spec::Spec;
+use crate::kernel::{MAX_STATES, Measure, Number};
+
+/// `lars`.
+pub(super) struct Lars;
+
+impl Method for Lars {
+    fn name(&self) -> &'static str {
+        "lars"
+    }
+
+    fn options(&self) -> Vec<Spec> {
+        let own = [
+            Spec::decay("momentum", 0.0),
+            Spec::small("eta", 0.001),
+            Spec::small("eps", 0.0),
+            Spec::flag("momentum_correction", true),
+        ];
+        with_common(0.01, 0.0, &own)
+    }
+
+    fn states(&self, options: &Options) -> usize {
+        Sgd.states(options)
+    }
+
+    fn scope(&self) -> Scope {
+        Scope::Key
+    }
+
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+        let [momentum, eta, eps, corrects] = push.own();
+        let squares = passes.measure(&Rescaled(push.gradient.rescale));
+        let (value, gradient) = (squares.value.sqrt(), squares.measured.sqrt());
+        let mut lr = push.lr;
+        if value > 0.0 && gradient > 0.0 {
+            lr *= eta * value / (gradient + push.gradient.wd * value + eps);
+        }
+        let last = std::mem::replace(&mut push.carried, push.lr);
+        let change = if corrects != 0.0 && last != 0.0 { push.lr / last } else { 1.0 };
+        descend(push, lr, (momentum != 0.0).then_some(momentum * change), passes);
+    }
+}
+
+/// rescale * g.
+#[derive(Clone, Copy)]
+struct Rescaled(f64);
+
+impl Measure for Rescaled {
+    const STATES: usize = 0;
+    const WITH_VALUE: bool = true;
+
+    #[inline(always)]
+    fn measured<N: Number>(self, sum: N, _: N, _: &mut [N; MAX_STATES]) -> N {
+        N::of(self.0) * sum
+    }
+}

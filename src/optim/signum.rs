@@ -1,0 +1,89 @@
+//! Signum and signSGD (Bernstein et al., 2018): steps by the sign alone.
+//!
+//! ```text
+//! m = momentum * m + (1 - momentum) * (clip(rescale * g) + wd * w)
+//! w = (1 - lr * wd_lh) * w - lr * sign(m)
+//! ```
+//!
+//! Without momentum all weight decay is decoupled, as in MXNet 1.9.1:
+//!
+//! ```text
+//! w = (1 - lr * (wd + wd_lh)) * w - lr * sign(clip(rescale * g))
+//! ```
+
+use super::gradient::Gradient;
+use super::method::{Method, Passes, Push};
+use super::options::{Options, with_common};
+use super::spec::Spec;
+use crate::kernel::{Formula, MAX_STATES, Number};
+
+/// `signum`.
+pub(super) struct Signum;
+
+impl Method for Signum {
+    fn name(&self) -> &'static str {
+        "signum"
+    }
+
+    fn options(&self) -> Vec<Spec> {
+        with_common(0.01, 0.0, &[Spec::decay("momentum", 0.9), Spec::small("wd_lh", 0.0)])
+    }
+
+    fn states(&self, options: &Options) -> usize {
+        let [momentum, _] = options.own();
+        usize::from(momentum != 0.0)
+    }
+
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+        let &mut Push { lr, gradient, .. } = push;
+        let [momentum, wd_lh] = push.own();
+        if momentum == 0.0 {
+            let keep = 1.0 - lr * (gradient.wd + wd_lh);
+            passes.merge(&Sign { lr, gradient, keep });
+        } else {
+            let keep = 1.0 - lr * wd_lh;
+            passes.merge(&WithMomentum { sign: Sign { lr, gradient, keep }, momentum });
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sign {
+    lr: f64,
+    gradient: Gradient,
+    /// What decoupled weight decay leaves of the value.
+    keep: f64,
+}
+
+impl Sign {
+    #[inline(always)]
+    fn follow<N: Number>(self, direction: N, value: N) -> N {
+        N::of(self.keep) * value - N::of(self.lr) * direction.sign()
+    }
+}
+
+impl Formula for Sign {
+    const STATES: usize = 0;
+
+    #[inline(always)]
+    fn step<N: Number>(self, sum: N, value: N, _: &mut [N; MAX_STATES]) -> N {
+        self.follow(self.gradient.clipped(sum), value)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct WithMomentum {
+    sign: Sign,
+    momentum: f64,
+}
+
+impl Formula for WithMomentum {
+    const STATES: usize = 1;
+
+    #[inline(always)]
+    fn step<N: Number>(self, sum: N, value: N, states: &mut [N; MAX_STATES]) -> N {
+        let gradient = self.sign.gradient.clipped_and_decayed(sum, value);
+        states[0] = N::of(self.momentum) * states[0] + N::of(1.0 - self.momentum) * gradient;
+        self.sign.follow(states[0], value)
+    }
+}

@@ -1,0 +1,159 @@
+//! What an option of an optimizer may be: numbers, words and lists by name.
+
+use std::ops::RangeInclusive;
+
+use crate::error::{Result, fail};
+
+/// An option: its name, what it is when not set, and what it may be.
+#[derive(Clone)]
+pub(super) struct Spec {
+    pub(super) name: &'static str,
+    /// Another name of it, or the same.
+    alias: &'static str,
+    pub(super) default: f64,
+    form: Form,
+}
+
+/// What the value of an option may be.
+#[derive(Clone)]
+enum Form {
+    Number(RangeInclusive<f64>),
+    /// From 0 up to below 1.
+    Decay,
+    /// Above 0; infinity is no bound.
+    Bound,
+    /// A whole number from 0.
+    Count,
+    Flag,
+    /// One of these words, kept as its position.
+    Word(&'static [&'static str]),
+    /// Whole numbers from 1, ascending.
+    Counts,
+}
+
+/// The largest count: up to it, every whole number is one of f64.
+const MOST_COUNT: f64 = 9_007_199_254_740_992.0;
+
+impl Spec {
+    const fn new(name: &'static str, default: f64, form: Form) -> Self {
+        Self { name, alias: name, default, form }
+    }
+
+    pub(super) const fn number(
+        name: &'static str,
+        default: f64,
+        range: RangeInclusive<f64>,
+    ) -> Self {
+        Self::new(name, default, Form::Number(range))
+    }
+
+    /// A number from 0, as what is added to a divisor.
+    pub(super) const fn small(name: &'static str, default: f64) -> Self {
+        Self::number(name, default, 0.0..=f64::MAX)
+    }
+
+    /// A number from 0 up to below 1, as decay rates are.
+    pub(super) const fn decay(name: &'static str, default: f64) -> Self {
+        Self::new(name, default, Form::Decay)
+    }
+
+    /// A bound, without which there is none.
+    pub(super) const fn bound(name: &'static str) -> Self {
+        Self::new(name, f64::INFINITY, Form::Bound)
+    }
+
+    pub(super) const fn count(name: &'static str) -> Self {
+        Self::new(name, 0.0, Form::Count)
+    }
+
+    /// A list of counts, kept apart from the numbers.
+    pub(super) const fn counts(name: &'static str) -> Self {
+        Self::new(name, 0.0, Form::Counts)
+    }
+
+    /// `true` or `false`.
+    pub(super) const fn flag(name: &'static str, default: bool) -> Self {
+        Self::new(name, if default { 1.0 } else { 0.0 }, Form::Flag)
+    }
+
+    /// One of some words; the first is the default.
+    pub(super) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
+        Self::new(name, 0.0, Form::Word(words))
+    }
+
+    /// The same under another name too.
+    pub(super) const fn or(mut self, alias: &'static str) -> Self {
+        self.alias = alias;
+        self
+    }
+
+    pub(super) fn answers_to(&self, name: &str) -> bool {
+        self.name == name || self.alias == name
+    }
+
+    /// Whether its value is a list of numbers, not one.
+    pub(super) fn is_list(&self) -> bool {
+        matches!(self.form, Form::Counts)
+    }
+
+    /// Refuses a number that the option cannot be.
+    pub(super) fn check(&self, value: f64) -> Result<()> {
+        let fits = match &self.form {
+            Form::Number(range) => range.contains(&value),
+            Form::Decay => (0.0..1.0).contains(&value),
+            Form::Bound => value > 0.0,
+            Form::Count => (0.0..=MOST_COUNT).contains(&value) && value.fract() == 0.0,
+            Form::Flag => matches!(value, 0.0 | 1.0),
+            Form::Word(_) | Form::Counts => false,
+        };
+        if fits { Ok(()) } else { Err(self.refused(value)) }
+    }
+
+    fn refused(&self, value: impl std::fmt::Display) -> crate::Error {
+        let wanted = match &self.form {
+            Form::Number(range) => {
+                let (least, most) = (range.start(), range.end());
+                match (*least > -f64::MAX, *most < f64::MAX) {
+                    (true, true) => format!("a number from {least} to {most}"),
+                    (true, false) => format!("a number from {least}"),
+                    _ => "a number".to_owned(),
+                }
+            }
+            Form::Decay => "a number from 0 to below 1".to_owned(),
+            Form::Bound => "a number above 0".to_owned(),
+            Form::Count => "a whole number from 0".to_owned(),
+            Form::Flag => "true (1) or false (0)".to_owned(),
+            Form::Word(words) => format!("{}, set with the optimizer", words.join(" or ")),
+            Form::Counts => "a list like [30,60], ascending, set with the optimizer".to_owned(),
+        };
+        fail!(Option, "{} is {value}; it must be {wanted}", self.name)
+    }
+
+    /// The value that a text stands for; not of lists.
+    pub(super) fn parse(&self, text: &str) -> Result<f64> {
+        let lower = text.to_ascii_lowercase();
+        let number = match (&self.form, lower.as_str()) {
+            (Form::Flag, "true") => Some(1.0),
+            (Form::Flag, "false") => Some(0.0),
+            (Form::Word(words), word) => {
+                let places = (0..).map(f64::from);
+                let found = words.iter().zip(places).find(|(known, _)| **known == word);
+                return found.map(|(_, place)| place).ok_or_else(|| self.refused(text));
+            }
+            _ => text.parse().ok(),
+        };
+        let number = number.ok_or_else(|| self.refused(format_args!("{text:?}")))?;
+        self.check(number)?;
+        Ok(number)
+    }
+
+    /// The list that a text stands for.
+    pub(super) fn parse_counts(&self, text: &str) -> Result<Vec<u64>> {
+        let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let counts: Option<Vec<u64>> =
+            inner.and_then(|inner| inner.split(',').map(|it| it.trim().parse().ok()).collect());
+        counts
+            .filter(|counts| counts[0] > 0 && counts.is_sorted_by(|a, b| a < b))
+            .ok_or_else(|| self.refused(text))
+    }
+}

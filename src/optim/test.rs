@@ -1,0 +1,41 @@
+//! `test`: adds gradients up, for tests. w += rescale * g.
+
+use super::method::{Method, Passes, Push};
+use super::options::{Options, with_common};
+use super::spec::Spec;
+use crate::kernel::{Formula, MAX_STATES, Number};
+
+/// `test`.
+pub(super) struct Test;
+
+impl Method for Test {
+    fn name(&self) -> &'static str {
+        "test"
+    }
+
+    fn options(&self) -> Vec<Spec> {
+        with_common(0.01, 0.0, &[])
+    }
+
+    fn states(&self, _: &Options) -> usize {
+        0
+    }
+
+    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+        passes.merge(&Add { rescale: push.gradient.rescale });
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Add {
+    rescale: f64,
+}
+
+impl Formula for Add {
+    const STATES: usize = 0;
+
+    #[inline(always)]
+    fn step<N: Number>(self, sum: N, value: N, _: &mut [N; MAX_STATES]) -> N {
+        value + N::of(self.rescale) * sum
+    }
+}

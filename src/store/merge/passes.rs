@@ -1,0 +1,90 @@
+//! The passes of a rule over one key.
+
+use std::ops::Range;
+
+use super::step::{Scratch, Step, cut};
+use super::{Merge, PIECE_BYTES, Run, in_pieces};
+use crate::kernel::{Meter, Parts, Rule, Squares, TILE, Traffic};
+use crate::optim::{Arrays, NORM_BLOCK, Passes, Rows};
+
+/// A push of one key under a rule, ready to be made.
+pub(crate) struct KeyPasses<'a> {
+    pub(super) run: Run<'a>,
+    pub(super) arrays: &'a Arrays,
+}
+
+impl Passes for KeyPasses<'_> {
+    fn merge(&mut self, rule: &dyn Rule) {
+        self.run.whole(Merge::Rule(rule, self.arrays), None);
+    }
+
+    fn measure(&mut self, meter: &dyn Meter) -> Squares {
+        let (run, arrays) = (&self.run, self.arrays);
+        let count = run.step.slot.count;
+        in_pieces(count, NORM_BLOCK, run.threads, None, &|block| {
+            run.with_scratch(|scratch| {
+                let mut sums = Squares::default();
+                let mut add = |squares| sums += squares;
+                run.step.measure((meter, arrays), &block, scratch, TILE, &mut add);
+                arrays.sums(block.start / NORM_BLOCK).put(sums);
+            });
+        });
+        let mut squares = Squares::default();
+        (0..count.div_ceil(NORM_BLOCK)).for_each(|block| squares += arrays.sums(block).take());
+        squares
+    }
+
+    fn has_rows(&self) -> bool {
+        self.arrays.rows.is_some()
+    }
+
+    fn merge_rows(&mut self, rows: &dyn Rows) {
+        let Some(count) = self.arrays.rows else { return };
+        let length = self.run.step.slot.count / count;
+        let size = (PIECE_BYTES / self.run.step.slot.dtype.size() / length).max(1);
+        in_pieces(count, size, self.run.threads, None, &|piece| {
+            self.run.with_scratch(|scratch| {
+                // As many whole rows as fit into a tile, or one.
+                for some in cut(&piece, (TILE / length).max(1)) {
+                    self.merge_some(rows, &some, length, scratch);
+                }
+            });
+        });
+    }
+}
+
+impl KeyPasses<'_> {
+    /// Merges a few rows: measures them, then goes over them again while they are in the cache.
+    fn merge_some(
+        &self,
+        rows: &dyn Rows,
+        some: &Range<usize>,
+        length: usize,
+        scratch: Option<&Scratch>,
+    ) {
+        let range = some.start * length..some.end * length;
+        let mut sums = [0.0; TILE];
+        let mut parts = 0;
+        self.run.step.measure((rows.meter(), self.arrays), &range, scratch, length, &mut |part| {
+            // Parts are rows, or tiles of the only one.
+            sums[parts % some.len()] += part.measured;
+            parts += 1;
+        });
+        let numbers = &mut sums[..some.len()];
+        for (row, number) in some.clone().zip(&mut *numbers) {
+            let place = self.arrays.row(row);
+            let mut state = place.number(0);
+            *number = rows.number(mean(*number, length), &mut state);
+            place.set_number(0, state);
+        }
+        let parts = Parts { numbers, length: length.min(TILE) };
+        let (merge, traffic) = (Merge::Parts(rows.rule(), self.arrays, parts), Traffic::Cached);
+        let step = Step { merge, traffic, ..self.run.step };
+        cut(&range, TILE).for_each(|tile| Run::piece(&step, &tile, scratch));
+    }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "far beyond the elements that a row can have")]
+fn mean(sum: f64, count: usize) -> f64 {
+    sum / count as f64
+}
