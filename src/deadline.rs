@@ -1,5 +1,6 @@
 //! How long a wait may take.
 
+use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use crate::error::{Result, fail};
@@ -39,5 +40,23 @@ impl Deadline {
 impl From<Duration> for Deadline {
     fn from(time: Duration) -> Self {
         Self::after(time)
+    }
+}
+
+/// A deadline that is fixed when it is first asked for: calls that never wait never look at the
+/// clock.
+pub(crate) struct Patience {
+    timeout: Option<Duration>,
+    end: OnceCell<Deadline>,
+}
+
+impl Patience {
+    /// Without a timeout it never ends.
+    pub(crate) fn new(timeout: Option<Duration>) -> Self {
+        Self { timeout, end: OnceCell::new() }
+    }
+
+    pub(crate) fn end(&self) -> Deadline {
+        *self.end.get_or_init(|| self.timeout.map_or(Deadline::Never, Deadline::after))
     }
 }

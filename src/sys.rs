@@ -1,6 +1,6 @@
 //! What the operating system and the processor keep per process and per thread: forks, pages, and
-//! the floating-point control state.
-#![allow(unsafe_code, reason = "calls of the system, and the floating-point control register")]
+//! the floating-point control state; and how memory is asked for ahead.
+#![allow(unsafe_code, reason = "calls of the system, and instructions without a safe form")]
 
 use std::ptr::NonNull;
 use std::sync::Once;
@@ -44,6 +44,23 @@ pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     }
     #[cfg(not(all(target_os = "linux", not(miri))))]
     let _ = (start, bytes);
+}
+
+/// Asks for the cache line at an address, which need not be ours.
+#[inline]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: part of the base instruction set; never faults, and changes nothing but the caches.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = at;
 }
 
 /// The default floating-point environment for as long as the value lives: round to nearest even,

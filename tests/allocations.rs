@@ -1,4 +1,5 @@
-//! A call without a ticket on contiguous tensors allocates nothing, once it has been made before.
+//! A call without a ticket on contiguous tensors allocates nothing, once it has been made before;
+//! and one that gets no memory for the state of a key leaves the key as it was.
 #![allow(
     clippy::float_cmp,
     clippy::cast_possible_truncation,
@@ -20,22 +21,28 @@ use kvstore::{Config, Key, Store, Tensor, TensorMut};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
+    /// Allocations of this size or more fail.
+    static REFUSED: Cell<usize> = const { Cell::new(usize::MAX) };
 }
 
-/// The system's allocator, with a count for each thread.
+/// The system's allocator, with a count and a limit for each thread.
 struct Counting;
 
 impl Counting {
-    fn count() {
-        // While a thread ends its count may be gone already.
+    /// Counts an allocation; gives whether it may succeed.
+    fn count(size: usize) -> bool {
+        // While a thread ends its numbers may be gone already.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        REFUSED.try_with(|refused| size < refused.get()).unwrap_or(true)
     }
 }
 
 // SAFETY: passes everything on to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Self::count();
+        if !Self::count(layout.size()) {
+            return std::ptr::null_mut();
+        }
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -46,13 +53,17 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        Self::count();
+        if !Self::count(layout.size()) {
+            return std::ptr::null_mut();
+        }
         // SAFETY: the caller's promise.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        Self::count();
+        if !Self::count(size) {
+            return std::ptr::null_mut();
+        }
         // SAFETY: the caller's promise.
         unsafe { System.realloc(start, layout, size) }
     }
@@ -150,4 +161,85 @@ fn the_short_forms_for_one_key_allocate_nothing() {
     store.init(1u64, &value).unwrap();
     allocations("push", || store.push(1u64, &value).unwrap());
     allocations("pull", || store.pull(1u64, &mut out).unwrap());
+}
+
+const RULES: &[(&str, &str)] = &[
+    ("sgd", ""),
+    ("momentum", ""),
+    ("nag", "momentum=0.9"),
+    ("adam", ""),
+    ("adamw", ""),
+    ("adamax", ""),
+    ("nadam", ""),
+    ("adagrad", ""),
+    ("groupadagrad", ""),
+    ("rmsprop", "centered=true"),
+    ("adadelta", ""),
+    ("ftrl", ""),
+    ("ftml", ""),
+    ("signum", ""),
+    ("lamb", ""),
+    ("lars", "momentum=0.9,eta=1"),
+    ("dcasgd", "momentum=0.9"),
+    ("lion", ""),
+    ("test", ""),
+];
+
+#[test]
+fn rules_allocate_nothing_after_the_first_push() {
+    // One of several blocks, of which halves take several tiles.
+    const COUNT: usize = 70_000;
+    let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
+    let keys = [Key::from(1u64), Key::from(2u64), Key::from(3u64)];
+    let small = [0.5f32; ELEMENTS];
+    let large = vec![0.5f32; COUNT];
+    let halves = vec![kvstore::f16::from_f32(0.5); COUNT];
+    let values = [Tensor::from(&small), Tensor::from(&large), Tensor::from(&halves)];
+    store.init_list(&keys, &values).unwrap();
+    let keys = keys.map(|key| [key; 2]).concat();
+    let values: Vec<Tensor<'_>> = values.iter().flat_map(|it| [*it, *it]).collect();
+    for (rule, options) in RULES {
+        store.set_optimizer(rule, &format!("multi_precision=true,{options}")).unwrap();
+        store.set_key_hyperparameter(1u64, "lr_mult", 0.5).unwrap();
+        allocations(&format!("push under {rule}"), || store.push_list(&keys, &values).unwrap());
+        store.set_hyperparameter("multi_precision", 0.0).unwrap();
+        allocations(&format!("push under {rule}"), || store.push_list(&keys, &values).unwrap());
+    }
+}
+
+#[test]
+fn without_memory_for_its_state_a_key_is_as_it_was() {
+    const COUNT: usize = 1 << 18;
+    let first = vec![kvstore::bf16::from_f32(0.5); COUNT];
+    let pushed = vec![kvstore::bf16::from_f32(0.25); COUNT];
+    let pull = |store: &Store| {
+        let mut out = vec![kvstore::bf16::ZERO; COUNT];
+        store.pull(1u64, &mut out).unwrap();
+        out
+    };
+    let open = |rule: &str, options: &str| {
+        let store = Store::open("local", &Config::new()).unwrap();
+        store.init(1u64, &first).unwrap();
+        store
+            .set_optimizer(rule, &format!("learning_rate=0.1,multi_precision=true,{options}"))
+            .unwrap();
+        store
+    };
+    for (rule, options) in RULES {
+        let store = open(rule, options);
+        // A state has four times as many bytes as elements, that of rows here has too.
+        REFUSED.set(4 * COUNT);
+        let error = store.push(1u64, &pushed).unwrap_err();
+        REFUSED.set(usize::MAX);
+        assert_eq!(error.kind(), kvstore::ErrorKind::OutOfMemory, "{rule}");
+        assert!(error.message().starts_with("push: key 1: cannot allocate"), "{error}");
+        assert!(pull(&store) == first, "{rule}");
+        // The push that failed has not been counted, and left nothing behind.
+        let fresh = open(rule, options);
+        for store in [&store, &fresh] {
+            (0..2).for_each(|_| store.push(1u64, &pushed).unwrap());
+        }
+        assert!(pull(&store) == pull(&fresh), "{rule}");
+        assert!(pull(&store) != first, "{rule}");
+    }
 }

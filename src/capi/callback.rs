@@ -4,6 +4,8 @@ use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::types::{
     kv_device, kv_device_type, kv_drop, kv_logger, kv_status, kv_tensor, kv_updater,
 };
@@ -79,7 +81,8 @@ impl Updater {
         input: &Tensor<'_>,
         stored: &mut TensorMut<'_>,
     ) -> std::result::Result<(), UpdaterError> {
-        let mut shape: Vec<i64> = input.shape().to_vec();
+        // A copy, because C may write to it.
+        let mut shape = SmallVec::<[i64; 8]>::from_slice(input.shape());
         let (input, stored) = (to_c(input, &mut shape), to_c(stored.as_tensor(), &mut shape));
         set_error(None);
         // SAFETY: header rule 6; the tensors are lent for the call.

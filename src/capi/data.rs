@@ -6,7 +6,7 @@ use super::guard::{guard_store, guard_store_in_callback};
 use super::handle::{self, kv_store};
 use super::types::{kv_dtype_in, kv_key, kv_status, kv_tensor, kv_ticket};
 use crate::deadline::Deadline;
-use crate::store::Call;
+use crate::store::{Call, Pairs};
 
 /// Gives the key of a name, and remembers the name in this store.
 ///
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn kv_init(
     guard_store(store, |store| {
         // SAFETY: header rules 2 and 4: arrays of `count`, lent for the call.
         let list = unsafe { handle::pairs("init", keys, values, count) }?;
-        store.init_pairs(&list.pairs())
+        store.init_pairs(&list)
     })
 }
 
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn kv_push(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let list = unsafe { handle::pairs("push", keys, values, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Push, &list, &handle::NO_PAIRS, priority, ticket) }
+        unsafe { handle::submit(store, Call::Push, &list, &Pairs::NONE, priority, ticket) }
     })
 }
 
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn kv_pull(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let list = unsafe { handle::pairs("pull", keys, outs, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Pull, &handle::NO_PAIRS, &list, priority, ticket) }
+        unsafe { handle::submit(store, Call::Pull, &Pairs::NONE, &list, priority, ticket) }
     })
 }
 

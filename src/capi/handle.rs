@@ -1,13 +1,14 @@
 //! Opaque handles, and the conversions between C's arguments and the crate's types.
 
 use std::ffi::{CStr, c_char};
+use std::mem::offset_of;
 use std::{ptr, slice};
 
 use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
-use crate::store::{Call, Pairs, TensorList, Tensors};
-use crate::tensor::{DType, RawTensor, Tensor};
+use crate::store::{Call, Pairs, Tensors};
+use crate::tensor::{RawTensor, RawTensors};
 use crate::{Config, Store};
 
 /// A store; opaque.
@@ -136,44 +137,20 @@ pub(super) unsafe fn keys<'a>(call: &str, start: *const kv_key, count: usize) ->
     unsafe { array(start.cast::<Key>(), count, call, "keys") }
 }
 
-/// The tensors of a call, each checked when it is asked for.
-pub(super) struct CTensors<'a>(&'a [kv_tensor]);
-
-impl TensorList for CTensors<'_> {
-    fn get(&self, index: usize) -> Result<Tensor<'_>> {
-        // SAFETY: header rules 2 and 4: its pointers are NULL or valid for what it says.
-        unsafe { Tensor::from_raw(&raw_tensor(&self.0[index])) }
-    }
-
-    fn fits(&self, index: usize, dtype: DType, shape: &[i64], bytes: usize) -> Option<*mut u8> {
-        raw_tensor(&self.0[index]).fits(dtype, shape, bytes)
-    }
-}
-
-fn raw_tensor(tensor: &kv_tensor) -> RawTensor {
-    RawTensor {
-        data: tensor.data.cast(),
-        device_type: tensor.device.r#type,
-        ndim: tensor.ndim,
-        dtype: tensor.dtype,
-        shape: tensor.shape,
-        strides: tensor.strides,
-        byte_offset: tensor.byte_offset,
-    }
-}
+const _: () = {
+    assert!(size_of::<kv_tensor>() == size_of::<RawTensor>());
+    assert!(offset_of!(kv_tensor, data) == offset_of!(RawTensor, data));
+    assert!(offset_of!(kv_tensor, device.r#type) == offset_of!(RawTensor, device_type));
+    assert!(offset_of!(kv_tensor, device.id) == offset_of!(RawTensor, device_id));
+    assert!(offset_of!(kv_tensor, ndim) == offset_of!(RawTensor, ndim));
+    assert!(offset_of!(kv_tensor, dtype) == offset_of!(RawTensor, dtype));
+    assert!(offset_of!(kv_tensor, shape) == offset_of!(RawTensor, shape));
+    assert!(offset_of!(kv_tensor, strides) == offset_of!(RawTensor, strides));
+    assert!(offset_of!(kv_tensor, byte_offset) == offset_of!(RawTensor, byte_offset));
+};
 
 /// The (key, tensor) pairs of a call.
-pub(super) struct CPairs<'a> {
-    keys: &'a [Key],
-    tensors: CTensors<'a>,
-}
-
-impl CPairs<'_> {
-    pub(super) fn pairs(&self) -> Pairs<'_> {
-        Pairs { keys: self.keys, tensors: Tensors::Unchecked(&self.tensors) }
-    }
-}
-
+///
 /// # Safety
 /// NULL, or `count` keys and tensors, unchanged for `'a`, whose memory is lent as the header says.
 pub(super) unsafe fn pairs<'a>(
@@ -181,15 +158,15 @@ pub(super) unsafe fn pairs<'a>(
     keys_start: *const kv_key,
     tensors: *const kv_tensor,
     count: usize,
-) -> Result<CPairs<'a>> {
-    // SAFETY: the caller's promise.
+) -> Result<Pairs<'a>> {
+    // SAFETY: the caller's promise; a RawTensor has the layout of a kv_tensor, see above, and its
+    // pointers are NULL or valid for what it says by header rules 2 and 4.
     unsafe {
         let keys = keys(call, keys_start, count)?;
-        Ok(CPairs { keys, tensors: CTensors(array(tensors, count, call, "the array of tensors")?) })
+        let tensors = array(tensors.cast::<RawTensor>(), count, call, "the array of tensors")?;
+        Ok(Pairs { keys, tensors: Tensors::Raw(RawTensors::new(tensors)) })
     }
 }
-
-pub(super) const NO_PAIRS: CPairs<'static> = CPairs { keys: &[], tensors: CTensors(&[]) };
 
 /// Runs a data call here, or queues it if there is a place for a ticket.
 ///
@@ -198,16 +175,16 @@ pub(super) const NO_PAIRS: CPairs<'static> = CPairs { keys: &[], tensors: CTenso
 pub(super) unsafe fn submit(
     store: &Store,
     call: Call,
-    values: &CPairs<'_>,
-    outs: &CPairs<'_>,
+    values: &Pairs<'_>,
+    outs: &Pairs<'_>,
     priority: i32,
     ticket: *mut kv_ticket,
 ) -> Result<()> {
     // SAFETY: the caller's promise.
     match unsafe { ticket.as_mut() } {
-        None => store.call(call, &values.pairs(), &outs.pairs()),
+        None => store.call(call, values, outs),
         Some(ticket) => {
-            *ticket = store.submit(call, &values.pairs(), &outs.pairs(), priority)?;
+            *ticket = store.submit(call, values, outs, priority)?;
             Ok(())
         }
     }

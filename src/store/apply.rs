@@ -1,20 +1,21 @@
 //! A plan put into effect, key by key, under each key's lock.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Call;
+use super::counters::{Counters, Tally};
 use super::lock::{Released, WriteGuard};
-use super::merge::{Merge, Team};
+use super::merge::Team;
 use super::merger::Merger;
-use super::plan::{Group, Plan, PlannedOut};
+use super::plan::{Plan, PlannedOut};
 use super::table::{Slot, Value};
 use super::updater::Updater;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, Result, fail};
 use crate::key::Names;
-use crate::optim::Optimizer;
+use crate::optim::{Optimizer, Stored};
 use crate::sync::{AtomicBool, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
@@ -25,7 +26,7 @@ const CANCEL_POLL: Duration = Duration::from_millis(5);
 /// When an operation must stop early.
 #[derive(Clone, Copy)]
 pub(super) struct Limits<'a> {
-    pub(super) deadline: Deadline,
+    pub(super) patience: &'a Patience,
     pub(super) cancel: Option<&'a AtomicBool>,
 }
 
@@ -48,6 +49,7 @@ pub(super) struct Applier {
     pub(super) buffers: Mutex<Vec<Buffer>>,
     /// Wakes those who wait for a key.
     pub(super) released: Released,
+    pub(super) counters: Counters,
 }
 
 impl Applier {
@@ -55,29 +57,31 @@ impl Applier {
     pub(super) fn apply(
         &self,
         call: Call,
-        plan: &Plan,
+        plan: &mut Plan,
         merger: &Merger,
         limits: Limits<'_>,
     ) -> Result<()> {
-        let call = call.name();
         // With an updater only around the arithmetic: the user's code runs in the user's state.
         let ours = !matches!(merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
-        for group in &plan.groups {
+        let mut tally = Tally::default();
+        let Plan { groups, values, outs, .. } = plan;
+        // Each key is let go of while it is at hand.
+        let result = groups.drain(..).try_for_each(|group| {
+            let slot = &*group.slot;
             if limits.is_cancelled() {
-                return Err(self.cancelled(call, &group.slot));
+                return Err(self.cancelled(call.name(), slot));
             }
-            let outs = &plan.outs[group.outs.clone()];
-            let finished = if group.values.is_empty() {
-                self.pull(call, &group.slot, outs, limits)?
+            let (values, outs) = (&values[group.values], &outs[group.outs]);
+            let finished = if values.is_empty() {
+                self.pull(call.name(), slot, outs, limits, &mut tally)?
             } else {
-                self.push(call, plan, group, merger, limits)?
+                self.push(call.name(), slot, (values, outs), merger, limits, &mut tally)?
             };
-            if !finished {
-                return Err(self.cancelled(call, &group.slot));
-            }
-        }
-        Ok(())
+            if finished { Ok(()) } else { Err(self.cancelled(call.name(), slot)) }
+        });
+        self.counters.add(&tally);
+        result
     }
 
     fn pull(
@@ -86,6 +90,7 @@ impl Applier {
         slot: &Slot,
         outs: &[PlannedOut],
         limits: Limits<'_>,
+        tally: &mut Tally,
     ) -> Result<bool> {
         let value = match slot.value.try_read(&self.released) {
             Some(value) => value,
@@ -96,8 +101,7 @@ impl Applier {
         if value.removed {
             return Err(self.removed(call, slot));
         }
-        // Relaxed: a statistic.
-        slot.counters.pulls.fetch_add(outs.len() as u64, Ordering::Relaxed);
+        tally.add(&Tally::of(0, outs.len(), slot.bytes()));
         self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
     }
 
@@ -105,25 +109,19 @@ impl Applier {
     fn push(
         &self,
         call: &str,
-        plan: &Plan,
-        group: &Group,
+        slot: &Slot,
+        (values, outs): (&[Lent], &[PlannedOut]),
         merger: &Merger,
         limits: Limits<'_>,
+        tally: &mut Tally,
     ) -> Result<bool> {
-        let slot = &group.slot;
-        let (values, outs) = (&plan.values[group.values.clone()], &plan.outs[group.outs.clone()]);
         let mut value = self.lock(call, slot, limits)?;
-        // Relaxed: a statistic, and only this thread counts while it holds the key.
-        let count = |counter: &AtomicU64, more: usize| {
-            counter.store(counter.load(Ordering::Relaxed) + more as u64, Ordering::Relaxed);
-        };
-        count(&slot.counters.pushes, values.len());
-        count(&slot.counters.pulls, outs.len());
+        tally.add(&Tally::of(values.len(), outs.len(), slot.bytes()));
         let updater = match merger {
             Merger::Assign => {
                 let before = value.buffer.position();
                 Team::place(slot, values, &mut value.buffer, outs);
-                let result = self.team.merge(slot, values, Merge::Assign, &value.buffer, outs);
+                let result = self.team.merge(slot, values, &value.buffer, outs);
                 if result.is_err() {
                     // Nothing has been written.
                     value.buffer.put_back(before);
@@ -135,7 +133,7 @@ impl Applier {
             }
             Merger::Updater(updater) => updater,
         };
-        count(&slot.counters.updater_calls, 1);
+        tally.updater_calls += 1;
         match values {
             [only] if only.is_plain(slot.dtype) => {
                 self.update(call, slot, updater, only.data(), &mut value)?;
@@ -154,7 +152,7 @@ impl Applier {
         with_default_floats(|| self.team.copy_out(slot, &value.buffer, outs, limits.cancel))
     }
 
-    /// Merges the values by a rule of ours, and fills the outs in the same pass.
+    /// Merges the values by a rule of ours, and fills the outs in its last pass.
     fn optimize(
         &self,
         call: &str,
@@ -163,15 +161,18 @@ impl Applier {
         value: &mut Value,
         (values, outs): (&[Lent], &[PlannedOut]),
     ) -> Result<bool> {
-        let (team, stored) = (self.team, &value.buffer);
-        let array = Array::of(stored, slot.dtype);
-        let result =
-            optimizer.prepare(team.isa, &array, slot.count, &mut value.state).and_then(|arrays| {
-                optimizer.push(slot.key, &mut value.state, &mut |rule| {
-                    team.merge(slot, values, Merge::Rule(rule, &arrays), stored, outs)
-                })
-            });
-        result.map(|()| true).map_err(|error| {
+        let stored = Stored {
+            array: Array::of(&value.buffer, slot.dtype),
+            count: slot.count,
+            rows: slot.rows(),
+        };
+        let prepared = optimizer.prepare(self.team.isa, &stored, &mut value.state);
+        let result = prepared.and_then(|(state, arrays)| {
+            let mut passes = self.team.passes(slot, values, &arrays, &value.buffer, outs)?;
+            optimizer.push(slot.key, state, &mut passes);
+            Ok(true)
+        });
+        result.map_err(|error| {
             let key = self.names.label(slot.key);
             Error::new(error.kind(), format!("{call}: {key}: {}", error.message()))
         })
@@ -249,7 +250,7 @@ impl Applier {
             let now = Instant::now();
             let poll =
                 now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
-            let (until, late) = match limits.deadline {
+            let (until, late) = match limits.patience.end() {
                 Deadline::At(end) => (poll.min(end), now >= end),
                 Deadline::Never => (poll, false),
             };

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use smallvec::SmallVec;
-
-use super::lock::{KeyLock, WriteGuard};
+use super::lock::WriteGuard;
 use super::merge::Team;
 use super::plan::{Pairs, Part, Scene};
-use super::table::{Counters, KeyTable, Slot, Value};
+use super::table::{KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, Names};
 use crate::sys::DefaultFloats;
@@ -66,15 +64,8 @@ impl Keys {
         };
         let mut buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
         buffer.place(tensor.as_ptr(), Place::Stored);
-        let mut slot = Slot {
-            key,
-            order: self.table.next_order(key),
-            dtype,
-            shape: SmallVec::from_slice(tensor.shape()),
-            count,
-            value: KeyLock::new(Value { buffer: Buffer::new(0)?, state: None, removed: false }),
-            counters: Counters::default(),
-        };
+        let order = self.table.next_order(key);
+        let mut slot = Slot::new(key, order, dtype, tensor.shape(), count)?;
         let _floats = DefaultFloats::enter();
         self.team.sum(&slot, &[Lent::new(tensor)], &buffer)?;
         slot.value.get_mut().buffer = buffer;

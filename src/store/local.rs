@@ -6,15 +6,17 @@ use std::sync::{Arc, Weak};
 
 use super::Call;
 use super::apply::{Applier, Limits};
+use super::counters::Counters;
 use super::keys::Keys;
 use super::lock::Released;
 use super::merge::Team;
 use super::merger::Merger;
+use super::plain::{self, Lists, with_one};
 use super::plan::{Pairs, Plan};
-use super::table::{KeyTable, Slot};
+use super::table::{Entry, KeyTable, Slot};
 use super::ticket::{Label, Tickets, Work};
 use crate::config::Settings;
-use crate::deadline::Deadline;
+use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, Names};
 use crate::log::{Level, log};
@@ -30,6 +32,8 @@ pub(crate) struct Local {
     pub(super) tickets: Tickets<Op>,
     pub(super) poisoned: AtomicBool,
     merger: RwLock<Merger>,
+    /// Whether sums replace values: the answer in one load. Changed under the merger's lock.
+    assigns: AtomicBool,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
 }
@@ -51,9 +55,35 @@ impl Work for Op {
     }
 }
 
+/// The memory of a call.
+#[derive(Default)]
+struct Desk {
+    plan: Plan,
+    memory: plain::Memory,
+}
+
 thread_local! {
-    /// The plan of this thread's last call without a ticket.
-    static PLAN: Cell<Option<Box<Plan>>> = const { Cell::new(None) };
+    /// The memory of this thread's last call.
+    static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
+}
+
+impl Desk {
+    fn take() -> Box<Self> {
+        // A thread that is ending has no place for it any more.
+        DESK.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    fn leave(self: Box<Self>) {
+        let _ = DESK.try_with(|kept| kept.set(Some(self)));
+    }
+}
+
+/// How far a call has come.
+enum Progress {
+    Planned,
+    /// Some keys are done, the others are planned.
+    Begun,
+    Done,
 }
 
 impl Local {
@@ -71,6 +101,7 @@ impl Local {
             undo,
             buffers: Mutex::default(),
             released: Released::new(),
+            counters: Counters::default(),
         };
         Self {
             settings,
@@ -79,6 +110,7 @@ impl Local {
             tickets: Tickets::new(id, key_name),
             poisoned: AtomicBool::new(false),
             merger: RwLock::new(Merger::Assign),
+            assigns: AtomicBool::new(true),
             plans: Mutex::default(),
         }
     }
@@ -88,9 +120,25 @@ impl Local {
     }
 
     pub(super) fn set_merger(&self, merger: Merger) {
-        let old = std::mem::replace(&mut *self.merger.write(), merger);
+        // It refuses nothing.
+        let _ = self.replace_merger(merger, |_| Ok(()));
+    }
+
+    /// Merges otherwise from now on, unless `check` refuses; no key is added meanwhile.
+    fn replace_merger(
+        &self,
+        merger: Merger,
+        check: impl FnOnce(&Merger) -> Result<()>,
+    ) -> Result<()> {
+        let old = {
+            let mut current = self.merger.write();
+            check(&merger)?;
+            self.assigns.store(matches!(merger, Merger::Assign), Ordering::SeqCst);
+            std::mem::replace(&mut *current, merger)
+        };
         // Outside the lock: it may run the user's drop function.
         drop(old);
+        Ok(())
     }
 
     /// How a call merges: nothing to know for one that pushes nothing.
@@ -104,9 +152,9 @@ impl Local {
         let optimizer = Optimizer::new(name, params)
             .map_err(|error| Error::new(error.kind(), format!("{call}: {}", error.message())))?;
         let merger = Merger::Optimizer(Arc::new(optimizer));
-        self.check_keys(call, &merger, &self.keys.table.slots())?;
-        self.set_merger(merger);
-        Ok(())
+        self.replace_merger(merger, |merger| {
+            self.check_keys(call, merger, &self.keys.table.slots())
+        })
     }
 
     /// Changes an option of the optimizer, for all keys or for one.
@@ -140,7 +188,8 @@ impl Local {
 
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
         let fresh = self.keys.make(&self.keys.scene("init"), values)?;
-        self.check_keys("init", &self.merger.read(), &fresh)?;
+        let merger = self.merger.read();
+        self.check_keys("init", &merger, &fresh)?;
         self.keys.add("init", &fresh)
     }
 
@@ -151,28 +200,45 @@ impl Local {
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
     ) -> Result<()> {
-        // A thread that is ending has no place for a plan any more.
-        let mut plan = PLAN.try_with(Cell::take).ok().flatten().unwrap_or_default();
-        let result = self.run_planned(call, values, outs, &mut plan);
+        self.fault("push");
+        let at_once = call != Call::Broadcast
+            && (values.keys.is_empty() || self.assigns.load(Ordering::SeqCst))
+            && self.tickets.turn_at_once().is_some();
+        if at_once && self.applier.copy_one(&self.keys.table, values, outs) {
+            return Ok(());
+        }
+        let mut desk = Desk::take();
+        let Desk { plan, memory } = &mut *desk;
+        let progress = self.plan(call, values, outs, plan, memory, at_once);
+        let result = progress.and_then(|progress| match progress {
+            Progress::Done => Ok(()),
+            Progress::Begun => {
+                let limits = Limits { patience: &self.patience(), cancel: None };
+                self.applier.apply(call, plan, &Merger::Assign, limits)
+            }
+            Progress::Planned => self.run_planned(call, plan),
+        });
         plan.clear();
-        let _ = PLAN.try_with(|kept| kept.set(Some(plan)));
+        desk.leave();
         result
     }
 
-    fn run_planned(
-        self: &Arc<Self>,
-        call: Call,
-        values: &Pairs<'_>,
-        outs: &Pairs<'_>,
-        plan: &mut Plan,
-    ) -> Result<()> {
-        self.fault("push");
-        self.plan(call, values, outs, plan)?;
-        let limits = Limits { deadline: self.deadline(), cancel: None };
-        let turn =
-            self.tickets.enter(plan.label(call), |visit| plan.keys(visit), limits.deadline)?;
+    fn patience(&self) -> Patience {
+        Patience::new(self.settings.timeout)
+    }
+
+    /// Does what a plan says on this thread, after the pending operations on its keys.
+    fn run_planned(self: &Arc<Self>, call: Call, plan: &mut Plan) -> Result<()> {
+        let patience = self.patience();
+        let turn = if let Some(turn) = self.tickets.turn_at_once() {
+            turn
+        } else {
+            let keys = |visit: &mut dyn FnMut(u64)| plan.keys(visit);
+            self.tickets.enter(plan.label(call), keys, patience.end())?
+        };
         let merger = self.merger(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
+        let limits = Limits { patience: &patience, cancel: None };
         let result = self.applier.apply(call, plan, &merger, limits);
         drop(leave);
         result
@@ -187,7 +253,10 @@ impl Local {
         priority: i32,
     ) -> Result<u64> {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
-        self.plan(call, values, outs, &mut plan)?;
+        let mut desk = Desk::take();
+        let planned = self.plan(call, values, outs, &mut plan, &mut desk.memory, false);
+        desk.leave();
+        planned?;
         let merger = self.merger(&plan);
         let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, merger })?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
@@ -198,23 +267,50 @@ impl Local {
         Ok(ticket)
     }
 
-    /// Checks a call. A broadcast adds its keys here and is a pull from then on.
+    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. Small
+    /// copies are made at once if that is wanted.
     fn plan(
         &self,
         call: Call,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         plan: &mut Plan,
-    ) -> Result<()> {
+        memory: &mut plain::Memory,
+        at_once: bool,
+    ) -> Result<Progress> {
         let mut scene = self.keys.scene(call.name());
-        if call != Call::Broadcast {
-            return plan.build(&scene, values, outs);
+        if call == Call::Broadcast {
+            let fresh = self.keys.make(&scene, values)?;
+            scene.coming = &fresh;
+            let merger = self.merger.read();
+            self.check_keys(call.name(), &merger, &fresh)?;
+            plan.build(&scene, &Pairs::NONE, outs)?;
+            self.keys.add(call.name(), &fresh)?;
+            return Ok(Progress::Planned);
         }
-        let fresh = self.keys.make(&scene, values)?;
-        scene.coming = &fresh;
-        self.check_keys(call.name(), &self.merger.read(), &fresh)?;
-        plan.build(&scene, &Pairs::NONE, outs)?;
-        self.keys.add(call.name(), &fresh)
+        let add = |entry: &Entry, values: &[*mut u8], outs: &[*mut u8]| {
+            plan.add_plain(&entry.slot, values.iter().copied(), outs.iter().copied());
+            Some(())
+        };
+        if with_one(&self.keys.table, values, outs, add).is_some() {
+            return Ok(Progress::Planned);
+        }
+        let held = self.keys.table.hold();
+        let work = |lists: &Lists<'_>| {
+            let done = if at_once { self.applier.copy(lists) } else { 0 };
+            lists.plan(&held, done, plan);
+            match (plan.groups.is_empty(), done) {
+                (true, _) => Progress::Done,
+                (false, 0) => Progress::Planned,
+                (false, _) => Progress::Begun,
+            }
+        };
+        if let Some(progress) = memory.with_lists(&held, values, outs, work) {
+            return Ok(progress);
+        }
+        drop(held);
+        plan.build(&scene, values, outs)?;
+        Ok(Progress::Planned)
     }
 
     pub(super) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
@@ -223,9 +319,10 @@ impl Local {
             return Ok(());
         };
         let label = Label { call: "remove", first_key: first.key.id(), keys: slots.len() };
-        let limits = Limits { deadline: self.deadline(), cancel: None };
+        let patience = self.patience();
+        let limits = Limits { patience: &patience, cancel: None };
         let visit = |visit: &mut dyn FnMut(u64)| slots.iter().for_each(|slot| visit(slot.key.id()));
-        let turn = self.tickets.enter(label, visit, limits.deadline)?;
+        let turn = self.tickets.enter(label, visit, patience.end())?;
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
         let result = self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits));
         drop(leave);
@@ -303,8 +400,8 @@ impl Task for Local {
             self.fault("task");
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
-            let limits = Limits { deadline: Deadline::Never, cancel: Some(&job.cancel) };
-            self.applier.apply(call, &plan, &merger, limits)
+            let limits = Limits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
+            self.applier.apply(call, &mut plan, &merger, limits)
         });
         let result = outcome.unwrap_or_else(|panic| {
             let error = internal(&panic);

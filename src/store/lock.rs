@@ -23,10 +23,14 @@ pub(crate) struct Released {
     event: Condvar,
 }
 
-/// Holds a [`KeyLock`].
+/// Holds a [`KeyLock`]. Its parts are dropped in this order.
 pub(crate) struct KeyGuard<'a, G> {
-    /// None only while the guard is dropped.
-    guard: Option<G>,
+    guard: G,
+    _wake: Wake<'a>,
+}
+
+/// Wakes those who wait for a key, when it goes.
+struct Wake<'a> {
     waiting: &'a AtomicU32,
     released: &'a Released,
 }
@@ -76,8 +80,11 @@ impl<T> KeyLock<T> {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return None;
         }
-        let guard = Some(taken(attempt())?);
-        Some(KeyGuard { guard, waiting: &self.waiting, released })
+        Some(KeyGuard { guard: taken(attempt())?, _wake: self.wake(released) })
+    }
+
+    fn wake<'a>(&'a self, released: &'a Released) -> Wake<'a> {
+        Wake { waiting: &self.waiting, released }
     }
 
     fn wait_until<'a, G>(
@@ -99,7 +106,7 @@ impl<T> KeyLock<T> {
         }
         drop(watch);
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        guard.map(|guard| KeyGuard { guard: Some(guard), waiting: &self.waiting, released })
+        guard.map(|guard| KeyGuard { guard, _wake: self.wake(released) })
     }
 }
 
@@ -116,31 +123,33 @@ impl Released {
     pub(crate) fn new() -> Self {
         Self { lock: Mutex::new(()), event: Condvar::new() }
     }
-}
 
-const HELD: &str = "a guard holds its lock until it is dropped";
+    #[cold]
+    fn notify(&self) {
+        let watch = self.lock.lock();
+        self.event.notify_all();
+        drop(watch);
+    }
+}
 
 impl<G: Deref> Deref for KeyGuard<'_, G> {
     type Target = G::Target;
 
     fn deref(&self) -> &G::Target {
-        self.guard.as_ref().expect(HELD)
+        &self.guard
     }
 }
 
 impl<G: DerefMut> DerefMut for KeyGuard<'_, G> {
     fn deref_mut(&mut self) -> &mut G::Target {
-        self.guard.as_mut().expect(HELD)
+        &mut self.guard
     }
 }
 
-impl<G> Drop for KeyGuard<'_, G> {
+impl Drop for Wake<'_> {
     fn drop(&mut self) {
-        drop(self.guard.take());
         if self.waiting.load(Ordering::SeqCst) > 0 {
-            let watch = self.released.lock.lock();
-            self.released.event.notify_all();
-            drop(watch);
+            self.released.notify();
         }
     }
 }

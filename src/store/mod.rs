@@ -1,6 +1,8 @@
 //! The store: one type, opened by a type string.
 
 mod apply;
+mod copy;
+mod counters;
 mod keys;
 mod kind;
 mod lending;
@@ -10,7 +12,9 @@ mod merge;
 mod merger;
 #[cfg(all(test, loom))]
 mod models;
+mod plain;
 mod plan;
+mod sort;
 mod table;
 mod ticket;
 mod updater;
@@ -25,7 +29,7 @@ pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
 use merger::Merger;
-pub(crate) use plan::{Pairs, TensorList, Tensors};
+pub(crate) use plan::{Pairs, Tensors};
 pub(crate) use updater::Updater;
 pub use updater::UpdaterError;
 
@@ -441,15 +445,16 @@ impl Store {
     /// Counters and settings as one JSON object.
     pub fn stats(&self) -> Result<String> {
         self.enter(Gate::Work, |local| {
-            let totals = local.keys.table.totals();
+            let (keys, bytes) = local.keys.table.size();
+            let totals = local.applier.counters.total();
             let (pending, failed) = local.tickets.counts();
             Ok(format!(
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
                  \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
                  \"failed\":{failed},\"threads\":{},\"isa\":\"{}\"}}",
                 self.kind.name(),
-                totals.keys,
-                totals.bytes,
+                keys,
+                bytes,
                 totals.pushes,
                 totals.pulls,
                 totals.push_bytes,

@@ -4,27 +4,19 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Call;
-use super::table::{KeyTable, Slot};
+use super::table::{Held, KeyTable, Slot};
 use super::ticket::Label;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, Names};
-use crate::tensor::{DType, Lent, Overlaps, Party, Position, Tensor, TensorMut};
-
-/// Tensors that are checked one by one, when they are asked for.
-pub(crate) trait TensorList {
-    fn get(&self, index: usize) -> Result<Tensor<'_>>;
-
-    /// The data of a tensor that is at a glance a plain array of a dtype and shape that take
-    /// `bytes`; None if it takes a closer look.
-    fn fits(&self, index: usize, dtype: DType, shape: &[i64], bytes: usize) -> Option<*mut u8>;
-}
+use crate::tensor::{Lent, Overlaps, Party, Position, RawTensors, Spec, Tensor, TensorMut};
 
 /// The tensors of a call.
 #[derive(Clone, Copy)]
 pub(crate) enum Tensors<'a> {
     Values(&'a [Tensor<'a>]),
     Outs(&'a [TensorMut<'a>]),
-    Unchecked(&'a dyn TensorList),
+    /// Of the C interface; checked one by one, when they are asked for.
+    Raw(RawTensors<'a>),
 }
 
 /// The (key, tensor) pairs of a call. There are as many tensors as keys.
@@ -37,17 +29,19 @@ pub(crate) struct Pairs<'a> {
 impl<'a> Pairs<'a> {
     pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
 
+    /// The data of a tensor that is at a glance a plain array of a dtype and shape; None if it takes
+    /// a closer look.
+    #[inline]
+    pub(super) fn fits(&self, index: usize, spec: &Spec) -> Option<*mut u8> {
+        match self.tensors {
+            Tensors::Values(tensors) => tensors[index].fits(spec),
+            Tensors::Outs(tensors) => tensors[index].as_tensor().fits(spec),
+            Tensors::Raw(tensors) => tensors.fits(index, spec),
+        }
+    }
+
     /// A tensor of the list that fits its key, lent to the operation.
     fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: Part) -> Result<Lent> {
-        let (dtype, shape) = (slot.dtype, &*slot.shape);
-        let quick = match self.tensors {
-            Tensors::Values(tensors) => tensors[index].fits(dtype, shape),
-            Tensors::Outs(tensors) => tensors[index].as_tensor().fits(dtype, shape),
-            Tensors::Unchecked(list) => list.fits(index, dtype, shape, slot.bytes()),
-        };
-        if let Some(data) = quick {
-            return Ok(Lent::plain(data, dtype));
-        }
         let tensor = self.tensor(index, scene, part)?;
         check(scene, slot, &tensor, part)?;
         Ok(Lent::new(&tensor))
@@ -58,7 +52,7 @@ impl<'a> Pairs<'a> {
         match self.tensors {
             Tensors::Values(tensors) => Ok(tensors[index]),
             Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
-            Tensors::Unchecked(list) => list.get(index).map_err(|error| {
+            Tensors::Raw(tensors) => tensors.get(index).map_err(|error| {
                 let (call, key) = (scene.call, scene.names.label(self.keys[index]));
                 Error::new(
                     error.kind(),
@@ -95,6 +89,12 @@ pub(crate) struct Scene<'a> {
 }
 
 impl Scene<'_> {
+    fn find<'a>(&'a self, held: &'a Held<'_>, key: Key) -> Result<&'a Arc<Slot>> {
+        let coming = || self.coming.iter().find(|slot| slot.key == key);
+        let slot = held.get(key).map(|entry| &entry.slot).or_else(coming);
+        slot.ok_or_else(|| self.unknown(key))
+    }
+
     pub(crate) fn unknown(&self, key: Key) -> Error {
         let (call, label) = (self.call, self.names.label(key));
         fail!(KeyNotFound, "{call}: {label} is not there; initialise it first")
@@ -145,6 +145,25 @@ impl Plan {
         Label { call: call.name(), first_key, keys: self.groups.len() }
     }
 
+    /// Adds a key whose values and outs are plain arrays of its dtype and shape, and whose outs
+    /// overlap nothing.
+    pub(super) fn add_plain(
+        &mut self,
+        slot: &Arc<Slot>,
+        values: impl IntoIterator<Item = *mut u8>,
+        outs: impl IntoIterator<Item = *mut u8>,
+    ) {
+        let (first_value, first_out) = (self.values.len(), self.outs.len());
+        for data in values {
+            self.values.push(Lent::plain(data, slot.dtype));
+        }
+        for data in outs {
+            self.outs.push(PlannedOut { lent: Lent::plain(data, slot.dtype), shadowed: false });
+        }
+        let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
+        self.groups.push(Group { slot: Arc::clone(slot), values, outs });
+    }
+
     /// Checks and groups the pairs of a call. On an error the plan is of no use until cleared.
     pub(crate) fn build(
         &mut self,
@@ -152,9 +171,9 @@ impl Plan {
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
     ) -> Result<()> {
-        sort(scene, values.keys, &mut self.value_order)?;
-        sort(scene, outs.keys, &mut self.out_order)?;
-        let mut reader = scene.table.reader();
+        let held = scene.table.hold();
+        sort(scene, &held, values.keys, &mut self.value_order)?;
+        sort(scene, &held, outs.keys, &mut self.out_order)?;
         let (mut value_at, mut out_at) = (0, 0);
         loop {
             let next_value = self.value_order.get(value_at);
@@ -167,9 +186,7 @@ impl Plan {
                 (Some(&(order, i)), None) => (order, values.keys[i]),
                 (None, None) => break,
             };
-            let coming = || scene.coming.iter().find(|slot| slot.key == key).cloned();
-            let slot =
-                reader.get(key).cloned().or_else(coming).ok_or_else(|| scene.unknown(key))?;
+            let slot = Arc::clone(scene.find(&held, key)?);
             let first_value = self.values.len();
             while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
                 self.values.push(values.lend(i, scene, &slot, Part::Value)?);
@@ -224,17 +241,15 @@ impl Plan {
 }
 
 /// Fills `order` with (place in processing order, index) of each key, ascending.
-fn sort(scene: &Scene<'_>, keys: &[Key], order: &mut Vec<(u64, usize)>) -> Result<()> {
+fn sort(
+    scene: &Scene<'_>,
+    held: &Held<'_>,
+    keys: &[Key],
+    order: &mut Vec<(u64, usize)>,
+) -> Result<()> {
     order.clear();
-    let mut reader = scene.table.reader();
     for (index, &key) in keys.iter().enumerate() {
-        let place = if key.is_name() {
-            let coming = || scene.coming.iter().find(|slot| slot.key == key);
-            let slot = reader.get(key).or_else(coming);
-            slot.ok_or_else(|| scene.unknown(key))?.order
-        } else {
-            key.id()
-        };
+        let place = if key.is_name() { scene.find(held, key)?.order } else { key.id() };
         order.push((place, index));
     }
     if !order.is_sorted() {

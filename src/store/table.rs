@@ -1,5 +1,6 @@
 //! The key table: which keys exist, and the value of each under a lock of its own.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::optim::State;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
-use crate::tensor::{Buffer, DType, text_of};
+use crate::tensor::{Buffer, DType, Spec, text_of};
 
 /// Shards of the table. Keys next to each other share one, so that a list in order changes the
 /// shard rarely.
@@ -23,17 +24,20 @@ const KEYS_IN_A_ROW: u32 = 6;
 const DENSE: u64 = 1 << 22;
 
 /// A key that exists: what it was initialised with, and its value.
+///
+/// What a copy touches comes first: with a small value that is two or three cache lines.
+#[repr(C)]
 pub(crate) struct Slot {
+    /// Held while an updater runs: that is what keeps two updaters of one key apart.
+    pub(crate) value: KeyLock<Value>,
+    bytes: usize,
+    pub(crate) count: usize,
     pub(crate) key: Key,
     /// Place in processing order: integers ascending, then names by init.
     pub(crate) order: u64,
-    pub(crate) dtype: DType,
-    /// Inside the slot up to four dimensions, where checks find it without another miss.
+    /// Inside the slot up to four dimensions.
     pub(crate) shape: SmallVec<[i64; 4]>,
-    pub(crate) count: usize,
-    /// Held while an updater runs: that is what keeps two updaters of one key apart.
-    pub(crate) value: KeyLock<Value>,
-    pub(crate) counters: Counters,
+    pub(crate) dtype: DType,
 }
 
 /// The value of a key.
@@ -45,25 +49,51 @@ pub(crate) struct Value {
     pub(crate) removed: bool,
 }
 
-/// What happened to a key. Read without its lock, so that statistics never wait for an updater.
-#[derive(Default)]
-pub(crate) struct Counters {
-    /// Values pushed.
-    pub(crate) pushes: AtomicU64,
-    /// Outs filled.
-    pub(crate) pulls: AtomicU64,
-    pub(crate) updater_calls: AtomicU64,
-}
-
 impl Slot {
+    /// A slot whose value has no memory yet.
+    pub(crate) fn new(
+        key: Key,
+        order: u64,
+        dtype: DType,
+        shape: &[i64],
+        count: usize,
+    ) -> Result<Self> {
+        let value = KeyLock::new(Value { buffer: Buffer::new(0)?, state: None, removed: false });
+        let bytes = count * dtype.size();
+        Ok(Self { value, bytes, count, key, order, shape: SmallVec::from_slice(shape), dtype })
+    }
+
     /// The value's size.
     pub(crate) fn bytes(&self) -> usize {
-        self.count * self.dtype.size()
+        self.bytes
+    }
+
+    /// Rows of the first axis, if there are elements; a scalar is one.
+    pub(crate) fn rows(&self) -> usize {
+        let first = self.shape.first().map_or(1, |&extent| extent);
+        if self.count == 0 { 0 } else { usize::try_from(first).unwrap_or(0) }
     }
 
     /// Dtype and shape as people write them.
     pub(crate) fn text(&self) -> String {
         text_of(self.dtype, &self.shape)
+    }
+}
+
+/// What the table holds of a key.
+pub(crate) struct Entry {
+    pub(crate) slot: Arc<Slot>,
+    /// The slot's dtype and shape, if they fit here: checks then need not touch the slot.
+    pub(crate) spec: Option<Spec>,
+}
+
+/// Where a key is or may be.
+pub(crate) type Place = Option<Entry>;
+
+impl Entry {
+    fn new(slot: Arc<Slot>) -> Self {
+        let spec = Spec::new(slot.dtype, &slot.shape);
+        Self { slot, spec }
     }
 }
 
@@ -91,32 +121,22 @@ impl Hasher for KeyHasher {
 
 #[derive(Default)]
 struct Shard {
-    dense: Vec<Option<Arc<Slot>>>,
-    others: HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>,
+    dense: Vec<Place>,
+    /// None of these is empty.
+    others: HashMap<Key, Place, BuildHasherDefault<KeyHasher>>,
 }
 
 pub(crate) struct KeyTable {
     shards: [RwLock<Shard>; SHARDS],
     /// Held while keys are made or removed, so that a list of them appears or goes as one.
-    structure: Mutex<Totals>,
+    structure: Mutex<()>,
     names_made: AtomicU64,
 }
 
-/// What removed keys leave behind for the statistics.
-#[derive(Default, Clone, Copy)]
-pub(crate) struct Totals {
-    pub(crate) keys: u64,
-    pub(crate) bytes: u64,
-    pub(crate) pushes: u64,
-    pub(crate) pulls: u64,
-    pub(crate) push_bytes: u64,
-    pub(crate) pull_bytes: u64,
-    pub(crate) updater_calls: u64,
-}
-
 /// Where a key lies: its shard, and its position there if it is a small integer.
+#[inline]
 #[allow(clippy::cast_possible_truncation, reason = "tensor/view.rs asserts a usize of 64 bits")]
-fn place(key: Key) -> (usize, Option<usize>) {
+fn locate(key: Key) -> (usize, Option<usize>) {
     let id = key.id();
     if id >= DENSE {
         let mut hasher = KeyHasher::default();
@@ -129,15 +149,20 @@ fn place(key: Key) -> (usize, Option<usize>) {
 }
 
 impl Shard {
-    fn get(&self, key: Key, position: Option<usize>) -> Option<&Arc<Slot>> {
-        match position {
-            // A dense position may lie beyond the vector and then sits in the map.
-            Some(at) => self.dense.get(at).map_or_else(|| self.others.get(&key), Option::as_ref),
-            None => self.others.get(&key),
-        }
+    /// The place of a key, without a look at what it holds.
+    #[inline]
+    fn find(&self, key: Key, position: Option<usize>) -> Option<&Place> {
+        // A dense position may lie beyond the vector; the key then sits in the map.
+        let dense = position.and_then(|at| self.dense.get(at));
+        if dense.is_some() { dense } else { self.find_other(key) }
     }
 
-    fn insert(&mut self, slot: Arc<Slot>, position: Option<usize>) {
+    #[inline(never)]
+    fn find_other(&self, key: Key) -> Option<&Place> {
+        self.others.get(&key)
+    }
+
+    fn insert(&mut self, entry: Entry, position: Option<usize>) {
         // The vector at most doubles at a time: a lone key in the millions goes to the map.
         let reach = (self.dense.len() * 2).max(1 << KEYS_IN_A_ROW);
         match position {
@@ -145,31 +170,31 @@ impl Shard {
                 if at >= self.dense.len() {
                     self.grow(reach);
                 }
-                self.dense[at] = Some(slot);
+                self.dense[at] = Some(entry);
             }
             _ => {
-                self.others.insert(slot.key, slot);
+                self.others.insert(entry.slot.key, Some(entry));
             }
         }
     }
 
     /// Lengthens the vector and moves the keys that now belong there out of the map.
     fn grow(&mut self, len: usize) {
-        self.dense.resize(len, None);
+        self.dense.resize_with(len, || None);
         let moving: Vec<Key> = self.others.keys().copied().filter(|key| key.id() < DENSE).collect();
         for key in moving {
-            if let (_, Some(at)) = place(key)
+            if let (_, Some(at)) = locate(key)
                 && at < len
             {
-                self.dense[at] = self.others.remove(&key);
+                self.dense[at] = self.others.remove(&key).flatten();
             }
         }
     }
 
-    fn remove(&mut self, key: Key, position: Option<usize>) -> Option<Arc<Slot>> {
+    fn remove(&mut self, key: Key, position: Option<usize>) {
         match position {
-            Some(at) if at < self.dense.len() => self.dense[at].take(),
-            _ => self.others.remove(&key),
+            Some(at) if at < self.dense.len() => self.dense[at] = None,
+            _ => _ = self.others.remove(&key),
         }
     }
 }
@@ -183,13 +208,21 @@ impl KeyTable {
         }
     }
 
-    /// Looks up many keys, changing the shard's lock only when the shard changes.
-    pub(crate) fn reader(&self) -> Reader<'_> {
-        Reader { table: self, shard: None }
+    /// Holds the table for looking up many keys.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held { table: self, shards: std::array::from_fn(|_| OnceCell::new()) }
+    }
+
+    /// Looks up one key, and calls `work` with what the table holds of it. `work` must not wait.
+    #[inline]
+    pub(crate) fn with<T>(&self, key: Key, work: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
+        let (shard, position) = locate(key);
+        let shard = self.shards[shard].read();
+        work(shard.find(key, position)?.as_ref()?)
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<Arc<Slot>> {
-        self.reader().get(key).cloned()
+        self.with(key, |entry| Some(Arc::clone(&entry.slot)))
     }
 
     /// The place of a new key in processing order.
@@ -212,8 +245,8 @@ impl KeyTable {
             return Err(refuse(known.key));
         }
         for slot in slots {
-            let (shard, position) = place(slot.key);
-            self.shards[shard].write().insert(slot, position);
+            let (shard, position) = locate(slot.key);
+            self.shards[shard].write().insert(Entry::new(slot), position);
         }
         Ok(())
     }
@@ -224,12 +257,11 @@ impl KeyTable {
         slots: &[Arc<Slot>],
         mark: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
-        let mut totals = self.structure.lock();
+        let _structure = self.structure.lock();
         mark()?;
         for slot in slots {
-            let (shard, position) = place(slot.key);
+            let (shard, position) = locate(slot.key);
             self.shards[shard].write().remove(slot.key, position);
-            totals.add(slot);
         }
         Ok(())
     }
@@ -239,54 +271,42 @@ impl KeyTable {
         let mut slots = Vec::new();
         for shard in &self.shards {
             let shard = shard.read();
-            slots.extend(shard.dense.iter().flatten().cloned());
-            slots.extend(shard.others.values().cloned());
+            let entries = shard.dense.iter().chain(shard.others.values()).flatten();
+            slots.extend(entries.map(|entry| Arc::clone(&entry.slot)));
         }
         slots.sort_unstable_by_key(|slot| slot.order);
         slots
     }
 
-    /// Counters over all keys there are and were; keys and bytes only of those there are.
-    pub(crate) fn totals(&self) -> Totals {
-        let mut totals = *self.structure.lock();
-        (totals.keys, totals.bytes) = (0, 0);
-        for slot in self.slots() {
-            totals.add(&slot);
-        }
-        totals
+    /// Number of keys, and the bytes of their values.
+    pub(crate) fn size(&self) -> (usize, usize) {
+        let slots = self.slots();
+        (slots.len(), slots.iter().map(|slot| slot.bytes()).sum())
     }
 }
 
-impl Totals {
-    fn add(&mut self, slot: &Slot) {
-        // Relaxed: each number is exact by itself, which is all that statistics promise.
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let (bytes, counters) = (slot.bytes() as u64, &slot.counters);
-        self.keys += 1;
-        self.bytes += bytes;
-        self.pushes += read(&counters.pushes);
-        self.pulls += read(&counters.pulls);
-        self.push_bytes += read(&counters.pushes) * bytes;
-        self.pull_bytes += read(&counters.pulls) * bytes;
-        self.updater_calls += read(&counters.updater_calls);
-    }
-}
-
-/// A position in the table that remembers the shard it is in.
-pub(crate) struct Reader<'a> {
+/// The table during one call: shards are locked for reading when they are first looked at, and stay
+/// so.
+///
+/// That cannot block for ever, and never on another thread that does the same: only one thread at a
+/// time writes to a shard, the one with the lock on the structure, and it waits for nothing else
+/// meanwhile. Whoever holds this must not wait for anything either.
+pub(crate) struct Held<'a> {
     table: &'a KeyTable,
-    shard: Option<(usize, RwLockReadGuard<'a, Shard>)>,
+    shards: [OnceCell<RwLockReadGuard<'a, Shard>>; SHARDS],
 }
 
-impl Reader<'_> {
-    pub(crate) fn get(&mut self, key: Key) -> Option<&Arc<Slot>> {
-        let (wanted, position) = place(key);
-        if self.shard.as_ref().is_none_or(|(held, _)| *held != wanted) {
-            // Never two shards at a time: give one back before the next is taken.
-            self.shard = None;
-            self.shard = Some((wanted, self.table.shards[wanted].read()));
-        }
-        self.shard.as_ref().and_then(|(_, shard)| shard.get(key, position))
+impl Held<'_> {
+    /// The place of a key, without a look at what it holds.
+    #[inline]
+    pub(crate) fn find(&self, key: Key) -> Option<&Place> {
+        let (shard, position) = locate(key);
+        let shard = self.shards[shard].get_or_init(|| self.table.shards[shard].read());
+        shard.find(key, position)
+    }
+
+    pub(crate) fn get(&self, key: Key) -> Option<&Entry> {
+        self.find(key)?.as_ref()
     }
 }
 
@@ -295,16 +315,7 @@ mod tests {
     use super::*;
 
     fn slot(id: u64) -> Arc<Slot> {
-        let value = Value { buffer: Buffer::new(0).unwrap(), state: None, removed: false };
-        Arc::new(Slot {
-            key: Key::from(id),
-            order: id,
-            dtype: DType::F32,
-            shape: SmallVec::from_slice(&[0]),
-            count: 0,
-            value: KeyLock::new(value),
-            counters: Counters::default(),
-        })
+        Arc::new(Slot::new(Key::from(id), id, DType::F32, &[0], 0).unwrap())
     }
 
     #[test]

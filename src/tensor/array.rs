@@ -29,6 +29,9 @@ unsafe impl Send for Array {}
 unsafe impl Sync for Array {}
 
 impl Array {
+    /// See [`Array::copy_few`].
+    pub(crate) const FEW: usize = 128;
+
     pub(crate) fn of(buffer: &Buffer, dtype: DType) -> Self {
         Self { start: buffer.as_ptr(), dtype }
     }
@@ -48,6 +51,62 @@ impl Array {
     /// The array from the start of a range of elements on.
     pub(crate) fn part(&self, range: &Range<usize>) -> Self {
         Self { start: self.start.wrapping_add(range.start * self.dtype.size()), ..*self }
+    }
+
+    /// Copies up to [`Array::FEW`] bytes from an array that does not overlap this one: too few for
+    /// a call of the C library to be worth its time.
+    #[inline]
+    pub(crate) fn copy_few(&self, from: &Array, bytes: usize) {
+        /// Copies the first and the last `N` bytes, which may meet.
+        ///
+        /// # Safety
+        /// The bytes are there, and at least `N`.
+        #[inline]
+        unsafe fn both_ends<const N: usize>(to: *mut u8, from: *const u8, bytes: usize) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                to.copy_from_nonoverlapping(from, N);
+                to.add(bytes - N).copy_from_nonoverlapping(from.add(bytes - N), N);
+            }
+        }
+        debug_assert!(bytes <= Self::FEW);
+        // SAFETY: the plan of the operation guarantees that the bytes are there.
+        unsafe {
+            match bytes {
+                65.. => both_ends::<64>(self.start, from.start, bytes),
+                33.. => both_ends::<32>(self.start, from.start, bytes),
+                17.. => both_ends::<16>(self.start, from.start, bytes),
+                9.. => both_ends::<8>(self.start, from.start, bytes),
+                5.. => both_ends::<4>(self.start, from.start, bytes),
+                3.. => both_ends::<2>(self.start, from.start, bytes),
+                1.. => both_ends::<1>(self.start, from.start, bytes),
+                0 => {}
+            }
+        }
+    }
+
+    /// An element of an f32 or f64 array.
+    pub(crate) fn number(&self, at: usize) -> f64 {
+        let from = self.part(&(at..at + 1)).start;
+        // SAFETY: the plan guarantees the element, and that nobody writes it now.
+        unsafe {
+            match self.dtype {
+                DType::F64 => from.cast::<f64>().read(),
+                _ => from.cast::<f32>().read().into(),
+            }
+        }
+    }
+
+    /// Rounds a number into an element of an f32 or f64 array.
+    pub(crate) fn set_number(&self, at: usize, number: f64) {
+        let to = self.part(&(at..at + 1)).start;
+        // SAFETY: the plan guarantees the element, and that nobody else uses it now.
+        unsafe {
+            match self.dtype {
+                DType::F64 => to.cast::<f64>().write(number),
+                _ => to.cast::<f32>().write(number as f32),
+            }
+        }
     }
 
     /// Copies a range of a strided tensor's elements, in row-major order, to this array's start.

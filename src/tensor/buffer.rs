@@ -1,32 +1,48 @@
 //! Memory of our own: aligned for the widest vectors, and refused instead of aborting.
 
 use std::alloc::{Layout, alloc, dealloc};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 use crate::error::{Result, fail};
 use crate::sys;
 
-/// Alignment of every buffer: a cache line, and the widest vector register.
+/// Alignment of what is allocated: a cache line, and the widest vector register.
 const ALIGN: usize = 64;
+
+/// Bytes that need no memory elsewhere.
+const INSIDE: usize = 64;
 
 /// Addresses that are equal modulo this share a set of the first-level cache, which holds eight of
 /// them or so. Large arrays from `malloc` all do: a pass over nine of them in step finds none of
-/// its lines again. So our own arrays begin elsewhere in their pages than those of the caller.
+/// its lines again. And a load that follows a store to an equal address waits for it. So our own
+/// arrays begin elsewhere in their pages than those of the caller.
 const SET_BYTES: usize = 4096;
 
-/// From this size on a buffer has room to begin anywhere in a page.
-const MOVABLE_BYTES: usize = 32 << 10;
+/// From this size on a buffer has room to begin elsewhere: the larger, the more.
+const MOVABLE_BYTES: usize = 2048;
 
 /// Size of a large page. Buffers of two or more lie in such pages where the system gives them: a
 /// pass over many arrays then spends less time on finding its pages.
 const HUGE_PAGE: usize = 2 << 20;
 
 /// An owned block of memory. Its bytes are undefined until written.
+///
+/// Few bytes are inside, and move with it: their address is good only until then. A small value thus
+/// lies beside the lock that guards it, and costs no cache line and no page of its own.
 pub(crate) struct Buffer {
-    start: NonNull<u8>,
     bytes: usize,
-    /// Where its content begins, below [`SET_BYTES`].
-    shift: usize,
+    memory: Memory,
+}
+
+enum Memory {
+    Inside(UnsafeCell<MaybeUninit<[u64; INSIDE / size_of::<u64>()]>>),
+    Elsewhere {
+        start: NonNull<u8>,
+        /// Where the content begins, below [`SET_BYTES`].
+        shift: usize,
+    },
 }
 
 /// Where in a page an array of ours begins, after where the caller's begin.
@@ -47,8 +63,9 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Allocates `bytes`, or says that there is not enough memory.
     pub(crate) fn new(bytes: usize) -> Result<Self> {
-        if bytes == 0 {
-            return Ok(Self { start: NonNull::dangling(), bytes, shift: 0 });
+        if bytes <= INSIDE {
+            let memory = Memory::Inside(UnsafeCell::new(MaybeUninit::uninit()));
+            return Ok(Self { bytes, memory });
         }
         // SAFETY: the layout has a size above zero.
         let start = layout(bytes).and_then(|layout| NonNull::new(unsafe { alloc(layout) }));
@@ -56,7 +73,7 @@ impl Buffer {
         if bytes >= 2 * HUGE_PAGE {
             sys::prefer_huge_pages(start, bytes);
         }
-        Ok(Self { start, bytes, shift: 0 })
+        Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0 } })
     }
 
     /// Makes all bytes zero.
@@ -69,20 +86,36 @@ impl Buffer {
     /// caller's has, so that stores to both can go line by line, and to another place in the page.
     /// The content stays where it was: it is lost unless [`Buffer::put_back`] comes next.
     pub(crate) fn place(&mut self, with: *const u8, place: Place) {
-        if self.bytes >= MOVABLE_BYTES {
+        let room = room(self.bytes);
+        if let Memory::Elsewhere { start, shift } = &mut self.memory
+            && room > 0
+        {
             let wanted = with.addr().wrapping_add(place as usize);
-            self.shift = wanted.wrapping_sub(self.start.addr().get()) % SET_BYTES;
+            let best = wanted.wrapping_sub(start.addr().get()) % SET_BYTES;
+            let (least, most) = (best % ALIGN, room - ALIGN + best % ALIGN);
+            *shift = if best <= most {
+                best
+            } else if best - most < SET_BYTES - best {
+                most
+            } else {
+                least
+            };
         }
     }
 
     /// Where it begins now, for [`Buffer::put_back`].
     pub(crate) fn position(&self) -> usize {
-        self.shift
+        match self.memory {
+            Memory::Inside(_) => 0,
+            Memory::Elsewhere { shift, .. } => shift,
+        }
     }
 
     /// Moves the beginning back to where it was.
     pub(crate) fn put_back(&mut self, position: usize) {
-        self.shift = position;
+        if let Memory::Elsewhere { shift, .. } = &mut self.memory {
+            *shift = position;
+        }
     }
 
     /// Makes room for at least `bytes`; the content is lost when it has to grow.
@@ -94,23 +127,55 @@ impl Buffer {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr().wrapping_add(self.shift)
+        match &self.memory {
+            Memory::Inside(bytes) => bytes.get().cast(),
+            Memory::Elsewhere { start, shift } => start.as_ptr().wrapping_add(*shift),
+        }
     }
 }
 
 /// What is allocated for a buffer; None if memory cannot hold it.
 fn layout(bytes: usize) -> Option<Layout> {
-    let room = if bytes >= MOVABLE_BYTES { SET_BYTES } else { 0 };
     let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
-    Layout::from_size_align(bytes.checked_add(room)?, align).ok()
+    Layout::from_size_align(bytes.checked_add(room(bytes))?, align).ok()
+}
+
+/// Bytes by which the beginning of a buffer can move.
+fn room(bytes: usize) -> usize {
+    if bytes < MOVABLE_BYTES { 0 } else { (bytes / 8).min(SET_BYTES) / ALIGN * ALIGN }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.bytes > 0 {
+        if let Memory::Elsewhere { start, .. } = self.memory {
             let layout = layout(self.bytes);
-            // SAFETY: allocated by `allocate` with the same layout.
-            layout.into_iter().for_each(|it| unsafe { dealloc(self.start.as_ptr(), it) });
+            // SAFETY: allocated by `new` with the same layout.
+            layout.into_iter().for_each(|it| unsafe { dealloc(start.as_ptr(), it) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_begins_where_its_room_lets_it() {
+        for bytes in [0, 64, 65, 2047, 2048, 2100, 4096, 40_000, 5 << 20] {
+            let mut buffer = Buffer::new(bytes).unwrap();
+            for with in (0..3 * SET_BYTES).step_by(4) {
+                buffer.place(std::ptr::without_provenance(with), Place::Stored);
+                let (shift, room) = (buffer.position(), room(bytes));
+                assert!(shift < room || shift == 0, "{bytes} bytes, {with}: {shift} of {room}");
+                let start = buffer.as_ptr().addr();
+                assert!(room == 0 || start % ALIGN == with % ALIGN, "{bytes} bytes, {with}");
+                if room == SET_BYTES {
+                    let distance = start.wrapping_sub(with) % SET_BYTES;
+                    assert_eq!(distance, Place::Stored as usize, "{bytes} bytes, {with}");
+                }
+            }
+            // All of it can be written.
+            buffer.clear();
         }
     }
 }

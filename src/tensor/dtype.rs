@@ -99,6 +99,11 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16)
     }
 
+    /// The float type that rules calculate in.
+    pub(crate) const fn full(self) -> Self {
+        if matches!(self, DType::F64) { DType::F64 } else { DType::F32 }
+    }
+
     /// Whether it is a floating-point type; those convert into each other.
     #[must_use]
     pub const fn is_float(self) -> bool {

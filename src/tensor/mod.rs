@@ -10,6 +10,7 @@ mod buffer;
 mod dtype;
 mod layout;
 mod overlap;
+mod spec;
 mod view;
 
 pub(crate) use array::Array;
@@ -17,5 +18,6 @@ pub(crate) use buffer::{Buffer, Place};
 pub use dtype::{DType, Element};
 pub(crate) use layout::text_of;
 pub(crate) use overlap::{Overlaps, Party, Position};
-pub(crate) use view::{Lent, RawTensor};
+pub(crate) use spec::Spec;
+pub(crate) use view::{Lent, RawTensor, RawTensors};
 pub use view::{Tensor, TensorMut};

@@ -9,6 +9,7 @@ use ndarray::{ArrayBase, Data, DataMut, Dimension};
 use super::buffer::Buffer;
 use super::dtype::{DType, Element};
 use super::layout;
+use super::spec::Spec;
 use crate::error::{Result, fail};
 
 /// Extents of a tensor: borrowed, or the one of a plain slice.
@@ -46,11 +47,13 @@ unsafe impl Send for TensorMut<'_> {}
 // SAFETY: through a shared TensorMut the elements can only be read.
 unsafe impl Sync for TensorMut<'_> {}
 
-/// A tensor as the C interface hands it over, not checked yet; the fields are those of `DLTensor`.
+/// A tensor as the C interface hands it over, not checked yet: the layout of `DLTensor`.
 #[derive(Clone, Copy)]
+#[repr(C)]
 pub(crate) struct RawTensor {
     pub(crate) data: *mut u8,
     pub(crate) device_type: i32,
+    pub(crate) device_id: i32,
     pub(crate) ndim: i32,
     pub(crate) dtype: u32,
     pub(crate) shape: *const i64,
@@ -78,21 +81,39 @@ impl RawTensor {
         })
     }
 
-    /// The data, if this is at a glance a plain array in ordinary memory of a dtype and shape that
-    /// take `bytes`. Says no where the full check might say yes.
-    pub(crate) fn fits(&self, dtype: DType, shape: &[i64], bytes: usize) -> Option<*mut u8> {
-        let plain = self.dtype == dtype.code()
+    /// The data, if this is at a glance a plain array in ordinary memory of a dtype and shape. Says
+    /// no where the full check might say yes.
+    ///
+    /// # Safety
+    /// The pointers are NULL or valid for what the other fields say.
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "the loop over a list is little more than this")]
+    unsafe fn fits(&self, spec: &Spec) -> Option<*mut u8> {
+        let (address, extents) = (self.data.addr(), spec.extents());
+        let plain = self.dtype == spec.dtype().code()
             && self.device_type == Self::CPU
-            && self.strides.is_null()
             && self.byte_offset == 0
-            && usize::try_from(self.ndim) == Ok(shape.len())
-            && !self.data.is_null()
-            && self.data.addr() & (dtype.size() - 1) == 0
-            && self.data.addr().checked_add(bytes).is_some()
-            && (shape.is_empty() || !self.shape.is_null());
-        // SAFETY: the caller of the C interface gives `ndim` extents.
-        let same = |at: usize| unsafe { *self.shape.add(at) } == shape[at];
-        (plain && (0..shape.len()).all(same)).then_some(self.data)
+            && usize::try_from(self.ndim) == Ok(extents.len())
+            && address != 0
+            && address & (spec.dtype().size() - 1) == 0
+            && address.checked_add(spec.bytes()).is_some()
+            && (extents.is_empty() || !self.shape.is_null());
+        // SAFETY: the caller's promise; there are `ndim` extents.
+        let same = |(at, &own): (usize, &u32)| unsafe { *self.shape.add(at) } == i64::from(own);
+        (plain
+            && extents.iter().enumerate().all(same)
+            // SAFETY: the caller's promise.
+            && (self.strides.is_null() || unsafe { self.is_row_major(extents.len()) }))
+        .then_some(self.data)
+    }
+
+    /// # Safety
+    /// The shape and the strides have `ndim` numbers.
+    #[cold]
+    unsafe fn is_row_major(&self, ndim: usize) -> bool {
+        // SAFETY: the caller's promise.
+        let (shape, strides) = unsafe { (extents(self.shape, ndim), extents(self.strides, ndim)) };
+        shape.zip(strides).is_some_and(|(shape, strides)| layout::is_row_major(shape, strides))
     }
 
     fn check_device(&self) -> Result<()> {
@@ -112,6 +133,30 @@ impl RawTensor {
                 "lives on the unknown device type {other}; use 1 (CPU) or 3 (CUDA host memory)"
             )),
         }
+    }
+}
+
+/// The tensors of a call of the C interface; each is checked when it is asked for.
+#[derive(Clone, Copy)]
+pub(crate) struct RawTensors<'a>(&'a [RawTensor]);
+
+impl<'a> RawTensors<'a> {
+    /// # Safety
+    /// The pointers of each tensor are NULL or valid for what its other fields say, for `'a`.
+    pub(crate) unsafe fn new(tensors: &'a [RawTensor]) -> Self {
+        Self(tensors)
+    }
+
+    pub(crate) fn get(&self, index: usize) -> Result<Tensor<'a>> {
+        // SAFETY: promised when the list was made.
+        unsafe { Tensor::from_raw(&self.0[index]) }
+    }
+
+    /// See [`RawTensor::fits`].
+    #[inline]
+    pub(crate) fn fits(&self, index: usize, spec: &Spec) -> Option<*mut u8> {
+        // SAFETY: promised when the list was made.
+        unsafe { self.0[index].fits(spec) }
     }
 }
 
@@ -153,7 +198,7 @@ impl<'a> Tensor<'a> {
     ///
     /// # Safety
     /// The pointers are NULL or valid for what the other fields say, for `'a`.
-    pub(crate) unsafe fn from_raw(raw: &RawTensor) -> Result<Self> {
+    unsafe fn from_raw(raw: &RawTensor) -> Result<Self> {
         let dtype = raw.dtype()?;
         raw.check_device()?;
         let Ok(ndim) = usize::try_from(raw.ndim) else {
@@ -223,9 +268,10 @@ impl<'a> Tensor<'a> {
     }
 
     /// The data, if this is a plain array of a dtype and shape.
-    pub(crate) fn fits(&self, dtype: DType, shape: &[i64]) -> Option<*mut u8> {
-        let plain = self.dtype == dtype && self.strides.is_none() && self.shape() == shape;
-        plain.then_some(self.data.cast_mut())
+    #[inline]
+    pub(crate) fn fits(&self, spec: &Spec) -> Option<*mut u8> {
+        let plain = self.dtype == spec.dtype() && self.strides.is_none();
+        (plain && spec.has_shape(self.shape())).then_some(self.data.cast_mut())
     }
 
     /// Whether two of its elements share an address, so that it cannot be an out.

@@ -83,6 +83,11 @@ impl<W: Work> Tickets<W> {
         Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, ready))
     }
 
+    /// The turn of a call without a ticket, if no operation is pending at all.
+    pub(crate) fn turn_at_once(&self) -> Option<Turn> {
+        (self.pending.load(Ordering::SeqCst) == 0).then_some(Turn(None))
+    }
+
     /// Waits for the turn of a call without a ticket on its keys.
     ///
     /// A thread sees its own operations: those it queued before are in `pending` when it looks.
@@ -92,8 +97,8 @@ impl<W: Work> Tickets<W> {
         keys: impl Fn(&mut dyn FnMut(u64)),
         deadline: Deadline,
     ) -> Result<Turn> {
-        if self.pending.load(Ordering::SeqCst) == 0 {
-            return Ok(Turn(None));
+        if let Some(turn) = self.turn_at_once() {
+            return Ok(turn);
         }
         let mut state = self.state.lock();
         state.refuse_if_over()?;

@@ -1,0 +1,177 @@
+//! Small values that are only copied, in and out, while the table is held: without a plan, and
+//! without a share in each key.
+
+use std::ptr;
+
+use smallvec::SmallVec;
+
+use super::apply::Applier;
+use super::counters::Tally;
+use super::plain::{Fit, Lists, with_one};
+use super::plan::Pairs;
+use super::table::{KeyTable, Slot};
+use crate::kernel::{Pass, Traffic};
+use crate::sys::{self, DefaultFloats};
+use crate::tensor::{Array, DType, Lent, Place};
+
+/// Largest tensor of a list, and most bytes of a call, that are copied so: while the table is held,
+/// no key comes or goes.
+const SMALL_BYTES: usize = 8 << 10;
+const MOST_BYTES: usize = 64 << 20;
+
+/// The largest tensor of a call with one key that is copied so.
+const ONE_BYTES: usize = 256 << 10;
+
+/// Most bytes that a call with one key touches so: beyond, memory is asked for ahead.
+const CACHED_BYTES: usize = 1 << 20;
+
+/// Tensors of a call with one key without an allocation.
+const FEW: usize = 17;
+
+/// How many keys ahead memory is asked for.
+const AHEAD: usize = 16;
+
+/// A cache line.
+const LINE: usize = 64;
+
+impl Applier {
+    /// Does a call of one key if it takes no more than a copy; false if it does, or if the key is in
+    /// use or has been removed.
+    pub(super) fn copy_one(&self, table: &KeyTable, values: &Pairs<'_>, outs: &Pairs<'_>) -> bool {
+        let copied = with_one(table, values, outs, |entry, values, outs| {
+            let slot = &*entry.slot;
+            let bytes = match (values, outs) {
+                _ if slot.bytes() > ONE_BYTES => None,
+                (&[data], []) => self.put(&Fit { slot, data }, None),
+                (&[data], &[out]) => self.put(&Fit { slot, data }, Some(out)),
+                ([], &[data]) => self.fetch(&Fit { slot, data }),
+                _ => self.sum(slot, values, outs),
+            };
+            bytes.map(|bytes| Tally::of(values.len(), outs.len(), bytes))
+        });
+        copied.inspect(|tally| self.counters.add(tally)).is_some()
+    }
+
+    /// Copies lists that are uniform and small enough, up to a key that is in use or has been
+    /// removed; gives how many keys are done.
+    pub(super) fn copy(&self, lists: &Lists<'_>) -> usize {
+        let (values, outs) = (&lists.values[..], &lists.outs[..]);
+        let most = lists.largest.saturating_mul(values.len() + outs.len());
+        if !lists.uniform || lists.largest > SMALL_BYTES || most > MOST_BYTES {
+            return 0;
+        }
+        let (done, bytes) = if outs.is_empty() {
+            copy_each(values, &[], |_, value| self.put(value, None))
+        } else if values.is_empty() {
+            copy_each(outs, &[], |_, out| self.fetch(out))
+        } else {
+            copy_each(values, outs, |at, value| self.put(value, Some(outs[at].data)))
+        };
+        let count = |list: &[Fit<'_>]| if list.is_empty() { (0, 0) } else { (done, bytes) };
+        self.counters.add(&Tally::sum(count(values), count(outs)));
+        done
+    }
+
+    /// Replaces a stored value by the sum of values, if there are any, and copies it to outs; gives
+    /// how many bytes it has. None if that is too much, or the key is in use or has been removed.
+    fn sum(&self, slot: &Slot, values: &[*mut u8], outs: &[*mut u8]) -> Option<usize> {
+        let arrays = values.len() + outs.len() + 1;
+        if arrays * slot.bytes() > CACHED_BYTES {
+            return None;
+        }
+        let pass = |inputs: &[*const u8], outs: &[*mut u8]| {
+            let (dtype, count, traffic) = (slot.dtype, slot.count, Traffic::Cached);
+            self.team.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic });
+        };
+        if values.is_empty() {
+            let stored = slot.value.try_read(&self.released).filter(|it| !it.removed)?;
+            pass(&[stored.buffer.as_ptr()], outs);
+        } else {
+            let mut stored = slot.value.try_write(&self.released).filter(|it| !it.removed)?;
+            stored.buffer.place(outs.first().map_or(values[0], |&out| out), Place::Stored);
+            let inputs: SmallVec<[_; FEW]> = values.iter().map(|it| it.cast_const()).collect();
+            let stored = [stored.buffer.as_ptr()];
+            let targets: SmallVec<[_; FEW]> = stored.iter().chain(outs).copied().collect();
+            let _floats = DefaultFloats::enter();
+            pass(&inputs, &targets);
+        }
+        Some(slot.bytes())
+    }
+
+    /// Replaces a stored value, and copies it to an out; gives how many bytes it has. None if the
+    /// key is in use or has been removed.
+    #[inline]
+    fn put(&self, value: &Fit<'_>, out: Option<*mut u8>) -> Option<usize> {
+        let slot = value.slot;
+        let stored = slot.value.try_write(&self.released).filter(|stored| !stored.removed)?;
+        let out = out.filter(|&out| out != value.data);
+        self.copy_bytes(value.data, stored.buffer.as_ptr(), out, slot.bytes());
+        Some(slot.bytes())
+    }
+
+    /// Copies a stored value to an out; gives how many bytes it has. None if the key is in use or
+    /// has been removed.
+    #[inline]
+    fn fetch(&self, out: &Fit<'_>) -> Option<usize> {
+        let slot = out.slot;
+        let stored = slot.value.try_read(&self.released).filter(|stored| !stored.removed)?;
+        self.copy_bytes(stored.buffer.as_ptr(), out.data, None, slot.bytes());
+        Some(slot.bytes())
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always, reason = "a few instructions for the sizes that matter here")]
+    fn copy_bytes(&self, from: *mut u8, to: *mut u8, and_to: Option<*mut u8>, bytes: usize) {
+        if bytes > Array::FEW {
+            return self.copy_many(from, to, and_to, bytes);
+        }
+        array(to).copy_few(&array(from), bytes);
+        if let Some(and_to) = and_to {
+            array(and_to).copy_few(&array(from), bytes);
+        }
+    }
+
+    fn copy_many(&self, from: *mut u8, to: *mut u8, and_to: Option<*mut u8>, bytes: usize) {
+        let (inputs, outs) = ([from.cast_const()], [to, and_to.unwrap_or(to)]);
+        let outs = if and_to.is_some() { &outs[..] } else { &outs[..1] };
+        let (dtype, traffic) = (DType::U8, Traffic::Cached);
+        self.team.isa.sum_planned(&Pass { dtype, outs, inputs: &inputs, count: bytes, traffic });
+    }
+}
+
+/// The bytes at an address.
+fn array(data: *mut u8) -> Array {
+    Lent::plain(data, DType::U8).array()
+}
+
+/// Calls `copy` with each tensor and its index until it gives None; gives how often it did not, and
+/// the sum of what it gave. Memory is asked for ahead, also that of `others`, which are used
+/// alongside.
+#[inline]
+fn copy_each(
+    fits: &[Fit<'_>],
+    others: &[Fit<'_>],
+    mut copy: impl FnMut(usize, &Fit<'_>) -> Option<usize>,
+) -> (usize, usize) {
+    let mut bytes = 0;
+    for (at, fit) in fits.iter().enumerate() {
+        if let Some(ahead) = fits.get(at + AHEAD) {
+            ask_for(ptr::from_ref(ahead.slot).cast());
+            ask_for(ahead.data);
+        }
+        if let Some(ahead) = others.get(at + AHEAD) {
+            ask_for(ahead.data);
+        }
+        match copy(at, fit) {
+            Some(copied) => bytes += copied,
+            None => return (at, bytes),
+        }
+    }
+    (fits.len(), bytes)
+}
+
+/// Asks for the line that an address is in, and for the next.
+fn ask_for(start: *const u8) {
+    sys::prefetch(start);
+    sys::prefetch(start.wrapping_add(LINE));
+}

@@ -1,0 +1,108 @@
+//! What a store has done, counted so that threads do not wait for each other.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// What one call has done.
+#[derive(Default, Clone, Copy)]
+pub(crate) struct Tally {
+    /// Values pushed.
+    pub(crate) pushes: u64,
+    /// Outs filled.
+    pub(crate) pulls: u64,
+    pub(crate) push_bytes: u64,
+    pub(crate) pull_bytes: u64,
+    pub(crate) updater_calls: u64,
+}
+
+impl Tally {
+    /// Of the values and the outs of one key.
+    pub(crate) fn of(values: usize, outs: usize, bytes: usize) -> Self {
+        Self::sum((values, values * bytes), (outs, outs * bytes))
+    }
+
+    /// Of values and outs: their number, and their bytes.
+    pub(crate) fn sum(values: (usize, usize), outs: (usize, usize)) -> Self {
+        Self {
+            pushes: values.0 as u64,
+            pulls: outs.0 as u64,
+            push_bytes: values.1 as u64,
+            pull_bytes: outs.1 as u64,
+            updater_calls: 0,
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &Tally) {
+        self.pushes += other.pushes;
+        self.pulls += other.pulls;
+        self.push_bytes += other.push_bytes;
+        self.pull_bytes += other.pull_bytes;
+        self.updater_calls += other.updater_calls;
+    }
+}
+
+/// The tallies of all calls, added up in several places: a thread adds to one of them.
+#[derive(Default)]
+pub(crate) struct Counters {
+    places: [Place; PLACES],
+}
+
+const PLACES: usize = 16;
+
+/// A cache line of its own, or two: processors fetch them in pairs.
+#[derive(Default)]
+#[repr(align(128))]
+struct Place {
+    pushes: AtomicU64,
+    pulls: AtomicU64,
+    push_bytes: AtomicU64,
+    pull_bytes: AtomicU64,
+    updater_calls: AtomicU64,
+}
+
+/// The place of this thread.
+fn place() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static PLACE: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    let place = PLACE.get();
+    if place < PLACES {
+        return place;
+    }
+    // Relaxed: the number only spreads the threads.
+    let place = THREADS.fetch_add(1, Ordering::Relaxed) % PLACES;
+    PLACE.set(place);
+    place
+}
+
+impl Counters {
+    pub(crate) fn add(&self, tally: &Tally) {
+        let place = &self.places[place()];
+        let add = |counter: &AtomicU64, more: u64| {
+            if more > 0 {
+                // Relaxed: each number is exact by itself, which is all that statistics promise.
+                counter.fetch_add(more, Ordering::Relaxed);
+            }
+        };
+        add(&place.pushes, tally.pushes);
+        add(&place.pulls, tally.pulls);
+        add(&place.push_bytes, tally.push_bytes);
+        add(&place.pull_bytes, tally.pull_bytes);
+        add(&place.updater_calls, tally.updater_calls);
+    }
+
+    pub(crate) fn total(&self) -> Tally {
+        // Relaxed: as above.
+        let sum = |counter: fn(&Place) -> &AtomicU64| -> u64 {
+            self.places.iter().map(|place| counter(place).load(Ordering::Relaxed)).sum()
+        };
+        Tally {
+            pushes: sum(|place| &place.pushes),
+            pulls: sum(|place| &place.pulls),
+            push_bytes: sum(|place| &place.push_bytes),
+            pull_bytes: sum(|place| &place.pull_bytes),
+            updater_calls: sum(|place| &place.updater_calls),
+        }
+    }
+}
