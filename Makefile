@@ -7,7 +7,7 @@ DIGITS := examples/data/digits.csv
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage install header check test test-long bench clean \
+.PHONY: help build stage install header check test test-long bench bench-peers clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch
 
 help: ## list these commands
@@ -68,6 +68,10 @@ demo-torch: stage ## PyTorch's own parameters and gradients through the store
 bench: ## measure the library on this machine
 	@bash scripts/bootstrap.sh build
 	cargo bench --bench local
+
+bench-peers: ## measure it beside MXNet and numpy, where they can be installed
+	@bash scripts/bootstrap.sh build
+	@bash scripts/bench_peers.sh
 
 clean: ## remove everything that was built
 	rm -rf build target

@@ -1,39 +1,94 @@
 //! `make bench`: the local store against the limits of this machine, measured in the same run.
 //!
-//! Prints ratios. GB/s counts the bytes that a call must touch: each value once, the stored value
-//! once, each out once. The limit is the best of memcpy, a triad and a triad with streaming stores,
-//! at the same size and number of threads. Each line is also written to `target/bench/local.jsonl`.
-//!
-//! `cargo bench -- calls` runs only the groups whose name contains the word.
+//! `cargo bench --bench local -- GROUP...` measures the groups whose names contain one of the
+//! words; without words, those that are marked so. docs/performance.md says what the figures mean.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
-    reason = "figures for people"
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    reason = "figures for people, and sizes that fit"
 )]
 #![allow(clippy::inline_always, reason = "the loop is built inside each instruction set's entry")]
 
-mod calls;
+mod alignment;
+mod charts;
+mod compare;
+mod goals;
+mod halves;
 mod limits;
+mod lists;
+mod memory;
+mod models;
+mod peers;
+mod plot;
 mod report;
+mod shapes;
 mod store;
 mod sweep;
+mod tensors;
 mod timing;
+mod updater;
+mod wide;
 
+use std::io;
+
+use compare::Measured;
 use report::Report;
 
-fn main() -> std::io::Result<()> {
+/// A group's name, whether it runs without being asked for, and what it does.
+type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
+
+const GROUPS: [Group; 8] = [
+    ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
+    ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
+    ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
+    ("sweep-8", false, |report, group| sweep::run(report, group, 8)),
+    ("alignment", true, alignment::run),
+    ("half", true, halves::run),
+    ("lists", true, lists::run),
+    ("models", true, models::run),
+];
+
+/// Measured when it is asked for; compares with others, not with the limits.
+const PEERS: &str = "peers";
+
+/// The numbers of threads that are measured, as far as the machine has processors for them.
+fn threads() -> Vec<usize> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    [1, 2].into_iter().filter(|&threads| threads <= processors).collect()
+}
+
+fn main() -> io::Result<()> {
     let words: Vec<String> =
         std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let named = |name: &str| words.iter().any(|word| name.contains(word.as_str()));
     let wanted =
-        |group: &str| words.is_empty() || words.iter().any(|word| group.contains(word.as_str()));
-    let mut report = Report::create("target/bench/local.jsonl")?;
-    Report::machine();
-    if wanted("calls") {
-        calls::run(&mut report)?;
+        |(name, default, _): &&Group| if words.is_empty() { *default } else { named(name) };
+    let groups: Vec<&Group> = GROUPS.iter().filter(wanted).collect();
+    if groups.is_empty() && !named(PEERS) {
+        let names: Vec<&str> = GROUPS.iter().map(|(name, ..)| *name).collect();
+        println!("no such group; there are {} and {PEERS}", names.join(", "));
+        return Ok(());
     }
-    if wanted("sweep") {
-        sweep::run(&mut report)?;
+    let stem = if words.is_empty() { "local".to_owned() } else { words.join("-") };
+    let mut report = Report::create(&stem)?;
+    report.machine(&match words.join(" ").as_str() {
+        "" => "make bench".to_owned(),
+        PEERS => "make bench-peers".to_owned(),
+        words => format!("cargo bench --bench local -- {words}"),
+    })?;
+    let mut all = Vec::new();
+    for (name, _, run) in groups {
+        all.extend(run(&mut report, name)?);
     }
-    Ok(())
+    if named(PEERS) {
+        peers::run(&mut report, PEERS)?;
+    }
+    if !all.is_empty() {
+        goals::local(&mut report, &all)?;
+        charts::local(&mut report, &all)?;
+    }
+    report.finish()
 }

@@ -1,46 +1,51 @@
 //! The store through its C interface, as a C program uses it.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::null_mut;
 
 use kvstore as _; // Links the library.
 
+use crate::tensors::List;
+use crate::updater;
+
+/// `kv_tensor` of the header.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Tensor {
-    data: *mut c_void,
-    device: [i32; 2],
-    ndim: i32,
-    dtype: u32,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
+    pub data: *mut c_void,
+    pub device: [i32; 2],
+    pub ndim: i32,
+    pub dtype: u32,
+    pub shape: *mut i64,
+    pub strides: *mut i64,
+    pub byte_offset: u64,
 }
 
 type Updater = unsafe extern "C" fn(*mut c_void, u64, *const Tensor, *const Tensor) -> i32;
 
 unsafe extern "C" {
     fn kv_config_create(config: *mut *mut c_void) -> i32;
-    fn kv_config_set(config: *mut c_void, name: *const i8, value: *const i8) -> i32;
+    fn kv_config_set(config: *mut c_void, name: *const c_char, value: *const c_char) -> i32;
     fn kv_config_free(config: *mut c_void);
-    fn kv_create(kind: *const i8, config: *const c_void, store: *mut *mut c_void) -> i32;
+    fn kv_create(kind: *const c_char, config: *const c_void, store: *mut *mut c_void) -> i32;
     fn kv_free(store: *mut c_void);
+    fn kv_last_error() -> *const c_char;
     fn kv_init(store: *mut c_void, keys: *const u64, values: *const Tensor, count: usize) -> i32;
     fn kv_push(
-        s: *mut c_void,
-        k: *const u64,
-        v: *const Tensor,
-        n: usize,
-        p: i32,
-        t: *mut u64,
+        store: *mut c_void,
+        keys: *const u64,
+        values: *const Tensor,
+        count: usize,
+        priority: i32,
+        ticket: *mut u64,
     ) -> i32;
     fn kv_pull(
-        s: *mut c_void,
-        k: *const u64,
-        o: *const Tensor,
-        n: usize,
-        p: i32,
-        t: *mut u64,
+        store: *mut c_void,
+        keys: *const u64,
+        outs: *const Tensor,
+        count: usize,
+        priority: i32,
+        ticket: *mut u64,
     ) -> i32;
     fn kv_pushpull(
         store: *mut c_void,
@@ -59,69 +64,112 @@ unsafe extern "C" {
         context: *mut c_void,
         drop: Option<unsafe extern "C" fn(*mut c_void)>,
     ) -> i32;
+    fn kv_set_optimizer(store: *mut c_void, name: *const c_char, parameters: *const c_char) -> i32;
 }
 
-/// `stored -= 0.1 * input`, what a user's C updater would be.
-unsafe extern "C" fn sgd(
-    _: *mut c_void,
-    _: u64,
-    input: *const Tensor,
-    stored: *const Tensor,
-) -> i32 {
-    // SAFETY: the library lends two row-major float32 tensors of one shape.
-    unsafe {
-        let len = usize::try_from(*(*input).shape).unwrap_or(0);
-        let input = std::slice::from_raw_parts((*input).data.cast::<f32>(), len);
-        let stored = std::slice::from_raw_parts_mut((*stored).data.cast::<f32>(), len);
-        for (stored, input) in stored.iter_mut().zip(input) {
-            *stored -= 0.1 * input;
+/// How a store merges a sum into its value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Rule {
+    Assign,
+    /// SGD in a C updater.
+    Updater,
+    Sgd,
+    Momentum,
+    Adam,
+}
+
+impl Rule {
+    pub const ALL: [Self; 5] = [Self::Assign, Self::Updater, Self::Sgd, Self::Momentum, Self::Adam];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Assign => "assign",
+            Self::Updater => "C updater",
+            Self::Sgd => "sgd",
+            Self::Momentum => "momentum",
+            Self::Adam => "adam",
         }
     }
-    0
+
+    /// How many arrays of the key's size it must read or write beside the values and the outs:
+    /// the stored value and the optimizer's state, unless they are only written.
+    pub fn arrays(self) -> usize {
+        match self {
+            Self::Assign => 1,
+            Self::Updater | Self::Sgd => 2,
+            Self::Momentum => 4,
+            Self::Adam => 6,
+        }
+    }
+
+    /// How many arrays of the key's size a store with it keeps.
+    pub fn kept(self) -> usize {
+        match self {
+            Self::Assign | Self::Sgd => 1,
+            Self::Updater | Self::Momentum => 2,
+            Self::Adam => 3,
+        }
+    }
+
+    /// The optimizer's name and parameters.
+    fn optimizer(self) -> Option<(&'static CStr, &'static CStr)> {
+        match self {
+            Self::Assign | Self::Updater => None,
+            Self::Sgd => Some((c"sgd", c"learning_rate=0.001")),
+            Self::Momentum => Some((c"sgd", c"learning_rate=0.001,momentum=0.9")),
+            Self::Adam => Some((c"adam", c"learning_rate=0.001")),
+        }
+    }
 }
 
 pub struct Store(*mut c_void);
 
 fn check(status: i32) {
-    assert_eq!(status, 0, "a call of the benchmark failed");
+    // SAFETY: the text is valid until the next call on this thread.
+    let text = || unsafe { CStr::from_ptr(kv_last_error()) };
+    assert_eq!(status, 0, "a call of the benchmark failed: {:?}", text());
 }
 
 impl Store {
-    pub fn open(threads: usize) -> Self {
+    pub fn open(threads: usize, rule: Rule) -> Self {
         let (mut config, mut store) = (null_mut(), null_mut());
         let threads = CString::new(threads.to_string()).unwrap_or_default();
-        // SAFETY: places of our own and NUL-terminated strings.
+        // SAFETY: places of our own and NUL-terminated strings; the updater needs no context.
         unsafe {
             check(kv_config_create(&raw mut config));
             check(kv_config_set(config, c"threads".as_ptr(), threads.as_ptr()));
             check(kv_create(c"local".as_ptr(), config, &raw mut store));
             kv_config_free(config);
+            if rule == Rule::Updater {
+                check(kv_set_updater(store, Some(updater::update), null_mut(), None));
+            }
+            if let Some((name, parameters)) = rule.optimizer() {
+                check(kv_set_optimizer(store, name.as_ptr(), parameters.as_ptr()));
+            }
         }
         Self(store)
     }
 
-    pub fn use_sgd(&self) {
-        // SAFETY: the updater needs no context.
-        check(unsafe { kv_set_updater(self.0, Some(sgd), null_mut(), None) });
+    pub fn init(&self, list: &List) {
+        let (keys, tensors) = (list.keys(), list.tensors());
+        // SAFETY: as many tensors as keys, alive as long as the list.
+        check(unsafe { kv_init(self.0, keys.as_ptr(), tensors.as_ptr(), keys.len()) });
     }
 
-    pub fn init(&self, list: &List) {
-        // SAFETY: a list's tensors live as long as the list.
+    pub fn push(&self, values: &List) {
+        let (keys, tensors) = (values.keys(), values.tensors());
+        // SAFETY: as above.
         check(unsafe {
-            kv_init(self.0, list.keys.as_ptr(), list.tensors.as_ptr(), list.keys.len())
+            kv_push(self.0, keys.as_ptr(), tensors.as_ptr(), keys.len(), 0, null_mut())
         });
     }
 
-    pub fn push(&self, list: &List) {
-        let (keys, tensors, count) = (list.keys.as_ptr(), list.tensors.as_ptr(), list.keys.len());
-        // SAFETY: as above.
-        check(unsafe { kv_push(self.0, keys, tensors, count, 0, null_mut()) });
-    }
-
-    pub fn pull(&self, list: &List) {
-        let (keys, tensors, count) = (list.keys.as_ptr(), list.tensors.as_ptr(), list.keys.len());
+    pub fn pull(&self, outs: &List) {
+        let (keys, tensors) = (outs.keys(), outs.tensors());
         // SAFETY: as above, and nobody else uses the outs.
-        check(unsafe { kv_pull(self.0, keys, tensors, count, 0, null_mut()) });
+        check(unsafe {
+            kv_pull(self.0, keys.as_ptr(), tensors.as_ptr(), keys.len(), 0, null_mut())
+        });
     }
 
     pub fn pushpull(&self, values: &List, outs: &List) {
@@ -129,12 +177,12 @@ impl Store {
         check(unsafe {
             kv_pushpull(
                 self.0,
-                values.keys.as_ptr(),
-                values.tensors.as_ptr(),
-                values.keys.len(),
-                outs.keys.as_ptr(),
-                outs.tensors.as_ptr(),
-                outs.keys.len(),
+                values.keys().as_ptr(),
+                values.tensors().as_ptr(),
+                values.keys().len(),
+                outs.keys().as_ptr(),
+                outs.tensors().as_ptr(),
+                outs.keys().len(),
                 0,
                 null_mut(),
             )
@@ -146,34 +194,5 @@ impl Drop for Store {
     fn drop(&mut self) {
         // SAFETY: made by kv_create, freed once.
         unsafe { kv_free(self.0) }
-    }
-}
-
-/// (key, tensor) pairs, and the memory behind them: one float32 tensor of `len` elements for each
-/// key in the list.
-pub struct List {
-    keys: Vec<u64>,
-    tensors: Vec<Tensor>,
-    _shape: Box<i64>,
-    _memory: Vec<f32>,
-}
-
-impl List {
-    pub fn new(keys: Vec<u64>, len: usize) -> Self {
-        let mut shape = Box::new(i64::try_from(len).unwrap_or(0));
-        let mut memory: Vec<f32> = (0..keys.len() * len).map(|i| (i % 251) as f32).collect();
-        let start = memory.as_mut_ptr();
-        let tensors = (0..keys.len())
-            .map(|i| Tensor {
-                data: start.wrapping_add(i * len).cast(),
-                device: [1, 0],
-                ndim: 1,
-                dtype: 0x0001_2002,
-                shape: &raw mut *shape,
-                strides: null_mut(),
-                byte_offset: 0,
-            })
-            .collect();
-        Self { keys, tensors, _shape: shape, _memory: memory }
     }
 }

@@ -1,83 +1,103 @@
-//! Sizes from 1K to 64M floats, 1 to 8 values, against the limit at the same size and threads.
+//! One key of 1K to 64M floats under every rule, against the limit at its size and threads.
 
 use std::io;
 
-use crate::limits::Limits;
-use crate::report::Report;
-use crate::store::{List, Store};
-use crate::timing::medians;
+use crate::compare::{Call, Case, Measured, compare};
+use crate::limits::Way;
+use crate::report::{Report, count, number};
+use crate::store::Rule;
+use crate::tensors::{Keys, size_name};
+use crate::threads;
 
-const SIZES: [(usize, &str); 5] =
-    [(1 << 10, "1K"), (1 << 14, "16K"), (1 << 16, "64K"), (1 << 20, "1M"), (1 << 24, "16M")];
+pub const SIZES: [usize; 9] =
+    [1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26];
 
-pub fn run(report: &mut Report) -> io::Result<()> {
-    for threads in [1, 2] {
-        Report::heading(&format!(
-            "sweep: ratio to best(memcpy, triad, streaming triad), float32, {threads} thread(s)"
-        ));
-        println!("  size values   limit GB/s  push  pull  pushpull  push with C updater");
-        // The limits start their threads anew each time, which small arrays would only measure.
-        for (len, name) in SIZES.into_iter().filter(|&(len, _)| threads == 1 || len >= 1 << 24) {
-            for values in [1, 2, 4, 8] {
-                compare(report, threads, len, name, values)?;
-            }
+/// The longest array whose cost above the limit is shown in nanoseconds.
+pub const TINY: usize = 1 << 14;
+
+pub fn run(report: &mut Report, group: &'static str, values: usize) -> io::Result<Vec<Measured>> {
+    let calls = calls(values);
+    let mut cases = Vec::new();
+    for threads in threads() {
+        for rule in Rule::ALL {
+            let case = |&(call, outs)| Case { threads, values, rule, call, outs, ..Case::BASE };
+            cases.extend(calls.iter().map(case));
+        }
+    }
+    let mut all = Vec::new();
+    for len in SIZES {
+        println!("{group}: {} floats", size_name(len));
+        all.extend(compare(report, group, &Keys::one(len), &cases)?);
+    }
+    limits(report, &all)?;
+    for threads in threads() {
+        let parts = [count(values, "value"), count(threads, "thread")].join(", ");
+        let title = format!("{parts}: ratio to the limit");
+        let rows = all.iter().filter(|it| it.case.threads == threads);
+        table(report, &title, &calls, &rows.collect::<Vec<_>>(), |it| number(it.ratio(), 2))?;
+    }
+    let title = count(values, "value") + ", 1 thread: ns of a call above bytes / 0.9 triad";
+    let rows = all.iter().filter(|it| it.case.threads == 1 && it.elements <= TINY);
+    table(report, &title, &calls, &rows.collect::<Vec<_>>(), |it| number(it.above_ns(), 0))?;
+    Ok(all)
+}
+
+/// All calls, with one out and with as many outs as values.
+fn calls(values: usize) -> Vec<(Call, usize)> {
+    let mut calls = vec![(Call::Push, 0)];
+    for call in [Call::PushThenPull, Call::PushPull] {
+        calls.push((call, 1));
+        if values > 1 {
+            calls.push((call, values));
+        }
+    }
+    calls
+}
+
+/// What the machine can do, as it was measured beside the calls.
+fn limits(report: &mut Report, all: &[Measured]) -> io::Result<()> {
+    report.table(
+        "The limits, GB/s",
+        &[("floats", 6), ("threads", 0), ("memcpy", 0), ("triad", 6), ("streaming triad", 0)],
+    )?;
+    for len in SIZES {
+        for threads in threads() {
+            let first = all.iter().find(|it| it.elements == len && it.case.threads == threads);
+            let Some(first) = first else { continue };
+            let mut row = vec![first.keys.clone(), threads.to_string()];
+            row.extend(Way::ALL.map(|way| number(first.rates.of(way) / 1e9, 1)));
+            report.row(&row)?;
         }
     }
     Ok(())
 }
 
-fn compare(
+/// A row for each size and rule, a column for each call.
+fn table(
     report: &mut Report,
-    threads: usize,
-    len: usize,
-    name: &str,
-    n: usize,
+    title: &str,
+    calls: &[(Call, usize)],
+    all: &[&Measured],
+    cell: impl Fn(&Measured) -> String,
 ) -> io::Result<()> {
-    let (store, with_updater) = (Store::open(threads), Store::open(threads));
-    with_updater.use_sgd();
-    let first = List::new(vec![7], len);
-    store.init(&first);
-    with_updater.init(&first);
-    let (values, out) = (List::new(vec![7; n], len), List::new(vec![7], len));
-    let limits = std::cell::RefCell::new(Limits::new(len));
-    let mut copy = || limits.borrow_mut().copy(threads);
-    let mut triad = || limits.borrow_mut().triad(threads);
-    let mut streaming = || limits.borrow_mut().streaming_triad(threads);
-    let (mut push, mut pull) = (|| store.push(&values), || store.pull(&out));
-    let mut pushpull = || store.pushpull(&values, &out);
-    let mut update = || with_updater.push(&values);
-    let times = medians(&mut [
-        &mut copy,
-        &mut triad,
-        &mut streaming,
-        &mut push,
-        &mut pull,
-        &mut pushpull,
-        &mut update,
-    ]);
-    let sizes = limits.borrow();
-    let limit = (sizes.copy_bytes() / times[0])
-        .max(sizes.triad_bytes() / times[1])
-        .max(sizes.triad_bytes() / times[2]);
-    let arrays = |count: usize| 4.0 * (count * len) as f64;
-    // Values are read once; a push writes the stored value, an updater reads it as well.
-    let ratio = |bytes: f64, seconds: f64| bytes / seconds / limit;
-    let facts = [
-        ("threads", threads as f64),
-        ("values", n as f64),
-        ("limit_gbps", limit / 1e9),
-        ("push", ratio(arrays(n + 1), times[3])),
-        ("pull", ratio(arrays(2), times[4])),
-        ("pushpull", ratio(arrays(n + 2), times[5])),
-        ("push_c_updater", ratio(arrays(n + 2), times[6])),
-    ];
-    let text = format!(
-        "  {name:>4} {n:>6} {:>12.1}  {:4.2}  {:4.2}  {:8.2}  {:19.2}",
-        limit / 1e9,
-        facts[3].1,
-        facts[4].1,
-        facts[5].1,
-        facts[6].1
-    );
-    report.line(&text, "sweep", name, &facts)
+    let name = |&(call, outs): &(Call, usize)| match outs {
+        0 => call.name().to_owned(),
+        _ => format!("{}, {}", call.name(), count(outs, "out")),
+    };
+    let names: Vec<String> = calls.iter().map(name).collect();
+    let mut columns = vec![("floats", 6), ("rule", 9), ("limit, GB/s", 0)];
+    columns.extend(names.iter().map(|name| (name.as_str(), 0)));
+    report.table(title, &columns)?;
+    for len in SIZES {
+        for rule in Rule::ALL {
+            let row = |it: &&&Measured| it.elements == len && it.case.rule == rule;
+            let found: Vec<&&Measured> = all.iter().filter(row).collect();
+            let Some(first) = found.first() else { continue };
+            let limit = number(first.limit() / 1e9, 1);
+            let mut row = vec![first.keys.clone(), rule.name().to_owned(), limit];
+            row.extend(found.iter().map(|it| cell(it)));
+            report.row(&row)?;
+        }
+    }
+    Ok(())
 }
