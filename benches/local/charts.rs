@@ -3,8 +3,8 @@
 use std::io;
 
 use crate::compare::{Call, Measured};
-use crate::peers::{Race, Runner};
 use crate::plot::{Frame, Group, Line, bars, figure, lines};
+use crate::race::{Race, Runner};
 use crate::report::{Report, count};
 use crate::store::Rule;
 use crate::sweep::SIZES;

@@ -3,7 +3,7 @@
 use std::io;
 
 use crate::compare::{Call, Case, IN_CACHE, LARGE, Measured};
-use crate::peers::{Race, Runner};
+use crate::race::{Race, Runner};
 use crate::report::{Report, count, number};
 use crate::store::Rule;
 use crate::sweep::TINY;

@@ -13,6 +13,7 @@
 #![allow(clippy::inline_always, reason = "the loop is built inside each instruction set's entry")]
 
 mod alignment;
+mod api;
 mod charts;
 mod compare;
 mod goals;
@@ -23,6 +24,7 @@ mod memory;
 mod models;
 mod peers;
 mod plot;
+mod race;
 mod report;
 mod shapes;
 mod store;

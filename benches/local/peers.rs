@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use crate::compare::{Call, Case, IN_CACHE, LARGE};
 use crate::limits::{Limits, Rates, Way};
 use crate::memory::MALLOC;
+use crate::race::{Race, Runner};
 use crate::report::{Report, count, number};
 use crate::store::{Rule, Store};
 use crate::tensors::{DType, Keys, List};
@@ -26,47 +27,6 @@ const CALLS: [Call; 2] = [Call::PushPull, Call::PushThenPull];
 
 /// After a peer's turn: its threads may spin for a while before they sleep.
 const REST: Duration = Duration::from_millis(5);
-
-/// Who runs a round.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Runner {
-    /// With a thread for each processor, as is the default.
-    Ours,
-    OursOnOne,
-    Mxnet,
-    Numpy,
-}
-
-/// The times of one kind of round.
-pub struct Race {
-    pub keys: String,
-    pub case: Case,
-    bytes: f64,
-    /// Bytes a second that the machine can move.
-    pub limit: f64,
-    seconds: Vec<(Runner, f64)>,
-}
-
-impl Race {
-    fn of(&self, runner: Runner) -> Option<f64> {
-        self.seconds.iter().find(|(it, _)| *it == runner).map(|(_, seconds)| *seconds)
-    }
-
-    /// Bytes a second, of those that any implementation must move.
-    pub fn rate(&self, runner: Runner) -> Option<f64> {
-        Some(self.bytes / self.of(runner)?)
-    }
-
-    /// How many times longer one takes than the other.
-    pub fn over(&self, slow: Runner, fast: Runner) -> Option<f64> {
-        Some(self.of(slow)? / self.of(fast)?)
-    }
-
-    /// How many times longer one takes than the machine needs to move the bytes.
-    pub fn over_limit(&self, slow: Runner) -> Option<f64> {
-        Some(self.of(slow)? * self.limit / self.bytes)
-    }
-}
 
 /// A program that waits for requests.
 struct Peer {

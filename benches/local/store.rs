@@ -1,71 +1,14 @@
 //! The store through its C interface, as a C program uses it.
 
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-use kvstore as _; // Links the library.
-
+use crate::api::{
+    kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init, kv_last_error,
+    kv_pull, kv_push, kv_pushpull, kv_set_optimizer, kv_set_updater,
+};
 use crate::tensors::List;
 use crate::updater;
-
-/// `kv_tensor` of the header.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Tensor {
-    pub data: *mut c_void,
-    pub device: [i32; 2],
-    pub ndim: i32,
-    pub dtype: u32,
-    pub shape: *mut i64,
-    pub strides: *mut i64,
-    pub byte_offset: u64,
-}
-
-type Updater = unsafe extern "C" fn(*mut c_void, u64, *const Tensor, *const Tensor) -> i32;
-
-unsafe extern "C" {
-    fn kv_config_create(config: *mut *mut c_void) -> i32;
-    fn kv_config_set(config: *mut c_void, name: *const c_char, value: *const c_char) -> i32;
-    fn kv_config_free(config: *mut c_void);
-    fn kv_create(kind: *const c_char, config: *const c_void, store: *mut *mut c_void) -> i32;
-    fn kv_free(store: *mut c_void);
-    fn kv_last_error() -> *const c_char;
-    fn kv_init(store: *mut c_void, keys: *const u64, values: *const Tensor, count: usize) -> i32;
-    fn kv_push(
-        store: *mut c_void,
-        keys: *const u64,
-        values: *const Tensor,
-        count: usize,
-        priority: i32,
-        ticket: *mut u64,
-    ) -> i32;
-    fn kv_pull(
-        store: *mut c_void,
-        keys: *const u64,
-        outs: *const Tensor,
-        count: usize,
-        priority: i32,
-        ticket: *mut u64,
-    ) -> i32;
-    fn kv_pushpull(
-        store: *mut c_void,
-        keys: *const u64,
-        values: *const Tensor,
-        count: usize,
-        out_keys: *const u64,
-        outs: *const Tensor,
-        out_count: usize,
-        priority: i32,
-        ticket: *mut u64,
-    ) -> i32;
-    fn kv_set_updater(
-        store: *mut c_void,
-        updater: Option<Updater>,
-        context: *mut c_void,
-        drop: Option<unsafe extern "C" fn(*mut c_void)>,
-    ) -> i32;
-    fn kv_set_optimizer(store: *mut c_void, name: *const c_char, parameters: *const c_char) -> i32;
-}
 
 /// How a store merges a sum into its value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

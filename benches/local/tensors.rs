@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 
 use half::{bf16, f16};
 
+use crate::api::Tensor;
 use crate::memory::Array;
-use crate::store::Tensor;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum DType {

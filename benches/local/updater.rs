@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::slice;
 
-use crate::store::Tensor;
+use crate::api::Tensor;
 use crate::wide::built_wide;
 
 /// `stored -= 0.001 * input` over float32 tensors with one dimension.
