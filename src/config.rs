@@ -152,7 +152,7 @@ pub(crate) struct Settings {
 
 impl Settings {
     pub(crate) fn new(config: &Config) -> Result<Self> {
-        let create = |error: Error| fail_create(&error);
+        let create = |error: Error| error.at("create");
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = config.number("threads").map_err(create)?;
         let threads = threads.map_or(processors, |count| usize::try_from(count).unwrap_or(1));
@@ -168,10 +168,6 @@ impl Settings {
             fault: config.find("fault").map_err(create)?,
         })
     }
-}
-
-fn fail_create(error: &Error) -> Error {
-    Error::new(error.kind(), format!("create: {}", error.message()))
 }
 
 #[cfg(test)]

@@ -94,6 +94,11 @@ impl Error {
         Self { kind, message: message.into() }
     }
 
+    /// The same, with where it happened before its text.
+    pub(crate) fn at(&self, place: impl fmt::Display) -> Self {
+        Self::new(self.kind, format!("{place}: {}", self.message))
+    }
+
     /// The kind, for programs.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {

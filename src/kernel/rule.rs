@@ -5,8 +5,8 @@ use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
 use super::portable::Portable;
-use super::sum::{AHEAD_BYTES, Build, LINE, Pass, Traffic, head};
-use crate::tensor::DType;
+use super::sum::{AHEAD_BYTES, Build, Pass, Traffic, head};
+use crate::tensor::{DType, LINE};
 
 /// How many arrays of state a rule may keep.
 pub(crate) const MAX_STATES: usize = 3;

@@ -1,7 +1,7 @@
 //! Sums written to one place or several in a single pass over memory.
 
 use super::lanes::{Family, FloatFamily, Lanes};
-use crate::tensor::DType;
+use crate::tensor::{DType, LINE};
 
 /// How a pass treats the caches. Results do not depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,9 +19,6 @@ pub(super) const AHEAD_BYTES: usize = 1024;
 
 /// Size of an array from which it pays to begin at a line of the first out.
 const LINE_UP_BYTES: usize = 2048;
-
-/// Alignment of streaming stores: a cache line.
-pub(super) const LINE: usize = 64;
 
 /// What a build must have: its families of every dtype, and its way to ask for a line.
 pub(super) trait Build {

@@ -1,17 +1,19 @@
 //! Rules on f16 and bf16 that have no instances for them: in tiles of f32 that stay in the cache,
 //! with the bits that such instances would give.
 
+use std::mem::MaybeUninit;
+
 use super::rule::{Rule, Target};
 use super::sum::{Pass, Traffic};
 use super::{Isa, TILE};
 use crate::tensor::DType;
 
-/// A tile of the sum and of the value as f32, with room for an input.
+/// Room for a tile of the sum and of the value as f32, and for an input; written before it is read.
 struct Tile {
-    sum: [f32; TILE],
-    value: [f32; TILE],
-    input: [f32; TILE],
-    rounded: [u16; TILE],
+    sum: [MaybeUninit<f32>; TILE],
+    value: [MaybeUninit<f32>; TILE],
+    input: [MaybeUninit<f32>; TILE],
+    rounded: [MaybeUninit<u16>; TILE],
 }
 
 /// See [`Rule::merge`]; the results are written only if the rule `keeps` them.
@@ -25,8 +27,9 @@ pub(super) unsafe fn merge(
     target: &Target,
     keeps: bool,
 ) {
-    let mut tile =
-        Tile { sum: [0.0; TILE], value: [0.0; TILE], input: [0.0; TILE], rounded: [0; TILE] };
+    let wide = [MaybeUninit::uninit(); TILE];
+    let rounded = [MaybeUninit::uninit(); TILE];
+    let mut tile = Tile { sum: wide, value: wide, input: wide, rounded };
     let narrow = pass.dtype.size();
     for start in (0..pass.count).step_by(TILE) {
         let count = TILE.min(pass.count - start);

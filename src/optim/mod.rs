@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) use method::{Passes, Rows};
 pub(crate) use state::{Arrays, NORM_BLOCK, State, Stored};
 
-use crate::error::{Error, Result, fail};
+use crate::error::{Result, fail};
 use crate::kernel::Isa;
 use crate::key::Key;
 use crate::suggest;
@@ -116,7 +116,7 @@ impl Optimizer {
         options
             .parse(params)
             .and_then(|()| method.check(&options))
-            .map_err(|error| prefix(method, &error))?;
+            .map_err(|error| error.at(place(method)))?;
         // Relaxed: it only has to be another number.
         let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Self { serial, method, options, multipliers: HashMap::new() })
@@ -137,7 +137,7 @@ impl Optimizer {
             .options
             .set(name, value)
             .and_then(|()| self.method.check(&changed.options))
-            .map_err(|error| prefix(self.method, &error))?;
+            .map_err(|error| error.at(place(self.method)))?;
         Ok(changed)
     }
 
@@ -220,6 +220,7 @@ fn find(name: &str) -> Result<&'static dyn Method> {
     Err(fail!(Option, "there is no optimizer {name:?}; {hint}"))
 }
 
-fn prefix(method: &dyn Method, error: &Error) -> Error {
-    Error::new(error.kind(), format!("optimizer {}: {}", method.name(), error.message()))
+/// Where an option was refused.
+fn place(method: &dyn Method) -> String {
+    format!("optimizer {}", method.name())
 }

@@ -7,13 +7,10 @@ use smallvec::SmallVec;
 use super::method::Scope;
 use crate::error::Result;
 use crate::kernel::{Isa, MAX_STATES, Squares, Target};
-use crate::tensor::{Array, Buffer, DType, Place};
+use crate::tensor::{Array, Buffer, DType, LINE, Place};
 
 /// Where states begin.
 const PLACES: [Place; MAX_STATES] = [Place::FirstState, Place::SecondState, Place::ThirdState];
-
-/// A cache line.
-const LINE: usize = 64;
 
 /// Elements whose sums of squares are one number each, which are added up one after the other. It
 /// is part of the order in which a norm is summed, and never depends on threads.

@@ -172,10 +172,7 @@ impl Applier {
             optimizer.push(slot.key, state, &mut passes);
             Ok(true)
         });
-        result.map_err(|error| {
-            let key = self.names.label(slot.key);
-            Error::new(error.kind(), format!("{call}: {key}: {}", error.message()))
-        })
+        result.map_err(|error| error.at(format_args!("{call}: {}", self.names.label(slot.key))))
     }
 
     /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.

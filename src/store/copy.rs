@@ -7,12 +7,14 @@ use smallvec::SmallVec;
 
 use super::apply::Applier;
 use super::counters::Tally;
-use super::plain::{Fit, Lists, with_one};
+use super::lock::{ReadGuard, WriteGuard};
+use super::merge::AHEAD_BYTES;
+use super::plain::{FEW, Fit, Lists, with_one};
 use super::plan::Pairs;
-use super::table::{KeyTable, Slot};
+use super::table::{KeyTable, Slot, Value};
 use crate::kernel::{Pass, Traffic};
 use crate::sys::{self, DefaultFloats};
-use crate::tensor::{Array, DType, Lent, Place};
+use crate::tensor::{Array, DType, LINE, Lent, Place};
 
 /// Largest tensor of a list, and most bytes of a call, that are copied so: while the table is held,
 /// no key comes or goes.
@@ -22,17 +24,11 @@ const MOST_BYTES: usize = 64 << 20;
 /// The largest tensor of a call with one key that is copied so.
 const ONE_BYTES: usize = 256 << 10;
 
-/// Most bytes that a call with one key touches so: beyond, memory is asked for ahead.
-const CACHED_BYTES: usize = 1 << 20;
-
-/// Tensors of a call with one key without an allocation.
-const FEW: usize = 17;
+/// The most arrays that a call with one key writes: its outs, and the stored value.
+const MOST_TARGETS: usize = FEW + 1;
 
 /// How many keys ahead memory is asked for.
 const AHEAD: usize = 16;
-
-/// A cache line.
-const LINE: usize = 64;
 
 impl Applier {
     /// Does a call of one key if it takes no more than a copy; false if it does, or if the key is in
@@ -76,7 +72,7 @@ impl Applier {
     /// how many bytes it has. None if that is too much, or the key is in use or has been removed.
     fn sum(&self, slot: &Slot, values: &[*mut u8], outs: &[*mut u8]) -> Option<usize> {
         let arrays = values.len() + outs.len() + 1;
-        if arrays * slot.bytes() > CACHED_BYTES {
+        if arrays * slot.bytes() >= AHEAD_BYTES {
             return None;
         }
         let pass = |inputs: &[*const u8], outs: &[*mut u8]| {
@@ -84,14 +80,14 @@ impl Applier {
             self.team.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic });
         };
         if values.is_empty() {
-            let stored = slot.value.try_read(&self.released).filter(|it| !it.removed)?;
+            let stored = self.try_read(slot)?;
             pass(&[stored.buffer.as_ptr()], outs);
         } else {
-            let mut stored = slot.value.try_write(&self.released).filter(|it| !it.removed)?;
+            let mut stored = self.try_write(slot)?;
             stored.buffer.place(outs.first().map_or(values[0], |&out| out), Place::Stored);
             let inputs: SmallVec<[_; FEW]> = values.iter().map(|it| it.cast_const()).collect();
             let stored = [stored.buffer.as_ptr()];
-            let targets: SmallVec<[_; FEW]> = stored.iter().chain(outs).copied().collect();
+            let targets: SmallVec<[_; MOST_TARGETS]> = stored.iter().chain(outs).copied().collect();
             let _floats = DefaultFloats::enter();
             pass(&inputs, &targets);
         }
@@ -103,7 +99,7 @@ impl Applier {
     #[inline]
     fn put(&self, value: &Fit<'_>, out: Option<*mut u8>) -> Option<usize> {
         let slot = value.slot;
-        let stored = slot.value.try_write(&self.released).filter(|stored| !stored.removed)?;
+        let stored = self.try_write(slot)?;
         let out = out.filter(|&out| out != value.data);
         self.copy_bytes(value.data, stored.buffer.as_ptr(), out, slot.bytes());
         Some(slot.bytes())
@@ -114,9 +110,21 @@ impl Applier {
     #[inline]
     fn fetch(&self, out: &Fit<'_>) -> Option<usize> {
         let slot = out.slot;
-        let stored = slot.value.try_read(&self.released).filter(|stored| !stored.removed)?;
+        let stored = self.try_read(slot)?;
         self.copy_bytes(stored.buffer.as_ptr(), out.data, None, slot.bytes());
         Some(slot.bytes())
+    }
+
+    /// The value of a key that is not in use and has not been removed.
+    #[inline]
+    fn try_read<'a>(&'a self, slot: &'a Slot) -> Option<ReadGuard<'a, Value>> {
+        slot.value.try_read(&self.released).filter(|value| !value.removed)
+    }
+
+    /// The same for change.
+    #[inline]
+    fn try_write<'a>(&'a self, slot: &'a Slot) -> Option<WriteGuard<'a, Value>> {
+        slot.value.try_write(&self.released).filter(|value| !value.removed)
     }
 
     #[inline(always)]

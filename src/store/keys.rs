@@ -58,10 +58,8 @@ impl Keys {
 
     fn make_one(&self, scene: &Scene<'_>, key: Key, tensor: &Tensor<'_>) -> Result<Arc<Slot>> {
         let (call, dtype, count) = (scene.call, tensor.dtype(), tensor.count());
-        let name_it = |error: Error| {
-            let label = self.names.label(key);
-            Error::new(error.kind(), format!("{call}: {label}: {tensor:?}: {}", error.message()))
-        };
+        let name_it =
+            |error: Error| error.at(format_args!("{call}: {}: {tensor:?}", self.names.label(key)));
         let mut buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
         buffer.place(tensor.as_ptr(), Place::Stored);
         let order = self.table.next_order(key);

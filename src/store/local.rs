@@ -149,8 +149,7 @@ impl Local {
     /// Merges by a rule from now on.
     pub(super) fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
         let call = "set_optimizer";
-        let optimizer = Optimizer::new(name, params)
-            .map_err(|error| Error::new(error.kind(), format!("{call}: {}", error.message())))?;
+        let optimizer = Optimizer::new(name, params).map_err(|error| error.at(call))?;
         let merger = Merger::Optimizer(Arc::new(optimizer));
         self.replace_merger(merger, |merger| {
             self.check_keys(call, merger, &self.keys.table.slots())
@@ -167,9 +166,7 @@ impl Local {
         let Merger::Optimizer(optimizer) = &mut *merger else {
             return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
         };
-        let changed = change(optimizer)
-            .map_err(|error| Error::new(error.kind(), format!("{call}: {}", error.message())))?;
-        *optimizer = Arc::new(changed);
+        *optimizer = Arc::new(change(optimizer).map_err(|error| error.at(call))?);
         Ok(())
     }
 

@@ -64,7 +64,7 @@ fn emptied<'a>(mut list: Vec<Fit<'_>>) -> Vec<Fit<'a>> {
 }
 
 /// Most tensors of a call with one key that are checked without a list.
-const FEW: usize = 16;
+pub(super) const FEW: usize = 16;
 
 /// Calls `work` with what the table holds of the only key of a call, and with where its values and
 /// its outs are, if they are few and need no closer look.

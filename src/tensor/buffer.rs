@@ -8,8 +8,8 @@ use std::ptr::NonNull;
 use crate::error::{Result, fail};
 use crate::sys;
 
-/// Alignment of what is allocated: a cache line, and the widest vector register.
-const ALIGN: usize = 64;
+/// A cache line, which is also the widest vector register. Alignment of what is allocated.
+pub(crate) const LINE: usize = 64;
 
 /// Bytes that need no memory elsewhere.
 const INSIDE: usize = 64;
@@ -92,7 +92,7 @@ impl Buffer {
         {
             let wanted = with.addr().wrapping_add(place as usize);
             let best = wanted.wrapping_sub(start.addr().get()) % SET_BYTES;
-            let (least, most) = (best % ALIGN, room - ALIGN + best % ALIGN);
+            let (least, most) = (best % LINE, room - LINE + best % LINE);
             *shift = if best <= most {
                 best
             } else if best - most < SET_BYTES - best {
@@ -136,13 +136,13 @@ impl Buffer {
 
 /// What is allocated for a buffer; None if memory cannot hold it.
 fn layout(bytes: usize) -> Option<Layout> {
-    let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { ALIGN };
+    let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { LINE };
     Layout::from_size_align(bytes.checked_add(room(bytes))?, align).ok()
 }
 
 /// Bytes by which the beginning of a buffer can move.
 fn room(bytes: usize) -> usize {
-    if bytes < MOVABLE_BYTES { 0 } else { (bytes / 8).min(SET_BYTES) / ALIGN * ALIGN }
+    if bytes < MOVABLE_BYTES { 0 } else { (bytes / 8).min(SET_BYTES) / LINE * LINE }
 }
 
 impl Drop for Buffer {
@@ -168,7 +168,7 @@ mod tests {
                 let (shift, room) = (buffer.position(), room(bytes));
                 assert!(shift < room || shift == 0, "{bytes} bytes, {with}: {shift} of {room}");
                 let start = buffer.as_ptr().addr();
-                assert!(room == 0 || start % ALIGN == with % ALIGN, "{bytes} bytes, {with}");
+                assert!(room == 0 || start % LINE == with % LINE, "{bytes} bytes, {with}");
                 if room == SET_BYTES {
                     let distance = start.wrapping_sub(with) % SET_BYTES;
                     assert_eq!(distance, Place::Stored as usize, "{bytes} bytes, {with}");

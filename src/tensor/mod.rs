@@ -14,7 +14,7 @@ mod spec;
 mod view;
 
 pub(crate) use array::Array;
-pub(crate) use buffer::{Buffer, Place};
+pub(crate) use buffer::{Buffer, LINE, Place};
 pub use dtype::{DType, Element};
 pub(crate) use layout::text_of;
 pub(crate) use overlap::{Overlaps, Party, Position};

@@ -28,7 +28,7 @@ const PIECE_BYTES: usize = 256 << 10;
 const STREAM_BYTES: usize = 4 << 20;
 
 /// Bytes touched by a step beyond which loads are announced ahead: what a core's own cache holds.
-const AHEAD_BYTES: usize = 1 << 20;
+pub(super) const AHEAD_BYTES: usize = 1 << 20;
 
 /// How a store computes. The floating-point state must be the default on the calling thread.
 #[derive(Clone, Copy)]

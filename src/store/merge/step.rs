@@ -11,13 +11,10 @@ use crate::error::Result;
 use crate::kernel::{Isa, Meter, Pass, Squares, TILE, Traffic};
 use crate::optim::Arrays;
 use crate::store::table::Slot;
-use crate::tensor::{Array, Buffer, DType, Lent};
+use crate::tensor::{Array, Buffer, DType, LINE, Lent};
 
 /// Elements that are gathered, converted or copied again at a time, so that they stay in the cache.
 const BLOCK: usize = 4096;
-
-/// A cache line: streaming stores to several outs need equal places in it.
-const LINE: usize = 64;
 
 /// The addresses of a pass, without an allocation for up to 16.
 type Addresses<T> = SmallVec<[T; 16]>;
@@ -81,7 +78,8 @@ impl Step<'_> {
         self.targets.outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent)
     }
 
-    /// A piece of a step whose tensors are all plain arrays of the slot's dtype.
+    /// A piece of a step whose tensors are all plain arrays of the slot's dtype. Streaming stores to
+    /// several outs need equal places in a cache line.
     pub(super) fn straight(&self, piece: &Range<usize>) {
         let (inputs, outs) = self.addresses(piece);
         let streams = self.traffic == Traffic::Streaming;
