@@ -824,6 +824,65 @@ kv_status kv_wait_all(struct kv_store *store, int64_t timeout_ms);
 kv_status kv_cancel(struct kv_store *store, kv_ticket ticket);
 
 /**
+ * Merges values into some rows of each key. A row is what one index of the first axis selects.
+ *
+ * Row `row_ids[i]` of the key gets row `i` of the value. What is pushed to one row is added up: all
+ * values of a key left to right in call order, each from its first row to its last, rounded once as
+ * in kv_push(). Without updater and optimizer, the sums replace exactly these rows. An updater gets
+ * the sum as a dense array with zeros in all other rows, and so does an optimizer, unless its
+ * option `lazy_update` is true: it then changes the pushed rows, and their state, only. (`sgd`
+ * without momentum and weight decay, and `adagrad` and `groupadagrad` without weight decay, change
+ * no other row anyway, and look at none.)
+ *
+ * @param keys      `count` keys, each initialised before.
+ * @param row_ids   `count` tensors of int64, of any shape, each number from 0 to below the key's
+ *                  first extent, in any order, also repeated. Copied.
+ * @param rows      `count` tensors; their shape is that of the row ids, followed by that of a row.
+ *                  Lent until the operation completes. Never written, kept or freed.
+ * @param count     number of pairs; with 0 nothing happens.
+ * @param priority  as for kv_push().
+ * @param ticket    as for kv_push().
+ * @return as kv_push(); `KV_ERR_INVALID_ARGUMENT` for a row id out of range,
+ *         `KV_ERR_DTYPE_MISMATCH` for row ids that are not int64, `KV_ERR_SHAPE_MISMATCH` for a key
+ *         without rows: nothing has been applied.
+ *
+ * Threads: any. Blocks: only if `ticket` is NULL. Complexity: one pass over the pushed rows, and
+ * one over the key where it says dense above.
+ */
+kv_status kv_push_rows(struct kv_store *store,
+                       const kv_key *keys,
+                       const struct kv_tensor *row_ids,
+                       const struct kv_tensor *rows,
+                       size_t count,
+                       int32_t priority,
+                       kv_ticket *ticket);
+
+/**
+ * Copies rows of the stored values out. Sees every push that this thread made before.
+ *
+ * Row `i` of the out gets row `row_ids[i]` of the key.
+ *
+ * @param keys      `count` keys, each initialised before; equal keys fill several outs.
+ * @param row_ids   as for kv_push_rows().
+ * @param outs      `count` tensors of the key's or another float dtype; their shape is that of the
+ *                  row ids, followed by that of a row. Lent, and written, until the operation
+ *                  completes.
+ * @param count     number of pairs; with 0 nothing happens.
+ * @param priority  as for kv_push().
+ * @param ticket    as for kv_push().
+ * @return as kv_pull() and, for row ids, as kv_push_rows(): nothing has been written.
+ *
+ * Threads: any. Blocks: only if `ticket` is NULL. Complexity: one pass over the pulled rows.
+ */
+kv_status kv_pull_rows(struct kv_store *store,
+                       const kv_key *keys,
+                       const struct kv_tensor *row_ids,
+                       const struct kv_tensor *outs,
+                       size_t count,
+                       int32_t priority,
+                       kv_ticket *ticket);
+
+/**
  * Sets the function that merges sums into stored values, for all pushes after this call.
  *
  * Within a call it runs for one key after the other, on the calling thread; with a ticket, on a

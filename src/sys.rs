@@ -34,6 +34,63 @@ pub(crate) fn watch_forks() {
     });
 }
 
+/// Sizes are rounded up to this, a multiple of every page size.
+#[cfg(not(miri))]
+const ROUND: usize = 64 << 10;
+
+/// Memory that is zero and that takes no room until it is written, aligned to a power of two from 64
+/// KiB on; None if there is none. Give it back with [`unmap_pages`].
+#[cfg(not(miri))]
+pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    let bytes = bytes.checked_next_multiple_of(ROUND)?;
+    // More, and what lies before and after an aligned piece is given back.
+    let more = bytes.checked_add(align)?;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
+    // SAFETY: asks for fresh memory anywhere.
+    let all = unsafe { libc::mmap(std::ptr::null_mut(), more, access, kind, -1, 0) };
+    if all == libc::MAP_FAILED {
+        return None;
+    }
+    let before = all.addr().wrapping_neg() % align;
+    let start = all.cast::<u8>().wrapping_add(before);
+    // SAFETY: parts of what has just been mapped, which nobody knows of; a part of no size is
+    // refused, which changes nothing.
+    unsafe {
+        libc::munmap(all, before);
+        libc::munmap(start.wrapping_add(bytes).cast(), more - bytes - before);
+    }
+    NonNull::new(start)
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// It came from [`map_pages`] with this size and alignment, and nobody uses it.
+#[cfg(not(miri))]
+pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, _: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::munmap(start.as_ptr().cast(), bytes.next_multiple_of(ROUND));
+    }
+}
+
+/// The same from the heap, where there are no pages.
+#[cfg(miri)]
+pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(bytes, align).ok()?;
+    // SAFETY: callers ask for large sizes only.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+}
+
+/// # Safety
+/// As above.
+#[cfg(miri)]
+pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, align: usize) {
+    let layout = std::alloc::Layout::from_size_align(bytes, align);
+    // SAFETY: the caller's promise.
+    layout.into_iter().for_each(|it| unsafe { std::alloc::dealloc(start.as_ptr(), it) });
+}
+
 /// Asks for large pages under memory of our own that nobody has touched yet. A hint: without them
 /// everything works as well, only slower.
 pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {

@@ -7,7 +7,7 @@ use std::{ptr, slice};
 use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
-use crate::store::{Call, Pairs, Tensors};
+use crate::store::{Call, Pairs, RowPairs, Tensors};
 use crate::tensor::{RawTensor, RawTensors};
 use crate::{Config, Store};
 
@@ -185,6 +185,27 @@ pub(super) unsafe fn submit(
         None => store.call(call, values, outs),
         Some(ticket) => {
             *ticket = store.submit(call, values, outs, priority)?;
+            Ok(())
+        }
+    }
+}
+
+/// The same for a call on rows.
+///
+/// # Safety
+/// As for [`submit`].
+pub(super) unsafe fn submit_rows(
+    store: &Store,
+    call: Call,
+    pairs: &RowPairs<'_>,
+    priority: i32,
+    ticket: *mut kv_ticket,
+) -> Result<()> {
+    // SAFETY: the caller's promise.
+    match unsafe { ticket.as_mut() } {
+        None => store.call_rows(call, pairs),
+        Some(ticket) => {
+            *ticket = store.submit_rows(call, pairs, priority)?;
             Ok(())
         }
     }

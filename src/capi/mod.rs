@@ -22,6 +22,8 @@ mod store;
 
 mod data;
 
+mod rows;
+
 mod merge;
 
 mod library;

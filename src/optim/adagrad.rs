@@ -28,6 +28,11 @@ impl Method for Adagrad {
         1
     }
 
+    fn rests(&self, options: &Options, wd: f64) -> bool {
+        let [eps] = options.own();
+        eps > 0.0 && wd == 0.0
+    }
+
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [eps] = push.own();
         passes.merge(&Step { lr: push.lr, gradient: push.gradient, eps });

@@ -31,6 +31,11 @@ impl Method for GroupAdagrad {
         1
     }
 
+    fn rests(&self, options: &Options, wd: f64) -> bool {
+        let [eps] = options.own();
+        eps > 0.0 && wd == 0.0
+    }
+
     fn scope(&self) -> Scope {
         Scope::Row
     }

@@ -21,6 +21,12 @@ pub(super) trait Method: Sync {
     /// How many arrays of state it keeps.
     fn states(&self, options: &Options) -> usize;
 
+    /// Whether an element stays as it is, and so does its state, where the sum is zero, with a key's
+    /// weight decay.
+    fn rests(&self, _: &Options, _wd: f64) -> bool {
+        false
+    }
+
     /// What it has to see at once.
     fn scope(&self) -> Scope {
         Scope::Element

@@ -44,7 +44,7 @@ use crate::key::Key;
 use crate::suggest;
 use crate::tensor::DType;
 
-use method::{Method, Push};
+use method::{Method, Push, Scope};
 use options::Options;
 use spec::Spec;
 use state::Wanted;
@@ -115,7 +115,7 @@ impl Optimizer {
         let mut options = Options::new(method.options());
         options
             .parse(params)
-            .and_then(|()| method.check(&options))
+            .and_then(|()| check(method, &options))
             .map_err(|error| error.at(place(method)))?;
         // Relaxed: it only has to be another number.
         let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
@@ -136,7 +136,7 @@ impl Optimizer {
         changed
             .options
             .set(name, value)
-            .and_then(|()| self.method.check(&changed.options))
+            .and_then(|()| check(self.method, &changed.options))
             .map_err(|error| error.at(place(self.method)))?;
         Ok(changed)
     }
@@ -173,8 +173,16 @@ impl Optimizer {
         Err(format!("the optimizer {} cannot change {}", self.name(), dtype.name()))
     }
 
-    /// Makes sure that a key has the state that its next push needs; gives it and its
-    /// arrays.
+    /// Whether a push of rows of a key is made without a look at the other rows: because it is
+    /// wanted, or because nothing would happen to them.
+    pub(crate) fn is_lazy(&self, key: Key) -> bool {
+        let wd_mult = self.multipliers.get(&key).map_or(1.0, |multipliers| multipliers.wd);
+        let wd = self.options.common().gradient.wd * wd_mult;
+        self.options.lazy() || self.method.rests(&self.options, wd)
+    }
+
+    /// Makes sure that a key has the state that its next push needs; gives it and its arrays. The
+    /// push may be `scattered` over few rows.
     ///
     /// # Errors
     /// `OutOfMemory`: the key's value is as it was.
@@ -183,6 +191,7 @@ impl Optimizer {
         isa: Isa,
         stored: &Stored,
         state: &'a mut Option<Box<State>>,
+        scattered: bool,
     ) -> Result<(&'a mut State, Arrays)> {
         if state.as_ref().is_some_and(|state| !state.belongs_to(self.serial)) {
             *state = None;
@@ -192,6 +201,7 @@ impl Optimizer {
             states: self.method.states(&self.options),
             scope: self.method.scope(),
             master: self.options.multi_precision() && stored.array.dtype().is_half(),
+            scattered,
         };
         let arrays = state.grow(&wanted, isa, stored)?;
         Ok((state, arrays))
@@ -218,6 +228,14 @@ fn find(name: &str) -> Result<&'static dyn Method> {
     }
     let hint = suggest::near(name, "optimizers", METHODS.iter().map(|method| method.name()));
     Err(fail!(Option, "there is no optimizer {name:?}; {hint}"))
+}
+
+/// Refuses options that do not go together.
+fn check(method: &dyn Method, options: &Options) -> Result<()> {
+    if options.lazy() && method.scope() == Scope::Key {
+        return Err(fail!(Option, "lazy_update: it measures whole keys, so all rows change"));
+    }
+    method.check(options)
 }
 
 /// Where an option was refused.

@@ -14,10 +14,11 @@ pub(super) struct Common {
     /// What is added to a key's count of updates.
     pub(super) begin: f64,
     multi_precision: f64,
+    lazy: f64,
 }
 
 /// How many options all rules have, in this order, before those of the schedule and their own.
-const COMMON: usize = 6;
+const COMMON: usize = 7;
 
 /// The options that all rules have, with a rule's own default of the learning rate and the weight
 /// decay, then its own options.
@@ -29,6 +30,7 @@ pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[Spec]) -> Vec<Spec
         Spec::bound("clip_gradient"),
         Spec::flag("multi_precision", false),
         Spec::count("begin_num_update"),
+        Spec::flag("lazy_update", false),
     ];
     all.extend(schedule::options());
     all.extend_from_slice(own);
@@ -102,9 +104,14 @@ impl Options {
 
     pub(super) fn common(&self) -> Common {
         // All rules have them.
-        let &[lr, wd, rescale, clip, multi_precision, begin] =
+        let &[lr, wd, rescale, clip, multi_precision, begin, lazy] =
             self.values.first_chunk::<COMMON>().expect("made by with_common");
-        Common { lr, gradient: Gradient { rescale, clip, wd }, begin, multi_precision }
+        Common { lr, gradient: Gradient { rescale, clip, wd }, begin, multi_precision, lazy }
+    }
+
+    /// Whether a push of rows changes no others.
+    pub(super) fn lazy(&self) -> bool {
+        self.common().lazy != 0.0
     }
 
     pub(super) fn multi_precision(&self) -> bool {

@@ -31,6 +31,10 @@ impl Method for Sgd {
         usize::from(options.own() != [0.0])
     }
 
+    fn rests(&self, options: &Options, wd: f64) -> bool {
+        self.states(options) == 0 && wd == 0.0
+    }
+
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [momentum] = push.own();
         descend(push, push.lr, (momentum != 0.0).then_some(momentum), passes);
@@ -48,6 +52,10 @@ impl Method for Momentum {
 
     fn states(&self, options: &Options) -> usize {
         Sgd.states(options)
+    }
+
+    fn rests(&self, options: &Options, wd: f64) -> bool {
+        Sgd.rests(options, wd)
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {

@@ -44,6 +44,8 @@ pub(super) struct Wanted {
     pub(super) states: usize,
     pub(super) scope: Scope,
     pub(super) master: bool,
+    /// Whether the push is one of rows, after which most of a state may still be untouched.
+    pub(super) scattered: bool,
 }
 
 /// The arrays of a key's state.
@@ -73,9 +75,8 @@ impl State {
         let near = near.map_addr(|it| if full == dtype { it } else { it & !(LINE - 1) });
         let length = if wanted.scope == Scope::Row { stored.rows } else { stored.count };
         while let Some(&place) = PLACES[..wanted.states].get(self.states.len()) {
-            let mut buffer = Buffer::new(length * full.size())?;
+            let mut buffer = Buffer::zeroed(length * full.size(), wanted.scattered)?;
             buffer.place(near, place);
-            buffer.clear();
             self.states.push(buffer);
         }
         if !wanted.master {
@@ -104,6 +105,11 @@ impl Arrays {
     /// How many arrays a pass reads and writes beside the value.
     pub(crate) fn passed(&self) -> usize {
         if self.rows.is_some() { 0 } else { self.states.len() }
+    }
+
+    /// Those arrays, and the master.
+    pub(crate) fn elements(&self) -> SmallVec<[Array; MAX_STATES + 1]> {
+        self.states.iter().take(self.passed()).chain(&self.master).copied().collect()
     }
 
     /// Whether the stored value is only the rounded copy of a master.

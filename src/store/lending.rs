@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use super::plan::Pairs;
+use super::plan::{Pairs, RowPairs};
 use super::{Call, Store, pair, pair_outs};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
@@ -92,6 +92,37 @@ impl<'env> Scope<'_, 'env> {
         self.submit(Call::Pull, &Pairs::NONE, &pair_outs("pull", keys, &outs)?, priority)
     }
 
+    /// Queues a push of rows; the rows are borrowed until the scope ends, the ids are copied.
+    ///
+    /// # Errors
+    /// As [`Store::push_rows_list`]; failures of the operation itself come from [`Store::scope`].
+    pub fn push_rows_list(
+        &self,
+        keys: &[Key],
+        ids: &[Tensor<'_>],
+        rows: &[Tensor<'env>],
+        priority: i32,
+    ) -> Result<()> {
+        let (ids, rows) = (pair("push_rows", keys, ids)?, pair("push_rows", keys, rows)?);
+        self.keep(self.store.submit_rows(Call::PushRows, &RowPairs { ids, rows }, priority))
+    }
+
+    /// Queues a pull of rows; the outs are borrowed until the scope ends, the ids are copied.
+    ///
+    /// # Errors
+    /// As [`Store::pull_rows_list`]; failures of the operation itself come from [`Store::scope`].
+    #[allow(clippy::needless_pass_by_value, reason = "the scope takes the borrows over")]
+    pub fn pull_rows_list(
+        &self,
+        keys: &[Key],
+        ids: &[Tensor<'_>],
+        outs: Vec<TensorMut<'env>>,
+        priority: i32,
+    ) -> Result<()> {
+        let (ids, rows) = (pair("pull_rows", keys, ids)?, pair_outs("pull_rows", keys, &outs)?);
+        self.keep(self.store.submit_rows(Call::PullRows, &RowPairs { ids, rows }, priority))
+    }
+
     fn submit(
         &self,
         call: Call,
@@ -99,8 +130,12 @@ impl<'env> Scope<'_, 'env> {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<()> {
-        let ticket = self.store.submit(call, values, outs, priority)?;
-        self.tickets.borrow_mut().push(ticket);
+        self.keep(self.store.submit(call, values, outs, priority))
+    }
+
+    /// Remembers an operation for the end of the scope.
+    fn keep(&self, ticket: Result<u64>) -> Result<()> {
+        self.tickets.borrow_mut().push(ticket?);
         Ok(())
     }
 }

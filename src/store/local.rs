@@ -12,7 +12,7 @@ use super::lock::Released;
 use super::merge::Team;
 use super::merger::Merger;
 use super::plain::{self, Lists, with_one};
-use super::plan::{Pairs, Plan};
+use super::plan::{Pairs, Part, Plan, RowPairs};
 use super::table::{Entry, KeyTable, Slot};
 use super::ticket::{Label, Tickets, Work};
 use crate::config::Settings;
@@ -100,6 +100,7 @@ impl Local {
             names,
             undo,
             buffers: Mutex::default(),
+            row_sums: Mutex::default(),
             released: Released::new(),
             counters: Counters::default(),
         };
@@ -220,6 +221,22 @@ impl Local {
         result
     }
 
+    /// Runs a call on rows on this thread, after the pending operations on its keys.
+    pub(super) fn run_rows(self: &Arc<Self>, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+        self.fault("push");
+        let mut desk = Desk::take();
+        let plan = &mut desk.plan;
+        let result = self.plan_rows(call, pairs, plan).and_then(|()| self.run_planned(call, plan));
+        plan.clear();
+        desk.leave();
+        result
+    }
+
+    fn plan_rows(&self, call: Call, pairs: &RowPairs<'_>, plan: &mut Plan) -> Result<()> {
+        let part = if call == Call::PushRows { Part::Value } else { Part::Out };
+        plan.build_rows(&self.keys.scene(call.name()), pairs, part)
+    }
+
     fn patience(&self) -> Patience {
         Patience::new(self.settings.timeout)
     }
@@ -249,11 +266,32 @@ impl Local {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
+        self.queue(call, priority, |plan| {
+            let mut desk = Desk::take();
+            let planned = self.plan(call, values, outs, plan, &mut desk.memory, false);
+            desk.leave();
+            planned.map(|_| ())
+        })
+    }
+
+    /// Queues a call on rows; gives its ticket.
+    pub(super) fn submit_rows(
+        self: &Arc<Self>,
+        call: Call,
+        pairs: &RowPairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        self.queue(call, priority, |plan| self.plan_rows(call, pairs, plan))
+    }
+
+    fn queue(
+        self: &Arc<Self>,
+        call: Call,
+        priority: i32,
+        prepare: impl FnOnce(&mut Plan) -> Result<()>,
+    ) -> Result<u64> {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
-        let mut desk = Desk::take();
-        let planned = self.plan(call, values, outs, &mut plan, &mut desk.memory, false);
-        desk.leave();
-        planned?;
+        prepare(&mut plan)?;
         let merger = self.merger(&plan);
         let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, merger })?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {

@@ -29,7 +29,7 @@ pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
 use merger::Merger;
-pub(crate) use plan::{Pairs, Tensors};
+pub(crate) use plan::{Pairs, RowPairs, Tensors};
 pub(crate) use updater::Updater;
 pub use updater::UpdaterError;
 
@@ -49,6 +49,8 @@ pub(crate) enum Call {
     Pull,
     PushPull,
     Broadcast,
+    PushRows,
+    PullRows,
 }
 
 impl Call {
@@ -58,6 +60,8 @@ impl Call {
             Call::Pull => "pull",
             Call::PushPull => "pushpull",
             Call::Broadcast => "broadcast",
+            Call::PushRows => "push_rows",
+            Call::PullRows => "pull_rows",
         }
     }
 }
@@ -326,6 +330,66 @@ impl Store {
         self.call(Call::Broadcast, &values, &outs)
     }
 
+    /// Merges values into some rows of a key: row `ids[i]` of the first axis gets `rows[i]`.
+    ///
+    /// `ids` are i64 of any shape; `rows` has the shape of `ids`, then that of a row. A row that is
+    /// named several times gets the sum, in order. Without updater or optimizer exactly these rows
+    /// are replaced; an updater gets the sum as a dense array, and so does an optimizer, unless its
+    /// option `lazy_update` is set.
+    ///
+    /// # Errors
+    /// As [`Store::push`]; `InvalidArgument` for an id that is not a row of the key.
+    pub fn push_rows<'a>(
+        &self,
+        key: impl Into<Key>,
+        ids: impl Into<Tensor<'a>>,
+        rows: impl Into<Tensor<'a>>,
+    ) -> Result<()> {
+        self.push_rows_list(&[key.into()], &[ids.into()], &[rows.into()])
+    }
+
+    /// Merges values into rows of several keys; equal keys are summed per row, left to right.
+    ///
+    /// # Errors
+    /// As [`Store::push_rows`].
+    pub fn push_rows_list(
+        &self,
+        keys: &[Key],
+        ids: &[Tensor<'_>],
+        rows: &[Tensor<'_>],
+    ) -> Result<()> {
+        let (ids, rows) = (pair("push_rows", keys, ids)?, pair("push_rows", keys, rows)?);
+        self.call_rows(Call::PushRows, &RowPairs { ids, rows })
+    }
+
+    /// Copies rows of a stored value out: `out[i]` gets row `ids[i]`. The shape of `out` is that of
+    /// `ids`, then that of a row.
+    ///
+    /// # Errors
+    /// As [`Store::pull`]; `InvalidArgument` for an id that is not a row of the key.
+    pub fn pull_rows<'a>(
+        &self,
+        key: impl Into<Key>,
+        ids: impl Into<Tensor<'a>>,
+        out: impl Into<TensorMut<'a>>,
+    ) -> Result<()> {
+        self.pull_rows_list(&[key.into()], &[ids.into()], &mut [out.into()])
+    }
+
+    /// Copies rows of several stored values out; equal keys fill several outs.
+    ///
+    /// # Errors
+    /// As [`Store::pull_rows`].
+    pub fn pull_rows_list(
+        &self,
+        keys: &[Key],
+        ids: &[Tensor<'_>],
+        outs: &mut [TensorMut<'_>],
+    ) -> Result<()> {
+        let (ids, rows) = (pair("pull_rows", keys, ids)?, pair_outs("pull_rows", keys, outs)?);
+        self.call_rows(Call::PullRows, &RowPairs { ids, rows })
+    }
+
     /// Removes keys and frees their values.
     ///
     /// # Errors
@@ -348,6 +412,21 @@ impl Store {
         priority: i32,
     ) -> Result<u64> {
         self.enter(Gate::Work, |local| local.submit(call, values, outs, priority))
+    }
+
+    /// Runs a call on rows here.
+    pub(crate) fn call_rows(&self, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+        self.enter(Gate::Work, |local| local.run_rows(call, pairs))
+    }
+
+    /// Queues a call on rows; gives its ticket.
+    pub(crate) fn submit_rows(
+        &self,
+        call: Call,
+        pairs: &RowPairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        self.enter(Gate::Work, |local| local.submit_rows(call, pairs, priority))
     }
 
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {

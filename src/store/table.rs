@@ -74,6 +74,12 @@ impl Slot {
         if self.count == 0 { 0 } else { usize::try_from(first).unwrap_or(0) }
     }
 
+    /// Elements of a row: an index into the first axis. 0 for a scalar, which has no rows.
+    pub(crate) fn row_length(&self) -> usize {
+        let first = self.shape.first().map_or(0, |&extent| extent);
+        usize::try_from(first).ok().and_then(|rows| self.count.checked_div(rows)).unwrap_or(0)
+    }
+
     /// Dtype and shape as people write them.
     pub(crate) fn text(&self) -> String {
         text_of(self.dtype, &self.shape)

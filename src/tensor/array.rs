@@ -53,6 +53,17 @@ impl Array {
         Self { start: self.start.wrapping_add(range.start * self.dtype.size()), ..*self }
     }
 
+    /// An array in which this one is the part from element `first` on.
+    pub(crate) fn back(&self, first: usize) -> Self {
+        Self { start: self.start.wrapping_sub(first * self.dtype.size()), ..*self }
+    }
+
+    /// Makes the first elements zero.
+    pub(crate) fn clear(&self, count: usize) {
+        // SAFETY: the plan of the operation guarantees that the elements are there.
+        unsafe { self.start.write_bytes(0, count * self.dtype.size()) };
+    }
+
     /// Copies up to [`Array::FEW`] bytes from an array that does not overlap this one: too few for
     /// a call of the C library to be worth its time.
     #[inline]

@@ -42,6 +42,8 @@ enum Memory {
         start: NonNull<u8>,
         /// Where the content begins, below [`SET_BYTES`].
         shift: usize,
+        /// Whether it is pages of the system's instead of a piece of the heap.
+        mapped: bool,
     },
 }
 
@@ -73,13 +75,31 @@ impl Buffer {
         if bytes >= 2 * HUGE_PAGE {
             sys::prefer_huge_pages(start, bytes);
         }
-        Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0 } })
+        Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: false } })
     }
 
-    /// Makes all bytes zero.
-    pub(crate) fn clear(&mut self) {
-        // SAFETY: so many bytes are there from where the content begins.
-        unsafe { self.as_ptr().write_bytes(0, self.bytes) };
+    /// The same, at an address that stays when the buffer moves.
+    pub(crate) fn fixed(bytes: usize) -> Result<Self> {
+        Self::new(bytes.max(INSIDE + 1))
+    }
+
+    /// Allocates `bytes` that are zero, or says that there is not enough memory. Large buffers take
+    /// no memory where nobody writes; in steps of large pages, if `scattered` does not forbid it.
+    pub(crate) fn zeroed(bytes: usize, scattered: bool) -> Result<Self> {
+        if bytes < 2 * HUGE_PAGE {
+            let buffer = Self::new(bytes)?;
+            // Also where the content moves to when it is placed.
+            // SAFETY: so many bytes have been allocated.
+            unsafe { buffer.as_ptr().write_bytes(0, bytes + room(bytes)) };
+            return Ok(buffer);
+        }
+        let size = layout(bytes).map(|layout| layout.size());
+        let start = size.and_then(|size| sys::map_pages(size, HUGE_PAGE));
+        let start = start.ok_or_else(|| fail!(OutOfMemory, "cannot allocate {bytes} bytes"))?;
+        if !scattered {
+            sys::prefer_huge_pages(start, bytes);
+        }
+        Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: true } })
     }
 
     /// Moves the beginning of a large buffer to the same place in a cache line as an address of the
@@ -87,7 +107,7 @@ impl Buffer {
     /// The content stays where it was: it is lost unless [`Buffer::put_back`] comes next.
     pub(crate) fn place(&mut self, with: *const u8, place: Place) {
         let room = room(self.bytes);
-        if let Memory::Elsewhere { start, shift } = &mut self.memory
+        if let Memory::Elsewhere { start, shift, .. } = &mut self.memory
             && room > 0
         {
             let wanted = with.addr().wrapping_add(place as usize);
@@ -129,7 +149,7 @@ impl Buffer {
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         match &self.memory {
             Memory::Inside(bytes) => bytes.get().cast(),
-            Memory::Elsewhere { start, shift } => start.as_ptr().wrapping_add(*shift),
+            Memory::Elsewhere { start, shift, .. } => start.as_ptr().wrapping_add(*shift),
         }
     }
 }
@@ -147,10 +167,19 @@ fn room(bytes: usize) -> usize {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let Memory::Elsewhere { start, .. } = self.memory {
-            let layout = layout(self.bytes);
-            // SAFETY: allocated by `new` with the same layout.
-            layout.into_iter().for_each(|it| unsafe { dealloc(start.as_ptr(), it) });
+        let Memory::Elsewhere { start, mapped, .. } = self.memory else {
+            return;
+        };
+        // Some: it was there when the memory was allocated.
+        if let Some(layout) = layout(self.bytes) {
+            // SAFETY: mapped by `zeroed` or allocated by `new`, with the same size or layout.
+            unsafe {
+                if mapped {
+                    sys::unmap_pages(start, layout.size(), layout.align());
+                } else {
+                    dealloc(start.as_ptr(), layout);
+                }
+            }
         }
     }
 }
@@ -158,6 +187,23 @@ impl Drop for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_zeroed_buffer_is_zero_and_can_be_written_and_moved() {
+        for bytes in [0, 64, 2100, 5 << 20] {
+            for scattered in [false, true] {
+                let mut buffer = Buffer::zeroed(bytes, scattered).unwrap();
+                for with in [0, 16, 4095] {
+                    buffer.place(std::ptr::without_provenance(with), Place::FirstState);
+                    // SAFETY: so many bytes are there.
+                    let content = unsafe { std::slice::from_raw_parts(buffer.as_ptr(), bytes) };
+                    assert!(content.iter().all(|&byte| byte == 0), "{bytes} bytes");
+                }
+            }
+        }
+        assert!(Buffer::zeroed(usize::MAX, false).is_err());
+        assert!(Buffer::zeroed(isize::MAX as usize / 2, false).is_err());
+    }
 
     #[test]
     fn a_buffer_begins_where_its_room_lets_it() {
@@ -175,7 +221,8 @@ mod tests {
                 }
             }
             // All of it can be written.
-            buffer.clear();
+            // SAFETY: so many bytes are there.
+            unsafe { buffer.as_ptr().write_bytes(1, bytes) };
         }
     }
 }

@@ -274,6 +274,29 @@ impl<'a> Tensor<'a> {
         (plain && spec.has_shape(self.shape())).then_some(self.data.cast_mut())
     }
 
+    /// Calls `visit` with each element of an i64 tensor, in row-major order.
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        reason = "extents and offsets were found to fit in memory when the view was made"
+    )]
+    pub(crate) fn for_each_i64(&self, mut visit: impl FnMut(i64)) {
+        if let Some(plain) = self.as_slice::<i64>() {
+            return plain.iter().for_each(|&number| visit(number));
+        }
+        let Some(strides) = self.strides.filter(|_| self.dtype == DType::I64) else {
+            return;
+        };
+        let start = self.data.cast::<i64>();
+        for row in layout::Rows::new(self.shape(), strides, 0, self.count()) {
+            for i in 0..row.len as i64 {
+                let offset = (row.offset + i * row.stride) as isize;
+                // SAFETY: every way to make a Tensor checks that its elements are there, aligned.
+                visit(unsafe { start.offset(offset).read() });
+            }
+        }
+    }
+
     /// Whether two of its elements share an address, so that it cannot be an out.
     pub(crate) fn overlaps_itself(&self) -> bool {
         self.strides.is_some_and(|strides| layout::overlaps_itself(self.shape(), strides))

@@ -96,6 +96,8 @@ fn values_are_what_is_documented() {
                 (&["0", "0.99999"], &["1", "-0.1"])
             } else if values.starts_with("above 0") {
                 (&["0.001", "1e30", "inf"], &["0", "-1"])
+            } else if name == "lazy_update" && ["lamb", "lars"].contains(&rule.as_str()) {
+                (&["false", "0"], &["true", "1"])
             } else if values.starts_with("`true`") {
                 (&["true", "false", "1", "0"], &["2", "maybe"])
             } else if values.starts_with("from 0") && !name.starts_with("lower") {

@@ -18,6 +18,7 @@ mod golden;
 mod model;
 mod options;
 mod reference;
+mod rows;
 mod schedule;
 mod state;
 

@@ -78,6 +78,23 @@ impl Model {
         self.last = Some(lr);
     }
 
+    /// A push of rows, each of which has a gradient or none, that changes no others.
+    pub fn push_rows(&mut self, gradients: &[Option<Vec<f64>>]) {
+        let before = (self.value.clone(), self.states.clone());
+        let zero = vec![0.0; self.row];
+        let dense: Vec<f64> =
+            gradients.iter().flat_map(|it| it.as_ref().unwrap_or(&zero)).copied().collect();
+        self.push(&dense);
+        for at in (0..gradients.len()).filter(|&at| gradients[at].is_none()) {
+            let row = at * self.row..(at + 1) * self.row;
+            self.value[row.clone()].copy_from_slice(&before.0[row.clone()]);
+            let kept = if self.rule == "groupadagrad" { at..at + 1 } else { row };
+            for (state, before) in self.states.iter_mut().zip(&before.1) {
+                state[kept.clone()].copy_from_slice(&before[kept.clone()]);
+            }
+        }
+    }
+
     fn elements(&mut self, rescaled: &[f64], lr: f64, wd: f64) {
         for (i, &rescaled) in rescaled.iter().enumerate() {
             let w = self.value[i];
@@ -191,7 +208,8 @@ impl Model {
             "adamax" => {
                 let (m, u) =
                     (self.mix("beta1", a, after), after.abs().max(self.option("beta2") * b));
-                (w - lr / self.bias("beta1") * m / u, [m, u, c])
+                let step = if u == 0.0 { 0.0 } else { m / u };
+                (w - lr / self.bias("beta1") * step, [m, u, c])
             }
             "ftrl" => {
                 let (n, l1) = (b + before * before, self.option("lamda1"));

@@ -8,10 +8,10 @@ use super::common::random::Random;
 use super::model::Model;
 use super::{RULES, open};
 
-const ROWS: usize = 3;
-const ROW: usize = 7;
+pub const ROWS: usize = 3;
+pub const ROW: usize = 7;
 const COUNT: usize = ROWS * ROW;
-const SHAPE: &[i64] = &[ROWS as i64, ROW as i64];
+pub const SHAPE: &[i64] = &[ROWS as i64, ROW as i64];
 
 /// What an option of a rule may be in these tests.
 type Choices = &'static [(&'static str, &'static [f64])];
@@ -78,7 +78,7 @@ fn choices(rule: &str) -> (&'static [f64], Choices) {
     }
 }
 
-fn pick_options(rule: &str, random: &mut Random) -> HashMap<&'static str, f64> {
+pub fn pick_options(rule: &str, random: &mut Random) -> HashMap<&'static str, f64> {
     let (rates, own) = choices(rule);
     let chosen = COMMON.iter().chain(own).map(|(name, from)| (*name, random.pick(from)));
     let mut options: HashMap<_, _> = chosen.collect();
@@ -87,13 +87,13 @@ fn pick_options(rule: &str, random: &mut Random) -> HashMap<&'static str, f64> {
 }
 
 /// Near 0, with both signs.
-fn small(random: &mut Random) -> f64 {
+pub fn small(random: &mut Random) -> f64 {
     let uniform = (random.next() >> 11) as f64 / (1u64 << 53) as f64;
     4.0 * uniform - 2.0
 }
 
 /// An element type whose rules are compared.
-trait Float: Element + Default + Into<f64> {
+pub trait Float: Element + Default + Into<f64> {
     fn of(number: f64) -> Self;
     /// What hundreds of roundings may add up to, of the largest magnitude.
     const TOLERANCE: f64;
@@ -126,7 +126,7 @@ fn push<T: Float>(store: &Store, key: Key, model: &mut Model, random: &mut Rando
     model.push(&sums);
 }
 
-fn compare<T: Float>(store: &Store, key: Key, model: &Model, case: &str) {
+pub fn compare<T: Float>(store: &Store, key: Key, model: &Model, case: &str) {
     let mut out = vec![T::default(); COUNT];
     store.pull(key, TensorMut::new(&mut out, SHAPE).unwrap()).unwrap();
     let magnitude = model.value.iter().map(|it| it.abs()).fold(0.1, f64::max);

@@ -3,6 +3,7 @@
 //! tensors allow it.
 
 mod passes;
+mod rows;
 mod step;
 
 use std::ops::Range;
@@ -19,6 +20,7 @@ use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, Lent, Place};
 
 use passes::KeyPasses;
+pub(crate) use rows::RowSums;
 use step::{Scratch, Step};
 
 /// Bytes of stored value in a piece: the unit of threads, and of stopping early.

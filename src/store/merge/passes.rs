@@ -46,18 +46,18 @@ impl Passes for KeyPasses<'_> {
             self.run.with_scratch(|scratch| {
                 // As many whole rows as fit into a tile, or one.
                 for some in cut(&piece, (TILE / length).max(1)) {
-                    self.merge_some(rows, &some, length, scratch);
+                    self.run.step.merge_rows((rows, self.arrays), &some, length, scratch);
                 }
             });
         });
     }
 }
 
-impl KeyPasses<'_> {
+impl Step<'_> {
     /// Merges a few rows: measures them, then goes over them again while they are in the cache.
-    fn merge_some(
+    pub(super) fn merge_rows(
         &self,
-        rows: &dyn Rows,
+        (rows, arrays): (&dyn Rows, &Arrays),
         some: &Range<usize>,
         length: usize,
         scratch: Option<&Scratch>,
@@ -65,21 +65,21 @@ impl KeyPasses<'_> {
         let range = some.start * length..some.end * length;
         let mut sums = [0.0; TILE];
         let mut parts = 0;
-        self.run.step.measure((rows.meter(), self.arrays), &range, scratch, length, &mut |part| {
+        self.measure((rows.meter(), arrays), &range, scratch, length, &mut |part| {
             // Parts are rows, or tiles of the only one.
             sums[parts % some.len()] += part.measured;
             parts += 1;
         });
         let numbers = &mut sums[..some.len()];
         for (row, number) in some.clone().zip(&mut *numbers) {
-            let place = self.arrays.row(row);
+            let place = arrays.row(row);
             let mut state = place.number(0);
             *number = rows.number(mean(*number, length), &mut state);
             place.set_number(0, state);
         }
         let parts = Parts { numbers, length: length.min(TILE) };
-        let (merge, traffic) = (Merge::Parts(rows.rule(), self.arrays, parts), Traffic::Cached);
-        let step = Step { merge, traffic, ..self.run.step };
+        let (merge, traffic) = (Merge::Parts(rows.rule(), arrays, parts), Traffic::Cached);
+        let step = Step { merge, traffic, ..*self };
         cut(&range, TILE).for_each(|tile| Run::piece(&step, &tile, scratch));
     }
 }

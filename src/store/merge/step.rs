@@ -14,7 +14,7 @@ use crate::store::table::Slot;
 use crate::tensor::{Array, Buffer, DType, LINE, Lent};
 
 /// Elements that are gathered, converted or copied again at a time, so that they stay in the cache.
-const BLOCK: usize = 4096;
+pub(super) const BLOCK: usize = 4096;
 
 /// The addresses of a pass, without an allocation for up to 16.
 type Addresses<T> = SmallVec<[T; 16]>;
@@ -24,7 +24,7 @@ type Addresses<T> = SmallVec<[T; 16]>;
 /// memory leaves no half a result.
 pub(super) struct Scratch {
     blocks: Vec<Buffer>,
-    gathered: Buffer,
+    pub(super) gathered: Buffer,
 }
 
 /// Scratch of earlier steps, one for each of a step's threads. Never waited for: in the child of a

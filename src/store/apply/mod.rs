@@ -1,13 +1,15 @@
 //! A plan put into effect, key by key, under each key's lock.
 
+mod rows;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::Call;
 use super::counters::{Counters, Tally};
-use super::lock::{Released, WriteGuard};
-use super::merge::Team;
+use super::lock::{ReadGuard, Released, WriteGuard};
+use super::merge::{RowSums, Team};
 use super::merger::Merger;
 use super::plan::{Plan, PlannedOut};
 use super::table::{Slot, Value};
@@ -15,7 +17,7 @@ use super::updater::Updater;
 use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, Result, fail};
 use crate::key::Names;
-use crate::optim::{Optimizer, Stored};
+use crate::optim::{Arrays, Optimizer, State, Stored};
 use crate::sync::{AtomicBool, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
@@ -47,6 +49,8 @@ pub(super) struct Applier {
     pub(super) undo: bool,
     /// Merged sums and undo copies of earlier pushes, for the next one.
     pub(super) buffers: Mutex<Vec<Buffer>>,
+    /// The memory of earlier pushes of rows, for the next one.
+    pub(super) row_sums: Mutex<Vec<RowSums>>,
     /// Wakes those who wait for a key.
     pub(super) released: Released,
     pub(super) counters: Counters,
@@ -65,18 +69,26 @@ impl Applier {
         let ours = !matches!(merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
         let mut tally = Tally::default();
-        let Plan { groups, values, outs, .. } = plan;
+        let Plan { groups, values, outs, rows, .. } = plan;
         // Each key is let go of while it is at hand.
         let result = groups.drain(..).try_for_each(|group| {
             let slot = &*group.slot;
             if limits.is_cancelled() {
                 return Err(self.cancelled(call.name(), slot));
             }
-            let (values, outs) = (&values[group.values], &outs[group.outs]);
-            let finished = if values.is_empty() {
-                self.pull(call.name(), slot, outs, limits, &mut tally)?
-            } else {
-                self.push(call.name(), slot, (values, outs), merger, limits, &mut tally)?
+            let (name, tally) = (call.name(), &mut tally);
+            let (some_values, some_outs) =
+                (&values[group.values.clone()], &outs[group.outs.clone()]);
+            let finished = match call {
+                Call::PushRows => {
+                    let pushed = (&*rows, some_values, group.values);
+                    self.push_rows(name, slot, pushed, merger, limits, tally)?
+                }
+                Call::PullRows => {
+                    self.pull_rows(name, slot, (&*rows, some_outs, group.outs), limits, tally)?
+                }
+                _ if some_values.is_empty() => self.pull(name, slot, some_outs, limits, tally)?,
+                _ => self.push(name, slot, (some_values, some_outs), merger, limits, tally)?,
             };
             if finished { Ok(()) } else { Err(self.cancelled(call.name(), slot)) }
         });
@@ -92,15 +104,7 @@ impl Applier {
         limits: Limits<'_>,
         tally: &mut Tally,
     ) -> Result<bool> {
-        let value = match slot.value.try_read(&self.released) {
-            Some(value) => value,
-            None => self.patiently(call, slot, limits, |until| {
-                slot.value.read_until(&self.released, until)
-            })?,
-        };
-        if value.removed {
-            return Err(self.removed(call, slot));
-        }
+        let value = self.lock_shared(call, slot, limits)?;
         tally.add(&Tally::of(0, outs.len(), slot.bytes()));
         self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
     }
@@ -117,6 +121,21 @@ impl Applier {
     ) -> Result<bool> {
         let mut value = self.lock(call, slot, limits)?;
         tally.add(&Tally::of(values.len(), outs.len(), slot.bytes()));
+        self.merge(call, slot, &mut value, (values, outs), merger, limits, tally)
+    }
+
+    /// Merges the values of a key that is locked, and fills its outs.
+    #[allow(clippy::too_many_arguments, reason = "a push and its lock")]
+    fn merge(
+        &self,
+        call: &str,
+        slot: &Slot,
+        value: &mut Value,
+        (values, outs): (&[Lent], &[PlannedOut]),
+        merger: &Merger,
+        limits: Limits<'_>,
+        tally: &mut Tally,
+    ) -> Result<bool> {
         let updater = match merger {
             Merger::Assign => {
                 let before = value.buffer.position();
@@ -129,19 +148,19 @@ impl Applier {
                 return result.map(|()| true);
             }
             Merger::Optimizer(optimizer) => {
-                return self.optimize(call, slot, optimizer, &mut value, (values, outs));
+                return self.optimize(call, slot, optimizer, value, (values, outs));
             }
             Merger::Updater(updater) => updater,
         };
         tally.updater_calls += 1;
         match values {
             [only] if only.is_plain(slot.dtype) => {
-                self.update(call, slot, updater, only.data(), &mut value)?;
+                self.update(call, slot, updater, only.data(), value)?;
             }
             _ => {
                 let merged = self.borrow_buffer(slot)?;
                 let result = with_default_floats(|| self.team.sum(slot, values, &merged))
-                    .and_then(|()| self.update(call, slot, updater, merged.as_ptr(), &mut value));
+                    .and_then(|()| self.update(call, slot, updater, merged.as_ptr(), value));
                 self.buffers.lock().push(merged);
                 result?;
             }
@@ -161,18 +180,33 @@ impl Applier {
         value: &mut Value,
         (values, outs): (&[Lent], &[PlannedOut]),
     ) -> Result<bool> {
-        let stored = Stored {
-            array: Array::of(&value.buffer, slot.dtype),
-            count: slot.count,
-            rows: slot.rows(),
-        };
-        let prepared = optimizer.prepare(self.team.isa, &stored, &mut value.state);
+        let Value { buffer, state, .. } = value;
+        let prepared = self.prepare(slot, optimizer, buffer, state, false);
         let result = prepared.and_then(|(state, arrays)| {
-            let mut passes = self.team.passes(slot, values, &arrays, &value.buffer, outs)?;
+            let mut passes = self.team.passes(slot, values, &arrays, buffer, outs)?;
             optimizer.push(slot.key, state, &mut passes);
             Ok(true)
         });
-        result.map_err(|error| error.at(format_args!("{call}: {}", self.names.label(slot.key))))
+        result.map_err(self.at_key(call, slot))
+    }
+
+    /// Makes sure that a key has the state for its next push.
+    fn prepare<'a>(
+        &self,
+        slot: &Slot,
+        optimizer: &Optimizer,
+        stored: &Buffer,
+        state: &'a mut Option<Box<State>>,
+        scattered: bool,
+    ) -> Result<(&'a mut State, Arrays)> {
+        let stored =
+            Stored { array: Array::of(stored, slot.dtype), count: slot.count, rows: slot.rows() };
+        optimizer.prepare(self.team.isa, &stored, state, scattered)
+    }
+
+    /// Says in an error where it happened.
+    fn at_key(&self, call: &str, slot: &Slot) -> impl Fn(Error) -> Error {
+        move |error| error.at(format_args!("{call}: {}", self.names.label(slot.key)))
     }
 
     /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.
@@ -211,6 +245,25 @@ impl Applier {
         let mut buffer = self.buffers.lock().pop().map_or_else(|| Buffer::new(0), Ok)?;
         buffer.reserve(slot.bytes())?;
         Ok(buffer)
+    }
+
+    /// Locks a key for reading.
+    fn lock_shared<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<ReadGuard<'a, Value>> {
+        let value = match slot.value.try_read(&self.released) {
+            Some(value) => value,
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.read_until(&self.released, until)
+            })?,
+        };
+        if value.removed {
+            return Err(self.removed(call, slot));
+        }
+        Ok(value)
     }
 
     /// Locks a key for change.

@@ -1,7 +1,11 @@
 //! What one call will do: its pairs checked, grouped by key, and put in processing order.
 
+mod rows;
+
 use std::ops::Range;
 use std::sync::Arc;
+
+pub(crate) use rows::{RowLists, RowPairs, RowsOf};
 
 use super::Call;
 use super::table::{Held, KeyTable, Slot};
@@ -43,7 +47,7 @@ impl<'a> Pairs<'a> {
     /// A tensor of the list that fits its key, lent to the operation.
     fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: Part) -> Result<Lent> {
         let tensor = self.tensor(index, scene, part)?;
-        check(scene, slot, &tensor, part)?;
+        check(scene, slot, &tensor, part, &slot.shape)?;
         Ok(Lent::new(&tensor))
     }
 
@@ -68,6 +72,8 @@ impl<'a> Pairs<'a> {
 pub(crate) enum Part {
     Value,
     Out,
+    /// Which rows a value or an out has.
+    Ids,
 }
 
 impl Part {
@@ -75,6 +81,7 @@ impl Part {
         match self {
             Part::Value => "value",
             Part::Out => "out",
+            Part::Ids => "tensor of row ids",
         }
     }
 }
@@ -120,6 +127,8 @@ pub(crate) struct Plan {
     pub(crate) groups: Vec<Group>,
     pub(crate) values: Vec<Lent>,
     pub(crate) outs: Vec<PlannedOut>,
+    /// Of a call on rows.
+    pub(crate) rows: RowLists,
     value_order: Vec<(u64, usize)>,
     out_order: Vec<(u64, usize)>,
     overlaps: Overlaps,
@@ -131,6 +140,7 @@ impl Plan {
         self.groups.clear();
         self.values.clear();
         self.outs.clear();
+        self.rows.clear();
         self.shadowed.clear();
         self.overlaps.clear();
     }
@@ -212,14 +222,12 @@ impl Plan {
             return Ok(());
         }
         let (groups, all_outs, all_values) = (&self.groups, &self.outs, &self.values);
-        let out_at = |at: Position| {
-            let (lent, shape) = (&all_outs[at.index].lent, &*groups[at.group].slot.shape);
-            Party { lent, shape, at }
-        };
-        let value_at = |at: Position| {
-            let (lent, shape) = (&all_values[at.index], &*groups[at.group].slot.shape);
-            Party { lent, shape, at }
-        };
+        let shape_at =
+            |at: Position| self.rows.shape(at.index).unwrap_or(&groups[at.group].slot.shape);
+        let out_at =
+            |at: Position| Party { lent: &all_outs[at.index].lent, shape: shape_at(at), at };
+        let value_at =
+            |at: Position| Party { lent: &all_values[at.index], shape: shape_at(at), at };
         let (call, key) = (scene.call, |at: Position| scene.names.label(groups[at.group].slot.key));
         self.overlaps.among_outs(out_at, &mut self.shadowed).map_err(|clash| {
             let (out, other) = (key(clash.out), key(clash.other));
@@ -258,11 +266,18 @@ fn sort(
     Ok(())
 }
 
-/// Refuses a tensor that does not fit its key, and an out that would overwrite itself.
-fn check(scene: &Scene<'_>, slot: &Slot, tensor: &Tensor<'_>, part: Part) -> Result<()> {
+/// Refuses a tensor that does not have the shape or fit its key, and an out that would overwrite
+/// itself.
+fn check(
+    scene: &Scene<'_>,
+    slot: &Slot,
+    tensor: &Tensor<'_>,
+    part: Part,
+    shape: &[i64],
+) -> Result<()> {
     let (dtype, what) = (tensor.dtype(), part.name());
     let place = || format!("{}: {}", scene.call, scene.names.label(slot.key));
-    let kind = if *tensor.shape() != *slot.shape {
+    let kind = if tensor.shape() != shape {
         ErrorKind::ShapeMismatch
     } else if dtype != slot.dtype && !(dtype.is_float() && slot.dtype.is_float()) {
         ErrorKind::DtypeMismatch
