@@ -12,6 +12,7 @@
 
 mod common;
 
+use std::fs;
 use std::time::Duration;
 
 use common::memory::{Memory, array};
@@ -19,6 +20,7 @@ use common::random::{Random, operations};
 use common::scalar::{Scalar, convert_bits, same_bits, sum_bits};
 use common::watchdog::bounded;
 use kvstore::{Config, DType, ErrorKind, Key, Store, Tensor, TensorMut};
+use ndarray::ArrayView;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const DTYPES: &[DType] = &[
@@ -336,4 +338,38 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     );
     // No ids are fine, also where there are no rows.
     store.push_rows(5u64, &[0i64; 0], Tensor::new(&[0f32; 0], &[0, 2]).unwrap()).unwrap();
+}
+
+/// Elements beyond 2^32 are found.
+#[test]
+#[cfg(target_os = "linux")]
+fn tables_of_more_than_4_billion_elements_have_rows_at_their_end() {
+    const LENGTH: usize = 1 << 16;
+    const ROWS: usize = (1 << 16) + 40;
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap();
+    let available = meminfo.lines().find(|line| line.starts_with("MemAvailable:")).unwrap();
+    let available: usize = available.split_whitespace().nth(1).unwrap().parse().unwrap();
+    if available < 8 << 20 {
+        eprintln!("left out: it takes 5 GB of memory, and {available} KB are free");
+        return;
+    }
+    let store = Store::open("local", &Config::new()).unwrap();
+    let row = vec![7i8; LENGTH];
+    let row = ArrayView::from(&row).into_shape_with_order((1, LENGTH)).unwrap();
+    store.init(1u64, &row.broadcast((ROWS, LENGTH)).unwrap()).unwrap();
+    let last = i64::try_from(ROWS - 1).unwrap();
+    // Where the first would land if a number of 32 bits overflowed.
+    let ids = [last, last - (1 << 16), 3];
+    let mut rows = vec![0i8; 3 * LENGTH];
+    for (number, row) in (1i8..).zip(rows.chunks_mut(LENGTH)) {
+        row.fill(number);
+    }
+    let shape = [3, 1 << 16];
+    store.push_rows(1u64, &ids, Tensor::new(&rows, &shape).unwrap()).unwrap();
+    let asked = [3, last, last - (1 << 16), last - 1];
+    let mut out = vec![0i8; 4 * LENGTH];
+    store.pull_rows(1u64, &asked, TensorMut::new(&mut out, &[4, 1 << 16]).unwrap()).unwrap();
+    for (row, expected) in out.chunks(LENGTH).zip([3, 1, 2, 7]) {
+        assert!(row.iter().all(|&it| it == expected), "{}", row[0]);
+    }
 }

@@ -732,6 +732,22 @@ public:
         return both(kv_broadcast, keys, values, out_keys, outs, how);
     }
 
+    /// Merges values into some rows of each key: row `row_ids[i]` gets row i. See kv_push_rows().
+    void push_rows(const Keys& keys, const Values& row_ids, const Values& rows) {
+        on_rows(kv_push_rows, keys, row_ids, rows, 0, nullptr);
+    }
+    Ticket push_rows(const Keys& keys, const Values& row_ids, const Values& rows, Async how) {
+        return on_rows(kv_push_rows, keys, row_ids, rows, how);
+    }
+
+    /// Copies rows of the stored values out: row i is row `row_ids[i]`. See kv_pull_rows().
+    void pull_rows(const Keys& keys, const Values& row_ids, const Outs& outs) {
+        on_rows(kv_pull_rows, keys, row_ids, outs, 0, nullptr);
+    }
+    Ticket pull_rows(const Keys& keys, const Values& row_ids, const Outs& outs, Async how) {
+        return on_rows(kv_pull_rows, keys, row_ids, outs, how);
+    }
+
     /// Removes keys. See kv_remove().
     void remove(const Keys& keys) {
         std::vector<Key> all;
@@ -880,6 +896,26 @@ private:
                 const Keys& out_keys, const Outs& outs, Async how) {
         kv_ticket ticket = 0;
         both(call, keys, values, out_keys, outs, how.priority, &ticket);
+        return Ticket(raw(), ticket);
+    }
+
+    template <class Rows>
+    void on_rows(decltype(kv_push_rows)* call, const Keys& keys, const Values& row_ids,
+                 const Rows& rows, std::int32_t priority, kv_ticket* ticket) {
+        const detail::Pairs ids(raw(), keys, row_ids);
+        const detail::Pairs pairs(raw(), keys, rows);
+        if (ids.size() != pairs.size()) {
+            detail::refuse(std::to_string(pairs.size()) + " tensors of rows, but " +
+                           std::to_string(ids.size()) + " of row ids");
+        }
+        detail::check(call(raw(), pairs.keys(), ids.tensors(), pairs.tensors(), pairs.size(),
+                           priority, ticket));
+    }
+    template <class Rows>
+    Ticket on_rows(decltype(kv_push_rows)* call, const Keys& keys, const Values& row_ids,
+                   const Rows& rows, Async how) {
+        kv_ticket ticket = 0;
+        on_rows(call, keys, row_ids, rows, how.priority, &ticket);
         return Ticket(raw(), ticket);
     }
 

@@ -123,6 +123,8 @@ var (
 	pull       = operation{C.KVSTORE_GO_PULL, "pull"}
 	pushPull   = operation{C.KVSTORE_GO_PUSHPULL, "pushpull"}
 	broadcast  = operation{C.KVSTORE_GO_BROADCAST, "broadcast"}
+	pushRows   = operation{C.KVSTORE_GO_PUSH_ROWS, "push_rows"}
+	pullRows   = operation{C.KVSTORE_GO_PULL_ROWS, "pull_rows"}
 )
 
 // run does an operation and waits for it, no longer than ctx allows.

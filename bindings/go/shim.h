@@ -20,7 +20,9 @@ enum kvstore_go_operation {
     KVSTORE_GO_PUSH,
     KVSTORE_GO_PULL,
     KVSTORE_GO_PUSHPULL,
-    KVSTORE_GO_BROADCAST
+    KVSTORE_GO_BROADCAST,
+    KVSTORE_GO_PUSH_ROWS,
+    KVSTORE_GO_PULL_ROWS
 };
 
 /* Numbers that describe one tensor: these six, then the extents, then the strides if there are any. */
@@ -41,7 +43,10 @@ static inline int64_t *kvstore_go_unpack(kv_tensor *tensor, void *data, int64_t 
     return extents + ndim + (strided ? ndim : 0);
 }
 
-/* The first `count` pairs are values, the next `out_count` are outs. `tensors` is room for them. */
+/*
+ * The first `count` pairs are values, the next `out_count` are outs; for rows, as many row ids and
+ * tensors of rows. `tensors` is room for them.
+ */
 static inline kv_status kvstore_go_operate(int operation, kv_store *store, const kv_key *keys,
                                            void **data, int64_t *numbers, void *tensors,
                                            size_t count, size_t out_count, int32_t priority,
@@ -61,6 +66,10 @@ static inline kv_status kvstore_go_operate(int operation, kv_store *store, const
         return kv_pull(store, out_keys, outs, out_count, priority, ticket);
     case KVSTORE_GO_PUSHPULL:
         return kv_pushpull(store, keys, values, count, out_keys, outs, out_count, priority, ticket);
+    case KVSTORE_GO_PUSH_ROWS:
+        return kv_push_rows(store, keys, values, outs, count, priority, ticket);
+    case KVSTORE_GO_PULL_ROWS:
+        return kv_pull_rows(store, keys, values, outs, count, priority, ticket);
     default:
         return kv_broadcast(store, keys, values, count, out_keys, outs, out_count, priority, ticket);
     }

@@ -51,6 +51,8 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_broadcast(store, &key, &tensor, 1, &key, &tensor, 1, 0, NULL),
                  KV_ERR_FORKED);
     CHECK_STATUS(kv_init(store, &key, &tensor, 1), KV_ERR_FORKED);
+    CHECK_STATUS(kv_push_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_FORKED);
+    CHECK_STATUS(kv_pull_rows(store, &key, &tensor, &tensor, 1, 0, NULL), KV_ERR_FORKED);
     CHECK_STATUS(kv_remove(store, &key, 1), KV_ERR_FORKED);
     CHECK_STATUS(kv_intern(store, "name", &key), KV_ERR_FORKED);
     CHECK_STATUS(kv_key_name(store, key, &text), KV_ERR_FORKED);

@@ -47,6 +47,8 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_pull(NULL, &key, &tensor, 1, 0, &ticket));
     CHECK_REFUSED(kv_pushpull(NULL, &key, &tensor, 1, &key, &tensor, 1, 0, &ticket));
     CHECK_REFUSED(kv_broadcast(NULL, &key, &tensor, 1, &key, &tensor, 1, 0, &ticket));
+    CHECK_REFUSED(kv_push_rows(NULL, &key, &tensor, &tensor, 1, 0, NULL));
+    CHECK_REFUSED(kv_pull_rows(NULL, &key, &tensor, &tensor, 1, 0, &ticket));
     CHECK_REFUSED(kv_remove(NULL, &key, 1));
     CHECK_REFUSED(kv_wait(NULL, 1, 0));
     CHECK_REFUSED(kv_wait_all(NULL, 0));
@@ -105,6 +107,12 @@ static void without_one_of_the_arrays(kv_store *store) {
     CHECK_REFUSED(kv_broadcast(store, &fresh, NULL, 1, &key, &tensor, 1, 0, NULL));
     CHECK_REFUSED(kv_broadcast(store, &fresh, &tensor, 1, NULL, &tensor, 1, 0, NULL));
     CHECK_REFUSED(kv_broadcast(store, &fresh, &tensor, 1, &key, NULL, 1, 0, &ticket));
+    CHECK_REFUSED(kv_push_rows(store, NULL, &tensor, &tensor, 1, 0, NULL));
+    CHECK_REFUSED(kv_push_rows(store, &key, NULL, &tensor, 1, 0, &ticket));
+    CHECK_REFUSED(kv_push_rows(store, &key, &tensor, NULL, 1, 0, NULL));
+    CHECK_REFUSED(kv_pull_rows(store, NULL, &tensor, &tensor, 1, 0, NULL));
+    CHECK_REFUSED(kv_pull_rows(store, &key, NULL, &tensor, 1, 0, &ticket));
+    CHECK_REFUSED(kv_pull_rows(store, &key, &tensor, NULL, 1, 0, NULL));
     CHECK_REFUSED(kv_remove(store, NULL, 1));
     CHECK(ticket == UNTOUCHED && number == 7);
 }

@@ -154,11 +154,11 @@ impl Model {
                 (w - lr * step, [self.mix("beta2", a, before), b, c])
             }
             "dcasgd" => {
-                // The second state is the value before the last push.
-                let old = if self.t == 1 { w } else { b };
+                // The second state is the value before the last push, the third whether there is one.
+                let old = if c == 0.0 { w } else { b };
                 let delay = self.option("lamda") * before * before * (w - old);
                 let m = momentum() * a - lr * (before + wd * w + delay);
-                (w + m, [m, w, c])
+                (w + m, [m, w, 1.0])
             }
             "test" => (w + rescaled, [a, b, c]),
             other => panic!("no model of {other}"),

@@ -52,6 +52,28 @@ class Loan:
                 raise kind(f"{call}: key {key!r}: {error}") from error
 
 
+    def arguments(self) -> tuple[Any, ...]:
+        """What a function of the library takes."""
+        return self.keys, self.tensors, self.count
+
+
+class RowLoan:
+    """Tensors of rows, and which rows they are."""
+
+    __slots__ = ("_ids", "_rows")
+
+    def __init__(self, call: str, ids: Loan, rows: Loan) -> None:
+        if ids.count != rows.count:
+            raise InvalidArgumentError(
+                f"{call}: {rows.count} arrays of rows, but {ids.count} of row ids"
+            )
+        self._ids, self._rows = ids, rows
+
+    def arguments(self) -> tuple[Any, ...]:
+        """What a function of the library takes."""
+        return self._rows.keys, self._ids.tensors, self._rows.tensors, self._rows.count
+
+
 def _describe_value(tensors: Any, index: int, value: Any) -> object:
     if isinstance(value, np.ndarray):
         return _describe_numpy(tensors, index, value)

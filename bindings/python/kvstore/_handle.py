@@ -9,7 +9,7 @@ from ctypes import byref
 from typing import Any, Callable, Optional
 
 from . import _callbacks
-from ._arrays import Loan
+from ._arrays import Loan, RowLoan
 from ._call import can_call, check, end_calls, library, wait
 from ._errors import ClosedError, Status
 from ._library import loaded
@@ -72,6 +72,14 @@ class Handle:
     def outs(self, call: str, keys: Any, outs: Any) -> Loan:
         """Describes what a call writes."""
         return Loan(call, self._numbered(call, keys, outs), as_outs=True)
+
+    def rows(self, call: str, keys: Any, row_ids: Any, rows: Any) -> RowLoan:
+        """Describes what a call reads, and of which rows."""
+        return RowLoan(call, self.values(call, keys, row_ids), self.values(call, keys, rows))
+
+    def row_outs(self, call: str, keys: Any, row_ids: Any, outs: Any) -> RowLoan:
+        """Describes what a call writes, and from which rows."""
+        return RowLoan(call, self.values(call, keys, row_ids), self.outs(call, keys, outs))
 
     def _numbered(self, call: str, keys: Any, arrays: Any) -> list[tuple[Any, int, Any]]:
         pairs = pairs_of(call, keys, arrays)

@@ -67,6 +67,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_pull": _PUSH,
     "kv_pushpull": _PUSHPULL,
     "kv_broadcast": _PUSHPULL,
+    "kv_push_rows": (c_void_p, *_PUSH[1:3], *_PUSH[2:]),
+    "kv_pull_rows": (c_void_p, *_PUSH[1:3], *_PUSH[2:]),
     "kv_remove": (c_void_p, c_void_p, c_size_t),
     "kv_wait": (c_void_p, c_uint64, c_int64),
     "kv_wait_all": (c_void_p, c_int64),

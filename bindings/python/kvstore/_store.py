@@ -150,6 +150,57 @@ class KVStore:
         outs = handle.outs("broadcast", key, out)
         return Operation(handle, library.kv_broadcast, (values, outs), priority)
 
+    def push_rows(self, key: Any, row_ids: Any, rows: Any, priority: int = 0) -> None:
+        """Merges values into some rows of a key; a row is what one index of the first axis selects.
+
+        `row_ids` is an array of int64 of any shape, or a list of integers, in any order and also
+        repeated; `rows` has the shape of `row_ids`, followed by that of a row. What is pushed to
+        one row is added up. Without updater and optimizer exactly these rows are replaced. An
+        updater gets the dense sum, and so does an optimizer, unless its option `lazy_update` is
+        True: then it changes these rows alone.
+
+        Several keys, or several arrays for a key, as for push(): `row_ids` then has an array for
+        each of them.
+
+        >>> kv.push_rows("embedding", [3, 17, 3], gradients_of_three_rows)
+        """
+        self._push_rows(key, row_ids, rows, priority).run()
+
+    def push_rows_async(self, key: Any, row_ids: Any, rows: Any, priority: int = 0) -> Ticket:
+        """Starts a push of rows in the background."""
+        return Ticket(self._push_rows(key, row_ids, rows, priority))
+
+    def pull_rows(self, key: Any, row_ids: Any, out: Any, priority: int = 0) -> None:
+        """Copies rows of what is stored into `out`: `out[i]` gets row `row_ids[i]`.
+
+        `row_ids` is as for push_rows(); `out` has its shape, followed by that of a row.
+
+        >>> kv.pull_rows("embedding", [3, 17], out=two_rows)
+        """
+        self._pull_rows(key, row_ids, out, priority).run()
+
+    def pull_rows_async(self, key: Any, row_ids: Any, out: Any, priority: int = 0) -> Ticket:
+        """Starts a pull of rows in the background; the outs are valid once the ticket is done."""
+        return Ticket(self._pull_rows(key, row_ids, out, priority))
+
+    def row_sparse_pull(
+        self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
+    ) -> None:
+        """pull_rows() with the arguments in MXNet's order. Outs are plain arrays of the rows."""
+        if out is None or row_ids is None:
+            raise InvalidArgumentError("row_sparse_pull: pass out= and row_ids=")
+        self.pull_rows(key, row_ids, out, priority)
+
+    def _push_rows(self, key: Any, row_ids: Any, rows: Any, priority: int) -> Operation:
+        handle = self._open()
+        loan = handle.rows("push_rows", key, row_ids, rows)
+        return Operation(handle, library.kv_push_rows, (loan,), priority)
+
+    def _pull_rows(self, key: Any, row_ids: Any, out: Any, priority: int) -> Operation:
+        handle = self._open()
+        loan = handle.row_outs("pull_rows", key, row_ids, out)
+        return Operation(handle, library.kv_pull_rows, (loan,), priority)
+
     def wait_all(self, timeout: Optional[float] = None) -> None:
         """Waits for all operations in the background; raises the first failure not yet told.
 

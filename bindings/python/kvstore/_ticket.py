@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import warnings
 from ctypes import byref, c_uint64
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
-from ._arrays import Loan
+from ._arrays import Loan, RowLoan
 from ._call import check, failure_of, library, wait
 from ._errors import Status
 from ._handle import Handle
@@ -18,7 +18,11 @@ class Operation:
     __slots__ = ("_function", "_loans", "_priority", "handle")
 
     def __init__(
-        self, handle: Handle, function: Callable[..., int], loans: tuple[Loan, ...], priority: int
+        self,
+        handle: Handle,
+        function: Callable[..., int],
+        loans: tuple[Union[Loan, RowLoan], ...],
+        priority: int,
     ) -> None:
         self.handle = handle
         self._function = function
@@ -31,7 +35,7 @@ class Operation:
 
     def call(self, ticket: Any) -> int:
         """Calls the library; gives its status."""
-        lists = [part for loan in self._loans for part in (loan.keys, loan.tensors, loan.count)]
+        lists = [part for loan in self._loans for part in loan.arguments()]
         return self._function(self.handle.pointer, *lists, self._priority, ticket)
 
 
