@@ -208,6 +208,31 @@ fn rules_allocate_nothing_after_the_first_push() {
 }
 
 #[test]
+fn rows_allocate_nothing_after_the_first_push() {
+    let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
+    let table = vec![0.5f32; 1000 * 8];
+    store.init(1u64, Tensor::new(&table, &[1000, 8]).unwrap()).unwrap();
+    let ids: Vec<i64> = (0..400).map(|i| i * 37 % 1000).chain([3, 3]).collect();
+    let mut rows = vec![0.5f32; ids.len() * 8];
+    let shape = [402, 8];
+    let mut calls = |what: &str| {
+        allocations(&format!("push of rows, {what}"), || {
+            store.push_rows(1u64, &ids, Tensor::new(&rows, &shape).unwrap()).unwrap();
+        });
+        allocations(&format!("pull of rows, {what}"), || {
+            store.pull_rows(1u64, &ids, TensorMut::new(&mut rows, &shape).unwrap()).unwrap();
+        });
+    };
+    calls("assign");
+    for rule in ["sgd", "adagrad", "groupadagrad", "adam"] {
+        for lazy in [true, false] {
+            store.set_optimizer(rule, &format!("wd=0.01,lazy_update={lazy}")).unwrap();
+            calls(rule);
+        }
+    }
+}
+
+#[test]
 fn without_memory_for_its_state_a_key_is_as_it_was() {
     const COUNT: usize = 1 << 18;
     let first = vec![kvstore::bf16::from_f32(0.5); COUNT];
