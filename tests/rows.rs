@@ -260,6 +260,7 @@ fn large_tables_give_the_same_bits_for_any_number_of_threads() {
 }
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "one call for each reason")]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
     let store = Store::open("local", &Config::new()).unwrap();
     let table = [1f32, 2.0, 3.0, 4.0, 5.0, 6.0];

@@ -59,6 +59,24 @@ unsafe extern "C" {
         priority: i32,
         ticket: *mut u64,
     ) -> i32;
+    pub fn kv_push_rows(
+        store: *mut c_void,
+        keys: *const u64,
+        row_ids: *const Tensor,
+        rows: *const Tensor,
+        count: usize,
+        priority: i32,
+        ticket: *mut u64,
+    ) -> i32;
+    pub fn kv_pull_rows(
+        store: *mut c_void,
+        keys: *const u64,
+        row_ids: *const Tensor,
+        outs: *const Tensor,
+        count: usize,
+        priority: i32,
+        ticket: *mut u64,
+    ) -> i32;
     pub fn kv_set_updater(
         store: *mut c_void,
         updater: Option<Updater>,

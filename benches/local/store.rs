@@ -4,8 +4,9 @@ use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
 use crate::api::{
-    kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init, kv_last_error,
-    kv_pull, kv_push, kv_pushpull, kv_set_optimizer, kv_set_updater,
+    Tensor, kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init,
+    kv_last_error, kv_pull, kv_pull_rows, kv_push, kv_push_rows, kv_pushpull, kv_set_optimizer,
+    kv_set_updater,
 };
 use crate::tensors::List;
 use crate::updater;
@@ -91,6 +92,31 @@ impl Store {
             }
         }
         Self(store)
+    }
+
+    pub fn set_optimizer(&self, name: &str, parameters: &str) {
+        let text = |text: &str| CString::new(text).unwrap_or_default();
+        let (name, parameters) = (text(name), text(parameters));
+        // SAFETY: NUL-terminated strings.
+        check(unsafe { kv_set_optimizer(self.0, name.as_ptr(), parameters.as_ptr()) });
+    }
+
+    /// Initialises the key 0.
+    pub fn init_one(&self, value: &Tensor) {
+        // SAFETY: a key and a tensor that lives during the call.
+        check(unsafe { kv_init(self.0, &0, value, 1) });
+    }
+
+    /// Pushes to rows of the key 0.
+    pub fn push_rows(&self, ids: &Tensor, rows: &Tensor) {
+        // SAFETY: as above.
+        check(unsafe { kv_push_rows(self.0, &0, ids, rows, 1, 0, null_mut()) });
+    }
+
+    /// Pulls rows of the key 0.
+    pub fn pull_rows(&self, ids: &Tensor, outs: &Tensor) {
+        // SAFETY: as above, and nobody else uses the outs.
+        check(unsafe { kv_pull_rows(self.0, &0, ids, outs, 1, 0, null_mut()) });
     }
 
     pub fn init(&self, list: &List) {

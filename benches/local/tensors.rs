@@ -29,7 +29,7 @@ impl DType {
     }
 
     /// Its number in the C interface.
-    fn code(self) -> u32 {
+    pub fn code(self) -> u32 {
         match self {
             Self::F32 => 0x0001_2002,
             Self::F16 => 0x0001_1002,

@@ -1,5 +1,6 @@
-//! Pushes of rows under rules: the figures of MXNet 1.9.1 in tests/golden/row_sparse.json, plain
-//! loops, and dense pushes.
+//! Pushes of rows under rules, against the figures of MXNet 1.9.1, plain loops, and dense pushes.
+//!
+//! The figures are those of `tests/golden/row_sparse.json`.
 
 use kvstore::{Key, Store, Tensor, TensorMut};
 use serde_json::Value;
@@ -22,8 +23,11 @@ fn ids(list: &Value) -> Vec<i64> {
     list.as_array().unwrap().iter().map(|it| it.as_i64().unwrap()).collect()
 }
 
-/// Plays a case; gives each pull, as (found, figures, magnitude), to `compare`.
-fn play(case: &Value, store: &Store, compare: &mut dyn FnMut(&[f32], &[f32], f32)) {
+/// Gets each pull: what is found, the figures, and the largest magnitude of the table.
+type Compare<'a> = dyn FnMut(&[f32], &[f32], f32) + 'a;
+
+/// Plays a case.
+fn play(case: &Value, store: &Store, compare: &mut Compare<'_>) {
     let mut shape = Vec::new();
     let mut pulls = 0;
     for op in case["ops"].as_array().unwrap() {
