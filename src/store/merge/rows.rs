@@ -238,18 +238,16 @@ pub(crate) struct RowRun<'a> {
 impl RowRun<'_> {
     /// Replaces each pushed row by its sum.
     pub(crate) fn assign(&self) {
-        self.each(Merge::Assign, &[], &|step, range| match step.values {
-            [only] => {
-                let (to, from) = (self.stored.part(range), only.array().part(range));
-                step.isa.convert_array(&to, &from, range.len());
-            }
-            _ => step.straight(range),
+        let step = &self.step;
+        self.each(&[], &|parts, range| match parts {
+            [only] => step.isa.convert_array(&self.stored.part(range), only, range.len()),
+            _ => step.merge_parts(parts, range),
         });
     }
 
-    /// Runs `work` for each pushed row, with the step that adds up what is pushed to it and the
-    /// range of its elements. `kept` are the arrays of the value's size that `work` uses.
-    fn each(&self, merge: Merge<'_>, kept: &[Array], work: &RowWork<'_>) {
+    /// Runs `work` for each pushed row, with what is pushed to it and the range of its elements in
+    /// the key. `kept` are the arrays of the value's size that `work` uses.
+    fn each(&self, kept: &[Array], work: &RowWork<'_>) {
         let length = self.step.slot.row_length();
         if length == 0 {
             return;
@@ -261,11 +259,8 @@ impl RowRun<'_> {
                     self.ask(index + ROWS_AHEAD, kept);
                 }
                 let (row, parts) = self.sums.row(index);
-                let range = row * length..(row + 1) * length;
-                // A step finds the row in an array that would have all rows.
-                let whole = parts.map(|part| Lent::of(part.back(range.start)));
-                let values: SmallVec<[Lent; 4]> = whole.collect();
-                work(&Step { values: &values, merge, ..self.step }, &range);
+                let parts: SmallVec<[Array; 4]> = parts.copied().collect();
+                work(&parts, &(row * length..(row + 1) * length));
             }
         });
     }
@@ -281,7 +276,7 @@ impl RowRun<'_> {
     }
 }
 
-type RowWork<'a> = dyn Fn(&Step<'_>, &Range<usize>) + Sync + 'a;
+type RowWork<'a> = dyn Fn(&[Array], &Range<usize>) + Sync + 'a;
 
 /// A push of rows under a rule.
 pub(crate) struct RowPasses<'a> {
@@ -291,8 +286,8 @@ pub(crate) struct RowPasses<'a> {
 
 impl Passes for RowPasses<'_> {
     fn merge(&mut self, rule: &dyn Rule) {
-        let merge = Merge::Rule(rule, self.arrays);
-        self.run.each(merge, &self.arrays.elements(), &|step, range| step.straight(range));
+        let step = Step { merge: Merge::Rule(rule, self.arrays), ..self.run.step };
+        self.run.each(&self.arrays.elements(), &|parts, range| step.merge_parts(parts, range));
     }
 
     fn measure(&mut self, _: &dyn Meter) -> Squares {
@@ -305,8 +300,12 @@ impl Passes for RowPasses<'_> {
 
     fn merge_rows(&mut self, rows: &dyn Rows) {
         let length = self.run.step.slot.row_length();
-        self.run.each(Merge::Assign, &[], &|step, range| {
+        self.run.each(&[], &|parts, range| {
             let row = range.start / length;
+            // A step finds the row in arrays that would have all rows.
+            let whole = parts.iter().map(|part| Lent::of(part.back(range.start)));
+            let values: SmallVec<[Lent; 4]> = whole.collect();
+            let step = Step { values: &values, ..self.run.step };
             step.merge_rows((rows, self.arrays), &(row..row + 1), length, None);
         });
     }

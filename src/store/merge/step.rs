@@ -90,6 +90,13 @@ impl Step<'_> {
         }
     }
 
+    /// Adds up arrays and merges them into a range of the stored value, without outs.
+    pub(super) fn merge_parts(&self, parts: &[Array], range: &Range<usize>) {
+        let inputs: SmallVec<[_; 4]> = parts.iter().map(Array::start).collect();
+        let outs: SmallVec<[_; 1]> = self.written(range).into_iter().collect();
+        self.pass(&inputs, &outs, range, self.traffic);
+    }
+
     /// Where a piece of each value and of each out of the pass begins.
     fn addresses(&self, piece: &Range<usize>) -> (Addresses<*const u8>, Addresses<*mut u8>) {
         let inputs = self.values.iter().map(|value| value.array().part(piece).start());
