@@ -4,15 +4,16 @@ PREFIX ?= /usr/local
 BUILD := build/cmake
 STAGE := build/stage
 DIGITS := examples/data/digits.csv
+OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage install header check test test-long bench bench-peers clean \
-	demo demo-cpp demo-go demo-python demo-rust demo-torch
+	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
-		while IFS='|' read -r name text; do printf '  make %-12s %s\n' "$$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 build: ## build the library
 	@bash scripts/bootstrap.sh build
@@ -64,6 +65,10 @@ demo-rust: ## the same in Rust
 demo-torch: stage ## PyTorch's own parameters and gradients through the store
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python torch_digits $(DIGITS)
+
+demo-embedding: stage ## word vectors of a book: pushes of rows beside whole tables
+	@bash scripts/bootstrap.sh python
+	@bash scripts/example.sh python embedding $(OPTICKS)
 
 bench: ## measure the library on this machine
 	@bash scripts/bootstrap.sh build

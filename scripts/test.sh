@@ -174,9 +174,9 @@ suite_python() {
 }
 
 suite_examples() {
-  local language
-  for language in demo demo-cpp demo-go demo-python demo-rust; do
-    run "make $language" count_status make -s "$language"
+  local demo
+  for demo in demo demo-cpp demo-go demo-python demo-rust demo-embedding; do
+    run "make $demo" count_status make -s "$demo"
   done
   if "$python" -c 'import torch' 2>/dev/null; then
     run "make demo-torch" count_status make -s demo-torch

@@ -1,12 +1,14 @@
 """The programs in examples/python, as a user starts them."""
 
 import importlib.util
+import re
 
 import pytest
 from conftest import ROOT
 
 EXAMPLES = ROOT / "examples" / "python"
 DIGITS = ROOT / "examples" / "data" / "digits.csv"
+OPTICKS = ROOT / "examples" / "data" / "opticks.txt.bz2"
 
 TUTORIAL = """\
 init: 2
@@ -62,3 +64,38 @@ def test_training_a_pytorch_model(run):
         assert result.stdout == "PyTorch is not installed\n"
         pytest.skip("torch is not installed")
     assert float(result.stdout.split()[-1]) >= 0.96
+
+
+def test_word_vectors_learn_and_rows_do_what_whole_tables_do(run):
+    result = run(EXAMPLES / "embedding.py", OPTICKS)
+    assert (result.returncode, result.stderr) == (0, "")
+
+    def numbers(pattern):
+        return [float(each) for each in re.search(pattern, result.stdout).groups()]
+
+    assert "both ways end with the same bits\n" in result.stdout
+    words, dimensions = numbers(r"2 tables of (\d+) x (\d+) float32")
+    (steps,) = numbers(r"the first (\d+) steps")
+    _, *whole = numbers(r"whole tables +(\S+) +(\S+) +(\S+)\n")
+    _, *rows = numbers(r"  rows +(\S+) +(\S+) +(\S+)\n")
+    # A step has 64 words; they, 5 more at both ends and 64 of noise are scored.
+    of_a_step = 64 + (64 + 10 + 64)
+    megabytes = steps * dimensions * 4 / 1e6
+    assert whole == [pytest.approx(megabytes * 2 * words, abs=0.1)] * 2
+    assert rows == [pytest.approx(megabytes * of_a_step, abs=0.1)] * 2
+    factor, _ = numbers(r"rows: (\S+) times fewer bytes, (\S+) times faster")
+    assert factor == pytest.approx(2 * words / of_a_step, abs=0.1)
+
+    losses = [float(loss) for loss in re.findall(r"loss (\S+)", result.stdout)]
+    assert len(losses) == 10
+    assert losses == sorted(losses, reverse=True)
+    chance, *_, last = map(float, re.findall(r"accuracy ([\d.]+)", result.stdout))
+    assert chance == 0.5
+    assert last >= 0.59
+    (colours,) = numbers(r"closest to each colour: (\d+) of 21")
+    assert colours >= 14
+
+
+def test_too_few_epochs_of_word_vectors_are_a_failure(run):
+    result = run(EXAMPLES / "embedding.py", OPTICKS, "--epochs", 1, "--steps", 1)
+    assert (result.returncode, result.stderr) == (1, "")
