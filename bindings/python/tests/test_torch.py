@@ -62,37 +62,3 @@ def test_tensors_live_as_long_as_the_operation(kv):
 def test_tensors_without_strides_are_refused_by_pytorch(kv):
     with pytest.raises((BufferError, TypeError)):
         kv.init(1, torch.ones(2, 2).to_sparse())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-@pytest.mark.parametrize(
-    ("options", "theirs"),
-    [
-        (("sgd", {"learning_rate": 0.1}), ("SGD", {"lr": 0.1})),
-        (
-            ("momentum", {"learning_rate": 0.1, "wd": 0.01}),
-            ("SGD", {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}),
-        ),
-        # Both add epsilon in another place.
-        (
-            ("adam", {"learning_rate": 0.1, "wd": 0.01, "epsilon": 0}),
-            ("Adam", {"lr": 0.1, "weight_decay": 0.01, "eps": 0}),
-        ),
-    ],
-    ids=["sgd", "momentum", "adam"],
-)
-def test_optimizers_are_those_of_pytorch(kv, options, theirs, dtype):
-    layer = torch.nn.Linear(20, 10, dtype=dtype)
-    mine = {name: parameter.detach().clone() for name, parameter in layer.named_parameters()}
-    optimizer = getattr(torch.optim, theirs[0])(layer.parameters(), **theirs[1])
-    kv.init(list(mine), list(mine.values()))
-    kv.set_optimizer(options[0], **options[1])
-    tolerance = {torch.float32: 1e-5, torch.float64: 1e-13}[dtype]
-    for step in range(10):
-        optimizer.zero_grad()
-        (layer(torch.full((4, 20), 0.1 * step - 0.35, dtype=dtype)) ** 2).sum().backward()
-        for name, parameter in layer.named_parameters():
-            kv.pushpull(name, parameter.grad, out=mine[name])
-        optimizer.step()
-        for name, parameter in layer.named_parameters():
-            assert torch.allclose(mine[name], parameter, rtol=0, atol=tolerance)
