@@ -23,7 +23,7 @@ import re
 import sys
 import time
 
-# Before numpy is there: its matrix products are too small here to gain from threads.
+# Before numpy is imported: its matrix products are too small here to gain from threads.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
@@ -210,7 +210,7 @@ def show_closest(book, vectors):
     units = units[book.counts >= 10]
     colours = 0
     for word in SHOWN:
-        near = np.argsort(-units @ units[book.number[word]])[1:6]
+        near = np.argsort(units @ units[book.number[word]])[-2:-7:-1]
         closest = [book.words[number] for number in near]
         colours += len(set(closest[:3]) & set(COLOURS)) if word in COLOURS else 0
         print(f"  {word:8} {', '.join(closest)}")
