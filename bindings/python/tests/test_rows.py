@@ -1,8 +1,9 @@
 """Rows of a key, against numpy."""
 
-import kvstore
 import numpy as np
 import pytest
+
+import kvstore
 
 RNG = np.random.default_rng(11)
 
