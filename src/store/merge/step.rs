@@ -23,8 +23,8 @@ type Addresses<T> = SmallVec<[T; 16]>;
 /// gather into before a conversion. Taken before the first byte is written, so that a lack of
 /// memory leaves no half a result.
 pub(super) struct Scratch {
-    blocks: Vec<Buffer>,
-    gathered: Buffer,
+    pub(super) blocks: Vec<Buffer>,
+    pub(super) gathered: Buffer,
 }
 
 /// Scratch of earlier steps, one for each of a step's threads. Never waited for: in the child of a
@@ -59,7 +59,10 @@ impl Scratch {
 }
 
 fn block() -> Result<Buffer> {
-    Buffer::new(BLOCK * DType::F64.size())
+    let mut block = Buffer::new(BLOCK * DType::F64.size())?;
+    // Codecs see slices of it, whose elements must be defined.
+    block.clear();
+    Ok(block)
 }
 
 /// What every piece of a step has in common.
@@ -196,31 +199,9 @@ impl Step<'_> {
             // As many blocks as values that need one.
             let room = free.next().zip(scratch);
             let (ready, scratch) = room.expect("taken before the step began");
-            self.prepare(value, block, Array::of(ready, dtype), &scratch.gathered)
+            prepare(self.isa, self.slot, value, block, Array::of(ready, dtype), &scratch.gathered)
         };
         self.values.iter().map(place).map(|part| part.start()).collect()
-    }
-
-    /// A block of a value, gathered and converted to the slot's dtype, in `ready`.
-    fn prepare(
-        &self,
-        value: &Lent,
-        block: &Range<usize>,
-        ready: Array,
-        gathered: &Buffer,
-    ) -> Array {
-        let Some(strides) = value.strides() else {
-            self.isa.convert_array(&ready, &value.array().part(block), block.len());
-            return ready;
-        };
-        if value.dtype() == self.slot.dtype {
-            ready.gather(&value.array(), &self.slot.shape, strides, block);
-            return ready;
-        }
-        let gathered = Array::of(gathered, value.dtype());
-        gathered.gather(&value.array(), &self.slot.shape, strides, block);
-        self.isa.convert_array(&ready, &gathered, block.len());
-        ready
     }
 
     /// Copies a block of the result to every out.
@@ -238,6 +219,29 @@ impl Step<'_> {
             out.array().scatter(&source, &self.slot.shape, strides, block);
         }
     }
+}
+
+/// A block of a value, gathered and converted to the dtype of `ready`, in there.
+pub(super) fn prepare(
+    isa: Isa,
+    slot: &Slot,
+    value: &Lent,
+    block: &Range<usize>,
+    ready: Array,
+    gathered: &Buffer,
+) -> Array {
+    let Some(strides) = value.strides() else {
+        isa.convert_array(&ready, &value.array().part(block), block.len());
+        return ready;
+    };
+    if value.dtype() == ready.dtype() {
+        ready.gather(&value.array(), &slot.shape, strides, block);
+        return ready;
+    }
+    let gathered = Array::of(gathered, value.dtype());
+    gathered.gather(&value.array(), &slot.shape, strides, block);
+    isa.convert_array(&ready, &gathered, block.len());
+    ready
 }
 
 /// The blocks of a piece.

@@ -1,0 +1,80 @@
+//! The largest elements of each block (Aji and Heafield, 2017; Stich et al., 2018).
+//!
+//! Of n elements k = ceil(ratio * n) are sent, those with the largest magnitude; of equal ones the
+//! first. A NaN is larger than all numbers. The others are decoded as 0.
+//!
+//! Each of the k is its index in the block, two bytes, and its value, four bytes of float32, the
+//! lowest byte first; indices ascend.
+
+use std::iter::zip;
+
+use super::{BLOCK, Feedback, Kind, Origin, Scheme};
+use crate::kernel::Isa;
+use crate::params::Spec;
+
+pub(super) const KIND: Kind = Kind {
+    name: "topk",
+    options: || vec![Spec::share("ratio", 0.01)],
+    feedback: Feedback::Unless(true),
+    takes_f64: false,
+    make: |own| Box::new(TopK { ratio: own[0] }),
+};
+
+/// Bytes of an index and its value.
+const ENTRY: usize = 6;
+
+struct TopK {
+    ratio: f64,
+}
+
+impl Scheme for TopK {
+    fn bytes(&self, count: usize) -> usize {
+        share(self.ratio, count) * ENTRY
+    }
+
+    fn encode(&self, _: Isa, _: Origin, input: &[f32], bytes: &mut [u8]) {
+        let mut room = [0; BLOCK];
+        let ranks = &mut room[..input.len()];
+        zip(&mut *ranks, zip(0.., input)).for_each(|(rank, (i, &x))| *rank = rank_of(x, i));
+        let kept = share(self.ratio, input.len());
+        let (_, &mut least, _) = ranks.select_nth_unstable(input.len() - kept);
+        let largest = zip(0u16.., input).filter(|&(i, &x)| rank_of(x, i) >= least);
+        for (entry, (i, x)) in zip(bytes.as_chunks_mut::<ENTRY>().0, largest) {
+            entry[..2].copy_from_slice(&i.to_le_bytes());
+            entry[2..].copy_from_slice(&x.to_le_bytes());
+        }
+    }
+
+    fn decode(&self, _: Isa, _: Origin, bytes: &[u8], out: &mut [f32]) -> Result<(), String> {
+        let mut next = 0;
+        out.fill(0.0);
+        for &[low, high, a, b, c, d] in bytes.as_chunks::<ENTRY>().0 {
+            let index = usize::from(u16::from_le_bytes([low, high]));
+            if index < next || index >= out.len() {
+                let count = out.len();
+                return Err(format!("has the index {index} where {next} to below {count} may be"));
+            }
+            next = index + 1;
+            out[index] = f32::from_le_bytes([a, b, c, d]);
+        }
+        Ok(())
+    }
+}
+
+/// How many of so many elements are sent: at least one.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the elements of a block are few, and the ratio is above 0 and at most 1"
+)]
+pub(super) fn share(ratio: f64, count: usize) -> usize {
+    (ratio * count as f64).ceil() as usize
+}
+
+/// Orders the elements of a block: no two are equal.
+fn rank_of(x: f32, index: u16) -> u64 {
+    // The bits of positive floats ascend with their values; all NaN are alike.
+    let magnitude = x.abs().to_bits().min(f32::INFINITY.to_bits() + 1);
+    u64::from(magnitude) << 16 | u64::from(u16::MAX - index)
+}
