@@ -56,7 +56,7 @@ impl Scheme for Int8 {
         if scale.is_nan() || scale < 0.0 {
             return Err(format!("has the scale {scale}"));
         }
-        isa.run(Scale { quanta, scale, out });
+        isa.run(Restore { quanta, scale, out });
         Ok(())
     }
 }
@@ -109,13 +109,13 @@ impl Loop for Quantize<'_> {
     }
 }
 
-struct Scale<'a> {
+struct Restore<'a> {
     quanta: &'a [u8],
     scale: f32,
     out: &'a mut [f32],
 }
 
-impl Loop for Scale<'_> {
+impl Loop for Restore<'_> {
     type Output = ();
 
     #[inline(always)]
