@@ -15,6 +15,7 @@
 mod alignment;
 mod api;
 mod charts;
+mod codecs;
 mod compare;
 mod goals;
 mod halves;
@@ -42,7 +43,7 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 8] = [
+const GROUPS: [Group; 9] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
@@ -51,6 +52,7 @@ const GROUPS: [Group; 8] = [
     ("half", true, halves::run),
     ("lists", true, lists::run),
     ("models", true, models::run),
+    ("codecs", true, codecs::run),
 ];
 
 /// Measured when it is asked for; compares with others, not with the limits.

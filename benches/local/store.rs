@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::api::{
     kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init, kv_last_error,
-    kv_pull, kv_push, kv_pushpull, kv_set_optimizer, kv_set_updater,
+    kv_pull, kv_push, kv_pushpull, kv_set_compression, kv_set_optimizer, kv_set_updater,
 };
 use crate::tensors::List;
 use crate::updater;
@@ -91,6 +91,11 @@ impl Store {
             }
         }
         Self(store)
+    }
+
+    pub fn set_compression(&self, name: &CStr, params: &CStr) {
+        // SAFETY: NUL-terminated strings.
+        check(unsafe { kv_set_compression(self.0, name.as_ptr(), params.as_ptr()) });
     }
 
     pub fn init(&self, list: &List) {
