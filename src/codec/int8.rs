@@ -71,12 +71,13 @@ impl Loop for Largest<'_> {
 
     #[inline(always)]
     fn run(self) -> f32 {
-        // The bits of positive floats ascend with their values; those of NaN are above infinity's.
-        let magnitude = |x: &f32| {
+        let mut most = 0;
+        for x in self.input {
+            // The bits of positive floats ascend with their values; above infinity's are NaN.
             let bits = x.abs().to_bits();
-            if bits > f32::INFINITY.to_bits() { 0 } else { bits }
-        };
-        f32::from_bits(self.input.iter().map(magnitude).fold(0, u32::max))
+            most = most.max(if bits > f32::INFINITY.to_bits() { 0 } else { bits });
+        }
+        f32::from_bits(most)
     }
 }
 

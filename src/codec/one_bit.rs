@@ -10,8 +10,7 @@
 
 use std::iter::zip;
 
-use super::two_bit::in_words;
-use super::{Feedback, Kind, Origin, Scheme};
+use super::{BLOCK, Feedback, Kind, Origin, Scheme};
 use crate::kernel::{Isa, Loop};
 use crate::params::Spec;
 
@@ -24,16 +23,13 @@ pub(super) const KIND: Kind = Kind {
     make: |own| Box::new(OneBit { threshold: own[0] as f32 }),
 };
 
-/// Elements in four bytes.
-const WORD: usize = 32;
-
 struct OneBit {
     threshold: f32,
 }
 
 impl Scheme for OneBit {
     fn bytes(&self, count: usize) -> usize {
-        count.div_ceil(WORD) * 4
+        count.div_ceil(32) * 4
     }
 
     fn encode(&self, isa: Isa, _: Origin, input: &[f32], bytes: &mut [u8]) {
@@ -46,12 +42,6 @@ impl Scheme for OneBit {
     }
 }
 
-/// Where the bit of an element is in its four bytes, read as a little-endian number.
-#[inline(always)]
-fn place(index: usize) -> usize {
-    index ^ 7
-}
-
 struct Encode<'a> {
     threshold: f32,
     input: &'a [f32],
@@ -61,12 +51,18 @@ struct Encode<'a> {
 impl Loop for Encode<'_> {
     type Output = ();
 
+    /// Two loops that vectors are made of: a byte for each element, then eight of them into one.
     #[inline(always)]
     fn run(self) {
-        in_words(self.input, self.bytes, |numbers: &[f32; WORD]| {
-            let bits = zip(0.., numbers);
-            bits.fold(0, |word, (i, &x)| word | u32::from(x > self.threshold) << place(i))
-        });
+        /// Moves the lowest bit of byte i of a number to bit 63 - i.
+        const GATHER: u64 = 0x8040_2010_0804_0201;
+        let mut room = [0; BLOCK];
+        for (bit, &x) in zip(&mut room, self.input) {
+            *bit = u8::from(x > self.threshold);
+        }
+        for (byte, &bits) in zip(self.bytes, room.as_chunks().0) {
+            *byte = (u64::from_le_bytes(bits).wrapping_mul(GATHER) >> 56).to_le_bytes()[0];
+        }
     }
 }
 
@@ -80,11 +76,21 @@ impl Loop for Decode<'_> {
 
     #[inline(always)]
     fn run(self) {
-        for (out, &word) in zip(self.out.chunks_mut(WORD), self.bytes.as_chunks().0) {
-            let word = u32::from_le_bytes(word);
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = if word >> place(i) & 1 == 0 { -1.0 } else { 1.0 };
-            }
+        let (whole, rest) = self.out.as_chunks_mut::<8>();
+        for (out, &byte) in zip(&mut *whole, self.bytes) {
+            steps(byte, out);
         }
+        if let Some(&byte) = self.bytes.get(whole.len()) {
+            steps(byte, rest);
+        }
+    }
+}
+
+/// The steps of the bits of a byte, the highest first.
+#[inline(always)]
+fn steps(byte: u8, out: &mut [f32]) {
+    let down = !u32::from(byte);
+    for (i, out) in out.iter_mut().enumerate() {
+        *out = f32::from_bits(1.0f32.to_bits() | (down >> (7 - i)) << 31);
     }
 }
