@@ -69,8 +69,8 @@ impl Loop for Encode<'_> {
         let (up, down) = (self.threshold, -self.threshold);
         for (code, &x) in zip(&mut room, self.input) {
             // At most one of them is not zero.
-            *code =
-                u8::from(x >= up) * UP | u8::from(x <= down) * DOWN | u8::from(x.is_nan()) * NAN;
+            let steps = u8::from(x >= up) * UP + u8::from(x <= down) * DOWN;
+            *code = steps + u8::from(x.is_nan()) * NAN;
         }
         for (byte, &codes) in zip(self.bytes, room.as_chunks().0) {
             *byte = (u32::from_le_bytes(codes).wrapping_mul(GATHER) >> 24).to_le_bytes()[0];
