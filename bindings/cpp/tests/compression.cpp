@@ -28,8 +28,9 @@ Floats numbers(std::size_t count, int round) {
 
 // A store with one key of zeros.
 kv::Store opened(std::size_t count) {
+    const Floats zeros(count);
     kv::Store store("local");
-    store.init("w", kv::view(Floats(count)));
+    store.init("w", kv::view(zeros));
     return store;
 }
 

@@ -37,7 +37,8 @@ def int8(x):
     scale = np.float32(np.max(np.abs(x))) / np.float32(127)
     if scale == 0:
         return np.zeros_like(x)
-    return np.clip(np.rint(x / scale), -127, 127).astype(np.float32) * scale
+    # Adding zero makes zeros positive.
+    return (np.clip(np.rint(x / scale), -127, 127) + np.float32(0)).astype(np.float32) * scale
 
 
 def top_k(x, ratio=0.01):
