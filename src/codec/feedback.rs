@@ -45,9 +45,9 @@ impl Residuals {
         Ok(residuals)
     }
 
-    /// The residual of each value; none under a codec without feedback.
-    pub(crate) fn arrays(&self) -> impl Iterator<Item = Array> {
-        self.slots.iter().map(|slot| Array::of(slot, DType::F32))
+    /// The residual of a value by its place in pushes; none under a codec without feedback.
+    pub(crate) fn array(&self, slot: usize) -> Option<Array> {
+        self.slots.get(slot).map(|slot| Array::of(slot, DType::F32))
     }
 }
 

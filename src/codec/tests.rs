@@ -400,9 +400,12 @@ fn residuals_begin_at_zero_and_go_with_their_codec() {
     let mut kept = None;
     let prepare = |codec: &Codec, kept: &mut Option<Box<Residuals>>, values: usize| {
         let residuals = Residuals::prepare(codec, kept, values, 3, std::ptr::null()).unwrap();
-        let whole: Vec<Vec<f32>> =
-            residuals.arrays().map(|array| array.slice::<f32>(&(0..3)).to_vec()).collect();
-        residuals.arrays().for_each(|mut array| array.slice_mut(&(0..3)).fill(1.0f32));
+        let mut whole = Vec::new();
+        for slot in 0.. {
+            let Some(mut array) = residuals.array(slot) else { break };
+            whole.push(array.slice::<f32>(&(0..3)).to_vec());
+            array.slice_mut::<f32>(&(0..3)).fill(1.0);
+        }
         residuals.round += 1;
         (whole, residuals.round)
     };

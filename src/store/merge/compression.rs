@@ -28,9 +28,7 @@ pub(crate) struct Compression<'a> {
     codec: &'a Codec,
     slot: &'a Slot,
     values: &'a [Lent],
-    /// One for each value, under a codec with feedback.
-    residuals: SmallVec<[Array; 4]>,
-    round: &'a mut u64,
+    residuals: &'a mut Residuals,
     sum: Array,
     /// One for each thread.
     scratch: Mutex<Vec<Scratch>>,
@@ -58,24 +56,23 @@ impl Team {
     ) -> Result<Compression<'a>> {
         let threads = self.threads.min(slot.count.div_ceil(PIECE)).max(1);
         let scratch = Scratch::take(threads, OTHERS + values.len())?;
-        let (isa, scratch) = (self.isa, Mutex::new(scratch));
-        let (sum, arrays) = (Array::of(sum, slot.dtype), residuals.arrays().collect());
-        let (residuals, round) = (arrays, &mut residuals.round);
-        Ok(Compression { isa, codec, slot, values, residuals, round, sum, scratch })
+        let (isa, sum, scratch) = (self.isa, Array::of(sum, slot.dtype), Mutex::new(scratch));
+        Ok(Compression { isa, codec, slot, values, residuals, sum, scratch })
     }
 }
 
 impl Compression<'_> {
     /// How many arrays it reads and writes.
     pub(crate) fn passed(&self) -> usize {
-        self.values.len() + 2 * self.residuals.len()
+        let kept = if self.residuals.array(0).is_some() { 2 } else { 0 };
+        self.values.len() * (1 + kept)
     }
 
     /// Does it, on so many threads or fewer: this is the next round of the key.
     pub(crate) fn run(&mut self, threads: usize) {
         let threads = threads.min(self.scratch.lock().len());
         self.run_pieces(threads);
-        *self.round += 1;
+        self.residuals.round += 1;
     }
 
     fn run_pieces(&self, threads: usize) {
@@ -115,11 +112,11 @@ impl Compression<'_> {
         let arrived = Array::of(&desk.addends[at], self.slot.dtype);
         let is_f32 = self.slot.dtype == DType::F32;
         let mut sent = if is_f32 { arrived } else { desk.decoded };
-        let mut residual = self.residuals.get(at).map(|residual| residual.part(block));
+        let mut residual = self.residuals.array(at).map(|residual| residual.part(block));
         let origin = Origin {
             key: self.slot.key.id(),
             rank: 0,
-            round: *self.round,
+            round: self.residuals.round,
             block: (block.start / BLOCK) as u64,
         };
         let mut bytes = desk.bytes;
