@@ -106,6 +106,9 @@ func TestWrongCodecsAreRefused(t *testing.T) {
 			t.Errorf("%v does not say %q", test.err, test.text)
 		}
 	}
+	stats, err := store.Stats()
+	ok(t, err)
+	equal(t, stats.Compression+" "+stats.CompressionParams, "2bit threshold=2")
 	out := []float32{9}
 	ok(t, store.Push(ctx, 0, Of([]float32{3})))
 	ok(t, store.Pull(ctx, 0, Of(out)))
