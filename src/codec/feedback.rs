@@ -20,7 +20,7 @@ pub(crate) struct Residuals {
 
 impl Residuals {
     /// Makes sure that there is what the next push of a key needs, for so many values of so many
-    /// elements. New residuals are zero.
+    /// elements, and a key whose value is stored there. New residuals are zero.
     ///
     /// # Errors
     /// `OutOfMemory`; what is unsent stays.
@@ -29,7 +29,7 @@ impl Residuals {
         kept: &'a mut Option<Box<Self>>,
         values: usize,
         count: usize,
-        near: *const u8,
+        stored: *const u8,
     ) -> Result<&'a mut Self> {
         if kept.as_ref().is_some_and(|kept| kept.codec != codec.serial) {
             *kept = None;
@@ -38,7 +38,7 @@ impl Residuals {
         let residuals = kept.get_or_insert_with(new);
         while codec.feedback && residuals.slots.len() < values {
             let mut buffer = Buffer::new(count * DType::F32.size())?;
-            buffer.place(near, Place::FirstState);
+            buffer.place(stored.wrapping_sub(Place::Stored as usize), Place::FirstState);
             buffer.clear();
             residuals.slots.push(buffer);
         }

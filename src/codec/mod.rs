@@ -118,8 +118,8 @@ impl Codec {
     pub(crate) fn new(name: &str, params: &str) -> Result<Option<Self>> {
         let lower = name.to_ascii_lowercase();
         if lower == NONE {
-            let parsed = Params::new(Vec::new(), &[]).parse(params);
-            return parsed.map(|()| None).map_err(|error| error.at("codec none"));
+            let empty = Params::new(Vec::new(), &[]).parse(params);
+            return empty.map(|()| None).map_err(|error| error.at("codec none"));
         }
         let Some(kind) = KINDS.iter().find(|kind| kind.name == lower) else {
             let known = [NONE].into_iter().chain(KINDS.iter().map(|kind| kind.name));
@@ -134,14 +134,14 @@ impl Codec {
             }
             Feedback::Always => &[("feedback", "is always on with this codec, and no option")],
         };
-        let mut params_ = Params::new(specs, strangers);
-        params_.parse(params).map_err(|error| error.at(format_args!("codec {}", kind.name)))?;
+        let mut parsed = Params::new(specs, strangers);
+        parsed.parse(params).map_err(|error| error.at(format_args!("codec {}", kind.name)))?;
         let feedback = kind.feedback == Feedback::Always
-            || params_.values().last().is_some_and(|&on| on != 0.0);
-        let scheme = (kind.make)(params_.values());
+            || parsed.values().last().is_some_and(|&on| on != 0.0);
+        let scheme = (kind.make)(parsed.values());
         // Relaxed: it only has to be another number.
         let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Some(Self { serial, kind, params: params_, feedback, scheme }))
+        Ok(Some(Self { serial, kind, params: parsed, feedback, scheme }))
     }
 
     /// The canonical name.

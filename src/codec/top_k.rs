@@ -9,7 +9,7 @@
 use std::iter::zip;
 
 use super::{BLOCK, Feedback, Kind, Origin, Scheme};
-use crate::kernel::Isa;
+use crate::kernel::{Isa, Loop};
 use crate::params::Spec;
 
 pub(super) const KIND: Kind = Kind {
@@ -32,15 +32,23 @@ impl Scheme for TopK {
         share(self.ratio, count) * ENTRY
     }
 
-    fn encode(&self, _: Isa, _: Origin, input: &[f32], bytes: &mut [u8]) {
-        let mut room = [0; BLOCK];
-        let ranks = &mut room[..input.len()];
-        zip(&mut *ranks, zip(0.., input)).for_each(|(rank, (i, &x))| *rank = rank_of(x, i));
+    fn encode(&self, isa: Isa, _: Origin, input: &[f32], bytes: &mut [u8]) {
+        let (mut room, mut sorted) = ([0; BLOCK], [0; BLOCK]);
+        let (magnitudes, sorted) = (&mut room[..input.len()], &mut sorted[..input.len()]);
+        isa.run(Magnitudes { of: input, to: magnitudes });
+        sorted.copy_from_slice(magnitudes);
         let kept = share(self.ratio, input.len());
-        let (_, &mut least, _) = ranks.select_nth_unstable(input.len() - kept);
-        let largest = zip(0u16.., input).filter(|&(i, &x)| rank_of(x, i) >= least);
-        for (entry, (i, x)) in zip(bytes.as_chunks_mut::<ENTRY>().0, largest) {
-            entry[..2].copy_from_slice(&i.to_le_bytes());
+        let (_, &mut least, larger) = sorted.select_nth_unstable(input.len() - kept);
+        // Of those that are equal to the least one, as many as there is room for.
+        let mut equals = kept - larger.iter().filter(|&&magnitude| magnitude > least).count();
+        let mut entries = bytes.as_chunks_mut::<ENTRY>().0.iter_mut();
+        for (index, (x, &magnitude)) in zip(0u16.., zip(input, &*magnitudes)) {
+            if magnitude < least || magnitude == least && equals == 0 {
+                continue;
+            }
+            equals -= usize::from(magnitude == least);
+            let Some(entry) = entries.next() else { break };
+            entry[..2].copy_from_slice(&index.to_le_bytes());
             entry[2..].copy_from_slice(&x.to_le_bytes());
         }
     }
@@ -72,9 +80,20 @@ pub(super) fn share(ratio: f64, count: usize) -> usize {
     (ratio * count as f64).ceil() as usize
 }
 
-/// Orders the elements of a block: no two are equal.
-fn rank_of(x: f32, index: u16) -> u64 {
-    // The bits of positive floats ascend with their values; all NaN are alike.
-    let magnitude = x.abs().to_bits().min(f32::INFINITY.to_bits() + 1);
-    u64::from(magnitude) << 16 | u64::from(u16::MAX - index)
+/// The order of elements by their magnitude, as numbers.
+struct Magnitudes<'a> {
+    of: &'a [f32],
+    to: &'a mut [u32],
+}
+
+impl Loop for Magnitudes<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (to, x) in zip(self.to, self.of) {
+            // The bits of positive floats ascend with their values; all NaN are alike.
+            *to = x.abs().to_bits().min(f32::INFINITY.to_bits() + 1);
+        }
+    }
 }

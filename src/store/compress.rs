@@ -34,8 +34,8 @@ impl Applier {
         sum: &Buffer,
     ) -> Result<bool> {
         let (slot, values) = (push.slot, push.values);
-        let near = value.buffer.as_ptr();
-        let mut compression = Residuals::prepare(codec, kept, values.len(), slot.count, near)
+        let stored = value.buffer.as_ptr();
+        let mut compression = Residuals::prepare(codec, kept, values.len(), slot.count, stored)
             .and_then(|residuals| self.team.compression(codec, slot, values, residuals, sum))
             .map_err(|error| self.at(push, &error))?;
         let arriving = [Lent::of(Array::of(sum, slot.dtype))];

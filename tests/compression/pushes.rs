@@ -1,5 +1,6 @@
 //! What arrives of pushes: against scalar loops, and the same bits in every way to push.
 
+use std::thread;
 use std::time::Duration;
 
 use kvstore::{Config, Key, Store, Tensor, TensorMut, f16};
@@ -283,4 +284,36 @@ fn random_places_change_from_push_to_push_and_repeat_with_the_seed() {
     assert!(first != second);
     assert!(run(1) == [first.clone(), second]);
     assert!(run(2)[0] != first);
+}
+
+#[test]
+fn codecs_may_change_while_threads_push() {
+    bounded("codecs that change", || {
+        const COUNT: usize = 3000;
+        let store = open_with("threads", "2");
+        for key in 0..4u64 {
+            store.init(key, &[0.0f32; COUNT]).unwrap();
+        }
+        thread::scope(|threads| {
+            for thread in 0..4u64 {
+                let store = &store;
+                threads.spawn(move || {
+                    for round in 0..200 {
+                        store.push((thread + round) % 4, &[0.75f32; COUNT]).unwrap();
+                    }
+                });
+            }
+            for codec in ["2bit", "none", "topk", "2bit", "1bit", "int8"].iter().cycle().take(60) {
+                store.set_compression(codec, "").unwrap();
+            }
+        });
+        store.set_compression("2bit", "threshold=1").unwrap();
+        for key in 0..4u64 {
+            // Nothing of another codec is left.
+            store.push(key, &[0.75f32; COUNT]).unwrap();
+            assert!(pull(&store, key, COUNT) == [0.0; COUNT]);
+            store.push(key, &[0.75f32; COUNT]).unwrap();
+            assert!(pull(&store, key, COUNT) == [1.0; COUNT]);
+        }
+    });
 }
