@@ -557,7 +557,7 @@ kv_status kv_done(struct kv_store *store);
  *
  * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
  * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
- * kv_wait_all()), `threads`, `isa`.
+ * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`.
  *
  * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
  *                  `capacity` 0 asks for the length only.
@@ -944,6 +944,28 @@ kv_status kv_set_key_hyperparameter(struct kv_store *store,
                                     kv_key key,
                                     const char *name,
                                     double value);
+
+/**
+ * Sends each value of every push after this call through a codec, as workers would: what is added
+ * up is what the codec's bytes decode to. Pulls, kv_init() and kv_broadcast() are not compressed,
+ * nor are keys of integers.
+ *
+ * What a push could not send is kept for each key and place among its values, and added to the
+ * value that the key's next push has there; see docs/compression.md. It goes with the key, and
+ * with the codec: a call that succeeds starts anew.
+ *
+ * @param name    the codec, in any case: `1bit`, `2bit`, `fp16`, `bf16`, `int8`, `topk`,
+ *                `randomk`, or `none`.
+ * @param params  options as `name=value,...`, e.g. `"threshold=0.5"`; NULL or empty for the
+ *                defaults. Copied.
+ * @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
+ *         names), `KV_ERR_DTYPE_MISMATCH` if a key holds floats that the codec does not take: all
+ *         take f32, `fp16` and `bf16` also f64; nothing has changed then. While a codec is set,
+ *         kv_init() refuses such keys with `KV_ERR_DTYPE_MISMATCH`.
+ *
+ * Threads: any.
+ */
+kv_status kv_set_compression(struct kv_store *store, const char *name, const char *params);
 
 /**
  * Gives the text of this thread's last failed call: key, shapes, peer, and what to do.

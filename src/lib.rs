@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod capi;
+mod codec;
 mod config;
 mod deadline;
 mod error;
@@ -33,6 +34,7 @@ mod key;
 mod log;
 mod optim;
 mod panics;
+mod params;
 mod pool;
 mod store;
 mod suggest;

@@ -21,8 +21,9 @@ use kvstore::{Config, Key, Store, Tensor, TensorMut};
 
 thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
-    /// Allocations of this size or more fail.
+    /// Allocations of this size or more fail, after as many as are allowed.
     static REFUSED: Cell<usize> = const { Cell::new(usize::MAX) };
+    static ALLOWED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// The system's allocator, with a count and a limit for each thread.
@@ -33,7 +34,11 @@ impl Counting {
     fn count(size: usize) -> bool {
         // While a thread ends its numbers may be gone already.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        REFUSED.try_with(|refused| size < refused.get()).unwrap_or(true)
+        if REFUSED.try_with(|refused| size < refused.get()).unwrap_or(true) {
+            return true;
+        }
+        let allowed = ALLOWED.try_with(Cell::get).unwrap_or(0);
+        allowed > 0 && ALLOWED.try_with(|it| it.set(allowed - 1)).is_ok()
     }
 }
 
@@ -204,6 +209,89 @@ fn rules_allocate_nothing_after_the_first_push() {
         allocations(&format!("push under {rule}"), || store.push_list(&keys, &values).unwrap());
         store.set_hyperparameter("multi_precision", 0.0).unwrap();
         allocations(&format!("push under {rule}"), || store.push_list(&keys, &values).unwrap());
+    }
+}
+
+const CODECS: &[(&str, &str)] = &[
+    ("1bit", ""),
+    ("2bit", ""),
+    ("fp16", "feedback=true"),
+    ("bf16", ""),
+    ("int8", ""),
+    ("topk", ""),
+    ("randomk", ""),
+];
+
+#[test]
+fn codecs_allocate_nothing_after_the_first_push() {
+    const COUNT: usize = 70_000;
+    let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();
+    let keys = [Key::from(1u64), Key::from(2u64)];
+    let (small, large, wide) = ([0.5f32; ELEMENTS], vec![0.5f32; COUNT], vec![0.5f64; COUNT]);
+    store.init_list(&keys, &[Tensor::from(&small), Tensor::from(&large)]).unwrap();
+    let keys = keys.map(|key| [key; 6]).concat();
+    let [small, large, wide] = [Tensor::from(&small), Tensor::from(&large), Tensor::from(&wide)];
+    let values = [[small; 6], [large, large, wide, large, large, wide]].concat();
+    for (codec, params) in CODECS {
+        for merger in ["assign", "an updater", "momentum"] {
+            match merger {
+                "assign" => store.clear_updater().unwrap(),
+                "an updater" => store.set_updater(add::<f32>).unwrap(),
+                rule => store.set_optimizer(rule, "").unwrap(),
+            }
+            store.set_compression(codec, params).unwrap();
+            let case = format!("push through {codec} with {merger}");
+            allocations(&case, || store.push_list(&keys, &values).unwrap());
+        }
+    }
+}
+
+#[test]
+fn without_memory_for_its_residual_a_key_is_as_it_was() {
+    const COUNT: usize = 1 << 18;
+    let pushed = vec![0.4f32; COUNT];
+    let pull = |store: &Store| {
+        let mut out = vec![0.0f32; COUNT];
+        store.pull(1u64, &mut out).unwrap();
+        out
+    };
+    for merger in ["assign", "an updater", "momentum"] {
+        let open = || {
+            let store = Store::open("local", &Config::new()).unwrap();
+            store.init(1u64, &vec![3.0f32; COUNT]).unwrap();
+            match merger {
+                "assign" => {}
+                "an updater" => store.set_updater(add::<f32>).unwrap(),
+                rule => store.set_optimizer(rule, "").unwrap(),
+            }
+            store.set_compression("2bit", "").unwrap();
+            store
+        };
+        let (store, fresh) = (open(), open());
+        // The first push has four arrays to make: the sum, two residuals, and perhaps a state. One
+        // more is refused each time.
+        for allowed in 0.. {
+            ALLOWED.set(allowed);
+            REFUSED.set(4 * COUNT);
+            let keys = [Key::from(1u64); 2];
+            let result = store.push_list(&keys, &[(&pushed).into(), (&pushed).into()]);
+            REFUSED.set(usize::MAX);
+            let Err(error) = result else {
+                assert!(allowed > 0);
+                break;
+            };
+            assert_eq!(error.kind(), kvstore::ErrorKind::OutOfMemory, "{merger}");
+            assert!(error.message().starts_with("push: key 1: cannot allocate"), "{error}");
+            assert!(pull(&store) == vec![3.0; COUNT], "{merger} {allowed}");
+        }
+        // What failed has left nothing behind, also not in the residuals.
+        let twice = |store: &Store| {
+            let keys = [Key::from(1u64); 2];
+            store.push_list(&keys, &[(&pushed).into(), (&pushed).into()]).unwrap();
+            pull(store)
+        };
+        twice(&fresh);
+        assert!(twice(&store) == twice(&fresh), "{merger}");
     }
 }
 

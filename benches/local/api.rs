@@ -88,4 +88,9 @@ unsafe extern "C" {
         name: *const c_char,
         parameters: *const c_char,
     ) -> i32;
+    pub fn kv_set_compression(
+        store: *mut c_void,
+        name: *const c_char,
+        parameters: *const c_char,
+    ) -> i32;
 }

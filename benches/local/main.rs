@@ -15,6 +15,7 @@
 mod alignment;
 mod api;
 mod charts;
+mod codecs;
 mod compare;
 mod goals;
 mod halves;
@@ -43,7 +44,7 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 9] = [
+const GROUPS: [Group; 10] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
@@ -53,6 +54,7 @@ const GROUPS: [Group; 9] = [
     ("lists", true, lists::run),
     ("models", true, models::run),
     ("rows", true, rows::run),
+    ("codecs", true, codecs::run),
 ];
 
 /// Measured when it is asked for; compares with others, not with the limits.

@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 
 use crate::api::{
     Tensor, kv_config_create, kv_config_free, kv_config_set, kv_create, kv_free, kv_init,
-    kv_last_error, kv_pull, kv_pull_rows, kv_push, kv_push_rows, kv_pushpull, kv_set_optimizer,
-    kv_set_updater,
+    kv_last_error, kv_pull, kv_pull_rows, kv_push, kv_push_rows, kv_pushpull, kv_set_compression,
+    kv_set_optimizer, kv_set_updater,
 };
 use crate::tensors::List;
 use crate::updater;
@@ -117,6 +117,11 @@ impl Store {
     pub fn pull_rows(&self, ids: &Tensor, outs: &Tensor) {
         // SAFETY: as above, and nobody else uses the outs.
         check(unsafe { kv_pull_rows(self.0, &0, ids, outs, 1, 0, null_mut()) });
+    }
+
+    pub fn set_compression(&self, name: &CStr, params: &CStr) {
+        // SAFETY: NUL-terminated strings.
+        check(unsafe { kv_set_compression(self.0, name.as_ptr(), params.as_ptr()) });
     }
 
     pub fn init(&self, list: &List) {

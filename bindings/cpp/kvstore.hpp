@@ -799,6 +799,22 @@ public:
                                                 detail::terminated(name).c_str(), value));
     }
 
+    /// Sends the values of pushes through a codec: `("2bit", "threshold=0.5")`, or with numbers
+    /// `("topk", {{"ratio", 0.05}})`; `"none"` for none. See kv_set_compression().
+    void set_compression(std::string_view name, std::string_view params = {}) {
+        detail::check(kv_set_compression(raw(), detail::terminated(name).c_str(),
+                                         detail::terminated(params).c_str()));
+    }
+    void set_compression(std::string_view name,
+                         std::initializer_list<std::pair<std::string_view, double>> params) {
+        set_compression(name, detail::listed(params));
+    }
+    /// The same with a std::map, or its like, from names to numbers.
+    template <class Map, class = typename Map::mapped_type>
+    void set_compression(std::string_view name, const Map& params) {
+        set_compression(name, detail::listed(params));
+    }
+
     /// Waits until all workers are here. See kv_barrier().
     void barrier(Timeout timeout = forever) { detail::check(kv_barrier(raw(), timeout.raw())); }
 

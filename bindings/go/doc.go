@@ -39,6 +39,10 @@
 //
 //	err = store.SetOptimizer("sgd", kvstore.Params{"learning_rate": 0.1, "momentum": 0.9})
 //
+// Before they are added up, values can go through a codec, as on their way through a network:
+//
+//	err = store.SetCompression("2bit", kvstore.Params{"threshold": 0.5})
+//
 // # Contexts and memory
 //
 // Every call that may block takes a context first. Memory given to an operation is lent, and stays

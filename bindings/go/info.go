@@ -85,6 +85,9 @@ type Stats struct {
 	Failed       uint64 `json:"failed"`  // failures that the library still keeps
 	Threads      int    `json:"threads"`
 	ISA          string `json:"isa"`
+
+	Compression       string `json:"compression"` // the codec, or none
+	CompressionParams string `json:"compression_params"`
 }
 
 // Stats returns counters and settings.

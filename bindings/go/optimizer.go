@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Params holds options of an optimizer by name; 1 and 0 stand for true and false. Nil means the
+// Params holds options of an optimizer or a codec by name; 1 and 0 stand for true and false. Nil means the
 // defaults.
 type Params map[string]float64
 

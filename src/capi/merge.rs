@@ -102,3 +102,36 @@ pub unsafe extern "C" fn kv_set_key_hyperparameter(
         store.set_key_hyperparameter(key, unsafe { handle::text(name, "name") }?, value)
     })
 }
+
+/// Sends each value of every push after this call through a codec, as workers would: what is added
+/// up is what the codec's bytes decode to. Pulls, kv_init() and kv_broadcast() are not compressed,
+/// nor are keys of integers.
+///
+/// What a push could not send is kept for each key and place among its values, and added to the
+/// value that the key's next push has there; see docs/compression.md. It goes with the key, and
+/// with the codec: a call that succeeds starts anew.
+///
+/// @param name    the codec, in any case: `1bit`, `2bit`, `fp16`, `bf16`, `int8`, `topk`,
+///                `randomk`, or `none`.
+/// @param params  options as `name=value,...`, e.g. `"threshold=0.5"`; NULL or empty for the
+///                defaults. Copied.
+/// @return `KV_ERR_OPTION` for an unknown name or a value that does not fit (the message lists near
+///         names), `KV_ERR_DTYPE_MISMATCH` if a key holds floats that the codec does not take: all
+///         take f32, `fp16` and `bf16` also f64; nothing has changed then. While a codec is set,
+///         kv_init() refuses such keys with `KV_ERR_DTYPE_MISMATCH`.
+///
+/// Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_compression(
+    store: *mut kv_store,
+    name: *const c_char,
+    params: *const c_char,
+) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: NUL-terminated strings.
+        let name = unsafe { handle::text(name, "name") }?;
+        // SAFETY: as above.
+        let params = if params.is_null() { "" } else { unsafe { handle::text(params, "params") }? };
+        store.set_compression(name, params)
+    })
+}

@@ -172,7 +172,7 @@ pub unsafe extern "C" fn kv_done(store: *mut kv_store) -> kv_status {
 ///
 /// Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
 /// `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
-/// kv_wait_all()), `threads`, `isa`.
+/// kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`.
 ///
 /// @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
 ///                  `capacity` 0 asks for the length only.

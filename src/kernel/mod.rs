@@ -15,6 +15,7 @@
 mod convert;
 mod half;
 mod lanes;
+mod loops;
 mod measure;
 mod number;
 mod portable;
@@ -24,6 +25,7 @@ mod widened;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use loops::Loop;
 pub(crate) use measure::{Measure, Meter, Parts, Squares};
 pub(crate) use number::Number;
 pub(crate) use rule::{Formula, MAX_STATES, Rule, Target};

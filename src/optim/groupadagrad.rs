@@ -12,8 +12,8 @@ use super::adagrad;
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push, Rows, Scope};
 use super::options::{Options, with_common};
-use super::spec::Spec;
 use crate::kernel::{Formula, MAX_STATES, Measure, Meter, Number, Rule};
+use crate::params::Spec;
 
 /// `groupadagrad`.
 pub(super) struct GroupAdagrad;

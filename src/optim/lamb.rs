@@ -10,9 +10,9 @@ use super::adam::{Moments, moments};
 use super::adamw::Direction;
 use super::method::{Method, Passes, Push, Scope};
 use super::options::{Options, with_common};
-use super::spec::Spec;
 use crate::error::{Result, fail};
 use crate::kernel::{Formula, MAX_STATES, Measure, Number};
+use crate::params::Spec;
 
 /// `lamb`.
 pub(super) struct Lamb;

@@ -10,8 +10,8 @@
 use super::method::{Method, Passes, Push, Scope};
 use super::options::{Options, with_common};
 use super::sgd::{Sgd, descend};
-use super::spec::Spec;
 use crate::kernel::{MAX_STATES, Measure, Number};
+use crate::params::Spec;
 
 /// `lars`.
 pub(super) struct Lars;

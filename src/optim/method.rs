@@ -2,9 +2,9 @@
 
 use super::gradient::Gradient;
 use super::options::Options;
-use super::spec::Spec;
 use crate::error::Result;
 use crate::kernel::{Meter, Rule, Squares};
+use crate::params::Spec;
 
 /// A rule by name.
 pub(super) trait Method: Sync {

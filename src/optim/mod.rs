@@ -28,7 +28,6 @@ mod rmsprop;
 mod schedule;
 mod sgd;
 mod signum;
-mod spec;
 mod state;
 mod test;
 
@@ -41,12 +40,12 @@ pub(crate) use state::{Arrays, NORM_BLOCK, State, Stored};
 use crate::error::{Result, fail};
 use crate::kernel::Isa;
 use crate::key::Key;
+use crate::params::Spec;
 use crate::suggest;
 use crate::tensor::DType;
 
 use method::{Method, Push, Scope};
 use options::Options;
-use spec::Spec;
 use state::Wanted;
 
 /// Every rule there is.

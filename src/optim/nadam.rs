@@ -16,8 +16,8 @@ use super::adam::{Moments, moments};
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
 use super::options::{Options, with_common};
-use super::spec::Spec;
 use crate::kernel::{Formula, MAX_STATES, Number};
+use crate::params::Spec;
 
 /// `nadam`.
 pub(super) struct Nadam;

@@ -15,8 +15,8 @@
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
 use super::options::{Options, with_common};
-use super::spec::Spec;
 use crate::kernel::{Formula, MAX_STATES, Number};
+use crate::params::Spec;
 
 /// `rmsprop`.
 pub(super) struct RmsProp;

@@ -12,8 +12,8 @@
 
 use std::f64::consts::PI;
 
-use super::spec::Spec;
 use crate::error::{Result, fail};
+use crate::params::Spec;
 
 /// How many options a schedule has.
 pub(super) const OPTIONS: usize = 11;

@@ -2,8 +2,8 @@
 
 use super::method::{Method, Passes, Push};
 use super::options::{Options, with_common};
-use super::spec::Spec;
 use crate::kernel::{Formula, MAX_STATES, Number};
+use crate::params::Spec;
 
 /// `test`.
 pub(super) struct Test;

@@ -96,6 +96,7 @@ impl Keys {
                 value.removed = true;
                 value.buffer = Buffer::new(0)?;
                 value.state = None;
+                value.residuals = None;
             }
             Ok(())
         })

@@ -10,11 +10,12 @@ use super::counters::Counters;
 use super::keys::Keys;
 use super::lock::Released;
 use super::merge::Team;
-use super::merger::Merger;
+use super::merger::{Handling, Merger};
 use super::plain::{self, Lists, with_one};
 use super::plan::{Pairs, Part, Plan, RowPairs};
 use super::table::{Entry, KeyTable, Slot};
 use super::ticket::{Label, Tickets, Work};
+use crate::codec::{self, Codec};
 use crate::config::Settings;
 use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -31,8 +32,9 @@ pub(crate) struct Local {
     pub(super) applier: Applier,
     pub(super) tickets: Tickets<Op>,
     pub(super) poisoned: AtomicBool,
-    merger: RwLock<Merger>,
-    /// Whether sums replace values: the answer in one load. Changed under the merger's lock.
+    handling: RwLock<Handling>,
+    /// Whether sums replace values, and no codec is set: the answer in one load. Changed under the
+    /// lock of the handling.
     assigns: AtomicBool,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
@@ -42,7 +44,7 @@ pub(crate) struct Local {
 pub(crate) struct Op {
     call: Call,
     plan: Plan,
-    merger: Merger,
+    handling: Handling,
 }
 
 impl Work for Op {
@@ -110,7 +112,7 @@ impl Local {
             applier,
             tickets: Tickets::new(id, key_name),
             poisoned: AtomicBool::new(false),
-            merger: RwLock::new(Merger::Assign),
+            handling: RwLock::new(Handling::PLAIN),
             assigns: AtomicBool::new(true),
             plans: Mutex::default(),
         }
@@ -132,19 +134,66 @@ impl Local {
         check: impl FnOnce(&Merger) -> Result<()>,
     ) -> Result<()> {
         let old = {
-            let mut current = self.merger.write();
+            let mut current = self.handling.write();
             check(&merger)?;
-            self.assigns.store(matches!(merger, Merger::Assign), Ordering::SeqCst);
-            std::mem::replace(&mut *current, merger)
+            let old = std::mem::replace(&mut current.merger, merger);
+            self.assigns.store(current.is_plain(), Ordering::SeqCst);
+            old
         };
         // Outside the lock: it may run the user's drop function.
         drop(old);
         Ok(())
     }
 
-    /// How a call merges: nothing to know for one that pushes nothing.
-    fn merger(&self, plan: &Plan) -> Merger {
-        if plan.values.is_empty() { Merger::Assign } else { self.merger.read().clone() }
+    /// What happens to the values of a call: nothing to know for one that pushes nothing.
+    fn handling(&self, plan: &Plan) -> Handling {
+        if plan.values.is_empty() { Handling::PLAIN } else { self.handling.read().clone() }
+    }
+
+    /// Compresses by a codec from now on.
+    pub(super) fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        let call = "set_compression";
+        let codec = Codec::new(name, params).map_err(|error| error.at(call))?.map(Arc::new);
+        let mut current = self.handling.write();
+        let slots = self.keys.table.slots();
+        if let Some(codec) = &codec {
+            self.check_codec(call, codec, &slots)?;
+        }
+        current.codec = codec;
+        self.assigns.store(current.is_plain(), Ordering::SeqCst);
+        // What the codec before has left, while nobody can push by the new one. A key that is in
+        // use lets go of it with its next push.
+        for slot in &slots {
+            if let Some(mut value) = slot.value.try_write(&self.applier.released) {
+                value.residuals = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// The name and the options of the codec.
+    pub(super) fn compression(&self) -> (&'static str, String) {
+        let handling = self.handling.read();
+        handling
+            .codec
+            .as_ref()
+            .map_or((codec::NONE, String::new()), |codec| (codec.name(), codec.params()))
+    }
+
+    /// Refuses keys whose elements a codec cannot take.
+    fn check_codec(&self, call: &str, codec: &Codec, slots: &[Arc<Slot>]) -> Result<()> {
+        slots.iter().try_for_each(|slot| {
+            codec.check(slot.dtype).map_err(|why| {
+                let key = self.applier.names.label(slot.key);
+                fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
+            })
+        })
+    }
+
+    /// Refuses new keys that pushes could not be merged into.
+    fn check_new(&self, call: &str, handling: &Handling, slots: &[Arc<Slot>]) -> Result<()> {
+        self.check_keys(call, &handling.merger, slots)?;
+        handling.codec.as_ref().map_or(Ok(()), |codec| self.check_codec(call, codec, slots))
     }
 
     /// Merges by a rule from now on.
@@ -163,8 +212,8 @@ impl Local {
         call: &str,
         change: impl FnOnce(&Optimizer) -> Result<Optimizer>,
     ) -> Result<()> {
-        let mut merger = self.merger.write();
-        let Merger::Optimizer(optimizer) = &mut *merger else {
+        let mut handling = self.handling.write();
+        let Merger::Optimizer(optimizer) = &mut handling.merger else {
             return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
         };
         *optimizer = Arc::new(change(optimizer).map_err(|error| error.at(call))?);
@@ -186,8 +235,8 @@ impl Local {
 
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
         let fresh = self.keys.make(&self.keys.scene("init"), values)?;
-        let merger = self.merger.read();
-        self.check_keys("init", &merger, &fresh)?;
+        let handling = self.handling.read();
+        self.check_new("init", &handling, &fresh)?;
         self.keys.add("init", &fresh)
     }
 
@@ -212,7 +261,7 @@ impl Local {
             Progress::Done => Ok(()),
             Progress::Begun => {
                 let limits = Limits { patience: &self.patience(), cancel: None };
-                self.applier.apply(call, plan, &Merger::Assign, limits)
+                self.applier.apply(call, plan, &Handling::PLAIN, limits)
             }
             Progress::Planned => self.run_planned(call, plan),
         });
@@ -250,10 +299,10 @@ impl Local {
             let keys = |visit: &mut dyn FnMut(u64)| plan.keys(visit);
             self.tickets.enter(plan.label(call), keys, patience.end())?
         };
-        let merger = self.merger(plan);
+        let handling = self.handling(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
         let limits = Limits { patience: &patience, cancel: None };
-        let result = self.applier.apply(call, plan, &merger, limits);
+        let result = self.applier.apply(call, plan, &handling, limits);
         drop(leave);
         result
     }
@@ -292,8 +341,8 @@ impl Local {
     ) -> Result<u64> {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
-        let merger = self.merger(&plan);
-        let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, merger })?;
+        let handling = self.handling(&plan);
+        let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, handling })?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
             // Nobody else would ever run it.
             self.tickets.cancel(ticket, self.deadline())?;
@@ -317,8 +366,8 @@ impl Local {
         if call == Call::Broadcast {
             let fresh = self.keys.make(&scene, values)?;
             scene.coming = &fresh;
-            let merger = self.merger.read();
-            self.check_keys(call.name(), &merger, &fresh)?;
+            let handling = self.handling.read();
+            self.check_new(call.name(), &handling, &fresh)?;
             plan.build(&scene, &Pairs::NONE, outs)?;
             self.keys.add(call.name(), &fresh)?;
             return Ok(Progress::Planned);
@@ -430,13 +479,13 @@ impl Task for Local {
         let Some(job) = self.tickets.take(self.settings.threads) else {
             return;
         };
-        let Op { call, mut plan, merger } = job.work;
+        let Op { call, mut plan, handling } = job.work;
         let outcome = panics::catch(|| {
             self.fault("task");
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
             let limits = Limits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
-            self.applier.apply(call, &mut plan, &merger, limits)
+            self.applier.apply(call, &mut plan, &handling, limits)
         });
         let result = outcome.unwrap_or_else(|panic| {
             let error = internal(&panic);
@@ -451,7 +500,7 @@ impl Task for Local {
         plan.clear();
         self.plans.lock().push(plan);
         // The updater goes first: with the last operation done, its context may be dropped.
-        drop(merger);
+        drop(handling);
         let ready = self.tickets.finish(job.sequence, result);
         self.schedule(ready);
     }

@@ -3,7 +3,31 @@
 use std::sync::Arc;
 
 use super::updater::Updater;
+use crate::codec::Codec;
 use crate::optim::Optimizer;
+use crate::tensor::DType;
+
+/// What happens to the values of a push.
+#[derive(Clone)]
+pub(crate) struct Handling {
+    /// What each value goes through, before they are added up.
+    pub(crate) codec: Option<Arc<Codec>>,
+    pub(crate) merger: Merger,
+}
+
+impl Handling {
+    pub(crate) const PLAIN: Self = Self { codec: None, merger: Merger::Assign };
+
+    /// Whether all that happens is that the sum replaces the value.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.codec.is_none() && matches!(self.merger, Merger::Assign)
+    }
+
+    /// What the values of a key go through. Integers are never compressed.
+    pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
+        self.codec.as_deref().filter(|_| dtype.is_float())
+    }
+}
 
 /// What makes a stored value of a sum.
 #[derive(Clone)]

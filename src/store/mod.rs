@@ -1,6 +1,7 @@
 //! The store: one type, opened by a type string.
 
 mod apply;
+mod compress;
 mod copy;
 mod counters;
 mod keys;
@@ -521,16 +522,34 @@ impl Store {
         })
     }
 
+    /// Sends each value of every push after this call through a codec, as workers would: what is
+    /// added up is what the codec's bytes decode to. A name, and options as `name=value,...`;
+    /// docs/compression.md lists them. `none` compresses no more.
+    ///
+    /// What a key's pushes could not send is kept for its next ones, until another codec is set.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds floats that the
+    /// codec does not take; nothing has changed then.
+    pub fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("compression {name} {params:?}"));
+            local.set_compression(name, params)
+        })
+    }
+
     /// Counters and settings as one JSON object.
     pub fn stats(&self) -> Result<String> {
         self.enter(Gate::Work, |local| {
             let (keys, bytes) = local.keys.table.size();
             let totals = local.applier.counters.total();
             let (pending, failed) = local.tickets.counts();
+            let (codec, codec_params) = local.compression();
             Ok(format!(
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
                  \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
-                 \"failed\":{failed},\"threads\":{},\"isa\":\"{}\"}}",
+                 \"failed\":{failed},\"threads\":{},\"isa\":\"{}\",\
+                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"}}",
                 self.kind.name(),
                 keys,
                 bytes,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::lock::KeyLock;
+use crate::codec::Residuals;
 use crate::error::Result;
 use crate::key::Key;
 use crate::optim::State;
@@ -47,6 +48,8 @@ pub(crate) struct Value {
     pub(crate) state: Option<Box<State>>,
     /// Set when the key is removed; operations that found the slot before must not use it.
     pub(crate) removed: bool,
+    /// What a codec has left unsent.
+    pub(crate) residuals: Option<Box<Residuals>>,
 }
 
 impl Slot {
@@ -58,7 +61,9 @@ impl Slot {
         shape: &[i64],
         count: usize,
     ) -> Result<Self> {
-        let value = KeyLock::new(Value { buffer: Buffer::new(0)?, state: None, removed: false });
+        let buffer = Buffer::new(0)?;
+        let value = Value { buffer, state: None, removed: false, residuals: None };
+        let value = KeyLock::new(value);
         let bytes = count * dtype.size();
         Ok(Self { value, bytes, count, key, order, shape: SmallVec::from_slice(shape), dtype })
     }

@@ -7,9 +7,10 @@
 )]
 
 use std::ops::Range;
+use std::slice;
 
 use super::buffer::Buffer;
-use super::dtype::DType;
+use super::dtype::{DType, Element};
 use super::layout::Rows;
 use super::view::Lent;
 
@@ -94,6 +95,26 @@ impl Array {
                 0 => {}
             }
         }
+    }
+
+    /// A range of the elements. The plan guarantees it, and that nobody writes it meanwhile.
+    pub(crate) fn slice<T: Element>(&self, range: &Range<usize>) -> &[T] {
+        debug_assert!(self.dtype == T::DTYPE);
+        if range.is_empty() {
+            return &[];
+        }
+        // SAFETY: the plan guarantees the elements, and that they have been written before.
+        unsafe { slice::from_raw_parts(self.part(range).start.cast(), range.len()) }
+    }
+
+    /// The same to write to. The plan guarantees that nobody else uses it meanwhile.
+    pub(crate) fn slice_mut<T: Element>(&mut self, range: &Range<usize>) -> &mut [T] {
+        debug_assert!(self.dtype == T::DTYPE);
+        if range.is_empty() {
+            return &mut [];
+        }
+        // SAFETY: as above, and nobody else uses them now.
+        unsafe { slice::from_raw_parts_mut(self.part(range).start.cast(), range.len()) }
     }
 
     /// An element of an f32 or f64 array.

@@ -86,12 +86,45 @@ static void work_on(kv_store *store, int d, int64_t *size) {
     CHECK_CALL(kv_remove(store, keys, 1));
 }
 
+/* The updater is the user's and runs in the user's state, so it only copies. */
+static kv_status keep_input(void *context, kv_key key, const kv_tensor *input,
+                            const kv_tensor *stored) {
+    (void)context;
+    (void)key;
+    memcpy(stored->data, input->data, (size_t)stored->shape[0] * dtype_size(stored->dtype));
+    return KV_OK;
+}
+
+/* Codecs, which round and divide, with and without an updater. */
+static void work_on_codecs(kv_store *store, int64_t *size) {
+    static const char *const codecs[] = {"1bit", "2bit", "fp16", "bf16", "int8", "topk", "randomk"};
+    enum { F32 = 2 };
+    kv_key keys[] = {9, 9};
+    kv_tensor values[2], out = kv_tensor_cpu(got, KV_F32, 1, size);
+    for (int i = 0; i < 2; i++) {
+        values[i] = kv_tensor_cpu(data[F32][i], KV_F32, 1, size);
+    }
+    CHECK_CALL(kv_init(store, keys, values, 1));
+    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
+        CHECK_CALL(kv_set_compression(store, codecs[i], NULL));
+        for (int push = 0; push < 4; push++) {
+            CHECK_CALL(kv_set_updater(store, push % 2 ? keep_input : NULL, NULL, NULL));
+            CHECK_CALL(kv_pushpull(store, keys, values, 2, keys, &out, 1, 0, NULL));
+            send_elements(KV_F32, (size_t)*size);
+        }
+    }
+    CHECK_CALL(kv_set_compression(store, "none", NULL));
+    CHECK_CALL(kv_set_updater(store, NULL, NULL, NULL));
+    CHECK_CALL(kv_remove(store, keys, 1));
+}
+
 static void work_on_everything(void) {
     kv_store *store = open_with("threads", "4");
     for (int s = 0; s < (int)scaled(2, 1); s++) {
         for (int d = 0; d < FLOAT_DTYPE_COUNT; d++) {
             work_on(store, d, &sizes[s]);
         }
+        work_on_codecs(store, &sizes[s]);
     }
     CHECK_CALL(kv_close(store, WAIT_MS));
     kv_free(store);

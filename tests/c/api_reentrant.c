@@ -45,6 +45,7 @@ static void check_calls_that_do_not(inside *own, kv_key key) {
     CHECK_STATUS(kv_wait(store, own->ticket, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_wait_all(store, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_cancel(store, own->ticket), KV_ERR_REENTRANT);
+    CHECK_STATUS(kv_set_compression(store, "2bit", NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_barrier(store, 0), KV_ERR_REENTRANT);
     CHECK_STATUS(kv_done(store), KV_ERR_REENTRANT);

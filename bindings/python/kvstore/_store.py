@@ -285,6 +285,35 @@ class KVStore:
             of = handle.number_of(key)
             check(library.kv_set_key_hyperparameter(handle.pointer, of, option, number))
 
+    def set_compression(self, name: str, /, **params: Any) -> None:
+        """Sends each value of every push through a codec, from the next push on.
+
+        The name is a str: "1bit", "2bit", "fp16", "bf16", "int8", "topk", "randomk", or "none".
+        What is added up is what arrives of each value; pulls are not compressed. Options are
+        numbers, or True or False; one that is None counts as not given. docs/compression.md lists
+        the codecs and their options.
+
+        What does not arrive is kept, and added to the key's next push, until the key is removed or
+        set_compression() is called again. Keys of integers are not compressed.
+
+        >>> kv.set_compression("2bit", threshold=0.5)
+        >>> kv.set_compression("topk", ratio=0.05)
+        >>> kv.set_compression("none")
+        """
+        codec = c_text("the name of a codec", name)
+        options = c_text("the list of options", params_text(params))
+        check(library.kv_set_compression(self._open().pointer, codec, options))
+
+    def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
+        """The same with the name as "type" among the options, as in MXNet.
+
+        >>> kv.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+        """
+        params = dict(compression_params)
+        if "type" not in params:
+            raise InvalidArgumentError('set_gradient_compression: "type" is missing: the codec')
+        self.set_compression(params.pop("type"), **params)
+
     def set_updater(self, updater: Optional[Callable[[Any, Any, Any], Any]]) -> None:
         """Sets the function `updater(key, input, stored)` that merges a sum into what is stored.
 

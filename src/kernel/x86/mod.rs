@@ -100,7 +100,7 @@ macro_rules! entries {
         pub(super) mod $name {
             use super::F16c;
             use crate::kernel::sum::Pass;
-            use crate::kernel::{Formula, Target, convert, rule, sum};
+            use crate::kernel::{Formula, Loop, Target, convert, rule, sum};
             use crate::tensor::DType;
 
             /// # Safety
@@ -121,6 +121,13 @@ macro_rules! entries {
             ) {
                 // SAFETY: the caller's promise.
                 unsafe { rule::merge::<$build, F>(formula, pass, target) }
+            }
+
+            /// # Safety
+            /// The instruction set is there.
+            #[target_feature(enable = $features)]
+            pub(in crate::kernel) unsafe fn run<L: Loop>(work: L) -> L::Output {
+                work.run()
             }
 
             /// # Safety

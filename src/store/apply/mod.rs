@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::Call;
 use super::counters::{Counters, Tally};
 use super::lock::{ReadGuard, Released, WriteGuard};
-use super::merge::{RowSums, Team};
-use super::merger::Merger;
+use super::merge::{Compression, RowSums, Team};
+use super::merger::{Handling, Merger};
 use super::plan::{Plan, PlannedOut};
 use super::table::{Slot, Value};
 use super::updater::Updater;
@@ -39,6 +39,16 @@ impl Limits<'_> {
     }
 }
 
+/// The values and the outs of one key in a call, which may have either only.
+#[derive(Clone, Copy)]
+pub(super) struct Push<'a> {
+    pub(super) call: &'static str,
+    pub(super) slot: &'a Slot,
+    pub(super) values: &'a [Lent],
+    pub(super) outs: &'a [PlannedOut],
+    pub(super) limits: Limits<'a>,
+}
+
 /// Puts plans into effect.
 pub(super) struct Applier {
     /// Number of the store in this process, for the re-entrancy check of updaters.
@@ -62,11 +72,11 @@ impl Applier {
         &self,
         call: Call,
         plan: &mut Plan,
-        merger: &Merger,
+        handling: &Handling,
         limits: Limits<'_>,
     ) -> Result<()> {
         // With an updater only around the arithmetic: the user's code runs in the user's state.
-        let ours = !matches!(merger, Merger::Updater(_));
+        let ours = !matches!(handling.merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
         let mut tally = Tally::default();
         let Plan { groups, values, outs, rows, .. } = plan;
@@ -76,19 +86,14 @@ impl Applier {
             if limits.is_cancelled() {
                 return Err(self.cancelled(call.name(), slot));
             }
-            let (name, tally) = (call.name(), &mut tally);
-            let (some_values, some_outs) =
-                (&values[group.values.clone()], &outs[group.outs.clone()]);
+            let (values, outs) = (&values[group.values.clone()], &outs[group.outs.clone()]);
+            let (push, tally) =
+                (Push { call: call.name(), slot, values, outs, limits }, &mut tally);
             let finished = match call {
-                Call::PushRows => {
-                    let pushed = (&*rows, some_values, group.values);
-                    self.push_rows(name, slot, pushed, merger, limits, tally)?
-                }
-                Call::PullRows => {
-                    self.pull_rows(name, slot, (&*rows, some_outs, group.outs), limits, tally)?
-                }
-                _ if some_values.is_empty() => self.pull(name, slot, some_outs, limits, tally)?,
-                _ => self.push(name, slot, (some_values, some_outs), merger, limits, tally)?,
+                Call::PushRows => self.push_rows(&push, rows, group.values, handling, tally)?,
+                Call::PullRows => self.pull_rows(&push, rows, group.outs, tally)?,
+                _ if values.is_empty() => self.pull(&push, tally)?,
+                _ => self.push(&push, handling, tally)?,
             };
             if finished { Ok(()) } else { Err(self.cancelled(call.name(), slot)) }
         });
@@ -96,51 +101,40 @@ impl Applier {
         result
     }
 
-    fn pull(
-        &self,
-        call: &str,
-        slot: &Slot,
-        outs: &[PlannedOut],
-        limits: Limits<'_>,
-        tally: &mut Tally,
-    ) -> Result<bool> {
+    fn pull(&self, pull: &Push<'_>, tally: &mut Tally) -> Result<bool> {
+        let &Push { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
         tally.add(&Tally::of(0, outs.len(), slot.bytes()));
         self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
     }
 
     /// Pushes a key's values, and fills its outs while the result is at hand.
-    fn push(
-        &self,
-        call: &str,
-        slot: &Slot,
-        (values, outs): (&[Lent], &[PlannedOut]),
-        merger: &Merger,
-        limits: Limits<'_>,
-        tally: &mut Tally,
-    ) -> Result<bool> {
-        let mut value = self.lock(call, slot, limits)?;
-        tally.add(&Tally::of(values.len(), outs.len(), slot.bytes()));
-        self.merge(call, slot, &mut value, (values, outs), merger, limits, tally)
+    fn push(&self, push: &Push<'_>, handling: &Handling, tally: &mut Tally) -> Result<bool> {
+        let mut value = self.lock(push.call, push.slot, push.limits)?;
+        tally.add(&Tally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
+        tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
+        if let Some(codec) = handling.codec_of(push.slot.dtype) {
+            return self.push_compressed(push, codec, &handling.merger, &mut value);
+        }
+        value.residuals = None;
+        self.merge(push, &handling.merger, &mut value, None)
     }
 
-    /// Merges the values of a key that is locked, and fills its outs.
-    #[allow(clippy::too_many_arguments, reason = "a push and its lock")]
-    fn merge(
+    /// Merges values into a locked key, and fills its outs. The only value may be what a
+    /// compression makes, which runs as soon as no lack of memory can stop the push any more.
+    pub(super) fn merge(
         &self,
-        call: &str,
-        slot: &Slot,
-        value: &mut Value,
-        (values, outs): (&[Lent], &[PlannedOut]),
+        push: &Push<'_>,
         merger: &Merger,
-        limits: Limits<'_>,
-        tally: &mut Tally,
+        value: &mut Value,
+        compression: Option<&mut Compression<'_>>,
     ) -> Result<bool> {
+        let &Push { slot, values, outs, limits, .. } = push;
         let updater = match merger {
             Merger::Assign => {
                 let before = value.buffer.position();
                 Team::place(slot, values, &mut value.buffer, outs);
-                let result = self.team.merge(slot, values, &value.buffer, outs);
+                let result = self.team.merge(slot, values, &value.buffer, outs, compression);
                 if result.is_err() {
                     // Nothing has been written.
                     value.buffer.put_back(before);
@@ -148,19 +142,18 @@ impl Applier {
                 return result.map(|()| true);
             }
             Merger::Optimizer(optimizer) => {
-                return self.optimize(call, slot, optimizer, value, (values, outs));
+                return self.optimize(push, optimizer, value, compression);
             }
             Merger::Updater(updater) => updater,
         };
-        tally.updater_calls += 1;
         match values {
             [only] if only.is_plain(slot.dtype) => {
-                self.update(call, slot, updater, only.data(), value)?;
+                self.update(push, updater, only.data(), value, compression)?;
             }
             _ => {
                 let merged = self.borrow_buffer(slot)?;
                 let result = with_default_floats(|| self.team.sum(slot, values, &merged))
-                    .and_then(|()| self.update(call, slot, updater, merged.as_ptr(), value));
+                    .and_then(|()| self.update(push, updater, merged.as_ptr(), value, None));
                 self.buffers.lock().push(merged);
                 result?;
             }
@@ -174,20 +167,20 @@ impl Applier {
     /// Merges the values by a rule of ours, and fills the outs in its last pass.
     fn optimize(
         &self,
-        call: &str,
-        slot: &Slot,
+        push: &Push<'_>,
         optimizer: &Optimizer,
         value: &mut Value,
-        (values, outs): (&[Lent], &[PlannedOut]),
+        compression: Option<&mut Compression<'_>>,
     ) -> Result<bool> {
+        let &Push { slot, values, outs, .. } = push;
         let Value { buffer, state, .. } = value;
         let prepared = self.prepare(slot, optimizer, buffer, state, false);
         let result = prepared.and_then(|(state, arrays)| {
-            let mut passes = self.team.passes(slot, values, &arrays, buffer, outs)?;
+            let mut passes = self.team.passes(slot, values, &arrays, buffer, outs, compression)?;
             optimizer.push(slot.key, state, &mut passes);
             Ok(true)
         });
-        result.map_err(self.at_key(call, slot))
+        result.map_err(|error| self.at(push, &error))
     }
 
     /// Makes sure that a key has the state for its next push.
@@ -204,20 +197,21 @@ impl Applier {
         optimizer.prepare(self.team.isa, &stored, state, scattered)
     }
 
-    /// Says in an error where it happened.
-    fn at_key(&self, call: &str, slot: &Slot) -> impl Fn(Error) -> Error {
-        move |error| error.at(format_args!("{call}: {}", self.names.label(slot.key)))
+    /// The same error with the call and the key before its text.
+    pub(super) fn at(&self, push: &Push<'_>, error: &Error) -> Error {
+        error.at(format_args!("{}: {}", push.call, self.names.label(push.slot.key)))
     }
 
     /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.
     fn update(
         &self,
-        call: &str,
-        slot: &Slot,
+        push: &Push<'_>,
         updater: &Updater,
         merged: *const u8,
         value: &mut Value,
+        compression: Option<&mut Compression<'_>>,
     ) -> Result<()> {
+        let &Push { call, slot, .. } = push;
         let undo = if self.undo {
             let undo = self.borrow_buffer(slot)?;
             with_default_floats(|| self.team.copy(slot, &undo, &value.buffer))?;
@@ -225,6 +219,9 @@ impl Applier {
         } else {
             None
         };
+        if let Some(compression) = compression {
+            with_default_floats(|| self.team.compress(slot, compression));
+        }
         let input = Tensor::of_array(merged, slot.dtype, &slot.shape);
         let mut stored = TensorMut::of_buffer(&mut value.buffer, slot.dtype, &slot.shape);
         let result = updater.call(self.serial, slot.key, &input, &mut stored);
@@ -241,7 +238,7 @@ impl Applier {
         })
     }
 
-    fn borrow_buffer(&self, slot: &Slot) -> Result<Buffer> {
+    pub(super) fn borrow_buffer(&self, slot: &Slot) -> Result<Buffer> {
         let mut buffer = self.buffers.lock().pop().map_or_else(|| Buffer::new(0), Ok)?;
         buffer.reserve(slot.bytes())?;
         Ok(buffer)

@@ -2,29 +2,29 @@
 
 use std::ops::Range;
 
-use super::{Applier, Limits, with_default_floats};
+use super::{Applier, Push, with_default_floats};
 use crate::error::Result;
 use crate::optim::Optimizer;
 use crate::store::counters::Tally;
 use crate::store::merge::RowSums;
-use crate::store::merger::Merger;
-use crate::store::plan::{PlannedOut, RowLists};
+use crate::store::merger::{Handling, Merger};
+use crate::store::plan::RowLists;
 use crate::store::table::{Slot, Value};
 use crate::tensor::{Array, Lent};
 
 impl Applier {
-    /// Copies rows of a key to its outs.
+    /// Copies rows of a key to its outs, whose places in the plan are given.
     pub(super) fn pull_rows(
         &self,
-        call: &str,
-        slot: &Slot,
-        (rows, outs, planned): (&RowLists, &[PlannedOut], Range<usize>),
-        limits: Limits<'_>,
+        pull: &Push<'_>,
+        rows: &RowLists,
+        places: Range<usize>,
         tally: &mut Tally,
     ) -> Result<bool> {
+        let &Push { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
-        for (out, index) in outs.iter().zip(planned) {
-            let rows = rows.of(index, &out.lent);
+        for (out, place) in outs.iter().zip(places) {
+            let rows = rows.of(place, &out.lent);
             tally.add(&Tally::sum((0, 0), (1, bytes(slot, rows.ids))));
             if !out.shadowed && !self.team.copy_rows(slot, &value.buffer, &rows, limits.cancel)? {
                 return Ok(false);
@@ -33,45 +33,44 @@ impl Applier {
         Ok(true)
     }
 
-    /// Merges what is pushed to rows of a key.
+    /// Merges what is pushed to rows of a key by values whose places in the plan are given. It goes
+    /// through no codec.
     pub(super) fn push_rows(
         &self,
-        call: &str,
-        slot: &Slot,
-        (rows, values, planned): (&RowLists, &[Lent], Range<usize>),
-        merger: &Merger,
-        limits: Limits<'_>,
+        push: &Push<'_>,
+        rows: &RowLists,
+        places: Range<usize>,
+        handling: &Handling,
         tally: &mut Tally,
     ) -> Result<bool> {
-        let pushed = || planned.clone().zip(values).map(|(index, lent)| rows.of(index, lent));
+        let &Push { call, slot, values, limits, .. } = push;
+        let pushed = || places.clone().zip(values).map(|(place, lent)| rows.of(place, lent));
         let total = pushed().map(|rows| bytes(slot, rows.ids)).sum();
         let mut sums = self.row_sums.lock().pop().unwrap_or_default();
         let result = with_default_floats(|| sums.prepare(self.team, slot, pushed()))
-            .map_err(self.at_key(call, slot))
+            .map_err(|error| self.at(push, &error))
             .and_then(|()| self.lock(call, slot, limits))
             .and_then(|mut value| {
                 tally.add(&Tally::sum((values.len(), total), (0, 0)));
-                self.merge_rows(call, slot, &sums, &mut value, merger, limits, tally)
+                tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
+                self.merge_rows(push, &sums, &mut value, &handling.merger)
             });
         self.row_sums.lock().push(sums);
         result
     }
 
-    #[allow(clippy::too_many_arguments, reason = "a push, its lock and its sums")]
     fn merge_rows(
         &self,
-        call: &str,
-        slot: &Slot,
+        push: &Push<'_>,
         sums: &RowSums,
         value: &mut Value,
         merger: &Merger,
-        limits: Limits<'_>,
-        tally: &mut Tally,
     ) -> Result<bool> {
+        let slot = push.slot;
         match merger {
             Merger::Assign => self.team.rows(slot, sums, &value.buffer).assign(),
             Merger::Optimizer(optimizer) if optimizer.is_lazy(slot.key) => {
-                self.optimize_rows(call, slot, optimizer, sums, value)?;
+                self.optimize_rows(push, optimizer, sums, value)?;
             }
             // They need the sum of the whole key.
             Merger::Optimizer(_) | Merger::Updater(_) => {
@@ -81,7 +80,7 @@ impl Applier {
                     self.team.rows(slot, sums, &dense).assign();
                 });
                 let sum = [Lent::of(Array::of(&dense, slot.dtype))];
-                let result = self.merge(call, slot, value, (&sum, &[]), merger, limits, tally);
+                let result = self.merge(&Push { values: &sum, ..*push }, merger, value, None);
                 self.buffers.lock().push(dense);
                 return result;
             }
@@ -92,15 +91,14 @@ impl Applier {
     /// Merges the rows, and no others, by a rule of ours.
     fn optimize_rows(
         &self,
-        call: &str,
-        slot: &Slot,
+        push: &Push<'_>,
         optimizer: &Optimizer,
         sums: &RowSums,
         value: &mut Value,
     ) -> Result<()> {
-        let Value { buffer, state, .. } = value;
-        let (state, arrays) =
-            self.prepare(slot, optimizer, buffer, state, true).map_err(self.at_key(call, slot))?;
+        let (slot, Value { buffer, state, .. }) = (push.slot, value);
+        let prepared = self.prepare(slot, optimizer, buffer, state, true);
+        let (state, arrays) = prepared.map_err(|error| self.at(push, &error))?;
         let mut passes = self.team.row_passes(slot, sums, &arrays, buffer);
         optimizer.push(slot.key, state, &mut passes);
         Ok(())

@@ -2,6 +2,7 @@
 //! outs; in pieces, on as many threads as the store may use, and in one pass over memory wherever
 //! tensors allow it.
 
+mod compression;
 mod passes;
 mod rows;
 mod step;
@@ -19,6 +20,7 @@ use crate::sync::{AtomicBool as Cancel, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, Lent, Place};
 
+pub(crate) use compression::Compression;
 use passes::KeyPasses;
 pub(crate) use rows::RowSums;
 use step::{Scratch, Step};
@@ -60,17 +62,18 @@ enum Merge<'a> {
 
 impl Team {
     /// Writes the sum of the values to `stored`, which has the slot's dtype and shape, and to the
-    /// outs. A push is never left half done, so this does not stop early; an error means that
-    /// nothing has been written.
+    /// outs. The values may be what a compression makes first. A push is never left half done, so
+    /// this does not stop early; an error means that nothing has been written.
     pub(crate) fn merge(
         self,
         slot: &Slot,
         values: &[Lent],
         stored: &Buffer,
         outs: &[PlannedOut],
+        compression: Option<&mut Compression<'_>>,
     ) -> Result<()> {
         let target = Array::of(stored, slot.dtype);
-        if let ([only], []) = (values, outs)
+        if let ([only], [], None) = (values, outs, &compression)
             && only.is_plain(slot.dtype)
             && slot.bytes() < AHEAD_BYTES
         {
@@ -78,12 +81,17 @@ impl Team {
             return Ok(());
         }
         let targets = Targets { stored: Some(target), outs };
-        self.run(slot, values, targets, 1)?.whole(Merge::Assign, None);
+        let more = compression.as_ref().map_or(0, |it| it.passed());
+        let run = self.run(slot, values, targets, 1 + more)?;
+        if let Some(compression) = compression {
+            compression.run(run.threads);
+        }
+        run.whole(Merge::Assign, None);
         Ok(())
     }
 
-    /// What a rule may do with the sum of the values, `stored` and the outs. An error means that
-    /// nothing has been written.
+    /// What a rule may do with the sum of the values, `stored` and the outs. The values may be what
+    /// a compression makes first. An error means that nothing has been written.
     pub(crate) fn passes<'a>(
         self,
         slot: &'a Slot,
@@ -91,16 +99,27 @@ impl Team {
         arrays: &'a Arrays,
         stored: &Buffer,
         outs: &'a [PlannedOut],
+        compression: Option<&mut Compression<'_>>,
     ) -> Result<KeyPasses<'a>> {
         let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
+        let more = compression.as_ref().map_or(0, |it| it.passed());
         // What is kept is read and written.
-        let run = self.run(slot, values, targets, 2 + 2 * arrays.passed())?;
+        let run = self.run(slot, values, targets, 2 + 2 * arrays.passed() + more)?;
+        if let Some(compression) = compression {
+            compression.run(run.threads);
+        }
         Ok(KeyPasses { run, arrays })
     }
 
     /// Writes the sum of the values to `stored`, which has the slot's dtype and shape.
     pub(crate) fn sum(self, slot: &Slot, values: &[Lent], stored: &Buffer) -> Result<()> {
-        self.merge(slot, values, stored, &[])
+        self.merge(slot, values, stored, &[], None)
+    }
+
+    /// Makes what a compression makes.
+    pub(crate) fn compress(self, slot: &Slot, compression: &mut Compression<'_>) {
+        let help = Help::ask(self.threads - 1, compression.passed() * slot.bytes());
+        compression.run(1 + help.helpers);
     }
 
     /// Moves the stored value, which is about to be replaced, to where a pass over it, the values and

@@ -23,7 +23,7 @@ type Addresses<T> = SmallVec<[T; 16]>;
 /// gather into before a conversion. Taken before the first byte is written, so that a lack of
 /// memory leaves no half a result.
 pub(super) struct Scratch {
-    blocks: Vec<Buffer>,
+    pub(super) blocks: Vec<Buffer>,
     pub(super) gathered: Buffer,
 }
 
@@ -59,7 +59,8 @@ impl Scratch {
 }
 
 fn block() -> Result<Buffer> {
-    Buffer::new(BLOCK * DType::F64.size())
+    // Codecs see slices of it, whose elements must be defined.
+    Buffer::zeroed(BLOCK * DType::F64.size(), false)
 }
 
 /// What every piece of a step has in common.
@@ -203,31 +204,9 @@ impl Step<'_> {
             // As many blocks as values that need one.
             let room = free.next().zip(scratch);
             let (ready, scratch) = room.expect("taken before the step began");
-            self.prepare(value, block, Array::of(ready, dtype), &scratch.gathered)
+            prepare(self.isa, self.slot, value, block, Array::of(ready, dtype), &scratch.gathered)
         };
         self.values.iter().map(place).map(|part| part.start()).collect()
-    }
-
-    /// A block of a value, gathered and converted to the slot's dtype, in `ready`.
-    fn prepare(
-        &self,
-        value: &Lent,
-        block: &Range<usize>,
-        ready: Array,
-        gathered: &Buffer,
-    ) -> Array {
-        let Some(strides) = value.strides() else {
-            self.isa.convert_array(&ready, &value.array().part(block), block.len());
-            return ready;
-        };
-        if value.dtype() == self.slot.dtype {
-            ready.gather(&value.array(), &self.slot.shape, strides, block);
-            return ready;
-        }
-        let gathered = Array::of(gathered, value.dtype());
-        gathered.gather(&value.array(), &self.slot.shape, strides, block);
-        self.isa.convert_array(&ready, &gathered, block.len());
-        ready
     }
 
     /// Copies a block of the result to every out.
@@ -245,6 +224,29 @@ impl Step<'_> {
             out.array().scatter(&source, &self.slot.shape, strides, block);
         }
     }
+}
+
+/// A block of a value, gathered and converted to the dtype of `ready`, in there.
+pub(super) fn prepare(
+    isa: Isa,
+    slot: &Slot,
+    value: &Lent,
+    block: &Range<usize>,
+    ready: Array,
+    gathered: &Buffer,
+) -> Array {
+    let Some(strides) = value.strides() else {
+        isa.convert_array(&ready, &value.array().part(block), block.len());
+        return ready;
+    };
+    if value.dtype() == ready.dtype() {
+        ready.gather(&value.array(), &slot.shape, strides, block);
+        return ready;
+    }
+    let gathered = Array::of(gathered, value.dtype());
+    gathered.gather(&value.array(), &slot.shape, strides, block);
+    isa.convert_array(&ready, &gathered, block.len());
+    ready
 }
 
 /// The blocks of a piece.

@@ -1,4 +1,4 @@
-//! What an option of an optimizer may be: numbers, words and lists by name.
+//! What an option may be: numbers, words and lists by name.
 
 use std::ops::RangeInclusive;
 
@@ -6,11 +6,11 @@ use crate::error::{Result, fail};
 
 /// An option: its name, what it is when not set, and what it may be.
 #[derive(Clone)]
-pub(super) struct Spec {
-    pub(super) name: &'static str,
+pub(crate) struct Spec {
+    pub(crate) name: &'static str,
     /// Another name of it, or the same.
     alias: &'static str,
-    pub(super) default: f64,
+    pub(crate) default: f64,
     form: Form,
 }
 
@@ -22,6 +22,10 @@ enum Form {
     Decay,
     /// Above 0; infinity is no bound.
     Bound,
+    /// Above 0 and finite, also as f32.
+    Positive,
+    /// Above 0, up to 1.
+    Share,
     /// A whole number from 0.
     Count,
     Flag,
@@ -39,7 +43,7 @@ impl Spec {
         Self { name, alias: name, default, form }
     }
 
-    pub(super) const fn number(
+    pub(crate) const fn number(
         name: &'static str,
         default: f64,
         range: RangeInclusive<f64>,
@@ -48,60 +52,73 @@ impl Spec {
     }
 
     /// A number from 0, as what is added to a divisor.
-    pub(super) const fn small(name: &'static str, default: f64) -> Self {
+    pub(crate) const fn small(name: &'static str, default: f64) -> Self {
         Self::number(name, default, 0.0..=f64::MAX)
     }
 
     /// A number from 0 up to below 1, as decay rates are.
-    pub(super) const fn decay(name: &'static str, default: f64) -> Self {
+    pub(crate) const fn decay(name: &'static str, default: f64) -> Self {
         Self::new(name, default, Form::Decay)
     }
 
     /// A bound, without which there is none.
-    pub(super) const fn bound(name: &'static str) -> Self {
+    pub(crate) const fn bound(name: &'static str) -> Self {
         Self::new(name, f64::INFINITY, Form::Bound)
     }
 
-    pub(super) const fn count(name: &'static str) -> Self {
+    /// A number above 0 that f32 can hold.
+    pub(crate) const fn positive(name: &'static str, default: f64) -> Self {
+        Self::new(name, default, Form::Positive)
+    }
+
+    /// A part of a whole.
+    pub(crate) const fn share(name: &'static str, default: f64) -> Self {
+        Self::new(name, default, Form::Share)
+    }
+
+    pub(crate) const fn count(name: &'static str) -> Self {
         Self::new(name, 0.0, Form::Count)
     }
 
     /// A list of counts, kept apart from the numbers.
-    pub(super) const fn counts(name: &'static str) -> Self {
+    pub(crate) const fn counts(name: &'static str) -> Self {
         Self::new(name, 0.0, Form::Counts)
     }
 
     /// `true` or `false`.
-    pub(super) const fn flag(name: &'static str, default: bool) -> Self {
+    pub(crate) const fn flag(name: &'static str, default: bool) -> Self {
         Self::new(name, if default { 1.0 } else { 0.0 }, Form::Flag)
     }
 
     /// One of some words; the first is the default.
-    pub(super) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
+    pub(crate) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, 0.0, Form::Word(words))
     }
 
     /// The same under another name too.
-    pub(super) const fn or(mut self, alias: &'static str) -> Self {
+    pub(crate) const fn or(mut self, alias: &'static str) -> Self {
         self.alias = alias;
         self
     }
 
-    pub(super) fn answers_to(&self, name: &str) -> bool {
+    pub(crate) fn answers_to(&self, name: &str) -> bool {
         self.name == name || self.alias == name
     }
 
     /// Whether its value is a list of numbers, not one.
-    pub(super) fn is_list(&self) -> bool {
+    pub(crate) fn is_list(&self) -> bool {
         matches!(self.form, Form::Counts)
     }
 
     /// Refuses a number that the option cannot be.
-    pub(super) fn check(&self, value: f64) -> Result<()> {
+    #[allow(clippy::cast_possible_truncation, reason = "rounding is the question")]
+    pub(crate) fn check(&self, value: f64) -> Result<()> {
         let fits = match &self.form {
             Form::Number(range) => range.contains(&value),
             Form::Decay => (0.0..1.0).contains(&value),
             Form::Bound => value > 0.0,
+            Form::Positive => value as f32 > 0.0 && (value as f32).is_finite(),
+            Form::Share => value > 0.0 && value <= 1.0,
             Form::Count => (0.0..=MOST_COUNT).contains(&value) && value.fract() == 0.0,
             Form::Flag => matches!(value, 0.0 | 1.0),
             Form::Word(_) | Form::Counts => false,
@@ -121,6 +138,8 @@ impl Spec {
             }
             Form::Decay => "a number from 0 to below 1".to_owned(),
             Form::Bound => "a number above 0".to_owned(),
+            Form::Positive => "a number above 0 that float32 can hold".to_owned(),
+            Form::Share => "a number above 0 and up to 1".to_owned(),
             Form::Count => "a whole number from 0".to_owned(),
             Form::Flag => "true (1) or false (0)".to_owned(),
             Form::Word(words) => format!("{}, set with the optimizer", words.join(" or ")),
@@ -130,7 +149,7 @@ impl Spec {
     }
 
     /// The value that a text stands for; not of lists.
-    pub(super) fn parse(&self, text: &str) -> Result<f64> {
+    pub(crate) fn parse(&self, text: &str) -> Result<f64> {
         let lower = text.to_ascii_lowercase();
         let number = match (&self.form, lower.as_str()) {
             (Form::Flag, "true") => Some(1.0),
@@ -147,8 +166,21 @@ impl Spec {
         Ok(number)
     }
 
+    /// The text that stands for a value; not of lists.
+    pub(crate) fn text(&self, value: f64) -> String {
+        match self.form {
+            Form::Flag => (value != 0.0).to_string(),
+            Form::Word(words) => {
+                let places = (0..).map(f64::from);
+                let word = words.iter().zip(places).find(|(_, place)| *place >= value);
+                word.map_or_else(String::new, |(word, _)| (*word).to_owned())
+            }
+            _ => value.to_string(),
+        }
+    }
+
     /// The list that a text stands for.
-    pub(super) fn parse_counts(&self, text: &str) -> Result<Vec<u64>> {
+    pub(crate) fn parse_counts(&self, text: &str) -> Result<Vec<u64>> {
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
         let counts: Option<Vec<u64>> =
             inner.and_then(|inner| inner.split(',').map(|it| it.trim().parse().ok()).collect());

@@ -1,0 +1,111 @@
+//! Error feedback (Seide et al., 2014; Karimireddy et al., 2019): what a push could not send is kept
+//! and added to the next one.
+
+use std::iter::zip;
+
+use smallvec::SmallVec;
+
+use super::{BLOCK, Codec, Origin};
+use crate::error::Result;
+use crate::kernel::{Isa, Loop};
+use crate::tensor::{Array, Buffer, DType, Place};
+
+/// What the pushes of one key have left unsent: an array of f32 for each value of a push.
+pub(crate) struct Residuals {
+    codec: u64,
+    /// Pushes of the key under this codec.
+    pub(crate) round: u64,
+    slots: SmallVec<[Buffer; 1]>,
+}
+
+impl Residuals {
+    /// Makes sure that there is what the next push of a key needs, for so many values of so many
+    /// elements, and a key whose value is stored there. New residuals are zero.
+    ///
+    /// # Errors
+    /// `OutOfMemory`; what is unsent stays.
+    pub(crate) fn prepare<'a>(
+        codec: &Codec,
+        kept: &'a mut Option<Box<Self>>,
+        values: usize,
+        count: usize,
+        stored: *const u8,
+    ) -> Result<&'a mut Self> {
+        if kept.as_ref().is_some_and(|kept| kept.codec != codec.serial) {
+            *kept = None;
+        }
+        let new = || Box::new(Self { codec: codec.serial, round: 0, slots: SmallVec::new() });
+        let residuals = kept.get_or_insert_with(new);
+        while codec.feedback && residuals.slots.len() < values {
+            let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
+            buffer.place(stored.wrapping_sub(Place::Stored as usize), Place::FirstState);
+            residuals.slots.push(buffer);
+        }
+        Ok(residuals)
+    }
+
+    /// The residual of a value by its place in pushes; none under a codec without feedback.
+    pub(crate) fn array(&self, slot: usize) -> Option<Array> {
+        self.slots.get(slot).map(|slot| Array::of(slot, DType::F32))
+    }
+}
+
+impl Codec {
+    /// Encodes elements together with their residual, in which what was not sent stays, and decodes
+    /// the bytes as their receiver does.
+    pub(crate) fn send(
+        &self,
+        isa: Isa,
+        origin: Origin,
+        value: &[f32],
+        residual: Option<&mut [f32]>,
+        bytes: &mut [u8],
+        sent: &mut [f32],
+    ) {
+        debug_assert!(value.len() <= BLOCK, "more would leave the cache between the passes");
+        let decode = |bytes: &[u8], sent: &mut [f32]| {
+            self.decode(isa, origin, bytes, sent).expect("what a codec encodes it decodes");
+        };
+        let Some(residual) = residual else {
+            self.encode(isa, origin, value, bytes);
+            return decode(bytes, sent);
+        };
+        isa.run(Add { to: residual, value });
+        self.encode(isa, origin, residual, bytes);
+        decode(bytes, sent);
+        isa.run(Keep { of: residual, sent });
+    }
+}
+
+/// Adds a value to its residual.
+struct Add<'a> {
+    to: &'a mut [f32],
+    value: &'a [f32],
+}
+
+impl Loop for Add<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        zip(self.to, self.value).for_each(|(to, value)| *to += value);
+    }
+}
+
+/// Keeps what was not sent. Where infinity or a NaN was sent nothing is left to send.
+struct Keep<'a> {
+    of: &'a mut [f32],
+    sent: &'a [f32],
+}
+
+impl Loop for Keep<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        for (of, &sent) in zip(self.of, self.sent) {
+            let rest = *of - sent;
+            *of = if sent.abs() < f32::INFINITY { rest } else { 0.0 };
+        }
+    }
+}
