@@ -209,7 +209,7 @@ suite_aarch64() {
   run "aarch64, library" count_step cargo +nightly build -Zbuild-std --release \
     --target $target --target-dir target/aarch64
   run "aarch64, kernels" count_cargo env KV_TEST_SCALE=small cargo +nightly test -Zbuild-std --lib \
-    --target $target --target-dir target/aarch64 -- kernel::
+    --target $target --target-dir target/aarch64 -- kernel:: codec::
 }
 
 suite_long() {

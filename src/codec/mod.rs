@@ -165,7 +165,8 @@ impl Codec {
             return Ok(());
         }
         let taken = if self.kind.takes_f64 { "float32 and float64" } else { "float32" };
-        Err(format!("the codec {} takes {taken} only", self.name()))
+        let others = if dtype == DType::F64 { "; fp16 and bf16 take float64 too" } else { "" };
+        Err(format!("the codec {} takes {taken} only{others}", self.name()))
     }
 
     /// The bytes of so many elements.

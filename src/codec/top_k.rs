@@ -60,7 +60,7 @@ impl Scheme for TopK {
             let index = usize::from(u16::from_le_bytes([low, high]));
             if index < next || index >= out.len() {
                 let count = out.len();
-                return Err(format!("has the index {index} where {next} to below {count} may be"));
+                return Err(format!("has the index {index}; they must ascend, below {count}"));
             }
             next = index + 1;
             out[index] = f32::from_le_bytes([a, b, c, d]);

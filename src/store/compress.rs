@@ -1,6 +1,7 @@
 //! Pushes whose values go through a codec first.
 
 use super::apply::{Applier, Push};
+use super::merge::Compression;
 use super::merger::Merger;
 use super::table::Value;
 use crate::codec::{Codec, Residuals};
@@ -16,30 +17,53 @@ impl Applier {
         merger: &Merger,
         value: &mut Value,
     ) -> Result<bool> {
-        let sum = self.borrow_buffer(push.slot).map_err(|error| self.at(push, &error))?;
         // Apart from the value, which is merged into meanwhile.
         let mut kept = value.residuals.take();
-        let result = self.push_sum(push, codec, merger, (value, &mut kept), &sum);
+        let result = if push.outs.is_empty() && matches!(merger, Merger::Assign) {
+            let stored = &value.buffer;
+            self.compression(push, codec, &mut kept, stored, stored).map(|mut compression| {
+                self.team.compress(push.slot, &mut compression);
+                true
+            })
+        } else {
+            self.merge_compressed(push, codec, merger, value, &mut kept)
+        };
         value.residuals = kept;
-        self.buffers.lock().push(sum);
         result
     }
 
-    fn push_sum(
+    /// Makes the sum of what arrives, and merges it as the only value.
+    fn merge_compressed(
         &self,
         push: &Push<'_>,
         codec: &Codec,
         merger: &Merger,
-        (value, kept): (&mut Value, &mut Option<Box<Residuals>>),
-        sum: &Buffer,
+        value: &mut Value,
+        kept: &mut Option<Box<Residuals>>,
     ) -> Result<bool> {
+        let sum = self.borrow_buffer(push.slot).map_err(|error| self.at(push, &error))?;
+        let arriving = [Lent::of(Array::of(&sum, push.slot.dtype))];
+        let compression = self.compression(push, codec, kept, &value.buffer, &sum);
+        let result = compression.and_then(|mut compression| {
+            let push = Push { values: &arriving, ..*push };
+            self.merge(&push, merger, value, Some(&mut compression))
+        });
+        self.buffers.lock().push(sum);
+        result
+    }
+
+    /// Makes the sum of what arrives ready to go to `sum`.
+    fn compression<'a>(
+        &self,
+        push: &Push<'a>,
+        codec: &'a Codec,
+        kept: &'a mut Option<Box<Residuals>>,
+        stored: &Buffer,
+        sum: &Buffer,
+    ) -> Result<Compression<'a>> {
         let (slot, values) = (push.slot, push.values);
-        let stored = value.buffer.as_ptr();
-        let mut compression = Residuals::prepare(codec, kept, values.len(), slot.count, stored)
+        Residuals::prepare(codec, kept, values.len(), slot.count, stored.as_ptr())
             .and_then(|residuals| self.team.compression(codec, slot, values, residuals, sum))
-            .map_err(|error| self.at(push, &error))?;
-        let arriving = [Lent::of(Array::of(sum, slot.dtype))];
-        let push = Push { values: &arriving, ..*push };
-        self.merge(&push, merger, value, Some(&mut compression))
+            .map_err(|error| self.at(push, &error))
     }
 }
