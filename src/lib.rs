@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod capi;
+mod checkpoint;
 mod config;
 mod deadline;
 mod error;

@@ -24,4 +24,6 @@ mod data;
 
 mod merge;
 
+mod checkpoint;
+
 mod library;

@@ -75,6 +75,21 @@ impl Options {
         self.check()
     }
 
+    /// The options that have been set, as [`Options::parse`] takes them.
+    pub(super) fn text(&self) -> String {
+        let all = self.specs.iter().zip(&self.values).zip(&self.given);
+        let given = all.filter(|(_, given)| **given).map(|((spec, value), _)| {
+            let value = if spec.is_list() {
+                let steps: Vec<String> = self.steps.iter().map(ToString::to_string).collect();
+                format!("[{}]", steps.join(","))
+            } else {
+                spec.text(*value)
+            };
+            format!("{}={value}", spec.name)
+        });
+        given.collect::<Vec<_>>().join(",")
+    }
+
     /// Changes one number. After an error the options are not to be used.
     pub(super) fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let at = self.find(name)?;

@@ -147,6 +147,21 @@ impl Spec {
         Ok(number)
     }
 
+    /// A text that [`Spec::parse`] makes the same value of; not of lists.
+    pub(super) fn text(&self, value: f64) -> String {
+        match self.form {
+            #[allow(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "the position of a word"
+            )]
+            Form::Word(words) => words[value as usize].to_owned(),
+            Form::Flag => (value != 0.0).to_string(),
+            // The shortest text that is read back as the same bits.
+            _ => value.to_string(),
+        }
+    }
+
     /// The list that a text stands for.
     pub(super) fn parse_counts(&self, text: &str) -> Result<Vec<u64>> {
         let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));

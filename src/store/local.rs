@@ -31,7 +31,7 @@ pub(crate) struct Local {
     pub(super) applier: Applier,
     pub(super) tickets: Tickets<Op>,
     pub(super) poisoned: AtomicBool,
-    merger: RwLock<Merger>,
+    pub(super) merger: RwLock<Merger>,
     /// Whether sums replace values: the answer in one load. Changed under the merger's lock.
     assigns: AtomicBool,
     /// Plans of finished operations with a ticket, for the next one.
@@ -125,7 +125,7 @@ impl Local {
     }
 
     /// Merges otherwise from now on, unless `check` refuses; no key is added meanwhile.
-    fn replace_merger(
+    pub(super) fn replace_merger(
         &self,
         merger: Merger,
         check: impl FnOnce(&Merger) -> Result<()>,
@@ -152,7 +152,7 @@ impl Local {
         let optimizer = Optimizer::new(name, params).map_err(|error| error.at(call))?;
         let merger = Merger::Optimizer(Arc::new(optimizer));
         self.replace_merger(merger, |merger| {
-            self.check_keys(call, merger, &self.keys.table.slots())
+            self.check_keys(call, merger, self.keys.table.slots().iter().map(|it| &**it))
         })
     }
 
@@ -171,11 +171,16 @@ impl Local {
     }
 
     /// Refuses keys whose elements an optimizer cannot change.
-    fn check_keys(&self, call: &str, merger: &Merger, slots: &[Arc<Slot>]) -> Result<()> {
+    pub(super) fn check_keys<'a>(
+        &self,
+        call: &str,
+        merger: &Merger,
+        mut slots: impl Iterator<Item = &'a Slot>,
+    ) -> Result<()> {
         let Merger::Optimizer(optimizer) = merger else {
             return Ok(());
         };
-        slots.iter().try_for_each(|slot| {
+        slots.try_for_each(|slot| {
             optimizer.check(slot.dtype).map_err(|why| {
                 let key = self.applier.names.label(slot.key);
                 fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
@@ -186,7 +191,7 @@ impl Local {
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
         let fresh = self.keys.make(&self.keys.scene("init"), values)?;
         let merger = self.merger.read();
-        self.check_keys("init", &merger, &fresh)?;
+        self.check_keys("init", &merger, fresh.iter().map(|it| &**it))?;
         self.keys.add("init", &fresh)
     }
 
@@ -220,7 +225,7 @@ impl Local {
         result
     }
 
-    fn patience(&self) -> Patience {
+    pub(super) fn patience(&self) -> Patience {
         Patience::new(self.settings.timeout)
     }
 
@@ -280,7 +285,7 @@ impl Local {
             let fresh = self.keys.make(&scene, values)?;
             scene.coming = &fresh;
             let merger = self.merger.read();
-            self.check_keys(call.name(), &merger, &fresh)?;
+            self.check_keys(call.name(), &merger, fresh.iter().map(|it| &**it))?;
             plan.build(&scene, &Pairs::NONE, outs)?;
             self.keys.add(call.name(), &fresh)?;
             return Ok(Progress::Planned);
@@ -312,16 +317,29 @@ impl Local {
 
     pub(super) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
         let slots = self.keys.find(&self.keys.scene("remove"), keys)?;
-        let Some(first) = slots.first() else {
-            return Ok(());
-        };
-        let label = Label { call: "remove", first_key: first.key.id(), keys: slots.len() };
         let patience = self.patience();
         let limits = Limits { patience: &patience, cancel: None };
-        let visit = |visit: &mut dyn FnMut(u64)| slots.iter().for_each(|slot| visit(slot.key.id()));
+        let keys: Vec<Key> = slots.iter().map(|slot| slot.key).collect();
+        self.in_turn("remove", &keys, &patience, || {
+            self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits))
+        })
+    }
+
+    /// Does something on this thread after the pending operations on some keys, and before later
+    /// ones.
+    pub(super) fn in_turn<T>(
+        self: &Arc<Self>,
+        call: &'static str,
+        keys: &[Key],
+        patience: &Patience,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(first) = keys.first() else { return work() };
+        let label = Label { call, first_key: first.id(), keys: keys.len() };
+        let visit = |visit: &mut dyn FnMut(u64)| keys.iter().for_each(|key| visit(key.id()));
         let turn = self.tickets.enter(label, visit, patience.end())?;
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
-        let result = self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits));
+        let result = work();
         drop(leave);
         result
     }

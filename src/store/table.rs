@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::lock::KeyLock;
+use super::lock::{KeyLock, WriteGuard};
 use crate::error::Result;
 use crate::key::Key;
 use crate::optim::State;
@@ -262,6 +262,34 @@ impl KeyTable {
         for slot in slots {
             let (shard, position) = locate(slot.key);
             self.shards[shard].write().remove(slot.key, position);
+        }
+        Ok(())
+    }
+
+    /// Gives keys that are there the values of `slots`, and adds the others at the end of the
+    /// processing order: all or none. `lock` refuses a key, or locks it for change; `ready` is called
+    /// when all of them are locked. `known` is where the keys that are there stay meanwhile.
+    pub(crate) fn put<'a>(
+        &self,
+        slots: Vec<Slot>,
+        known: &'a mut Vec<Option<Arc<Slot>>>,
+        lock: impl Fn(&'a Slot, &Slot) -> Result<WriteGuard<'a, Value>>,
+        ready: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _structure = self.structure.lock();
+        known.extend(slots.iter().map(|slot| self.get(slot.key)));
+        let pairs = known.iter().zip(&slots);
+        let locked = pairs.map(|(known, slot)| known.as_ref().map(|it| lock(it, slot)).transpose());
+        let locked = locked.collect::<Result<Vec<_>>>()?;
+        ready()?;
+        for (mut slot, locked) in slots.into_iter().zip(locked) {
+            if let Some(mut value) = locked {
+                std::mem::swap(&mut *value, slot.value.get_mut());
+            } else {
+                slot.order = self.next_order(slot.key);
+                let (shard, position) = locate(slot.key);
+                self.shards[shard].write().insert(Entry::new(Arc::new(slot)), position);
+            }
         }
         Ok(())
     }

@@ -1,0 +1,273 @@
+//! A file on its way into a store: all of it is read and checked before anything changes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::apply::Limits;
+use super::super::local::Local;
+use super::super::lock::WriteGuard;
+use super::super::merger::Merger;
+use super::super::table::{Slot, Value};
+use super::{
+    MASTER, NUMBERS, OPTIMIZER, OPTIONS, PREFIX, STATE, add_key, add_numbers, at_file,
+    check_byte_order,
+};
+use crate::checkpoint::{Entry, Header, KeyName, Reader, split_part};
+use crate::error::{Error, Result, fail};
+use crate::kernel::MAX_STATES;
+use crate::key::Key;
+use crate::optim::{Kept, Optimizer, Stored};
+use crate::tensor::{Array, Buffer, Place, element_count};
+
+/// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied from
+/// one.
+const CALLERS: usize = 16;
+
+/// What a file has.
+struct Loaded {
+    optimizer: Option<Optimizer>,
+    slots: Vec<Slot>,
+    /// The names among the keys.
+    names: Vec<String>,
+}
+
+/// A key of a file: its slot has no memory yet.
+struct Found<'a> {
+    name: KeyName<'a>,
+    slot: Slot,
+    kept: Kept,
+}
+
+impl Local {
+    /// Takes over a checkpoint.
+    pub(in super::super) fn load(self: &Arc<Self>, path: &Path) -> Result<()> {
+        check_byte_order("load")?;
+        let loaded = Loaded::read(path).map_err(at_file("load", path))?;
+        let keys: Vec<Key> = loaded.slots.iter().map(|slot| slot.key).collect();
+        let patience = self.patience();
+        let limits = Limits { patience: &patience, cancel: None };
+        self.in_turn("load", &keys, &patience, || {
+            let Loaded { optimizer, slots, names } = loaded;
+            let Some(optimizer) = optimizer else {
+                let merger = self.merger.read();
+                return self.put(slots, &names, &merger, limits);
+            };
+            let merger = Merger::Optimizer(Arc::new(optimizer));
+            self.replace_merger(merger, |merger| {
+                let others = self.keys.table.slots();
+                self.check_keys("load", merger, others.iter().map(|it| &**it))?;
+                self.put(slots, &names, merger, limits)
+            })
+        })
+    }
+
+    /// Puts keys in their places, all or none; with the lock on the merger held.
+    fn put(
+        &self,
+        slots: Vec<Slot>,
+        names: &[String],
+        merger: &Merger,
+        limits: Limits<'_>,
+    ) -> Result<()> {
+        self.check_keys("load", merger, slots.iter())?;
+        let known = &self.keys.names;
+        names.iter().try_for_each(|name| known.check(name)).map_err(|error| error.at("load"))?;
+        let intern = || names.iter().try_for_each(|name| known.intern(name).map(drop));
+        let mut replaced = Vec::new();
+        let lock = |known, slot: &Slot| self.accept(known, slot, limits);
+        self.keys.table.put(slots, &mut replaced, lock, intern)
+    }
+
+    /// Locks a key that gets the value of another, which must be alike.
+    fn accept<'a>(
+        &'a self,
+        known: &'a Slot,
+        slot: &Slot,
+        limits: Limits<'_>,
+    ) -> Result<WriteGuard<'a, Value>> {
+        let key = || self.applier.names.label(known.key);
+        let (stored, loaded) = (known.text(), slot.text());
+        if known.dtype != slot.dtype {
+            return Err(fail!(
+                DtypeMismatch,
+                "load: {} is {loaded} in the file, {stored} in the store; remove it first",
+                key()
+            ));
+        }
+        if known.shape != slot.shape {
+            return Err(fail!(
+                ShapeMismatch,
+                "load: {} is {loaded} in the file, {stored} in the store; remove it first",
+                key()
+            ));
+        }
+        self.applier.lock("load", known, limits)
+    }
+}
+
+impl Loaded {
+    /// Reads and checks a whole file.
+    fn read(path: &Path) -> Result<Self> {
+        let mut reader = Reader::open(path)?;
+        let mut names = Vec::new();
+        let header = reader.header();
+        let optimizer = optimizer_of(&header, &mut names)?;
+        let found = keys_of(&header.entries, optimizer.as_ref())?;
+        let mut slots = Vec::with_capacity(found.len());
+        for found in found {
+            if let KeyName::Text(name) = found.name {
+                names.push(name.to_owned());
+            }
+            let label = label(found.name);
+            let slot = fill(found, optimizer.as_ref(), &mut reader);
+            slots.push(slot.map_err(|error| error.at(label))?);
+        }
+        if optimizer.is_some() {
+            read_numbers(&mut slots, &mut reader)?;
+        }
+        Ok(Self { optimizer, slots, names })
+    }
+}
+
+/// The optimizer of a file, with the multipliers of single keys. Adds the names of these.
+fn optimizer_of(header: &Header, names: &mut Vec<String>) -> Result<Option<Optimizer>> {
+    let Some(name) = header.texts.get(OPTIMIZER) else { return Ok(None) };
+    let options = header.texts.get(OPTIONS).map_or("", String::as_str);
+    let foreign = |error: Error| {
+        let why = error.message();
+        fail!(Unsupported, "its optimizer is not one of this library: {why}; use a newer library")
+    };
+    let mut optimizer = Optimizer::new(name, options).map_err(foreign)?;
+    for (name, text) in &header.texts {
+        let Some((option, key)) = name.strip_prefix(PREFIX).and_then(|it| it.split_once(':'))
+        else {
+            continue;
+        };
+        let (Some(key), Ok(value)) = (KeyName::parse(key), text.parse()) else {
+            return Err(fail!(Corrupt, "its header is damaged: {name:?} is {text:?}"));
+        };
+        if let KeyName::Text(name) = key {
+            names.push(checked(name)?.to_owned());
+        }
+        optimizer.set_key(key_of(key), option, value).map_err(foreign)?;
+    }
+    Ok(Some(optimizer))
+}
+
+/// The keys of a file whose tensors are exactly those that [`Local::save`] would write for them.
+fn keys_of<'a>(entries: &'a [Entry], optimizer: Option<&Optimizer>) -> Result<Vec<Found<'a>>> {
+    let mut found: Vec<Found<'a>> = Vec::new();
+    for entry in entries {
+        if let Some(name) = KeyName::parse(&entry.name) {
+            found.push(Found { name, slot: slot_of(name, entry)?, kept: Kept::default() });
+        } else if let (Some((part, _)), Some(last)) = (split_part(&entry.name), found.last_mut()) {
+            last.kept.states += usize::from(part.starts_with(STATE));
+            last.kept.has_master |= part == MASTER;
+        }
+    }
+    let mut expected = Header::new();
+    for Found { name, slot, kept } in &found {
+        let kept = Kept { states: kept.states.min(MAX_STATES), ..*kept };
+        add_key(&mut expected, *name, slot, optimizer, kept);
+    }
+    add_numbers(&mut expected, optimizer, found.len());
+    expected.seal();
+    let mut pairs = expected.entries.iter().zip(entries);
+    if let Some((expected, entry)) = pairs.find(|(expected, entry)| expected != entry) {
+        let (name, text) = (&entry.name, entry.text());
+        let (wanted, as_text) = (&expected.name, expected.text());
+        return Err(fail!(
+            Corrupt,
+            "its header is damaged: {name:?}, {text}, is where {wanted:?}, {as_text}, must be"
+        ));
+    }
+    if expected.entries.len() != entries.len() {
+        return Err(fail!(Corrupt, "its header is damaged: a tensor is missing"));
+    }
+    same_hash(&found)?;
+    Ok(found)
+}
+
+/// A slot for a key of a file.
+fn slot_of(name: KeyName<'_>, entry: &Entry) -> Result<Slot> {
+    match name {
+        KeyName::Text(text) => _ = checked(text)?,
+        KeyName::Number(number) if Key::from(number).is_name() => {
+            return Err(fail!(Corrupt, "its header is damaged: key {number} is too large"));
+        }
+        KeyName::Number(_) => {}
+    }
+    // Checked with the header.
+    let count = element_count(&entry.shape).unwrap_or(0);
+    Slot::new(key_of(name), 0, entry.dtype, &entry.shape, count)
+}
+
+/// Refuses a name that no store can have.
+fn checked(name: &str) -> Result<&str> {
+    if name.contains('\0') {
+        return Err(fail!(Corrupt, "its header is damaged: the name {name:?} has a NUL"));
+    }
+    Ok(name)
+}
+
+/// Refuses names of a file that have the same hash.
+fn same_hash(found: &[Found<'_>]) -> Result<()> {
+    let mut keys: Vec<(Key, KeyName<'_>)> =
+        found.iter().map(|found| (found.slot.key, found.name)).collect();
+    keys.sort_unstable_by_key(|(key, _)| *key);
+    match keys.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        None => Ok(()),
+        Some(pair) => {
+            let (one, other) = (label(pair[0].1), label(pair[1].1));
+            Err(fail!(NameCollision, "{one} and {other} have the same hash"))
+        }
+    }
+}
+
+/// Reads the value of a key and what the optimizer keeps for it.
+fn fill(found: Found<'_>, optimizer: Option<&Optimizer>, reader: &mut Reader) -> Result<Slot> {
+    let Found { mut slot, kept, .. } = found;
+    let mut buffer = Buffer::new(slot.bytes())?;
+    buffer.place(std::ptr::without_provenance(CALLERS), Place::Stored);
+    buffer.clear();
+    reader.tensor(buffer.bytes_mut())?;
+    let stored =
+        Stored { array: Array::of(&buffer, slot.dtype), count: slot.count, rows: slot.rows() };
+    let restore = |it: &Optimizer| it.restore(&stored, kept, |bytes| reader.tensor(bytes));
+    let state = optimizer.map(restore).transpose()?;
+    let value = slot.value.get_mut();
+    (value.buffer, value.state) = (buffer, state);
+    Ok(slot)
+}
+
+/// Reads what is one number for each key.
+fn read_numbers(slots: &mut [Slot], reader: &mut Reader) -> Result<()> {
+    let [mut updates, mut carried] = NUMBERS.map(|_| vec![0; slots.len() * size_of::<u64>()]);
+    reader.tensor(&mut updates)?;
+    reader.tensor(&mut carried)?;
+    let (updates, carried) = (updates.as_chunks().0, carried.as_chunks().0);
+    for (slot, (updates, carried)) in slots.iter_mut().zip(updates.iter().zip(carried)) {
+        let Ok(updates) = u64::try_from(i64::from_le_bytes(*updates)) else {
+            return Err(fail!(Corrupt, "a key has been updated less than 0 times"));
+        };
+        if let Some(state) = &mut slot.value.get_mut().state {
+            state.go_on_from(updates, f64::from_le_bytes(*carried));
+        }
+    }
+    Ok(())
+}
+
+fn key_of(name: KeyName<'_>) -> Key {
+    match name {
+        KeyName::Number(number) => Key::from(number),
+        KeyName::Text(text) => Key::of_name(text),
+    }
+}
+
+/// A key as people know it.
+fn label(name: KeyName<'_>) -> String {
+    match name {
+        KeyName::Number(number) => format!("key {number}"),
+        KeyName::Text(text) => format!("key {text:?}"),
+    }
+}

@@ -1,0 +1,70 @@
+//! What a store puts into a checkpoint, and takes out of one.
+//!
+//! A file has the keys in processing order. The tensors of a key are its value, what the optimizer
+//! keeps for it, and its master; after all keys come what is one number for each of them.
+
+mod load;
+mod save;
+
+use std::path::Path;
+
+use super::table::Slot;
+use crate::checkpoint::{Header, KeyName, part_name};
+use crate::error::{Error, Result, fail};
+use crate::optim::{Kept, Optimizer};
+use crate::tensor::DType;
+
+/// Texts of the header.
+const VERSION: &str = "kvstore.version";
+const OPTIMIZER: &str = "kvstore.optimizer";
+const OPTIONS: &str = "kvstore.options";
+/// Begins the names of texts that are multipliers: `kvstore.lr_mult:NAME`.
+const PREFIX: &str = "kvstore.";
+
+/// Begins the parts that are arrays of state: `state.0`.
+const STATE: &str = "state.";
+/// The part that is the unrounded value.
+const MASTER: &str = "master";
+
+/// Tensors with one number for each key: pushes under the optimizer, and what its rule carries.
+const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DType::F64)];
+
+/// Adds the tensors of a key to a header.
+fn add_key(
+    header: &mut Header,
+    name: KeyName<'_>,
+    slot: &Slot,
+    optimizer: Option<&Optimizer>,
+    kept: Kept,
+) {
+    header.add(name.to_string(), slot.dtype, &slot.shape);
+    let Some(optimizer) = optimizer else { return };
+    let full = slot.dtype.full();
+    let shape = optimizer.state_shape(&slot.shape, slot.rows());
+    for at in 0..kept.states {
+        header.add(part_name(&format!("{STATE}{at}"), name), full, &shape);
+    }
+    if kept.has_master && slot.dtype.is_half() {
+        header.add(part_name(MASTER, name), full, &slot.shape);
+    }
+}
+
+/// Adds the tensors with one number for each of so many keys.
+fn add_numbers(header: &mut Header, optimizer: Option<&Optimizer>, keys: usize) {
+    let shape = [keys.cast_signed() as i64];
+    let numbers = NUMBERS.iter().filter(|_| optimizer.is_some());
+    numbers.for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));
+}
+
+/// Refuses processors whose memory is not in the byte order of files.
+fn check_byte_order(call: &str) -> Result<()> {
+    if cfg!(target_endian = "little") {
+        return Ok(());
+    }
+    Err(fail!(Unsupported, "{call}: files are little-endian, this processor is not"))
+}
+
+/// Names the file in an error.
+fn at_file(call: &str, path: &Path) -> impl Fn(Error) -> Error {
+    move |error| error.at(format_args!("{call}: {path:?}"))
+}
