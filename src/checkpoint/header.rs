@@ -40,6 +40,16 @@ impl Entry {
         text_of(self.dtype, &self.shape)
     }
 
+    /// The member of the header that stands for it.
+    fn json(&self) -> String {
+        let (name, dtype) = (quote(&self.name), code(self.dtype));
+        let shape = self.shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let (start, end) = (self.place.start, self.place.end);
+        format!(
+            "{name}:{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]}}"
+        )
+    }
+
     pub(super) fn is_pad(&self) -> bool {
         self.name.starts_with(PAD)
     }
@@ -92,19 +102,11 @@ impl Header {
     /// # Errors
     /// `Unsupported` if it is longer than the format allows.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>> {
-        let quote = |text: &str| serde_json::Value::from(text).to_string();
         let texts =
             self.texts.iter().map(|(name, text)| format!("{}:{}", quote(name), quote(text)));
-        let mut json = format!("{{\"{METADATA}\":{{{}}}", texts.collect::<Vec<_>>().join(","));
-        for Entry { name, dtype, shape, place } in &self.entries {
-            let (name, dtype) = (quote(name), code(*dtype));
-            let shape = shape.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-            let (start, end) = (place.start, place.end);
-            json += &format!(
-                ",{name}:{{\"dtype\":\"{dtype}\",\"shape\":[{shape}],\"data_offsets\":[{start},{end}]}}"
-            );
-        }
-        json.push('}');
+        let texts = format!("\"{METADATA}\":{{{}}}", texts.collect::<Vec<_>>().join(","));
+        let members = std::iter::once(texts).chain(self.entries.iter().map(Entry::json));
+        let mut json = format!("{{{}}}", members.collect::<Vec<_>>().join(","));
         // Spaces, so that the tensors begin at a multiple of the largest element's size.
         json.extend(std::iter::repeat_n(' ', json.len().next_multiple_of(8) - json.len()));
         if json.len() > MOST_BYTES {
@@ -196,6 +198,11 @@ impl Header {
             _ => Err(fail!(Corrupt, "its header is damaged: the last tensor must be {CHECKSUM}")),
         }
     }
+}
+
+/// A text in JSON.
+fn quote(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
 }
 
 /// The size of the checksums of a header and of so many tensors.

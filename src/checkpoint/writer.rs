@@ -9,25 +9,24 @@ use super::{BUFFER_BYTES, PIECE_BYTES};
 use crate::error::{Error, Result, fail};
 
 /// Writes a file; the path has its old one until [`Writer::finish`].
-pub(crate) struct Writer<'a> {
-    path: &'a Path,
+pub(crate) struct Writer {
     out: BufWriter<Replacement>,
     header: Header,
     /// The checksums of the header and of the tensors so far.
     sums: Vec<u32>,
 }
 
-impl<'a> Writer<'a> {
+impl Writer {
     /// Begins a file that will have the tensors of a header.
     ///
     /// # Errors
     /// `Io`, and `Unsupported` if there are too many tensors.
-    pub(crate) fn create(path: &'a Path, mut header: Header) -> Result<Self> {
+    pub(crate) fn create(path: &Path, mut header: Header) -> Result<Self> {
         header.seal();
         let bytes = header.to_bytes()?;
         let replacement = Replacement::begin(path).map_err(|error| failed(&error))?;
         let out = BufWriter::with_capacity(BUFFER_BYTES, replacement);
-        let mut writer = Self { path, out, header, sums: Vec::new() };
+        let mut writer = Self { out, header, sums: Vec::new() };
         writer.put(&bytes)?;
         Ok(writer)
     }
@@ -56,7 +55,7 @@ impl<'a> Writer<'a> {
     pub(crate) fn finish(mut self) -> Result<()> {
         let sums: Vec<u8> = self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
         self.put(&sums)?;
-        debug_assert_eq!(self.sums.len() - 1, self.header.entries.len(), "{:?}", self.path);
+        debug_assert_eq!(self.sums.len() - 1, self.header.entries.len());
         let replacement = self.out.into_inner().map_err(|error| failed(error.error()))?;
         replacement.commit().map_err(|error| failed(&error))
     }

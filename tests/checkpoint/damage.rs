@@ -18,29 +18,42 @@ fn crc(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A file of a header and tensors, with the checksums that belong to them.
-fn file(json: &str, tensors: &[&[u8]]) -> Vec<u8> {
+/// A tensor: name, dtype, shape, bytes.
+type Part<'a> = (&'a str, &'a str, &'a str, &'a [u8]);
+
+/// A file with texts and tensors as given, and with the places and checksums that belong to them.
+fn file(texts: &str, parts: &[Part<'_>]) -> Vec<u8> {
+    let checksums = format!("[{}]", 4 * parts.len() + 4);
+    let zeros = vec![0; 4 * parts.len() + 4];
+    let mut members = vec![format!("\"__metadata__\":{{\"kvstore.format\":\"1\"{texts}}}")];
+    let mut end = 0;
+    for (name, dtype, shape, bytes) in
+        parts.iter().chain(&[("#checksum", "U8", &*checksums, &*zeros)])
+    {
+        let start = end;
+        end += bytes.len();
+        members.push(format!(
+            "\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":[{start},{end}]}}"
+        ));
+    }
+    let json = format!("{{{}}}", members.join(","));
     let mut bytes = [&(json.len() as u64).to_le_bytes(), json.as_bytes()].concat();
-    let sums: Vec<u8> = std::iter::once(&*bytes)
-        .chain(tensors.iter().copied())
-        .flat_map(|it| crc(it).to_le_bytes())
-        .collect();
-    tensors.iter().for_each(|tensor| bytes.extend(*tensor));
+    let tensors: Vec<&[u8]> = parts.iter().map(|(.., bytes)| *bytes).collect();
+    let sums = std::iter::once(&*bytes).chain(tensors.iter().copied()).map(crc);
+    let sums: Vec<u8> = sums.flat_map(u32::to_le_bytes).collect();
+    bytes.extend(tensors.concat());
     bytes.extend(sums);
     bytes
 }
 
-/// The header of one key of two f32, with texts and tensors between it and the checksums.
-fn header(texts: &str, key: &str, more: &str, checksums: &str) -> String {
-    format!(
-        "{{\"__metadata__\":{{\"kvstore.format\":\"1\"{texts}}},\
-         \"{key}\":{{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}{more},\
-         \"#checksum\":{{\"dtype\":\"U8\",\"shape\":{checksums}}}}}"
-    )
-}
-
-const TWO: &[u8] = &[0, 0, 0x80, 0x3F, 0, 0, 0, 0x40];
 const SGD: &str = ",\"kvstore.optimizer\":\"sgd\",\"kvstore.options\":\"\"";
+const MINUS: &[u8] = &[0xFF; 8];
+const ZEROS: &[u8] = &[0; 12];
+/// The key of most of these files, and what stands at the end of one key under an optimizer.
+const A: Part<'_> = ("a", "F32", "[2]", &[0, 0, 0x80, 0x3F, 0, 0, 0, 0x40]);
+const STATE: Part<'_> = ("#state.0:a", "F32", "[2]", &[0; 8]);
+const UPDATES: Part<'_> = ("#updates", "I64", "[1]", STATE.3);
+const CARRIED: Part<'_> = ("#carried", "F64", "[1]", STATE.3);
 
 /// A store with something to lose.
 fn victim() -> Store {
@@ -166,125 +179,95 @@ fn garbage_is_refused() {
 fn a_file_that_was_made_by_hand_is_read() {
     let folder = Folder::new("by-hand");
     let path = folder.file("file");
-    fs::write(&path, file(&header("", "a", "", "[8],\"data_offsets\":[8,16]"), &[TWO])).unwrap();
-    let store = open();
-    store.load(&path).unwrap();
-    assert_eq!(pull(&store, store.keys().unwrap()[0], 2), [1.0, 2.0]);
-    assert_eq!(store.key_name(store.keys().unwrap()[0]).unwrap(), "a");
+    for (texts, parts) in [("", vec![A]), (SGD, vec![A, STATE, UPDATES, CARRIED])] {
+        fs::write(&path, file(texts, &parts)).unwrap();
+        let store = open();
+        store.load(&path).unwrap();
+        let key = store.keys().unwrap()[0];
+        assert_eq!(pull(&store, key, 2), [1.0, 2.0]);
+        assert_eq!(store.key_name(key).unwrap(), "a");
+    }
 }
 
-/// A tensor's entry.
-fn entry(name: &str, dtype: &str, shape: &str, place: &str) -> String {
-    format!(",\"{name}\":{{\"dtype\":\"{dtype}\",\"shape\":{shape},\"data_offsets\":{place}}}")
+/// Tries made-up files that must be refused with these words.
+fn refuse_all(name: &str, cases: &[(&str, &[Part<'_>], &str)]) {
+    let trial = Trial::new(name);
+    for (texts, parts, says) in cases {
+        let error = trial.refuse(&file(texts, parts), says);
+        assert!(error.message().contains(says), "{texts} {parts:?}: {error}");
+    }
+    trial.end();
 }
 
 #[test]
-fn headers_that_lie_are_refused_though_their_checksums_fit() {
-    let trial = Trial::new("hostile");
-    let one = "[8],\"data_offsets\":[8,16]";
-    let numbers = |at: u64| {
-        entry("#updates", "I64", "[1]", &format!("[{at},{}]", at + 8))
-            + &entry("#carried", "F64", "[1]", &format!("[{},{}]", at + 8, at + 16))
-    };
-    let state = |shape: &str, end: u64| entry("#state.0:a", "F32", shape, &format!("[8,{end}]"));
-    let zeros: &[u8] = &[0; 64];
-    let minus: &[u8] = &[0xFF; 8];
-    for (json, tensors, says) in [
-        (header("", "#7x", "", one), vec![TWO], "\"#7x\""),
-        (header("", "#07", "", one), vec![TWO], "\"#07\""),
-        (header("", "#9223372036854775808", "", one), vec![TWO], "too large"),
-        (header("", "a\\u0000", "", one), vec![TWO], "NUL"),
-        (header("", "#residual:a", "", one), vec![TWO], "#residual"),
-        (header("", "#pad.0", "", one), vec![TWO], "#pad.0"),
-        (
-            header("", "a", &state("[2]", 16), "[12],\"data_offsets\":[16,28]"),
-            vec![TWO, &zeros[..8]],
-            "#state.0",
-        ),
-        (header(SGD, "a", "", one), vec![TWO], "#updates"),
-        (
-            header("", "a", &numbers(8), "[16],\"data_offsets\":[24,40]"),
-            vec![TWO, &zeros[..8], &zeros[..8]],
-            "#updates",
-        ),
-        (
-            header(
-                SGD,
-                "a",
-                &(state("[3]", 20) + &entry("#pad.2", "U8", "[4]", "[20,24]") + &numbers(24)),
-                "[24],\"data_offsets\":[40,64]",
-            ),
-            vec![TWO, &zeros[..12], &zeros[..4], &zeros[..8], &zeros[..8]],
-            "\"#state.0:a\", float32[3], is where \"#state.0:a\", float32[2], must be",
-        ),
-        (
-            header(
-                SGD,
-                "a",
-                &(entry("#state.0:b", "F32", "[2]", "[8,16]") + &numbers(16)),
-                "[20],\"data_offsets\":[32,52]",
-            ),
-            vec![TWO, &zeros[..8], &zeros[..8], &zeros[..8]],
-            "\"#state.0:b\"",
-        ),
-        (
-            header(
-                SGD,
-                "a",
-                &(entry("#master:a", "F32", "[2]", "[8,16]") + &numbers(16)),
-                "[20],\"data_offsets\":[32,52]",
-            ),
-            vec![TWO, &zeros[..8], &zeros[..8], &zeros[..8]],
-            "#master",
-        ),
-        (
-            header(SGD, "a", &numbers(8), "[16],\"data_offsets\":[24,40]"),
-            vec![TWO, minus, minus],
-            "less than 0",
-        ),
-        (header(",\"kvstore.optimizer\":\"later\"", "a", "", one), vec![TWO], "newer library"),
-        (
-            header(&format!("{SGD},\"kvstore.lr_mult:a\":\"fast\""), "a", "", one),
-            vec![TWO],
-            "\"fast\"",
-        ),
-        (
-            header(&format!("{SGD},\"kvstore.lr_mult:a\":\"-1\""), "a", "", one),
-            vec![TWO],
-            "lr_mult is -1",
-        ),
-        (header(&format!("{SGD},\"kvstore.lr_mult:#x\":\"1\""), "a", "", one), vec![TWO], "#x"),
-        (header(&format!("{SGD},\"kvstore.no_such:a\":\"1\""), "a", "", one), vec![TWO], "no_such"),
-    ] {
-        let error = trial.refuse(&file(&json, &tensors), &json);
-        assert!(error.message().contains(says), "{says}: {error}\n{json}");
-    }
-    let names = [",\"dffpkeddlblkmhfa\"", ",\"pioccgceckckiifa\""];
-    let twins = names
-        .map(|name| format!("{name}:{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[8,8]}}"))
-        .concat();
+fn names_that_no_key_has_are_refused_though_the_checksums_fit() {
+    let key = |name| (name, "F32", "[2]", A.3);
+    refuse_all(
+        "hostile-names",
+        &[
+            ("", &[key("#7x")], "\"#7x\""),
+            ("", &[key("#07")], "\"#07\""),
+            ("", &[key("#9223372036854775808")], "too large"),
+            ("", &[key("a\\u0000")], "NUL"),
+            ("", &[key("#residual:a")], "#residual:a"),
+            ("", &[key("#pad.0")], "#pad.0"),
+            ("", &[A, key("#pad.1")], "#pad.1"),
+            ("", &[A, key("a")], "twice"),
+            (&format!("{SGD},\"kvstore.lr_mult:a\":\"fast\""), &[A], "\"fast\""),
+            (&format!("{SGD},\"kvstore.lr_mult:a\":\"-1\""), &[A], "lr_mult is -1"),
+            (&format!("{SGD},\"kvstore.lr_mult:#x\":\"1\""), &[A], "#x"),
+            (&format!("{SGD},\"kvstore.lr_mult:\\u0000\":\"1\""), &[A], "NUL"),
+            (&format!("{SGD},\"kvstore.no_such:a\":\"1\""), &[A], "no_such"),
+            (",\"kvstore.optimizer\":\"later\"", &[A], "newer library"),
+        ],
+    );
+    let trial = Trial::new("twins");
+    let twins = [key("dffpkeddlblkmhfa"), key("pioccgceckckiifa")];
     let path = trial.folder.file("twins");
-    let json = header("", "a", &twins, "[16],\"data_offsets\":[8,24]");
-    fs::write(&path, file(&json, &[TWO, &[], &[]])).unwrap();
+    fs::write(&path, file("", &twins)).unwrap();
     refused(trial.store.load(&path), ErrorKind::NameCollision, "pioccgceckckiifa");
     trial.end();
 }
 
 #[test]
-fn more_states_than_any_rule_has_are_refused() {
-    let trial = Trial::new("states");
-    let mut more = String::new();
-    for at in 0..40 {
-        more += &entry(
-            &format!("#state.{at}:a"),
-            "F32",
-            "[2]",
-            &format!("[{},{}]", 8 + 8 * at, 16 + 8 * at),
-        );
-    }
-    let json = header(SGD, "a", &more, "[168],\"data_offsets\":[328,496]");
-    let error = trial.refuse(&file(&json, &[TWO; 41]), "40 states");
-    assert!(error.message().contains("#state.3:a"), "{error}");
+fn states_that_no_rule_has_are_refused_though_the_checksums_fit() {
+    let longer: Part<'_> = ("#state.0:a", "F32", "[3]", ZEROS);
+    let wider: Part<'_> = ("#state.0:a", "F64", "[1]", STATE.3);
+    let of_others: Part<'_> = ("#state.0:b", "F32", "[2]", STATE.3);
+    let second: Part<'_> = ("#state.1:a", "F32", "[2]", STATE.3);
+    let master: Part<'_> = ("#master:a", "F32", "[2]", STATE.3);
+    let minus: Part<'_> = ("#updates", "I64", "[1]", MINUS);
+    let integers: Part<'_> = ("a", "I32", "[2]", A.3);
+    let names: Vec<String> = (0..40).map(|at| format!("#state.{at}:a")).collect();
+    let many: Vec<Part<'_>> = std::iter::once(A)
+        .chain(names.iter().map(|name| (name.as_str(), "F32", "[2]", STATE.3)))
+        .chain([UPDATES, CARRIED])
+        .collect();
+    let misplaced = "\"#state.0:a\", float64[1], is where \"#state.0:a\", float32[2], must be";
+    refuse_all(
+        "hostile-states",
+        &[
+            ("", &[A, STATE], "#state.0:a"),
+            ("", &[A, UPDATES, CARRIED], "#updates"),
+            (SGD, &[A], "#updates"),
+            (SGD, &[A, UPDATES], "#carried"),
+            (SGD, &[A, CARRIED, UPDATES], "#carried"),
+            (SGD, &[A, UPDATES, CARRIED, STATE], "#state.0:a"),
+            (SGD, &[A, STATE, wider], "twice"),
+            (SGD, &[A, wider, UPDATES, CARRIED], misplaced),
+            (SGD, &[A, longer, UPDATES, CARRIED], "float32[3]"),
+            (SGD, &[A, of_others, UPDATES, CARRIED], "#state.0:b"),
+            (SGD, &[A, second, UPDATES, CARRIED], "#state.1:a"),
+            (SGD, &[A, master, UPDATES, CARRIED], "#master:a"),
+            (SGD, &[A, minus, CARRIED], "less than 0"),
+            (SGD, &[STATE, UPDATES, CARRIED], "#state.0:a"),
+            (SGD, &many, "#state.3:a"),
+        ],
+    );
+    let trial = Trial::new("integers");
+    let path = trial.folder.file("integers");
+    fs::write(&path, file(SGD, &[integers, STATE, UPDATES, CARRIED])).unwrap();
+    refused(trial.store.load(&path), ErrorKind::DtypeMismatch, "the optimizer sgd cannot change");
     trial.end();
 }
 
@@ -292,13 +275,15 @@ fn more_states_than_any_rule_has_are_refused() {
 fn files_of_others_are_told_apart() {
     let trial = Trial::new("others");
     let plain = "{\"a\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]}}";
-    let bytes = [&(plain.len() as u64).to_le_bytes(), plain.as_bytes(), TWO].concat();
+    let bytes = [&(plain.len() as u64).to_le_bytes(), plain.as_bytes(), A.3].concat();
     let error = trial.refuse(&bytes, "a file of safetensors");
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.message().contains("only files that a store has saved can be loaded"), "{error}");
-    let later =
-        header("", "a", "", "[8],\"data_offsets\":[8,16]").replace("format\":\"1", "format\":\"2");
-    let error = trial.refuse(&file(&later, &[TWO]), "a later format");
+    let mut later = file("", &[A]);
+    let format = b"kvstore.format\":\"";
+    let at = later.windows(format.len()).position(|it| it == format).unwrap() + format.len();
+    later[at] = b'2';
+    let error = trial.refuse(&later, "a later format");
     assert!(error.message().contains("use a newer library"), "{error}");
     let huge = [&u64::MAX.to_le_bytes()[..], b"{}"].concat();
     let error = trial.refuse(&huge, "a huge header");

@@ -92,6 +92,9 @@ fn keys_are_replaced_added_or_left_alone() {
     assert_eq!(other.key_name(b).unwrap(), "b");
 }
 
+/// Puts a key into a store.
+type Init = fn(&Store);
+
 #[test]
 fn a_key_that_is_another_one_refuses_the_whole_file() {
     let folder = Folder::new("another");
@@ -106,7 +109,7 @@ fn a_key_that_is_another_one_refuses_the_whole_file() {
         .unwrap();
     store.set_optimizer("adam", "").unwrap();
     store.save(&path).unwrap();
-    let others: [(fn(&Store), ErrorKind, &str); 3] = [
+    let others: [(Init, ErrorKind, &str); 3] = [
         (
             |it| it.init(1u64, &[2.0f64; 3]).unwrap(),
             ErrorKind::DtypeMismatch,
@@ -277,13 +280,9 @@ fn saves_beside_pushes_have_each_key_between_two_of_them() {
     const COUNT: usize = 50_000;
     bounded("saves beside pushes", || {
         let folder = Folder::new("beside");
+        let zeros = vec![0.0f32; COUNT];
         let store = open();
-        store
-            .init_list(
-                &[1u64.into(), 2u64.into()],
-                &[(&[0.0f32; COUNT]).into(), (&[0.0f32; COUNT]).into()],
-            )
-            .unwrap();
+        store.init_list(&[1u64.into(), 2u64.into()], &[(&zeros).into(), (&zeros).into()]).unwrap();
         let over = AtomicBool::new(false);
         thread::scope(|scope| {
             for key in [1u64, 2] {

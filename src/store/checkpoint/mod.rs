@@ -66,5 +66,5 @@ fn check_byte_order(call: &str) -> Result<()> {
 
 /// Names the file in an error.
 fn at_file(call: &str, path: &Path) -> impl Fn(Error) -> Error {
-    move |error| error.at(format_args!("{call}: {path:?}"))
+    move |error| error.at(format_args!("{call}: \"{}\"", path.display()))
 }
