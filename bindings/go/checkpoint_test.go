@@ -20,18 +20,18 @@ func trained(t *testing.T, ctx context.Context) (*Store, []Key) {
 	}
 	ok(t, store.SetOptimizer("adam", Params{"learning_rate": 0.1, "wd": 1.0 / 3}))
 	ok(t, store.SetKeyHyperparameter(weight, "lr_mult", 0.5))
-	step(t, ctx, store, keys)
+	stepOnce(t, ctx, store, keys)
 	return store, keys
 }
 
-func step(t *testing.T, ctx context.Context, store *Store, keys []Key) {
+func stepOnce(t *testing.T, ctx context.Context, store *Store, keys []Key) {
 	t.Helper()
 	for _, key := range keys {
 		ok(t, store.Push(ctx, key, Of([]float32{1, -2, 3, 0.5, 0})))
 	}
 }
 
-func pulled(t *testing.T, ctx context.Context, store *Store, key Key) []float32 {
+func floatsOf(t *testing.T, ctx context.Context, store *Store, key Key) []float32 {
 	t.Helper()
 	out := make([]float32, 5)
 	ok(t, store.Pull(ctx, key, Of(out)))
@@ -50,10 +50,10 @@ func TestTrainingGoesOnFromAFile(t *testing.T) {
 		equals(t, found, keys)
 		for i := 0; i < 3; i++ {
 			for _, key := range keys {
-				equals(t, pulled(t, ctx, other, key), pulled(t, ctx, store, key))
+				equals(t, floatsOf(t, ctx, other, key), floatsOf(t, ctx, store, key))
 			}
-			step(t, ctx, store, keys)
-			step(t, ctx, other, keys)
+			stepOnce(t, ctx, store, keys)
+			stepOnce(t, ctx, other, keys)
 		}
 	})
 }
@@ -64,7 +64,7 @@ func TestBadFilesAreRefused(t *testing.T) {
 		path := filepath.Join(folder, "file")
 		store, keys := trained(t, ctx)
 		ok(t, store.Save(ctx, path))
-		before := pulled(t, ctx, store, 7)
+		before := floatsOf(t, ctx, store, 7)
 		bytes, err := os.ReadFile(path)
 		ok(t, err)
 		fails(t, store.Load(ctx, folder), ErrIO)
@@ -81,7 +81,7 @@ func TestBadFilesAreRefused(t *testing.T) {
 		}
 		ok(t, os.WriteFile(path, []byte("\x02\x00\x00\x00\x00\x00\x00\x00{}"), 0o600))
 		fails(t, store.Load(ctx, path), ErrUnsupported)
-		equals(t, pulled(t, ctx, store, 7), before)
+		equals(t, floatsOf(t, ctx, store, 7), before)
 		ok(t, store.Remove(ctx, keys...))
 		ok(t, store.Close())
 		fails(t, store.Save(ctx, path), ErrClosed)
