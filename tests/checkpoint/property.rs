@@ -42,7 +42,7 @@ fn saving_and_loading_at_any_point_changes_nothing() {
         let folder = Folder::new("property");
         let (one, other) = (folder.file("one"), folder.file("other"));
         let mut random = Random::from_environment("property of checkpoints");
-        for _ in 0..operations(200) {
+        for _ in 0..operations(200).min(4000) {
             let straight = open_with("1", "auto");
             let mut resumed = open_with("2", "auto");
             for _ in 0..random.below(60) {
