@@ -193,7 +193,7 @@ static int mount_small_disk(void) {
          !write_text("/proc/self/uid_map", user) || !write_text("/proc/self/gid_map", group))) {
         return 0;
     }
-    return mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+    return mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) == 0 &&
            mount("none", folder_path, "tmpfs", 0, "size=1m") == 0;
 }
 
