@@ -18,9 +18,9 @@ func (s *Store) Save(ctx context.Context, path string) error {
 }
 
 // Load takes over what a file of [Store.Save] has: keys that are there get its values, others are
-// added, and its optimizer takes the place of what is set. Training goes on as if it had not stopped.
-// A file that is cut off or altered gives [ErrCorrupt], one of another program [ErrUnsupported]; the
-// store is as it was.
+// added, and its optimizer takes the place of what is set. Training goes on as if it had not
+// stopped. A file that is cut off or altered gives [ErrCorrupt], one of another program
+// [ErrUnsupported]; the store is as it was.
 //
 // If ctx ends during the call, everything is loaded or nothing.
 func (s *Store) Load(ctx context.Context, path string) error {

@@ -1,8 +1,8 @@
 //! Checkpoint files: safetensors with checksums, replaced as a whole or not at all.
 //!
-//! A file is 8 bytes with the length of its header, the header in JSON, and the bytes of the tensors
-//! in the header's order, without gaps. The last tensor has the checksums of everything before it.
-//! What the other tensors stand for is not known here.
+//! A file is 8 bytes with the length of its header, the header in JSON, and the bytes of the
+//! tensors in the header's order, without gaps. The last tensor has the checksums of everything
+//! before it. What the other tensors stand for is not known here.
 
 mod header;
 mod name;

@@ -13,13 +13,14 @@ const SUFFIX: &str = "kvstore-part";
 /// Files on their way to one path at a time.
 const MOST: u32 = 1000;
 
-/// A file on its way to a path. Its lock says that somebody is at work on it: the lock ends with the
-/// process, whatever ends that.
+/// A file on its way to a path. Its lock says that somebody is at work on it: the lock ends with
+/// the process, whatever ends that.
 pub(super) struct Replacement {
     file: File,
     temporary: PathBuf,
     target: PathBuf,
-    folder: PathBuf,
+    /// Opened before anything is written: what cannot be synced is refused in time.
+    folder: File,
 }
 
 impl Replacement {
@@ -31,13 +32,15 @@ impl Replacement {
         let folder = target.parent().filter(|it| !it.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
         sweep(&folder, name);
+        let open_folder = File::open(&folder)?;
         for number in 0..MOST {
             let mut temporary = name.to_owned();
             temporary.push(format!(".{number}.{SUFFIX}"));
             let temporary = folder.join(temporary);
             match OpenOptions::new().write(true).create_new(true).open(&temporary) {
                 Ok(file) if is_ours(&file, &temporary) => {
-                    return Ok(Self { file, temporary, target: target.to_path_buf(), folder });
+                    let target = target.to_path_buf();
+                    return Ok(Self { file, temporary, target, folder: open_folder });
                 }
                 // A sweep of another process was faster: the file is gone.
                 Ok(_) => {}
@@ -53,7 +56,11 @@ impl Replacement {
     pub(super) fn commit(self) -> io::Result<()> {
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.target)?;
-        File::open(&self.folder)?.sync_all()
+        match self.folder.sync_all() {
+            // Some file systems have nothing to sync there.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            result => result,
+        }
     }
 }
 

@@ -22,7 +22,6 @@ mod updater;
 
 use std::ffi::c_char;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -442,29 +441,6 @@ impl Store {
         self.enter(Gate::Work, |local| {
             local.change_optimizer("set_key_hyperparameter", |it| it.with_key(key, name, value))
         })
-    }
-
-    /// Writes the keys, their values and the optimizer with its state to a file, which takes the
-    /// place of the one that is there; docs/checkpoints.md has its format.
-    ///
-    /// Each key is as it was between two pushes; all are of one moment if nobody pushes meanwhile.
-    ///
-    /// # Errors
-    /// `Io`: the old file is as it was.
-    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        self.enter(Gate::Work, |local| local.save(path))
-    }
-
-    /// Takes over what a file of [`Store::save`] has: keys that are there get its values, others are
-    /// added; its optimizer, if it has one, takes the place of what is set.
-    ///
-    /// # Errors
-    /// `Io`, `Corrupt`, `Unsupported` for files of others, `ShapeMismatch` and `DtypeMismatch` if
-    /// a key of the store is another one; nothing has changed then.
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
-        let path = path.as_ref();
-        self.enter(Gate::Work, |local| local.load(path))
     }
 
     /// Counters and settings as one JSON object.

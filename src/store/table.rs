@@ -267,19 +267,23 @@ impl KeyTable {
     }
 
     /// Gives keys that are there the values of `slots`, and adds the others at the end of the
-    /// processing order: all or none. `lock` refuses a key, or locks it for change; `ready` is called
-    /// when all of them are locked. `known` is where the keys that are there stay meanwhile.
+    /// processing order: all or none. `check` compares a key that is there with its new slot, then
+    /// `lock` locks it for change; `ready` is called when all of them are locked. `known` is where
+    /// they stay meanwhile.
     pub(crate) fn put<'a>(
         &self,
         slots: Vec<Slot>,
         known: &'a mut Vec<Option<Arc<Slot>>>,
-        lock: impl Fn(&'a Slot, &Slot) -> Result<WriteGuard<'a, Value>>,
+        check: impl Fn(&Slot, &Slot) -> Result<()>,
+        lock: impl Fn(&'a Slot) -> Result<WriteGuard<'a, Value>>,
         ready: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let _structure = self.structure.lock();
         known.extend(slots.iter().map(|slot| self.get(slot.key)));
-        let pairs = known.iter().zip(&slots);
-        let locked = pairs.map(|(known, slot)| known.as_ref().map(|it| lock(it, slot)).transpose());
+        for (known, slot) in known.iter().zip(&slots) {
+            known.as_ref().map_or(Ok(()), |known| check(known, slot))?;
+        }
+        let locked = known.iter().map(|known| known.as_ref().map(|it| lock(it)).transpose());
         let locked = locked.collect::<Result<Vec<_>>>()?;
         ready()?;
         for (mut slot, locked) in slots.into_iter().zip(locked) {

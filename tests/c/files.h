@@ -15,7 +15,8 @@ static char folder_path[200];
 static inline const char *new_folder(const char *file) {
     static char path[256];
     const char *parent = getenv("TMPDIR");
-    snprintf(folder_path, sizeof folder_path, "%s/kvstore-XXXXXX", parent != NULL ? parent : "/tmp");
+    parent = parent != NULL ? parent : "/tmp";
+    snprintf(folder_path, sizeof folder_path, "%s/kvstore-XXXXXX", parent);
     CHECK(mkdtemp(folder_path) != NULL);
     snprintf(path, sizeof path, "%s/%s", folder_path, file);
     return path;

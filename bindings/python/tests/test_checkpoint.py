@@ -22,7 +22,8 @@ def pulled(kv, key):
 
 
 def same_stores(a, b):
-    return a.keys() == b.keys() and all(same_bits(pulled(a, key), pulled(b, key)) for key in a.keys())
+    keys = a.keys()
+    return keys == b.keys() and all(same_bits(pulled(a, key), pulled(b, key)) for key in keys)
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -5,22 +5,21 @@ use std::sync::Arc;
 
 use super::super::apply::Limits;
 use super::super::local::Local;
-use super::super::lock::WriteGuard;
 use super::super::merger::Merger;
-use super::super::table::{Slot, Value};
+use super::super::table::Slot;
 use super::{
     MASTER, NUMBERS, OPTIMIZER, OPTIONS, PREFIX, STATE, add_key, add_numbers, at_file,
     check_byte_order,
 };
 use crate::checkpoint::{Entry, Header, KeyName, Reader, split_part};
-use crate::error::{Error, Result, fail};
+use crate::error::{Error, ErrorKind, Result, fail};
 use crate::kernel::MAX_STATES;
 use crate::key::Key;
 use crate::optim::{Kept, Optimizer, Stored};
 use crate::tensor::{Array, Buffer, Place, element_count};
 
-/// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied from
-/// one.
+/// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied
+/// from one.
 const CALLERS: usize = 16;
 
 /// What a file has.
@@ -73,35 +72,27 @@ impl Local {
         let known = &self.keys.names;
         names.iter().try_for_each(|name| known.check(name)).map_err(|error| error.at("load"))?;
         let intern = || names.iter().try_for_each(|name| known.intern(name).map(drop));
-        let mut replaced = Vec::new();
-        let lock = |known, slot: &Slot| self.accept(known, slot, limits);
-        self.keys.table.put(slots, &mut replaced, lock, intern)
+        let (mut replaced, alike) =
+            (Vec::new(), |known: &Slot, slot: &Slot| self.alike(known, slot));
+        let lock = |slot| self.applier.lock("load", slot, limits);
+        self.keys.table.put(slots, &mut replaced, alike, lock, intern)
     }
 
-    /// Locks a key that gets the value of another, which must be alike.
-    fn accept<'a>(
-        &'a self,
-        known: &'a Slot,
-        slot: &Slot,
-        limits: Limits<'_>,
-    ) -> Result<WriteGuard<'a, Value>> {
-        let key = || self.applier.names.label(known.key);
+    /// Refuses a key of the file that is another one than the store's.
+    fn alike(&self, known: &Slot, slot: &Slot) -> Result<()> {
+        if (known.dtype, &known.shape) == (slot.dtype, &slot.shape) {
+            return Ok(());
+        }
+        let key = self.applier.names.label(known.key);
         let (stored, loaded) = (known.text(), slot.text());
-        if known.dtype != slot.dtype {
-            return Err(fail!(
-                DtypeMismatch,
-                "load: {} is {loaded} in the file, {stored} in the store; remove it first",
-                key()
-            ));
+        let text = format!(
+            "load: {key} is {loaded} in the file, {stored} in the store; load it into another \
+             store, or remove the key first"
+        );
+        if known.dtype == slot.dtype {
+            return Err(Error::new(ErrorKind::ShapeMismatch, text));
         }
-        if known.shape != slot.shape {
-            return Err(fail!(
-                ShapeMismatch,
-                "load: {} is {loaded} in the file, {stored} in the store; remove it first",
-                key()
-            ));
-        }
-        self.applier.lock("load", known, limits)
+        Err(Error::new(ErrorKind::DtypeMismatch, text))
     }
 }
 

@@ -9,8 +9,10 @@ mod save;
 use std::path::Path;
 
 use super::table::Slot;
+use super::{Gate, Store};
 use crate::checkpoint::{Header, KeyName, part_name};
 use crate::error::{Error, Result, fail};
+use crate::log::{Level, log};
 use crate::optim::{Kept, Optimizer};
 use crate::tensor::DType;
 
@@ -28,6 +30,37 @@ const MASTER: &str = "master";
 
 /// Tensors with one number for each key: pushes under the optimizer, and what its rule carries.
 const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DType::F64)];
+
+impl Store {
+    /// Writes the keys, their values and the optimizer with its state to a file, which takes the
+    /// place of the one that is there; docs/checkpoints.md has its format.
+    ///
+    /// Each key is as it was between two pushes; all are of one moment if nobody pushes meanwhile.
+    ///
+    /// # Errors
+    /// `Io`, `Timeout`: the old file is as it was.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("save {}", path.display()));
+            local.save(path)
+        })
+    }
+
+    /// Takes over what a file of [`Store::save`] has: keys that are there get its values, others
+    /// are added; its optimizer, if it has one, takes the place of what is set.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `Unsupported` for files of others, `ShapeMismatch` and `DtypeMismatch` if
+    /// a key of the store is another one, `Timeout`; nothing has changed then.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("load {}", path.display()));
+            local.load(path)
+        })
+    }
+}
 
 /// Adds the tensors of a key to a header.
 fn add_key(

@@ -32,8 +32,8 @@ impl Local {
         let patience = self.patience();
         let limits = Limits { patience: &patience, cancel: None };
         let keys: Vec<Key> = self.keys.table.slots().iter().map(|slot| slot.key).collect();
-        // What this thread queued before comes first. Others need not wait for the disk: each key is
-        // locked while it is written.
+        // What this thread queued before comes first. Others need not wait for the disk: each key
+        // is locked while it is written.
         self.in_turn("save", &keys, &patience, || Ok(()))?;
         while !self.try_save(path, limits)? {
             if patience.end().has_passed() {
