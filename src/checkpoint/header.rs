@@ -129,23 +129,7 @@ impl Header {
     pub(super) fn parse(json: &[u8], data: u64) -> Result<Self> {
         let raw: Raw = serde_json::from_slice(json)
             .map_err(|error| fail!(Corrupt, "its header is damaged: {error}"))?;
-        let (format, version) = FORMAT;
-        match raw.texts.get(format) {
-            Some(found) if found == version => {}
-            Some(found) => {
-                return Err(fail!(
-                    Unsupported,
-                    "its format is {found:?}, this library reads {version:?}; use a newer library"
-                ));
-            }
-            None => {
-                return Err(fail!(
-                    Unsupported,
-                    "it is a file of safetensors without what a checkpoint needs; only files that \
-                     a store has saved can be loaded"
-                ));
-            }
-        }
+        raw.check_format()?;
         let mut header = Self { texts: raw.texts, entries: Vec::with_capacity(raw.entries.len()) };
         for (name, entry) in raw.entries {
             header.accept(name, entry)?;
@@ -164,8 +148,10 @@ impl Header {
         let bytes = count.and_then(|count| count.checked_mul(dtype.size()));
         let (start, end) = raw.data_offsets;
         if start != self.end() || end.checked_sub(start) != bytes.map(|bytes| bytes as u64) {
-            let text = text_of(dtype, &raw.shape);
-            return Err(bad(format!("is {text} and cannot lie from byte {start} to {end}")));
+            let place = format!("from byte {start} to {end}");
+            return Err(bad(format!(
+                "cannot lie {place}: its dtype and shape, or its place, differ"
+            )));
         }
         self.entries.push(Entry { name, dtype, shape: raw.shape, place: start..end });
         Ok(())
@@ -229,6 +215,28 @@ fn code(dtype: DType) -> &'static str {
 struct Raw {
     texts: BTreeMap<String, String>,
     entries: Vec<(String, RawEntry)>,
+}
+
+impl Raw {
+    /// Refuses files of other programs and of later versions.
+    fn check_format(&self) -> Result<()> {
+        let (format, version) = FORMAT;
+        match self.texts.get(format) {
+            Some(found) if found == version => Ok(()),
+            Some(found) => Err(fail!(
+                Unsupported,
+                "its format is {found:?}, this library reads {version:?}; use a newer library"
+            )),
+            None if self.entries.iter().any(|(name, _)| name == CHECKSUM) => {
+                Err(fail!(Corrupt, "its header is damaged: {format} is missing"))
+            }
+            None => Err(fail!(
+                Unsupported,
+                "it is a file of safetensors without what a checkpoint needs; only files that a \
+                 store has saved can be loaded"
+            )),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -331,7 +339,7 @@ mod tests {
             ("{\"dtype\"", "{\"more\":1,\"dtype\"", "damaged"),
             ("}", "", "damaged"),
             ("kvstore.format\":\"1", "kvstore.format\":\"2", "newer"),
-            ("kvstore.format", "format", "only files that a store has saved"),
+            ("kvstore.format", "format", "kvstore.format is missing"),
         ] {
             assert!(json.contains(from), "{from}");
             let error = refused(&json.replacen(from, to, 1), end);

@@ -109,9 +109,13 @@ impl Loaded {
             if let KeyName::Text(name) = found.name {
                 names.push(name.to_owned());
             }
-            let label = label(found.name);
+            let name = found.name;
             let slot = fill(found, optimizer.as_ref(), &mut reader);
-            slots.push(slot.map_err(|error| error.at(label))?);
+            slots.push(slot.map_err(|error| match error.kind() {
+                ErrorKind::OutOfMemory => error.at(label(name)),
+                // It names the tensor.
+                _ => error,
+            })?);
         }
         if optimizer.is_some() {
             read_numbers(&mut slots, &mut reader)?;
