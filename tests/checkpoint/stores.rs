@@ -289,12 +289,17 @@ fn saves_beside_pushes_have_each_key_between_two_of_them() {
                 let (store, over) = (&store, &over);
                 scope.spawn(move || {
                     let ones = vec![1.0f32; COUNT];
-                    while !over.load(Ordering::SeqCst) {
-                        // The state grows, and is another one, beside the saves.
-                        store.set_optimizer("momentum", "learning_rate=1,momentum=0").unwrap();
+                    for round in 0.. {
+                        // Now and then the state is another one, and grows, beside the saves.
+                        if round % 8 == 0 {
+                            store.set_optimizer("momentum", "learning_rate=1,momentum=0").unwrap();
+                        } else if round % 8 == 1 {
+                            store.set_hyperparameter("momentum", 0.5).unwrap();
+                        }
                         store.push(key, &ones).unwrap();
-                        store.set_hyperparameter("momentum", 0.5).unwrap();
-                        store.push(key, &ones).unwrap();
+                        if over.load(Ordering::SeqCst) {
+                            break;
+                        }
                     }
                 });
             }
