@@ -163,6 +163,14 @@ enum kv_status
      */
     KV_ERR_OUT_OF_MEMORY = 60,
     /**
+     * A file cannot be read or written; the message has the system's reason.
+     */
+    KV_ERR_IO = 61,
+    /**
+     * A file is cut off or altered.
+     */
+    KV_ERR_CORRUPT = 62,
+    /**
      * A bug of this library; the store is poisoned from now on.
      */
     KV_ERR_INTERNAL = 90,
@@ -966,6 +974,44 @@ kv_status kv_set_key_hyperparameter(struct kv_store *store,
  * Threads: any.
  */
 kv_status kv_set_compression(struct kv_store *store, const char *name, const char *params);
+
+/**
+ * Writes the keys, their values, and the optimizer with its options and state to a file.
+ *
+ * The file is one of safetensors, see docs/checkpoints.md. It takes the place of the one at `path`
+ * as a whole: whenever the process or the machine stops, the old or the new one is there. What
+ * this thread started before is waited for. Each key is as it was between two pushes; all are of
+ * one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
+ * are.
+ *
+ * @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
+ *              replaced, not followed.
+ * @return `KV_ERR_IO` (the message has the system's reason), `KV_ERR_TIMEOUT` if a key stays in
+ *         use; the old file is as it was.
+ *
+ * Threads: any. Blocks: until the file is on the disk.
+ */
+kv_status kv_save(struct kv_store *store, const char *path);
+
+/**
+ * Takes over what a file of kv_save() has.
+ *
+ * Everything is read and checked first, then takes effect as one. Keys that are there get the
+ * values of the file, others are added, names after those that are there; keys that the file does
+ * not have stay as they are. The optimizer of the file takes the place of what is set, with its
+ * options and state: training goes on as if it had not stopped. Without one, what is set stays,
+ * and the loaded keys start anew under it.
+ *
+ * @param path  as for kv_save(); a symbolic link is followed.
+ * @return `KV_ERR_IO`; `KV_ERR_CORRUPT` for a file that is cut off or altered (the message says
+ *         where); `KV_ERR_UNSUPPORTED` for one of another program or of a later version;
+ *         `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH` if a key of the store is another one,
+ *         or cannot have the optimizer; `KV_ERR_NAME_COLLISION`, `KV_ERR_OUT_OF_MEMORY`,
+ *         `KV_ERR_TIMEOUT`. The store is as it was.
+ *
+ * Threads: any. Blocks: until the file has been read, and for pending operations on its keys.
+ */
+kv_status kv_load(struct kv_store *store, const char *path);
 
 /**
  * Gives the text of this thread's last failed call: key, shapes, peer, and what to do.

@@ -68,6 +68,10 @@ kinds! {
     Cancelled = 21, "KV_ERR_CANCELLED";
     /// There is not enough memory.
     OutOfMemory = 60, "KV_ERR_OUT_OF_MEMORY";
+    /// A file cannot be read or written.
+    Io = 61, "KV_ERR_IO";
+    /// A file is cut off or altered.
+    Corrupt = 62, "KV_ERR_CORRUPT";
     /// A bug of this library; the store is poisoned.
     Internal = 90, "KV_ERR_INTERNAL";
     /// The store met a bug of this library before and refuses to go on.

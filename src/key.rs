@@ -91,6 +91,13 @@ impl Names {
         same_name(key, known, &text)
     }
 
+    /// Refuses a name that cannot be interned.
+    pub(crate) fn check(&self, name: &str) -> Result<()> {
+        let text = CString::new(name).unwrap_or_default();
+        let key = Key::of_name(name);
+        self.by_key.read().get(&key).map_or(Ok(key), |known| same_name(key, known, &text)).map(drop)
+    }
+
     /// The name of a key. The pointer inside stays valid as long as the store.
     pub(crate) fn with<T>(&self, key: Key, use_name: impl FnOnce(&CStr) -> T) -> Option<T> {
         self.by_key.read().get(&key).map(|name| use_name(name))

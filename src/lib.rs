@@ -25,6 +25,7 @@
 #![deny(unsafe_code)]
 
 mod capi;
+mod checkpoint;
 mod codec;
 mod config;
 mod deadline;

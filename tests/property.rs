@@ -15,6 +15,7 @@ mod common;
 
 use std::time::Duration;
 
+use common::folder::Folder;
 use common::memory::{Memory, array};
 use common::model::{Call, Mode, Model, Outcome, Value};
 use common::random::{Random, operations, reduction};
@@ -44,7 +45,8 @@ struct Step {
 }
 
 /// Makes calls, and plays them on the model.
-struct Player {
+struct Player<'a> {
+    folder: &'a Folder,
     random: Random,
     model: Model,
     keys: Vec<Key>,
@@ -110,7 +112,7 @@ enum Fault {
     DType,
 }
 
-impl Player {
+impl Player<'_> {
     fn value(&mut self, dtype: DType, shape: &[usize]) -> Value {
         let count = shape.iter().product();
         let random = &mut self.random;
@@ -404,11 +406,20 @@ impl Player {
         assert_eq!(stats["pending"], 0);
     }
 
+    /// Saves the store and loads it again: nothing changes.
+    fn reload(&mut self, store: &Store) {
+        let path = self.folder.file("file");
+        self.operations += 1;
+        store.save(&path).unwrap();
+        store.load(&path).unwrap();
+    }
+
     /// A while in the life of one store.
     fn play(&mut self, store: &Store, steps: usize) {
         for _ in 0..steps {
             match self.random.below(20) {
                 0 => self.set_updater(store),
+                1 if self.random.one_in(50) => self.reload(store),
                 1 => self.remove(store),
                 2..5 => self.scope(store),
                 5..7 => self.owned(store),
@@ -443,7 +454,7 @@ fn open(random: &mut Random) -> (Store, Model) {
 #[test]
 fn random_sequences_do_what_the_model_does() {
     bounded("property", || {
-        let total = operations(100_000);
+        let (total, folder) = (operations(100_000), Folder::new("property-of-calls"));
         let mut random = Random::from_environment("property");
         let mut done = 0;
         while done < total {
@@ -451,7 +462,7 @@ fn random_sequences_do_what_the_model_does() {
             let mut keys: Vec<Key> = INTEGERS.iter().map(|&id| Key::from(id)).collect();
             keys.extend(NAMES.iter().map(|name| store.intern(name).unwrap()));
             let player = Random::new(random.next());
-            let mut player = Player { random: player, model, keys, operations: 0 };
+            let mut player = Player { folder: &folder, random: player, model, keys, operations: 0 };
             for _ in 0..20 {
                 player.play(&store, 50);
             }
@@ -466,6 +477,7 @@ fn random_sequences_do_what_the_model_does() {
 fn values_that_several_threads_share_do_what_the_model_does() {
     bounded("property of large values", || {
         let mut random = Random::from_environment("property of large values");
+        let folder = Folder::new("property-of-large-values");
         for dtype in
             DType::ALL.iter().copied().cycle().take(DType::ALL.len() * 2 / reduction().min(4))
         {
@@ -474,7 +486,8 @@ fn values_that_several_threads_share_do_what_the_model_does() {
             let key = Key::from(random.next() >> 1);
             let keys = vec![key];
             let random = Random::new(random.next());
-            let mut player = Player { random, model: Model::new(false), keys, operations: 0 };
+            let mut player =
+                Player { folder: &folder, random, model: Model::new(false), keys, operations: 0 };
             // Above the size from which the work is split, with a border inside a row.
             let value = player.value(dtype, &[3, 700_001 / dtype.size()]);
             let value = [(key, value)];

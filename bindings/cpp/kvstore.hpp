@@ -815,6 +815,16 @@ public:
         set_compression(name, detail::listed(params));
     }
 
+    /// Writes everything that training goes on with to a file. See kv_save().
+    void save(std::string_view path) const {
+        detail::check(kv_save(raw(), detail::terminated(path).c_str()));
+    }
+
+    /// Takes over what a file of save() has. See kv_load().
+    void load(std::string_view path) {
+        detail::check(kv_load(raw(), detail::terminated(path).c_str()));
+    }
+
     /// Waits until all workers are here. See kv_barrier().
     void barrier(Timeout timeout = forever) { detail::check(kv_barrier(raw(), timeout.raw())); }
 

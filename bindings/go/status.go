@@ -53,6 +53,10 @@ const (
 	ErrCancelled Status = C.KV_ERR_CANCELLED
 	// ErrOutOfMemory: not enough memory.
 	ErrOutOfMemory Status = C.KV_ERR_OUT_OF_MEMORY
+	// ErrIO: a file cannot be read or written.
+	ErrIO Status = C.KV_ERR_IO
+	// ErrCorrupt: a file is cut off or altered.
+	ErrCorrupt Status = C.KV_ERR_CORRUPT
 	// ErrInternal: a bug of the library; the store is poisoned from now on.
 	ErrInternal Status = C.KV_ERR_INTERNAL
 	// ErrPoisoned: the store met a bug of the library before and refuses to go on.

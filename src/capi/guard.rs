@@ -103,6 +103,8 @@ statuses! {
     Timeout => KV_ERR_TIMEOUT,
     Cancelled => KV_ERR_CANCELLED,
     OutOfMemory => KV_ERR_OUT_OF_MEMORY,
+    Io => KV_ERR_IO,
+    Corrupt => KV_ERR_CORRUPT,
     Internal => KV_ERR_INTERNAL,
     Poisoned => KV_ERR_POISONED,
 }

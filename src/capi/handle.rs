@@ -1,7 +1,9 @@
 //! Opaque handles, and the conversions between C's arguments and the crate's types.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, OsStr, c_char};
 use std::mem::offset_of;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::{ptr, slice};
 
 use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
@@ -105,6 +107,19 @@ pub(super) unsafe fn text<'a>(start: *const c_char, name: &str) -> Result<&'a st
     // SAFETY: the caller's promise.
     let text = unsafe { CStr::from_ptr(start) };
     text.to_str().map_err(|_| fail!(InvalidArgument, "{name} is not valid UTF-8"))
+}
+
+/// The path of a file, which the system takes as bytes.
+///
+/// # Safety
+/// NULL, or NUL-terminated and unchanged for `'a`.
+pub(super) unsafe fn path<'a>(start: *const c_char) -> Result<&'a Path> {
+    if start.is_null() {
+        return Err(null("path"));
+    }
+    // SAFETY: the caller's promise.
+    let bytes = unsafe { CStr::from_ptr(start) }.to_bytes();
+    Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
 /// An array argument.

@@ -26,4 +26,6 @@ mod rows;
 
 mod merge;
 
+mod checkpoint;
+
 mod library;

@@ -54,6 +54,10 @@ pub enum kv_status {
     KV_ERR_CANCELLED = 21,
     /// Not enough memory.
     KV_ERR_OUT_OF_MEMORY = 60,
+    /// A file cannot be read or written; the message has the system's reason.
+    KV_ERR_IO = 61,
+    /// A file is cut off or altered.
+    KV_ERR_CORRUPT = 62,
     /// A bug of this library; the store is poisoned from now on.
     KV_ERR_INTERNAL = 90,
     /// The store met a bug of this library before and refuses to go on.

@@ -44,6 +44,36 @@ impl Residuals {
         Ok(residuals)
     }
 
+    /// As many residuals as [`Residuals::buffers`] gave, of so many elements. `fill` is called with
+    /// each of them.
+    ///
+    /// # Errors
+    /// Those of `fill`; `OutOfMemory`.
+    pub(crate) fn restore(
+        codec: &Codec,
+        slots: usize,
+        count: usize,
+        mut fill: impl FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<Box<Self>> {
+        let new = Self { codec: codec.serial, round: 0, slots: SmallVec::new() };
+        let mut residuals = Box::new(new);
+        for _ in 0..slots {
+            let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
+            fill(buffer.bytes_mut())?;
+            residuals.slots.push(buffer);
+        }
+        Ok(residuals)
+    }
+
+    pub(crate) fn belong_to(&self, codec: &Codec) -> bool {
+        self.codec == codec.serial
+    }
+
+    /// The residuals of all values by their places in pushes.
+    pub(crate) fn buffers(&self) -> &[Buffer] {
+        &self.slots
+    }
+
     /// The residual of a value by its place in pushes; none under a codec without feedback.
     pub(crate) fn array(&self, slot: usize) -> Option<Array> {
         self.slots.get(slot).map(|slot| Array::of(slot, DType::F32))

@@ -25,6 +25,7 @@ mod nadam;
 mod nag;
 mod options;
 mod rmsprop;
+mod saved;
 mod schedule;
 mod sgd;
 mod signum;
@@ -35,6 +36,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use method::{Passes, Rows};
+pub(crate) use saved::Kept;
 pub(crate) use state::{Arrays, NORM_BLOCK, State, Stored};
 
 use crate::error::{Result, fail};
@@ -145,10 +147,19 @@ impl Optimizer {
     /// # Errors
     /// `Option`: there are `lr_mult` and `wd_mult`, numbers from 0.
     pub(crate) fn with_key(&self, key: Key, name: &str, value: f64) -> Result<Self> {
+        let mut changed = self.clone();
+        changed.set_key(key, name, value)?;
+        Ok(changed)
+    }
+
+    /// Changes a multiplier of one key. After an error the optimizer is not to be used.
+    ///
+    /// # Errors
+    /// As [`Optimizer::with_key`].
+    pub(crate) fn set_key(&mut self, key: Key, name: &str, value: f64) -> Result<()> {
         const LR: Spec = Spec::small("lr_mult", 1.0);
         const WD: Spec = Spec::small("wd_mult", 1.0);
-        let mut changed = self.clone();
-        let multipliers = changed.multipliers.entry(key).or_default();
+        let multipliers = self.multipliers.entry(key).or_default();
         let (spec, field) = match name {
             "lr_mult" => (LR, &mut multipliers.lr),
             "wd_mult" => (WD, &mut multipliers.wd),
@@ -161,7 +172,7 @@ impl Optimizer {
         };
         spec.check(value)?;
         *field = value;
-        Ok(changed)
+        Ok(())
     }
 
     /// Refuses a key whose elements the rule cannot calculate with.

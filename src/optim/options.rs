@@ -57,6 +57,11 @@ impl Options {
         self.check()
     }
 
+    /// The options that have been set, as [`Options::parse`] takes them.
+    pub(super) fn text(&self) -> String {
+        self.0.given_text()
+    }
+
     /// Changes one number. After an error the options are not to be used.
     pub(super) fn set(&mut self, name: &str, value: f64) -> Result<()> {
         self.0.set(name, value)?;

@@ -23,9 +23,9 @@ pub(crate) struct State {
     pub(super) count: u64,
     /// See [`super::method::Push::carried`].
     pub(super) carried: f64,
-    states: SmallVec<[Buffer; MAX_STATES]>,
+    pub(super) states: SmallVec<[Buffer; MAX_STATES]>,
     /// The unrounded value of an f16 or bf16 key.
-    master: Option<Buffer>,
+    pub(super) master: Option<Buffer>,
     /// Room for the sums of a norm.
     sums: Option<Buffer>,
 }
@@ -37,6 +37,25 @@ pub(crate) struct Stored {
     pub(crate) count: usize,
     /// Extent of the first axis, 1 without one, 0 without elements.
     pub(crate) rows: usize,
+}
+
+impl Stored {
+    /// How long an array of state is.
+    pub(super) fn length(&self, scope: Scope) -> usize {
+        if scope == Scope::Row { self.rows } else { self.count }
+    }
+
+    /// Memory for so many numbers that a rule keeps for the value, which are zero; see
+    /// [`Buffer::zeroed`].
+    pub(super) fn buffer(&self, length: usize, place: Place, scattered: bool) -> Result<Buffer> {
+        let (dtype, full) = (self.array.dtype(), self.array.dtype().full());
+        let near = self.array.start().wrapping_sub(Place::Stored as usize);
+        // Our arrays may be of wider elements than the caller's.
+        let near = near.map_addr(|it| if full == dtype { it } else { it & !(LINE - 1) });
+        let mut buffer = Buffer::zeroed(length * full.size(), scattered)?;
+        buffer.place(near, place);
+        Ok(buffer)
+    }
 }
 
 /// What a rule wants to keep.
@@ -67,23 +86,30 @@ impl State {
         self.optimizer == optimizer
     }
 
+    /// Adds one more array of state, which is zero; gives it.
+    pub(super) fn add(
+        &mut self,
+        scope: Scope,
+        stored: &Stored,
+        scattered: bool,
+    ) -> Result<&mut Buffer> {
+        let at = self.states.len();
+        let buffer = stored.buffer(stored.length(scope), PLACES[at], scattered)?;
+        self.states.push(buffer);
+        Ok(&mut self.states[at])
+    }
+
     /// Makes sure that what is wanted is there. New states are zero.
     pub(super) fn grow(&mut self, wanted: &Wanted, isa: Isa, stored: &Stored) -> Result<Arrays> {
-        let (dtype, full) = (stored.array.dtype(), stored.array.dtype().full());
-        let near = stored.array.start().wrapping_sub(Place::Stored as usize);
-        // Our arrays may be of wider elements than the caller's.
-        let near = near.map_addr(|it| if full == dtype { it } else { it & !(LINE - 1) });
-        let length = if wanted.scope == Scope::Row { stored.rows } else { stored.count };
-        while let Some(&place) = PLACES[..wanted.states].get(self.states.len()) {
-            let mut buffer = Buffer::zeroed(length * full.size(), wanted.scattered)?;
-            buffer.place(near, place);
-            self.states.push(buffer);
+        let full = stored.array.dtype().full();
+        let length = stored.length(wanted.scope);
+        while self.states.len() < wanted.states {
+            self.add(wanted.scope, stored, wanted.scattered)?;
         }
         if !wanted.master {
             self.master = None;
         } else if self.master.is_none() {
-            let mut buffer = Buffer::new(stored.count * full.size())?;
-            buffer.place(near, Place::Master);
+            let buffer = stored.buffer(stored.count, Place::Master, false)?;
             isa.convert_array(&Array::of(&buffer, full), &stored.array, stored.count);
             self.master = Some(buffer);
         }

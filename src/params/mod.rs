@@ -92,9 +92,27 @@ impl Params {
 
     /// Every option that is no list, with its value, as [`Params::parse`] reads them.
     pub(crate) fn text(&self) -> String {
-        let numbers = self.specs.iter().zip(&self.values).filter(|(spec, _)| !spec.is_list());
-        let option = |(spec, value): (&Spec, &f64)| format!("{}={}", spec.name, spec.text(*value));
-        numbers.map(option).collect::<Vec<_>>().join(",")
+        let numbers = (0..self.specs.len()).filter(|&at| !self.specs[at].is_list());
+        self.texts(numbers)
+    }
+
+    /// The options that have been set, as [`Params::parse`] reads them.
+    pub(crate) fn given_text(&self) -> String {
+        self.texts((0..self.specs.len()).filter(|&at| self.given[at]))
+    }
+
+    fn texts(&self, places: impl Iterator<Item = usize>) -> String {
+        let option = |at: usize| {
+            let spec = &self.specs[at];
+            let value = if spec.is_list() {
+                let counts: Vec<String> = self.counts.iter().map(ToString::to_string).collect();
+                format!("[{}]", counts.join(","))
+            } else {
+                spec.text(self.values[at])
+            };
+            format!("{}={value}", spec.name)
+        };
+        places.map(option).collect::<Vec<_>>().join(",")
     }
 }
 

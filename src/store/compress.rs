@@ -1,12 +1,47 @@
 //! Pushes whose values go through a codec first.
 
+use std::sync::Arc;
+
 use super::apply::{Applier, Push};
+use super::local::Local;
 use super::merge::Compression;
 use super::merger::Merger;
 use super::table::Value;
-use crate::codec::{Codec, Residuals};
+use crate::codec::{self, Codec, Residuals};
 use crate::error::Result;
 use crate::tensor::{Array, Buffer, Lent};
+
+impl Local {
+    /// Compresses by a codec from now on.
+    pub(super) fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        let call = "set_compression";
+        let codec = Codec::new(name, params).map_err(|error| error.at(call))?.map(Arc::new);
+        self.change_handling(
+            |handling| handling.codec = codec,
+            |handling| {
+                let slots = self.keys.table.slots();
+                self.check_keys(call, handling, slots.iter().map(|slot| &**slot))?;
+                // What the codec before has left, while nobody can push by the new one. A key that
+                // is in use lets go of it with its next push.
+                for slot in &slots {
+                    if let Some(mut value) = slot.value.try_write(&self.applier.released) {
+                        value.residuals = None;
+                    }
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// The name and the options of the codec.
+    pub(super) fn compression(&self) -> (&'static str, String) {
+        let handling = self.handling.read();
+        handling
+            .codec
+            .as_ref()
+            .map_or((codec::NONE, String::new()), |codec| (codec.name(), codec.params()))
+    }
+}
 
 impl Applier {
     /// Merges what arrives of the values of a locked key.

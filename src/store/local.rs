@@ -15,7 +15,6 @@ use super::plain::{self, Lists, with_one};
 use super::plan::{Pairs, Part, Plan, RowPairs};
 use super::table::{Entry, KeyTable, Slot};
 use super::ticket::{Label, Tickets, Work};
-use crate::codec::{self, Codec};
 use crate::config::Settings;
 use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -32,7 +31,7 @@ pub(crate) struct Local {
     pub(super) applier: Applier,
     pub(super) tickets: Tickets<Op>,
     pub(super) poisoned: AtomicBool,
-    handling: RwLock<Handling>,
+    pub(super) handling: RwLock<Handling>,
     /// Whether sums replace values, and no codec is set: the answer in one load. Changed under the
     /// lock of the handling.
     assigns: AtomicBool,
@@ -124,21 +123,22 @@ impl Local {
 
     pub(super) fn set_merger(&self, merger: Merger) {
         // It refuses nothing.
-        let _ = self.replace_merger(merger, |_| Ok(()));
+        let _ = self.change_handling(|handling| handling.merger = merger, |_| Ok(()));
     }
 
-    /// Merges otherwise from now on, unless `check` refuses; no key is added meanwhile.
-    fn replace_merger(
+    /// Does otherwise with pushes from now on, unless `check` refuses; no key is added meanwhile.
+    pub(super) fn change_handling(
         &self,
-        merger: Merger,
-        check: impl FnOnce(&Merger) -> Result<()>,
+        change: impl FnOnce(&mut Handling),
+        check: impl FnOnce(&Handling) -> Result<()>,
     ) -> Result<()> {
         let old = {
             let mut current = self.handling.write();
-            check(&merger)?;
-            let old = std::mem::replace(&mut current.merger, merger);
-            self.assigns.store(current.is_plain(), Ordering::SeqCst);
-            old
+            let mut changed = current.clone();
+            change(&mut changed);
+            check(&changed)?;
+            self.assigns.store(changed.is_plain(), Ordering::SeqCst);
+            std::mem::replace(&mut *current, changed)
         };
         // Outside the lock: it may run the user's drop function.
         drop(old);
@@ -150,60 +150,18 @@ impl Local {
         if plan.values.is_empty() { Handling::PLAIN } else { self.handling.read().clone() }
     }
 
-    /// Compresses by a codec from now on.
-    pub(super) fn set_compression(&self, name: &str, params: &str) -> Result<()> {
-        let call = "set_compression";
-        let codec = Codec::new(name, params).map_err(|error| error.at(call))?.map(Arc::new);
-        let mut current = self.handling.write();
-        let slots = self.keys.table.slots();
-        if let Some(codec) = &codec {
-            self.check_codec(call, codec, &slots)?;
-        }
-        current.codec = codec;
-        self.assigns.store(current.is_plain(), Ordering::SeqCst);
-        // What the codec before has left, while nobody can push by the new one. A key that is in
-        // use lets go of it with its next push.
-        for slot in &slots {
-            if let Some(mut value) = slot.value.try_write(&self.applier.released) {
-                value.residuals = None;
-            }
-        }
-        Ok(())
-    }
-
-    /// The name and the options of the codec.
-    pub(super) fn compression(&self) -> (&'static str, String) {
-        let handling = self.handling.read();
-        handling
-            .codec
-            .as_ref()
-            .map_or((codec::NONE, String::new()), |codec| (codec.name(), codec.params()))
-    }
-
-    /// Refuses keys whose elements a codec cannot take.
-    fn check_codec(&self, call: &str, codec: &Codec, slots: &[Arc<Slot>]) -> Result<()> {
-        slots.iter().try_for_each(|slot| {
-            codec.check(slot.dtype).map_err(|why| {
-                let key = self.applier.names.label(slot.key);
-                fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
-            })
-        })
-    }
-
-    /// Refuses new keys that pushes could not be merged into.
-    fn check_new(&self, call: &str, handling: &Handling, slots: &[Arc<Slot>]) -> Result<()> {
-        self.check_keys(call, &handling.merger, slots)?;
-        handling.codec.as_ref().map_or(Ok(()), |codec| self.check_codec(call, codec, slots))
-    }
-
     /// Merges by a rule from now on.
     pub(super) fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
         let call = "set_optimizer";
         let optimizer = Optimizer::new(name, params).map_err(|error| error.at(call))?;
         let merger = Merger::Optimizer(Arc::new(optimizer));
-        self.replace_merger(merger, |merger| {
-            self.check_keys(call, merger, &self.keys.table.slots())
-        })
+        self.change_handling(
+            |handling| handling.merger = merger,
+            |handling| {
+                let slots = self.keys.table.slots();
+                self.check_keys(call, handling, slots.iter().map(|slot| &**slot))
+            },
+        )
     }
 
     /// Changes an option of the optimizer, for all keys or for one.
@@ -220,13 +178,15 @@ impl Local {
         Ok(())
     }
 
-    /// Refuses keys whose elements an optimizer cannot change.
-    fn check_keys(&self, call: &str, merger: &Merger, slots: &[Arc<Slot>]) -> Result<()> {
-        let Merger::Optimizer(optimizer) = merger else {
-            return Ok(());
-        };
-        slots.iter().try_for_each(|slot| {
-            optimizer.check(slot.dtype).map_err(|why| {
+    /// Refuses keys with elements that an optimizer cannot change or a codec cannot take.
+    pub(super) fn check_keys<'a>(
+        &self,
+        call: &str,
+        handling: &Handling,
+        mut slots: impl Iterator<Item = &'a Slot>,
+    ) -> Result<()> {
+        slots.try_for_each(|slot| {
+            handling.check(slot.dtype).map_err(|why| {
                 let key = self.applier.names.label(slot.key);
                 fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
             })
@@ -236,7 +196,7 @@ impl Local {
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
         let fresh = self.keys.make(&self.keys.scene("init"), values)?;
         let handling = self.handling.read();
-        self.check_new("init", &handling, &fresh)?;
+        self.check_keys("init", &handling, fresh.iter().map(|slot| &**slot))?;
         self.keys.add("init", &fresh)
     }
 
@@ -286,7 +246,7 @@ impl Local {
         plan.build_rows(&self.keys.scene(call.name()), pairs, part)
     }
 
-    fn patience(&self) -> Patience {
+    pub(super) fn patience(&self) -> Patience {
         Patience::new(self.settings.timeout)
     }
 
@@ -367,7 +327,7 @@ impl Local {
             let fresh = self.keys.make(&scene, values)?;
             scene.coming = &fresh;
             let handling = self.handling.read();
-            self.check_new(call.name(), &handling, &fresh)?;
+            self.check_keys(call.name(), &handling, fresh.iter().map(|slot| &**slot))?;
             plan.build(&scene, &Pairs::NONE, outs)?;
             self.keys.add(call.name(), &fresh)?;
             return Ok(Progress::Planned);
@@ -399,16 +359,29 @@ impl Local {
 
     pub(super) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
         let slots = self.keys.find(&self.keys.scene("remove"), keys)?;
-        let Some(first) = slots.first() else {
-            return Ok(());
-        };
-        let label = Label { call: "remove", first_key: first.key.id(), keys: slots.len() };
         let patience = self.patience();
         let limits = Limits { patience: &patience, cancel: None };
-        let visit = |visit: &mut dyn FnMut(u64)| slots.iter().for_each(|slot| visit(slot.key.id()));
+        let keys: Vec<Key> = slots.iter().map(|slot| slot.key).collect();
+        self.in_turn("remove", &keys, &patience, || {
+            self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits))
+        })
+    }
+
+    /// Does something on this thread after the pending operations on some keys, and before later
+    /// ones.
+    pub(super) fn in_turn<T>(
+        self: &Arc<Self>,
+        call: &'static str,
+        keys: &[Key],
+        patience: &Patience,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(first) = keys.first() else { return work() };
+        let label = Label { call, first_key: first.id(), keys: keys.len() };
+        let visit = |visit: &mut dyn FnMut(u64)| keys.iter().for_each(|key| visit(key.id()));
         let turn = self.tickets.enter(label, visit, patience.end())?;
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
-        let result = self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits));
+        let result = work();
         drop(leave);
         result
     }

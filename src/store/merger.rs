@@ -23,6 +23,14 @@ impl Handling {
         self.codec.is_none() && matches!(self.merger, Merger::Assign)
     }
 
+    /// Refuses keys whose elements the codec cannot take or the optimizer cannot change.
+    pub(crate) fn check(&self, dtype: DType) -> Result<(), String> {
+        if let Merger::Optimizer(optimizer) = &self.merger {
+            optimizer.check(dtype)?;
+        }
+        self.codec.as_ref().map_or(Ok(()), |codec| codec.check(dtype))
+    }
+
     /// What the values of a key go through. Integers are never compressed.
     pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
         self.codec.as_deref().filter(|_| dtype.is_float())

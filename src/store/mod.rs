@@ -1,6 +1,7 @@
 //! The store: one type, opened by a type string.
 
 mod apply;
+mod checkpoint;
 mod compress;
 mod copy;
 mod counters;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
-use super::lock::KeyLock;
+use super::lock::{KeyLock, WriteGuard};
 use crate::codec::Residuals;
 use crate::error::Result;
 use crate::key::Key;
@@ -273,6 +273,38 @@ impl KeyTable {
         for slot in slots {
             let (shard, position) = locate(slot.key);
             self.shards[shard].write().remove(slot.key, position);
+        }
+        Ok(())
+    }
+
+    /// Gives keys that are there the values of `slots`, and adds the others at the end of the
+    /// processing order: all or none. `check` compares a key that is there with its new slot, then
+    /// `lock` locks it for change; `ready` is called when all of them are locked. `known` is where
+    /// they stay meanwhile.
+    pub(crate) fn put<'a>(
+        &self,
+        slots: Vec<Slot>,
+        known: &'a mut Vec<Option<Arc<Slot>>>,
+        check: impl Fn(&Slot, &Slot) -> Result<()>,
+        lock: impl Fn(&'a Slot) -> Result<WriteGuard<'a, Value>>,
+        ready: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let _structure = self.structure.lock();
+        known.extend(slots.iter().map(|slot| self.get(slot.key)));
+        for (known, slot) in known.iter().zip(&slots) {
+            known.as_ref().map_or(Ok(()), |known| check(known, slot))?;
+        }
+        let locked = known.iter().map(|known| known.as_ref().map(|it| lock(it)).transpose());
+        let locked = locked.collect::<Result<Vec<_>>>()?;
+        ready()?;
+        for (mut slot, locked) in slots.into_iter().zip(locked) {
+            if let Some(mut value) = locked {
+                std::mem::swap(&mut *value, slot.value.get_mut());
+            } else {
+                slot.order = self.next_order(slot.key);
+                let (shard, position) = locate(slot.key);
+                self.shards[shard].write().insert(Entry::new(Arc::new(slot)), position);
+            }
         }
         Ok(())
     }

@@ -102,6 +102,18 @@ impl Buffer {
         Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: true } })
     }
 
+    /// The bytes, all of which have been written before, and nobody changes now.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        // SAFETY: so many bytes are there from where the content begins, and they are not undefined.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.bytes) }
+    }
+
+    /// The bytes, all of which have been written before.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above; nobody else uses them.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.bytes) }
+    }
+
     /// Moves the beginning of a large buffer to the same place in a cache line as an address of the
     /// caller's has, so that stores to both can go line by line, and to another place in the page.
     /// The content stays where it was: it is lost unless [`Buffer::put_back`] comes next.

@@ -16,7 +16,7 @@ mod view;
 pub(crate) use array::Array;
 pub(crate) use buffer::{Buffer, LINE, Place};
 pub use dtype::{DType, Element};
-pub(crate) use layout::text_of;
+pub(crate) use layout::{count as element_count, text_of};
 pub(crate) use overlap::{Overlaps, Party, Position};
 pub(crate) use spec::Spec;
 pub(crate) use view::{Lent, RawTensor, RawTensors};

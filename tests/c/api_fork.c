@@ -62,6 +62,8 @@ static void check_everything_is_forked(kv_store *store, kv_ticket ticket) {
     CHECK_STATUS(kv_wait_all(store, -1), KV_ERR_FORKED);
     CHECK_STATUS(kv_cancel(store, ticket), KV_ERR_FORKED);
     CHECK_STATUS(kv_set_updater(store, NULL, NULL, NULL), KV_ERR_FORKED);
+    CHECK_STATUS(kv_save(store, "file"), KV_ERR_FORKED);
+    CHECK_STATUS(kv_load(store, "file"), KV_ERR_FORKED);
     CHECK_STATUS(kv_type(store, &text), KV_ERR_FORKED);
     CHECK_STATUS(kv_role(store, &small), KV_ERR_FORKED);
     CHECK_STATUS(kv_rank(store, &small), KV_ERR_FORKED);

@@ -53,6 +53,8 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_wait(NULL, 1, 0));
     CHECK_REFUSED(kv_wait_all(NULL, 0));
     CHECK_REFUSED(kv_cancel(NULL, 1));
+    CHECK_REFUSED(kv_save(NULL, "file"));
+    CHECK_REFUSED(kv_load(NULL, "file"));
     CHECK_REFUSED(kv_set_updater(NULL, add_number, NULL, NULL));
     CHECK_REFUSED(kv_set_updater(NULL, NULL, NULL, NULL));
     CHECK(ticket == UNTOUCHED && number == 1 && key == 1 && text == NULL);
@@ -82,6 +84,8 @@ static void without_a_text(kv_store *store) {
     kv_key key = 5;
     CHECK_REFUSED(kv_create(NULL, NULL, &untouched));
     CHECK_REFUSED(kv_intern(store, NULL, &key));
+    CHECK_REFUSED(kv_save(store, NULL));
+    CHECK_REFUSED(kv_load(store, NULL));
     CHECK(untouched == store && key == 5);
     kv_set_callback_error(NULL);
 }

@@ -1,7 +1,9 @@
 /* Memory of calls that fail: every kind of refusal, again and again. */
+#include "files.h"
 #include "leak.h"
 
 static kv_store *store;
+static const char *path;
 
 static void bad_configs_and_types(void) {
     kv_config *config = NULL;
@@ -78,6 +80,21 @@ static void bad_numbers(void) {
     CHECK_STATUS(kv_set_updater(NULL, add_number, malloc(24), free), KV_ERR_INVALID_ARGUMENT);
 }
 
+static void bad_files(void) {
+    static const unsigned char cut[] = {200, 0, 0, 0, 0, 0, 0, 0, '{', '"'};
+    static const unsigned char foreign[] = {2, 0, 0, 0, 0, 0, 0, 0, '{', '}'};
+    CHECK_STATUS(kv_load(store, "no/such/file"), KV_ERR_IO);
+    CHECK_STATUS(kv_save(store, "no/such/folder"), KV_ERR_IO);
+    write_file(path, cut, sizeof cut);
+    CHECK_STATUS(kv_load(store, path), KV_ERR_CORRUPT);
+    write_file(path, foreign, sizeof foreign);
+    CHECK_STATUS(kv_load(store, path), KV_ERR_UNSUPPORTED);
+    CHECK_STATUS(kv_save(store, path), KV_OK);
+    CHECK_STATUS(kv_load(store, path), KV_OK);
+    CHECK(truncate(path, 500) == 0);
+    CHECK_STATUS(kv_load(store, path), KV_ERR_CORRUPT);
+}
+
 static kv_status fail_inside(void *context, kv_key key, const kv_tensor *input,
                              const kv_tensor *stored) {
     (void)input;
@@ -119,6 +136,7 @@ int main(void) {
     kv_key key = 3;
     kv_tensor pair = kv_tensor_cpu(numbers, KV_I64, 1, shape);
     store = open_store("local");
+    path = new_folder("file");
     init_number(store, 1, 0);
     init_number(store, 2, 0);
     CHECK_STATUS(kv_init(store, &key, &pair, 1), KV_OK);
@@ -126,6 +144,9 @@ int main(void) {
     check_no_growth(bad_keys, rounds);
     check_no_growth(bad_tensors, rounds);
     check_no_growth(bad_numbers, rounds);
+    check_no_growth(bad_files, rounds / 10);
+    CHECK(unlink(path) == 0);
+    remove_folder();
     check_no_growth(failing_updaters, rounds);
     check_no_growth(closed_stores, rounds);
     kv_free(store);

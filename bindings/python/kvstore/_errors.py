@@ -32,6 +32,8 @@ class Status(enum.IntEnum):
     TIMEOUT = 20
     CANCELLED = 21
     OUT_OF_MEMORY = 60
+    IO = 61
+    CORRUPT = 62
     INTERNAL = 90
     POISONED = 91
 
@@ -159,6 +161,18 @@ class OutOfMemoryError(KVStoreError, MemoryError):
     """Not enough memory."""
 
     status = Status.OUT_OF_MEMORY
+
+
+class IoError(KVStoreError, OSError):
+    """A file cannot be read or written."""
+
+    status = Status.IO
+
+
+class CorruptError(KVStoreError, ValueError):
+    """A file is cut off or altered."""
+
+    status = Status.CORRUPT
 
 
 class InternalError(KVStoreError, RuntimeError):

@@ -56,7 +56,12 @@ class Handle:
 
     def key_of(self, number: int) -> Any:
         """The key that a number of the library stands for."""
-        return self.names.get(number, number)
+        if number < 2**63 or number in self.names:
+            return self.names.get(number, number)
+        # A name that came from a file.
+        name = ctypes.c_char_p()
+        check(library.kv_key_name(self.pointer, number, byref(name)))
+        return self.names.setdefault(number, (name.value or b"").decode())
 
     def _intern(self, name: str) -> int:
         number = ctypes.c_uint64()

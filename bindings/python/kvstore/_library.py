@@ -78,6 +78,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_set_hyperparameter": (c_void_p, c_char_p, c_double),
     "kv_set_key_hyperparameter": (c_void_p, c_uint64, c_char_p, c_double),
     "kv_set_compression": (c_void_p, c_char_p, c_char_p),
+    "kv_save": (c_void_p, c_char_p),
+    "kv_load": (c_void_p, c_char_p),
     "kv_config_free": (c_void_p,),
     "kv_abort": (c_void_p,),
     "kv_free": (c_void_p,),

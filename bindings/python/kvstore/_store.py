@@ -13,7 +13,7 @@ from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
 from ._pairs import is_written_out, keys_of, pairs_of
-from ._texts import as_number, c_text, params_text
+from ._texts import as_number, c_path, c_text, params_text
 from ._ticket import Operation, Ticket
 
 _ROLES = {0: "worker"}
@@ -336,6 +336,35 @@ class KVStore:
         self._open().set_updater(updater)
 
     _set_updater = set_updater
+
+    # Checkpoints.
+
+    def save(self, path: Any) -> None:
+        """Writes everything that training goes on with to a file, in the format of safetensors.
+
+        The file has the keys with their values, and the optimizer with its options and state; a
+        function of set_updater() is not saved. It takes the place of the old file as a whole,
+        whenever the program or the machine stops. Each key is as it was between two pushes; all are
+        of one moment if no other thread pushes meanwhile.
+
+        `path` is a str, bytes or a path object. docs/checkpoints.md describes the file.
+
+        >>> kv.save("model.safetensors")
+        """
+        check(library.kv_save(self._open().pointer, c_path(path)))
+
+    def load(self, path: Any) -> None:
+        """Takes over what a file of save() has.
+
+        Keys that are there get its values, others are added; keys that the file does not have stay
+        as they are. The optimizer of the file takes the place of what is set, and goes on as if it
+        had not stopped. A file without one leaves what is set. After an error, such as
+        `CorruptError` for a file that is cut off or altered, the store is as it was.
+
+        >>> kv = kvstore.create("local")
+        >>> kv.load("model.safetensors")
+        """
+        check(library.kv_load(self._open().pointer, c_path(path)))
 
     # The job. A local store is a job of one worker.
 

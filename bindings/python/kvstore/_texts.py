@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ._errors import InvalidArgumentError
@@ -14,6 +15,14 @@ def c_text(what: str, text: Any) -> bytes:
     if "\0" in text:
         raise InvalidArgumentError(f"{what} {text!r} contains a NUL character")
     return text.encode()
+
+
+def c_path(path: Any) -> bytes:
+    """The path of a file: a str, bytes, or what has `__fspath__`."""
+    encoded = os.fsencode(path)
+    if b"\0" in encoded:
+        raise InvalidArgumentError(f"the path {path!r} contains a NUL character")
+    return encoded
 
 
 def as_number(name: str, value: Any) -> float:

@@ -26,7 +26,7 @@ def random_array(random, dtype, shape):
     if not is_float(dtype):
         limits = np.iinfo(dtype)
         return random.integers(limits.min, limits.max, shape, dtype, endpoint=True)
-    return (random.standard_normal(shape) * 8).astype(dtype)
+    return np.asarray(random.standard_normal(shape) * 8).astype(dtype)
 
 
 def sum_of(arrays, dtype):

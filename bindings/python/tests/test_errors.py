@@ -34,6 +34,8 @@ def test_each_status_has_a_class_that_fits_a_builtin():
         "DTYPE_MISMATCH": TypeError,
         "TIMEOUT": builtins.TimeoutError,
         "OUT_OF_MEMORY": MemoryError,
+        "IO": OSError,
+        "CORRUPT": ValueError,
         "CALLBACK": RuntimeError,
     }
     for status in kvstore.Status:

@@ -251,16 +251,26 @@ impl Applier {
         slot: &'a Slot,
         limits: Limits<'_>,
     ) -> Result<ReadGuard<'a, Value>> {
-        let value = match slot.value.try_read(&self.released) {
-            Some(value) => value,
-            None => self.patiently(call, slot, limits, |until| {
-                slot.value.read_until(&self.released, until)
-            })?,
-        };
+        let value = self.look(call, slot, limits)?;
         if value.removed {
             return Err(self.removed(call, slot));
         }
         Ok(value)
+    }
+
+    /// Locks a key, which may have been removed, for reading.
+    pub(super) fn look<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<ReadGuard<'a, Value>> {
+        match slot.value.try_read(&self.released) {
+            Some(value) => Ok(value),
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.read_until(&self.released, until)
+            }),
+        }
     }
 
     /// Locks a key for change.
@@ -306,10 +316,14 @@ impl Applier {
             }
             if late {
                 let key = self.names.label(slot.key);
+                let rest = match call {
+                    "remove" | "save" | "load" => "nothing has changed",
+                    _ => "keys before it are done, it and those after it are not",
+                };
                 return Err(fail!(
                     Timeout,
                     "{call}: {key} is still in use by another call (an updater that does not \
-                     return?); keys before it are done, it and those after it are not"
+                     return?); {rest}"
                 ));
             }
         }

@@ -1,0 +1,96 @@
+// Checkpoints: training that goes on from a file, and files that are refused.
+#include "check.hpp"
+
+#include <fstream>
+#include <stdlib.h>
+#include <unistd.h>
+
+namespace {
+
+using Floats = std::vector<float>;
+
+const Floats gradient{1.0F, -2.0F, 0.5F};
+
+// A folder of this program alone, and the path of a file in it.
+class Folder {
+public:
+    Folder() {
+        const char* parent = std::getenv("TMPDIR");
+        path_ = std::string(parent != nullptr ? parent : "/tmp") + "/kvstore-XXXXXX";
+        CHECK(mkdtemp(path_.data()) != nullptr);
+    }
+    ~Folder() {
+        unlink(file().c_str());
+        rmdir(path_.c_str());
+    }
+    Folder(const Folder&) = delete;
+    Folder& operator=(const Folder&) = delete;
+    [[nodiscard]] std::string file() const { return path_ + "/file"; }
+    [[nodiscard]] const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+Floats pulled(kv::Store& store, const kv::AnyKey& key) {
+    Floats out(3);
+    store.pull(key, kv::view(out));
+    return out;
+}
+
+// A store with two keys, and an optimizer that has made a step.
+kv::Store trained() {
+    const Floats ones(3, 1.0F);
+    kv::Store store("local");
+    store.init({"weight", "bias"}, {kv::view(ones), kv::view(ones)});
+    store.set_optimizer("adam", {{"learning_rate", 0.1}, {"wd", 1.0 / 3}});
+    store.set_key_hyperparameter("bias", "lr_mult", 0.5);
+    store.push({"weight", "bias"}, {kv::view(gradient), kv::view(gradient)});
+    return store;
+}
+
+void training_goes_on_from_a_file() {
+    const Folder folder;
+    kv::Store store = trained();
+    store.save(folder.file());
+    kv::Store other("device");
+    other.load(folder.file());
+    CHECK(other.keys() == store.keys());
+    for (int step = 0; step < 3; step++) {
+        for (const char* key : {"weight", "bias"}) {
+            CHECK(pulled(other, key) == pulled(store, key));
+            store.push(key, kv::view(gradient));
+            other.push(key, kv::view(gradient));
+        }
+    }
+}
+
+void files_that_are_refused_change_nothing() {
+    const Folder folder;
+    const std::string file = folder.file();
+    kv::Store store = trained();
+    const Floats before = pulled(store, "weight");
+    store.save(file);
+    CHECK_THROWS(store.load(folder.path()), KV_ERR_IO, "not a file");
+    CHECK_THROWS(store.save(folder.path()), KV_ERR_IO, folder.path().c_str());
+    CHECK_THROWS(store.load(file + "none"), KV_ERR_IO, "No such file");
+    CHECK_THROWS(store.load(std::string_view("a\0b", 3)), KV_ERR_INVALID_ARGUMENT, "NUL");
+    CHECK_THROWS(store.save(std::string_view("a\0b", 3)), KV_ERR_INVALID_ARGUMENT, "NUL");
+    std::ofstream(file, std::ios::app) << "more";
+    CHECK_THROWS(store.load(file), KV_ERR_CORRUPT, "longer than it was");
+    std::ofstream(file, std::ios::binary) << std::string("\2\0\0\0\0\0\0\0{}", 10);
+    CHECK_THROWS(store.load(file), KV_ERR_UNSUPPORTED, "only files that a store has saved");
+    CHECK(pulled(store, "weight") == before);
+    store.close(patience);
+    CHECK_THROWS(store.save(file), KV_ERR_CLOSED, "");
+    CHECK_THROWS(store.load(file), KV_ERR_CLOSED, "");
+}
+
+}  // namespace
+
+int main() {
+    return run("checkpoints", [] {
+        training_goes_on_from_a_file();
+        files_that_are_refused_change_nothing();
+    });
+}

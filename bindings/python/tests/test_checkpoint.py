@@ -1,0 +1,194 @@
+"""Checkpoints: training that goes on, and files that the package safetensors reads."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from support import BFLOAT16, DTYPES, Gate, random_array, same_bits
+
+import kvstore
+
+RULES = ["sgd", "momentum", "adam", "nadam", "groupadagrad", "lamb", "lars", "dcasgd"]
+
+
+def pulled(kv, key):
+    info = kv.key_info(key)
+    out = np.empty(info.shape, BFLOAT16 if info.dtype == "bfloat16" else info.dtype)
+    kv.pull(key, out=out)
+    return out
+
+
+def same_stores(a, b):
+    keys = a.keys()
+    return keys == b.keys() and all(same_bits(pulled(a, key), pulled(b, key)) for key in keys)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_training_goes_on_as_if_it_had_not_stopped(kv, tmp_path, rule):
+    random = np.random.default_rng(3)
+    shapes = {7: (3, 4), "weight": (5,), "bias": ()}
+    for key, shape in shapes.items():
+        kv.init(key, random_array(random, np.dtype(np.float32), shape))
+    kv.set_optimizer(rule, wd=0.1, lr_scheduler="factor", step=2, factor=0.5)
+    kv.set_hyperparameter("lr_mult", 1 / 3, key="bias")
+    gradients = [
+        {key: random_array(random, np.dtype(np.float32), shape) for key, shape in shapes.items()}
+        for _ in range(8)
+    ]
+    path = tmp_path / "file"
+    for gradient in gradients[:4]:
+        kv.push(list(gradient), list(gradient.values()))
+    kv.save(path)
+    other = kvstore.create(threads=1, isa="scalar")
+    other.load(path)
+    for gradient in gradients[4:]:
+        assert same_stores(kv, other)
+        kv.push(list(gradient), list(gradient.values()))
+        other.push(list(gradient), list(gradient.values()))
+    assert same_stores(kv, other)
+
+
+def test_safetensors_reads_every_dtype_and_name(kv, tmp_path):
+    random = np.random.default_rng(4)
+    path = str(tmp_path / "file")
+    names = ["weight", "#weight", "gr\u00f6\u00dfe", "", "__metadata__"]
+    arrays = {}
+    for dtype in DTYPES:
+        for shape in [(), (3,), (2, 3), (0, 2)]:
+            key = names.pop() if names else len(arrays)
+            arrays[key] = np.asarray(random_array(random, dtype, shape), dtype)
+            kv.init(key, arrays[key])
+    kv.save(path)
+    if BFLOAT16 is None:
+        pytest.skip("ml_dtypes not installed")
+    found = safetensors.numpy.load_file(path)
+    in_file = {"#weight": "##weight", "__metadata__": "#name:__metadata__"}
+    for key, array in arrays.items():
+        name = f"#{key}" if isinstance(key, int) else in_file.get(key, key)
+        assert same_bits(found.pop(name), array), name
+    assert all(name == "#checksum" or name.startswith("#pad.") for name in found)
+
+
+def test_safetensors_reads_states_and_options(kv, tmp_path):
+    path = str(tmp_path / "file")
+    kv.init("w", np.ones((2, 3), np.float16))
+    kv.init(3, np.ones(2))
+    kv.init("not pushed", np.ones(2, np.float32))
+    kv.set_optimizer("adam", learning_rate=1e-3, multi_precision=True, beta1=0.1)
+    kv.set_hyperparameter("wd_mult", 0.1, key="w")
+    for _ in range(2):
+        kv.push(["w", 3], [np.full((2, 3), 0.5, np.float16), np.full(2, 0.5)])
+    kv.save(path)
+    with safetensors.safe_open(path, "np") as file:
+        texts = file.metadata()
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no dict
+    assert texts == {
+        "kvstore.format": "1",
+        "kvstore.version": kvstore.__version__,
+        "kvstore.optimizer": "adam",
+        "kvstore.options": "learning_rate=0.001,multi_precision=true,beta1=0.1",
+        "kvstore.wd_mult:w": "0.1",
+    }
+    assert found["#updates"].tolist() == [2, 2, 0]
+    assert found["#carried"].tolist() == [0, 0, 0]
+    assert found["#state.0:w"].shape == (2, 3)
+    assert found["#state.0:w"].dtype == np.float32
+    assert found["#state.0:#3"].dtype == np.float64
+    # Averages of two gradients of 0.5, with beta1 of 0.1 and beta2 of 0.999.
+    assert np.allclose(found["#state.0:w"], 0.5 * (1 - 0.1**2))
+    assert np.allclose(found["#state.1:#3"], 0.25 * (1 - 0.999**2))
+    assert same_bits(found["#master:w"].astype(np.float16), found["w"])
+    assert "#state.0:not pushed" not in found
+
+
+def test_tensors_are_aligned_for_readers_that_map_the_file(kv, tmp_path):
+    path = tmp_path / "file"
+    for key, dtype in enumerate([np.int8, np.float64, np.uint8, np.float16, np.int64]):
+        kv.init(key, np.ones(3, dtype))
+    kv.save(path)
+    mapped = np.memmap(path, np.uint8, "r")
+    (length,) = struct.unpack("<Q", mapped[:8].tobytes())
+    assert (8 + length) % 8 == 0
+    with safetensors.safe_open(path, "np") as file:
+        names = file.offset_keys()
+        sizes = {name: file.get_tensor(name).nbytes for name in names}
+        places = dict(zip(names, np.cumsum([0, *sizes.values()])))
+        for name in names:
+            assert places[name] % file.get_tensor(name).itemsize == 0, name
+
+
+@pytest.mark.parametrize("kind", [str, os.fsencode, lambda path: path])
+def test_paths_of_every_kind(kv, tmp_path, kind):
+    path = kind(tmp_path / "f\u00efle")
+    kv.init(1, np.ones(2))
+    kv.save(path)
+    other = kvstore.create()
+    other.load(path)
+    assert same_stores(kv, other)
+    for bad in (7, None):
+        with pytest.raises(TypeError):
+            kv.save(bad)
+    for call in (kv.save, kv.load):
+        with pytest.raises(kvstore.InvalidArgumentError, match="NUL"):
+            call("a\0b")
+
+
+def test_bad_files_are_refused(kv, tmp_path):
+    path = tmp_path / "file"
+    kv.init(1, np.ones(2, np.float32))
+    kv.save(path)
+    good = path.read_bytes()
+    with pytest.raises(kvstore.IoError, match="No such file"):
+        kv.load(tmp_path / "none")
+    with pytest.raises(OSError, match="not a file"):
+        kv.load(tmp_path)
+    with pytest.raises(kvstore.IoError, match="No such file"):
+        kv.save(tmp_path / "none" / "file")
+    path.write_bytes(good[:-1])
+    with pytest.raises(kvstore.CorruptError, match="cut off"):
+        kv.load(path)
+    path.write_bytes(good[:-12] + b"\1" + good[-11:])
+    with pytest.raises(kvstore.CorruptError, match='tensor "#1" are altered'):
+        kv.load(path)
+    safetensors.numpy.save_file({"1": np.ones(2)}, path)
+    with pytest.raises(kvstore.UnsupportedError, match="only files that a store has saved"):
+        kv.load(path)
+    # One that another program has written again has lost its checksums.
+    path.write_bytes(good)
+    tensors = safetensors.numpy.load_file(path)
+    safetensors.numpy.save_file(tensors, path, {"kvstore.format": "1"})
+    with pytest.raises(kvstore.CorruptError):
+        kv.load(path)
+    assert pulled(kv, 1).tolist() == [1, 1]
+    with pytest.raises(kvstore.ShapeMismatchError, match=r"key 1 is float32\[2\] in the file"):
+        path.write_bytes(good)
+        kv.remove(1)
+        kv.init(1, np.ones(3, np.float32))
+        kv.load(path)
+
+
+def test_a_save_comes_after_what_was_started_before_it(kv, tmp_path):
+    gate = Gate()
+    kv.init(1, np.zeros(2))
+    kv.set_updater(gate)
+    ticket = kv.push_async(1, np.ones(2))
+    assert gate.entered.wait(60)
+    gate.open()
+    kv.save(tmp_path / "file")
+    ticket.wait(60)
+    other = kvstore.create()
+    other.load(tmp_path / "file")
+    assert pulled(other, 1).tolist() == [1, 1]
+
+
+def test_a_load_drops_the_updater_if_the_file_has_an_optimizer(kv, tmp_path):
+    kv.init(1, np.zeros(2))
+    kv.set_optimizer("sgd", learning_rate=1)
+    kv.save(tmp_path / "file")
+    kv.set_updater(lambda key, merged, stored: 1 / 0)
+    kv.load(tmp_path / "file")
+    kv.push(1, np.ones(2))
+    assert pulled(kv, 1).tolist() == [-1, -1]

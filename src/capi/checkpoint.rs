@@ -1,0 +1,53 @@
+//! Checkpoints.
+
+use std::ffi::c_char;
+
+use super::guard::guard_store;
+use super::handle::{self, kv_store};
+use super::types::kv_status;
+
+/// Writes the keys, their values, and the optimizer with its options and state to a file.
+///
+/// The file is one of safetensors, see docs/checkpoints.md. It takes the place of the one at `path`
+/// as a whole: whenever the process or the machine stops, the old or the new one is there. What
+/// this thread started before is waited for. Each key is as it was between two pushes; all are of
+/// one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
+/// are.
+///
+/// @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
+///              replaced, not followed.
+/// @return `KV_ERR_IO` (the message has the system's reason), `KV_ERR_TIMEOUT` if a key stays in
+///         use; the old file is as it was.
+///
+/// Threads: any. Blocks: until the file is on the disk.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_save(store: *mut kv_store, path: *const c_char) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: a NUL-terminated string.
+        store.save(unsafe { handle::path(path) }?)
+    })
+}
+
+/// Takes over what a file of kv_save() has.
+///
+/// Everything is read and checked first, then takes effect as one. Keys that are there get the
+/// values of the file, others are added, names after those that are there; keys that the file does
+/// not have stay as they are. The optimizer of the file takes the place of what is set, with its
+/// options and state: training goes on as if it had not stopped. Without one, what is set stays,
+/// and the loaded keys start anew under it.
+///
+/// @param path  as for kv_save(); a symbolic link is followed.
+/// @return `KV_ERR_IO`; `KV_ERR_CORRUPT` for a file that is cut off or altered (the message says
+///         where); `KV_ERR_UNSUPPORTED` for one of another program or of a later version;
+///         `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH` if a key of the store is another one,
+///         or cannot have the optimizer; `KV_ERR_NAME_COLLISION`, `KV_ERR_OUT_OF_MEMORY`,
+///         `KV_ERR_TIMEOUT`. The store is as it was.
+///
+/// Threads: any. Blocks: until the file has been read, and for pending operations on its keys.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_load(store: *mut kv_store, path: *const c_char) -> kv_status {
+    guard_store(store, |store| {
+        // SAFETY: header rules 2 and 4: a NUL-terminated string.
+        store.load(unsafe { handle::path(path) }?)
+    })
+}

@@ -1,0 +1,29 @@
+//! Checkpoint files: safetensors with checksums, replaced as a whole or not at all.
+//!
+//! A file is 8 bytes with the length of its header, the header in JSON, and the bytes of the
+//! tensors in the header's order, without gaps. The last tensor has the checksums of everything
+//! before it. What the other tensors stand for is not known here.
+
+mod header;
+mod name;
+mod reader;
+mod replacement;
+mod writer;
+
+pub(crate) use header::{Entry, Header};
+pub(crate) use name::{KeyName, part_name, split_part};
+pub(crate) use reader::Reader;
+pub(crate) use writer::Writer;
+
+/// The tensor of checksums: a CRC-32C of the header, then one of each tensor before this one.
+const CHECKSUM: &str = "#checksum";
+
+/// Begins the names of tensors of zeros that stand between others, so that each tensor begins at a
+/// multiple of its elements' size: some readers use the file's memory as it is.
+const PAD: &str = "#pad.";
+
+/// How much is checked and read or written at a time.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Size of the buffer that joins small tensors; larger ones pass it by.
+const BUFFER_BYTES: usize = 256 << 10;

@@ -1,0 +1,175 @@
+//! A file that takes the place of another as a whole, or not at all.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The end of the names of files on their way: `NAME.0.kvstore-part`.
+const SUFFIX: &str = "kvstore-part";
+
+/// Files on their way to one path at a time.
+const MOST: u32 = 1000;
+
+/// A file on its way to a path. Its lock says that somebody is at work on it: the lock ends with
+/// the process, whatever ends that.
+pub(super) struct Replacement {
+    file: File,
+    temporary: PathBuf,
+    target: PathBuf,
+    /// Opened before anything is written: what cannot be synced is refused in time.
+    folder: File,
+}
+
+impl Replacement {
+    /// Begins a file, after the removal of those that killed processes have left behind.
+    pub(super) fn begin(target: &Path) -> io::Result<Self> {
+        let Some(name) = target.file_name() else {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a file's name"));
+        };
+        let folder = target.parent().filter(|it| !it.as_os_str().is_empty());
+        let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
+        sweep(&folder, name);
+        let open_folder = File::open(&folder)?;
+        for number in 0..MOST {
+            let mut temporary = name.to_owned();
+            temporary.push(format!(".{number}.{SUFFIX}"));
+            let temporary = folder.join(temporary);
+            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+                Ok(file) if is_ours(&file, &temporary) => {
+                    let target = target.to_path_buf();
+                    return Ok(Self { file, temporary, target, folder: open_folder });
+                }
+                // A sweep of another process was faster: the file is gone.
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many saves to this path at a time"))
+    }
+
+    /// Puts the file in its place. After an error the old one is there, unless only the last step
+    /// failed, which makes the change last through a loss of power.
+    pub(super) fn commit(self) -> io::Result<()> {
+        self.file.sync_all()?;
+        fs::rename(&self.temporary, &self.target)?;
+        match self.folder.sync_all() {
+            // Some file systems have nothing to sync there.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl Write for Replacement {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.file.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        // After a rename there is nothing to remove.
+        if is_at(&self.file, &self.temporary) {
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Locks a file that was just made. Where files cannot be locked, nobody removes it either.
+fn is_ours(file: &File, path: &Path) -> bool {
+    !matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)) && is_at(file, path)
+}
+
+/// Whether an open file is the one at a path.
+fn is_at(file: &File, path: &Path) -> bool {
+    let identity = |it: fs::Metadata| (it.dev(), it.ino());
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(open), Ok(there)) => identity(open) == identity(there),
+        _ => false,
+    }
+}
+
+/// Removes the files that nobody is at work on. What cannot be removed stays.
+fn sweep(folder: &Path, name: &OsStr) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| is_temporary(&entry.file_name(), name)) {
+        let path = entry.path();
+        // Without waiting for whoever writes to a pipe.
+        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else {
+            continue;
+        };
+        // With the lock held it stays at the path, or it has left it for good.
+        if file.try_lock().is_ok() && is_at(&file, &path) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether a file's name is that of a file on its way to `name`.
+fn is_temporary(file: &OsString, name: &OsStr) -> bool {
+    let rest = file.as_bytes().strip_prefix(name.as_bytes());
+    let rest = rest.and_then(|rest| std::str::from_utf8(rest).ok()).unwrap_or_default();
+    let number = rest.strip_prefix('.').and_then(|rest| rest.strip_suffix(SUFFIX));
+    let number = number.and_then(|rest| rest.strip_suffix('.')).unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder of this test alone.
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("kvstore-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir(&folder).unwrap();
+        folder
+    }
+
+    fn names(folder: &Path) -> Vec<OsString> {
+        let mut names: Vec<_> =
+            fs::read_dir(folder).unwrap().map(|it| it.unwrap().file_name()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn only_files_of_the_living_stay() {
+        let folder = folder("replacement");
+        let path = folder.join("a");
+        for left in ["a.0.kvstore-part", "a.7.kvstore-part"] {
+            fs::write(folder.join(left), "left behind").unwrap();
+        }
+        let others = ["a.1.kvstore-part.b", "a.x.kvstore-part", "ab.0.kvstore-part"];
+        others.iter().for_each(|other| fs::write(folder.join(other), "another's").unwrap());
+        let mut first = Replacement::begin(&path).unwrap();
+        first.write_all(b"first").unwrap();
+        let mut second = Replacement::begin(&path).unwrap();
+        second.write_all(b"second").unwrap();
+        assert_eq!(names(&folder).len(), 5);
+        drop(Replacement::begin(&path).unwrap());
+        assert_eq!(names(&folder).len(), 5);
+        first.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"first");
+        second.commit().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"second");
+        assert_eq!(names(&folder), ["a", others[0], others[1], others[2]].map(OsString::from));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_path_without_a_name_is_refused() {
+        for path in ["", "/", "..", "there/is/no/such/folder"] {
+            assert!(Replacement::begin(Path::new(path)).is_err(), "{path}");
+        }
+    }
+}

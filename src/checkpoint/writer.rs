@@ -1,0 +1,76 @@
+//! A file that is being written.
+
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use super::header::Header;
+use super::replacement::Replacement;
+use super::{BUFFER_BYTES, PIECE_BYTES};
+use crate::error::{Error, Result, fail};
+
+/// Writes a file; the path has its old one until [`Writer::finish`].
+pub(crate) struct Writer {
+    out: BufWriter<Replacement>,
+    header: Header,
+    /// The checksums of the header and of the tensors so far.
+    sums: Vec<u32>,
+}
+
+impl Writer {
+    /// Begins a file that will have the tensors of a header.
+    ///
+    /// # Errors
+    /// `Io`, and `Unsupported` if there are too many tensors.
+    pub(crate) fn create(path: &Path, mut header: Header) -> Result<Self> {
+        header.seal();
+        let bytes = header.to_bytes()?;
+        let replacement = Replacement::begin(path).map_err(|error| failed(&error))?;
+        let out = BufWriter::with_capacity(BUFFER_BYTES, replacement);
+        let mut writer = Self { out, header, sums: Vec::new() };
+        writer.put(&bytes)?;
+        Ok(writer)
+    }
+
+    /// Writes the bytes of the next tensor.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn tensor(&mut self, bytes: &[u8]) -> Result<()> {
+        // The header is the first of what has been summed.
+        let next = &self.header.entries[self.sums.len() - 1];
+        if next.is_pad() {
+            let zeros = [0; size_of::<u64>()];
+            let pad = zeros.iter().zip(0..next.bytes()).count();
+            self.put(&zeros[..pad])?;
+        }
+        let next = &self.header.entries[self.sums.len() - 1];
+        debug_assert_eq!(next.bytes(), bytes.len() as u64, "{}", next.name);
+        self.put(bytes)
+    }
+
+    /// Writes the checksums, and puts the file in its place.
+    ///
+    /// # Errors
+    /// `Io`.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        let sums: Vec<u8> = self.sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        self.put(&sums)?;
+        debug_assert_eq!(self.sums.len() - 1, self.header.entries.len());
+        let replacement = self.out.into_inner().map_err(|error| failed(error.error()))?;
+        replacement.commit().map_err(|error| failed(&error))
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut sum = 0;
+        for piece in bytes.chunks(PIECE_BYTES) {
+            sum = crc32c::crc32c_append(sum, piece);
+            self.out.write_all(piece).map_err(|error| failed(&error))?;
+        }
+        self.sums.push(sum);
+        Ok(())
+    }
+}
+
+fn failed(error: &io::Error) -> Error {
+    fail!(Io, "cannot write it: {error}")
+}

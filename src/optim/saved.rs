@@ -1,0 +1,85 @@
+//! Optimizers and states as a checkpoint has them.
+
+use super::method::Scope;
+use super::state::{State, Stored};
+use super::{Multipliers, Optimizer};
+use crate::error::Result;
+use crate::kernel::MAX_STATES;
+use crate::key::Key;
+use crate::tensor::{Buffer, Place};
+
+/// Which arrays a key keeps under an optimizer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kept {
+    pub(crate) states: usize,
+    pub(crate) has_master: bool,
+}
+
+impl Optimizer {
+    /// The options that have been set, as [`Optimizer::new`] takes them.
+    pub(crate) fn options_text(&self) -> String {
+        self.options.text()
+    }
+
+    /// The multipliers of single keys that are not 1, as [`Optimizer::with_key`] takes them.
+    pub(crate) fn multipliers(&self) -> Vec<(Key, &'static str, f64)> {
+        let both = |(&key, &Multipliers { lr, wd }): (&Key, &Multipliers)| {
+            [(key, "lr_mult", lr), (key, "wd_mult", wd)]
+        };
+        #[allow(clippy::float_cmp, reason = "exactly what a key has without one")]
+        self.multipliers.iter().flat_map(both).filter(|(_, _, value)| *value != 1.0).collect()
+    }
+
+    /// The shape of a state array of a key.
+    pub(crate) fn state_shape(&self, shape: &[i64], rows: usize) -> Vec<i64> {
+        match self.method.scope() {
+            Scope::Row => vec![rows.cast_signed() as i64],
+            Scope::Element | Scope::Key => shape.to_vec(),
+        }
+    }
+
+    /// What a state of this optimizer has; None if it is another one's.
+    pub(crate) fn kept(&self, state: Option<&State>) -> Option<Kept> {
+        let state = state.filter(|state| state.belongs_to(self.serial))?;
+        Some(Kept { states: state.states.len(), has_master: state.master.is_some() })
+    }
+
+    /// Makes the state of a key. `fill` is called with each array: the states, then the master.
+    ///
+    /// # Errors
+    /// Those of `fill`; `OutOfMemory`.
+    pub(crate) fn restore(
+        &self,
+        stored: &Stored,
+        kept: Kept,
+        mut fill: impl FnMut(&mut [u8]) -> Result<()>,
+    ) -> Result<Box<State>> {
+        let mut state = Box::new(State::new(self.serial));
+        for _ in 0..kept.states.min(MAX_STATES) {
+            fill(state.add(self.method.scope(), stored, false)?.bytes_mut())?;
+        }
+        if kept.has_master {
+            let mut master = stored.buffer(stored.count, Place::Master, false)?;
+            fill(master.bytes_mut())?;
+            state.master = Some(master);
+        }
+        Ok(state)
+    }
+}
+
+impl State {
+    /// The arrays, in the order in which [`Optimizer::restore`] fills them.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        self.states.iter().chain(&self.master)
+    }
+
+    /// How often the key has been pushed under its optimizer, and what the rule carries.
+    pub(crate) fn progress(&self) -> (u64, f64) {
+        (self.count, self.carried)
+    }
+
+    /// Takes over what [`State::progress`] gave.
+    pub(crate) fn go_on_from(&mut self, updates: u64, carried: f64) {
+        (self.count, self.carried) = (updates, carried);
+    }
+}

@@ -1,0 +1,128 @@
+//! What a store puts into a checkpoint, and takes out of one.
+//!
+//! A file has the keys in processing order. The tensors of a key are its value, what the optimizer
+//! keeps for it, its master, and what the codec has left unsent; after all keys come what is one
+//! number for each of them.
+
+mod load;
+mod save;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::table::Slot;
+use super::{Gate, Store};
+use crate::checkpoint::{Header, KeyName, part_name};
+use crate::codec::Codec;
+use crate::error::{Error, Result, fail};
+use crate::log::{Level, log};
+use crate::optim::{Kept, Optimizer};
+use crate::tensor::DType;
+
+/// Texts of the header.
+const VERSION: &str = "kvstore.version";
+const OPTIMIZER: &str = "kvstore.optimizer";
+const OPTIONS: &str = "kvstore.options";
+const CODEC: &str = "kvstore.codec";
+const CODEC_OPTIONS: &str = "kvstore.codec_options";
+/// Begins the names of texts that are multipliers: `kvstore.lr_mult:NAME`.
+const PREFIX: &str = "kvstore.";
+
+/// Begins the parts that are arrays of state: `state.0`.
+const STATE: &str = "state.";
+/// The part that is the unrounded value.
+const MASTER: &str = "master";
+/// Begins the parts that a codec has left unsent, of worker 0: `residual.0.0` of the first value.
+const RESIDUAL: &str = "residual.0.";
+
+/// Tensors with one number for each key: pushes under the optimizer, and what its rule carries.
+const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DType::F64)];
+/// The same for the codec: pushes under it.
+const ROUNDS: (&str, DType) = ("#rounds", DType::I64);
+
+/// What becomes of pushes, as far as files have it.
+struct Rules {
+    optimizer: Option<Arc<Optimizer>>,
+    codec: Option<Arc<Codec>>,
+}
+
+/// What is kept for a key beside its value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Parts {
+    /// By the optimizer, if it has been pushed under it.
+    kept: Option<Kept>,
+    /// Values that the codec has left something of.
+    residuals: usize,
+}
+
+impl Store {
+    /// Writes the keys, their values and the optimizer with its state to a file, which takes the
+    /// place of the one that is there; docs/checkpoints.md has its format.
+    ///
+    /// Each key is as it was between two pushes; all are of one moment if nobody pushes meanwhile.
+    ///
+    /// # Errors
+    /// `Io`, `Timeout`: the old file is as it was.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("save {}", path.display()));
+            local.save(path)
+        })
+    }
+
+    /// Takes over what a file of [`Store::save`] has: keys that are there get its values, others
+    /// are added; its optimizer, if it has one, takes the place of what is set.
+    ///
+    /// # Errors
+    /// `Io`, `Corrupt`, `Unsupported` for files of others, `ShapeMismatch` and `DtypeMismatch` if
+    /// a key of the store is another one, `Timeout`; nothing has changed then.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
+        let path = path.as_ref();
+        self.enter(Gate::Work, |local| {
+            log(Level::Debug, || format!("load {}", path.display()));
+            local.load(path)
+        })
+    }
+}
+
+/// Adds the tensors of a key to a header.
+fn add_key(header: &mut Header, name: KeyName<'_>, slot: &Slot, rules: &Rules, parts: Parts) {
+    header.add(name.to_string(), slot.dtype, &slot.shape);
+    if let (Some(optimizer), Some(kept)) = (&rules.optimizer, parts.kept) {
+        let full = slot.dtype.full();
+        let shape = optimizer.state_shape(&slot.shape, slot.rows());
+        for at in 0..kept.states {
+            header.add(part_name(&format!("{STATE}{at}"), name), full, &shape);
+        }
+        if kept.has_master && slot.dtype.is_half() {
+            header.add(part_name(MASTER, name), full, &slot.shape);
+        }
+    }
+    if rules.codec.is_some() && slot.dtype.is_float() {
+        for at in 0..parts.residuals {
+            header.add(part_name(&format!("{RESIDUAL}{at}"), name), DType::F32, &slot.shape);
+        }
+    }
+}
+
+/// Adds the tensors with one number for each of so many keys.
+fn add_numbers(header: &mut Header, rules: &Rules, keys: usize) {
+    let shape = [keys.cast_signed() as i64];
+    let numbers = NUMBERS.iter().filter(|_| rules.optimizer.is_some());
+    let rounds = rules.codec.iter().map(|_| &ROUNDS);
+    numbers.chain(rounds).for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));
+}
+
+/// Refuses processors whose memory is not in the byte order of files.
+fn check_byte_order(call: &str) -> Result<()> {
+    if cfg!(target_endian = "little") {
+        return Ok(());
+    }
+    Err(fail!(Unsupported, "{call}: files are little-endian, this processor is not"))
+}
+
+/// Names the file in an error.
+fn at_file(call: &str, path: &Path) -> impl Fn(Error) -> Error {
+    move |error| error.at(format_args!("{call}: \"{}\"", path.display()))
+}
