@@ -172,6 +172,11 @@ fn only_pushes_are_compressed_and_single_values_too() {
     assert_eq!(pull(&store, 2, 3), value);
     store.push(2u64, &value).unwrap();
     assert_eq!(pull(&store, 2, 3), [0.0, 0.5, -0.5]);
+    // Rows pass as they are, and take no part in what is left.
+    store.push_rows(2u64, &[1i64], &[0.3f32]).unwrap();
+    assert_eq!(pull(&store, 2, 3), [0.0, 0.3, -0.5]);
+    store.push(2u64, &[0.4f32, 0.3, 2.5]).unwrap();
+    assert_eq!(pull(&store, 2, 3), [0.5, 0.5, 0.0]);
 }
 
 #[test]
