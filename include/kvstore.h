@@ -976,7 +976,8 @@ kv_status kv_set_key_hyperparameter(struct kv_store *store,
 kv_status kv_set_compression(struct kv_store *store, const char *name, const char *params);
 
 /**
- * Writes the keys, their values, and the optimizer with its options and state to a file.
+ * Writes the keys, their values, the optimizer with its options and state, and the codec with what
+ * it has left unsent, to a file.
  *
  * The file is one of safetensors, see docs/checkpoints.md. It takes the place of the one at `path`
  * as a whole: whenever the process or the machine stops, the old or the new one is there. What

@@ -6,7 +6,8 @@ use super::guard::guard_store;
 use super::handle::{self, kv_store};
 use super::types::kv_status;
 
-/// Writes the keys, their values, and the optimizer with its options and state to a file.
+/// Writes the keys, their values, the optimizer with its options and state, and the codec with what
+/// it has left unsent, to a file.
 ///
 /// The file is one of safetensors, see docs/checkpoints.md. It takes the place of the one at `path`
 /// as a whole: whenever the process or the machine stops, the old or the new one is there. What
