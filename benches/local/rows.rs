@@ -173,6 +173,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
         format!("{} rows of a table of {} MB: ns a row", size_name(BATCH), TABLE_BYTES >> 20);
     report.table(&title, &columns)?;
     lines.iter().try_for_each(|line| report.row(line))?;
+    compare_with_dense(report, group)?;
     Ok(Vec::new())
 }
 
@@ -186,4 +187,37 @@ fn stores(batch: &Batch, threads: usize) -> [Store; 3] {
     let stores = [Store::open(threads, Rule::Assign), sgd, adagrad];
     stores.iter().for_each(|store| batch.init(store));
     stores
+}
+
+/// The same push where rows are all that is touched, and where the whole table is.
+fn compare_with_dense(report: &mut Report, group: &'static str) -> io::Result<()> {
+    const LENGTH: usize = 64;
+    const CASES: [(&str, &str, &str); 4] = [
+        ("sgd", "learning_rate=0.001", "the pushed rows"),
+        ("momentum", "learning_rate=0.001,lazy_update=true", "the pushed rows"),
+        ("sgd", "learning_rate=0.001,wd=0.001", "the whole table"),
+        ("momentum", "learning_rate=0.001", "the whole table"),
+    ];
+    println!("{group}: rows alone, and the whole table");
+    let batch = Batch::new(LENGTH);
+    let stores = CASES.map(|(name, parameters, _)| {
+        let store = Store::open(1, Rule::Assign);
+        store.set_optimizer(name, parameters);
+        batch.init(&store);
+        store
+    });
+    let subjects = stores.each_ref().map(|store| batch.on(store, Store::push_rows));
+    subjects.iter().for_each(|subject| _ = subject(BATCHES as u32));
+    let seconds = medians(&subjects, TRIES);
+    let columns = [("rule", 9), ("options", 40), ("touches", 16), ("ms a push", 0)];
+    let title = format!("{} rows of {LENGTH} floats, 1 thread: a push", size_name(BATCH));
+    report.table(&title, &columns)?;
+    for ((name, parameters, touches), seconds) in CASES.into_iter().zip(seconds) {
+        let ms = seconds * 1e3;
+        report.row(&[name.into(), parameters.into(), touches.into(), number(ms, 2)])?;
+        report.fact(&json!({
+            "group": group, "rule": name, "options": parameters, "touches": touches, "ms": ms,
+        }))?;
+    }
+    Ok(())
 }

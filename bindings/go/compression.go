@@ -11,17 +11,8 @@ import "C"
 // What does not arrive is kept, and added to the key's next push, until the key is removed or
 // SetCompression is called again. Keys of integers are not compressed, nor are pulls.
 func (s *Store) SetCompression(name string, params Params) error {
-	nameText, err := cString("codec", name)
-	if err != nil {
-		return err
-	}
-	defer freeString(nameText)
-	paramsText, err := cString("options", params.text())
-	if err != nil {
-		return err
-	}
-	defer freeString(paramsText)
-	return s.use(func(store *C.kv_store) C.kv_status {
-		return C.kv_set_compression(store, nameText, paramsText)
-	})
+	return s.useTexts("codec", name, params,
+		func(store *C.kv_store, name, params *C.char) C.kv_status {
+			return C.kv_set_compression(store, name, params)
+		})
 }

@@ -32,7 +32,16 @@ func (p Params) text() string {
 // until the key is removed or SetOptimizer or [Store.SetUpdater] is called again. SetUpdater(nil)
 // assigns again, as in the beginning.
 func (s *Store) SetOptimizer(name string, params Params) error {
-	nameText, err := cString("optimizer", name)
+	return s.useTexts("optimizer", name, params,
+		func(store *C.kv_store, name, params *C.char) C.kv_status {
+			return C.kv_set_optimizer(store, name, params)
+		})
+}
+
+// useTexts runs a call that takes a name and options.
+func (s *Store) useTexts(what, name string, params Params,
+	function func(store *C.kv_store, name, params *C.char) C.kv_status) error {
+	nameText, err := cString(what, name)
 	if err != nil {
 		return err
 	}
@@ -43,7 +52,7 @@ func (s *Store) SetOptimizer(name string, params Params) error {
 	}
 	defer freeString(paramsText)
 	return s.use(func(store *C.kv_store) C.kv_status {
-		return C.kv_set_optimizer(store, nameText, paramsText)
+		return function(store, nameText, paramsText)
 	})
 }
 

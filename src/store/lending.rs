@@ -5,8 +5,9 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
+use super::data::{pair, pair_outs};
 use super::plan::{Pairs, RowPairs};
-use super::{Call, Store, pair, pair_outs};
+use super::{Call, Store};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;

@@ -21,30 +21,8 @@ mod training;
 use std::fs;
 use std::path::Path;
 
+use common::rules::RULES;
 use kvstore::{Config, ErrorKind, Key, Result, Store};
-
-/// The names of all rules.
-const RULES: &[&str] = &[
-    "sgd",
-    "momentum",
-    "nag",
-    "adam",
-    "adamw",
-    "adamax",
-    "nadam",
-    "adagrad",
-    "groupadagrad",
-    "rmsprop",
-    "adadelta",
-    "ftrl",
-    "ftml",
-    "signum",
-    "lamb",
-    "lars",
-    "dcasgd",
-    "lion",
-    "test",
-];
 
 fn open() -> Store {
     Store::open("local", &Config::new()).unwrap()

@@ -11,6 +11,7 @@ pub mod gate;
 pub mod memory;
 pub mod model;
 pub mod random;
+pub mod rules;
 pub mod scalar;
 pub mod updater;
 pub mod watchdog;

@@ -22,30 +22,8 @@ mod rows;
 mod schedule;
 mod state;
 
+use common::rules::RULES;
 use kvstore::{Config, Store};
-
-/// The names of all rules.
-const RULES: &[&str] = &[
-    "sgd",
-    "momentum",
-    "nag",
-    "adam",
-    "adamw",
-    "adamax",
-    "nadam",
-    "adagrad",
-    "groupadagrad",
-    "rmsprop",
-    "adadelta",
-    "ftrl",
-    "ftml",
-    "signum",
-    "lamb",
-    "lars",
-    "dcasgd",
-    "lion",
-    "test",
-];
 
 fn open() -> Store {
     Store::open("local", &Config::new()).unwrap()
