@@ -13,7 +13,7 @@ from ._arrays import Loan, RowLoan
 from ._call import can_call, check, end_calls, library, wait
 from ._errors import ClosedError, Status
 from ._library import loaded
-from ._pairs import integer_key, pairs_of
+from ._pairs import integer_key, pairs_of, row_ids_of
 from ._texts import c_text
 
 # How long pending operations may take at the end of the program.
@@ -80,11 +80,13 @@ class Handle:
 
     def rows(self, call: str, keys: Any, row_ids: Any, rows: Any) -> RowLoan:
         """Describes what a call reads, and of which rows."""
-        return RowLoan(call, self.values(call, keys, row_ids), self.values(call, keys, rows))
+        ids = self.values(call, keys, row_ids_of(row_ids))
+        return RowLoan(call, ids, self.values(call, keys, rows))
 
     def row_outs(self, call: str, keys: Any, row_ids: Any, outs: Any) -> RowLoan:
         """Describes what a call writes, and from which rows."""
-        return RowLoan(call, self.values(call, keys, row_ids), self.outs(call, keys, outs))
+        ids = self.values(call, keys, row_ids_of(row_ids))
+        return RowLoan(call, ids, self.outs(call, keys, outs))
 
     def _numbered(self, call: str, keys: Any, arrays: Any) -> list[tuple[Any, int, Any]]:
         pairs = pairs_of(call, keys, arrays)

@@ -47,6 +47,13 @@ def pairs_of(call: str, keys: Any, values: Any) -> Iterator[tuple[Any, Any]]:
             yield key, value
 
 
+def row_ids_of(row_ids: Any) -> Any:
+    """Row ids with empty lists as arrays of integers: numpy would make them arrays of floats."""
+    if not isinstance(row_ids, (list, tuple)):
+        return row_ids
+    return [row_ids_of(each) for each in row_ids] or np.empty(0, np.int64)
+
+
 def is_written_out(value: Any) -> bool:
     """Whether a value is one array written out: a number of Python, or lists of such numbers.
 

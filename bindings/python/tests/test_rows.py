@@ -42,7 +42,11 @@ def test_rows_are_pulled_in_the_order_of_their_ids(kv):
     few = np.empty((3, 7), np.float32)
     kv.row_sparse_pull(3, out=few, row_ids=[9, 0, 9])
     np.testing.assert_array_equal(few, value[[9, 0, 9]])
-    kv.pull_rows(3, np.array([], np.int64), out=np.empty((0, 7), np.float32))
+    for none in [], (), np.array([], np.int64):
+        kv.pull_rows(3, none, out=np.empty((0, 7), np.float32))
+    outs = [np.empty((0, 7), np.float32), np.empty((1, 7), np.float32)]
+    kv.pull_rows([3, 3], [[], [4]], out=outs)
+    np.testing.assert_array_equal(outs[1], value[[4]])
 
 
 def test_several_keys_and_several_arrays_of_a_key(kv):
