@@ -191,11 +191,17 @@ impl Optimizer {
         self.options.lazy() || self.method.rests(&self.options, wd)
     }
 
+    /// Whether its pushes are one pass, in which each element sees no others.
+    pub(crate) fn is_elementwise(&self) -> bool {
+        self.method.scope() == Scope::Element
+    }
+
     /// Makes sure that a key has the state that its next push needs; gives it and its arrays. The
     /// push may be `scattered` over few rows.
     ///
     /// # Errors
     /// `OutOfMemory`: the key's value is as it was.
+    #[inline]
     pub(crate) fn prepare<'a>(
         &self,
         isa: Isa,

@@ -100,6 +100,7 @@ impl State {
     }
 
     /// Makes sure that what is wanted is there. New states are zero.
+    #[inline]
     pub(super) fn grow(&mut self, wanted: &Wanted, isa: Isa, stored: &Stored) -> Result<Arrays> {
         let full = stored.array.dtype().full();
         let length = stored.length(wanted.scope);

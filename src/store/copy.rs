@@ -25,7 +25,7 @@ const MOST_BYTES: usize = 64 << 20;
 const ONE_BYTES: usize = 256 << 10;
 
 /// The most arrays that a call with one key writes: its outs, and the stored value.
-const MOST_TARGETS: usize = FEW + 1;
+pub(super) const MOST_TARGETS: usize = FEW + 1;
 
 /// How many keys ahead memory is asked for.
 const AHEAD: usize = 16;
@@ -123,7 +123,7 @@ impl Applier {
 
     /// The same for change.
     #[inline]
-    fn try_write<'a>(&'a self, slot: &'a Slot) -> Option<WriteGuard<'a, Value>> {
+    pub(super) fn try_write<'a>(&'a self, slot: &'a Slot) -> Option<WriteGuard<'a, Value>> {
         slot.value.try_write(&self.released).filter(|value| !value.removed)
     }
 

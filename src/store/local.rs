@@ -208,10 +208,13 @@ impl Local {
         outs: &Pairs<'_>,
     ) -> Result<()> {
         self.fault("push");
-        let at_once = call != Call::Broadcast
-            && (values.keys.is_empty() || self.assigns.load(Ordering::SeqCst))
-            && self.tickets.turn_at_once().is_some();
+        let free = call != Call::Broadcast && self.tickets.turn_at_once().is_some();
+        let copies = values.keys.is_empty() || self.assigns.load(Ordering::SeqCst);
+        let at_once = free && copies;
         if at_once && self.applier.copy_one(&self.keys.table, values, outs) {
+            return Ok(());
+        }
+        if free && !copies && self.optimize_one(values, outs) {
             return Ok(());
         }
         let mut desk = Desk::take();
@@ -228,6 +231,17 @@ impl Local {
         plan.clear();
         desk.leave();
         result
+    }
+
+    /// Makes a push of one small key by the optimizer; false if it takes more than that.
+    fn optimize_one(&self, values: &Pairs<'_>, outs: &Pairs<'_>) -> bool {
+        let handling = self.handling.read();
+        match &*handling {
+            Handling { merger: Merger::Optimizer(optimizer), codec: None } => {
+                self.applier.optimize_one(&self.keys.table, values, outs, optimizer)
+            }
+            _ => false,
+        }
     }
 
     /// Runs a call on rows on this thread, after the pending operations on its keys.

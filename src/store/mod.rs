@@ -6,6 +6,7 @@ mod compress;
 mod copy;
 mod counters;
 mod data;
+mod direct;
 mod keys;
 mod kind;
 mod lending;

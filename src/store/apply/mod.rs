@@ -174,17 +174,20 @@ impl Applier {
     ) -> Result<bool> {
         let &Push { slot, values, outs, .. } = push;
         let Value { buffer, state, .. } = value;
-        let prepared = self.prepare(slot, optimizer, buffer, state, false);
-        let result = prepared.and_then(|(state, arrays)| {
-            let mut passes = self.team.passes(slot, values, &arrays, buffer, outs, compression)?;
-            optimizer.push(slot.key, state, &mut passes);
-            Ok(true)
-        });
-        result.map_err(|error| self.at(push, &error))
+        let (state, arrays) = match self.prepare(slot, optimizer, buffer, state, false) {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(self.at(push, &error)),
+        };
+        match self.team.passes(slot, values, &arrays, buffer, outs, compression) {
+            Ok(mut passes) => optimizer.push(slot.key, state, &mut passes),
+            Err(error) => return Err(self.at(push, &error)),
+        }
+        Ok(true)
     }
 
     /// Makes sure that a key has the state for its next push.
-    fn prepare<'a>(
+    #[inline]
+    pub(super) fn prepare<'a>(
         &self,
         slot: &Slot,
         optimizer: &Optimizer,

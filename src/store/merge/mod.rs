@@ -92,6 +92,7 @@ impl Team {
 
     /// What a rule may do with the sum of the values, `stored` and the outs. The values may be what
     /// a compression makes first. An error means that nothing has been written.
+    #[inline]
     pub(crate) fn passes<'a>(
         self,
         slot: &'a Slot,
@@ -160,6 +161,7 @@ impl Team {
     }
 
     /// Makes a step ready that reads or writes so many arrays beside the values and outs.
+    #[inline]
     fn run<'a>(
         self,
         slot: &'a Slot,
@@ -210,9 +212,14 @@ impl Run<'_> {
     /// the end.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
         let (slot, step) = (self.step.slot, Step { merge, ..self.step });
-        let work = |piece| self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
         let short = self.straight && step.traffic == Traffic::Cached;
-        if self.threads == 1 && (cancel.is_none() || short) {
+        let at_once = self.threads == 1 && (cancel.is_none() || short);
+        if at_once && self.straight {
+            step.straight(&(0..slot.count));
+            return true;
+        }
+        let work = |piece| self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
+        if at_once {
             work(0..slot.count);
             return true;
         }

@@ -99,6 +99,7 @@ impl Step<'_> {
     }
 
     /// Where a piece of each value and of each out of the pass begins.
+    #[inline]
     fn addresses(&self, piece: &Range<usize>) -> (Addresses<*const u8>, Addresses<*mut u8>) {
         let inputs = self.values.iter().map(|value| value.array().part(piece).start());
         let outs = self.live_outs().map(|out| out.array().part(piece).start_mut());
