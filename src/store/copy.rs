@@ -52,16 +52,15 @@ impl Applier {
     /// removed; gives how many keys are done.
     pub(super) fn copy(&self, lists: &Lists<'_>) -> usize {
         let (values, outs) = (&lists.values[..], &lists.outs[..]);
-        let most = lists.largest.saturating_mul(values.len() + outs.len());
-        if !lists.uniform || lists.largest > SMALL_BYTES || most > MOST_BYTES {
+        if !are_small(lists) {
             return 0;
         }
         let (done, bytes) = if outs.is_empty() {
-            copy_each(values, &[], |_, value| self.put(value, None))
+            try_each(values, &[], |_, value| self.put(value, None))
         } else if values.is_empty() {
-            copy_each(outs, &[], |_, out| self.fetch(out))
+            try_each(outs, &[], |_, out| self.fetch(out))
         } else {
-            copy_each(values, outs, |at, value| self.put(value, Some(outs[at].data)))
+            try_each(values, outs, |at, value| self.put(value, Some(outs[at].data)))
         };
         let count = |list: &[Fit<'_>]| if list.is_empty() { (0, 0) } else { (done, bytes) };
         self.counters.add(&Tally::sum(count(values), count(outs)));
@@ -147,19 +146,25 @@ impl Applier {
     }
 }
 
+/// Whether lists are uniform, and short and small enough that the table is not held for long.
+pub(super) fn are_small(lists: &Lists<'_>) -> bool {
+    let most = lists.largest.saturating_mul(lists.values.len() + lists.outs.len());
+    lists.uniform && lists.largest <= SMALL_BYTES && most <= MOST_BYTES
+}
+
 /// The bytes at an address.
 fn array(data: *mut u8) -> Array {
     Lent::plain(data, DType::U8).array()
 }
 
-/// Calls `copy` with each tensor and its index until it gives None; gives how often it did not, and
+/// Calls `work` with each tensor and its index until it gives None; gives how often it did not, and
 /// the sum of what it gave. Memory is asked for ahead, also that of `others`, which are used
 /// alongside.
 #[inline]
-fn copy_each(
+pub(super) fn try_each(
     fits: &[Fit<'_>],
     others: &[Fit<'_>],
-    mut copy: impl FnMut(usize, &Fit<'_>) -> Option<usize>,
+    mut work: impl FnMut(usize, &Fit<'_>) -> Option<usize>,
 ) -> (usize, usize) {
     let mut bytes = 0;
     for (at, fit) in fits.iter().enumerate() {
@@ -170,8 +175,8 @@ fn copy_each(
         if let Some(ahead) = others.get(at + AHEAD) {
             ask_for(ahead.data);
         }
-        match copy(at, fit) {
-            Some(copied) => bytes += copied,
+        match work(at, fit) {
+            Some(done) => bytes += done,
             None => return (at, bytes),
         }
     }

@@ -1,12 +1,12 @@
-//! Pushes of one small key under a rule: without a plan, while the table is held.
+//! Pushes of small keys under a rule: without a plan, while the table is held.
 
 use smallvec::SmallVec;
 
 use super::apply::Applier;
-use super::copy::MOST_TARGETS;
+use super::copy::{MOST_TARGETS, are_small, try_each};
 use super::counters::Tally;
 use super::merge::AHEAD_BYTES;
-use super::plain::{FEW, with_one};
+use super::plain::{FEW, Lists, with_one};
 use super::plan::Pairs;
 use super::table::{KeyTable, Slot, Value};
 use crate::kernel::{Isa, MAX_STATES, Meter, Pass, Rule, Squares, Traffic};
@@ -29,28 +29,56 @@ impl Applier {
             return false;
         }
         let done = with_one(table, values, outs, |entry, values, outs| {
-            let slot = &*entry.slot;
-            // The stored value, and what is kept beside it, are read and written.
-            let arrays = values.len() + outs.len() + 2 + 2 * (MAX_STATES + 1);
-            if arrays * slot.bytes() >= AHEAD_BYTES {
-                return None;
-            }
-            let mut value = self.try_write(slot)?;
-            let Value { buffer, state, residuals, .. } = &mut *value;
-            *residuals = None;
             let _floats = DefaultFloats::enter();
-            let (state, arrays) = self.prepare(slot, optimizer, buffer, state, false).ok()?;
-            let (stored, filled) = (Array::of(buffer, slot.dtype), outs.len());
-            let inputs: SmallVec<[_; FEW]> = values.iter().map(|it| it.cast_const()).collect();
-            let copy = arrays.has_master().then(|| stored.start_mut());
-            let outs: SmallVec<[_; MOST_TARGETS]> =
-                copy.into_iter().chain(outs.iter().copied()).collect();
-            let (isa, arrays) = (self.team.isa, &arrays);
-            let mut pass = OnePass { isa, slot, inputs: &inputs, outs: &outs, stored, arrays };
-            optimizer.push(slot.key, state, &mut pass);
-            Some(Tally::of(values.len(), filled, slot.bytes()))
+            let bytes = self.step(&entry.slot, values, outs, optimizer)?;
+            Some(Tally::of(values.len(), outs.len(), bytes))
         });
         done.inspect(|tally| self.counters.add(tally)).is_some()
+    }
+
+    /// Makes the pushes of lists with one value for each key, up to one that takes more; gives how
+    /// many keys are done.
+    pub(super) fn optimize_lists(&self, lists: &Lists<'_>, optimizer: &Optimizer) -> usize {
+        let (values, outs) = (&lists.values[..], &lists.outs[..]);
+        if !are_small(lists) || values.is_empty() || !optimizer.is_elementwise() {
+            return 0;
+        }
+        let _floats = DefaultFloats::enter();
+        let (done, bytes) = try_each(values, outs, |at, value| {
+            let out = outs.get(at).map(|out| out.data);
+            self.step(value.slot, &[value.data], out.as_slice(), optimizer)
+        });
+        let filled = if outs.is_empty() { (0, 0) } else { (done, bytes) };
+        self.counters.add(&Tally::sum((done, bytes), filled));
+        done
+    }
+
+    /// Merges the values of a key, and fills its outs; gives how many bytes it has.
+    fn step(
+        &self,
+        slot: &Slot,
+        values: &[*mut u8],
+        outs: &[*mut u8],
+        optimizer: &Optimizer,
+    ) -> Option<usize> {
+        // The stored value, and what is kept beside it, are read and written.
+        let arrays = values.len() + outs.len() + 2 + 2 * (MAX_STATES + 1);
+        if arrays * slot.bytes() >= AHEAD_BYTES {
+            return None;
+        }
+        let mut value = self.try_write(slot)?;
+        let Value { buffer, state, residuals, .. } = &mut *value;
+        *residuals = None;
+        let (state, arrays) = self.prepare(slot, optimizer, buffer, state, false).ok()?;
+        let stored = Array::of(buffer, slot.dtype);
+        let inputs: SmallVec<[_; FEW]> = values.iter().map(|it| it.cast_const()).collect();
+        let copy = arrays.has_master().then(|| stored.start_mut());
+        let outs: SmallVec<[_; MOST_TARGETS]> =
+            copy.into_iter().chain(outs.iter().copied()).collect();
+        let (isa, arrays) = (self.team.isa, &arrays);
+        let mut pass = OnePass { isa, slot, inputs: &inputs, outs: &outs, stored, arrays };
+        optimizer.push(slot.key, state, &mut pass);
+        Some(slot.bytes())
     }
 }
 

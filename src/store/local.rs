@@ -79,6 +79,14 @@ impl Desk {
     }
 }
 
+/// What a call may do without a plan.
+enum Short {
+    Nothing,
+    Copy,
+    /// Merge small values under a rule.
+    Rule(Handling),
+}
+
 /// How far a call has come.
 enum Progress {
     Planned,
@@ -208,25 +216,33 @@ impl Local {
         outs: &Pairs<'_>,
     ) -> Result<()> {
         self.fault("push");
-        let free = call != Call::Broadcast && self.tickets.turn_at_once().is_some();
-        let copies = values.keys.is_empty() || self.assigns.load(Ordering::SeqCst);
-        let at_once = free && copies;
-        if at_once && self.applier.copy_one(&self.keys.table, values, outs) {
-            return Ok(());
-        }
-        if free && !copies && self.optimize_one(values, outs) {
-            return Ok(());
+        let mut short = Short::Nothing;
+        if call != Call::Broadcast && self.tickets.turn_at_once().is_some() {
+            if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
+                if self.applier.copy_one(&self.keys.table, values, outs) {
+                    return Ok(());
+                }
+                short = Short::Copy;
+            } else if self.optimize_one(values, outs) {
+                return Ok(());
+            } else if values.keys.len() > 1 {
+                short = Short::Rule(self.handling.read().clone());
+            }
         }
         let mut desk = Desk::take();
         let Desk { plan, memory } = &mut *desk;
-        let progress = self.plan(call, values, outs, plan, memory, at_once);
-        let result = progress.and_then(|progress| match progress {
-            Progress::Done => Ok(()),
-            Progress::Begun => {
+        let progress = self.plan(call, values, outs, plan, memory, &short);
+        let result = progress.and_then(|progress| match (progress, &short) {
+            (Progress::Done, _) => Ok(()),
+            (Progress::Begun, Short::Rule(handling)) => {
+                let limits = Limits { patience: &self.patience(), cancel: None };
+                self.applier.apply(call, plan, handling, limits)
+            }
+            (Progress::Begun, _) => {
                 let limits = Limits { patience: &self.patience(), cancel: None };
                 self.applier.apply(call, plan, &Handling::PLAIN, limits)
             }
-            Progress::Planned => self.run_planned(call, plan),
+            (Progress::Planned, _) => self.run_planned(call, plan),
         });
         plan.clear();
         desk.leave();
@@ -236,12 +252,8 @@ impl Local {
     /// Makes a push of one small key by the optimizer; false if it takes more than that.
     fn optimize_one(&self, values: &Pairs<'_>, outs: &Pairs<'_>) -> bool {
         let handling = self.handling.read();
-        match &*handling {
-            Handling { merger: Merger::Optimizer(optimizer), codec: None } => {
-                self.applier.optimize_one(&self.keys.table, values, outs, optimizer)
-            }
-            _ => false,
-        }
+        let rule = handling.rule();
+        rule.is_some_and(|rule| self.applier.optimize_one(&self.keys.table, values, outs, rule))
     }
 
     /// Runs a call on rows on this thread, after the pending operations on its keys.
@@ -291,7 +303,7 @@ impl Local {
     ) -> Result<u64> {
         self.queue(call, priority, |plan| {
             let mut desk = Desk::take();
-            let planned = self.plan(call, values, outs, plan, &mut desk.memory, false);
+            let planned = self.plan(call, values, outs, plan, &mut desk.memory, &Short::Nothing);
             desk.leave();
             planned.map(|_| ())
         })
@@ -334,7 +346,7 @@ impl Local {
         outs: &Pairs<'_>,
         plan: &mut Plan,
         memory: &mut plain::Memory,
-        at_once: bool,
+        short: &Short,
     ) -> Result<Progress> {
         let mut scene = self.keys.scene(call.name());
         if call == Call::Broadcast {
@@ -355,7 +367,13 @@ impl Local {
         }
         let held = self.keys.table.hold();
         let work = |lists: &Lists<'_>| {
-            let done = if at_once { self.applier.copy(lists) } else { 0 };
+            let done = match short {
+                Short::Nothing => 0,
+                Short::Copy => self.applier.copy(lists),
+                Short::Rule(handling) => {
+                    handling.rule().map_or(0, |rule| self.applier.optimize_lists(lists, rule))
+                }
+            };
             lists.plan(&held, done, plan);
             match (plan.groups.is_empty(), done) {
                 (true, _) => Progress::Done,

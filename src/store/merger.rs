@@ -31,6 +31,14 @@ impl Handling {
         self.codec.as_ref().map_or(Ok(()), |codec| codec.check(dtype))
     }
 
+    /// The optimizer, if values go to it as they are.
+    pub(crate) fn rule(&self) -> Option<&Optimizer> {
+        match self {
+            Self { codec: None, merger: Merger::Optimizer(optimizer) } => Some(optimizer),
+            _ => None,
+        }
+    }
+
     /// What the values of a key go through. Integers are never compressed.
     pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
         self.codec.as_deref().filter(|_| dtype.is_float())

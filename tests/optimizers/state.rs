@@ -414,3 +414,72 @@ fn pushes_with_tickets_keep_the_optimizer_of_their_call() {
     assert_eq!(out, [11.0]);
     assert_eq!(store.key_info(1u64).unwrap().dtype, DType::F32);
 }
+
+/// Lists of small keys go another way than single keys, and than tensors with strides.
+#[test]
+fn lists_of_small_keys_do_what_single_pushes_do() {
+    const KEYS: u64 = 300;
+    let keys: Vec<Key> = (0..KEYS).rev().map(Key::from).collect();
+    let number = |n: usize| (n * 7919 % 64) as f32 / 16.0 - 2.0;
+    let value = |n: usize, at: u64| -> Vec<f32> {
+        (0..at % 40).map(|i| number(n * 31 + at as usize * 3 + i as usize)).collect()
+    };
+    for (rule, options) in
+        [("sgd", "wd=0.1"), ("adam", ""), ("groupadagrad", ""), ("lamb", ""), ("ftml", "")]
+    {
+        let stores = [open(), open()];
+        for store in &stores {
+            for &key in &keys {
+                store.init(key, &value(1000, key.id())).unwrap();
+            }
+            store.set_optimizer(rule, options).unwrap();
+        }
+        for n in 0..4 {
+            let values: Vec<Vec<f32>> = keys.iter().map(|key| value(n, key.id())).collect();
+            let tensors: Vec<Tensor<'_>> = values.iter().map(Tensor::from).collect();
+            let mut outs: Vec<Vec<f32>> = values.iter().map(|it| vec![0.0; it.len()]).collect();
+            let out_tensors = &mut outs.iter_mut().map(TensorMut::from).collect::<Vec<_>>();
+            if n % 2 == 0 {
+                stores[0].push_list(&keys, &tensors).unwrap();
+                stores[0].pull_list(&keys, out_tensors).unwrap();
+            } else {
+                stores[0].pushpull_list(&keys, &tensors, &keys, out_tensors).unwrap();
+            }
+            for ((&key, value), found) in keys.iter().zip(&values).zip(&outs) {
+                let spread: Vec<f32> = value.iter().flat_map(|&it| [it, f32::NAN]).collect();
+                let spread = ndarray::ArrayView1::from(&spread);
+                stores[1].push(key, &spread.slice(ndarray::s![..;2])).unwrap();
+                let mut expected = vec![0f32; value.len()];
+                stores[1].pull(key, &mut expected).unwrap();
+                let same = found.iter().zip(&expected).all(|(a, b)| a.to_bits() == b.to_bits());
+                assert!(same, "{rule}, key {}: {found:?}, not {expected:?}", key.id());
+            }
+        }
+    }
+}
+
+/// A key that is in use sends the rest of a list another way.
+#[test]
+fn lists_of_several_threads_lose_no_push() {
+    const ROUNDS: i64 = 200;
+    let keys: Vec<Key> = (0..64u64).map(Key::from).collect();
+    let store = open();
+    for &key in &keys {
+        store.init(key, &[0f32; 5]).unwrap();
+    }
+    store.set_optimizer("sgd", "learning_rate=1").unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let gradient = [-1f32; 5];
+                let tensors = vec![Tensor::from(&gradient); keys.len()];
+                (0..ROUNDS).for_each(|_| store.push_list(&keys, &tensors).unwrap());
+            });
+        }
+    });
+    for &key in &keys {
+        let mut out = [0f32; 5];
+        store.pull(key, &mut out).unwrap();
+        assert_eq!(out, [(4 * ROUNDS) as f32; 5]);
+    }
+}
