@@ -209,7 +209,8 @@ mod tests {
                     buffer.place(std::ptr::without_provenance(with), Place::FirstState);
                     // SAFETY: so many bytes are there.
                     let content = unsafe { std::slice::from_raw_parts(buffer.as_ptr(), bytes) };
-                    assert!(content.iter().all(|&byte| byte == 0), "{bytes} bytes");
+                    let step = if cfg!(miri) { 4001 } else { 1 };
+                    assert!(content.iter().step_by(step).all(|&byte| byte == 0), "{bytes} bytes");
                 }
             }
         }
