@@ -25,6 +25,8 @@
 #![deny(unsafe_code)]
 
 mod capi;
+#[cfg(feature = "dist")]
+mod cluster;
 mod config;
 mod deadline;
 mod error;
