@@ -13,6 +13,7 @@
 )]
 
 mod common;
+mod place;
 #[cfg(test)]
 mod sim;
 mod wire;
