@@ -13,6 +13,8 @@
 )]
 
 mod common;
+mod link;
+mod net;
 mod place;
 #[cfg(test)]
 mod sim;
