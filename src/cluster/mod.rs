@@ -14,6 +14,7 @@
 
 mod common;
 mod link;
+mod members;
 mod net;
 mod place;
 #[cfg(test)]
