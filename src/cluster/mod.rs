@@ -17,6 +17,7 @@ mod link;
 mod members;
 mod net;
 mod place;
+mod server;
 #[cfg(test)]
 mod sim;
 mod wire;
