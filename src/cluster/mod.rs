@@ -21,3 +21,4 @@ mod server;
 #[cfg(test)]
 mod sim;
 mod wire;
+mod worker;
