@@ -16,6 +16,7 @@ mod common;
 mod link;
 mod members;
 mod net;
+mod node;
 mod place;
 mod server;
 #[cfg(test)]

@@ -2,7 +2,15 @@
 //! loses, doubles, delays, reorders and alters frames, processes that are slow, stop, die and are
 //! cut off. Everything is checked against a model that knows nothing of messages.
 
+mod cluster;
+mod model;
+mod network;
+mod program;
 mod random;
+mod scenario;
+mod scripted;
+mod tests;
+mod trouble;
 
 pub(super) use random::Random;
 
