@@ -186,6 +186,10 @@ impl<D: Clone> Link<D> {
         self.last_heard + limits.silence()
     }
 
+    pub(super) fn last_heard(&self) -> Time {
+        self.last_heard
+    }
+
     pub(super) fn hear(&mut self, now: Time) {
         self.last_heard = self.last_heard.max(now);
     }

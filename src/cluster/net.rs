@@ -79,6 +79,11 @@ impl<D: Clone> Net<D> {
         self.lines.get(&peer).map(|line| line.link.incarnation())
     }
 
+    /// When a peer was heard last.
+    pub(super) fn heard_at(&self, peer: Peer) -> Option<Time> {
+        self.lines.get(&peer).map(|line| line.link.last_heard())
+    }
+
     /// Queues a letter; one to a peer that is gone is dropped.
     pub(super) fn post(&mut self, letter: Letter<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {

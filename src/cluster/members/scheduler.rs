@@ -299,7 +299,8 @@ impl<D: Clone> Scheduler<D> {
         }
     }
 
-    /// A suspicion is kept for a while: if the accused is dead, the scheduler finds out itself.
+    /// A suspicion is kept until the accused shows that it lives: if it is dead, the scheduler finds
+    /// out itself.
     fn suspect(&mut self, accuser: Peer, accused: Peer, incarnation: u64, now: Time) {
         let known = |dispute: &Dispute| (dispute.accuser, dispute.accused) == (accuser, accused);
         if self.book.is_here(accused) && !self.disputes.iter().any(known) {
@@ -311,16 +312,23 @@ impl<D: Clone> Scheduler<D> {
     /// Two members that both live but do not hear each other: the worker goes, the server has
     /// everybody's values.
     fn judge(&mut self, now: Time) {
-        let (due, later) =
-            std::mem::take(&mut self.disputes).into_iter().partition(|d: &Dispute| d.due <= now);
-        self.disputes = later;
-        for dispute in due {
-            let same = self.book.find(dispute.accused).map(|member| member.incarnation);
+        let pause = self.net.limits.heartbeat() / 2;
+        for mut dispute in std::mem::take(&mut self.disputes) {
+            let known = self.book.find(dispute.accused).map(|member| member.incarnation);
             let both = self.book.is_here(dispute.accused) && self.book.is_here(dispute.accuser);
-            if both && same == Some(dispute.incarnation) {
+            if !both || known != Some(dispute.incarnation) {
+                continue;
+            }
+            let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at + pause > now);
+            if dispute.due <= now && heard {
                 let worker = dispute.accuser.role == Role::Worker;
                 self.lose(if worker { dispute.accuser } else { dispute.accused });
+                continue;
             }
+            if dispute.due <= now {
+                dispute.due = now + pause.max(1);
+            }
+            self.disputes.push(dispute);
         }
     }
 

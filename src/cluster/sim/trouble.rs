@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::cluster::{Cluster, Machine, SCHEDULER};
+use super::cluster::{Cluster, Machine, Process, SCHEDULER};
 use super::network::{Cut, Happening};
 use super::scenario::Trouble;
 use crate::cluster::common::{MS, Peer, Role, Time};
@@ -10,6 +10,15 @@ use crate::cluster::common::{MS, Peer, Role, Time};
 impl Cluster {
     pub(super) fn trouble(&mut self) {
         let now = self.network.now;
+        // Who is hit has a name by then; a scheduler may die while others still wait for theirs.
+        let named = |process: &Process| match &process.machine {
+            Machine::Scheduler(_) => true,
+            Machine::Node(node) => node.has_started(),
+        };
+        let alone = self.scenario.trouble == Trouble::SchedulerRestarts;
+        if !alone && !self.processes.values().all(named) {
+            return self.network.at(now + 50 * MS, Happening::Trouble);
+        }
         self.struck = now;
         let lease = self.scenario.limits.peer_timeout;
         let worker = u32::try_from(self.random.below(self.scenario.limits.workers.into())).unwrap();
