@@ -4,7 +4,8 @@
 #
 #   all      what `make test` runs: every suite below but checks, aarch64 and long
 #   checks   formats and lints, each counted as one test
-#   rust     cargo test: unit tests, integration tests, documentation; again with fault injection
+#   rust     cargo test: unit tests, integration tests, documentation; again with fault injection;
+#            the protocol of the distributed stores in a simulator
 #   loom     all interleavings of small models
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
@@ -96,6 +97,8 @@ suite_checks() {
   run "rust lints" count_status cargo clippy --all-targets -- -D warnings
   run "rust lints, fault injection" count_status \
     cargo clippy --all-targets --features fault-injection -- -D warnings
+  run "rust lints, distributed" count_status \
+    cargo clippy --all-targets --features dist -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
   if command -v ruff >/dev/null; then
@@ -109,6 +112,8 @@ suite_rust() {
   run "cargo test" count_cargo cargo test --no-fail-fast
   run "cargo test, fault injection" count_cargo \
     cargo test --no-fail-fast --features fault-injection --test fault
+  run "cargo test, distributed" count_cargo \
+    cargo test --no-fail-fast --features dist --lib -- cluster::
 }
 
 suite_loom() {
@@ -214,8 +219,10 @@ suite_aarch64() {
 
 suite_long() {
   limit_s=36000
-  export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
+  export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4 KV_SIM_SEEDS=1000000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
+  run "cargo test, distributed, long" count_cargo \
+    cargo test --release --no-fail-fast --features dist --lib -- cluster::
   suite_loom
   run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"

@@ -26,6 +26,8 @@
 
 mod capi;
 mod checkpoint;
+#[cfg(feature = "dist")]
+mod cluster;
 mod codec;
 mod config;
 mod deadline;

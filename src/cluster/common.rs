@@ -1,0 +1,201 @@
+//! What all rooms of the protocol speak of: members of a job, time, limits, failures.
+
+use std::fmt;
+
+/// Microseconds since any fixed moment; the driver's clock, which never goes back.
+pub(crate) type Time = u64;
+
+pub(crate) const MS: Time = 1_000;
+
+/// The elements of one block of a codec.
+pub(crate) const BLOCK_ELEMENTS: u64 = 2_048;
+
+/// What a process is in its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Role {
+    Scheduler = 0,
+    Worker = 1,
+    Server = 2,
+}
+
+impl Role {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        [Self::Scheduler, Self::Worker, Self::Server].into_iter().find(|role| *role as u8 == code)
+    }
+}
+
+/// A member of the job, by what it is and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Peer {
+    pub(crate) role: Role,
+    pub(crate) rank: u32,
+}
+
+/// The rank of a process that leaves the choice to the scheduler, until it has one.
+pub(crate) const NO_RANK: u32 = u32::MAX;
+
+impl Peer {
+    pub(crate) const SCHEDULER: Self = Self { role: Role::Scheduler, rank: 0 };
+
+    pub(crate) fn worker(rank: u32) -> Self {
+        Self { role: Role::Worker, rank }
+    }
+
+    pub(crate) fn server(rank: u32) -> Self {
+        Self { role: Role::Server, rank }
+    }
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.role {
+            Role::Scheduler => return f.write_str("the scheduler"),
+            Role::Worker => "worker",
+            Role::Server => "server",
+        };
+        match self.rank {
+            NO_RANK => write!(f, "a {name} without a rank"),
+            rank => write!(f, "{name} {rank}"),
+        }
+    }
+}
+
+/// `worker 0, worker 2`; at most eight of them, then how many more.
+pub(crate) fn list(peers: &[Peer]) -> String {
+    const SHOWN: usize = 8;
+    let names: Vec<_> = peers.iter().take(SHOWN).map(ToString::to_string).collect();
+    match peers.len() {
+        0 => "nobody".into(),
+        count if count > SHOWN => format!("{} and {} more", names.join(", "), count - SHOWN),
+        _ => names.join(", "),
+    }
+}
+
+/// A key as people know it; names are the business of the store, which knows them.
+pub(crate) fn label(key: u64) -> String {
+    if key >> 63 == 0 { format!("key {key}") } else { format!("key {key:#018x}") }
+}
+
+/// What became of a request that failed; the codes are those of the wire.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// The deadline passed. A push may still take effect.
+    Timeout = 1,
+    /// A process that the request needs is gone.
+    PeerLost = 2,
+    /// This process was declared lost; the job went on without it.
+    Evicted = 3,
+    KeyNotFound = 4,
+    KeyExists = 5,
+    ShapeMismatch = 6,
+    DtypeMismatch = 7,
+    /// The ranks disagree about something else.
+    Differs = 8,
+    /// The scheduler does not take this process: world size, rank or version.
+    Refused = 9,
+    /// The request does not fit what was asked before: a push after done, a wrong length.
+    Invalid = 10,
+    Closed = 11,
+}
+
+impl Reason {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        use Reason::{
+            Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound, PeerLost,
+            Refused, ShapeMismatch, Timeout,
+        };
+        [
+            Timeout,
+            PeerLost,
+            Evicted,
+            KeyNotFound,
+            KeyExists,
+            ShapeMismatch,
+            DtypeMismatch,
+            Differs,
+            Refused,
+            Invalid,
+            Closed,
+        ]
+        .into_iter()
+        .find(|reason| *reason as u8 == code)
+    }
+}
+
+/// Why a request failed, for programs and for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) reason: Reason,
+    pub(crate) text: String,
+}
+
+impl Failure {
+    pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
+        Self { reason, text: text.into() }
+    }
+}
+
+/// When a push takes effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In rounds.
+    Sync,
+    /// At once; with a bound, the push that would lead the slowest worker by more waits.
+    Async { staleness: Option<u64> },
+}
+
+/// What the job does when a worker is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OnLoss {
+    Fail,
+    Continue,
+}
+
+/// The numbers of a job, equal in all its processes.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    pub(crate) job: u64,
+    pub(crate) workers: u32,
+    pub(crate) servers: u32,
+    pub(crate) mode: Mode,
+    pub(crate) on_loss: OnLoss,
+    pub(crate) peer_timeout: Time,
+    pub(crate) start_timeout: Time,
+    /// Slices are multiples of the blocks of codecs, so that slicing never changes a result.
+    pub(crate) block_elements: u64,
+    pub(crate) slice_bytes: u64,
+    pub(crate) hold_bytes: u64,
+    pub(crate) max_rounds_ahead: u64,
+    /// Frames that one link sends ahead of their acknowledgement. More urgent ones overtake only
+    /// what is not among them.
+    pub(crate) window_frames: usize,
+}
+
+impl Limits {
+    /// A peer that was not heard for this long is lost; the rest of `peer_timeout` is for the news.
+    pub(crate) fn silence(&self) -> Time {
+        self.peer_timeout / 4 * 3
+    }
+
+    /// A link that has nothing to say says so this often.
+    pub(crate) fn heartbeat(&self) -> Time {
+        (self.peer_timeout / 8).max(1)
+    }
+
+    /// A frame that was not acknowledged is sent again after this, later after up to four times.
+    pub(crate) fn resend(&self) -> Time {
+        (self.peer_timeout / 32).max(1)
+    }
+
+    /// What each worker may have on its way to, or out of turn at, one server.
+    pub(crate) fn credit(&self) -> u64 {
+        self.hold_bytes / u64::from(self.workers.max(1))
+    }
+}
+
+/// A value on its way, by reference: the machines cut it into slices, and never look inside.
+pub(crate) trait Data: Clone {
+    fn len(&self) -> u64;
+    /// `len` bytes from `at`; both are inside.
+    fn part(&self, at: u64, len: u64) -> Self;
+}

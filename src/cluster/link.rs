@@ -1,0 +1,312 @@
+//! A reliable, ordered stream to one peer, each message once, over an engine that may lose, double,
+//! delay and reorder frames.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::common::{Limits, Time};
+use super::wire::{Kind, Message};
+
+/// Control messages overtake all data; among themselves they keep their order.
+pub(super) const CONTROL: i32 = i32::MAX;
+/// Behind everything that was queued before.
+pub(super) const LAST: i32 = i32::MIN;
+
+/// A message that was sent and not yet acknowledged.
+#[derive(Debug)]
+struct Sent<D> {
+    message: Message<D>,
+    token: Option<u64>,
+    /// When to send it again.
+    due: Time,
+    pause: Time,
+}
+
+#[derive(Debug)]
+struct Queued<D> {
+    message: Message<D>,
+    token: Option<u64>,
+}
+
+/// One direction of sending and one of receiving, between one incarnation of a peer and us.
+///
+/// A message gets its place in the stream when it is first sent: until then more urgent ones
+/// overtake it, from then on nothing does.
+#[derive(Debug)]
+pub(super) struct Link<D> {
+    incarnation: u64,
+    /// By urgency, then age. Never empty lists.
+    queue: BTreeMap<(i64, u64), Queued<D>>,
+    /// Where the last queued slice of each key is, so that none of a key overtakes another.
+    urgency: HashMap<u64, (i64, u64)>,
+    age: u64,
+    flight: VecDeque<Sent<D>>,
+    /// The sequence of the first in flight.
+    first: u64,
+    received: u64,
+    early: BTreeMap<u64, Message<D>>,
+    ack_due: bool,
+    last_sent: Time,
+    last_heard: Time,
+}
+
+/// What came of a frame.
+#[derive(Debug)]
+pub(super) struct Received<D> {
+    /// Messages that are now in order.
+    pub(super) messages: Vec<Message<D>>,
+    /// Tokens of messages that the peer has.
+    pub(super) delivered: Vec<u64>,
+}
+
+impl<D: Clone> Link<D> {
+    pub(super) fn new(incarnation: u64, now: Time) -> Self {
+        Self {
+            incarnation,
+            queue: BTreeMap::new(),
+            urgency: HashMap::new(),
+            age: 0,
+            flight: VecDeque::new(),
+            first: 1,
+            received: 0,
+            early: BTreeMap::new(),
+            ack_due: false,
+            last_sent: now,
+            last_heard: now,
+        }
+    }
+
+    /// The incarnation of the peer at the other end.
+    pub(super) fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Puts a message in line. Larger priorities are sent earlier; slices of one key keep their order,
+    /// and so do messages of one priority. The token comes back when the peer has it.
+    pub(super) fn queue(&mut self, message: Message<D>, priority: i32, token: Option<u64>) {
+        let mut urgency = -i64::from(priority);
+        if message.head.kind.carries_data() {
+            let before = self.urgency.get(&message.head.key);
+            if let Some((last, age)) = before.filter(|place| self.queue.contains_key(place)) {
+                debug_assert!(*age < self.age);
+                urgency = urgency.max(*last);
+            }
+            self.urgency.insert(message.head.key, (urgency, self.age));
+        }
+        self.queue.insert((urgency, self.age), Queued { message, token });
+        self.age += 1;
+        if self.queue.len() == 1 {
+            self.urgency.retain(|_, place| self.queue.contains_key(place));
+        }
+    }
+
+    /// Takes a frame of this peer's incarnation.
+    pub(super) fn receive(
+        &mut self,
+        message: Message<D>,
+        now: Time,
+        limits: &Limits,
+    ) -> Received<D> {
+        self.last_heard = self.last_heard.max(now);
+        let delivered = self.acknowledge(message.head.ack);
+        let (sequence, mut messages) = (message.head.sequence, Vec::new());
+        if sequence > 0 {
+            self.ack_due = true;
+            let reach = self.received.saturating_add(limits.window_frames as u64);
+            if sequence > self.received && sequence <= reach {
+                self.early.entry(sequence).or_insert(message);
+            }
+            while let Some(next) = self.early.remove(&(self.received + 1)) {
+                self.received += 1;
+                messages.push(next);
+            }
+        }
+        Received { messages, delivered }
+    }
+
+    /// Drops what the peer has. An acknowledgement of what was never sent acknowledges nothing.
+    fn acknowledge(&mut self, ack: u64) -> Vec<u64> {
+        let mut delivered = Vec::new();
+        if ack >= self.first.saturating_add(self.flight.len() as u64) {
+            return delivered;
+        }
+        while self.first <= ack {
+            delivered.extend(self.flight.pop_front().and_then(|sent| sent.token));
+            self.first += 1;
+        }
+        delivered
+    }
+
+    /// What is to be sent now: what was not acknowledged in time, new messages while there is room
+    /// in the window, or, with nothing else to say, an acknowledgement.
+    pub(super) fn send(&mut self, now: Time, limits: &Limits, mut frame: impl FnMut(Message<D>)) {
+        let ack = self.received;
+        let mut said = false;
+        let mut emit = |message: &Message<D>, sequence: u64| {
+            let mut message = message.clone();
+            message.head.sequence = sequence;
+            message.head.ack = ack;
+            frame(message);
+        };
+        for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
+            if sent.due <= now {
+                sent.pause = (sent.pause * 2).min(limits.resend() * 4);
+                sent.due = now + sent.pause;
+                emit(&sent.message, sequence);
+                said = true;
+            }
+        }
+        while self.flight.len() < limits.window_frames.max(1) {
+            let Some((_, Queued { message, token })) = self.queue.pop_first() else { break };
+            emit(&message, self.first + self.flight.len() as u64);
+            said = true;
+            let pause = limits.resend();
+            self.flight.push_back(Sent { message, token, due: now + pause, pause });
+        }
+        if !said && (self.ack_due || now >= self.last_sent + limits.heartbeat()) {
+            emit(&Message::new(Kind::Alive, Vec::new()), 0);
+            said = true;
+        }
+        if said {
+            self.ack_due = false;
+            self.last_sent = now;
+        }
+    }
+
+    /// When `send` has something to say at the latest.
+    pub(super) fn wake_at(&self, limits: &Limits) -> Time {
+        if self.ack_due || (!self.queue.is_empty() && self.flight.len() < limits.window_frames) {
+            return 0;
+        }
+        let resend = self.flight.iter().map(|sent| sent.due).min().unwrap_or(Time::MAX);
+        resend.min(self.last_sent + limits.heartbeat())
+    }
+
+    /// When the peer counts as lost unless it is heard before.
+    pub(super) fn silent_at(&self, limits: &Limits) -> Time {
+        self.last_heard + limits.silence()
+    }
+
+    pub(super) fn last_heard(&self) -> Time {
+        self.last_heard
+    }
+
+    pub(super) fn hear(&mut self, now: Time) {
+        self.last_heard = self.last_heard.max(now);
+    }
+
+    /// We were away for some time ourselves: the peer is not to blame for that.
+    pub(super) fn excuse(&mut self, time: Time) {
+        self.last_heard += time;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CONTROL, LAST, Limits, Link, Time};
+    use crate::cluster::sim::{Bytes, Random, limits};
+    use crate::cluster::wire::{Body, Kind, Message};
+
+    type Frames = Vec<Message<Bytes>>;
+
+    fn message(key: u64, round: u64) -> Message<Bytes> {
+        let mut message = Message::of_key(Kind::Push, key, 1, Vec::new());
+        message.head.round = round;
+        message.body = Body::Data(Bytes::new(&[]));
+        message
+    }
+
+    fn frames(link: &mut Link<Bytes>, now: Time, limits: &Limits) -> Frames {
+        let mut frames = Vec::new();
+        link.send(now, limits, |frame| frames.push(frame));
+        frames
+    }
+
+    #[test]
+    fn a_stream_arrives_whole_in_order_and_once_over_any_engine() {
+        for seed in 0..200 {
+            let mut random = Random::new(seed);
+            let window_frames = usize::try_from(1 + random.below(9)).unwrap();
+            let limits = Limits { window_frames, ..limits() };
+            let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+            (0..60).for_each(|round| one.queue(message(0, round), 0, Some(round)));
+            let (mut got, mut delivered, mut now) = (Vec::new(), Vec::new(), 0);
+            let mut wire: Vec<(bool, Message<Bytes>)> = Vec::new();
+            while delivered.len() < 60 {
+                now += limits.resend() / 4;
+                assert!(now < 1_000 * limits.peer_timeout, "seed {seed} does not end");
+                wire.extend(frames(&mut one, now, &limits).into_iter().map(|frame| (true, frame)));
+                wire.extend(frames(&mut other, now, &limits).into_iter().map(|f| (false, f)));
+                for _ in 0..wire.len() {
+                    let at = usize::try_from(random.below(wire.len() as u64)).unwrap();
+                    let (forth, frame) = match random.below(4) {
+                        0 => wire[at].clone(),
+                        _ => wire.swap_remove(at),
+                    };
+                    if random.below(5) == 0 {
+                        continue;
+                    }
+                    let to = if forth { &mut other } else { &mut one };
+                    let received = to.receive(frame, now, &limits);
+                    got.extend(received.messages.iter().map(|message| message.head.round));
+                    delivered.extend(received.delivered);
+                    assert!(other.early.len() < limits.window_frames, "bounded memory");
+                    if wire.is_empty() {
+                        break;
+                    }
+                }
+            }
+            assert_eq!(got, (0..60).collect::<Vec<_>>(), "seed {seed}");
+            assert_eq!(delivered, (0..60).collect::<Vec<_>>(), "seed {seed}");
+        }
+    }
+
+    #[test]
+    fn urgent_messages_overtake_what_was_not_sent_and_nothing_else() {
+        let limits = Limits { window_frames: 1, ..limits() };
+        let mut link = Link::new(1, 0);
+        link.queue(message(1, 1), 0, None);
+        assert_eq!(frames(&mut link, 0, &limits).len(), 1, "one fills the window");
+        link.queue(message(2, 1), 0, None);
+        link.queue(Message::new(Kind::Done, Vec::new()), LAST, None);
+        link.queue(message(3, 1), 5, None);
+        link.queue(message(2, 2), 9, None);
+        link.queue(Message::new(Kind::Ask, Vec::new()), CONTROL, None);
+        let mut order = Vec::new();
+        for sequence in 1..=5 {
+            let mut ack = Message::new(Kind::Alive, Vec::new());
+            ack.head.ack = sequence;
+            link.receive(ack, 0, &limits);
+            let sent = frames(&mut link, 0, &limits).remove(0).head;
+            order.push((sent.kind, sent.key, sent.round));
+        }
+        let push = |key, round| (Kind::Push, key, round);
+        // A slice never overtakes one of its own key.
+        let expected = [(Kind::Ask, 0, 0), push(3, 1), push(2, 1), push(2, 2), (Kind::Done, 0, 0)];
+        assert_eq!(order, expected);
+    }
+
+    #[test]
+    fn what_was_never_sent_cannot_be_acknowledged() {
+        let limits = limits();
+        let mut link = Link::new(1, 0);
+        link.queue(message(1, 1), 0, Some(7));
+        frames(&mut link, 0, &limits);
+        let mut ack = Message::new(Kind::Alive, Vec::new());
+        ack.head.ack = 2;
+        assert!(link.receive(ack.clone(), 0, &limits).delivered.is_empty());
+        ack.head.ack = 1;
+        assert_eq!(link.receive(ack, 0, &limits).delivered, [7]);
+    }
+
+    #[test]
+    fn a_link_shows_signs_of_life_and_notices_silence() {
+        let limits = limits();
+        let mut link = Link::<Bytes>::new(1, 0);
+        assert_eq!(link.wake_at(&limits), limits.heartbeat());
+        assert!(frames(&mut link, limits.heartbeat() - 1, &limits).is_empty());
+        assert_eq!(frames(&mut link, limits.heartbeat(), &limits)[0].head.kind, Kind::Alive);
+        assert_eq!(link.silent_at(&limits), limits.silence());
+        link.receive(Message::new(Kind::Alive, Vec::new()), 5, &limits);
+        assert_eq!(link.silent_at(&limits), limits.silence() + 5);
+    }
+}

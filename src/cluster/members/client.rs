@@ -1,0 +1,302 @@
+//! A member's side: joining, the address book, barriers, leaving.
+
+use std::sync::Arc;
+
+use crate::cluster::common::{Failure, Limits, MS, NO_RANK, Peer, Reason, Time, list};
+use crate::cluster::link::{CONTROL, LAST};
+use crate::cluster::net::{Letter, Net};
+use crate::cluster::wire::{
+    Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, failed,
+};
+
+/// What a member learns from its client.
+#[derive(Debug)]
+pub(in crate::cluster) enum Event {
+    /// The job has started, or its members have changed.
+    Members,
+    /// Barriers up to this one are open.
+    Released(u64),
+    /// Whom a barrier waits for.
+    Awaited(u64, Vec<Peer>),
+    /// The job goes on without this process, or cannot go on.
+    Fatal(Failure),
+    /// The job is over, for a server.
+    Over,
+}
+
+/// The line to the scheduler.
+#[derive(Debug)]
+pub(in crate::cluster) struct Client {
+    scheduler: Arc<str>,
+    hello: Hello,
+    next_hello: Time,
+    /// Since when the scheduler has not been heard; it may restart meanwhile.
+    away: Option<Time>,
+    start_by: Time,
+    asked: bool,
+    awaited: Vec<Peer>,
+    leaving: bool,
+    over: bool,
+    events: Vec<Event>,
+}
+
+/// The token of the message that says goodbye to the scheduler.
+pub(in crate::cluster) const GOODBYE: u64 = 1 << 63;
+
+impl Client {
+    pub(in crate::cluster) fn new(
+        limits: &Limits,
+        address: &str,
+        scheduler: &str,
+        now: Time,
+    ) -> Self {
+        let hello = Hello {
+            workers: limits.workers,
+            servers: limits.servers,
+            address: address.into(),
+            ..Hello::default()
+        };
+        Self {
+            scheduler: scheduler.into(),
+            hello,
+            next_hello: now,
+            away: Some(now),
+            start_by: now + limits.start_timeout,
+            asked: false,
+            awaited: Vec::new(),
+            leaving: false,
+            over: false,
+            events: Vec::new(),
+        }
+    }
+
+    pub(in crate::cluster) fn book(&self) -> &Book {
+        &self.hello.book
+    }
+
+    pub(in crate::cluster) fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    pub(in crate::cluster) fn has_started(&self) -> bool {
+        self.hello.book.epoch > 0
+    }
+
+    /// Comes to the next barrier and says which one that is.
+    pub(in crate::cluster) fn arrive<D: Clone>(&mut self, net: &mut Net<D>) -> u64 {
+        self.hello.arrived += 1;
+        tell(net, Kind::Barrier, self.hello.arrived, CONTROL, None);
+        self.hello.arrived
+    }
+
+    /// Asks whom a barrier waits for.
+    pub(in crate::cluster) fn ask<D: Clone>(net: &mut Net<D>, barrier: u64) {
+        tell(net, Kind::Ask, barrier, CONTROL, None);
+    }
+
+    pub(in crate::cluster) fn done<D: Clone>(&mut self, net: &mut Net<D>) {
+        self.hello.done = true;
+        tell(net, Kind::Done, 0, CONTROL, None);
+    }
+
+    /// Leaves; the token comes back when the scheduler knows.
+    pub(in crate::cluster) fn leave<D: Clone>(&mut self, net: &mut Net<D>) {
+        self.leaving = true;
+        tell(net, Kind::Leave, 0, LAST, Some(GOODBYE));
+    }
+
+    pub(in crate::cluster) fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
+    /// A member said goodbye to us directly. A restarted scheduler may learn it from us.
+    pub(in crate::cluster) fn left(&mut self, peer: Peer) {
+        let known = self.hello.book.find_mut(peer);
+        if let Some(member) = known.filter(|member| member.state == State::Here) {
+            member.state = State::Left;
+        }
+    }
+
+    /// A message of the scheduler that is linked.
+    pub(in crate::cluster) fn message<D: Clone>(&mut self, message: &Message<D>, net: &mut Net<D>) {
+        match message.head.kind {
+            Kind::Book => {
+                if let Some(book) = Book::decode(message.fields()) {
+                    self.turn_page(book, net);
+                }
+            }
+            Kind::Released => {
+                self.hello.passed = self.hello.passed.max(message.head.round);
+                self.events.push(Event::Released(message.head.round));
+            }
+            Kind::Awaited => {
+                let peers = Awaited::decode(message.fields()).unwrap_or_default().peers;
+                if message.head.round == 0 {
+                    self.awaited = peers;
+                } else {
+                    self.events.push(Event::Awaited(message.head.round, peers));
+                }
+            }
+            Kind::Leave => self.end(Event::Over),
+            _ => {}
+        }
+    }
+
+    fn turn_page<D>(&mut self, mut book: Book, net: &mut Net<D>) {
+        let me = |member: &&Standing| {
+            member.peer.role == net.me.role && member.incarnation == net.incarnation
+        };
+        if let Some(own) = book.members.iter().find(me) {
+            net.me = own.peer;
+        }
+        // What this member knows of goodbyes, an older scheduler may not.
+        for old in self.hello.book.members.iter().filter(|member| member.state == State::Left) {
+            let here = |new: &&mut Standing| {
+                new.state == State::Here && new.incarnation == old.incarnation
+            };
+            if let Some(new) = book.find_mut(old.peer).filter(here) {
+                new.state = State::Left;
+            }
+        }
+        if book.epoch >= self.hello.book.epoch {
+            net.epoch = book.epoch;
+            self.hello.book = book;
+            if self.has_started() {
+                self.events.push(Event::Members);
+            }
+        }
+    }
+
+    /// Something was heard from the scheduler that is linked.
+    pub(in crate::cluster) fn heard(&mut self) {
+        self.away = None;
+    }
+
+    /// A frame of a scheduler that is not linked, or outside of the stream. True when the frame
+    /// begins a stream, which is linked now.
+    pub(in crate::cluster) fn stranger<D: Clone>(
+        &mut self,
+        message: &Message<D>,
+        net: &mut Net<D>,
+        now: Time,
+    ) -> bool {
+        let linked = net.incarnation_of(Peer::SCHEDULER).unwrap_or(0);
+        if message.head.incarnation < linked || message.head.to_incarnation != net.incarnation {
+            return false;
+        }
+        match message.head.kind {
+            Kind::Refused | Kind::Evicted => {
+                let refused = message.head.kind == Kind::Refused;
+                if !refused || !self.has_started() {
+                    let failure = failed::decode(message.fields());
+                    let nothing = Failure::new(Reason::Refused, "refused without a reason");
+                    self.end(Event::Fatal(failure.unwrap_or(nothing)));
+                }
+                false
+            }
+            Kind::Who => {
+                self.away.get_or_insert(now);
+                self.next_hello = self.next_hello.min(now);
+                false
+            }
+            _ if message.head.incarnation > linked => {
+                net.connect(Peer::SCHEDULER, message.head.incarnation, &self.scheduler, now);
+                self.heard();
+                // The hello that was heard may be an old one.
+                let message = Message::new(Kind::Hello, self.hello.encode());
+                let to = Peer::SCHEDULER;
+                net.post(Letter { to, message, priority: CONTROL, token: None });
+                if self.leaving {
+                    self.leave(net);
+                }
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Bytes came in that are no frame of this version.
+    pub(in crate::cluster) fn bad_frame(&mut self, from: &str, bad: BadFrame) {
+        let joining = !self.has_started() && *from == *self.scheduler;
+        if let (BadFrame::Version(theirs), true) = (bad, joining) {
+            let text = format!(
+                "the scheduler at {from} speaks version {theirs} of the protocol, this process \
+                 version {VERSION}; use the same release everywhere"
+            );
+            self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
+        }
+    }
+
+    /// The scheduler was silent for too long.
+    pub(in crate::cluster) fn miss(&mut self, now: Time) {
+        self.away.get_or_insert(now);
+        self.next_hello = self.next_hello.min(now);
+    }
+
+    pub(in crate::cluster) fn tick<D: Clone>(&mut self, net: &mut Net<D>, now: Time) {
+        if self.over {
+            return;
+        }
+        if self.away.is_some() && now >= self.next_hello {
+            self.next_hello = now + net.limits.heartbeat();
+            let message = Message::new(Kind::Hello, self.hello.encode());
+            net.cast(&self.scheduler, 0, message);
+        }
+        let timeout = net.limits.start_timeout;
+        if !self.has_started() {
+            if !self.asked && now + timeout / 2 >= self.start_by && !self.is_away() {
+                self.asked = true;
+                Self::ask(net, 0);
+            }
+            if now >= self.start_by {
+                let text = self.not_started(net.me, timeout);
+                self.end(Event::Fatal(Failure::new(Reason::Timeout, text)));
+            }
+        } else if self.away.is_some_and(|since| now >= since + timeout) {
+            let text = format!(
+                "the scheduler at {} was not heard for {} ms and was not started again",
+                self.scheduler,
+                timeout / MS
+            );
+            self.end(Event::Fatal(Failure::new(Reason::PeerLost, text)));
+        }
+    }
+
+    fn not_started(&self, me: Peer, timeout: Time) -> String {
+        let start = format!("{me}: the job did not start within {} ms", timeout / MS);
+        if self.is_away() {
+            return format!("{start}: the scheduler at {} does not answer", self.scheduler);
+        }
+        match (me.rank, &self.awaited[..]) {
+            (NO_RANK, _) | (_, []) => format!("{start}; the scheduler did not say who is missing"),
+            (_, missing) => format!("{start}: {} did not come", list(missing)),
+        }
+    }
+
+    fn end(&mut self, event: Event) {
+        if !self.over {
+            self.over = true;
+            self.events.push(event);
+        }
+    }
+
+    pub(in crate::cluster) fn wake_at(&self, limits: &Limits) -> Time {
+        if self.over {
+            return Time::MAX;
+        }
+        let hello = self.away.map(|since| {
+            let lost = since + limits.start_timeout;
+            if self.has_started() { self.next_hello.min(lost) } else { self.next_hello }
+        });
+        let ask = (!self.asked && !self.is_away())
+            .then(|| self.start_by.saturating_sub(limits.start_timeout / 2));
+        let start = if self.has_started() { None } else { ask.or(Some(self.start_by)) };
+        [hello, start].into_iter().flatten().min().unwrap_or(Time::MAX)
+    }
+}
+
+fn tell<D: Clone>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<u64>) {
+    let mut message = Message::new(kind, Vec::new());
+    message.head.round = round;
+    net.post(Letter { to: Peer::SCHEDULER, message, priority, token });
+}

@@ -1,0 +1,8 @@
+//! Who takes part in the job: the scheduler, which decides, and its client in every other process.
+
+mod client;
+mod scheduler;
+mod takeover;
+
+pub(super) use client::{Client, Event, GOODBYE};
+pub(crate) use scheduler::Scheduler;

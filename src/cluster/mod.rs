@@ -1,0 +1,25 @@
+//! The protocol of the distributed stores, without input and output.
+//!
+//! Everything here is a state machine: a message, a request or the time goes in, messages and
+//! actions come out. There are no sockets, threads, clocks, locks or random numbers, so whole clusters
+//! run in one thread from one seed (`sim`). The arithmetic is not here either: a server is told
+//! *which* contributions to add in which order, and when a round closes.
+//!
+//! Arrows between the rooms point one way: `node` joins `worker`, `server` and `members` with the
+//! links to their peers (`net`, `link`); all of them speak `wire`; `common` is at the bottom.
+#![cfg_attr(
+    not(test),
+    expect(dead_code, unused_imports, reason = "no engine drives the protocol yet")
+)]
+
+mod common;
+mod link;
+mod members;
+mod net;
+mod node;
+mod place;
+mod server;
+#[cfg(test)]
+mod sim;
+mod wire;
+mod worker;

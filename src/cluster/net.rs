@@ -1,0 +1,172 @@
+//! All links of one process, and the stamps on what it sends.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::common::{Limits, Peer, Time};
+use super::link::{Link, Received};
+use super::wire::{Header, Kind, Message};
+
+/// A frame for the engine: where to, and what.
+pub(crate) struct Frame<D> {
+    pub(crate) to: Arc<str>,
+    pub(crate) message: Message<D>,
+}
+
+/// A message to a peer, on its way to the link.
+#[derive(Debug)]
+pub(super) struct Letter<D> {
+    pub(super) to: Peer,
+    pub(super) message: Message<D>,
+    pub(super) priority: i32,
+    /// Comes back when the peer has it.
+    pub(super) token: Option<u64>,
+}
+
+struct Line<D> {
+    address: Arc<str>,
+    link: Link<D>,
+}
+
+/// What became of an incoming frame.
+pub(super) enum Incoming<D> {
+    /// From a linked incarnation.
+    Linked(Received<D>),
+    /// For another job, or from a process before the linked one.
+    Stale,
+    /// Meant for the process that was at our place before.
+    Former(Peer, u64),
+    /// From nobody that we have a link to, or a younger process than the one linked.
+    Stranger(Message<D>),
+}
+
+pub(super) struct Net<D> {
+    pub(super) limits: Limits,
+    pub(super) me: Peer,
+    pub(super) incarnation: u64,
+    pub(super) epoch: u32,
+    lines: BTreeMap<Peer, Line<D>>,
+    frames: Vec<Frame<D>>,
+    last_now: Time,
+}
+
+impl<D: Clone> Net<D> {
+    pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
+        let lines = BTreeMap::new();
+        Self { limits, me, incarnation, epoch: 0, lines, frames: Vec::new(), last_now: now }
+    }
+
+    /// Starts a fresh stream to a peer, whatever was before.
+    pub(super) fn connect(&mut self, peer: Peer, incarnation: u64, address: &str, now: Time) {
+        let link = Link::new(incarnation, now);
+        self.lines.insert(peer, Line { address: address.into(), link });
+    }
+
+    pub(super) fn disconnect(&mut self, peer: Peer) {
+        self.lines.remove(&peer);
+    }
+
+    /// Members turn out to be others: their streams go on under the right names.
+    pub(super) fn rename(&mut self, names: &[(Peer, Peer)]) {
+        let old: Vec<_> = names.iter().map(|(old, _)| self.lines.remove(old)).collect();
+        for (line, (_, new)) in old.into_iter().zip(names) {
+            self.lines.extend(line.map(|line| (*new, line)));
+        }
+    }
+
+    pub(super) fn incarnation_of(&self, peer: Peer) -> Option<u64> {
+        self.lines.get(&peer).map(|line| line.link.incarnation())
+    }
+
+    /// When a peer was heard last.
+    pub(super) fn heard_at(&self, peer: Peer) -> Option<Time> {
+        self.lines.get(&peer).map(|line| line.link.last_heard())
+    }
+
+    /// Queues a letter; one to a peer that is gone is dropped.
+    pub(super) fn post(&mut self, letter: Letter<D>) {
+        if let Some(line) = self.lines.get_mut(&letter.to) {
+            line.link.queue(letter.message, letter.priority, letter.token);
+        }
+    }
+
+    /// Sends one frame outside of any stream.
+    pub(super) fn cast(&mut self, to: &str, to_incarnation: u64, mut message: Message<D>) {
+        message.head.to_incarnation = to_incarnation;
+        stamp(&mut message.head, self.me, self.incarnation, self.epoch, self.limits.job);
+        self.frames.push(Frame { to: to.into(), message });
+    }
+
+    pub(super) fn receive(&mut self, message: Message<D>, now: Time) -> Incoming<D> {
+        let head = &message.head;
+        if head.job != self.limits.job {
+            return Incoming::Stale;
+        }
+        let peer = Peer { role: head.role, rank: head.rank };
+        if ![0, self.incarnation].contains(&head.to_incarnation) {
+            return Incoming::Former(peer, head.incarnation);
+        }
+        let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
+        match head.incarnation.cmp(&line.link.incarnation()) {
+            Ordering::Less => Incoming::Stale,
+            Ordering::Greater => Incoming::Stranger(message),
+            // Frames outside of the stream are for whoever keeps the members.
+            Ordering::Equal if head.sequence == 0 && head.kind != Kind::Alive => {
+                line.link.hear(now);
+                Incoming::Stranger(message)
+            }
+            Ordering::Equal => Incoming::Linked(line.link.receive(message, now, &self.limits)),
+        }
+    }
+
+    /// Notices a pause of our own, which would make everybody else look silent.
+    pub(super) fn notice_pause(&mut self, now: Time) {
+        let gap = now.saturating_sub(self.last_now);
+        if gap > self.limits.heartbeat() * 2 {
+            self.lines.values_mut().for_each(|line| line.link.excuse(gap));
+        }
+        self.last_now = now;
+    }
+
+    /// The peers that were silent for too long; each is named again after another such time.
+    pub(super) fn silent(&mut self, now: Time) -> Vec<Peer> {
+        let mut silent = Vec::new();
+        for (peer, line) in &mut self.lines {
+            if now >= line.link.silent_at(&self.limits) {
+                line.link.hear(now);
+                silent.push(*peer);
+            }
+        }
+        silent
+    }
+
+    /// All frames that are to be sent now.
+    pub(super) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
+        let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
+        for line in self.lines.values_mut() {
+            let Line { address, link } = line;
+            let to_incarnation = link.incarnation();
+            link.send(now, &self.limits, |mut message| {
+                message.head.to_incarnation = to_incarnation;
+                stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
+                self.frames.push(Frame { to: address.clone(), message });
+            });
+        }
+        std::mem::take(&mut self.frames)
+    }
+
+    pub(super) fn wake_at(&self) -> Time {
+        let wake =
+            |line: &Line<D>| line.link.wake_at(&self.limits).min(line.link.silent_at(&self.limits));
+        self.lines.values().map(wake).min().unwrap_or(Time::MAX)
+    }
+}
+
+fn stamp(head: &mut Header, me: Peer, incarnation: u64, epoch: u32, job: u64) {
+    head.role = me.role;
+    head.rank = me.rank;
+    head.incarnation = incarnation;
+    head.epoch = epoch;
+    head.job = job;
+}

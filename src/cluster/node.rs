@@ -1,0 +1,276 @@
+//! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
+
+use super::common::{Data, Failure, Limits, NO_RANK, Peer, Role, Time};
+use super::link::CONTROL;
+use super::members::{Client, Event, GOODBYE};
+use super::net::{Frame, Incoming, Letter, Net};
+use super::server::Server;
+use super::wire::{BadFrame, Kind, Message, State, accused};
+use super::worker::{Want, Worker};
+
+/// What a node does beside keeping its links.
+#[derive(Debug)]
+pub(crate) enum Part<D> {
+    Worker(Worker<D>),
+    Server(Server<D>),
+}
+
+/// How a process begins.
+pub(crate) struct Birth<'a> {
+    pub(crate) role: Role,
+    /// None leaves the choice to the scheduler.
+    pub(crate) rank: Option<u32>,
+    /// Larger than that of every earlier process of the same rank.
+    pub(crate) incarnation: u64,
+    pub(crate) address: &'a str,
+    pub(crate) scheduler: &'a str,
+}
+
+/// A worker or a server of one job.
+pub(crate) struct Node<D> {
+    net: Net<D>,
+    client: Client,
+    pub(crate) part: Part<D>,
+    end: Option<Result<(), Failure>>,
+    leaving: bool,
+}
+
+impl<D: Data> Node<D> {
+    pub(crate) fn new(limits: Limits, birth: &Birth, now: Time) -> Self {
+        let me = Peer { role: birth.role, rank: birth.rank.unwrap_or(NO_RANK) };
+        let part = match birth.role {
+            Role::Worker => Part::Worker(Worker::new(&limits)),
+            Role::Server | Role::Scheduler => Part::Server(Server::new(&limits)),
+        };
+        let client = Client::new(&limits, birth.address, birth.scheduler, now);
+        let net = Net::new(limits, me, birth.incarnation, now);
+        Self { net, client, part, end: None, leaving: false }
+    }
+
+    /// What this process is, once the scheduler has said so.
+    pub(crate) fn me(&self) -> Peer {
+        self.net.me
+    }
+
+    /// The job has started.
+    pub(crate) fn has_started(&self) -> bool {
+        self.client.has_started()
+    }
+
+    /// How the job ended for this process, once it has.
+    pub(crate) fn end(&self) -> Option<&Result<(), Failure>> {
+        self.end.as_ref()
+    }
+
+    /// A frame came in.
+    pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
+        self.net.notice_pause(now);
+        let from = Peer { role: message.head.role, rank: message.head.rank };
+        match self.net.receive(message, now) {
+            Incoming::Linked(received) => {
+                if from == Peer::SCHEDULER {
+                    self.client.heard();
+                }
+                received.delivered.into_iter().for_each(|token| self.delivered(token));
+                for message in received.messages {
+                    self.message(from, message, now);
+                }
+            }
+            Incoming::Stranger(message) if from == Peer::SCHEDULER => {
+                if self.client.stranger(&message, &mut self.net, now) {
+                    return self.receive(message, now);
+                }
+            }
+            Incoming::Stale | Incoming::Former(..) | Incoming::Stranger(_) => {}
+        }
+        self.settle(now);
+    }
+
+    /// Bytes came in that are no frame of this version.
+    pub(crate) fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time) {
+        self.client.bad_frame(from, bad);
+        self.settle(now);
+    }
+
+    /// The engine saw a connection end.
+    pub(crate) fn down(&mut self, peer: Peer, now: Time) {
+        match peer {
+            Peer::SCHEDULER => self.client.miss(now),
+            _ => self.suspect(peer),
+        }
+        self.settle(now);
+    }
+
+    pub(crate) fn tick(&mut self, now: Time) {
+        self.net.notice_pause(now);
+        for peer in self.net.silent(now) {
+            let state = self.client.book().find(peer).map(|member| member.state);
+            match (peer, state) {
+                (Peer::SCHEDULER, _) if self.leaving => self.leave_now(),
+                (Peer::SCHEDULER, _) => self.client.miss(now),
+                (_, Some(State::Here)) => self.suspect(peer),
+                _ => self.net.disconnect(peer),
+            }
+        }
+        self.client.tick(&mut self.net, now);
+        if let Part::Worker(worker) = &mut self.part {
+            worker.tick(now);
+        }
+        self.settle(now);
+    }
+
+    /// All frames that are to be sent now. To be called after every event.
+    pub(crate) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
+        self.settle(now);
+        if self.end.is_some() {
+            return Vec::new();
+        }
+        self.net.send(now)
+    }
+
+    /// When `tick` has something to do at the latest.
+    pub(crate) fn wake_at(&self) -> Time {
+        if self.end.is_some() {
+            return Time::MAX;
+        }
+        let part = match &self.part {
+            Part::Worker(worker) => worker.wake_at(),
+            Part::Server(_) => Time::MAX,
+        };
+        part.min(self.net.wake_at()).min(self.client.wake_at(&self.net.limits))
+    }
+
+    /// A slice comes a second time on another way than its link, as after a change of servers.
+    #[cfg(test)]
+    pub(super) fn come_again(&mut self, message: Message<D>, now: Time) {
+        let from = Peer { role: message.head.role, rank: message.head.rank };
+        let linked = self.net.incarnation_of(from) == Some(message.head.incarnation);
+        if let (Part::Server(server), true) = (&mut self.part, linked) {
+            server.message(from, message);
+        }
+        self.settle(now);
+    }
+
+    /// Says anything, as a process that is not ours might.
+    #[cfg(test)]
+    pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
+        self.net.post(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    fn suspect(&mut self, peer: Peer) {
+        if let Some(incarnation) = self.net.incarnation_of(peer) {
+            let message = Message::new(Kind::Suspect, accused::encode(peer, incarnation));
+            let to = Peer::SCHEDULER;
+            self.net.post(Letter { to, message, priority: CONTROL, token: None });
+        }
+    }
+
+    fn delivered(&mut self, token: u64) {
+        if token == GOODBYE {
+            return self.leave_now();
+        }
+        if let Part::Worker(worker) = &mut self.part {
+            worker.delivered(token);
+        }
+    }
+
+    /// The scheduler knows, or is gone as well.
+    fn leave_now(&mut self) {
+        if let Part::Worker(worker) = &mut self.part {
+            worker.left();
+        }
+        self.end.get_or_insert(Ok(()));
+    }
+
+    fn message(&mut self, from: Peer, message: Message<D>, now: Time) {
+        if from == Peer::SCHEDULER {
+            self.client.message(&message, &mut self.net);
+            // What follows in the stream may concern members that this message has named.
+            return self.settle(now);
+        }
+        if message.head.kind == Kind::Leave {
+            self.client.left(from);
+        }
+        match &mut self.part {
+            Part::Worker(worker) => worker.message(from, message),
+            Part::Server(server) => server.message(from, message),
+        }
+    }
+
+    /// Carries what one part has to say to the others.
+    fn settle(&mut self, now: Time) {
+        for event in self.client.events() {
+            self.event(event, now);
+        }
+        let letters = match &mut self.part {
+            Part::Worker(worker) => worker.letters(),
+            Part::Server(server) => server.letters(),
+        };
+        letters.into_iter().for_each(|letter| self.net.post(letter));
+        let Part::Worker(worker) = &mut self.part else { return };
+        for want in worker.wants() {
+            match want {
+                Want::Barrier => {
+                    self.client.arrive(&mut self.net);
+                }
+                Want::AskBarrier(barrier) => Client::ask(&mut self.net, barrier),
+                Want::Done => self.client.done(&mut self.net),
+                Want::Leave => {
+                    self.leaving = true;
+                    self.client.leave(&mut self.net);
+                }
+            }
+        }
+        if worker.has_ended() {
+            self.end.get_or_insert(Ok(()));
+        }
+    }
+
+    fn event(&mut self, event: Event, now: Time) {
+        match event {
+            Event::Members => {
+                self.relink(now);
+                match &mut self.part {
+                    Part::Worker(worker) => worker.members(self.client.book()),
+                    Part::Server(server) => server.members(self.client.book()),
+                }
+            }
+            Event::Fatal(failure) => {
+                if let Part::Worker(worker) = &mut self.part {
+                    worker.fatal(&failure);
+                }
+                self.end.get_or_insert(Err(failure));
+            }
+            Event::Over => {
+                self.leaving = true;
+                self.client.leave(&mut self.net);
+            }
+            Event::Released(barrier) => {
+                if let Part::Worker(worker) = &mut self.part {
+                    worker.released(barrier);
+                }
+            }
+            Event::Awaited(barrier, peers) => {
+                if let Part::Worker(worker) = &mut self.part {
+                    worker.barrier_awaits(barrier, &peers);
+                }
+            }
+        }
+    }
+
+    /// Links the members that this one exchanges data with: workers and servers, never two of a kind.
+    fn relink(&mut self, now: Time) {
+        let other = if self.net.me.role == Role::Worker { Role::Server } else { Role::Worker };
+        let book = self.client.book();
+        for member in book.members.iter().filter(|member| member.peer.role == other) {
+            let linked = self.net.incarnation_of(member.peer) == Some(member.incarnation);
+            match member.state {
+                State::Here if !linked => {
+                    self.net.connect(member.peer, member.incarnation, &member.address, now);
+                }
+                State::Lost => self.net.disconnect(member.peer),
+                _ => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Something that all ranks want to exist, and whose content the lowest living rank decides.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A wish of one rank: the number of its request, and what it wants.
+#[derive(Debug, Clone)]
+pub(super) struct Wish<V> {
+    pub(super) rank: u32,
+    pub(super) request: u64,
+    pub(super) value: V,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Stage {
+    /// The deciding rank has not come yet.
+    Open,
+    /// This rank brings the content to the servers.
+    Providing(u32),
+    Ready,
+}
+
+/// One key, or one version of the settings.
+#[derive(Debug)]
+pub(super) struct Agreement<V> {
+    stage: Stage,
+    waiting: BTreeMap<u32, Wish<V>>,
+    had: BTreeSet<u32>,
+}
+
+impl<V: Clone> Agreement<V> {
+    pub(super) fn new() -> Self {
+        Self { stage: Stage::Open, waiting: BTreeMap::new(), had: BTreeSet::new() }
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.stage == Stage::Ready
+    }
+
+    /// Notes a wish. Ready ones come back at once; `Err` when the rank had asked before.
+    pub(super) fn wish(&mut self, wish: Wish<V>) -> Result<Option<Wish<V>>, Wish<V>> {
+        if !self.had.insert(wish.rank) {
+            return Err(wish);
+        }
+        if self.is_ready() {
+            return Ok(Some(wish));
+        }
+        self.waiting.insert(wish.rank, wish);
+        Ok(None)
+    }
+
+    /// A wish that was refused does not count.
+    pub(super) fn forget(&mut self, rank: u32) {
+        self.had.remove(&rank);
+    }
+
+    /// The wish that decides from now on, when that has changed.
+    pub(super) fn decide(&mut self, lowest: Option<u32>) -> Option<Wish<V>> {
+        let lowest = lowest?;
+        match self.stage {
+            Stage::Ready => return None,
+            Stage::Providing(rank) if rank == lowest => return None,
+            Stage::Providing(_) | Stage::Open => {}
+        }
+        let wish = self.waiting.get(&lowest)?.clone();
+        self.stage = Stage::Providing(lowest);
+        Some(wish)
+    }
+
+    /// The provider is through: everybody who waited gets an answer.
+    pub(super) fn ready(&mut self, rank: u32) -> Vec<Wish<V>> {
+        if self.stage != Stage::Providing(rank) {
+            return Vec::new();
+        }
+        self.stage = Stage::Ready;
+        std::mem::take(&mut self.waiting).into_values().collect()
+    }
+}

@@ -1,0 +1,289 @@
+//! The directory of a job, on server 0: which keys exist, in the order of their init, where their
+//! slices are, and which settings are in force.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::Workers;
+use super::agreement::{Agreement, Wish};
+use crate::cluster::common::{Failure, Limits, Peer, Reason, label};
+use crate::cluster::place::Placer;
+use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
+
+/// A message without data, so that the directory does not depend on what data is.
+type Answer = Message<std::convert::Infallible>;
+
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    agreement: Agreement<Spec>,
+    place: Option<Place>,
+    /// Workers that want to use the key without having initialised it.
+    finders: Vec<(u32, u64)>,
+    removed_by: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct Setting {
+    agreement: Agreement<Vec<u8>>,
+    decided: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Directory {
+    placer: Placer,
+    entries: BTreeMap<u64, Entry>,
+    /// The last generation of keys that were removed.
+    past: HashMap<u64, u32>,
+    settings: BTreeMap<u64, Setting>,
+    answers: Vec<(u32, Answer)>,
+}
+
+impl Directory {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            placer: Placer::new(limits.servers, limits.slice_bytes, limits.block_elements),
+            entries: BTreeMap::new(),
+            past: HashMap::new(),
+            settings: BTreeMap::new(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// By rank.
+    pub(super) fn answers<D>(&mut self) -> Vec<(u32, Message<D>)> {
+        let open = |(rank, Message { head, body })| match body {
+            Body::Fields(fields) => (rank, Message { head, body: Body::Fields(fields) }),
+        };
+        std::mem::take(&mut self.answers).into_iter().map(open).collect()
+    }
+
+    pub(super) fn declare(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
+        let request = head.request;
+        if head.setting > 0 {
+            return self.declare_setting(rank, head, fields, workers);
+        }
+        let Some(Declare { spec }) = Declare::decode(fields) else {
+            let failure = Failure::new(Reason::Invalid, "init: the message cannot be read");
+            return self.fail(rank, head.key, request, &failure);
+        };
+        match spec {
+            Some(value) => self.init(head.key, Wish { rank, request, value }, workers),
+            None => self.look_up(head.key, rank, request),
+        }
+    }
+
+    fn init(&mut self, key: u64, wish: Wish<Spec>, workers: &Workers) {
+        let past = &self.past;
+        let entry = self.entries.entry(key).or_insert_with(|| Entry {
+            generation: past.get(&key).copied().unwrap_or(0),
+            agreement: Agreement::new(),
+            place: None,
+            finders: Vec::new(),
+            removed_by: BTreeSet::new(),
+        });
+        match entry.agreement.wish(wish) {
+            Ok(None) => self.settle(key, workers),
+            Ok(Some(wish)) => self.grant(key, &wish),
+            Err(Wish { rank, request, .. }) => {
+                let text = format!("init: {} exists already", label(key));
+                self.fail(rank, key, request, &Failure::new(Reason::KeyExists, text));
+            }
+        }
+    }
+
+    fn look_up(&mut self, key: u64, rank: u32, request: u64) {
+        match self.entries.get_mut(&key) {
+            Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, 0),
+            Some(entry) => entry.finders.push((rank, request)),
+            None => {
+                let text = "no worker has initialised the key";
+                self.fail(rank, key, request, &Failure::new(Reason::KeyNotFound, text));
+            }
+        }
+    }
+
+    /// Lets the lowest living rank bring the value, if it has come. A new provider begins a new
+    /// generation, so that the slices of two never mix.
+    fn settle(&mut self, key: u64, workers: &Workers) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(Wish { rank, request, value }) = entry.agreement.decide(workers.lowest()) else {
+            return;
+        };
+        if let Some(old) = entry.place.take() {
+            self.placer.remove(&old);
+        }
+        entry.generation += 1;
+        entry.place = self.placer.add(value);
+        if entry.place.is_some() {
+            return self.tell(key, rank, request, flags::PROVIDE);
+        }
+        let text = format!("init: {} is larger than anything that can be addressed", label(key));
+        self.past.insert(key, entry.generation);
+        self.entries.remove(&key);
+        self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));
+    }
+
+    /// The provider has brought the value, or the setting, to all servers.
+    pub(super) fn ready(&mut self, rank: u32, head: &Header) {
+        if head.setting > 0 {
+            let Some(setting) = self.settings.get_mut(&head.setting) else { return };
+            for wish in setting.agreement.ready(rank) {
+                self.grant_setting(head.setting, &wish);
+            }
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(&head.key) else { return };
+        if entry.generation != head.generation {
+            return;
+        }
+        let granted = entry.agreement.ready(rank);
+        if entry.agreement.is_ready() {
+            for (rank, request) in std::mem::take(&mut entry.finders) {
+                self.tell(head.key, rank, request, 0);
+            }
+        }
+        for wish in granted {
+            self.grant(head.key, &wish);
+        }
+    }
+
+    /// The key exists: whoever wants the same gets its place.
+    fn grant(&mut self, key: u64, wish: &Wish<Spec>) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(place) = &entry.place else { return };
+        let (ours, theirs) = (&place.spec, &wish.value);
+        let reason = match (ours.dtype == theirs.dtype, ours.shape == theirs.shape) {
+            (false, _) => Reason::DtypeMismatch,
+            (_, false) => Reason::ShapeMismatch,
+            (true, true) => return self.tell(key, wish.rank, wish.request, 0),
+        };
+        entry.agreement.forget(wish.rank);
+        let text = format!(
+            "init: {}: {} on worker {}, the key is {}; use one shape and dtype on all ranks",
+            label(key),
+            describe(theirs),
+            wish.rank,
+            describe(ours)
+        );
+        self.fail(wish.rank, key, wish.request, &Failure::new(reason, text));
+    }
+
+    fn tell(&mut self, key: u64, rank: u32, request: u64, flags: u16) {
+        let Some(entry) = self.entries.get(&key) else { return };
+        let Some(place) = &entry.place else { return };
+        let mut answer = Message::of_key(Kind::Place, key, entry.generation, place.encode());
+        answer.head.request = request;
+        answer.head.flags = flags;
+        self.answers.push((rank, answer));
+    }
+
+    pub(super) fn remove(&mut self, rank: u32, head: &Header, workers: &Workers) {
+        let entry = self.entries.get_mut(&head.key);
+        if let Some(entry) = entry.filter(|entry| entry.generation == head.generation) {
+            entry.removed_by.insert(rank);
+            self.settle_removal(head.key, workers);
+        }
+    }
+
+    /// A key is gone when every active worker has removed it.
+    fn settle_removal(&mut self, key: u64, workers: &Workers) {
+        let Some(entry) = self.entries.get(&key) else { return };
+        if entry.removed_by.is_empty() || !workers.absent(&entry.removed_by).is_empty() {
+            return;
+        }
+        let Some(entry) = self.entries.remove(&key) else { return };
+        if let Some(place) = &entry.place {
+            self.placer.remove(place);
+        }
+        self.past.insert(key, entry.generation);
+        for rank in entry.removed_by {
+            let mut answer = Message::of_key(Kind::Removed, key, entry.generation, Vec::new());
+            answer.head.flags = flags::PROVIDE;
+            self.answers.push((rank, answer));
+        }
+    }
+
+    fn declare_setting(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
+        let setting = self
+            .settings
+            .entry(head.setting)
+            .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
+        let wish = Wish { rank, request: head.request, value: fields.to_vec() };
+        match setting.agreement.wish(wish) {
+            Ok(None) => self.settle_setting(head.setting, workers),
+            Ok(Some(wish)) => self.grant_setting(head.setting, &wish),
+            // The machine of a worker counts its settings; it asks for each once.
+            Err(_) => {}
+        }
+    }
+
+    fn settle_setting(&mut self, version: u64, workers: &Workers) {
+        let Some(setting) = self.settings.get_mut(&version) else { return };
+        if let Some(wish) = setting.agreement.decide(workers.lowest()) {
+            setting.decided.clone_from(&wish.value);
+            self.tell_setting(version, wish.rank, wish.request, flags::PROVIDE);
+        }
+    }
+
+    fn grant_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>) {
+        let Some(setting) = self.settings.get(&version) else { return };
+        if setting.decided == wish.value {
+            return self.tell_setting(version, wish.rank, wish.request, 0);
+        }
+        let text = format!(
+            "worker {} asks for something else than the lowest rank; make the same calls in the same \
+             order on all ranks",
+            wish.rank
+        );
+        let failure = Failure::new(Reason::Differs, text);
+        self.fail(wish.rank, 0, wish.request, &failure);
+    }
+
+    fn tell_setting(&mut self, version: u64, rank: u32, request: u64, flags: u16) {
+        let mut answer = Message::new(Kind::Place, Vec::new());
+        answer.head.setting = version;
+        answer.head.request = request;
+        answer.head.flags = flags;
+        self.answers.push((rank, answer));
+    }
+
+    /// The workers have changed.
+    pub(super) fn settle_all(&mut self, workers: &Workers) {
+        for key in self.entries.keys().copied().collect::<Vec<_>>() {
+            self.settle(key, workers);
+            self.settle_removal(key, workers);
+        }
+        for version in self.settings.keys().copied().collect::<Vec<_>>() {
+            self.settle_setting(version, workers);
+        }
+    }
+
+    /// Whom a wish or a removal waits for.
+    pub(super) fn awaited(&self, head: &Header, workers: &Workers) -> Vec<Peer> {
+        let entry = self.entries.get(&head.key).filter(|_| head.setting == 0);
+        match entry {
+            Some(entry) if !entry.removed_by.is_empty() => workers.absent(&entry.removed_by),
+            _ => workers.lowest().map(Peer::worker).into_iter().collect(),
+        }
+    }
+
+    fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
+        let mut answer = Message::of_key(Kind::Failed, key, 0, failed::encode(failure));
+        answer.head.request = request;
+        self.answers.push((rank, answer));
+    }
+}
+
+/// `float32[3,4]`
+fn describe(spec: &Spec) -> String {
+    let bits = spec.dtype >> 8 & 0xff;
+    let kind = match spec.dtype & 0xff {
+        0 => "int",
+        1 => "uint",
+        2 => "float",
+        4 => "bfloat",
+        _ => "dtype",
+    };
+    let extents: Vec<_> = spec.shape.iter().map(ToString::to_string).collect();
+    format!("{kind}{bits}[{}]", extents.join(","))
+}

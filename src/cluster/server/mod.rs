@@ -1,0 +1,496 @@
+//! A server: the slices of many keys, and, on server 0, the directory of all keys.
+//!
+//! It decides which contributions are added in which order, when a round closes and who gets which
+//! value. Its driver does the arithmetic, in the order of the actions of each slice.
+
+mod agreement;
+mod directory;
+mod slice;
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role};
+use super::link::CONTROL;
+use super::net::Letter;
+use super::wire::{Awaited, Body, Book, Header, Kind, Message, State, failed, flags};
+use directory::Directory;
+use slice::{Contribution, Pull, Slice, Step};
+
+/// One slice of one key, in one of the key's lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SliceName {
+    pub(crate) key: u64,
+    pub(crate) generation: u32,
+    pub(crate) slice: u32,
+}
+
+/// What the driver has to do; actions of one slice in their order.
+#[derive(Debug)]
+pub(crate) enum Action<D> {
+    /// This is the first value of the slice.
+    Install { slice: SliceName, data: D },
+    /// Begin the sum of a round with this, or add it.
+    Add { slice: SliceName, round: u64, rank: u32, first: bool, codec: u16, data: D },
+    /// Merge the sum into the value, under this setting.
+    Close { slice: SliceName, round: u64, setting: u64 },
+    /// Send the value, with `Server::value`.
+    Answer(Answer),
+    /// From this version on, pushes merge like this.
+    Setting { version: u64, fields: Vec<u8> },
+    /// The key is gone.
+    Drop { key: u64, generation: u32 },
+}
+
+/// A value that a worker waits for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Answer {
+    pub(crate) slice: SliceName,
+    pub(crate) to: u32,
+    pub(crate) round: u64,
+    request: u64,
+    priority: i32,
+}
+
+/// What the server knows of the workers.
+#[derive(Debug)]
+pub(super) struct Workers {
+    limits: Limits,
+    here: Vec<bool>,
+    done: Vec<bool>,
+}
+
+impl Workers {
+    /// Whether a round waits for it, of a key to which it makes this many pushes once it is done.
+    fn is_awaited(&self, rank: u32, round: u64, pushes: &[u64]) -> bool {
+        let at = rank as usize;
+        let to_come = self.done.get(at) == Some(&true)
+            && pushes.get(at).is_some_and(|pushes| round <= *pushes);
+        self.is_active(rank) || (to_come && self.here.get(at) == Some(&true))
+    }
+
+    /// Whether it takes part in what all do together.
+    fn is_active(&self, rank: u32) -> bool {
+        let at = rank as usize;
+        self.here.get(at) == Some(&true) && self.done.get(at) == Some(&false)
+    }
+
+    fn ranks(&self) -> std::ops::Range<u32> {
+        0..self.limits.workers
+    }
+
+    fn active(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranks().filter(|rank| self.is_active(*rank))
+    }
+
+    fn lowest(&self) -> Option<u32> {
+        self.active().next()
+    }
+
+    /// Those of the active workers that did not come.
+    fn absent(&self, came: &BTreeSet<u32>) -> Vec<Peer> {
+        self.active().filter(|rank| !came.contains(rank)).map(Peer::worker).collect()
+    }
+}
+
+#[derive(Debug)]
+struct Key<D> {
+    slices: HashMap<u32, Slice<D>>,
+    /// By rank, the pushes that there are from workers that make no more.
+    pushes: Vec<u64>,
+    removed_by: BTreeSet<u32>,
+}
+
+/// By key and generation.
+type Keys<D> = HashMap<(u64, u32), Key<D>>;
+
+/// The machine of one server.
+#[derive(Debug)]
+pub(crate) struct Server<D> {
+    workers: Workers,
+    keys: Keys<D>,
+    directory: Directory,
+    /// By rank, credit that is in use, and credit that is to be given back.
+    used: Vec<u64>,
+    owed: Vec<u64>,
+    /// Contributions that wait for their turn, in bytes.
+    held_bytes: u64,
+    duplicates: u64,
+    /// The loss that ended all rounds.
+    broken: Option<Failure>,
+    letters: Vec<Letter<D>>,
+    actions: Vec<Action<D>>,
+}
+
+impl<D: Data> Server<D> {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let workers = limits.workers as usize;
+        Self {
+            workers: Workers {
+                limits: limits.clone(),
+                here: vec![true; workers],
+                done: vec![false; workers],
+            },
+            keys: HashMap::new(),
+            directory: Directory::new(limits),
+            used: vec![0; workers],
+            owed: vec![0; workers],
+            held_bytes: 0,
+            duplicates: 0,
+            broken: None,
+            letters: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn actions(&mut self) -> Vec<Action<D>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
+        std::mem::take(&mut self.letters)
+    }
+
+    /// Bytes of contributions that wait for their turn; never more than `hold_bytes`.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Pushes that came more than once.
+    pub(crate) fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// The value for an [`Action::Answer`].
+    pub(crate) fn value(&mut self, answer: &Answer, data: D) {
+        let SliceName { key, generation, slice } = answer.slice;
+        let head = Header {
+            kind: Kind::Value,
+            key,
+            generation,
+            slice,
+            round: answer.round,
+            request: answer.request,
+            ..Header::default()
+        };
+        let message = Message { head, body: Body::Data(data) };
+        let to = Peer::worker(answer.to);
+        self.letters.push(Letter { to, message, priority: answer.priority, token: None });
+    }
+
+    /// The members have changed.
+    pub(super) fn members(&mut self, book: &Book) {
+        let mut news = false;
+        for member in book.members.iter().filter(|member| member.peer.role == Role::Worker) {
+            let Some(here) = self.workers.here.get_mut(member.peer.rank as usize) else { continue };
+            if !*here || member.state == State::Here {
+                continue;
+            }
+            *here = false;
+            news = true;
+            for slice in self.keys.values_mut().flat_map(|key| key.slices.values_mut()) {
+                self.held_bytes -= slice.forget(member.peer.rank);
+            }
+            let fails = self.workers.limits.on_loss == OnLoss::Fail;
+            if member.state == State::Lost && fails && self.broken.is_none() {
+                let text = format!("{} at {} is lost", member.peer, member.address);
+                self.broken = Some(Failure::new(Reason::PeerLost, text));
+            }
+        }
+        if news {
+            self.settle_all();
+        }
+    }
+
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
+        let rank = from.rank;
+        if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
+            return;
+        }
+        let Message { head, body } = message;
+        match (head.kind, body) {
+            (Kind::Init, Body::Data(data)) => self.install(&head, data),
+            (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
+            (Kind::Setting, Body::Fields(fields)) => {
+                self.actions.push(Action::Setting { version: head.setting, fields });
+            }
+            (Kind::Offer, _) => self.offer(rank, &head),
+            (Kind::Pull, _) => self.pull(rank, &head),
+            (Kind::Remove, _) => self.remove(rank, &head),
+            (Kind::Done, _) if head.generation > 0 => {
+                if let Some(key) = self.keys.get_mut(&(head.key, head.generation)) {
+                    key.pushes[rank as usize] = head.round;
+                }
+            }
+            (Kind::Done | Kind::Leave, _) => {
+                self.workers.done[rank as usize] = true;
+                self.settle_all();
+            }
+            (Kind::Declare, Body::Fields(fields)) => {
+                self.directory.declare(rank, &head, &fields, &self.workers);
+                self.post_directory();
+            }
+            (Kind::Ready, _) => {
+                self.directory.ready(rank, &head);
+                self.post_directory();
+            }
+            (Kind::Ask, _) => self.ask(rank, &head),
+            _ => {}
+        }
+    }
+
+    fn install(&mut self, head: &Header, data: D) {
+        // A provider that was lost half way left an older life of the key behind, or is still heard.
+        let newer =
+            |(key, generation): &(u64, u32)| *key == head.key && *generation > head.generation;
+        if self.keys.keys().any(newer) {
+            return;
+        }
+        let older =
+            |(key, generation): &(u64, u32)| *key == head.key && *generation < head.generation;
+        for (key, generation) in self.keys.keys().copied().filter(older).collect::<Vec<_>>() {
+            self.drop_key(key, generation);
+        }
+        let slice = name(head);
+        let workers = self.workers.limits.workers;
+        let key = self.keys.entry((head.key, head.generation)).or_insert_with(|| Key {
+            slices: HashMap::new(),
+            pushes: vec![0; workers as usize],
+            removed_by: BTreeSet::new(),
+        });
+        key.slices.insert(head.slice, Slice::new(data.len(), workers));
+        self.actions.push(Action::Install { slice, data });
+    }
+
+    fn push(&mut self, rank: u32, head: &Header, data: D) {
+        let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
+        let Some(slice) = find(&mut self.keys, head) else {
+            return self.fail(rank, head, &unknown(head));
+        };
+        if slice.has(rank, head.round) {
+            self.duplicates += 1;
+            return;
+        }
+        let (bytes, granted) = (data.len(), head.flags & flags::GRANTED != 0);
+        let paid = if granted { 0 } else { bytes };
+        if (head.codec == 0 && bytes != slice.len())
+            || paid > free
+            || slice.is_too_far(head.round, &self.workers)
+            || (granted && !slice.was_granted(rank, head.round))
+        {
+            return self.fail(rank, head, &unfit(head, bytes));
+        }
+        let contribution = Contribution { data, paid, setting: head.setting, codec: head.codec };
+        slice.push(rank, head.round, contribution);
+        if head.flags & flags::ANSWER != 0 {
+            slice.pull(asked_by(rank, head));
+        }
+        self.used[rank as usize] += paid;
+        self.held_bytes += bytes;
+        self.settle(name(head));
+    }
+
+    fn offer(&mut self, rank: u32, head: &Header) {
+        if let Some(slice) = find(&mut self.keys, head) {
+            slice.offer(rank, head.round);
+            self.settle(name(head));
+        }
+    }
+
+    fn pull(&mut self, rank: u32, head: &Header) {
+        match find(&mut self.keys, head) {
+            Some(slice) => {
+                slice.pull(asked_by(rank, head));
+                self.settle(name(head));
+            }
+            None => self.fail(rank, head, &unknown(head)),
+        }
+    }
+
+    fn remove(&mut self, rank: u32, head: &Header) {
+        if head.flags & flags::PROVIDE != 0 {
+            self.directory.remove(rank, head, &self.workers);
+            self.post_directory();
+        } else if let Some(key) = self.keys.get_mut(&(head.key, head.generation)) {
+            key.removed_by.insert(rank);
+            self.settle_removal(head.key, head.generation);
+        }
+    }
+
+    fn settle_removal(&mut self, key: u64, generation: u32) {
+        let Some(state) = self.keys.get(&(key, generation)) else { return };
+        if state.removed_by.is_empty() || !self.workers.absent(&state.removed_by).is_empty() {
+            return;
+        }
+        for rank in state.removed_by.clone() {
+            self.post(rank, Message::of_key(Kind::Removed, key, generation, Vec::new()));
+        }
+        self.drop_key(key, generation);
+    }
+
+    fn drop_key(&mut self, key: u64, generation: u32) {
+        if let Some(state) = self.keys.remove(&(key, generation)) {
+            for contribution in state.slices.into_values().flat_map(Slice::into_held) {
+                self.held_bytes -= contribution.data.len();
+            }
+            self.actions.push(Action::Drop { key, generation });
+        }
+    }
+
+    /// Does whatever can be done on a slice now.
+    fn settle(&mut self, name: SliceName) {
+        let broken = self.broken.clone();
+        let Some(key) = self.keys.get_mut(&(name.key, name.generation)) else { return };
+        let Some(slice) = key.slices.get_mut(&name.slice) else { return };
+        let mut steps = Vec::new();
+        if broken.is_none() {
+            slice.advance(&self.workers, &key.pushes, &mut steps);
+        }
+        slice.answer(&self.workers, &mut steps);
+        let hopeless = if broken.is_some() { slice.give_up() } else { (Vec::new(), 0) };
+        self.held_bytes -= hopeless.1;
+        steps.into_iter().for_each(|step| self.step(name, step));
+        if let Some(lost) = broken {
+            hopeless.0.into_iter().for_each(|pull| self.disappoint(name, pull, &lost));
+        }
+    }
+
+    fn disappoint(&mut self, slice: SliceName, pull: Pull, lost: &Failure) {
+        let text = format!("the round cannot close: {}", lost.text);
+        let mut message = failed_message(slice, &Failure::new(lost.reason, text));
+        message.head.request = pull.request;
+        self.post(pull.rank, message);
+    }
+
+    fn step(&mut self, slice: SliceName, step: Step<D>) {
+        match step {
+            Step::Add {
+                round,
+                rank,
+                first,
+                contribution: Contribution { data, paid, codec, .. },
+            } => {
+                self.held_bytes -= data.len();
+                self.actions.push(Action::Add { slice, round, rank, first, codec, data });
+                self.give_back(rank, paid);
+            }
+            Step::Close { round, setting } => {
+                self.actions.push(Action::Close { slice, round, setting });
+            }
+            Step::Grant { rank, round } => {
+                let mut message =
+                    Message::of_key(Kind::Grant, slice.key, slice.generation, Vec::new());
+                message.head.slice = slice.slice;
+                message.head.round = round;
+                self.post(rank, message);
+            }
+            Step::Answer { pull: Pull { rank: to, request, priority, .. }, round } => {
+                self.actions.push(Action::Answer(Answer { slice, to, round, request, priority }));
+            }
+        }
+    }
+
+    /// Credit goes back in portions: small pushes need not be answered one by one.
+    fn give_back(&mut self, rank: u32, bytes: u64) {
+        let (used, owed) = (&mut self.used[rank as usize], &mut self.owed[rank as usize]);
+        *used = used.saturating_sub(bytes);
+        *owed += bytes;
+        if *owed > self.workers.limits.credit() / 8 {
+            let total = std::mem::take(owed);
+            let mut message = Message::new(Kind::Credit, Vec::new());
+            message.head.total = total;
+            self.post(rank, message);
+        }
+    }
+
+    fn settle_all(&mut self) {
+        let names: BTreeSet<_> = self
+            .keys
+            .iter()
+            .flat_map(|((key, generation), state)| {
+                let name =
+                    |slice: &u32| SliceName { key: *key, generation: *generation, slice: *slice };
+                state.slices.keys().map(name).collect::<Vec<_>>()
+            })
+            .collect();
+        names.iter().for_each(|name| self.settle(*name));
+        let keys: BTreeSet<_> = self.keys.keys().copied().collect();
+        keys.iter().for_each(|(key, generation)| self.settle_removal(*key, *generation));
+        self.directory.settle_all(&self.workers);
+        self.post_directory();
+    }
+
+    fn ask(&mut self, rank: u32, head: &Header) {
+        let peers = if head.round == 0 {
+            self.directory.awaited(head, &self.workers)
+        } else {
+            match self.keys.get(&(head.key, head.generation)) {
+                Some(key) => key
+                    .slices
+                    .get(&head.slice)
+                    .map(|slice| slice.awaited(head.round, &self.workers, &key.pushes))
+                    .unwrap_or_default(),
+                None => Vec::new(),
+            }
+        };
+        let mut message = Message::new(Kind::Awaited, Awaited { peers }.encode());
+        message.head.request = head.request;
+        self.post(rank, message);
+    }
+
+    fn post_directory(&mut self) {
+        for (rank, message) in self.directory.answers() {
+            self.post(rank, message);
+        }
+    }
+
+    fn fail(&mut self, rank: u32, head: &Header, failure: &Failure) {
+        let mut message = failed_message(name(head), failure);
+        message.head.request = head.request;
+        self.post(rank, message);
+    }
+
+    fn post(&mut self, rank: u32, message: Message<D>) {
+        let to = Peer::worker(rank);
+        self.letters.push(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    /// Nothing is held and nobody waits.
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        let idle = self.keys.values().flat_map(|key| key.slices.values()).all(Slice::is_at_rest);
+        idle && self.held_bytes == 0
+    }
+}
+
+fn name(head: &Header) -> SliceName {
+    SliceName { key: head.key, generation: head.generation, slice: head.slice }
+}
+
+fn find<'a, D>(keys: &'a mut Keys<D>, head: &Header) -> Option<&'a mut Slice<D>> {
+    keys.get_mut(&(head.key, head.generation))?.slices.get_mut(&head.slice)
+}
+
+fn asked_by(rank: u32, head: &Header) -> Pull {
+    Pull { rank, round: head.round, request: head.request, priority: head.priority }
+}
+
+/// A push that the protocol does not allow: of another length, or without credit or grant.
+fn unfit(head: &Header, bytes: u64) -> Failure {
+    let text = format!(
+        "slice {}: {bytes} bytes do not fit the slice, or nothing allowed them",
+        head.slice
+    );
+    Failure::new(Reason::Invalid, text)
+}
+
+fn unknown(head: &Header) -> Failure {
+    let text = format!("the server does not have slice {}", head.slice);
+    Failure::new(Reason::KeyNotFound, text)
+}
+
+fn failed_message<D>(name: SliceName, failure: &Failure) -> Message<D> {
+    let fields = failed::encode(failure);
+    let mut message = Message::of_key(Kind::Failed, name.key, name.generation, fields);
+    message.head.slice = name.slice;
+    message
+}

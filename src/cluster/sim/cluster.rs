@@ -1,0 +1,503 @@
+//! Drives all processes of a job through one scenario.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use super::Bytes;
+use super::model::Model;
+use super::network::{Happening, Network};
+use super::program::{self, Line};
+use super::random::Random;
+use super::scenario::{Scenario, Trouble};
+use crate::cluster::common::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time};
+use crate::cluster::members::Scheduler;
+use crate::cluster::net::Frame;
+use crate::cluster::node::{Birth, Node, Part};
+use crate::cluster::wire::{Body, Kind, Message, decode, encode};
+use crate::cluster::{server, worker};
+
+pub(super) const SCHEDULER: &str = "scheduler";
+const DEADLINE: Time = 120_000 * MS;
+/// Longer than any job takes.
+const END: Time = 600_000 * MS;
+
+pub(super) enum Machine {
+    Scheduler(Box<Scheduler<Bytes>>),
+    Node(Box<Node<Bytes>>),
+}
+
+/// A worker's program, and what it waits for.
+#[derive(Default)]
+pub(super) struct Program {
+    lines: Option<VecDeque<Line>>,
+    think_until: Time,
+    open: BTreeMap<worker::OpId, Open>,
+    pushed: BTreeMap<u64, u64>,
+    sizes: BTreeMap<u64, u64>,
+    settings: u64,
+    done: bool,
+    failed: bool,
+}
+
+struct Open {
+    line: Line,
+    began: Time,
+    /// The pushes of this worker so far, for a push with itself; the number of a barrier.
+    round: u64,
+    out: Vec<Option<f32>>,
+}
+
+pub(super) struct Process {
+    pub(super) machine: Machine,
+    program: Program,
+    pub(super) asleep_until: Time,
+    wake: Time,
+}
+
+/// What the seeds of a run have met, so that a test can see that it met everything.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Met {
+    pub(super) closed: u64,
+    pub(super) duplicates: u64,
+    pub(super) grants: u64,
+    pub(super) damaged: u64,
+    pub(super) most_held: u64,
+    pub(super) failures: u64,
+    pub(super) evictions: u64,
+}
+
+pub(super) struct Cluster {
+    pub(super) scenario: Scenario,
+    pub(super) network: Network,
+    pub(super) random: Random,
+    pub(super) processes: BTreeMap<Arc<str>, Process>,
+    pub(super) model: Model,
+    troubled: bool,
+    pub(super) restarted: bool,
+    /// Who was hit, and when.
+    pub(super) victim: Option<Peer>,
+    pub(super) struck: Time,
+    met: Met,
+    trace: bool,
+}
+
+impl Cluster {
+    /// With `trace`, every frame that arrives is printed.
+    pub(super) fn new(scenario: Scenario, trace: bool) -> Self {
+        let mut network = Network::new(scenario.seed);
+        let mut random = Random::new(scenario.seed ^ 0xc1);
+        let workers = (0..scenario.limits.workers).map(|rank| format!("worker-{rank}"));
+        let servers = (0..scenario.limits.servers).map(|rank| format!("server-{rank}"));
+        for address in workers.chain(servers).chain([SCHEDULER.to_string()]) {
+            network.at(random.below(2_000 * MS), Happening::Birth(address.into()));
+        }
+        let model = Model::new(&scenario);
+        Self {
+            scenario,
+            network,
+            random,
+            processes: BTreeMap::new(),
+            model,
+            troubled: false,
+            restarted: false,
+            victim: None,
+            struck: Time::MAX,
+            met: Met::default(),
+            trace,
+        }
+    }
+
+    /// Runs until nothing happens any more; panics at the first thing that is not right.
+    pub(super) fn run(mut self) -> Met {
+        while let Some(happening) = self.network.next() {
+            assert!(self.network.now < END, "the job does not end: {}", self.who_is_left());
+            match happening {
+                Happening::Birth(address) => self.birth(&address),
+                Happening::Frame { from, to, bytes } => self.frame(from, to, bytes),
+                Happening::Wake(address) => self.wake(&address),
+                Happening::Trouble => self.trouble(),
+            }
+        }
+        self.check_end();
+        self.met.closed = self.model.closed;
+        self.met
+    }
+
+    fn birth(&mut self, address: &Arc<str>) {
+        let now = self.network.now;
+        let limits = self.scenario.limits.clone();
+        // A process that is started again has a later number.
+        let incarnation = now + 1;
+        let machine = match address.split_once('-') {
+            None => Machine::Scheduler(Box::new(Scheduler::new(limits, incarnation, now))),
+            Some((role, rank)) => {
+                let rank = rank.parse().ok().filter(|_| self.scenario.own_ranks);
+                let role = if role == "worker" { Role::Worker } else { Role::Server };
+                let birth = Birth { role, rank, incarnation, address, scheduler: SCHEDULER };
+                Machine::Node(Box::new(Node::new(limits, &birth, now)))
+            }
+        };
+        let program = Program::default();
+        let process = Process { machine, program, asleep_until: 0, wake: Time::MAX };
+        self.processes.insert(address.clone(), process);
+        self.tick(address);
+    }
+
+    fn frame(&mut self, from: Arc<str>, to: Arc<str>, bytes: Vec<u8>) {
+        let Some(process) = self.processes.get_mut(&to) else { return };
+        if process.asleep_until > self.network.now {
+            let at = process.asleep_until;
+            return self.network.at(at, Happening::Frame { from, to, bytes });
+        }
+        let now = self.network.now;
+        let (head, payload) = match decode(&bytes, 1 << 20) {
+            Ok((head, payload, rest)) => {
+                assert!(rest.is_empty(), "one frame at a time");
+                (head, payload)
+            }
+            Err(bad) => {
+                self.met.damaged += 1;
+                if let Machine::Node(node) = &mut process.machine {
+                    // A damaged version number looks like another release.
+                    if node.has_started() {
+                        node.bad_frame(&from, bad, now);
+                    }
+                }
+                return;
+            }
+        };
+        if self.trace {
+            println!("{now} {from} -> {to}: {head:?}");
+        }
+        let data = head.kind.carries_data();
+        let body =
+            if data { Body::Data(Bytes::new(payload)) } else { Body::Fields(payload.to_vec()) };
+        let message = Message { head, body };
+        let again = message.head.kind == Kind::Push && self.random.per_mille(self.scenario.again);
+        self.met.grants += u64::from(message.head.kind == Kind::Grant);
+        match &mut process.machine {
+            Machine::Scheduler(scheduler) => scheduler.receive(message, now),
+            Machine::Node(node) => {
+                let copy = again.then(|| message.clone());
+                node.receive(message, now);
+                copy.into_iter().for_each(|copy| node.come_again(copy, now));
+            }
+        }
+        self.after(&to);
+    }
+
+    fn wake(&mut self, address: &Arc<str>) {
+        let Some(process) = self.processes.get_mut(address) else { return };
+        if process.asleep_until > self.network.now {
+            let at = process.asleep_until;
+            return self.network.at(at, Happening::Wake(address.clone()));
+        }
+        if process.wake <= self.network.now {
+            self.tick(address);
+        }
+    }
+
+    fn tick(&mut self, address: &Arc<str>) {
+        let now = self.network.now;
+        let Some(process) = self.processes.get_mut(address) else { return };
+        process.wake = Time::MAX;
+        match &mut process.machine {
+            Machine::Scheduler(scheduler) => scheduler.tick(now),
+            Machine::Node(node) => node.tick(now),
+        }
+        self.after(address);
+    }
+
+    /// Does what a machine wants after an event, until it wants nothing more.
+    fn after(&mut self, address: &Arc<str>) {
+        let now = self.network.now;
+        let Some(mut process) = self.processes.remove(address) else { return };
+        if let Machine::Node(node) = &mut process.machine {
+            if node.has_started() && !self.troubled {
+                self.troubled = true;
+                let pause = self.random.below(3_000 * MS);
+                self.network.at(now + pause, Happening::Trouble);
+            }
+            self.act(node, &mut process.program);
+        }
+        let (frames, wake, ended) = match &mut process.machine {
+            Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
+            Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
+        };
+        for Frame { to, message: Message { head, body } } in frames {
+            let mut bytes = Vec::new();
+            match &body {
+                Body::Fields(fields) => encode(&head, fields, &mut bytes),
+                Body::Data(data) => encode(&head, data.bytes(), &mut bytes),
+            }
+            self.network.send(address, &to, &bytes, &self.scenario);
+        }
+        if ended {
+            return self.farewell(address, &process);
+        }
+        let think = Some(process.program.think_until).filter(|until| *until > now);
+        let wake = wake.min(think.unwrap_or(Time::MAX)).max(now + 1);
+        if wake < process.wake {
+            process.wake = wake;
+            self.network.at(wake, Happening::Wake(address.clone()));
+        }
+        self.processes.insert(address.clone(), process);
+    }
+
+    /// A process ends; it must have come to rest.
+    fn farewell(&mut self, address: &Arc<str>, process: &Process) {
+        match &process.machine {
+            Machine::Scheduler(scheduler) => {
+                // A scheduler that is started again may find that everybody has left.
+                let alone = self.restarted && self.processes.is_empty();
+                let ended = scheduler.end();
+                assert!(alone || ended == Some(&Ok(())), "the end of the scheduler: {ended:?}");
+            }
+            Machine::Node(node) => {
+                assert!(process.program.open.is_empty(), "{address}: an operation never ended");
+                match (&node.part, node.end()) {
+                    (Part::Server(server), Some(Ok(()))) => {
+                        self.met.duplicates += server.duplicates();
+                        let calm = self.fails().is_none();
+                        assert!(!calm || server.is_at_rest(), "{address} waits for something");
+                    }
+                    (_, Some(Err(failure))) => {
+                        self.met.evictions += u64::from(failure.reason == Reason::Evicted);
+                        let victim = self.victim == Some(node.me());
+                        assert!(victim, "{address} was not hit: {}", failure.text);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn act(&mut self, node: &mut Node<Bytes>, program: &mut Program) {
+        loop {
+            let me = node.me();
+            let busy = match &mut node.part {
+                Part::Server(server) => self.serve(server),
+                Part::Worker(worker) => {
+                    let actions = worker.actions();
+                    let busy = !actions.is_empty();
+                    for action in actions {
+                        self.finish(action, worker, program, me);
+                    }
+                    busy | (node.has_started() && self.step(node, program, me))
+                }
+            };
+            if !busy {
+                return;
+            }
+        }
+    }
+
+    fn serve(&mut self, server: &mut server::Server<Bytes>) -> bool {
+        let (held, most) = (server.held_bytes(), self.scenario.limits.hold_bytes);
+        assert!(held <= most, "{held} bytes are held, {most} are allowed");
+        self.met.most_held = self.met.most_held.max(held);
+        let actions = server.actions();
+        let busy = !actions.is_empty();
+        for action in actions {
+            match action {
+                server::Action::Install { slice, data } => self.model.install(slice, &data),
+                server::Action::Add { slice, round, rank, first, codec, data } => {
+                    assert_eq!(codec, 0);
+                    self.model.add(slice, round, rank, first, &data);
+                }
+                server::Action::Close { slice, round, setting } => {
+                    self.model.close(slice, round, setting);
+                }
+                server::Action::Answer(answer) => {
+                    server.value(&answer, self.model.stored(answer.slice));
+                }
+                server::Action::Setting { version, fields } => self.model.set(version, &fields),
+                server::Action::Drop { key, generation } => self.model.drop_key(key, generation),
+            }
+        }
+        busy
+    }
+
+    /// Runs one line of the program; false when it waits.
+    fn step(&mut self, node: &mut Node<Bytes>, program: &mut Program, me: Peer) -> bool {
+        let (now, scenario) = (self.network.now, &self.scenario);
+        let Part::Worker(worker) = &mut node.part else { return false };
+        let lines = program.lines.get_or_insert_with(|| program::write(scenario, me.rank));
+        if worker.has_ended() || program.think_until > now {
+            return false;
+        }
+        if program.failed && !matches!(lines.front(), Some(Line::Close) | None) {
+            lines.pop_front();
+            return true;
+        }
+        let Some(line) = lines.front().cloned() else { return false };
+        if matches!(line, Line::Wait) && !program.open.is_empty() {
+            return false;
+        }
+        lines.pop_front();
+        self.request(&line, worker, program, me);
+        true
+    }
+
+    fn request(
+        &mut self,
+        line: &Line,
+        worker: &mut worker::Worker<Bytes>,
+        program: &mut Program,
+        me: Peer,
+    ) {
+        let (now, deadline) = (self.network.now, self.network.now + DEADLINE);
+        let (mut size, mut barrier) = (0, 0);
+        let id = match line.clone() {
+            Line::Wait => return,
+            Line::Think(time) => {
+                program.think_until = now + time;
+                return;
+            }
+            Line::Init(key, spec, data) => {
+                program.sizes.insert(key, data.len() / 4);
+                program.pushed.insert(key, 0);
+                worker.init(key, spec, data, now, deadline)
+            }
+            Line::Push(key, data, priority) => {
+                self.count(key, program, me);
+                worker.push(key, data, priority, now, deadline)
+            }
+            Line::Pushpull(key, data, priority) => {
+                self.count(key, program, me);
+                size = program.sizes[&key];
+                worker.pushpull(key, data, priority, now, deadline)
+            }
+            Line::Pull(key, priority) => {
+                size = program.sizes[&key];
+                worker.pull(key, priority, now, deadline)
+            }
+            Line::Remove(key) => worker.remove(key, now, deadline),
+            Line::Set(fields) => {
+                program.settings += 1;
+                worker.set(fields, now, deadline)
+            }
+            Line::Barrier => {
+                barrier = self.model.arrive(me.rank);
+                worker.barrier(now, deadline)
+            }
+            Line::Done => {
+                self.model.gone.insert(me.rank);
+                program.done = true;
+                worker.finish_pushing(now, deadline)
+            }
+            Line::Close => {
+                program.done = true;
+                self.model.gone.insert(me.rank);
+                worker.close(now, deadline)
+            }
+        };
+        let round =
+            key_of(line).and_then(|key| program.pushed.get(&key)).copied().unwrap_or(barrier);
+        let began = now;
+        let out = vec![None; usize::try_from(size).unwrap()];
+        match id {
+            Ok(id) => {
+                let open = Open { line: line.clone(), began, round, out };
+                program.open.insert(id, open);
+            }
+            Err(failure) => self.check_failure(&failure, now, program, me),
+        }
+    }
+
+    fn count(&mut self, key: u64, program: &mut Program, me: Peer) {
+        let count = program.pushed.entry(key).or_default();
+        *count += 1;
+        self.model.begin_push(key, me.rank, *count, program.settings);
+    }
+
+    fn finish(
+        &mut self,
+        action: worker::Action<Bytes>,
+        worker: &worker::Worker<Bytes>,
+        program: &mut Program,
+        me: Peer,
+    ) {
+        let (op, result) = match action {
+            worker::Action::Fill { op, at, data } => {
+                let open = program.open.get_mut(&op).expect("a value for an open operation");
+                let at = usize::try_from(at / 4).unwrap();
+                for (place, value) in open.out[at..].iter_mut().zip(data.values()) {
+                    assert!(place.replace(value).is_none(), "a slice came twice");
+                }
+                return;
+            }
+            worker::Action::Finished { op, result } => (op, result),
+        };
+        let open = program.open.remove(&op).expect("an operation ends once");
+        assert!(self.network.now <= open.began + DEADLINE, "an operation ends by its deadline");
+        if let Err(failure) = result {
+            return self.check_failure(&failure, open.began, program, me);
+        }
+        if matches!(open.line, Line::Barrier) {
+            self.model.pass(me.rank, open.round);
+        }
+        let Some(key) = key_of(&open.line) else { return };
+        let generation = worker.generation(key);
+        if matches!(open.line, Line::Push(..) | Line::Pushpull(..)) {
+            self.model.pushed(key, generation, me.rank, open.round);
+        }
+        if matches!(open.line, Line::Pull(..) | Line::Pushpull(..)) {
+            let out: Option<Vec<f32>> = open.out.into_iter().collect();
+            let out = out.expect("all slices have come");
+            self.model.pulled(key, generation, me.rank, open.round, program.done, &out);
+        }
+    }
+
+    /// Whose operations may fail, and of what.
+    fn fails(&self) -> Option<Peer> {
+        let all = self.scenario.trouble == Trouble::ServerDies
+            || self.scenario.limits.on_loss == OnLoss::Fail;
+        self.victim.filter(|_| all)
+    }
+
+    fn check_failure(&mut self, failure: &Failure, began: Time, program: &mut Program, me: Peer) {
+        program.failed = true;
+        self.met.failures += 1;
+        if self.victim == Some(me) {
+            let known =
+                matches!(failure.reason, Reason::Evicted | Reason::PeerLost | Reason::Closed);
+            assert!(known, "{me} was hit and learns: {}", failure.text);
+            return;
+        }
+        let Some(victim) = self.fails() else {
+            panic!("{me}: nothing may fail here: {}", failure.text);
+        };
+        assert_eq!(failure.reason, Reason::PeerLost, "{}", failure.text);
+        assert!(failure.text.contains(&victim.to_string()), "{}", failure.text);
+        assert!(failure.text.contains(" at "), "the address is missing: {}", failure.text);
+        let limit = self.struck.max(began) + self.scenario.limits.peer_timeout;
+        assert!(self.network.now <= limit, "too late: {}", failure.text);
+    }
+
+    fn check_end(&self) {
+        assert!(self.processes.is_empty(), "never ended: {}", self.who_is_left());
+        if self.fails().is_none() {
+            self.model.check_end();
+        }
+    }
+
+    fn who_is_left(&self) -> String {
+        let names: BTreeSet<_> = self.processes.keys().map(ToString::to_string).collect();
+        let open = self.processes.values().flat_map(|process| {
+            process.program.open.values().map(|open| format!("{:?}", key_of(&open.line)))
+        });
+        format!("{names:?}, open on keys {:?}", open.collect::<Vec<_>>())
+    }
+}
+
+fn key_of(line: &Line) -> Option<u64> {
+    match line {
+        Line::Init(key, ..)
+        | Line::Push(key, ..)
+        | Line::Pushpull(key, ..)
+        | Line::Pull(key, ..)
+        | Line::Remove(key) => Some(*key),
+        _ => None,
+    }
+}

@@ -1,0 +1,90 @@
+//! What happens to the processes of a job while they run.
+
+use std::sync::Arc;
+
+use super::cluster::{Cluster, Machine, Process, SCHEDULER};
+use super::network::{Cut, Happening};
+use super::scenario::Trouble;
+use crate::cluster::common::{MS, Peer, Role, Time};
+
+impl Cluster {
+    pub(super) fn trouble(&mut self) {
+        let now = self.network.now;
+        // Who is hit has a name by then; a scheduler may die while others still wait for theirs.
+        let named = |process: &Process| match &process.machine {
+            Machine::Scheduler(_) => true,
+            Machine::Node(node) => node.has_started(),
+        };
+        let alone = self.scenario.trouble == Trouble::SchedulerRestarts;
+        if !alone && !self.processes.values().all(named) {
+            return self.network.at(now + 50 * MS, Happening::Trouble);
+        }
+        self.struck = now;
+        let lease = self.scenario.limits.peer_timeout;
+        let worker = u32::try_from(self.random.below(self.scenario.limits.workers.into())).unwrap();
+        let server = u32::try_from(self.random.below(self.scenario.limits.servers.into())).unwrap();
+        let (worker, server) =
+            (format!("worker-{worker}").into(), format!("server-{server}").into());
+        match self.scenario.trouble {
+            Trouble::Network => {}
+            Trouble::WorkerDies => self.kill(&worker),
+            Trouble::ServerDies => self.kill(&server),
+            Trouble::SchedulerRestarts => self.restart_scheduler(),
+            Trouble::SchedulerAndWorker => {
+                self.restart_scheduler();
+                self.kill(&worker);
+            }
+            Trouble::ShortSilence => {
+                let time = now + self.random.below(lease / 2);
+                match self.random.below(3) {
+                    0 => self.sleep(&worker, time),
+                    1 => self.sleep(&server, time),
+                    _ => self.cut(&worker, &server, time),
+                }
+            }
+            Trouble::WorkerSleeps => {
+                self.victim = self.peer_at(&worker);
+                self.sleep(&worker, now + lease * 3);
+            }
+            Trouble::WorkerCutOff => {
+                self.victim = self.peer_at(&worker);
+                self.cut(&worker, &server, now + lease * 3);
+            }
+        }
+        if let Some(victim) = self.victim.filter(|victim| victim.role == Role::Worker) {
+            self.model.gone.insert(victim.rank);
+        }
+    }
+
+    fn kill(&mut self, address: &Arc<str>) {
+        self.victim = self.peer_at(address);
+        self.processes.remove(address);
+    }
+
+    fn restart_scheduler(&mut self) {
+        self.restarted = true;
+        self.processes.remove(SCHEDULER);
+        // Often a while; at times so short that frames of the old one are still on their way.
+        let pause = self.random.below(8_000 * MS) >> (6 * self.random.below(3));
+        self.network.at(self.network.now + pause, Happening::Birth(SCHEDULER.into()));
+    }
+
+    fn sleep(&mut self, address: &Arc<str>, until: Time) {
+        if let Some(process) = self.processes.get_mut(address) {
+            process.asleep_until = until;
+        }
+    }
+
+    fn cut(&mut self, one: &Arc<str>, other: &Arc<str>, until: Time) {
+        let (one, other) = (one.clone(), other.clone());
+        self.network.cuts.push(Cut { one, other, until });
+    }
+
+    /// None when it has ended already.
+    fn peer_at(&self, address: &Arc<str>) -> Option<Peer> {
+        match &self.processes.get(address)?.machine {
+            Machine::Scheduler(_) => Some(Peer::SCHEDULER),
+            Machine::Node(node) => Some(node.me()),
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! The fields of control messages, behind the header.
+
+use super::reader::{Reader, put_count, put_text};
+use crate::cluster::common::{Failure, Peer, Reason, Role};
+
+/// Whether a member takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum State {
+    Here = 0,
+    Lost = 1,
+    Left = 2,
+}
+
+impl State {
+    fn from_code(code: u8) -> Option<Self> {
+        [Self::Here, Self::Lost, Self::Left].into_iter().find(|state| *state as u8 == code)
+    }
+}
+
+/// One line of the address book.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Standing {
+    pub(crate) peer: Peer,
+    pub(crate) incarnation: u64,
+    pub(crate) state: State,
+    pub(crate) address: String,
+}
+
+/// All members that the job ever had, at one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Book {
+    pub(crate) epoch: u32,
+    pub(crate) members: Vec<Standing>,
+}
+
+impl Book {
+    pub(crate) fn find(&self, peer: Peer) -> Option<&Standing> {
+        self.members.iter().find(|member| member.peer == peer)
+    }
+
+    pub(crate) fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
+        self.members.iter_mut().find(|member| member.peer == peer)
+    }
+
+    pub(crate) fn is_here(&self, peer: Peer) -> bool {
+        self.find(peer).is_some_and(|member| member.state == State::Here)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.put(&mut out);
+        out
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        put_count(out, self.members.len());
+        for member in &self.members {
+            out.push(member.peer.role as u8);
+            out.extend_from_slice(&member.peer.rank.to_le_bytes());
+            out.extend_from_slice(&member.incarnation.to_le_bytes());
+            out.push(member.state as u8);
+            put_text(out, &member.address);
+        }
+    }
+
+    fn take(from: &mut Reader) -> Option<Self> {
+        let epoch = from.u32()?;
+        let members = from.list(16, |from| {
+            Some(Standing {
+                peer: Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? },
+                incarnation: from.u64()?,
+                state: State::from_code(from.u8()?)?,
+                address: from.text()?,
+            })
+        })?;
+        Some(Self { epoch, members })
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let book = Self::take(&mut from)?;
+        from.end()?;
+        Some(book)
+    }
+}
+
+/// How a process introduces itself: what it expects of the job, and, to a scheduler that restarted,
+/// what it knows of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Hello {
+    pub(crate) workers: u32,
+    pub(crate) servers: u32,
+    pub(crate) address: String,
+    /// Empty from a process that is no member yet.
+    pub(crate) book: Book,
+    /// Barriers that it has come to, and passed.
+    pub(crate) arrived: u64,
+    pub(crate) passed: u64,
+    pub(crate) done: bool,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.workers.to_le_bytes());
+        out.extend_from_slice(&self.servers.to_le_bytes());
+        put_text(&mut out, &self.address);
+        self.book.put(&mut out);
+        out.extend_from_slice(&self.arrived.to_le_bytes());
+        out.extend_from_slice(&self.passed.to_le_bytes());
+        out.push(u8::from(self.done));
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let hello = Self {
+            workers: from.u32()?,
+            servers: from.u32()?,
+            address: from.text()?,
+            book: Book::take(&mut from)?,
+            arrived: from.u64()?,
+            passed: from.u64()?,
+            done: from.u8()? != 0,
+        };
+        from.end()?;
+        Some(hello)
+    }
+}
+
+/// What a key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Spec {
+    /// As `kv_dtype`: code, bits << 8, lanes << 16.
+    pub(crate) dtype: u32,
+    pub(crate) shape: Vec<u64>,
+    /// Its rule needs the whole key on one server.
+    pub(crate) whole: bool,
+}
+
+impl Spec {
+    pub(crate) fn item_bytes(&self) -> u64 {
+        u64::from(self.dtype >> 8 & 0xff).div_ceil(8) * u64::from((self.dtype >> 16).max(1))
+    }
+
+    /// None when the size cannot be expressed.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.shape.iter().try_fold(self.item_bytes(), |size, extent| size.checked_mul(*extent))
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.dtype.to_le_bytes());
+        out.push(u8::from(self.whole));
+        put_count(out, self.shape.len());
+        for extent in &self.shape {
+            out.extend_from_slice(&extent.to_le_bytes());
+        }
+    }
+
+    fn take(from: &mut Reader) -> Option<Self> {
+        Some(Self { dtype: from.u32()?, whole: from.u8()? != 0, shape: from.list(8, Reader::u64)? })
+    }
+}
+
+/// A worker's wish that a key exists, or, without a spec, to know where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Declare {
+    pub(crate) spec: Option<Spec>,
+}
+
+impl Declare {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![u8::from(self.spec.is_some())];
+        if let Some(spec) = &self.spec {
+            spec.put(&mut out);
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let spec = if from.u8()? == 0 { None } else { Some(Spec::take(&mut from)?) };
+        from.end()?;
+        Some(Self { spec })
+    }
+}
+
+/// What a key is and which server holds each of its slices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) spec: Spec,
+    /// Bytes of every slice but the last.
+    pub(crate) slice_bytes: u64,
+    pub(crate) servers: Vec<u16>,
+}
+
+impl Place {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.spec.put(&mut out);
+        out.extend_from_slice(&self.slice_bytes.to_le_bytes());
+        put_count(&mut out, self.servers.len());
+        for server in &self.servers {
+            out.extend_from_slice(&server.to_le_bytes());
+        }
+        out
+    }
+
+    /// Only a place whose slices make up the key, so that nobody need check that again.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let place = Self {
+            spec: Spec::take(&mut from)?,
+            slice_bytes: from.u64()?,
+            servers: from.list(2, Reader::u16)?,
+        };
+        from.end()?;
+        let slices = place.spec.bytes()?.div_ceil(place.slice_bytes.max(1)).max(1);
+        (slices == place.servers.len() as u64).then_some(place)
+    }
+
+    /// Where a slice begins, and its length.
+    pub(crate) fn range(&self, slice: u32) -> (u64, u64) {
+        let bytes = self.spec.bytes().unwrap_or(0);
+        let at = u64::from(slice).saturating_mul(self.slice_bytes).min(bytes);
+        (at, (bytes - at).min(self.slice_bytes))
+    }
+}
+
+/// Whom something waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Awaited {
+    pub(crate) peers: Vec<Peer>,
+}
+
+impl Awaited {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_count(&mut out, self.peers.len());
+        for peer in &self.peers {
+            out.push(peer.role as u8);
+            out.extend_from_slice(&peer.rank.to_le_bytes());
+        }
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let peers = from
+            .list(5, |from| Some(Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? }))?;
+        from.end()?;
+        Some(Self { peers })
+    }
+}
+
+/// The member, in one of its incarnations, that a message is about.
+pub(crate) mod accused {
+    use super::{Peer, Reader, Role};
+
+    pub(crate) fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
+        let mut out = vec![peer.role as u8];
+        out.extend_from_slice(&peer.rank.to_le_bytes());
+        out.extend_from_slice(&incarnation.to_le_bytes());
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Peer, u64)> {
+        let mut from = Reader::new(bytes);
+        let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
+        let incarnation = from.u64()?;
+        from.end()?;
+        Some((peer, incarnation))
+    }
+}
+
+/// Why a request failed.
+pub(crate) mod failed {
+    use super::{Failure, Reader, Reason, put_text};
+
+    pub(crate) fn encode(failure: &Failure) -> Vec<u8> {
+        let mut out = vec![failure.reason as u8];
+        put_text(&mut out, &failure.text);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Failure> {
+        let mut from = Reader::new(bytes);
+        let failure = Failure { reason: Reason::from_code(from.u8()?)?, text: from.text()? };
+        from.end()?;
+        Some(failure)
+    }
+}

@@ -1,0 +1,296 @@
+//! The frame: a fixed header, the replicas, the payload; two checksums.
+
+use super::reader::Reader;
+use crate::cluster::common::Role;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
+pub(crate) const VERSION: u16 = 1;
+/// The bytes of the fixed part.
+pub(crate) const HEADER: usize = 140;
+/// Where the checksum of the header is; it covers everything before, and the replicas.
+const CHECKSUM_AT: usize = HEADER - 4;
+const MAX_REPLICAS: u16 = 16;
+
+/// Bits of [`Header::flags`].
+pub(crate) mod flags {
+    /// The push was granted: it is not paid with credit.
+    pub(crate) const GRANTED: u16 = 1;
+    /// The push asks for the value of its round.
+    pub(crate) const ANSWER: u16 = 2;
+    /// The receiver is the one whose value, or setting, counts.
+    pub(crate) const PROVIDE: u16 = 4;
+}
+
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $code:literal,)+) => {
+        /// What a message is.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        pub(crate) enum Kind { $($(#[$doc])* $kind = $code,)+ }
+
+        impl Kind {
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$kind,)+];
+        }
+    };
+}
+
+kinds! {
+    /// Acknowledges, and shows that the sender lives.
+    #[default]
+    Alive = 0,
+    /// A process asks to be a member, or a member introduces itself to a new scheduler.
+    Hello = 1,
+    /// The scheduler does not take the process.
+    Refused = 2,
+    /// A scheduler asks an unknown member to introduce itself.
+    Who = 3,
+    /// The receiver was declared lost.
+    Evicted = 4,
+    /// All members with their state, from the scheduler.
+    Book = 5,
+    /// A worker has come to a barrier.
+    Barrier = 6,
+    /// All workers have come to the barrier.
+    Released = 7,
+    /// A worker pushes no more.
+    Done = 8,
+    /// The sender leaves the job.
+    Leave = 9,
+    /// The sender does not hear a member.
+    Suspect = 10,
+    /// Whom does this wait for?
+    Ask = 11,
+    Awaited = 12,
+    /// A worker wants a key, or a setting, to exist.
+    Declare = 13,
+    /// Where the slices of a key are.
+    Place = 14,
+    /// The provider has brought the value, or the setting, to every server.
+    Ready = 15,
+    /// The first value of a slice.
+    Init = 16,
+    /// What merges pushes, from some version on.
+    Setting = 17,
+    Push = 18,
+    /// A push is held back for want of credit.
+    Offer = 19,
+    /// An offered push may be sent.
+    Grant = 20,
+    /// Bytes of pushes that are no longer held.
+    Credit = 21,
+    Pull = 22,
+    /// The value of a slice.
+    Value = 23,
+    /// A worker needs the key no more.
+    Remove = 24,
+    Removed = 25,
+    /// A request failed.
+    Failed = 26,
+}
+
+impl Kind {
+    fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+
+    /// Whether the payload is part of a value, to be received into place.
+    pub(crate) fn carries_data(self) -> bool {
+        matches!(self, Self::Init | Self::Push | Self::Value)
+    }
+}
+
+/// All fields before the payload. Fields that a kind does not use are 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: Kind,
+    pub(crate) role: Role,
+    pub(crate) rank: u32,
+    pub(crate) job: u64,
+    /// Tells a process from the one before it of the same rank; later ones have larger numbers.
+    pub(crate) incarnation: u64,
+    /// Whom it is meant for; 0 before the sender knows.
+    pub(crate) to_incarnation: u64,
+    pub(crate) epoch: u32,
+    /// The place in the stream between two processes; 0 is outside of it.
+    pub(crate) sequence: u64,
+    /// Everything up to here has arrived in the other direction.
+    pub(crate) ack: u64,
+    pub(crate) key: u64,
+    pub(crate) generation: u32,
+    pub(crate) slice: u32,
+    pub(crate) round: u64,
+    /// Bytes before this slice in its key.
+    pub(crate) offset: u64,
+    /// Bytes of the key, or of credit.
+    pub(crate) total: u64,
+    /// The sender's number for what it asks; an answer has the same.
+    pub(crate) request: u64,
+    /// The setting in force for this push.
+    pub(crate) setting: u64,
+    /// How urgent the answer is; larger is earlier.
+    pub(crate) priority: i32,
+    pub(crate) flags: u16,
+    /// How the payload is encoded; 0 is raw little-endian values.
+    pub(crate) codec: u16,
+    /// Servers that must have the push before it counts, by rank; none without replication.
+    pub(crate) replicas: Vec<u32>,
+}
+
+impl Default for Header {
+    fn default() -> Self {
+        Self {
+            kind: Kind::Alive,
+            role: Role::Scheduler,
+            rank: 0,
+            job: 0,
+            incarnation: 0,
+            to_incarnation: 0,
+            epoch: 0,
+            sequence: 0,
+            ack: 0,
+            key: 0,
+            generation: 0,
+            slice: 0,
+            round: 0,
+            offset: 0,
+            total: 0,
+            request: 0,
+            setting: 0,
+            priority: 0,
+            flags: 0,
+            codec: 0,
+            replicas: Vec::new(),
+        }
+    }
+}
+
+/// Why bytes are not a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum BadFrame {
+    /// Fewer bytes than the frame says it has.
+    Short,
+    Magic,
+    /// Another version of the protocol.
+    Version(u16),
+    HeaderChecksum,
+    PayloadChecksum,
+    Kind(u8),
+    Role(u8),
+    Replicas(u16),
+    /// The payload is longer than the receiver takes.
+    Length(u64),
+}
+
+/// Puts a frame behind what `out` holds already; frames may travel together.
+pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    let replicas = &head.replicas[..head.replicas.len().min(usize::from(MAX_REPLICAS))];
+    let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
+    out.extend_from_slice(&MAGIC.to_le_bytes());
+    out.extend_from_slice(&VERSION.to_le_bytes());
+    out.extend_from_slice(&[head.kind as u8, head.role as u8]);
+    for wide in [head.job, head.incarnation, head.to_incarnation, head.sequence, head.ack] {
+        out.extend_from_slice(&wide.to_le_bytes());
+    }
+    for wide in [head.key, head.round, head.offset, head.total, head.request, head.setting] {
+        out.extend_from_slice(&wide.to_le_bytes());
+    }
+    let priority = head.priority.cast_unsigned();
+    for narrow in [head.rank, head.epoch, head.generation, head.slice, priority] {
+        out.extend_from_slice(&narrow.to_le_bytes());
+    }
+    out.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+    for short in [head.flags, head.codec, count, 0] {
+        out.extend_from_slice(&short.to_le_bytes());
+    }
+    out.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
+    let mut sum = crc32c::crc32c(&out[start..]);
+    let places: Vec<u8> = replicas.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+    sum = crc32c::crc32c_append(sum, &places);
+    out.extend_from_slice(&sum.to_le_bytes());
+    out.extend_from_slice(&places);
+    out.extend_from_slice(payload);
+}
+
+/// Takes the first frame off `bytes`: its header, its payload, and what follows.
+///
+/// # Errors
+/// The bytes are no frame of this version, or one with a payload of more than `most` bytes.
+pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), BadFrame> {
+    let mut reader = Reader::new(bytes);
+    let magic = reader.u32().ok_or(BadFrame::Short)?;
+    let version = reader.u16().ok_or(BadFrame::Short)?;
+    if magic != MAGIC {
+        return Err(BadFrame::Magic);
+    }
+    if version != VERSION {
+        return Err(BadFrame::Version(version));
+    }
+    let (fixed, rest) = bytes.split_at_checked(HEADER).ok_or(BadFrame::Short)?;
+    let raw = Raw::read(reader).ok_or(BadFrame::Short)?;
+    if raw.replicas > MAX_REPLICAS {
+        return Err(BadFrame::Replicas(raw.replicas));
+    }
+    let (places, rest) =
+        rest.split_at_checked(usize::from(raw.replicas) * 4).ok_or(BadFrame::Short)?;
+    let sum = crc32c::crc32c(&fixed[..CHECKSUM_AT]);
+    if crc32c::crc32c_append(sum, places) != raw.checksum {
+        return Err(BadFrame::HeaderChecksum);
+    }
+    if raw.payload > most {
+        return Err(BadFrame::Length(raw.payload));
+    }
+    let len = usize::try_from(raw.payload).map_err(|_| BadFrame::Length(raw.payload))?;
+    let (payload, rest) = rest.split_at_checked(len).ok_or(BadFrame::Short)?;
+    if crc32c::crc32c(payload) != raw.payload_checksum {
+        return Err(BadFrame::PayloadChecksum);
+    }
+    let mut head = raw.head?;
+    let mut places = Reader::new(places);
+    head.replicas.extend(std::iter::from_fn(|| places.u32()));
+    Ok((head, payload, rest))
+}
+
+/// The fixed part, read whole before anything is believed.
+struct Raw {
+    head: Result<Header, BadFrame>,
+    payload: u64,
+    replicas: u16,
+    payload_checksum: u32,
+    checksum: u32,
+}
+
+impl Raw {
+    /// From behind the version.
+    fn read(mut from: Reader) -> Option<Self> {
+        let (kind, role) = (from.u8()?, from.u8()?);
+        let mut head = Header { job: from.u64()?, ..Header::default() };
+        head.incarnation = from.u64()?;
+        head.to_incarnation = from.u64()?;
+        head.sequence = from.u64()?;
+        head.ack = from.u64()?;
+        head.key = from.u64()?;
+        head.round = from.u64()?;
+        head.offset = from.u64()?;
+        head.total = from.u64()?;
+        head.request = from.u64()?;
+        head.setting = from.u64()?;
+        head.rank = from.u32()?;
+        head.epoch = from.u32()?;
+        head.generation = from.u32()?;
+        head.slice = from.u32()?;
+        head.priority = from.u32()?.cast_signed();
+        let payload = from.u64()?;
+        head.flags = from.u16()?;
+        head.codec = from.u16()?;
+        let replicas = from.u16()?;
+        from.u16()?;
+        let payload_checksum = from.u32()?;
+        let checksum = from.u32()?;
+        let head = match (Kind::from_code(kind), Role::from_code(role)) {
+            (Some(kind), Some(role)) => Ok(Header { kind, role, ..head }),
+            (None, _) => Err(BadFrame::Kind(kind)),
+            (_, None) => Err(BadFrame::Role(role)),
+        };
+        Some(Self { head, payload, replicas, payload_checksum, checksum })
+    }
+}

@@ -1,0 +1,51 @@
+//! The messages between processes, byte for byte as in docs/wire.md.
+
+mod body;
+mod header;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use body::{
+    Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
+};
+pub(crate) use header::{BadFrame, Header, Kind, VERSION, decode, encode, flags};
+
+/// What a message carries behind its header.
+#[derive(Debug, Clone)]
+pub(crate) enum Body<D> {
+    /// The fields of a control message.
+    Fields(Vec<u8>),
+    /// A slice of a value.
+    Data(D),
+}
+
+/// A message without what its link adds.
+#[derive(Debug, Clone)]
+pub(crate) struct Message<D> {
+    pub(crate) head: Header,
+    pub(crate) body: Body<D>,
+}
+
+impl<D> Message<D> {
+    /// A control message.
+    pub(crate) fn new(kind: Kind, fields: Vec<u8>) -> Self {
+        Self { head: Header { kind, ..Header::default() }, body: Body::Fields(fields) }
+    }
+
+    /// A control message about a key.
+    pub(crate) fn of_key(kind: Kind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
+        Self {
+            head: Header { kind, key, generation, ..Header::default() },
+            body: Body::Fields(fields),
+        }
+    }
+
+    /// The fields of a control message; nothing for a slice.
+    pub(crate) fn fields(&self) -> &[u8] {
+        match &self.body {
+            Body::Fields(bytes) => bytes,
+            Body::Data(_) => &[],
+        }
+    }
+}

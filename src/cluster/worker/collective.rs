@@ -1,0 +1,111 @@
+//! What concerns no key: settings, barriers, the end of pushing, leaving.
+
+use super::keys::Key;
+use super::operation::{OpId, Operation, What};
+use super::{DIRECTORY, Pushes, Want, Worker};
+use crate::cluster::common::{Data, Peer};
+use crate::cluster::link::{CONTROL, LAST};
+use crate::cluster::wire::{Kind, Message};
+
+impl<D: Data> Worker<D> {
+    /// Starts what concerns no key, in the order of the requests.
+    pub(super) fn pump_collective(&mut self) {
+        for id in self.waiting.iter().copied().collect::<Vec<_>>() {
+            let mut earlier = self.waiting.range(..id).filter_map(|id| self.ops.get(id));
+            let numbered = !earlier.any(|op| matches!(op.what, What::Push { .. }));
+            let alone = self.ops.range(..id).next().is_none();
+            match self.ops.get(&id).map(|op| &op.what) {
+                Some(What::Done) if numbered => self.start_collective(id),
+                Some(What::Close) => {
+                    if numbered {
+                        self.announce(id);
+                    }
+                    if alone {
+                        self.start_collective(id);
+                    }
+                }
+                Some(What::Set { .. } | What::Barrier { .. }) => self.start_collective(id),
+                _ => {}
+            }
+        }
+    }
+
+    fn start_collective(&mut self, id: OpId) {
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        op.started = true;
+        self.waiting.remove(&id);
+        match &op.what {
+            What::Barrier { .. } => self.wants.push(Want::Barrier),
+            What::Set { version, fields } => {
+                let mut message = Message::new(Kind::Declare, fields.clone());
+                message.head.setting = *version;
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Done => self.announce(id),
+            What::Close => self.tell_servers(id, &Message::new(Kind::Leave, Vec::new()), LAST),
+            _ => {}
+        }
+        self.finish_if_complete_leaving(id);
+    }
+
+    /// Says how many pushes of each key there are, and that there will be no more. Others then need
+    /// not wait for more, even while some of these wait for others.
+    fn announce(&mut self, id: OpId) {
+        if self.pushes == Pushes::Announced {
+            return;
+        }
+        self.pushes = Pushes::Announced;
+        self.wants.push(Want::Done);
+        let of_key = |(key, state): (&u64, &Key)| {
+            let mut message = Message::of_key(Kind::Done, *key, state.generation(), Vec::new());
+            message.head.round = state.pushed();
+            state.place().map(|_| message)
+        };
+        let mut messages: Vec<Message<D>> = self.keys.iter().filter_map(of_key).collect();
+        messages.push(Message::new(Kind::Done, Vec::new()));
+        messages.iter().for_each(|message| self.tell_servers(id, message, CONTROL));
+    }
+
+    fn tell_servers(&mut self, id: OpId, message: &Message<D>, priority: i32) {
+        for server in 0..self.limits.servers {
+            if self.servers_here[server as usize] {
+                self.send_awaited(id, Peer::server(server), message.clone(), priority);
+            }
+        }
+    }
+
+    /// With no server left, nobody need be told.
+    fn finish_if_complete_leaving(&mut self, id: OpId) {
+        if self.ops.get(&id).is_some_and(Operation::is_leaving) {
+            self.finish_if_complete(id);
+        }
+    }
+
+    /// The scheduler has opened barriers up to this one.
+    pub(in crate::cluster) fn released(&mut self, barrier: u64) {
+        let open =
+            |op: &Operation<D>| matches!(op.what, What::Barrier { number } if number <= barrier);
+        for id in self.ops.iter().filter(|(_, op)| open(op)).map(|(id, _)| *id).collect::<Vec<_>>()
+        {
+            self.finish(id, Ok(()));
+        }
+        self.pump_all();
+    }
+
+    pub(in crate::cluster) fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
+        for op in self.ops.values_mut() {
+            if matches!(op.what, What::Barrier { number } if number == barrier) {
+                op.awaited = Some(peers.to_vec());
+            }
+        }
+    }
+
+    /// The scheduler knows that this worker leaves.
+    pub(in crate::cluster) fn left(&mut self) {
+        self.ended = true;
+        let closing = |op: &Operation<D>| matches!(op.what, What::Close);
+        let close = self.ops.iter().find(|(_, op)| closing(op)).map(|(id, _)| *id);
+        close.into_iter().for_each(|id| self.finish(id, Ok(())));
+    }
+}

@@ -1,0 +1,460 @@
+//! A worker: requests of the user's program become slices for the servers, and answers become
+//! results. Requests on one key take effect in their order.
+
+mod collective;
+mod errors;
+mod flow;
+mod keys;
+mod operation;
+mod requests;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, Time};
+use super::link::CONTROL;
+use super::net::Letter;
+use super::wire::{Awaited, Book, Header, Kind, Message, Place, State, failed, flags};
+use flow::Flow;
+use keys::Key;
+pub(crate) use operation::OpId;
+use operation::{Operation, What};
+
+/// The server that keeps the directory.
+const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
+
+/// What the driver has to do.
+#[derive(Debug)]
+pub(crate) enum Action<D> {
+    /// Put a slice of the pulled value at this place of the operation's out.
+    Fill { op: OpId, at: u64, data: D },
+    /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
+    Finished { op: OpId, result: Result<(), Failure> },
+}
+
+/// What the node has to arrange with the scheduler.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    Barrier,
+    AskBarrier(u64),
+    Done,
+    Leave,
+}
+
+/// Whether the program may push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pushes {
+    Open,
+    /// The program has said that there will be no more.
+    Over,
+    /// The servers know how many there are.
+    Announced,
+}
+
+/// The machine of one worker.
+#[derive(Debug)]
+pub(crate) struct Worker<D> {
+    limits: Limits,
+    started: bool,
+    ops: BTreeMap<OpId, Operation<D>>,
+    /// Those that have not started.
+    waiting: BTreeSet<OpId>,
+    next_op: OpId,
+    keys: HashMap<u64, Key>,
+    flows: Vec<Flow>,
+    servers_here: Vec<bool>,
+    /// Messages whose arrival an operation waits for.
+    tokens: HashMap<u64, (OpId, Peer)>,
+    next_token: u64,
+    barriers: u64,
+    settings: u64,
+    /// The setting that pushes are made under.
+    setting: u64,
+    pushes: Pushes,
+    closing: bool,
+    ended: bool,
+    /// A loss that lets no round close, and one that lets nothing succeed.
+    rounds_lost: Option<Failure>,
+    all_lost: Option<Failure>,
+    letters: Vec<Letter<D>>,
+    wants: Vec<Want>,
+    actions: Vec<Action<D>>,
+}
+
+impl<D: Data> Worker<D> {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let servers = limits.servers as usize;
+        Self {
+            limits: limits.clone(),
+            started: false,
+            ops: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            next_op: 1,
+            keys: HashMap::new(),
+            flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
+            servers_here: vec![true; servers],
+            tokens: HashMap::new(),
+            next_token: 1,
+            barriers: 0,
+            settings: 0,
+            setting: 0,
+            pushes: Pushes::Open,
+            closing: false,
+            ended: false,
+            rounds_lost: None,
+            all_lost: None,
+            letters: Vec::new(),
+            wants: Vec::new(),
+            actions: Vec::new(),
+        }
+    }
+
+    pub(crate) fn actions(&mut self) -> Vec<Action<D>> {
+        std::mem::take(&mut self.actions)
+    }
+
+    pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
+        std::mem::take(&mut self.letters)
+    }
+
+    pub(super) fn wants(&mut self) -> Vec<Want> {
+        std::mem::take(&mut self.wants)
+    }
+
+    /// Which life of a key this worker knows.
+    #[cfg(test)]
+    pub(super) fn generation(&self, key: u64) -> u32 {
+        self.keys.get(&key).map_or(0, Key::generation)
+    }
+
+    /// It has left the job, or the job has left it.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The members are known, or have changed.
+    pub(super) fn members(&mut self, book: &Book) {
+        self.started = true;
+        for gone in book.members.iter().filter(|member| member.state == State::Lost) {
+            let text = format!("{} at {} is lost", gone.peer, gone.address);
+            let failure = Failure::new(Reason::PeerLost, text);
+            match gone.peer.role {
+                Role::Server => {
+                    self.lose_all(&failure);
+                    self.stop_waiting_for(gone.peer);
+                }
+                Role::Worker if self.limits.on_loss == OnLoss::Fail => self.lose_rounds(&failure),
+                _ => {}
+            }
+        }
+        self.pump_all();
+    }
+
+    /// Rounds, barriers and whatever all ranks do together cannot end any more.
+    fn lose_rounds(&mut self, failure: &Failure) {
+        if self.rounds_lost.is_none() {
+            self.rounds_lost = Some(failure.clone());
+            self.flows.iter_mut().for_each(Flow::forget);
+            let lost = |op: &Operation<D>| op.needs_all_workers();
+            self.fail_where(lost, failure);
+        }
+    }
+
+    /// Nothing but leaving can succeed any more.
+    fn lose_all(&mut self, failure: &Failure) {
+        if self.all_lost.is_none() {
+            self.all_lost = Some(failure.clone());
+            self.fail_where(|op| !op.is_leaving(), failure);
+        }
+    }
+
+    /// The job goes on without this process, or cannot go on.
+    pub(super) fn fatal(&mut self, failure: &Failure) {
+        self.all_lost = Some(failure.clone());
+        self.fail_where(|_| true, failure);
+        self.letters.clear();
+        self.wants.clear();
+        self.ended = true;
+    }
+
+    /// What was sent to a server that is lost will not arrive; leaving goes on without it.
+    fn stop_waiting_for(&mut self, server: Peer) {
+        let Some(here) = self.servers_here.get_mut(server.rank as usize) else { return };
+        *here = false;
+        let lost = |(_, (_, to)): &(&u64, &(OpId, Peer))| *to == server;
+        let tokens: Vec<_> = self.tokens.iter().filter(lost).map(|(token, _)| *token).collect();
+        tokens.into_iter().for_each(|token| self.delivered(token));
+    }
+
+    fn fail_where(&mut self, which: impl Fn(&Operation<D>) -> bool, failure: &Failure) {
+        let ids: Vec<_> = self.ops.iter().filter(|(_, op)| which(op)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.finish(id, Err(failure.clone()));
+        }
+    }
+
+    /// A message of a server.
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
+        let head = message.head.clone();
+        match head.kind {
+            Kind::Place => self.place(&head, message.fields()),
+            Kind::Grant => self.grant(from, &head),
+            Kind::Credit => {
+                if let Some(flow) = self.flows.get_mut(from.rank as usize) {
+                    flow.refund(head.total, self.limits.credit());
+                }
+            }
+            Kind::Value => self.value(&head, message),
+            Kind::Removed => self.removed(from, &head),
+            Kind::Awaited => {
+                if let Some(op) = self.ops.get_mut(&head.request) {
+                    op.awaited = Awaited::decode(message.fields()).map(|awaited| awaited.peers);
+                }
+            }
+            Kind::Failed => {
+                if let Some(failure) = failed::decode(message.fields()) {
+                    self.failed(&head, failure);
+                }
+            }
+            _ => {}
+        }
+        self.pump_all();
+    }
+
+    /// Where a key is, or that a setting may be brought or is in force.
+    fn place(&mut self, head: &Header, fields: &[u8]) {
+        let provide = head.flags & flags::PROVIDE != 0;
+        if head.setting > 0 {
+            return self.setting_placed(head, provide);
+        }
+        let Some(place) = Place::decode(fields) else { return };
+        let servers = self.flows.len();
+        if place.servers.iter().any(|server| usize::from(*server) >= servers) {
+            return;
+        }
+        let key = self.keys.entry(head.key).or_default();
+        key.set_place(head.generation, place);
+        if provide { self.provide(head) } else { self.finish_if_init(head.request) }
+    }
+
+    /// Brings the first value to all servers.
+    fn provide(&mut self, head: &Header) {
+        let Some(Operation { what: What::Init { data, .. }, .. }) = self.ops.get(&head.request)
+        else {
+            return;
+        };
+        let data = data.clone();
+        let Some(place) = self.keys.get(&head.key).and_then(Key::place).cloned() else { return };
+        if let Some(op) = self.ops.get_mut(&head.request) {
+            op.undelivered.clear();
+        }
+        let total = data.len();
+        for (slice, server) in (0..).zip(&place.servers) {
+            let (offset, len) = place.range(slice);
+            let mut message = Message::of_key(Kind::Init, head.key, head.generation, Vec::new());
+            message.head.slice = slice;
+            message.head.offset = offset;
+            message.head.total = total;
+            message.body = super::wire::Body::Data(data.part(offset, len));
+            self.send_awaited(head.request, Peer::server((*server).into()), message, 0);
+        }
+    }
+
+    fn setting_placed(&mut self, head: &Header, provide: bool) {
+        let Some(op) = self.ops.get_mut(&head.request) else { return };
+        let What::Set { fields, version, .. } = &op.what else { return };
+        let (fields, version) = (fields.clone(), *version);
+        if !provide {
+            self.setting = self.setting.max(version);
+            return self.finish(head.request, Ok(()));
+        }
+        op.undelivered.clear();
+        for server in 0..self.limits.servers {
+            let mut message = Message::new(Kind::Setting, fields.clone());
+            message.head.setting = version;
+            self.send_awaited(head.request, Peer::server(server), message, CONTROL);
+        }
+    }
+
+    fn finish_if_init(&mut self, request: OpId) {
+        if matches!(self.ops.get(&request), Some(Operation { what: What::Init { .. }, .. })) {
+            self.finish(request, Ok(()));
+        }
+    }
+
+    fn value(&mut self, head: &Header, message: Message<D>) {
+        let super::wire::Body::Data(data) = message.body else { return };
+        let Some(key) = self.keys.get_mut(&head.key) else { return };
+        key.note_closed(head.slice, head.round);
+        let Some(op) = self.ops.get_mut(&head.request) else { return };
+        let Some((at, len)) = key.place().map(|place| place.range(head.slice)) else { return };
+        if op.key != head.key || data.len() != len || !op.unanswered.remove(&head.slice) {
+            return;
+        }
+        if !op.abandoned {
+            self.actions.push(Action::Fill { op: head.request, at, data });
+        }
+        self.finish_if_complete(head.request);
+    }
+
+    fn removed(&mut self, from: Peer, head: &Header) {
+        let of_key = |(_, op): &(&OpId, &Operation<D>)| {
+            op.key == head.key && op.started && matches!(op.what, What::Remove { .. })
+        };
+        let Some((id, _)) = self.ops.iter().find(of_key) else { return };
+        let id = *id;
+        let directory = head.flags & flags::PROVIDE != 0;
+        if let Some(What::Remove { waits }) = self.ops.get_mut(&id).map(|op| &mut op.what) {
+            waits.remove(&(from.rank, directory));
+            if waits.is_empty() {
+                self.keys.entry(head.key).or_default().forget();
+                self.finish(id, Ok(()));
+            }
+        }
+    }
+
+    fn failed(&mut self, head: &Header, failure: Failure) {
+        if self.ops.contains_key(&head.request) {
+            return self.finish(head.request, Err(failure));
+        }
+        // Nobody knows the key: whatever waits for it fails, up to its init.
+        let Some(key) = self.keys.get_mut(&head.key) else { return };
+        if key.stop_search(head.request) {
+            for id in key.queue() {
+                match self.ops.get(&id) {
+                    Some(Operation { what: What::Init { .. }, .. }) => break,
+                    _ => self.finish(id, Err(failure.clone())),
+                }
+            }
+        }
+    }
+
+    /// A message with this token has arrived.
+    pub(super) fn delivered(&mut self, token: u64) {
+        let Some((id, _)) = self.tokens.remove(&token) else { return };
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.undelivered.remove(&token);
+            self.finish_if_complete(id);
+            self.pump_all();
+        }
+    }
+
+    /// Sends a message whose arrival the operation waits for.
+    fn send_awaited(&mut self, id: OpId, to: Peer, mut message: Message<D>, priority: i32) {
+        let token = self.next_token;
+        self.next_token += 1;
+        message.head.request = id;
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.undelivered.insert(token);
+            self.tokens.insert(token, (id, to));
+        }
+        self.letters.push(Letter { to, message, priority, token: Some(token) });
+    }
+
+    fn post(&mut self, to: Peer, message: Message<D>) {
+        self.letters.push(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    /// Everything that an operation sent has arrived, and everything that it asked for has come.
+    fn finish_if_complete(&mut self, id: OpId) {
+        let Some(op) = self.ops.get(&id) else { return };
+        if !op.is_complete() {
+            return;
+        }
+        let (key, generation) = (op.key, self.keys.get(&op.key).map_or(0, Key::generation));
+        match &op.what {
+            What::Init { .. } => {
+                let mut message = Message::of_key(Kind::Ready, key, generation, Vec::new());
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Set { version, .. } => {
+                let mut message = Message::new(Kind::Ready, Vec::new());
+                message.head.setting = *version;
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Push { .. } | What::Pull { .. } | What::Done => self.finish(id, Ok(())),
+            What::Close => self.wants.push(Want::Leave),
+            What::Remove { .. } | What::Barrier { .. } => {}
+        }
+    }
+
+    /// Ends an operation, for the driver unless it was told before.
+    fn finish(&mut self, id: OpId, result: Result<(), Failure>) {
+        let Some(op) = self.ops.remove(&id) else { return };
+        self.waiting.remove(&id);
+        if let Some(key) = self.keys.get_mut(&op.key) {
+            key.leave(id);
+        }
+        for token in &op.undelivered {
+            self.tokens.remove(token);
+        }
+        if matches!(op.what, What::Close) {
+            self.ended = true;
+        }
+        if !op.abandoned {
+            let result = result.map_err(|failure| errors::during(&op, failure));
+            self.actions.push(Action::Finished { op: id, result });
+        }
+    }
+
+    fn pump_all(&mut self) {
+        if !self.started || self.ended || self.waiting.is_empty() {
+            return;
+        }
+        let waiting = self.waiting.iter().filter_map(|id| self.ops.get(id));
+        let keys: BTreeSet<_> = waiting.map(|op| op.key).collect();
+        keys.into_iter().for_each(|key| self.pump(key));
+        self.pump_collective();
+    }
+
+    /// Ends what is overdue, and asks whom the rest waits for.
+    pub(super) fn tick(&mut self, now: Time) {
+        let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
+        let ids: Vec<_> = self.ops.iter().filter(|(_, op)| due(op)).map(|(id, _)| *id).collect();
+        for id in ids {
+            let Some(op) = self.ops.get_mut(&id) else { continue };
+            if now < op.deadline {
+                op.asked = true;
+                self.ask(id);
+                continue;
+            }
+            let failure = errors::overdue(op, self.keys.get(&op.key));
+            op.abandoned = true;
+            let gives_up = matches!(op.what, What::Close);
+            self.actions.push(Action::Finished { op: id, result: Err(failure) });
+            if gives_up {
+                self.ended = true;
+            }
+        }
+    }
+
+    pub(super) fn wake_at(&self) -> Time {
+        let live = self.ops.values().filter(|op| !op.abandoned);
+        live.map(Operation::next_moment).min().unwrap_or(Time::MAX)
+    }
+
+    fn ask(&mut self, id: OpId) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let mut message = Message::of_key(Kind::Ask, op.key, 0, Vec::new());
+        message.head.request = id;
+        let mut to = DIRECTORY;
+        match &op.what {
+            What::Barrier { number } => return self.wants.push(Want::AskBarrier(*number)),
+            What::Set { version, .. } => message.head.setting = *version,
+            What::Push { .. } | What::Pull { .. } => {
+                let Some(key) = self.keys.get(&op.key) else { return };
+                let slice = op.unanswered.first().copied().or_else(|| self.offered_slice(id));
+                let Some((slice, place)) = slice.zip(key.place()) else { return };
+                let Some(server) = place.servers.get(slice as usize) else { return };
+                to = Peer::server((*server).into());
+                message.head.slice = slice;
+                message.head.generation = key.generation();
+                message.head.round = op.round();
+            }
+            What::Init { .. } | What::Remove { .. } => {}
+            What::Done | What::Close => return,
+        }
+        self.post(to, message);
+    }
+}

@@ -1,0 +1,131 @@
+//! One request of the user's program, and how far it is.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::common::{Peer, Time};
+use crate::cluster::wire::Spec;
+
+/// The number of an operation of one worker.
+pub(crate) type OpId = u64;
+
+/// What was requested.
+#[derive(Debug)]
+pub(super) enum What<D> {
+    Init {
+        spec: Spec,
+        data: D,
+    },
+    /// With `answer`, the value of its round is pulled as well. `setting` is the one that the program
+    /// had asked for last.
+    Push {
+        round: u64,
+        data: D,
+        priority: i32,
+        answer: bool,
+        setting: u64,
+    },
+    Pull {
+        round: u64,
+        priority: i32,
+    },
+    /// Waits for these servers, and for the directory.
+    Remove {
+        waits: BTreeSet<(u32, bool)>,
+    },
+    Set {
+        version: u64,
+        fields: Vec<u8>,
+    },
+    Barrier {
+        number: u64,
+    },
+    Done,
+    Close,
+}
+
+#[derive(Debug)]
+pub(super) struct Operation<D> {
+    pub(super) what: What<D>,
+    /// 0 for what concerns no key.
+    pub(super) key: u64,
+    pub(super) began: Time,
+    pub(super) deadline: Time,
+    pub(super) started: bool,
+    /// The driver has been told that it is overdue; its messages still go their way.
+    pub(super) abandoned: bool,
+    pub(super) asked: bool,
+    /// Whom it waits for, once somebody has said so.
+    pub(super) awaited: Option<Vec<Peer>>,
+    /// Tokens of messages that have not arrived yet.
+    pub(super) undelivered: BTreeSet<u64>,
+    /// Slices that are still to be sent, for want of credit.
+    pub(super) unsent: BTreeSet<u32>,
+    /// Slices whose values have not come yet.
+    pub(super) unanswered: BTreeSet<u32>,
+}
+
+impl<D> Operation<D> {
+    pub(super) fn new(what: What<D>, key: u64, now: Time, deadline: Time) -> Self {
+        Self {
+            what,
+            key,
+            began: now,
+            deadline,
+            started: false,
+            abandoned: false,
+            asked: false,
+            awaited: None,
+            undelivered: BTreeSet::new(),
+            unsent: BTreeSet::new(),
+            unanswered: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn is_complete(&self) -> bool {
+        self.started
+            && self.undelivered.is_empty()
+            && self.unsent.is_empty()
+            && self.unanswered.is_empty()
+    }
+
+    /// It concerns no key.
+    pub(super) fn is_collective(&self) -> bool {
+        matches!(self.what, What::Set { .. } | What::Barrier { .. } | What::Done | What::Close)
+    }
+
+    pub(super) fn is_leaving(&self) -> bool {
+        matches!(self.what, What::Done | What::Close)
+    }
+
+    /// It cannot succeed when a worker is lost and the job does not go on without it. A pull can:
+    /// its server knows whether the round has closed.
+    pub(super) fn needs_all_workers(&self) -> bool {
+        !self.is_leaving() && !matches!(self.what, What::Pull { .. })
+    }
+
+    /// Nothing on the same key may run beside it.
+    pub(super) fn is_exclusive(&self) -> bool {
+        matches!(self.what, What::Init { .. } | What::Remove { .. })
+    }
+
+    /// It wants a value that a later push of the same worker would change.
+    pub(super) fn wants_value(&self) -> bool {
+        matches!(self.what, What::Pull { .. } | What::Push { answer: true, .. })
+    }
+
+    pub(super) fn round(&self) -> u64 {
+        match self.what {
+            What::Push { round, .. } | What::Pull { round, .. } => round,
+            _ => 0,
+        }
+    }
+
+    /// When something is to be done about it: ask whom it waits for, half way to its deadline, and
+    /// end it there.
+    pub(super) fn next_moment(&self) -> Time {
+        if self.asked || !self.started {
+            return self.deadline;
+        }
+        self.began + (self.deadline.saturating_sub(self.began)) / 2
+    }
+}

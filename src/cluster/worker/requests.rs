@@ -1,0 +1,326 @@
+//! The calls of the user's program, and how they become messages.
+
+use std::collections::BTreeSet;
+
+use super::operation::{OpId, Operation, What};
+use super::{DIRECTORY, Key, Pushes, Worker};
+use crate::cluster::common::{Data, Failure, Mode, Peer, Reason, Time, label};
+use crate::cluster::link::{CONTROL, LAST};
+use crate::cluster::net::Letter;
+use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Spec, flags};
+
+impl<D: Data> Worker<D> {
+    pub(crate) fn init(
+        &mut self,
+        key: u64,
+        spec: Spec,
+        data: D,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        if spec.bytes() != Some(data.len()) {
+            let text = format!("init: {}: the value has not the bytes of its shape", label(key));
+            return Err(Failure::new(Reason::Invalid, text));
+        }
+        self.request("init", What::Init { spec, data }, key, now, deadline)
+    }
+
+    pub(crate) fn push(
+        &mut self,
+        key: u64,
+        data: D,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request("push", self.a_push(data, priority, false), key, now, deadline)
+    }
+
+    pub(crate) fn pushpull(
+        &mut self,
+        key: u64,
+        data: D,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request("pushpull", self.a_push(data, priority, true), key, now, deadline)
+    }
+
+    fn a_push(&self, data: D, priority: i32, answer: bool) -> What<D> {
+        What::Push { round: 0, data, priority: bounded(priority), answer, setting: self.settings }
+    }
+
+    pub(crate) fn pull(
+        &mut self,
+        key: u64,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let what = What::Pull { round: 0, priority: bounded(priority) };
+        self.request("pull", what, key, now, deadline)
+    }
+
+    pub(crate) fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request("remove", What::Remove { waits: BTreeSet::new() }, key, now, deadline)
+    }
+
+    /// Changes what merges pushes, or a number of it; every rank makes the same calls.
+    pub(crate) fn set(
+        &mut self,
+        fields: Vec<u8>,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let version = self.settings + 1;
+        let id = self.request("set", What::Set { version, fields }, 0, now, deadline)?;
+        self.settings = version;
+        Ok(id)
+    }
+
+    pub(crate) fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let number = self.barriers + 1;
+        let id = self.request("barrier", What::Barrier { number }, 0, now, deadline)?;
+        self.barriers = number;
+        Ok(id)
+    }
+
+    pub(crate) fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let id = self.request("done", What::Done, 0, now, deadline)?;
+        self.pushes = Pushes::Over;
+        Ok(id)
+    }
+
+    pub(crate) fn close(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let id = self.request("close", What::Close, 0, now, deadline)?;
+        self.closing = true;
+        Ok(id)
+    }
+
+    fn request(
+        &mut self,
+        call: &str,
+        what: What<D>,
+        key: u64,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let op = Operation::new(what, key, now, deadline);
+        self.admit(&op)
+            .map_err(|failure| Failure { text: format!("{call}: {}", failure.text), ..failure })?;
+        let id = self.next_op;
+        self.next_op += 1;
+        if !op.is_collective() {
+            self.keys.entry(key).or_default().enter(id);
+        }
+        self.ops.insert(id, op);
+        self.waiting.insert(id);
+        self.pump_all();
+        Ok(id)
+    }
+
+    /// What can never succeed is refused at once.
+    fn admit(&self, op: &Operation<D>) -> Result<(), Failure> {
+        if self.closing {
+            return Err(Failure::new(Reason::Closed, "the store is closed"));
+        }
+        if let Some(lost) = self.all_lost.as_ref().filter(|_| self.ended || !op.is_leaving()) {
+            return Err(lost.clone());
+        }
+        if let Some(lost) = self.rounds_lost.as_ref().filter(|_| op.needs_all_workers()) {
+            return Err(lost.clone());
+        }
+        if self.pushes != Pushes::Open && op.needs_all_workers() {
+            let text = "this worker is done; it may only pull, save and close";
+            return Err(Failure::new(Reason::Invalid, text));
+        }
+        Ok(())
+    }
+
+    /// Starts what may start on a key: in the order of the calls, and nothing before what it must
+    /// not overtake.
+    pub(super) fn pump(&mut self, key: u64) {
+        let queue = self.keys.get(&key).map(Key::queue).unwrap_or_default();
+        let (mut first, mut value_wanted) = (true, false);
+        for id in queue {
+            let Some(op) = self.ops.get(&id) else { continue };
+            let (exclusive, wants_value) = (op.is_exclusive(), op.wants_value());
+            if !op.started {
+                let push = matches!(op.what, What::Push { .. });
+                let blocked =
+                    if exclusive { !first } else { push && (value_wanted || self.is_setting(id)) };
+                if blocked || !self.start(id, key) {
+                    return;
+                }
+            }
+            if exclusive {
+                return;
+            }
+            first = false;
+            value_wanted |= wants_value;
+        }
+    }
+
+    /// Whether a setting that was asked for before this operation is not in force yet.
+    fn is_setting(&self, id: OpId) -> bool {
+        self.setting < self.settings
+            && self.ops.range(..id).any(|(_, op)| matches!(op.what, What::Set { .. }))
+    }
+
+    /// Starts one operation; false when it has to wait for the place of its key, or has failed.
+    fn start(&mut self, id: OpId, key: u64) -> bool {
+        let Some(op) = self.ops.get_mut(&id) else { return false };
+        if let What::Init { spec, .. } = &op.what {
+            let fields = Declare { spec: Some(spec.clone()) }.encode();
+            op.started = true;
+            self.waiting.remove(&id);
+            self.declare(id, key, fields);
+            return true;
+        }
+        let state = self.keys.entry(key).or_default();
+        let Some(place) = state.place() else {
+            let search = self.next_op;
+            if state.search(search) {
+                self.next_op += 1;
+                self.declare(search, key, Declare { spec: None }.encode());
+            }
+            return false;
+        };
+        let (expected, slices) = (place.spec.bytes().unwrap_or(0), place.servers.len());
+        let slices = 0..u32::try_from(slices).unwrap_or(u32::MAX);
+        op.started = true;
+        self.waiting.remove(&id);
+        match &mut op.what {
+            What::Push { data, .. } if data.len() != expected => {
+                let text = format!("the value has {} bytes, the key has {expected}", data.len());
+                self.finish(id, Err(Failure::new(Reason::Invalid, text)));
+                return false;
+            }
+            What::Push { round, answer, setting, .. } => {
+                *setting = self.setting.min(*setting);
+                *round = state.next_round();
+                op.unsent = slices.clone().collect();
+                if *answer {
+                    op.unanswered = slices.clone().collect();
+                }
+                slices.for_each(|slice| self.send_push(id, slice));
+            }
+            What::Pull { round, .. } => {
+                *round = state.pushed();
+                op.unanswered = slices.clone().collect();
+                slices.for_each(|slice| self.send_pull(id, slice));
+            }
+            What::Remove { waits } => {
+                let servers = place_servers(state);
+                *waits = servers.iter().map(|server| (*server, false)).collect();
+                waits.insert((DIRECTORY.rank, true));
+                self.send_remove(id, key, &servers);
+            }
+            _ => {}
+        }
+        true
+    }
+
+    fn declare(&mut self, request: OpId, key: u64, fields: Vec<u8>) {
+        let mut message = Message::of_key(Kind::Declare, key, 0, fields);
+        message.head.request = request;
+        self.post(DIRECTORY, message);
+    }
+
+    /// Sends a slice if there is credit, and if its round is not too far ahead; offers it otherwise.
+    fn send_push(&mut self, id: OpId, slice: u32) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let (round, key) = (op.round(), op.key);
+        let Some(state) = self.keys.get(&key) else { return };
+        let Some((server, place)) = state.server_of(slice).zip(state.place()) else { return };
+        let (_, len) = place.range(slice);
+        let generation = state.generation();
+        let most = state.closed(slice).saturating_add(self.limits.max_rounds_ahead);
+        let near = self.limits.mode != Mode::Sync || round <= most;
+        let flow = &mut self.flows[server as usize];
+        if near && flow.pay(len) {
+            return self.send_slice(id, slice, 0);
+        }
+        flow.offer((key, generation, round, slice), id);
+        let mut message = Message::of_key(Kind::Offer, key, generation, Vec::new());
+        message.head.slice = slice;
+        message.head.round = round;
+        self.post(Peer::server(server), message);
+    }
+
+    /// A server lets an offered push come.
+    pub(super) fn grant(&mut self, from: Peer, head: &Header) {
+        let push = (head.key, head.generation, head.round, head.slice);
+        let Some(flow) = self.flows.get_mut(from.rank as usize) else { return };
+        let Some(id) = flow.granted(push) else { return };
+        if let (Some(key), Mode::Sync) = (self.keys.get_mut(&head.key), self.limits.mode) {
+            key.note_closed(head.slice, head.round.saturating_sub(1));
+        }
+        self.send_slice(id, head.slice, flags::GRANTED);
+    }
+
+    fn send_slice(&mut self, id: OpId, slice: u32, granted: u16) {
+        let Some(op) = self.ops.get_mut(&id) else { return };
+        let What::Push { round, data, priority, answer, setting } = &op.what else { return };
+        let Some(state) = self.keys.get(&op.key) else { return };
+        let Some((server, place)) = state.server_of(slice).zip(state.place()) else { return };
+        let (offset, len) = place.range(slice);
+        let head = Header {
+            kind: Kind::Push,
+            key: op.key,
+            generation: state.generation(),
+            slice,
+            round: *round,
+            offset,
+            total: data.len(),
+            setting: *setting,
+            priority: *priority,
+            flags: granted | if *answer { flags::ANSWER } else { 0 },
+            ..Header::default()
+        };
+        let (priority, data) = (*priority, data.part(offset, len));
+        op.unsent.remove(&slice);
+        let message = Message { head, body: Body::Data(data) };
+        self.send_awaited(id, Peer::server(server), message, priority);
+    }
+
+    fn send_pull(&mut self, id: OpId, slice: u32) {
+        let Some(op) = self.ops.get(&id) else { return };
+        let What::Pull { round, priority } = op.what else { return };
+        let Some(state) = self.keys.get(&op.key) else { return };
+        let Some(server) = state.server_of(slice) else { return };
+        let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), Vec::new());
+        message.head.slice = slice;
+        message.head.round = round;
+        message.head.request = id;
+        message.head.priority = priority;
+        self.letters.push(Letter { to: Peer::server(server), message, priority, token: None });
+    }
+
+    fn send_remove(&mut self, id: OpId, key: u64, servers: &BTreeSet<u32>) {
+        let generation = self.keys.get(&key).map_or(0, Key::generation);
+        let mut message = Message::of_key(Kind::Remove, key, generation, Vec::new());
+        message.head.request = id;
+        for server in servers {
+            self.post(Peer::server(*server), message.clone());
+        }
+        message.head.flags = flags::PROVIDE;
+        self.post(DIRECTORY, message);
+    }
+
+    /// A slice of the operation that waits for credit.
+    pub(super) fn offered_slice(&self, id: OpId) -> Option<u32> {
+        self.ops.get(&id)?.unsent.first().copied()
+    }
+}
+
+/// The priorities of users leave those of the protocol free.
+fn bounded(priority: i32) -> i32 {
+    priority.clamp(LAST + 1, CONTROL - 1)
+}
+
+fn place_servers(key: &Key) -> BTreeSet<u32> {
+    let servers = key.place().map(|place| &place.servers[..]).unwrap_or_default();
+    servers.iter().map(|server| u32::from(*server)).collect()
+}
