@@ -109,6 +109,21 @@ pub(super) unsafe fn text<'a>(start: *const c_char, name: &str) -> Result<&'a st
     text.to_str().map_err(|_| fail!(InvalidArgument, "{name} is not valid UTF-8"))
 }
 
+/// What to set, and its options: NULL stands for no options.
+///
+/// # Safety
+/// As for [`text`], of both.
+pub(super) unsafe fn name_and_params<'a>(
+    name: *const c_char,
+    params: *const c_char,
+) -> Result<(&'a str, &'a str)> {
+    // SAFETY: the caller's promise.
+    let name = unsafe { text(name, "name") }?;
+    // SAFETY: as above.
+    let params = if params.is_null() { "" } else { unsafe { text(params, "params") }? };
+    Ok((name, params))
+}
+
 /// The path of a file, which the system takes as bytes.
 ///
 /// # Safety
@@ -180,6 +195,25 @@ pub(super) unsafe fn pairs<'a>(
         let keys = keys(call, keys_start, count)?;
         let tensors = array(tensors.cast::<RawTensor>(), count, call, "the array of tensors")?;
         Ok(Pairs { keys, tensors: Tensors::Raw(RawTensors::new(tensors)) })
+    }
+}
+
+/// The (key, row ids, rows) triples of a call.
+///
+/// # Safety
+/// As for [`pairs`], of both arrays of tensors.
+pub(super) unsafe fn row_pairs<'a>(
+    call: &str,
+    keys: *const kv_key,
+    row_ids: *const kv_tensor,
+    rows: *const kv_tensor,
+    count: usize,
+) -> Result<RowPairs<'a>> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let ids = pairs(call, keys, row_ids, count)?;
+        let rows = pairs(call, keys, rows, count)?;
+        Ok(RowPairs { ids, rows })
     }
 }
 

@@ -53,10 +53,8 @@ pub unsafe extern "C" fn kv_set_optimizer(
     params: *const c_char,
 ) -> kv_status {
     guard_store(store, |store| {
-        // SAFETY: header rules 2 and 4: NUL-terminated strings.
-        let name = unsafe { handle::text(name, "name") }?;
-        // SAFETY: as above.
-        let params = if params.is_null() { "" } else { unsafe { handle::text(params, "params") }? };
+        // SAFETY: header rules 2 and 4: NUL-terminated strings, `params` may be NULL.
+        let (name, params) = unsafe { handle::name_and_params(name, params) }?;
         store.set_optimizer(name, params)
     })
 }
@@ -128,10 +126,8 @@ pub unsafe extern "C" fn kv_set_compression(
     params: *const c_char,
 ) -> kv_status {
     guard_store(store, |store| {
-        // SAFETY: header rules 2 and 4: NUL-terminated strings.
-        let name = unsafe { handle::text(name, "name") }?;
-        // SAFETY: as above.
-        let params = if params.is_null() { "" } else { unsafe { handle::text(params, "params") }? };
+        // SAFETY: header rules 2 and 4: NUL-terminated strings, `params` may be NULL.
+        let (name, params) = unsafe { handle::name_and_params(name, params) }?;
         store.set_compression(name, params)
     })
 }

@@ -3,7 +3,7 @@
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
 use super::types::{kv_key, kv_status, kv_tensor, kv_ticket};
-use crate::store::{Call, RowPairs};
+use crate::store::Call;
 
 /// Merges values into some rows of each key. A row is what one index of the first axis selects.
 ///
@@ -40,14 +40,10 @@ pub unsafe extern "C" fn kv_push_rows(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion; `ticket` is NULL
-        // or a valid place.
-        unsafe {
-            let ids = handle::pairs("push_rows", keys, row_ids, count)?;
-            let rows = handle::pairs("push_rows", keys, rows, count)?;
-            let pairs = RowPairs { ids, rows };
-            handle::submit_rows(store, Call::PushRows, &pairs, priority, ticket)
-        }
+        // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
+        let pairs = unsafe { handle::row_pairs("push_rows", keys, row_ids, rows, count) }?;
+        // SAFETY: as above; `ticket` is NULL or a valid place.
+        unsafe { handle::submit_rows(store, Call::PushRows, &pairs, priority, ticket) }
     })
 }
 
@@ -77,13 +73,9 @@ pub unsafe extern "C" fn kv_pull_rows(
     ticket: *mut kv_ticket,
 ) -> kv_status {
     guard_store(store, |store| {
-        // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion; `ticket` is NULL
-        // or a valid place.
-        unsafe {
-            let ids = handle::pairs("pull_rows", keys, row_ids, count)?;
-            let rows = handle::pairs("pull_rows", keys, outs, count)?;
-            let pairs = RowPairs { ids, rows };
-            handle::submit_rows(store, Call::PullRows, &pairs, priority, ticket)
-        }
+        // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
+        let pairs = unsafe { handle::row_pairs("pull_rows", keys, row_ids, outs, count) }?;
+        // SAFETY: as above; `ticket` is NULL or a valid place.
+        unsafe { handle::submit_rows(store, Call::PullRows, &pairs, priority, ticket) }
     })
 }

@@ -7,9 +7,6 @@ pub(crate) type Time = u64;
 
 pub(crate) const MS: Time = 1_000;
 
-/// The elements of one block of a codec.
-pub(crate) const BLOCK_ELEMENTS: u64 = 2_048;
-
 /// What a process is in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {

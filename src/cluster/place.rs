@@ -69,8 +69,8 @@ impl Placer {
 #[cfg(test)]
 mod tests {
     use super::{Placer, Spec};
-    use crate::cluster::common::BLOCK_ELEMENTS;
     use crate::cluster::sim::Random;
+    use crate::codec::BLOCK;
 
     const F32: u32 = 2 | 32 << 8 | 1 << 16;
 
@@ -86,7 +86,7 @@ mod tests {
             let mut placer = Placer::new(
                 u32::try_from(servers).unwrap(),
                 8_192 << random.below(4),
-                BLOCK_ELEMENTS,
+                BLOCK as u64,
             );
             for _ in 0..=random.below(60) {
                 let large = random.below(200_000);
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn slices_begin_at_blocks_and_whole_keys_stay_together() {
-        let mut placer = Placer::new(3, 300_000, BLOCK_ELEMENTS);
+        let mut placer = Placer::new(3, 300_000, BLOCK as u64);
         let place = placer.add(spec(1_000_000, false)).unwrap();
         assert!((0..).zip(&place.servers).all(|(i, _)| place.range(i).0.is_multiple_of(8_192)));
         assert!(place.servers.iter().any(|server| *server != place.servers[0]));
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn the_same_keys_in_the_same_order_get_the_same_places() {
         let places = || {
-            let mut placer = Placer::new(4, 16_384, BLOCK_ELEMENTS);
+            let mut placer = Placer::new(4, 16_384, BLOCK as u64);
             (0..50).map(|i| placer.add(spec(i * i * 37, i % 7 == 0))).collect::<Vec<_>>()
         };
         assert_eq!(places(), places());
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn removing_gives_the_room_back_and_sizes_beyond_64_bits_are_refused() {
-        let mut placer = Placer::new(2, 16_384, BLOCK_ELEMENTS);
+        let mut placer = Placer::new(2, 16_384, BLOCK as u64);
         let place = placer.add(spec(123_456, false)).unwrap();
         placer.remove(&place);
         assert_eq!(placer.sliced, [0, 0]);

@@ -34,18 +34,15 @@ impl Residuals {
         if kept.as_ref().is_some_and(|kept| kept.codec != codec.serial) {
             *kept = None;
         }
-        let new = || Box::new(Self { codec: codec.serial, round: 0, slots: SmallVec::new() });
-        let residuals = kept.get_or_insert_with(new);
+        let residuals = kept.get_or_insert_with(|| Box::new(Self::new(codec)));
         while codec.feedback && residuals.slots.len() < values {
-            let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
-            buffer.place(stored.wrapping_sub(Place::Stored as usize), Place::FirstState);
-            residuals.slots.push(buffer);
+            residuals.add(count, stored)?;
         }
         Ok(residuals)
     }
 
-    /// As many residuals as [`Residuals::buffers`] gave, of so many elements. `fill` is called with
-    /// each of them.
+    /// As many residuals as [`Residuals::buffers`] gave, of so many elements, for a key whose value
+    /// is stored there. `fill` is called with each of them.
     ///
     /// # Errors
     /// Those of `fill`; `OutOfMemory`.
@@ -53,16 +50,26 @@ impl Residuals {
         codec: &Codec,
         slots: usize,
         count: usize,
+        stored: *const u8,
         mut fill: impl FnMut(&mut [u8]) -> Result<()>,
     ) -> Result<Box<Self>> {
-        let new = Self { codec: codec.serial, round: 0, slots: SmallVec::new() };
-        let mut residuals = Box::new(new);
+        let mut residuals = Box::new(Self::new(codec));
         for _ in 0..slots {
-            let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
-            fill(buffer.bytes_mut())?;
-            residuals.slots.push(buffer);
+            fill(residuals.add(count, stored)?.bytes_mut())?;
         }
         Ok(residuals)
+    }
+
+    fn new(codec: &Codec) -> Self {
+        Self { codec: codec.serial, round: 0, slots: SmallVec::new() }
+    }
+
+    /// Adds a residual of zeros, where it does not meet the stored value in the cache.
+    fn add(&mut self, count: usize, stored: *const u8) -> Result<&mut Buffer> {
+        let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
+        buffer.place(stored.wrapping_sub(Place::Stored as usize), Place::FirstState);
+        self.slots.push(buffer);
+        Ok(self.slots.last_mut().expect("just pushed"))
     }
 
     pub(crate) fn belong_to(&self, codec: &Codec) -> bool {

@@ -20,7 +20,7 @@ impl Local {
             |handling| handling.codec = codec,
             |handling| {
                 let slots = self.keys.table.slots();
-                self.check_keys(call, handling, slots.iter().map(|slot| &**slot))?;
+                self.check_keys(call, handling, &slots)?;
                 // What the codec before has left, while nobody can push by the new one. A key that
                 // is in use lets go of it with its next push.
                 for slot in &slots {

@@ -70,9 +70,7 @@ impl Store {
         out_keys: &[Key],
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
-        let (values, outs) =
-            (pair("pushpull", keys, values)?, pair_outs("pushpull", out_keys, outs)?);
-        self.call(Call::PushPull, &values, &outs)
+        self.call_both(Call::PushPull, (keys, values), (out_keys, outs))
     }
 
     /// Initialises, then pulls.
@@ -86,9 +84,18 @@ impl Store {
         out_keys: &[Key],
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
-        let (values, outs) =
-            (pair("broadcast", keys, values)?, pair_outs("broadcast", out_keys, outs)?);
-        self.call(Call::Broadcast, &values, &outs)
+        self.call_both(Call::Broadcast, (keys, values), (out_keys, outs))
+    }
+
+    /// Runs a call that has values and outs.
+    fn call_both(
+        &self,
+        call: Call,
+        (keys, values): (&[Key], &[Tensor<'_>]),
+        (out_keys, outs): (&[Key], &mut [TensorMut<'_>]),
+    ) -> Result<()> {
+        let name = call.name();
+        self.call(call, &pair(name, keys, values)?, &pair_outs(name, out_keys, outs)?)
     }
 
     /// Merges values into some rows of a key: row `ids[i]` of the first axis gets `rows[i]`.

@@ -1,5 +1,6 @@
 //! The store inside one process: keys are values in memory, a call works on them in place.
 
+use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -87,6 +88,16 @@ enum Short {
     Rule(Handling),
 }
 
+impl Short {
+    /// What happens to the values of a call that has begun without a plan.
+    fn handling(&self) -> &Handling {
+        match self {
+            Short::Rule(handling) => handling,
+            Short::Nothing | Short::Copy => &Handling::PLAIN,
+        }
+    }
+}
+
 /// How far a call has come.
 enum Progress {
     Planned,
@@ -165,10 +176,7 @@ impl Local {
         let merger = Merger::Optimizer(Arc::new(optimizer));
         self.change_handling(
             |handling| handling.merger = merger,
-            |handling| {
-                let slots = self.keys.table.slots();
-                self.check_keys(call, handling, slots.iter().map(|slot| &**slot))
-            },
+            |handling| self.check_keys(call, handling, &self.keys.table.slots()),
         )
     }
 
@@ -187,13 +195,13 @@ impl Local {
     }
 
     /// Refuses keys with elements that an optimizer cannot change or a codec cannot take.
-    pub(super) fn check_keys<'a>(
+    pub(super) fn check_keys(
         &self,
         call: &str,
         handling: &Handling,
-        mut slots: impl Iterator<Item = &'a Slot>,
+        slots: &[impl Borrow<Slot>],
     ) -> Result<()> {
-        slots.try_for_each(|slot| {
+        slots.iter().map(Borrow::borrow).try_for_each(|slot: &Slot| {
             handling.check(slot.dtype).map_err(|why| {
                 let key = self.applier.names.label(slot.key);
                 fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
@@ -204,7 +212,7 @@ impl Local {
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
         let fresh = self.keys.make(&self.keys.scene("init"), values)?;
         let handling = self.handling.read();
-        self.check_keys("init", &handling, fresh.iter().map(|slot| &**slot))?;
+        self.check_keys("init", &handling, &fresh)?;
         self.keys.add("init", &fresh)
     }
 
@@ -216,44 +224,39 @@ impl Local {
         outs: &Pairs<'_>,
     ) -> Result<()> {
         self.fault("push");
-        let mut short = Short::Nothing;
-        if call != Call::Broadcast && self.tickets.turn_at_once().is_some() {
-            if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
-                if self.applier.copy_one(&self.keys.table, values, outs) {
-                    return Ok(());
-                }
-                short = Short::Copy;
-            } else if self.optimize_one(values, outs) {
-                return Ok(());
-            } else if values.keys.len() > 1 {
-                short = Short::Rule(self.handling.read().clone());
-            }
-        }
+        let Some(short) = self.at_once(call, values, outs) else { return Ok(()) };
         let mut desk = Desk::take();
         let Desk { plan, memory } = &mut *desk;
         let progress = self.plan(call, values, outs, plan, memory, &short);
-        let result = progress.and_then(|progress| match (progress, &short) {
-            (Progress::Done, _) => Ok(()),
-            (Progress::Begun, Short::Rule(handling)) => {
+        let result = progress.and_then(|progress| match progress {
+            Progress::Done => Ok(()),
+            Progress::Begun => {
                 let limits = Limits { patience: &self.patience(), cancel: None };
-                self.applier.apply(call, plan, handling, limits)
+                self.applier.apply(call, plan, short.handling(), limits)
             }
-            (Progress::Begun, _) => {
-                let limits = Limits { patience: &self.patience(), cancel: None };
-                self.applier.apply(call, plan, &Handling::PLAIN, limits)
-            }
-            (Progress::Planned, _) => self.run_planned(call, plan),
+            Progress::Planned => self.run_planned(call, plan),
         });
         plan.clear();
         desk.leave();
         result
     }
 
-    /// Makes a push of one small key by the optimizer; false if it takes more than that.
-    fn optimize_one(&self, values: &Pairs<'_>, outs: &Pairs<'_>) -> bool {
+    /// Makes a call on one small key, if it is no more than that and nothing is before it; otherwise
+    /// gives what the call may do without a plan.
+    fn at_once(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<Short> {
+        if call == Call::Broadcast || self.tickets.turn_at_once().is_none() {
+            return Some(Short::Nothing);
+        }
+        if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
+            let done = self.applier.copy_one(&self.keys.table, values, outs);
+            return (!done).then_some(Short::Copy);
+        }
         let handling = self.handling.read();
-        let rule = handling.rule();
-        rule.is_some_and(|rule| self.applier.optimize_one(&self.keys.table, values, outs, rule))
+        let Some(rule) = handling.rule() else { return Some(Short::Nothing) };
+        if self.applier.optimize_one(&self.keys.table, values, outs, rule) {
+            return None;
+        }
+        Some(if values.keys.len() > 1 { Short::Rule(handling.clone()) } else { Short::Nothing })
     }
 
     /// Runs a call on rows on this thread, after the pending operations on its keys.
@@ -337,8 +340,8 @@ impl Local {
         Ok(ticket)
     }
 
-    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. Small
-    /// copies are made at once if that is wanted.
+    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. What
+    /// `short` allows of a list of small keys is done here.
     fn plan(
         &self,
         call: Call,
@@ -353,7 +356,7 @@ impl Local {
             let fresh = self.keys.make(&scene, values)?;
             scene.coming = &fresh;
             let handling = self.handling.read();
-            self.check_keys(call.name(), &handling, fresh.iter().map(|slot| &**slot))?;
+            self.check_keys(call.name(), &handling, &fresh)?;
             plan.build(&scene, &Pairs::NONE, outs)?;
             self.keys.add(call.name(), &fresh)?;
             return Ok(Progress::Planned);

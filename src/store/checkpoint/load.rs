@@ -56,8 +56,7 @@ impl Local {
                     handling.codec = codec.or_else(|| handling.codec.take());
                 },
                 |handling| {
-                    let others = self.keys.table.slots();
-                    self.check_keys("load", handling, others.iter().map(|it| &**it))?;
+                    self.check_keys("load", handling, &self.keys.table.slots())?;
                     self.put(slots, &names, handling, limits)
                 },
             )
@@ -72,7 +71,7 @@ impl Local {
         handling: &Handling,
         limits: Limits<'_>,
     ) -> Result<()> {
-        self.check_keys("load", handling, slots.iter())?;
+        self.check_keys("load", handling, &slots)?;
         let known = &self.keys.names;
         names.iter().try_for_each(|name| known.check(name)).map_err(|error| error.at("load"))?;
         let intern = || names.iter().try_for_each(|name| known.intern(name).map(drop));
@@ -247,7 +246,8 @@ fn fill(found: Found<'_>, rules: &Rules, reader: &mut Reader) -> Result<Slot> {
     let mut read = |bytes: &mut [u8]| reader.tensor(bytes);
     let state = rules.optimizer.as_ref().map(|it| it.restore(&stored, kept, &mut read));
     let state = state.transpose()?;
-    let restore = |it: &Arc<Codec>| Residuals::restore(it, residuals, count, &mut read);
+    let restore =
+        |it: &Arc<Codec>| Residuals::restore(it, residuals, count, buffer.as_ptr(), &mut read);
     let residuals = rules.codec.as_ref().map(restore).transpose()?;
     let value = slot.value.get_mut();
     (value.buffer, value.state, value.residuals) = (buffer, state, residuals);

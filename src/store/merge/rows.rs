@@ -121,24 +121,23 @@ impl Team {
     /// A tensor of rows as a plain array of the slot's dtype.
     fn gather(self, slot: &Slot, rows: &RowsOf<'_>) -> Result<Buffer> {
         let (lent, count) = (rows.lent, rows.ids.len() * slot.row_length());
-        let as_they_are = |dtype| match lent.strides() {
-            None => Ok((lent.array(), None)),
+        let gathered = match lent.strides() {
+            None => None,
             Some(strides) => {
                 let buffer = Buffer::fixed(count * lent.dtype().size())?;
-                let array = Array::of(&buffer, dtype);
+                let array = Array::of(&buffer, lent.dtype());
                 array.gather(&lent.array(), rows.shape, strides, &(0..count));
-                Ok((array, Some(buffer)))
+                Some(buffer)
             }
         };
-        let (source, buffer) = as_they_are(lent.dtype())?;
-        match buffer {
-            Some(buffer) if lent.dtype() == slot.dtype => Ok(buffer),
-            _ => {
-                let ready = Buffer::fixed(count * slot.dtype.size())?;
-                self.isa.convert_array(&Array::of(&ready, slot.dtype), &source, count);
-                Ok(ready)
-            }
-        }
+        let source = match gathered {
+            Some(buffer) if lent.dtype() == slot.dtype => return Ok(buffer),
+            Some(ref buffer) => Array::of(buffer, lent.dtype()),
+            None => lent.array(),
+        };
+        let ready = Buffer::fixed(count * slot.dtype.size())?;
+        self.isa.convert_array(&Array::of(&ready, slot.dtype), &source, count);
+        Ok(ready)
     }
 
     /// Copies rows of the stored value to an out. Stops between pieces once `cancel` is set; gives
