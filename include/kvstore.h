@@ -151,6 +151,14 @@ enum kv_status
      */
     KV_ERR_FORKED = 15,
     /**
+     * The call is not for processes of this role, see kv_role().
+     */
+    KV_ERR_ROLE = 16,
+    /**
+     * The processes of a job do not agree: another optimizer, another first value's shape.
+     */
+    KV_ERR_DIFFERS = 17,
+    /**
      * The deadline passed; the message says what is missing.
      */
     KV_ERR_TIMEOUT = 20,
@@ -158,6 +166,18 @@ enum kv_status
      * The operation was cancelled before it took effect in full.
      */
     KV_ERR_CANCELLED = 21,
+    /**
+     * A process of the job that the call needs is gone; the message has its role, rank, address.
+     */
+    KV_ERR_PEER_LOST = 40,
+    /**
+     * This process was not heard for too long, and the job went on without it.
+     */
+    KV_ERR_EVICTED = 41,
+    /**
+     * The job does not take this process: its rank is taken, or it expects another job.
+     */
+    KV_ERR_REFUSED = 42,
     /**
      * Not enough memory.
      */
@@ -170,6 +190,10 @@ enum kv_status
      * A file is cut off or altered.
      */
     KV_ERR_CORRUPT = 62,
+    /**
+     * An address cannot be used or reached: a port in use, a name that nobody knows.
+     */
+    KV_ERR_NETWORK = 63,
     /**
      * A bug of this library; the store is poisoned from now on.
      */
@@ -277,6 +301,14 @@ enum kv_node_role
      * Pushes and pulls. A local store's process is always one.
      */
     KV_ROLE_WORKER = 0,
+    /**
+     * Holds keys and merges pushes, in kv_serve().
+     */
+    KV_ROLE_SERVER = 1,
+    /**
+     * Brings the others together, in kv_serve().
+     */
+    KV_ROLE_SCHEDULER = 2,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -460,16 +492,22 @@ void kv_config_free(struct kv_config *config);
  * Creates a store.
  *
  * Types, in any case: `local` (aliases `local_update_cpu`, `local_allreduce_cpu`) and `device`
- * (alias `local_allreduce_device`). Both live in this process; on CPU memory they give the same
- * results. The distributed types are known and answer `KV_ERR_UNSUPPORTED` in this build.
+ * (alias `local_allreduce_device`) live in this process; on CPU memory they give the same results.
+ * `dist_sync` (alias `dist`), `dist_async`, `dist_device_sync` (`dist_sync_device`, `dist_device`)
+ * and `dist_device_async` are one job of many processes; the option `role` says what this one is,
+ * and the call returns when the whole job is there. A build without them answers
+ * `KV_ERR_UNSUPPORTED`.
  *
  * @param type    NUL-terminated type string.
  * @param config  options, or NULL for the defaults; copied.
  * @param store   receives the handle; free it with kv_free().
  * @return `KV_ERR_INVALID_ARGUMENT` for an unknown type (the message lists the valid ones),
- *         `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (an environment variable has a bad value).
+ *         `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (an option of the type is missing, or an
+ *         environment variable has a bad value). Distributed: `KV_ERR_TIMEOUT` (the message names
+ *         who is missing), `KV_ERR_REFUSED`, `KV_ERR_NETWORK`.
  *
- * Threads: any. Starts no thread and opens no socket.
+ * Threads: any. Local stores start no thread and open no socket. Blocks: distributed stores, up to
+ * the option `start_timeout_ms`.
  */
 kv_status kv_create(const char *type, const struct kv_config *config, struct kv_store **store);
 
@@ -508,7 +546,7 @@ void kv_abort(struct kv_store *store);
 void kv_free(struct kv_store *store);
 
 /**
- * Gives the canonical name of the store's type: `local` or `device`.
+ * Gives the canonical name of the store's type, such as `local`.
  *
  * @param type  receives a string of the library; it lives for ever.
  *
@@ -526,7 +564,7 @@ kv_status kv_type(struct kv_store *store, const char **type);
 kv_status kv_role(struct kv_store *store, int32_t *role);
 
 /**
- * Gives the rank of this worker, from 0. Local stores: 0.
+ * Gives the rank of this process among those of its role, from 0. Local stores: 0.
  *
  * @param rank  receives the rank.
  *
@@ -546,7 +584,11 @@ kv_status kv_num_workers(struct kv_store *store, int32_t *count);
 /**
  * Waits until all workers have arrived here. Local stores: returns at once.
  *
+ * Workers that have called kv_done() or kv_close() are not waited for.
+ *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+ * @return `KV_ERR_TIMEOUT` (the message names the workers that have not come),
+ *         `KV_ERR_PEER_LOST`, `KV_ERR_EVICTED`, `KV_ERR_ROLE` on a server or scheduler.
  *
  * Threads: any. Blocks: up to `timeout_ms`.
  */
@@ -559,6 +601,22 @@ kv_status kv_barrier(struct kv_store *store, int64_t timeout_ms);
  * Threads: any.
  */
 kv_status kv_done(struct kv_store *store);
+
+/**
+ * Serves as a server or a scheduler until the job ends.
+ *
+ * On a server pushes merge here, by the updater that kv_set_updater() has set on this store, or by
+ * the optimizer that the workers set. The updater runs on threads of the library. kv_abort(), on
+ * another thread, ends the call.
+ *
+ * @return `KV_OK` when all workers have left. `KV_ERR_ROLE` on a worker and on local stores,
+ *         `KV_ERR_TIMEOUT` (the job did not start; the message names who is missing),
+ *         `KV_ERR_REFUSED`, `KV_ERR_EVICTED`, `KV_ERR_PEER_LOST` (the scheduler is gone and was
+ *         not started again), `KV_ERR_CLOSED` after kv_abort().
+ *
+ * Threads: any, one at a time. Blocks: until the job ends.
+ */
+kv_status kv_serve(struct kv_store *store);
 
 /**
  * Writes counters and settings of the store as one JSON object, UTF-8.

@@ -32,6 +32,7 @@ const OPTIONS: &[(&str, Form)] = &[
     #[cfg(feature = "fault-injection")]
     ("fault", Text),
     // Of the distributed types.
+    ("job", Text),
     ("root", Text),
     ("role", OneOf(&["worker", "server", "scheduler"])),
     ("rank", Number { least: 0, most: 65_535 }),

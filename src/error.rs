@@ -11,7 +11,7 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal, $name:literal;)+) => {
         /// The kind of an [`Error`], one to one with the `kv_status` of the C interface.
         ///
-        /// 1-19 are the caller's mistake, 20-39 mean *not now*, 60-79 come from the environment,
+        /// 1-19 are the caller's mistake, 20-39 mean *not now*, 40-59 a peer is gone, 60-79 come from the environment,
         /// 90-99 are a bug of this library.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         #[non_exhaustive]
@@ -62,16 +62,28 @@ kinds! {
     Closed = 14, "KV_ERR_CLOSED";
     /// The store was created before a `fork()`, in the parent process.
     Forked = 15, "KV_ERR_FORKED";
+    /// The call is not for processes of this role.
+    Role = 16, "KV_ERR_ROLE";
+    /// The processes of a job do not agree.
+    Differs = 17, "KV_ERR_DIFFERS";
     /// The deadline passed; the message says what is missing.
     Timeout = 20, "KV_ERR_TIMEOUT";
     /// The operation was cancelled before it took effect in full.
     Cancelled = 21, "KV_ERR_CANCELLED";
+    /// A process of the job that the call needs is gone.
+    PeerLost = 40, "KV_ERR_PEER_LOST";
+    /// This process was declared lost, and the job went on without it.
+    Evicted = 41, "KV_ERR_EVICTED";
+    /// The job does not take this process.
+    Refused = 42, "KV_ERR_REFUSED";
     /// There is not enough memory.
     OutOfMemory = 60, "KV_ERR_OUT_OF_MEMORY";
     /// A file cannot be read or written.
     Io = 61, "KV_ERR_IO";
     /// A file is cut off or altered.
     Corrupt = 62, "KV_ERR_CORRUPT";
+    /// An address cannot be used or reached.
+    Network = 63, "KV_ERR_NETWORK";
     /// A bug of this library; the store is poisoned.
     Internal = 90, "KV_ERR_INTERNAL";
     /// The store met a bug of this library before and refuses to go on.

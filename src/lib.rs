@@ -51,7 +51,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
-pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};
+pub use store::{Pending, Role, Scope, Store, StoreKind, UpdaterError};
 pub use tensor::{DType, Element, Tensor, TensorMut};
 
 /// The version of the crate, such as `0.1.0`.

@@ -7,21 +7,27 @@ use super::guard::{guard, guard_store, guard_store_in_callback};
 use super::handle::{self, kv_config, kv_store};
 use super::types::{kv_drop, kv_logger, kv_node_role, kv_status};
 use crate::deadline::Deadline;
-use crate::{Config, Store};
+use crate::{Config, Role, Store};
 
 /// Creates a store.
 ///
 /// Types, in any case: `local` (aliases `local_update_cpu`, `local_allreduce_cpu`) and `device`
-/// (alias `local_allreduce_device`). Both live in this process; on CPU memory they give the same
-/// results. The distributed types are known and answer `KV_ERR_UNSUPPORTED` in this build.
+/// (alias `local_allreduce_device`) live in this process; on CPU memory they give the same results.
+/// `dist_sync` (alias `dist`), `dist_async`, `dist_device_sync` (`dist_sync_device`, `dist_device`)
+/// and `dist_device_async` are one job of many processes; the option `role` says what this one is,
+/// and the call returns when the whole job is there. A build without them answers
+/// `KV_ERR_UNSUPPORTED`.
 ///
 /// @param type    NUL-terminated type string.
 /// @param config  options, or NULL for the defaults; copied.
 /// @param store   receives the handle; free it with kv_free().
 /// @return `KV_ERR_INVALID_ARGUMENT` for an unknown type (the message lists the valid ones),
-///         `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (an environment variable has a bad value).
+///         `KV_ERR_UNSUPPORTED`, `KV_ERR_OPTION` (an option of the type is missing, or an
+///         environment variable has a bad value). Distributed: `KV_ERR_TIMEOUT` (the message names
+///         who is missing), `KV_ERR_REFUSED`, `KV_ERR_NETWORK`.
 ///
-/// Threads: any. Starts no thread and opens no socket.
+/// Threads: any. Local stores start no thread and open no socket. Blocks: distributed stores, up to
+/// the option `start_timeout_ms`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_create(
     r#type: *const c_char,
@@ -89,7 +95,7 @@ pub unsafe extern "C" fn kv_free(store: *mut kv_store) {
     });
 }
 
-/// Gives the canonical name of the store's type: `local` or `device`.
+/// Gives the canonical name of the store's type, such as `local`.
 ///
 /// @param type  receives a string of the library; it lives for ever.
 ///
@@ -111,15 +117,19 @@ pub unsafe extern "C" fn kv_type(store: *mut kv_store, r#type: *mut *const c_cha
 /// Threads: any.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_role(store: *mut kv_store, role: *mut i32) -> kv_status {
-    guard_store_in_callback(store, |_| {
+    guard_store_in_callback(store, |store| {
         // SAFETY: header rule 2: NULL or a valid place.
         let out = unsafe { handle::out(role, "role") }?;
-        *out = kv_node_role::KV_ROLE_WORKER as i32;
+        *out = match store.role() {
+            Role::Worker => kv_node_role::KV_ROLE_WORKER,
+            Role::Server => kv_node_role::KV_ROLE_SERVER,
+            Role::Scheduler => kv_node_role::KV_ROLE_SCHEDULER,
+        } as i32;
         Ok(())
     })
 }
 
-/// Gives the rank of this worker, from 0. Local stores: 0.
+/// Gives the rank of this process among those of its role, from 0. Local stores: 0.
 ///
 /// @param rank  receives the rank.
 ///
@@ -151,7 +161,11 @@ pub unsafe extern "C" fn kv_num_workers(store: *mut kv_store, count: *mut i32) -
 
 /// Waits until all workers have arrived here. Local stores: returns at once.
 ///
+/// Workers that have called kv_done() or kv_close() are not waited for.
+///
 /// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
+/// @return `KV_ERR_TIMEOUT` (the message names the workers that have not come),
+///         `KV_ERR_PEER_LOST`, `KV_ERR_EVICTED`, `KV_ERR_ROLE` on a server or scheduler.
 ///
 /// Threads: any. Blocks: up to `timeout_ms`.
 #[unsafe(no_mangle)]
@@ -166,6 +180,23 @@ pub unsafe extern "C" fn kv_barrier(store: *mut kv_store, timeout_ms: i64) -> kv
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_done(store: *mut kv_store) -> kv_status {
     guard_store(store, Store::done)
+}
+
+/// Serves as a server or a scheduler until the job ends.
+///
+/// On a server pushes merge here, by the updater that kv_set_updater() has set on this store, or by
+/// the optimizer that the workers set. The updater runs on threads of the library. kv_abort(), on
+/// another thread, ends the call.
+///
+/// @return `KV_OK` when all workers have left. `KV_ERR_ROLE` on a worker and on local stores,
+///         `KV_ERR_TIMEOUT` (the job did not start; the message names who is missing),
+///         `KV_ERR_REFUSED`, `KV_ERR_EVICTED`, `KV_ERR_PEER_LOST` (the scheduler is gone and was
+///         not started again), `KV_ERR_CLOSED` after kv_abort().
+///
+/// Threads: any, one at a time. Blocks: until the job ends.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_serve(store: *mut kv_store) -> kv_status {
+    guard_store(store, Store::serve)
 }
 
 /// Writes counters and settings of the store as one JSON object, UTF-8.

@@ -48,16 +48,28 @@ pub enum kv_status {
     KV_ERR_CLOSED = 14,
     /// The store belongs to the parent process: it was created before a fork().
     KV_ERR_FORKED = 15,
+    /// The call is not for processes of this role, see kv_role().
+    KV_ERR_ROLE = 16,
+    /// The processes of a job do not agree: another optimizer, another first value's shape.
+    KV_ERR_DIFFERS = 17,
     /// The deadline passed; the message says what is missing.
     KV_ERR_TIMEOUT = 20,
     /// The operation was cancelled before it took effect in full.
     KV_ERR_CANCELLED = 21,
+    /// A process of the job that the call needs is gone; the message has its role, rank, address.
+    KV_ERR_PEER_LOST = 40,
+    /// This process was not heard for too long, and the job went on without it.
+    KV_ERR_EVICTED = 41,
+    /// The job does not take this process: its rank is taken, or it expects another job.
+    KV_ERR_REFUSED = 42,
     /// Not enough memory.
     KV_ERR_OUT_OF_MEMORY = 60,
     /// A file cannot be read or written; the message has the system's reason.
     KV_ERR_IO = 61,
     /// A file is cut off or altered.
     KV_ERR_CORRUPT = 62,
+    /// An address cannot be used or reached: a port in use, a name that nobody knows.
+    KV_ERR_NETWORK = 63,
     /// A bug of this library; the store is poisoned from now on.
     KV_ERR_INTERNAL = 90,
     /// The store met a bug of this library before and refuses to go on.
@@ -110,6 +122,10 @@ pub enum kv_device_type {
 pub enum kv_node_role {
     /// Pushes and pulls. A local store's process is always one.
     KV_ROLE_WORKER = 0,
+    /// Holds keys and merges pushes, in kv_serve().
+    KV_ROLE_SERVER = 1,
+    /// Brings the others together, in kv_serve().
+    KV_ROLE_SCHEDULER = 2,
 }
 
 /// How much the logger hears; each level includes those before it.

@@ -168,7 +168,65 @@ pub(crate) struct Limits {
     pub(crate) window_frames: usize,
 }
 
+/// What the workers of a job have agreed on. Servers and the scheduler learn it from them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Terms {
+    pub(crate) mode: Mode,
+    pub(crate) on_loss: OnLoss,
+    pub(crate) peer_timeout: Time,
+    pub(crate) slice_bytes: u64,
+    pub(crate) hold_bytes: u64,
+    pub(crate) max_rounds_ahead: u64,
+}
+
+impl Terms {
+    /// The first thing that differs: what it is called, here and there.
+    pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+        let texts = |terms: &Self| {
+            let (kind, staleness) = match terms.mode {
+                Mode::Sync => ("dist_sync", "none".into()),
+                Mode::Async { staleness: None } => ("dist_async", "none".into()),
+                Mode::Async { staleness: Some(most) } => ("dist_async", most.to_string()),
+            };
+            let loss = if terms.on_loss == OnLoss::Fail { "fail" } else { "continue" };
+            [
+                ("the store type", kind.to_string()),
+                ("staleness", staleness),
+                ("on_worker_loss", loss.into()),
+                ("peer_timeout_ms", (terms.peer_timeout / MS).to_string()),
+                ("slice_bytes", terms.slice_bytes.to_string()),
+                ("hold_bytes", terms.hold_bytes.to_string()),
+                ("max_rounds_ahead", terms.max_rounds_ahead.to_string()),
+            ]
+        };
+        let mut pairs = texts(self).into_iter().zip(texts(other));
+        let (ours, theirs) = pairs.find(|(ours, theirs)| ours != theirs)?;
+        Some((ours.0, ours.1, theirs.1))
+    }
+}
+
 impl Limits {
+    pub(crate) fn terms(&self) -> Terms {
+        Terms {
+            mode: self.mode,
+            on_loss: self.on_loss,
+            peer_timeout: self.peer_timeout,
+            slice_bytes: self.slice_bytes,
+            hold_bytes: self.hold_bytes,
+            max_rounds_ahead: self.max_rounds_ahead,
+        }
+    }
+
+    /// Goes by what the workers have agreed on.
+    pub(crate) fn adopt(&mut self, terms: &Terms) {
+        self.mode = terms.mode;
+        self.on_loss = terms.on_loss;
+        self.peer_timeout = terms.peer_timeout;
+        self.slice_bytes = terms.slice_bytes;
+        self.hold_bytes = terms.hold_bytes;
+        self.max_rounds_ahead = terms.max_rounds_ahead;
+    }
+
     /// A peer that was not heard for this long is lost; the rest of `peer_timeout` is for the news.
     pub(crate) fn silence(&self) -> Time {
         self.peer_timeout / 4 * 3

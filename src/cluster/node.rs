@@ -42,7 +42,7 @@ impl<D: Data> Node<D> {
             Role::Worker => Part::Worker(Worker::new(&limits)),
             Role::Server | Role::Scheduler => Part::Server(Server::new(&limits)),
         };
-        let client = Client::new(&limits, birth.address, birth.scheduler, now);
+        let client = Client::new(&limits, birth.role, birth.address, birth.scheduler, now);
         let net = Net::new(limits, me, birth.incarnation, now);
         Self { net, client, part, end: None, leaving: false }
     }
@@ -229,6 +229,7 @@ impl<D: Data> Node<D> {
     fn event(&mut self, event: Event, now: Time) {
         match event {
             Event::Members => {
+                self.adopt_terms();
                 self.relink(now);
                 match &mut self.part {
                     Part::Worker(worker) => worker.members(self.client.book()),
@@ -255,6 +256,15 @@ impl<D: Data> Node<D> {
                     worker.barrier_awaits(barrier, &peers);
                 }
             }
+        }
+    }
+
+    /// A server learns what the workers have agreed on when the job starts, before anything else.
+    fn adopt_terms(&mut self) {
+        let Some(terms) = self.client.book().terms else { return };
+        if let (Part::Server(server), true) = (&mut self.part, self.net.limits.terms() != terms) {
+            self.net.limits.adopt(&terms);
+            *server = Server::new(&self.net.limits);
         }
     }
 

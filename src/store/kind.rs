@@ -4,7 +4,7 @@ use std::ffi::CStr;
 
 use crate::error::{Result, fail};
 
-/// A type of store that this build has.
+/// A type of store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum StoreKind {
@@ -12,56 +12,76 @@ pub enum StoreKind {
     Local,
     /// In this process, summing where the data is. On CPU memory the same as [`StoreKind::Local`].
     Device,
+    /// One job of many processes, in rounds.
+    DistSync,
+    /// One job of many processes, each push by itself.
+    DistAsync,
+    /// As [`StoreKind::DistSync`]; each worker sums where the data is.
+    DistDeviceSync,
+    /// As [`StoreKind::DistAsync`]; each worker sums where the data is.
+    DistDeviceAsync,
 }
 
-/// Canonical name and aliases, lower case.
-const LOCAL: &[&str] = &["local", "local_update_cpu", "local_allreduce_cpu"];
-const DEVICE: &[&str] = &["device", "local_allreduce_device"];
-const DISTRIBUTED: &[&str] = &[
-    "dist_sync",
-    "dist",
-    "dist_async",
-    "dist_device_sync",
-    "dist_sync_device",
-    "dist_device",
-    "dist_device_async",
+/// What a process is in its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Pushes and pulls.
+    Worker,
+    /// Holds keys and merges pushes.
+    Server,
+    /// Brings the others together.
+    Scheduler,
+}
+
+/// Every type with its canonical name, and its aliases, lower case.
+const KINDS: &[(StoreKind, &CStr, &[&str])] = &[
+    (StoreKind::Local, c"local", &["local_update_cpu", "local_allreduce_cpu"]),
+    (StoreKind::Device, c"device", &["local_allreduce_device"]),
+    (StoreKind::DistSync, c"dist_sync", &["dist"]),
+    (StoreKind::DistAsync, c"dist_async", &[]),
+    (StoreKind::DistDeviceSync, c"dist_device_sync", &["dist_sync_device", "dist_device"]),
+    (StoreKind::DistDeviceAsync, c"dist_device_async", &[]),
 ];
 
 impl StoreKind {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let lower = text.to_ascii_lowercase();
-        let is_in = |names: &[&str]| names.contains(&lower.as_str());
-        if is_in(LOCAL) {
-            Ok(StoreKind::Local)
-        } else if is_in(DEVICE) {
-            Ok(StoreKind::Device)
-        } else if is_in(DISTRIBUTED) {
-            Err(fail!(
+        let is = |(kind, _, aliases): &&(StoreKind, _, &[&str])| {
+            kind.name() == lower || aliases.contains(&lower.as_str())
+        };
+        match KINDS.iter().find(is) {
+            Some((kind, ..)) if cfg!(feature = "dist") || !kind.is_distributed() => Ok(*kind),
+            Some(_) => Err(fail!(
                 Unsupported,
                 "create: the distributed store type {text:?} is not in this build; it has local and device"
-            ))
-        } else {
-            let known = [LOCAL, DEVICE, DISTRIBUTED].concat().join(", ");
-            Err(fail!(
-                InvalidArgument,
-                "create: there is no store type {text:?}; the types are {known}"
-            ))
+            )),
+            None => {
+                let names = |(kind, _, aliases): &(StoreKind, _, &'static [&str])| {
+                    [kind.name()].into_iter().chain(aliases.iter().copied())
+                };
+                let known = KINDS.iter().flat_map(names).collect::<Vec<_>>().join(", ");
+                Err(fail!(
+                    InvalidArgument,
+                    "create: there is no store type {text:?}; the types are {known}"
+                ))
+            }
         }
+    }
+
+    /// Whether a store of this type is one job of many processes.
+    #[must_use]
+    pub fn is_distributed(self) -> bool {
+        !matches!(self, StoreKind::Local | StoreKind::Device)
     }
 
     /// The canonical type string.
     #[must_use]
     pub fn name(self) -> &'static str {
-        match self {
-            StoreKind::Local => LOCAL[0],
-            StoreKind::Device => DEVICE[0],
-        }
+        self.c_name().to_str().unwrap_or_default()
     }
 
     pub(crate) fn c_name(self) -> &'static CStr {
-        match self {
-            StoreKind::Local => c"local",
-            StoreKind::Device => c"device",
-        }
+        let of = |(kind, ..): &&(StoreKind, _, _)| *kind == self;
+        KINDS.iter().find(of).map_or(c"", |(_, name, _)| name)
     }
 }

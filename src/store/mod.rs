@@ -29,7 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use kind::StoreKind;
+pub use kind::{Role, StoreKind};
 pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
 use merger::Merger;
@@ -122,6 +122,9 @@ impl Store {
     /// `Option` for a bad value in the environment.
     pub fn open(kind: &str, config: &Config) -> Result<Self> {
         let kind = StoreKind::parse(kind)?;
+        if kind.is_distributed() {
+            return Err(fail!(Unsupported, "create: {} is not in this build", kind.name()));
+        }
         let settings = Settings::new(config)?;
         sys::watch_forks();
         let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
@@ -180,7 +183,23 @@ impl Store {
         self.enter(Gate::Look, |_| Ok(()))
     }
 
-    /// The rank of this worker, from 0.
+    /// What this process is in its job. A local store's is a worker.
+    #[must_use]
+    pub fn role(&self) -> Role {
+        Role::Worker
+    }
+
+    /// Serves as a server or a scheduler until the job ends.
+    ///
+    /// # Errors
+    /// `Role` on a worker and on local stores.
+    pub fn serve(&self) -> Result<()> {
+        self.enter(Gate::Work, |_| {
+            Err(fail!(Role, "serve: this process is a worker; only servers and schedulers serve"))
+        })
+    }
+
+    /// The rank of this process among those of its role, from 0.
     #[must_use]
     pub fn rank(&self) -> i32 {
         0

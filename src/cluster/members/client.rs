@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cluster::common::{Failure, Limits, MS, NO_RANK, Peer, Reason, Time, list};
+use crate::cluster::common::{Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list};
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::net::{Letter, Net};
 use crate::cluster::wire::{
@@ -46,11 +46,13 @@ pub(in crate::cluster) const GOODBYE: u64 = 1 << 63;
 impl Client {
     pub(in crate::cluster) fn new(
         limits: &Limits,
+        role: Role,
         address: &str,
         scheduler: &str,
         now: Time,
     ) -> Self {
         let hello = Hello {
+            terms: (role == Role::Worker).then(|| limits.terms()),
             workers: limits.workers,
             servers: limits.servers,
             address: address.into(),

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::common::{
-    Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Time, list,
+    Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
 };
 use crate::cluster::link::CONTROL;
 use crate::cluster::net::{Frame, Incoming, Letter, Net};
@@ -171,6 +171,9 @@ impl<D: Clone> Scheduler<D> {
         if hello.book.epoch > 0 {
             self.adopt(&hello.book, now);
         }
+        if let (None, Some(terms)) = (self.book.terms, &hello.terms) {
+            self.set_terms(terms);
+        }
         let same =
             |member: &&Standing| member.peer.role == peer.role && member.incarnation == incarnation;
         if let Some(known) = self.book.members.iter().find(same).cloned() {
@@ -199,6 +202,16 @@ impl<D: Clone> Scheduler<D> {
                 hello.address, hello.workers, hello.servers
             ));
         }
+        let differs = |(ours, theirs): (&Terms, &Terms)| ours.difference(theirs);
+        if let Some((what, ours, theirs)) =
+            self.book.terms.as_ref().zip(hello.terms.as_ref()).and_then(differs)
+        {
+            return Err(format!(
+                "{peer} at {} has {theirs} for {what}, the workers before it have {ours}; use the \
+                 same type and options in all workers",
+                hello.address
+            ));
+        }
         let count = self.count(peer.role);
         if peer.rank != NO_RANK && peer.rank >= count {
             return Err(format!(
@@ -207,6 +220,12 @@ impl<D: Clone> Scheduler<D> {
             ));
         }
         Ok(())
+    }
+
+    /// The job goes by what its first worker wants.
+    pub(super) fn set_terms(&mut self, terms: &Terms) {
+        self.book.terms = Some(*terms);
+        self.net.limits.adopt(terms);
     }
 
     fn count(&self, role: Role) -> u32 {
@@ -340,6 +359,9 @@ impl<D: Clone> Scheduler<D> {
             self.part(peer, State::Lost);
         } else {
             self.book.members.retain(|member| member.peer != peer);
+            if self.book.members.iter().all(|member| member.peer.role != Role::Worker) {
+                self.book.terms = None;
+            }
             self.progress.remove(&peer);
         }
         // If it still lives, it shall know at once.

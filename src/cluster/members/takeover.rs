@@ -11,6 +11,9 @@ impl<D: Clone> Scheduler<D> {
         self.book = if self.started { before.clone() } else { theirs.clone() };
         if !self.started {
             self.started = true;
+            if let Some(terms) = &theirs.terms {
+                self.set_terms(terms);
+            }
             self.take_over(&before, now);
         }
         // Who is gone for one is gone for all; and who has left was not lost.

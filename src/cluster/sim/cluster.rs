@@ -125,7 +125,11 @@ impl Cluster {
 
     fn birth(&mut self, address: &Arc<str>) {
         let now = self.network.now;
-        let limits = self.scenario.limits.clone();
+        let mut limits = self.scenario.limits.clone();
+        if !address.starts_with("worker") {
+            // Others learn it from the workers.
+            limits.adopt(&super::limits().terms());
+        }
         // A process that is started again has a later number.
         let incarnation = now + 1;
         let machine = match address.split_once('-') {

@@ -1,7 +1,7 @@
 //! The fields of control messages, behind the header.
 
 use super::reader::{Reader, put_count, put_text};
-use crate::cluster::common::{Failure, Peer, Reason, Role};
+use crate::cluster::common::{Failure, MS, Mode, OnLoss, Peer, Reason, Role, Terms};
 
 /// Whether a member takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,10 +26,50 @@ pub(crate) struct Standing {
     pub(crate) address: String,
 }
 
+/// Puts what the workers have agreed on, or that it is not known.
+fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
+    let Some(terms) = terms else { return out.push(0) };
+    let (mode, staleness) = match terms.mode {
+        Mode::Sync => (1, 0),
+        Mode::Async { staleness: None } => (2, 0),
+        Mode::Async { staleness: Some(most) } => (3, most),
+    };
+    out.extend_from_slice(&[mode, u8::from(terms.on_loss == OnLoss::Continue)]);
+    let numbers = [staleness, terms.peer_timeout / MS, terms.slice_bytes, terms.hold_bytes];
+    for number in numbers.into_iter().chain([terms.max_rounds_ahead]) {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+fn take_terms(from: &mut Reader) -> Option<Option<Terms>> {
+    let mode = from.u8()?;
+    if mode == 0 {
+        return Some(None);
+    }
+    let on_loss = if from.u8()? == 0 { OnLoss::Fail } else { OnLoss::Continue };
+    let staleness = from.u64()?;
+    let mode = match mode {
+        1 => Mode::Sync,
+        2 => Mode::Async { staleness: None },
+        3 => Mode::Async { staleness: Some(staleness) },
+        _ => return None,
+    };
+    Some(Some(Terms {
+        mode,
+        on_loss,
+        peer_timeout: from.u64()?.checked_mul(MS)?,
+        slice_bytes: from.u64()?,
+        hold_bytes: from.u64()?,
+        max_rounds_ahead: from.u64()?,
+    }))
+}
+
 /// All members that the job ever had, at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Book {
     pub(crate) epoch: u32,
+    /// None before the first worker has come.
+    pub(crate) terms: Option<Terms>,
     pub(crate) members: Vec<Standing>,
 }
 
@@ -54,6 +94,7 @@ impl Book {
 
     fn put(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.epoch.to_le_bytes());
+        put_terms(out, self.terms.as_ref());
         put_count(out, self.members.len());
         for member in &self.members {
             out.push(member.peer.role as u8);
@@ -66,6 +107,7 @@ impl Book {
 
     fn take(from: &mut Reader) -> Option<Self> {
         let epoch = from.u32()?;
+        let terms = take_terms(from)?;
         let members = from.list(16, |from| {
             Some(Standing {
                 peer: Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? },
@@ -74,7 +116,7 @@ impl Book {
                 address: from.text()?,
             })
         })?;
-        Some(Self { epoch, members })
+        Some(Self { epoch, terms, members })
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
@@ -92,6 +134,8 @@ pub(crate) struct Hello {
     pub(crate) workers: u32,
     pub(crate) servers: u32,
     pub(crate) address: String,
+    /// What a worker wants; None from a server.
+    pub(crate) terms: Option<Terms>,
     /// Empty from a process that is no member yet.
     pub(crate) book: Book,
     /// Barriers that it has come to, and passed.
@@ -106,6 +150,7 @@ impl Hello {
         out.extend_from_slice(&self.workers.to_le_bytes());
         out.extend_from_slice(&self.servers.to_le_bytes());
         put_text(&mut out, &self.address);
+        put_terms(&mut out, self.terms.as_ref());
         self.book.put(&mut out);
         out.extend_from_slice(&self.arrived.to_le_bytes());
         out.extend_from_slice(&self.passed.to_le_bytes());
@@ -119,6 +164,7 @@ impl Hello {
             workers: from.u32()?,
             servers: from.u32()?,
             address: from.text()?,
+            terms: take_terms(&mut from)?,
             book: Book::take(&mut from)?,
             arrived: from.u64()?,
             passed: from.u64()?,

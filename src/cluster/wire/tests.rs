@@ -3,7 +3,7 @@
 use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
 use super::{Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed};
 use crate::cluster::common::{Failure, Peer, Reason, Role};
-use crate::cluster::sim::Random;
+use crate::cluster::sim::{Random, limits};
 
 const MOST: u64 = 1 << 20;
 
@@ -151,7 +151,7 @@ fn the_format_is_the_documented_one() {
 fn fields() -> Vec<Vec<u8>> {
     let peer = Peer::worker(2);
     let member = Standing { peer, incarnation: 9, state: State::Lost, address: "tcp/h:1".into() };
-    let book = Book { epoch: 4, members: vec![member] };
+    let book = Book { epoch: 4, terms: Some(limits().terms()), members: vec![member] };
     let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
     let hello =
         Hello { workers: 2, servers: 1, book: book.clone(), done: true, ..Hello::default() };
