@@ -31,6 +31,8 @@ mod cluster;
 mod codec;
 mod config;
 mod deadline;
+#[cfg(feature = "dist")]
+mod engine;
 mod error;
 mod kernel;
 mod key;

@@ -34,6 +34,17 @@ pub(crate) fn watch_forks() {
     });
 }
 
+/// What this machine is called, in letters, digits, dots and dashes.
+#[cfg(feature = "dist")]
+pub(crate) fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: room for the name, of which one byte less may be written.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let text = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+    text.iter().map(|byte| if plain(byte) { char::from(*byte) } else { '-' }).collect()
+}
+
 /// Sizes are rounded up to this, a multiple of every page size.
 #[cfg(not(miri))]
 const ROUND: usize = 64 << 10;

@@ -163,9 +163,10 @@ pub(crate) struct Limits {
     pub(crate) slice_bytes: u64,
     pub(crate) hold_bytes: u64,
     pub(crate) max_rounds_ahead: u64,
-    /// Frames that one link sends ahead of their acknowledgement. More urgent ones overtake only
-    /// what is not among them.
+    /// What one link sends ahead of its acknowledgement: so many frames at most, and no other once
+    /// so many bytes are on their way. More urgent ones overtake only what is not among them.
     pub(crate) window_frames: usize,
+    pub(crate) window_bytes: u64,
 }
 
 /// What the workers of a job have agreed on. Servers and the scheduler learn it from them.
@@ -240,6 +241,11 @@ impl Limits {
     /// A frame that was not acknowledged is sent again after this, later after up to four times.
     pub(crate) fn resend(&self) -> Time {
         (self.peer_timeout / 32).max(1)
+    }
+
+    /// An acknowledgement that nobody waits for may come so late.
+    pub(crate) fn patience(&self) -> Time {
+        self.resend() / 4
     }
 
     /// What each worker may have on its way to, or out of turn at, one server.

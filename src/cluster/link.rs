@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::common::{Limits, Time};
-use super::wire::{Kind, Message};
+use super::common::Data;
+use super::wire::flags::ANSWER;
+use super::wire::{Header, Kind, Message};
 
 /// Control messages overtake all data; among themselves they keep their order.
 pub(super) const CONTROL: i32 = i32::MAX;
@@ -40,11 +42,15 @@ pub(super) struct Link<D> {
     urgency: HashMap<u64, (i64, u64)>,
     age: u64,
     flight: VecDeque<Sent<D>>,
+    flight_bytes: u64,
     /// The sequence of the first in flight.
     first: u64,
     received: u64,
     early: BTreeMap<u64, Message<D>>,
-    ack_due: bool,
+    /// When an acknowledgement must be on its way at the latest.
+    ack_at: Option<Time>,
+    /// What the peer knows that has arrived.
+    acknowledged: u64,
     last_sent: Time,
     last_heard: Time,
 }
@@ -58,7 +64,7 @@ pub(super) struct Received<D> {
     pub(super) delivered: Vec<u64>,
 }
 
-impl<D: Clone> Link<D> {
+impl<D: Data> Link<D> {
     pub(super) fn new(incarnation: u64, now: Time) -> Self {
         Self {
             incarnation,
@@ -66,10 +72,12 @@ impl<D: Clone> Link<D> {
             urgency: HashMap::new(),
             age: 0,
             flight: VecDeque::new(),
+            flight_bytes: 0,
             first: 1,
             received: 0,
             early: BTreeMap::new(),
-            ack_due: false,
+            ack_at: None,
+            acknowledged: 0,
             last_sent: now,
             last_heard: now,
         }
@@ -110,7 +118,7 @@ impl<D: Clone> Link<D> {
         let delivered = self.acknowledge(message.head.ack);
         let (sequence, mut messages) = (message.head.sequence, Vec::new());
         if sequence > 0 {
-            self.ack_due = true;
+            self.owe(&message, now, limits);
             let reach = self.received.saturating_add(limits.window_frames as u64);
             if sequence > self.received && sequence <= reach {
                 self.early.entry(sequence).or_insert(message);
@@ -123,6 +131,19 @@ impl<D: Clone> Link<D> {
         Received { messages, delivered }
     }
 
+    /// Acknowledges at once what somebody may wait for. Values only have to leave the window, and a
+    /// push that asks for one is acknowledged by it.
+    fn owe(&mut self, message: &Message<D>, now: Time, limits: &Limits) {
+        let Header { kind, flags, sequence, .. } = message.head;
+        let answered = kind == Kind::Push && flags & ANSWER != 0;
+        let fresh = sequence == self.received + 1;
+        let few = sequence.saturating_sub(self.acknowledged) < limits.window_frames as u64 / 4;
+        let bytes = message.body.len() * 8 < limits.window_bytes;
+        let patient = fresh && few && bytes && (kind == Kind::Value || answered);
+        let at = if patient { now + limits.patience() } else { now };
+        self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
+    }
+
     /// Drops what the peer has. An acknowledgement of what was never sent acknowledges nothing.
     fn acknowledge(&mut self, ack: u64) -> Vec<u64> {
         let mut delivered = Vec::new();
@@ -130,7 +151,10 @@ impl<D: Clone> Link<D> {
             return delivered;
         }
         while self.first <= ack {
-            delivered.extend(self.flight.pop_front().and_then(|sent| sent.token));
+            if let Some(sent) = self.flight.pop_front() {
+                self.flight_bytes -= sent.message.body.len();
+                delivered.extend(sent.token);
+            }
             self.first += 1;
         }
         delivered
@@ -155,30 +179,39 @@ impl<D: Clone> Link<D> {
                 said = true;
             }
         }
-        while self.flight.len() < limits.window_frames.max(1) {
+        while self.has_room(limits) {
             let Some((_, Queued { message, token })) = self.queue.pop_first() else { break };
             emit(&message, self.first + self.flight.len() as u64);
             said = true;
             let pause = limits.resend();
+            self.flight_bytes += message.body.len();
             self.flight.push_back(Sent { message, token, due: now + pause, pause });
         }
-        if !said && (self.ack_due || now >= self.last_sent + limits.heartbeat()) {
+        let ack_due = self.ack_at.is_some_and(|at| at <= now);
+        if !said && (ack_due || now >= self.last_sent + limits.heartbeat()) {
             emit(&Message::new(Kind::Alive, Vec::new()), 0);
             said = true;
         }
         if said {
-            self.ack_due = false;
+            self.ack_at = None;
+            self.acknowledged = ack;
             self.last_sent = now;
         }
     }
 
+    fn has_room(&self, limits: &Limits) -> bool {
+        self.flight.is_empty()
+            || (self.flight.len() < limits.window_frames && self.flight_bytes < limits.window_bytes)
+    }
+
     /// When `send` has something to say at the latest.
     pub(super) fn wake_at(&self, limits: &Limits) -> Time {
-        if self.ack_due || (!self.queue.is_empty() && self.flight.len() < limits.window_frames) {
+        if !self.queue.is_empty() && self.has_room(limits) {
             return 0;
         }
         let resend = self.flight.iter().map(|sent| sent.due).min().unwrap_or(Time::MAX);
-        resend.min(self.last_sent + limits.heartbeat())
+        let ack = self.ack_at.unwrap_or(Time::MAX);
+        resend.min(ack).min(self.last_sent + limits.heartbeat())
     }
 
     /// When the peer counts as lost unless it is heard before.

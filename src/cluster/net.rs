@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{Limits, Peer, Time};
+use super::common::{Data, Limits, Peer, Time};
 use super::link::{Link, Received};
 use super::wire::{Header, Kind, Message};
 
@@ -51,7 +51,7 @@ pub(super) struct Net<D> {
     last_now: Time,
 }
 
-impl<D: Clone> Net<D> {
+impl<D: Data> Net<D> {
     pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
         let lines = BTreeMap::new();
         Self { limits, me, incarnation, epoch: 0, lines, frames: Vec::new(), last_now: now }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::cluster::common::{Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list};
+use crate::cluster::common::{Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list};
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::net::{Letter, Net};
 use crate::cluster::wire::{
@@ -85,24 +85,24 @@ impl Client {
     }
 
     /// Comes to the next barrier and says which one that is.
-    pub(in crate::cluster) fn arrive<D: Clone>(&mut self, net: &mut Net<D>) -> u64 {
+    pub(in crate::cluster) fn arrive<D: Data>(&mut self, net: &mut Net<D>) -> u64 {
         self.hello.arrived += 1;
         tell(net, Kind::Barrier, self.hello.arrived, CONTROL, None);
         self.hello.arrived
     }
 
     /// Asks whom a barrier waits for.
-    pub(in crate::cluster) fn ask<D: Clone>(net: &mut Net<D>, barrier: u64) {
+    pub(in crate::cluster) fn ask<D: Data>(net: &mut Net<D>, barrier: u64) {
         tell(net, Kind::Ask, barrier, CONTROL, None);
     }
 
-    pub(in crate::cluster) fn done<D: Clone>(&mut self, net: &mut Net<D>) {
+    pub(in crate::cluster) fn done<D: Data>(&mut self, net: &mut Net<D>) {
         self.hello.done = true;
         tell(net, Kind::Done, 0, CONTROL, None);
     }
 
     /// Leaves; the token comes back when the scheduler knows.
-    pub(in crate::cluster) fn leave<D: Clone>(&mut self, net: &mut Net<D>) {
+    pub(in crate::cluster) fn leave<D: Data>(&mut self, net: &mut Net<D>) {
         self.leaving = true;
         tell(net, Kind::Leave, 0, LAST, Some(GOODBYE));
     }
@@ -120,7 +120,7 @@ impl Client {
     }
 
     /// A message of the scheduler that is linked.
-    pub(in crate::cluster) fn message<D: Clone>(&mut self, message: &Message<D>, net: &mut Net<D>) {
+    pub(in crate::cluster) fn message<D: Data>(&mut self, message: &Message<D>, net: &mut Net<D>) {
         match message.head.kind {
             Kind::Book => {
                 if let Some(book) = Book::decode(message.fields()) {
@@ -176,7 +176,7 @@ impl Client {
 
     /// A frame of a scheduler that is not linked, or outside of the stream. True when the frame
     /// begins a stream, which is linked now.
-    pub(in crate::cluster) fn stranger<D: Clone>(
+    pub(in crate::cluster) fn stranger<D: Data>(
         &mut self,
         message: &Message<D>,
         net: &mut Net<D>,
@@ -235,7 +235,7 @@ impl Client {
         self.next_hello = self.next_hello.min(now);
     }
 
-    pub(in crate::cluster) fn tick<D: Clone>(&mut self, net: &mut Net<D>, now: Time) {
+    pub(in crate::cluster) fn tick<D: Data>(&mut self, net: &mut Net<D>, now: Time) {
         if self.over {
             return;
         }
@@ -297,7 +297,7 @@ impl Client {
     }
 }
 
-fn tell<D: Clone>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<u64>) {
+fn tell<D: Data>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<u64>) {
     let mut message = Message::new(kind, Vec::new());
     message.head.round = round;
     net.post(Letter { to: Peer::SCHEDULER, message, priority, token });

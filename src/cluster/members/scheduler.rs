@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::common::{
-    Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
+    Data, Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
 };
 use crate::cluster::link::CONTROL;
 use crate::cluster::net::{Frame, Incoming, Letter, Net};
@@ -47,7 +47,7 @@ pub(crate) struct Scheduler<D> {
     start_by: Time,
 }
 
-impl<D: Clone> Scheduler<D> {
+impl<D: Data> Scheduler<D> {
     pub(crate) fn new(limits: Limits, incarnation: u64, now: Time) -> Self {
         let start_by = now + limits.start_timeout;
         Self {

@@ -1,10 +1,10 @@
 //! A scheduler that was started again takes the job over from its members.
 
 use super::scheduler::Scheduler;
-use crate::cluster::common::Time;
+use crate::cluster::common::{Data, Time};
 use crate::cluster::wire::{Book, Standing, State};
 
-impl<D: Clone> Scheduler<D> {
+impl<D: Data> Scheduler<D> {
     /// Takes over what a member of a running job knows, after a restart.
     pub(super) fn adopt(&mut self, theirs: &Book, now: Time) {
         let before = std::mem::take(&mut self.book);

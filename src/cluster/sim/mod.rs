@@ -33,6 +33,7 @@ pub(super) fn limits() -> Limits {
         hold_bytes: 1 << 20,
         max_rounds_ahead: 1,
         window_frames: 32,
+        window_bytes: 4 << 20,
     }
 }
 

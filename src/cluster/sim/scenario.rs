@@ -83,6 +83,7 @@ impl Scenario {
             hold_bytes: [40, 200, 1_000, 100_000][usize::try_from(random.below(4)).unwrap()],
             max_rounds_ahead: 1 + random.below(3),
             window_frames: usize::try_from(1 + random.below(32)).unwrap(),
+            window_bytes: 16 << random.below(8),
         };
         // Rarely enough that six signs of life in a row are never lost.
         let bad = random.below(2);

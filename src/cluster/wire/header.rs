@@ -211,55 +211,72 @@ pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
-/// Takes the first frame off `bytes`: its header, its payload, and what follows.
-///
-/// # Errors
-/// The bytes are no frame of this version, or one with a payload of more than `most` bytes.
-pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), BadFrame> {
-    let mut reader = Reader::new(bytes);
-    let magic = reader.u32().ok_or(BadFrame::Short)?;
-    let version = reader.u16().ok_or(BadFrame::Short)?;
-    if magic != MAGIC {
-        return Err(BadFrame::Magic);
-    }
-    if version != VERSION {
-        return Err(BadFrame::Version(version));
-    }
-    let (fixed, rest) = bytes.split_at_checked(HEADER).ok_or(BadFrame::Short)?;
-    let raw = Raw::read(reader).ok_or(BadFrame::Short)?;
-    if raw.replicas > MAX_REPLICAS {
-        return Err(BadFrame::Replicas(raw.replicas));
-    }
-    let (places, rest) =
-        rest.split_at_checked(usize::from(raw.replicas) * 4).ok_or(BadFrame::Short)?;
-    let sum = crc32c::crc32c(&fixed[..CHECKSUM_AT]);
-    if crc32c::crc32c_append(sum, places) != raw.checksum {
-        return Err(BadFrame::HeaderChecksum);
-    }
-    if raw.payload > most {
-        return Err(BadFrame::Length(raw.payload));
-    }
-    let len = usize::try_from(raw.payload).map_err(|_| BadFrame::Length(raw.payload))?;
-    let (payload, rest) = rest.split_at_checked(len).ok_or(BadFrame::Short)?;
-    if crc32c::crc32c(payload) != raw.payload_checksum {
-        return Err(BadFrame::PayloadChecksum);
-    }
-    let mut head = raw.head?;
-    let mut places = Reader::new(places);
-    head.replicas.extend(std::iter::from_fn(|| places.u32()));
-    Ok((head, payload, rest))
-}
-
-/// The fixed part, read whole before anything is believed.
-struct Raw {
+/// A frame whose fixed part has been read, and nothing believed yet but its lengths.
+pub(crate) struct Opening {
     head: Result<Header, BadFrame>,
     payload: u64,
     replicas: u16,
     payload_checksum: u32,
     checksum: u32,
+    /// The checksum of the fixed part, as it is.
+    found: u32,
 }
 
-impl Raw {
+/// A frame whose header is right.
+pub(crate) struct Opened {
+    pub(crate) head: Header,
+    /// Bytes of the payload that follows.
+    pub(crate) payload: usize,
+    payload_checksum: u32,
+}
+
+impl Opening {
+    /// Looks at the fixed part of a frame.
+    ///
+    /// # Errors
+    /// It is not that of a frame of this version.
+    pub(crate) fn new(fixed: &[u8; HEADER]) -> Result<Self, BadFrame> {
+        let mut from = Reader::new(fixed);
+        let magic = from.u32().ok_or(BadFrame::Short)?;
+        let version = from.u16().ok_or(BadFrame::Short)?;
+        if magic != MAGIC {
+            return Err(BadFrame::Magic);
+        }
+        if version != VERSION {
+            return Err(BadFrame::Version(version));
+        }
+        let mut opening = Self::read(from).ok_or(BadFrame::Short)?;
+        if opening.replicas > MAX_REPLICAS {
+            return Err(BadFrame::Replicas(opening.replicas));
+        }
+        opening.found = crc32c::crc32c(&fixed[..CHECKSUM_AT]);
+        Ok(opening)
+    }
+
+    /// Bytes of replicas that follow the fixed part.
+    pub(crate) fn places(&self) -> usize {
+        usize::from(self.replicas) * 4
+    }
+
+    /// Takes the replicas, and believes the header if its checksum is right.
+    ///
+    /// # Errors
+    /// It is not, or it announces a payload of more than `most` bytes.
+    pub(crate) fn open(self, places: &[u8], most: u64) -> Result<Opened, BadFrame> {
+        if crc32c::crc32c_append(self.found, places) != self.checksum {
+            return Err(BadFrame::HeaderChecksum);
+        }
+        if self.payload > most {
+            return Err(BadFrame::Length(self.payload));
+        }
+        let payload =
+            usize::try_from(self.payload).map_err(|_| BadFrame::Length(self.payload))?;
+        let mut head = self.head?;
+        let mut places = Reader::new(places);
+        head.replicas.extend(std::iter::from_fn(|| places.u32()));
+        Ok(Opened { head, payload, payload_checksum: self.payload_checksum })
+    }
+
     /// From behind the version.
     fn read(mut from: Reader) -> Option<Self> {
         let (kind, role) = (from.u8()?, from.u8()?);
@@ -291,6 +308,41 @@ impl Raw {
             (None, _) => Err(BadFrame::Kind(kind)),
             (_, None) => Err(BadFrame::Role(role)),
         };
-        Some(Self { head, payload, replicas, payload_checksum, checksum })
+        Some(Self { head, payload, replicas, payload_checksum, checksum, found: 0 })
     }
+}
+
+impl Opened {
+    /// Whether a payload with this CRC32C is the one that was sent.
+    pub(crate) fn is_intact(&self, checksum: u32) -> bool {
+        checksum == self.payload_checksum
+    }
+}
+
+/// Takes the first frame off `bytes`: its header, its payload, and what follows.
+///
+/// # Errors
+/// The bytes are no frame of this version, or one with a payload of more than `most` bytes.
+#[cfg(test)]
+pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), BadFrame> {
+    // A short frame still tells its version.
+    let mut fixed = [0; HEADER];
+    let there = bytes.len().min(HEADER);
+    fixed[..there].copy_from_slice(&bytes[..there]);
+    if there < 6 {
+        return Err(BadFrame::Short);
+    }
+    let opening = Opening::new(&fixed);
+    let (_, rest) = bytes.split_at_checked(HEADER).ok_or(match opening {
+        Err(bad @ (BadFrame::Magic | BadFrame::Version(_))) => bad,
+        _ => BadFrame::Short,
+    })?;
+    let opening = opening?;
+    let (places, rest) = rest.split_at_checked(opening.places()).ok_or(BadFrame::Short)?;
+    let opened = opening.open(places, most)?;
+    let (payload, rest) = rest.split_at_checked(opened.payload).ok_or(BadFrame::Short)?;
+    if !opened.is_intact(crc32c::crc32c(payload)) {
+        return Err(BadFrame::PayloadChecksum);
+    }
+    Ok((opened.head, payload, rest))
 }

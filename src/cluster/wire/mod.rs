@@ -6,10 +6,14 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
+use super::common::Data;
+
 pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
 };
-pub(crate) use header::{BadFrame, Header, Kind, VERSION, decode, encode, flags};
+#[cfg(test)]
+pub(crate) use header::decode;
+pub(crate) use header::{BadFrame, HEADER, Header, Kind, Opening, VERSION, encode, flags};
 
 /// What a message carries behind its header.
 #[derive(Debug, Clone)]
@@ -18,6 +22,15 @@ pub(crate) enum Body<D> {
     Fields(Vec<u8>),
     /// A slice of a value.
     Data(D),
+}
+
+impl<D: Data> Body<D> {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Self::Fields(fields) => fields.len() as u64,
+            Self::Data(data) => data.len(),
+        }
+    }
 }
 
 /// A message without what its link adds.

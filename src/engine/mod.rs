@@ -1,0 +1,98 @@
+//! The engine that carries bytes between processes, behind one small trait.
+//!
+//! An engine may lose, double, delay and reorder what it carries, and may say that an address is
+//! down: everything else is the business of the protocol (`cluster`).
+
+#[cfg(test)]
+mod memory;
+#[cfg(test)]
+mod tests;
+mod zenoh;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+#[cfg(test)]
+pub(crate) use memory::Exchange;
+pub(crate) use zenoh::Zenoh;
+
+use crate::error::Result;
+
+/// What an engine tells its process, on threads of its own. Nothing here may wait for the network.
+pub(crate) trait Inbox: Send + Sync {
+    /// Bytes came in, in pieces.
+    fn arrived(&self, from: &str, pieces: &mut dyn Iterator<Item = &[u8]>);
+
+    /// The connection to an address has ended.
+    fn down(&self, address: &str);
+}
+
+/// Carries bytes to other processes.
+pub(crate) trait Engine: Send + Sync {
+    /// How other processes reach this one, and what people call it.
+    fn address(&self) -> &str;
+
+    /// Makes a line to an address. Does not wait until it is there.
+    fn line(&self, to: &str) -> Box<dyn Line>;
+
+    /// Ends all lines; nothing arrives any more when it returns.
+    fn close(&self);
+}
+
+/// The way to one other process. Used by one thread at a time.
+pub(crate) trait Line: Send {
+    /// Whether `send` does not have to make a connection first.
+    fn is_ready(&self) -> bool;
+
+    /// Sends bytes, or drops them if the way is not there. May wait while the other side takes no
+    /// more, and bounds that wait itself.
+    fn send(&mut self, bytes: Vec<u8>);
+}
+
+/// Where a process is to be reached, and whom it calls.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    /// Listens here; a port of 0 is any free one. None is reached over the lines that it makes.
+    pub(crate) listen: Option<String>,
+    /// The only address that it calls; None calls every address with a port.
+    pub(crate) calls: Calls,
+    /// A link on which nothing is heard for this long is closed, in milliseconds.
+    pub(crate) lease_ms: u64,
+}
+
+/// Which addresses a process makes connections to. The others must come to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Calls {
+    Nobody,
+    Only(Arc<str>),
+    Everybody,
+}
+
+impl Calls {
+    fn include(&self, address: &str) -> bool {
+        match self {
+            Self::Nobody => false,
+            Self::Only(only) => **only == *address,
+            Self::Everybody => has_port(address),
+        }
+    }
+}
+
+/// Whether an address is a host and a port, and not only a name of a process.
+fn has_port(address: &str) -> bool {
+    address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
+}
+
+/// The name of a process that does not listen: its host, its number there, and chance.
+fn name_of_this_process() -> String {
+    let host = crate::sys::host_name();
+    // Keyed by chance, for every map.
+    let chance = RandomState::new().build_hasher().finish() >> 32;
+    format!("{host}.{}.{chance:08x}", std::process::id())
+}
+
+/// Opens the engine of the distributed stores.
+pub(crate) fn open(place: &Place, inbox: Arc<dyn Inbox>) -> Result<Arc<dyn Engine>> {
+    Ok(Arc::new(Zenoh::open(place, inbox)?))
+}

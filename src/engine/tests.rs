@@ -1,0 +1,76 @@
+//! What every engine must do, asked of the real one on the loopback.
+
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use super::{Calls, Inbox, Place, open};
+
+#[derive(Default)]
+struct Mail {
+    state: Mutex<(Vec<(String, Vec<u8>)>, Vec<String>)>,
+    changed: Condvar,
+}
+
+impl Inbox for Mail {
+    fn arrived(&self, from: &str, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        let bytes = pieces.collect::<Vec<_>>().concat();
+        self.state.lock().unwrap().0.push((from.into(), bytes));
+        self.changed.notify_all();
+    }
+
+    fn down(&self, address: &str) {
+        self.state.lock().unwrap().1.push(address.into());
+        self.changed.notify_all();
+    }
+}
+
+impl Mail {
+    fn wait(&self, mut ready: impl FnMut(&[(String, Vec<u8>)], &[String]) -> bool) {
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut state = self.state.lock().unwrap();
+        while !ready(&state.0, &state.1) {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "nothing came");
+            state = self.changed.wait_timeout(state, left).unwrap().0;
+        }
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_and_an_end_is_seen() {
+    let (server_mail, worker_mail) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
+    let listen = Some("127.0.0.1:0".into());
+    let place = Place { listen, calls: Calls::Nobody, lease_ms: 10_000 };
+    let server = open(&place, server_mail.clone()).unwrap();
+    let place = Place { listen: None, calls: Calls::Everybody, lease_ms: 10_000 };
+    let worker = open(&place, worker_mail.clone()).unwrap();
+
+    let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let mut forth = worker.line(server.address());
+    forth.send(vec![1, 2, 3]);
+    forth.send(large.clone());
+    server_mail.wait(|mail, _| mail.len() == 2);
+    let mail = server_mail.state.lock().unwrap().0.clone();
+    assert_eq!(mail[0], (worker.address().to_string(), vec![1, 2, 3]));
+    assert!(mail[1].1 == large);
+
+    let mut back = server.line(worker.address());
+    back.send(large.clone());
+    worker_mail.wait(|mail, _| mail.len() == 1);
+    assert!(worker_mail.state.lock().unwrap().0[0].1 == large);
+
+    let name = worker.address().to_string();
+    worker.close();
+    server_mail.wait(|_, down| down.contains(&name));
+    server.close();
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let place = Place { listen: Some(address.clone()), calls: Calls::Nobody, lease_ms: 10_000 };
+    let error = open(&place, Arc::new(Mail::default())).err().unwrap();
+    assert_eq!(error.kind(), crate::ErrorKind::Network);
+    assert!(error.message().contains(&address), "{error}");
+}

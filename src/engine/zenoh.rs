@@ -1,0 +1,280 @@
+//! The engine: Eclipse Zenoh, over TCP.
+//!
+//! A process that listens has one session for all who come to it; whoever calls has a session of its
+//! own for each address. A message is one put to `kvstore/<to>/<from>`; while a process lives, each of
+//! its sessions has the token `kvstore-alive/<address>`.
+
+use std::net::{TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use zenoh::bytes::ZBytes;
+use zenoh::config::Config;
+use zenoh::liveliness::LivelinessToken;
+use zenoh::pubsub::{Publisher, Subscriber};
+use zenoh::qos::CongestionControl;
+use zenoh::sample::{Sample, SampleKind};
+use zenoh::{Session, Wait};
+
+use super::{Engine, Inbox, Line, Place, has_port, name_of_this_process};
+use crate::error::{Result, fail};
+use crate::log::{Level, log};
+use crate::sync::Mutex;
+
+/// Buffers of sockets; the system may give less.
+const SOCKET_BYTES: usize = 4 << 20;
+const RECEIVE_BYTES: usize = 2 << 20;
+/// Batches that wait for the socket.
+const BATCHES: usize = 16;
+/// How long one attempt to connect may take, and how soon the next one follows.
+const CONNECT: Duration = Duration::from_millis(1_000);
+const CONNECT_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// A put that waits for longer ends its session; the protocol has given up by then.
+const BLOCKED: Duration = Duration::from_secs(60);
+
+pub(crate) struct Zenoh {
+    address: Arc<str>,
+    place: Place,
+    inbox: Arc<dyn Inbox>,
+    /// For those who come to us.
+    hall: Option<Arc<Connection>>,
+    /// Those that we made, to be closed.
+    made: Arc<Mutex<Made>>,
+}
+
+#[derive(Default)]
+struct Made {
+    connections: Vec<Arc<Connection>>,
+    closed: bool,
+}
+
+/// A session with what makes this process heard and seen over it.
+struct Connection {
+    session: Session,
+    parts: Mutex<Option<Parts>>,
+}
+
+type Parts = (Subscriber<()>, Subscriber<()>, LivelinessToken);
+
+impl Zenoh {
+    pub(super) fn open(place: &Place, inbox: Arc<dyn Inbox>) -> Result<Self> {
+        let made = Arc::default();
+        let Some(listen) = &place.listen else {
+            let address = name_of_this_process().into();
+            return Ok(Self { address, place: place.clone(), inbox, hall: None, made });
+        };
+        let (address, session) = listen_at(listen, place.lease_ms)?;
+        let address: Arc<str> = address.into();
+        let hall = Connection::new(session, &address, &inbox)
+            .map_err(|error| fail!(Network, "create: cannot listen at {address}: {error}"))?;
+        Ok(Self { address, place: place.clone(), inbox, hall: Some(Arc::new(hall)), made })
+    }
+}
+
+impl Engine for Zenoh {
+    fn address(&self) -> &str {
+        &self.address
+    }
+
+    fn line(&self, to: &str) -> Box<dyn Line> {
+        let way = if self.place.calls.include(to) {
+            let (place, inbox) = (self.place.clone(), Arc::clone(&self.inbox));
+            Way::Call { place, inbox, made: Arc::clone(&self.made), last: None }
+        } else {
+            Way::Hall(self.hall.clone())
+        };
+        Box::new(ToOne { to: to.into(), from: Arc::clone(&self.address), way, publisher: None })
+    }
+
+    fn close(&self) {
+        let made = {
+            let mut made = self.made.lock();
+            made.closed = true;
+            std::mem::take(&mut made.connections)
+        };
+        made.iter().chain(&self.hall).for_each(|connection| connection.close());
+    }
+}
+
+impl Drop for Zenoh {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Connection {
+    fn new(session: Session, me: &Arc<str>, inbox: &Arc<dyn Inbox>) -> zenoh::Result<Self> {
+        let (own, receiver) = (Arc::clone(me), Arc::clone(inbox));
+        let arrived = move |sample: Sample| {
+            let from = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
+            let mut pieces = sample.payload().slices();
+            receiver.arrived(from, &mut pieces);
+        };
+        let messages =
+            session.declare_subscriber(format!("kvstore/{own}/*")).callback(arrived).wait()?;
+        let receiver = Arc::clone(inbox);
+        let lives = move |sample: Sample| {
+            let other = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
+            if sample.kind() == SampleKind::Delete && *other != *own {
+                receiver.down(other);
+            }
+        };
+        let liveliness = session.liveliness();
+        let lives = liveliness.declare_subscriber("kvstore-alive/*").callback(lives).wait()?;
+        let token = liveliness.declare_token(format!("kvstore-alive/{me}")).wait()?;
+        Ok(Self { session, parts: Mutex::new(Some((messages, lives, token))) })
+    }
+
+    fn close(&self) {
+        drop(self.parts.lock().take());
+        if let Err(error) = self.session.close().wait() {
+            log(Level::Debug, || format!("closing a session: {error}"));
+        }
+    }
+}
+
+/// A line to one address.
+struct ToOne {
+    to: Arc<str>,
+    from: Arc<str>,
+    way: Way,
+    publisher: Option<Publisher<'static>>,
+}
+
+enum Way {
+    /// They come to us, if we listen.
+    Hall(Option<Arc<Connection>>),
+    /// We call them.
+    Call { place: Place, inbox: Arc<dyn Inbox>, made: Arc<Mutex<Made>>, last: Option<Instant> },
+}
+
+impl ToOne {
+    fn connect(&mut self) -> Option<()> {
+        let connection = match &mut self.way {
+            Way::Hall(hall) => hall.clone()?,
+            Way::Call { place, inbox, made, last } => {
+                if last.is_some_and(|last| last.elapsed() < CONNECT_AGAIN) || made.lock().closed {
+                    return None;
+                }
+                let connection = call(&self.to, &self.from, place, inbox);
+                *last = Some(Instant::now());
+                let connection = match connection {
+                    Ok(connection) => Arc::new(connection),
+                    Err(error) => {
+                        log(Level::Debug, || format!("no way to {}: {error}", self.to));
+                        return None;
+                    }
+                };
+                let mut made = made.lock();
+                if made.closed {
+                    connection.close();
+                    return None;
+                }
+                made.connections.push(Arc::clone(&connection));
+                connection
+            }
+        };
+        let key = format!("kvstore/{}/{}", self.to, self.from);
+        let publisher = connection.session.declare_publisher(key);
+        let publisher = publisher.congestion_control(CongestionControl::Block).express(true).wait();
+        let publisher = publisher.ok()?;
+        // What is put before the other side is known to listen goes nowhere.
+        let end = Instant::now() + CONNECT;
+        while !publisher.matching_status().wait().is_ok_and(|status| status.matching()) {
+            if Instant::now() >= end {
+                return None;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.publisher = Some(publisher);
+        Some(())
+    }
+}
+
+impl Line for ToOne {
+    fn is_ready(&self) -> bool {
+        self.publisher.is_some()
+    }
+
+    fn send(&mut self, bytes: Vec<u8>) {
+        if self.publisher.is_none() && self.connect().is_none() {
+            return;
+        }
+        if let Some(publisher) = &self.publisher
+            && let Err(error) = publisher.put(ZBytes::from(bytes)).wait()
+        {
+            log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
+        }
+    }
+}
+
+/// Makes a connection to an address.
+fn call(
+    to: &str,
+    from: &Arc<str>,
+    place: &Place,
+    inbox: &Arc<dyn Inbox>,
+) -> zenoh::Result<Connection> {
+    let mut config = settings(place.lease_ms)?;
+    config.insert_json5("mode", "\"client\"")?;
+    config.insert_json5("connect/endpoints", &format!("[\"tcp/{to}\"]"))?;
+    config.insert_json5("connect/timeout_ms", &CONNECT.as_millis().to_string())?;
+    config.insert_json5("connect/exit_on_failure", "true")?;
+    let again = "{ period_init_ms: 20, period_max_ms: 200, period_increase_factor: 2 }";
+    config.insert_json5("connect/retry", again)?;
+    Connection::new(zenoh::open(config).wait()?, from, inbox)
+}
+
+/// Opens the session of a process that listens; gives its address too.
+fn listen_at(listen: &str, lease_ms: u64) -> Result<(String, Session)> {
+    const TRIES: usize = 20;
+    let name = |error: &dyn std::fmt::Display| {
+        fail!(Network, "create: cannot listen at {listen}: {error}")
+    };
+    if !has_port(listen) {
+        return Err(name(&"an address is a host and a port, such as 127.0.0.1:9091"));
+    }
+    let mut tries = 0;
+    loop {
+        // The system chooses a port, which is free again at once; somebody else may be faster.
+        let place = listen.to_socket_addrs().map_err(|error| name(&error))?.next();
+        let place = place.ok_or_else(|| name(&"nobody knows this host"))?;
+        let found = TcpListener::bind(place).and_then(|listener| listener.local_addr());
+        let address = found.map_err(|error| name(&error))?;
+        let opened = settings(lease_ms).and_then(|mut config| {
+            config.insert_json5("mode", "\"peer\"")?;
+            config.insert_json5("listen/endpoints", &format!("[\"tcp/{address}\"]"))?;
+            zenoh::open(config).wait()
+        });
+        match opened {
+            Ok(session) => return Ok((address.to_string(), session)),
+            Err(_) if place.port() == 0 && tries < TRIES => tries += 1,
+            Err(error) => return Err(name(&error)),
+        }
+    }
+}
+
+/// What all sessions have in common: nobody is looked for, and large messages flow.
+fn settings(lease_ms: u64) -> zenoh::Result<Config> {
+    let mut config = Config::default();
+    let lease = lease_ms.to_string();
+    let blocked = BLOCKED.as_micros().to_string();
+    let (socket, receive) = (SOCKET_BYTES.to_string(), RECEIVE_BYTES.to_string());
+    let batches = BATCHES.to_string();
+    for (name, value) in [
+        ("scouting/multicast/enabled", "false"),
+        ("scouting/gossip/enabled", "false"),
+        ("transport/unicast/qos/enabled", "false"),
+        ("transport/shared_memory/enabled", "false"),
+        ("transport/link/tx/lease", &lease),
+        ("transport/link/tx/queue/size/data", &batches),
+        ("transport/link/tx/queue/congestion_control/block/wait_before_close", &blocked),
+        ("transport/link/rx/buffer_size", &receive),
+        ("transport/link/tcp/so_sndbuf", &socket),
+        ("transport/link/tcp/so_rcvbuf", &socket),
+    ] {
+        config.insert_json5(name, value)?;
+    }
+    Ok(config)
+}
