@@ -32,6 +32,8 @@ mod codec;
 mod config;
 mod deadline;
 #[cfg(feature = "dist")]
+mod driver;
+#[cfg(feature = "dist")]
 mod engine;
 mod error;
 mod kernel;

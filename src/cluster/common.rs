@@ -93,12 +93,14 @@ pub(crate) enum Reason {
     /// The request does not fit what was asked before: a push after done, a wrong length.
     Invalid = 10,
     Closed = 11,
+    /// The updater on a server failed.
+    Callback = 12,
 }
 
 impl Reason {
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         use Reason::{
-            Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound, PeerLost,
+            Callback, Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound, PeerLost,
             Refused, ShapeMismatch, Timeout,
         };
         [
@@ -113,6 +115,7 @@ impl Reason {
             Refused,
             Invalid,
             Closed,
+            Callback,
         ]
         .into_iter()
         .find(|reason| *reason as u8 == code)
@@ -259,4 +262,8 @@ pub(crate) trait Data: Clone {
     fn len(&self) -> u64;
     /// `len` bytes from `at`; both are inside.
     fn part(&self, at: u64, len: u64) -> Self;
+    /// How its parts are encoded; 0 is not at all. Those of an encoded value have other lengths.
+    fn codec(&self) -> u16 {
+        0
+    }
 }

@@ -162,34 +162,34 @@ impl<D: Data> Link<D> {
 
     /// What is to be sent now: what was not acknowledged in time, new messages while there is room
     /// in the window, or, with nothing else to say, an acknowledgement.
-    pub(super) fn send(&mut self, now: Time, limits: &Limits, mut frame: impl FnMut(Message<D>)) {
+    pub(super) fn send(&mut self, now: Time, limits: &Limits, mut frame: impl FnMut(Message<D>, u64)) {
         let ack = self.received;
         let mut said = false;
-        let mut emit = |message: &Message<D>, sequence: u64| {
+        let mut emit = |message: &Message<D>, sequence: u64, backlog: u64| {
             let mut message = message.clone();
             message.head.sequence = sequence;
             message.head.ack = ack;
-            frame(message);
+            frame(message, backlog);
         };
         for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
             if sent.due <= now {
                 sent.pause = (sent.pause * 2).min(limits.resend() * 4);
                 sent.due = now + sent.pause;
-                emit(&sent.message, sequence);
+                emit(&sent.message, sequence, self.flight_bytes);
                 said = true;
             }
         }
         while self.has_room(limits) {
             let Some((_, Queued { message, token })) = self.queue.pop_first() else { break };
-            emit(&message, self.first + self.flight.len() as u64);
+            self.flight_bytes += message.body.len();
+            emit(&message, self.first + self.flight.len() as u64, self.flight_bytes);
             said = true;
             let pause = limits.resend();
-            self.flight_bytes += message.body.len();
             self.flight.push_back(Sent { message, token, due: now + pause, pause });
         }
         let ack_due = self.ack_at.is_some_and(|at| at <= now);
         if !said && (ack_due || now >= self.last_sent + limits.heartbeat()) {
-            emit(&Message::new(Kind::Alive, Vec::new()), 0);
+            emit(&Message::new(Kind::Alive, Vec::new()), 0, self.flight_bytes);
             said = true;
         }
         if said {
@@ -250,7 +250,7 @@ mod tests {
 
     fn frames(link: &mut Link<Bytes>, now: Time, limits: &Limits) -> Frames {
         let mut frames = Vec::new();
-        link.send(now, limits, |frame| frames.push(frame));
+        link.send(now, limits, |frame, _| frames.push(frame));
         frames
     }
 

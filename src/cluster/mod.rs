@@ -7,10 +7,6 @@
 //!
 //! Arrows between the rooms point one way: `node` joins `worker`, `server` and `members` with the
 //! links to their peers (`net`, `link`); all of them speak `wire`; `common` is at the bottom.
-#![cfg_attr(
-    not(test),
-    expect(dead_code, unused_imports, reason = "no engine drives the protocol yet")
-)]
 
 mod common;
 mod link;
@@ -23,3 +19,15 @@ mod server;
 mod sim;
 mod wire;
 mod worker;
+
+pub(crate) use common::{
+    Data, Failure, Limits, MS, Mode, OnLoss, Peer, Reason, Role, Time,
+};
+pub(crate) use members::Scheduler;
+pub(crate) use net::Frame;
+pub(crate) use node::{Birth, Node, Part};
+pub(crate) use server::{Action as ServerAction, Answer, SliceName};
+pub(crate) use wire::{BadFrame, Body, HEADER, Message, Opening, Spec, encode};
+#[cfg(test)]
+pub(crate) use wire::{Header, Kind};
+pub(crate) use worker::{Action as WorkerAction, OpId};

@@ -12,6 +12,8 @@ use super::wire::{Header, Kind, Message};
 pub(crate) struct Frame<D> {
     pub(crate) to: Arc<str>,
     pub(crate) message: Message<D>,
+    /// Bytes of its link that are not known to have arrived, with this one.
+    pub(crate) backlog: u64,
 }
 
 /// A message to a peer, on its way to the link.
@@ -95,7 +97,7 @@ impl<D: Data> Net<D> {
     pub(super) fn cast(&mut self, to: &str, to_incarnation: u64, mut message: Message<D>) {
         message.head.to_incarnation = to_incarnation;
         stamp(&mut message.head, self.me, self.incarnation, self.epoch, self.limits.job);
-        self.frames.push(Frame { to: to.into(), message });
+        self.frames.push(Frame { to: to.into(), message, backlog: 0 });
     }
 
     pub(super) fn receive(&mut self, message: Message<D>, now: Time) -> Incoming<D> {
@@ -147,10 +149,10 @@ impl<D: Data> Net<D> {
         for line in self.lines.values_mut() {
             let Line { address, link } = line;
             let to_incarnation = link.incarnation();
-            link.send(now, &self.limits, |mut message| {
+            link.send(now, &self.limits, |mut message, backlog| {
                 message.head.to_incarnation = to_incarnation;
                 stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
-                self.frames.push(Frame { to: address.clone(), message });
+                self.frames.push(Frame { to: address.clone(), message, backlog });
             });
         }
         std::mem::take(&mut self.frames)

@@ -93,10 +93,11 @@ impl<D: Data> Node<D> {
     }
 
     /// The engine saw a connection end.
-    pub(crate) fn down(&mut self, peer: Peer, now: Time) {
-        match peer {
-            Peer::SCHEDULER => self.client.miss(now),
-            _ => self.suspect(peer),
+    pub(crate) fn down(&mut self, address: &str, now: Time) {
+        if self.client.is_scheduler(address) {
+            self.client.miss(now);
+        } else if let Some(peer) = self.client.book().peer_at(address) {
+            self.suspect(peer);
         }
         self.settle(now);
     }
@@ -264,7 +265,7 @@ impl<D: Data> Node<D> {
         let Some(terms) = self.client.book().terms else { return };
         if let (Part::Server(server), true) = (&mut self.part, self.net.limits.terms() != terms) {
             self.net.limits.adopt(&terms);
-            *server = Server::new(&self.net.limits);
+            server.adopt(&self.net.limits);
         }
     }
 

@@ -55,7 +55,7 @@ impl Line for Wire {
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
             // In uneven pieces, as from a network.
-            inbox.arrived(&self.from, &mut bytes.chunks(bytes.len() / 3 + 1));
+            inbox.arrived(&self.from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1));
         }
     }
 }

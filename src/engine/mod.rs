@@ -21,8 +21,8 @@ use crate::error::Result;
 
 /// What an engine tells its process, on threads of its own. Nothing here may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
-    /// Bytes came in, in pieces.
-    fn arrived(&self, from: &str, pieces: &mut dyn Iterator<Item = &[u8]>);
+    /// `len` bytes came in, in pieces.
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>);
 
     /// The connection to an address has ended.
     fn down(&self, address: &str);

@@ -12,8 +12,9 @@ struct Mail {
 }
 
 impl Inbox for Mail {
-    fn arrived(&self, from: &str, pieces: &mut dyn Iterator<Item = &[u8]>) {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
         let bytes = pieces.collect::<Vec<_>>().concat();
+        assert_eq!(bytes.len(), len);
         self.state.lock().unwrap().0.push((from.into(), bytes));
         self.changed.notify_all();
     }

@@ -109,7 +109,7 @@ impl Connection {
         let arrived = move |sample: Sample| {
             let from = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
             let mut pieces = sample.payload().slices();
-            receiver.arrived(from, &mut pieces);
+            receiver.arrived(from, sample.payload().len(), &mut pieces);
         };
         let messages =
             session.declare_subscriber(format!("kvstore/{own}/*")).callback(arrived).wait()?;

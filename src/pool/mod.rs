@@ -188,7 +188,7 @@ fn processor() -> Option<usize> {
 
 /// Runs `start` with all signals blocked, so that threads started in it never run a handler of the
 /// host.
-fn without_signals<T>(start: impl FnOnce() -> T) -> T {
+pub(crate) fn without_signals<T>(start: impl FnOnce() -> T) -> T {
     // Miri knows no signal masks.
     if cfg!(miri) {
         return start();

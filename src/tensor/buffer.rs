@@ -102,6 +102,12 @@ impl Buffer {
         Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: true } })
     }
 
+    /// How many bytes there are.
+    #[cfg(feature = "dist")]
+    pub(crate) fn len(&self) -> usize {
+        self.bytes
+    }
+
     /// The bytes, all of which have been written before, and nobody changes now.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes are there from where the content begins, and they are not undefined.

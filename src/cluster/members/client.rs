@@ -107,6 +107,10 @@ impl Client {
         tell(net, Kind::Leave, 0, LAST, Some(GOODBYE));
     }
 
+    pub(in crate::cluster) fn is_scheduler(&self, address: &str) -> bool {
+        *self.scheduler == *address
+    }
+
     pub(in crate::cluster) fn is_away(&self) -> bool {
         self.away.is_some()
     }

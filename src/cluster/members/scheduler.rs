@@ -102,8 +102,8 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// The engine saw a connection end.
-    pub(crate) fn down(&mut self, peer: Peer, incarnation: u64) {
-        if self.net.incarnation_of(peer) == Some(incarnation) {
+    pub(crate) fn down(&mut self, address: &str) {
+        if let Some(peer) = self.book.peer_at(address) {
             self.lose(peer);
             self.settle();
         }

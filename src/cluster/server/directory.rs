@@ -36,6 +36,8 @@ pub(super) struct Directory {
     past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
     answers: Vec<(u32, Answer)>,
+    /// Every key is placed whole.
+    whole: bool,
 }
 
 impl Directory {
@@ -46,7 +48,16 @@ impl Directory {
             past: HashMap::new(),
             settings: BTreeMap::new(),
             answers: Vec::new(),
+            whole: false,
         }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    pub(super) fn keep_whole(&mut self) {
+        self.whole = true;
     }
 
     /// By rank.
@@ -113,7 +124,8 @@ impl Directory {
             self.placer.remove(&old);
         }
         entry.generation += 1;
-        entry.place = self.placer.add(value);
+        let whole = value.whole || self.whole;
+        entry.place = self.placer.add(Spec { whole, ..value });
         if entry.place.is_some() {
             return self.tell(key, rank, request, flags::PROVIDE);
         }

@@ -8,11 +8,12 @@ mod directory;
 mod slice;
 
 use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
 use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role};
 use super::link::CONTROL;
 use super::net::Letter;
-use super::wire::{Awaited, Body, Book, Header, Kind, Message, State, failed, flags};
+use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
 use directory::Directory;
 use slice::{Contribution, Pull, Slice, Step};
 
@@ -28,7 +29,7 @@ pub(crate) struct SliceName {
 #[derive(Debug)]
 pub(crate) enum Action<D> {
     /// This is the first value of the slice.
-    Install { slice: SliceName, data: D },
+    Install { slice: SliceName, place: Arc<Place>, data: D },
     /// Begin the sum of a round with this, or add it.
     Add { slice: SliceName, round: u64, rank: u32, first: bool, codec: u16, data: D },
     /// Merge the sum into the value, under this setting.
@@ -94,6 +95,7 @@ impl Workers {
 
 #[derive(Debug)]
 struct Key<D> {
+    place: Arc<Place>,
     slices: HashMap<u32, Slice<D>>,
     /// By rank, the pushes that there are from workers that make no more.
     pushes: Vec<u64>,
@@ -142,6 +144,15 @@ impl<D: Data> Server<D> {
         }
     }
 
+    /// Begins anew under other limits, before anything has happened.
+    pub(super) fn adopt(&mut self, limits: &Limits) {
+        let whole = self.directory.is_whole();
+        *self = Self::new(limits);
+        if whole {
+            self.keep_whole();
+        }
+    }
+
     pub(crate) fn actions(&mut self) -> Vec<Action<D>> {
         std::mem::take(&mut self.actions)
     }
@@ -177,6 +188,18 @@ impl<D: Data> Server<D> {
         self.letters.push(Letter { to, message, priority: answer.priority, token: None });
     }
 
+    /// There is no value for an [`Action::Answer`].
+    pub(crate) fn no_value(&mut self, answer: &Answer, failure: &Failure) {
+        let mut message = failed_message(answer.slice, failure);
+        message.head.request = answer.request;
+        self.post(answer.to, message);
+    }
+
+    /// From now on keys are placed whole: what merges them here is not known to work on parts.
+    pub(crate) fn keep_whole(&mut self) {
+        self.directory.keep_whole();
+    }
+
     /// The members have changed.
     pub(super) fn members(&mut self, book: &Book) {
         let mut news = false;
@@ -208,6 +231,11 @@ impl<D: Data> Server<D> {
         }
         let Message { head, body } = message;
         match (head.kind, body) {
+            (Kind::Describe, Body::Fields(fields)) => {
+                if let Some(place) = Place::decode(&fields) {
+                    self.describe(&head, place);
+                }
+            }
             (Kind::Init, Body::Data(data)) => self.install(&head, data),
             (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
             (Kind::Setting, Body::Fields(fields)) => {
@@ -238,27 +266,34 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn install(&mut self, head: &Header, data: D) {
-        // A provider that was lost half way left an older life of the key behind, or is still heard.
-        let newer =
-            |(key, generation): &(u64, u32)| *key == head.key && *generation > head.generation;
-        if self.keys.keys().any(newer) {
+    /// A key begins a life here. A provider that was lost half way left an older one behind, or is
+    /// still heard.
+    fn describe(&mut self, head: &Header, place: Place) {
+        let same = |key: u64| key == head.key;
+        if self.keys.keys().any(|(key, generation)| same(*key) && *generation >= head.generation) {
             return;
         }
-        let older =
-            |(key, generation): &(u64, u32)| *key == head.key && *generation < head.generation;
-        for (key, generation) in self.keys.keys().copied().filter(older).collect::<Vec<_>>() {
-            self.drop_key(key, generation);
-        }
-        let slice = name(head);
-        let workers = self.workers.limits.workers;
-        let key = self.keys.entry((head.key, head.generation)).or_insert_with(|| Key {
+        let old: Vec<_> = self.keys.keys().copied().filter(|(key, _)| same(*key)).collect();
+        old.into_iter().for_each(|(key, generation)| self.drop_key(key, generation));
+        let workers = self.workers.limits.workers as usize;
+        let key = Key {
+            place: Arc::new(place),
             slices: HashMap::new(),
-            pushes: vec![0; workers as usize],
+            pushes: vec![0; workers],
             removed_by: BTreeSet::new(),
-        });
-        key.slices.insert(head.slice, Slice::new(data.len(), workers));
-        self.actions.push(Action::Install { slice, data });
+        };
+        self.keys.insert((head.key, head.generation), key);
+    }
+
+    fn install(&mut self, head: &Header, data: D) {
+        let workers = self.workers.limits.workers;
+        let Some(key) = self.keys.get_mut(&(head.key, head.generation)) else { return };
+        let known = (head.slice as usize) < key.place.servers.len();
+        if known && key.place.range(head.slice).1 == data.len() {
+            key.slices.insert(head.slice, Slice::new(data.len(), workers));
+            let place = Arc::clone(&key.place);
+            self.actions.push(Action::Install { slice: name(head), place, data });
+        }
     }
 
     fn push(&mut self, rank: u32, head: &Header, data: D) {

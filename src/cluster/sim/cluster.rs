@@ -228,7 +228,7 @@ impl Cluster {
             Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
             Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
         };
-        for Frame { to, message: Message { head, body } } in frames {
+        for Frame { to, message: Message { head, body }, .. } in frames {
             let mut bytes = Vec::new();
             match &body {
                 Body::Fields(fields) => encode(&head, fields, &mut bytes),
@@ -304,7 +304,7 @@ impl Cluster {
         let busy = !actions.is_empty();
         for action in actions {
             match action {
-                server::Action::Install { slice, data } => self.model.install(slice, &data),
+                server::Action::Install { slice, data, .. } => self.model.install(slice, &data),
                 server::Action::Add { slice, round, rank, first, codec, data } => {
                     assert_eq!(codec, 0);
                     self.model.add(slice, round, rank, first, &data);

@@ -146,7 +146,7 @@ impl Job {
             if frames.is_empty() {
                 return;
             }
-            for Frame { to, message } in frames {
+            for Frame { to, message, .. } in frames {
                 match self.nodes.get_mut(&to) {
                     Some(node) => node.receive(message, now),
                     None if &*to == "scheduler" => self.scheduler.receive(message, now),
@@ -286,9 +286,8 @@ fn a_lost_connection_is_news_at_once() {
     job.nodes.remove("worker-1");
     // The engines of several processes may notice.
     let now = job.now;
-    job.nodes.get_mut("server-0").unwrap().down(Peer::worker(1), now);
-    let incarnation = job.scheduler.incarnation_of(Peer::worker(1)).unwrap();
-    job.scheduler.down(Peer::worker(1), incarnation);
+    job.nodes.get_mut("server-0").unwrap().down("worker-1", now);
+    job.scheduler.down("worker-1");
     let text = job.text(0, pull);
     assert_eq!(text, "pull: key 7, round 1: the round cannot close: worker 1 at worker-1 is lost");
     assert_eq!(job.text(0, barrier), "barrier 1: worker 1 at worker-1 is lost");
@@ -408,7 +407,7 @@ fn messages_of_any_content_are_survived() {
             let message = any_message(&mut random, sequence);
             // The stream is the real one: only what is in it is not.
             hostile.say(if to == "scheduler" { Peer::SCHEDULER } else { peer_of(to) }, message);
-            for Frame { to: receiver, message } in hostile.send(job.now) {
+            for Frame { to: receiver, message, .. } in hostile.send(job.now) {
                 match job.nodes.get_mut(&receiver) {
                     Some(node) => node.receive(message, job.now),
                     None if &*receiver == "scheduler" => job.scheduler.receive(message, job.now),

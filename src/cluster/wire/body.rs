@@ -78,6 +78,12 @@ impl Book {
         self.members.iter().find(|member| member.peer == peer)
     }
 
+    /// The member that is here with this address.
+    pub(crate) fn peer_at(&self, address: &str) -> Option<Peer> {
+        let here = |member: &&Standing| member.state == State::Here && member.address == address;
+        self.members.iter().find(here).map(|member| member.peer)
+    }
+
     pub(crate) fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
         self.members.iter_mut().find(|member| member.peer == peer)
     }

@@ -85,6 +85,8 @@ kinds! {
     Removed = 25,
     /// A request failed.
     Failed = 26,
+    /// What a key is, to a server that will hold slices of it.
+    Describe = 27,
 }
 
 impl Kind {

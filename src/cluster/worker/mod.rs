@@ -120,6 +120,18 @@ impl<D: Data> Worker<D> {
         std::mem::take(&mut self.wants)
     }
 
+    /// What a key is, once this worker knows where it is.
+    pub(crate) fn place_of(&self, key: u64) -> Option<&Place> {
+        self.keys.get(&key)?.place()
+    }
+
+    /// The driver wants to hear no more of an operation; what it has begun takes effect.
+    pub(crate) fn abandon(&mut self, id: OpId) {
+        if let Some(op) = self.ops.get_mut(&id) {
+            op.abandoned = true;
+        }
+    }
+
     /// Which life of a key this worker knows.
     #[cfg(test)]
     pub(super) fn generation(&self, key: u64) -> u32 {
@@ -248,6 +260,12 @@ impl<D: Data> Worker<D> {
             op.undelivered.clear();
         }
         let total = data.len();
+        let fields = place.encode();
+        for server in place.servers.iter().copied().collect::<BTreeSet<_>>() {
+            let message =
+                Message::of_key(Kind::Describe, head.key, head.generation, fields.clone());
+            self.post(Peer::server(server.into()), message);
+        }
         for (slice, server) in (0..).zip(&place.servers) {
             let (offset, len) = place.range(slice);
             let mut message = Message::of_key(Kind::Init, head.key, head.generation, Vec::new());
@@ -373,7 +391,9 @@ impl<D: Data> Worker<D> {
                 message.head.request = id;
                 self.post(DIRECTORY, message);
             }
-            What::Push { .. } | What::Pull { .. } | What::Done => self.finish(id, Ok(())),
+            What::Push { .. } | What::Pull { .. } | What::Find | What::Done => {
+                self.finish(id, Ok(()));
+            }
             What::Close => self.wants.push(Want::Leave),
             What::Remove { .. } | What::Barrier { .. } => {}
         }
@@ -452,7 +472,7 @@ impl<D: Data> Worker<D> {
                 message.head.generation = key.generation();
                 message.head.round = op.round();
             }
-            What::Init { .. } | What::Remove { .. } => {}
+            What::Init { .. } | What::Remove { .. } | What::Find => {}
             What::Done | What::Close => return,
         }
         self.post(to, message);

@@ -28,6 +28,8 @@ pub(super) enum What<D> {
         round: u64,
         priority: i32,
     },
+    /// Where the key is.
+    Find,
     /// Waits for these servers, and for the directory.
     Remove {
         waits: BTreeSet<(u32, bool)>,
@@ -100,7 +102,7 @@ impl<D> Operation<D> {
     /// It cannot succeed when a worker is lost and the job does not go on without it. A pull can:
     /// its server knows whether the round has closed.
     pub(super) fn needs_all_workers(&self) -> bool {
-        !self.is_leaving() && !matches!(self.what, What::Pull { .. })
+        !self.is_leaving() && !matches!(self.what, What::Pull { .. } | What::Find)
     }
 
     /// Nothing on the same key may run beside it.

@@ -62,6 +62,11 @@ impl<D: Data> Worker<D> {
         self.request("pull", what, key, now, deadline)
     }
 
+    /// Learns what a key is and where.
+    pub(crate) fn find(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request("find", What::Find, key, now, deadline)
+    }
+
     pub(crate) fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
         self.request("remove", What::Remove { waits: BTreeSet::new() }, key, now, deadline)
     }
@@ -211,6 +216,7 @@ impl<D: Data> Worker<D> {
                 op.unanswered = slices.clone().collect();
                 slices.for_each(|slice| self.send_pull(id, slice));
             }
+            What::Find => self.finish(id, Ok(())),
             What::Remove { waits } => {
                 let servers = place_servers(state);
                 *waits = servers.iter().map(|server| (*server, false)).collect();
@@ -234,7 +240,9 @@ impl<D: Data> Worker<D> {
         let (round, key) = (op.round(), op.key);
         let Some(state) = self.keys.get(&key) else { return };
         let Some((server, place)) = state.server_of(slice).zip(state.place()) else { return };
-        let (_, len) = place.range(slice);
+        let What::Push { data, .. } = &op.what else { return };
+        let (offset, len) = place.range(slice);
+        let len = data.part(offset, len).len();
         let generation = state.generation();
         let most = state.closed(slice).saturating_add(self.limits.max_rounds_ahead);
         let near = self.limits.mode != Mode::Sync || round <= most;
@@ -275,6 +283,7 @@ impl<D: Data> Worker<D> {
             offset,
             total: data.len(),
             setting: *setting,
+            codec: data.codec(),
             priority: *priority,
             flags: granted | if *answer { flags::ANSWER } else { 0 },
             ..Header::default()

@@ -1,0 +1,263 @@
+//! Values on their way: in blocks of our own, or in memory that a caller has lent.
+#![allow(unsafe_code, reason = "memory that callers lend is read here")]
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use crate::cluster::Data;
+use crate::error::Result;
+use crate::sync::Mutex;
+use crate::tensor::Buffer;
+
+/// Sizes of blocks that are kept for the next ones; smaller ones come from the heap as fast.
+const KEPT: std::ops::RangeInclusive<usize> = 16 << 10..=4 << 20;
+
+/// Most bytes of blocks that wait for their next use.
+const MOST_SPARE: usize = 64 << 20;
+
+/// How many spare blocks are looked at for one that fits.
+const LOOKED_AT: usize = 8;
+
+/// Memory for slices, used again and again.
+#[derive(Default)]
+pub(crate) struct Blocks {
+    spare: Mutex<Spare>,
+}
+
+#[derive(Default)]
+struct Spare {
+    buffers: Vec<Buffer>,
+    bytes: usize,
+}
+
+/// Bytes of our own, all written.
+pub(crate) struct Block {
+    buffer: Option<Buffer>,
+    len: usize,
+    home: Arc<Blocks>,
+}
+
+impl Blocks {
+    /// Memory for so many bytes, whose content is undefined.
+    pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
+        if KEPT.contains(&len) {
+            let mut spare = self.spare.lock();
+            let fits = |buffer: &Buffer| (len..=2 * len).contains(&buffer.len());
+            let first = spare.buffers.len().saturating_sub(LOOKED_AT);
+            if let Some(at) = spare.buffers[first..].iter().position(fits) {
+                let buffer = spare.buffers.swap_remove(first + at);
+                spare.bytes -= buffer.len();
+                return Ok(buffer);
+            }
+        }
+        Buffer::fixed(len)
+    }
+
+    pub(crate) fn give_back(&self, buffer: Buffer) {
+        let mut spare = self.spare.lock();
+        if KEPT.contains(&buffer.len()) && spare.bytes + buffer.len() <= MOST_SPARE {
+            spare.bytes += buffer.len();
+            spare.buffers.push(buffer);
+        }
+    }
+
+    /// Makes a block of `len` bytes, all of which `fill` writes; None if it could not.
+    pub(crate) fn make(
+        self: &Arc<Self>,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> Result<Option<Block>> {
+        let buffer = self.take(len)?;
+        // SAFETY: so many bytes are there and ours alone. They are undefined only in their values,
+        // and are written before anybody reads them.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), len) };
+        if fill(bytes) {
+            return Ok(Some(Block { buffer: Some(buffer), len, home: Arc::clone(self) }));
+        }
+        self.give_back(buffer);
+        Ok(None)
+    }
+
+    /// Makes a block of memory that has been written.
+    pub(crate) fn wrap(self: &Arc<Self>, buffer: Buffer, len: usize) -> Block {
+        assert!(len <= buffer.len(), "a block inside of its memory");
+        Block { buffer: Some(buffer), len, home: Arc::clone(self) }
+    }
+}
+
+impl Block {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let start = self.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
+        // SAFETY: so many bytes are there, written, and nobody changes those of a block.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+
+    /// The memory, without a copy.
+    pub(crate) fn into_buffer(mut self) -> Option<Buffer> {
+        self.buffer.take()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.home.give_back(buffer);
+        }
+    }
+}
+
+/// Memory that a caller has lent until its call is complete.
+pub(crate) struct Loan(RwLock<Lent>);
+
+enum Lent {
+    /// The caller's, of so many bytes.
+    Theirs(*const u8, usize),
+    /// The caller has it back; this is a copy.
+    Copied(Block),
+    /// The caller has it back, and nobody needs it any more.
+    Over,
+}
+
+// SAFETY: the caller has lent the memory to the library, whatever its threads.
+unsafe impl Send for Loan {}
+// SAFETY: as above; it is only read.
+unsafe impl Sync for Loan {}
+
+impl Loan {
+    /// # Safety
+    /// `len` bytes from `start` stay valid and unchanged until `copy` or `end` has returned.
+    pub(crate) unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self(RwLock::new(Lent::Theirs(start, len)))
+    }
+
+    /// Gives the memory back; what is still on its way goes on from a copy.
+    pub(crate) fn copy(&self, blocks: &Arc<Blocks>) -> Result<()> {
+        let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Lent::Theirs(start, len) = *lent {
+            // SAFETY: the promise of `new`.
+            let theirs = unsafe { slice(start, len) };
+            let copy = blocks.make(len, |bytes| {
+                bytes.copy_from_slice(theirs);
+                true
+            });
+            *lent = match copy {
+                Ok(Some(block)) => Lent::Copied(block),
+                Ok(None) => Lent::Over,
+                Err(error) => {
+                    *lent = Lent::Over;
+                    return Err(error);
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Gives the memory back; everybody who needed it has it.
+    pub(crate) fn end(&self) {
+        let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *lent = Lent::Over;
+    }
+}
+
+/// # Safety
+/// NULL without bytes, or so many valid bytes that stay unchanged for `'a`.
+unsafe fn slice<'a>(start: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, len) }
+}
+
+/// A value, or a part of one.
+#[derive(Clone)]
+pub(crate) struct Bytes {
+    source: Source,
+    at: usize,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Source {
+    Block(Arc<Block>),
+    Loan(Arc<Loan>),
+    Encoded(Arc<Encoded>),
+}
+
+/// A value as a codec has made it, slice by slice.
+pub(crate) struct Encoded {
+    pub(crate) codec: u16,
+    /// The bytes of the value itself, in all and of each slice but the last.
+    pub(crate) len: usize,
+    pub(crate) slice: usize,
+    pub(crate) slices: Vec<Arc<Block>>,
+}
+
+impl Bytes {
+    pub(crate) fn of_block(block: Arc<Block>) -> Self {
+        let len = block.len;
+        Self { source: Source::Block(block), at: 0, len }
+    }
+
+    pub(crate) fn of_loan(loan: Arc<Loan>, len: usize) -> Self {
+        Self { source: Source::Loan(loan), at: 0, len }
+    }
+
+    pub(crate) fn of_encoded(encoded: Encoded) -> Self {
+        let len = encoded.len;
+        Self { source: Source::Encoded(Arc::new(encoded)), at: 0, len }
+    }
+
+    /// Calls `read` with the bytes; None if nobody needs them any more.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let range = self.at..self.at + self.len;
+        match &self.source {
+            Source::Block(block) => Some(read(&block.bytes()[range])),
+            Source::Loan(loan) => {
+                let lent = loan.0.read().unwrap_or_else(PoisonError::into_inner);
+                match &*lent {
+                    // SAFETY: the promise of `Loan::new`; the loan is not given back meanwhile.
+                    Lent::Theirs(start, len) => Some(read(unsafe { &slice(*start, *len)[range] })),
+                    Lent::Copied(block) => Some(read(&block.bytes()[range])),
+                    Lent::Over => None,
+                }
+            }
+            // Only parts of it are sent.
+            Source::Encoded(_) => None,
+        }
+    }
+
+    /// The block, if this is the whole of one that nobody else has.
+    pub(crate) fn into_block(self) -> std::result::Result<Block, Self> {
+        let Self { source, at, len } = self;
+        match source {
+            Source::Block(block) if at == 0 && len == block.len => Arc::try_unwrap(block)
+                .map_err(|block| Self { source: Source::Block(block), at, len }),
+            source => Err(Self { source, at, len }),
+        }
+    }
+}
+
+impl Data for Bytes {
+    fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn part(&self, at: u64, len: u64) -> Self {
+        let fits = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let (at, len) = (fits(at), fits(len));
+        if let Source::Encoded(encoded) = &self.source {
+            let index = at / encoded.slice.max(1);
+            return Self::of_block(Arc::clone(&encoded.slices[index]));
+        }
+        let end = at.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "a part inside of its value");
+        Self { source: self.source.clone(), at: self.at + at, len }
+    }
+
+    fn codec(&self) -> u16 {
+        match &self.source {
+            Source::Encoded(encoded) => encoded.codec,
+            _ => 0,
+        }
+    }
+}

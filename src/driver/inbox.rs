@@ -1,0 +1,148 @@
+//! Bytes from the engine become messages.
+
+use std::sync::Arc;
+
+use super::bytes::{Blocks, Bytes};
+use crate::cluster::{BadFrame, Body, HEADER, Message, Opening};
+
+/// Bytes that are copied and added to the checksum while they are in the cache.
+const CHUNK: usize = 16 << 10;
+
+/// Why the rest of a delivery is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    Bad(BadFrame),
+    /// There is no memory for it; it comes again.
+    NoMemory,
+}
+
+/// A delivery, as one run of bytes.
+struct Pieces<'a, 'b> {
+    current: &'a [u8],
+    rest: &'b mut dyn Iterator<Item = &'a [u8]>,
+    left: usize,
+}
+
+impl Pieces<'_, '_> {
+    /// Fills `out`; gives the checksum of what it got, or None if there is not as much.
+    fn take(&mut self, out: &mut [u8]) -> Option<u32> {
+        let (mut done, mut sum) = (0, 0);
+        while done < out.len() {
+            while self.current.is_empty() {
+                self.current = self.rest.next()?;
+            }
+            let count = self.current.len().min(out.len() - done).min(CHUNK);
+            let (taken, rest) = self.current.split_at(count);
+            let place = &mut out[done..done + count];
+            place.copy_from_slice(taken);
+            sum = crc32c::crc32c_append(sum, place);
+            self.current = rest;
+            done += count;
+        }
+        self.left = self.left.saturating_sub(done);
+        Some(sum)
+    }
+}
+
+/// Reads all messages of a delivery of `len` bytes. What follows something that is no frame is lost
+/// with it. No more memory is taken than there are bytes.
+pub(crate) fn read<'a>(
+    len: usize,
+    pieces: &mut dyn Iterator<Item = &'a [u8]>,
+    blocks: &Arc<Blocks>,
+) -> (Vec<Message<Bytes>>, Option<Broken>) {
+    let mut pieces = Pieces { current: &[], rest: pieces, left: len };
+    let mut messages = Vec::new();
+    while pieces.left > 0 {
+        match one(&mut pieces, blocks) {
+            Ok(message) => messages.push(message),
+            Err(broken) => return (messages, Some(broken)),
+        }
+    }
+    (messages, None)
+}
+
+fn one(pieces: &mut Pieces<'_, '_>, blocks: &Arc<Blocks>) -> Result<Message<Bytes>, Broken> {
+    const SHORT: Broken = Broken::Bad(BadFrame::Short);
+    let mut fixed = [0; HEADER];
+    pieces.take(&mut fixed).ok_or(SHORT)?;
+    let opening = Opening::new(&fixed).map_err(Broken::Bad)?;
+    let mut places = vec![0; opening.places()];
+    pieces.take(&mut places).ok_or(SHORT)?;
+    let opened = opening.open(&places, pieces.left as u64).map_err(Broken::Bad)?;
+    let len = opened.payload;
+    let mut sum = None;
+    let body = if opened.head.kind.carries_data() {
+        let fill = |bytes: &mut [u8]| {
+            sum = pieces.take(bytes);
+            sum.is_some()
+        };
+        let block = blocks.make(len, fill).map_err(|_| Broken::NoMemory)?.ok_or(SHORT)?;
+        Body::Data(Bytes::of_block(Arc::new(block)))
+    } else {
+        let mut fields = vec![0; len];
+        sum = pieces.take(&mut fields);
+        Body::Fields(fields)
+    };
+    match sum {
+        Some(sum) if opened.is_intact(sum) => Ok(Message { head: opened.head, body }),
+        Some(_) => Err(Broken::Bad(BadFrame::PayloadChecksum)),
+        None => Err(SHORT),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Header, Kind, encode};
+
+    fn frames(count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for at in 0..count {
+            let kind = if at % 2 == 0 { Kind::Push } else { Kind::Failed };
+            let head = Header { kind, key: at as u64, ..Header::default() };
+            let payload: Vec<u8> = (0..at * 37).map(|byte| (byte % 256) as u8).collect();
+            encode(&head, &payload, &mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn messages_are_read_from_pieces_of_any_size() {
+        let (bytes, blocks) = (frames(20), Arc::default());
+        for size in [1, 2, 3, 139, 140, 141, 1000, bytes.len()] {
+            let (messages, broken) = read(bytes.len(), &mut bytes.chunks(size), &blocks);
+            assert_eq!((messages.len(), broken), (20, None), "in pieces of {size}");
+            for (at, message) in messages.iter().enumerate() {
+                let content = match &message.body {
+                    Body::Fields(fields) => fields.clone(),
+                    Body::Data(data) => data.read(<[u8]>::to_vec).unwrap(),
+                };
+                assert_eq!(message.head.key, at as u64);
+                assert!(content.iter().enumerate().all(|(i, byte)| *byte == (i % 256) as u8));
+                assert_eq!(content.len(), at * 37);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_altered_is_refused_and_nothing_before_it() {
+        let (bytes, blocks) = (frames(6), Arc::default());
+        for end in 0..bytes.len() {
+            let (messages, broken) = read(end, &mut bytes[..end].chunks(50), &blocks);
+            assert!(messages.len() < 6);
+            assert!(broken.is_some() || frames(messages.len()).len() == end, "cut at {end}");
+        }
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 0x40;
+            let (messages, broken) = read(altered.len(), &mut altered.chunks(77), &blocks);
+            // The reserved field is nobody's.
+            assert!(broken.is_some(), "altered at {at}");
+            assert!(messages.len() < 6);
+        }
+        // The header says more than ever came.
+        let (_, broken) = read(usize::MAX, &mut bytes.chunks(64), &blocks);
+        assert_eq!(broken, Some(Broken::Bad(BadFrame::Short)));
+    }
+}

@@ -1,0 +1,281 @@
+//! Drives a machine of the protocol: gives it what comes from the engine and the time, sends what it
+//! has to say, and lets its host do what it wants done.
+
+mod bytes;
+mod inbox;
+mod outbox;
+
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Loan};
+use inbox::Broken;
+use outbox::Outbox;
+
+use crate::cluster::{Birth, Failure, Limits, Node, Peer, Scheduler, Time};
+use crate::engine::{Engine, Inbox};
+use crate::error::Result;
+use crate::log::{Level, log};
+use crate::sync::{Condvar, Mutex};
+
+/// What a process is for the protocol.
+pub(crate) enum Machine {
+    Node(Box<Node<Bytes>>),
+    Scheduler(Box<Scheduler<Bytes>>),
+}
+
+/// Does what the machine of a process wants done.
+pub(crate) trait Host: Send + Sync + Sized + 'static {
+    type Todo: Default;
+
+    /// Takes what the machine wants done, with the machine locked: nothing here may take long.
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Self::Todo);
+
+    /// Does it, without the lock.
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
+}
+
+/// The host of a scheduler, which only talks.
+pub(crate) struct Idle;
+
+impl Host for Idle {
+    type Todo = ();
+
+    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
+
+    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+}
+
+pub(crate) struct Driver<H> {
+    core: Mutex<Core>,
+    /// Wakes the timer, and whoever waits for the job to start or to end.
+    changed: Condvar,
+    outbox: Outbox,
+    engine: OnceLock<Arc<dyn Engine>>,
+    began: Instant,
+    pub(crate) blocks: Arc<Blocks>,
+    pub(crate) host: H,
+}
+
+struct Core {
+    machine: Option<Machine>,
+    /// When the timer looks again.
+    wake: Time,
+    stopped: bool,
+}
+
+/// What the engine knows of a driver that may not be there any more.
+struct Door<H>(OnceLock<Weak<Driver<H>>>);
+
+/// Opens the engine for an inbox.
+pub(crate) type Opener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Engine>>;
+
+impl<H: Host> Driver<H> {
+    /// Opens the engine and starts the machine that `make` makes for its address.
+    pub(crate) fn start(
+        host: H,
+        open: Opener<'_>,
+        make: impl FnOnce(&str, u64) -> Machine,
+    ) -> Result<Arc<Self>> {
+        let door = Arc::new(Door(OnceLock::new()));
+        let engine = open(door.clone())?;
+        let driver = Arc::new(Self {
+            core: Mutex::new(Core { machine: None, wake: 0, stopped: false }),
+            changed: Condvar::new(),
+            outbox: Outbox::default(),
+            engine: OnceLock::new(),
+            began: Instant::now(),
+            blocks: Arc::default(),
+            host,
+        });
+        driver.outbox.open(Arc::clone(&engine));
+        driver.core.lock().machine = Some(make(engine.address(), incarnation()));
+        let _ = driver.engine.set(engine);
+        let _ = door.0.set(Arc::downgrade(&driver));
+        driver.start_timer()?;
+        Ok(driver)
+    }
+
+    /// Microseconds since the start.
+    pub(crate) fn now(&self) -> Time {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(Time::MAX)
+    }
+
+    /// The moment of the machine's clock at which a deadline is.
+    pub(crate) fn moment(&self, end: Option<Instant>) -> Time {
+        let since = |end: Instant| end.saturating_duration_since(self.began).as_micros();
+        end.map_or(Time::MAX, |end| u64::try_from(since(end)).unwrap_or(Time::MAX))
+    }
+
+    /// What this process is called by the others.
+    pub(crate) fn address(&self) -> &str {
+        self.engine.get().map_or("", |engine| engine.address())
+    }
+
+    /// Does something with the machine, then everything that follows from it. None after the end.
+    pub(crate) fn step<T>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Machine, Time) -> T,
+    ) -> Option<T> {
+        let (mut todo, mut ways) = (H::Todo::default(), Vec::new());
+        let mut core = self.core.lock();
+        let now = self.now();
+        let core_now = &mut *core;
+        let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
+        let result = work(machine, now);
+        let (frames, wake, over) = match machine {
+            Machine::Node(node) => {
+                self.host.collect(node, &mut todo);
+                (node.send(now), node.wake_at(), node.has_started() || node.end().is_some())
+            }
+            Machine::Scheduler(it) => (it.send(now), it.wake_at(), it.end().is_some()),
+        };
+        frames.into_iter().for_each(|frame| self.outbox.post(frame, &mut ways));
+        if wake < core_now.wake || over {
+            core_now.wake = core_now.wake.min(wake);
+            self.changed.notify_all();
+        }
+        drop(core);
+        ways.iter().for_each(outbox::Way::flush);
+        self.host.carry_out(self, todo);
+        Some(result)
+    }
+
+    /// Waits until `ready` has an answer, or the deadline has passed.
+    pub(crate) fn wait<T>(
+        &self,
+        end: Option<Instant>,
+        ready: impl Fn(&Machine) -> Option<T>,
+    ) -> Option<T> {
+        let mut core = self.core.lock();
+        loop {
+            let answer = core.machine.as_ref().and_then(&ready);
+            if answer.is_some() || core.stopped {
+                return answer;
+            }
+            match end {
+                None => self.changed.wait(&mut core),
+                Some(end) if self.changed.wait_until(&mut core, end) => {
+                    return core.machine.as_ref().and_then(&ready);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Ends everything at once: nothing is sent and nothing arrives any more.
+    pub(crate) fn stop(&self) {
+        let machine = {
+            let mut core = self.core.lock();
+            core.stopped = true;
+            core.machine.take()
+        };
+        self.changed.notify_all();
+        drop(machine);
+        self.outbox.close();
+        if let Some(engine) = self.engine.get() {
+            engine.close();
+        }
+    }
+
+    fn start_timer(self: &Arc<Self>) -> Result<()> {
+        let driver = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("kvstore-timer".into());
+        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time())).map_err(|error| {
+            crate::error::fail!(OutOfMemory, "create: cannot start a thread: {error}")
+        })?;
+        Ok(())
+    }
+
+    fn keep_time(self: Arc<Self>) {
+        loop {
+            {
+                let mut core = self.core.lock();
+                if core.stopped {
+                    return;
+                }
+                let now = self.now();
+                if core.wake > now {
+                    let pause = Duration::from_micros((core.wake - now).min(60_000_000));
+                    self.changed.wait_until(&mut core, Instant::now() + pause);
+                    continue;
+                }
+                core.wake = Time::MAX;
+            }
+            self.step(|machine, now| match machine {
+                Machine::Node(node) => node.tick(now),
+                Machine::Scheduler(scheduler) => scheduler.tick(now),
+            });
+        }
+    }
+
+    fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        let (messages, broken) = inbox::read(len, pieces, &self.blocks);
+        if let Some(broken) = broken {
+            log(Level::Warn, || format!("from {from}: dropped what is no frame: {broken:?}"));
+        }
+        self.step(|machine, now| match machine {
+            Machine::Node(node) => {
+                messages.into_iter().for_each(|message| node.receive(message, now));
+                if let Some(Broken::Bad(bad)) = broken {
+                    node.bad_frame(from, bad, now);
+                }
+            }
+            Machine::Scheduler(scheduler) => {
+                messages.into_iter().for_each(|message| scheduler.receive(message, now));
+                if let Some(Broken::Bad(bad)) = broken {
+                    scheduler.bad_frame(from, bad);
+                }
+            }
+        });
+    }
+}
+
+impl<H: Host> Inbox for Door<H> {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+            driver.arrived(from, len, pieces);
+        }
+    }
+
+    fn down(&self, address: &str) {
+        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+            driver.step(|machine, now| match machine {
+                Machine::Node(node) => node.down(address, now),
+                Machine::Scheduler(scheduler) => scheduler.down(address),
+            });
+        }
+    }
+}
+
+impl Machine {
+    pub(crate) fn node(limits: Limits, birth: &Birth<'_>) -> Self {
+        Self::Node(Box::new(Node::new(limits, birth, 0)))
+    }
+
+    pub(crate) fn scheduler(limits: Limits, incarnation: u64) -> Self {
+        Self::Scheduler(Box::new(Scheduler::new(limits, incarnation, 0)))
+    }
+
+    /// How it has ended, once it has.
+    pub(crate) fn end(&self) -> Option<std::result::Result<(), Failure>> {
+        match self {
+            Self::Node(node) => node.end().cloned(),
+            Self::Scheduler(scheduler) => scheduler.end().cloned(),
+        }
+    }
+
+    /// What it is, once its job has started.
+    pub(crate) fn me(&self) -> Option<Peer> {
+        match self {
+            Self::Node(node) => node.has_started().then(|| node.me()),
+            Self::Scheduler(_) => Some(Peer::SCHEDULER),
+        }
+    }
+}
+
+/// A number that is larger than that of every process before this one, by the clock of the machine.
+fn incarnation() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX).max(1)
+}

@@ -1,0 +1,179 @@
+//! Messages become bytes for the engine: one way for each address, its messages in order.
+//!
+//! Sending may wait for the other side, so it never happens under the lock of the machine, and a way
+//! that is not known to be free has a thread of its own.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use super::bytes::Bytes;
+use crate::cluster::{Body, Data, Frame, HEADER, Message, encode};
+use crate::engine::{Engine, Line};
+use crate::log::{Level, log};
+use crate::sync::{Condvar, Mutex};
+
+/// Small messages travel together, up to so many bytes.
+const TOGETHER: u64 = 48 << 10;
+
+/// With no more than this on its way the other side can take what is sent, even if it is stopped:
+/// the buffers of the two sockets are larger.
+const CALM: u64 = 96 << 10;
+
+#[derive(Default)]
+pub(crate) struct Outbox {
+    engine: OnceLock<Arc<dyn Engine>>,
+    ways: Mutex<HashMap<Arc<str>, Arc<Way>>>,
+}
+
+/// The way to one address.
+pub(crate) struct Way {
+    to: Arc<str>,
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+struct State {
+    messages: VecDeque<Message<Bytes>>,
+    bytes: u64,
+    /// What was on its way, and not known to have arrived, when the last message was posted.
+    backlog: u64,
+    /// Whoever sends has it.
+    line: Option<Box<dyn Line>>,
+    has_thread: bool,
+    closed: bool,
+}
+
+impl Outbox {
+    pub(crate) fn open(&self, engine: Arc<dyn Engine>) {
+        let _ = self.engine.set(engine);
+    }
+
+    /// Queues a frame; its way is to be flushed afterwards.
+    pub(crate) fn post(&self, frame: Frame<Bytes>, ways: &mut Vec<Arc<Way>>) {
+        let known = ways.iter().find(|way| way.to == frame.to);
+        let way = match known {
+            Some(way) => Arc::clone(way),
+            None => {
+                let Some(way) = self.way(&frame.to) else { return };
+                ways.push(Arc::clone(&way));
+                way
+            }
+        };
+        let mut state = way.state.lock();
+        state.bytes += size(&frame.message);
+        state.backlog = frame.backlog;
+        state.messages.push_back(frame.message);
+    }
+
+    fn way(&self, to: &Arc<str>) -> Option<Arc<Way>> {
+        let engine = self.engine.get()?;
+        let mut ways = self.ways.lock();
+        let way = ways.entry(Arc::clone(to)).or_insert_with(|| {
+            let state = State {
+                messages: VecDeque::new(),
+                bytes: 0,
+                backlog: 0,
+                line: Some(engine.line(to)),
+                has_thread: false,
+                closed: false,
+            };
+            Arc::new(Way { to: Arc::clone(to), state: Mutex::new(state), wake: Condvar::new() })
+        });
+        Some(Arc::clone(way))
+    }
+
+    /// Ends all ways. A thread that waits for the other side ends later.
+    pub(crate) fn close(&self) {
+        for (_, way) in self.ways.lock().drain() {
+            way.state.lock().closed = true;
+            way.wake.notify_all();
+        }
+    }
+}
+
+impl Way {
+    /// Sends what is queued, here if that cannot take long.
+    pub(crate) fn flush(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let ready = state.line.as_ref().is_some_and(|line| line.is_ready());
+        let calm = state.bytes <= TOGETHER && state.backlog <= CALM;
+        if ready && calm && let Some(line) = state.line.take() {
+            let batch = state.batch();
+            drop(state);
+            let line = send(line, batch);
+            state = self.state.lock();
+            state.line = Some(line);
+        }
+        if state.messages.is_empty() || state.closed {
+            return;
+        }
+        if !state.has_thread {
+            state.has_thread = true;
+            let way = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("kvstore-send".into());
+            if let Err(error) = crate::pool::without_signals(|| thread.spawn(move || way.serve())) {
+                state.has_thread = false;
+                log(Level::Error, || format!("cannot start a thread to send: {error}"));
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    fn serve(&self) {
+        let mut state = self.state.lock();
+        while !state.closed {
+            if state.messages.is_empty() {
+                self.wake.wait(&mut state);
+                continue;
+            }
+            let Some(line) = state.line.take() else {
+                self.wake.wait(&mut state);
+                continue;
+            };
+            let batch = state.batch();
+            drop(state);
+            let line = send(line, batch);
+            state = self.state.lock();
+            state.line = Some(line);
+        }
+    }
+}
+
+impl State {
+    /// The next messages that travel together.
+    fn batch(&mut self) -> Vec<Message<Bytes>> {
+        let (mut batch, mut bytes) = (Vec::new(), 0);
+        while let Some(message) = self.messages.pop_front() {
+            let more = size(&message);
+            if !batch.is_empty() && bytes + more > TOGETHER {
+                self.messages.push_front(message);
+                break;
+            }
+            bytes += more;
+            self.bytes -= more;
+            batch.push(message);
+        }
+        batch
+    }
+}
+
+fn size(message: &Message<Bytes>) -> u64 {
+    HEADER as u64 + message.body.len()
+}
+
+fn send(mut line: Box<dyn Line>, batch: Vec<Message<Bytes>>) -> Box<dyn Line> {
+    let total: u64 = batch.iter().map(size).sum();
+    let mut bytes = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
+    for Message { head, body } in &batch {
+        match body {
+            Body::Fields(fields) => encode(head, fields, &mut bytes),
+            // What nobody needs any more has arrived before.
+            Body::Data(data) => _ = data.read(|data| encode(head, data, &mut bytes)),
+        }
+    }
+    if !bytes.is_empty() {
+        line.send(bytes);
+    }
+    line
+}
