@@ -100,8 +100,8 @@ pub(crate) enum Reason {
 impl Reason {
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         use Reason::{
-            Callback, Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound, PeerLost,
-            Refused, ShapeMismatch, Timeout,
+            Callback, Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound,
+            PeerLost, Refused, ShapeMismatch, Timeout,
         };
         [
             Timeout,

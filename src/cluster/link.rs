@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::common::{Limits, Time};
 use super::common::Data;
+use super::common::{Limits, Time};
 use super::wire::flags::ANSWER;
 use super::wire::{Header, Kind, Message};
 
@@ -162,7 +162,12 @@ impl<D: Data> Link<D> {
 
     /// What is to be sent now: what was not acknowledged in time, new messages while there is room
     /// in the window, or, with nothing else to say, an acknowledgement.
-    pub(super) fn send(&mut self, now: Time, limits: &Limits, mut frame: impl FnMut(Message<D>, u64)) {
+    pub(super) fn send(
+        &mut self,
+        now: Time,
+        limits: &Limits,
+        mut frame: impl FnMut(Message<D>, u64),
+    ) {
         let ack = self.received;
         let mut said = false;
         let mut emit = |message: &Message<D>, sequence: u64, backlog: u64| {

@@ -20,14 +20,12 @@ mod sim;
 mod wire;
 mod worker;
 
-pub(crate) use common::{
-    Data, Failure, Limits, MS, Mode, OnLoss, Peer, Reason, Role, Time,
-};
+pub(crate) use common::{Data, Failure, Limits, MS, Mode, OnLoss, Peer, Reason, Role, Time};
 pub(crate) use members::Scheduler;
 pub(crate) use net::Frame;
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
-pub(crate) use wire::{BadFrame, Body, HEADER, Message, Opening, Spec, encode};
+pub(crate) use wire::{BadFrame, Body, HEADER, Message, Opening, Place, Spec, encode};
 #[cfg(test)]
 pub(crate) use wire::{Header, Kind};
-pub(crate) use worker::{Action as WorkerAction, OpId};
+pub(crate) use worker::{Action as WorkerAction, OpId, Worker};

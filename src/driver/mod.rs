@@ -61,6 +61,8 @@ struct Core {
     machine: Option<Machine>,
     /// When the timer looks again.
     wake: Time,
+    /// Whether the job has started, and whether it has ended: those who wait for that were told.
+    told: (bool, bool),
     stopped: bool,
 }
 
@@ -80,7 +82,7 @@ impl<H: Host> Driver<H> {
         let door = Arc::new(Door(OnceLock::new()));
         let engine = open(door.clone())?;
         let driver = Arc::new(Self {
-            core: Mutex::new(Core { machine: None, wake: 0, stopped: false }),
+            core: Mutex::new(Core { machine: None, wake: 0, told: (false, false), stopped: false }),
             changed: Condvar::new(),
             outbox: Outbox::default(),
             engine: OnceLock::new(),
@@ -123,16 +125,17 @@ impl<H: Host> Driver<H> {
         let core_now = &mut *core;
         let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
         let result = work(machine, now);
-        let (frames, wake, over) = match machine {
+        let (frames, wake, told) = match machine {
             Machine::Node(node) => {
                 self.host.collect(node, &mut todo);
-                (node.send(now), node.wake_at(), node.has_started() || node.end().is_some())
+                (node.send(now), node.wake_at(), (node.has_started(), node.end().is_some()))
             }
-            Machine::Scheduler(it) => (it.send(now), it.wake_at(), it.end().is_some()),
+            Machine::Scheduler(it) => (it.send(now), it.wake_at(), (true, it.end().is_some())),
         };
         frames.into_iter().for_each(|frame| self.outbox.post(frame, &mut ways));
-        if wake < core_now.wake || over {
+        if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);
+            core_now.told = told;
             self.changed.notify_all();
         }
         drop(core);
@@ -163,6 +166,11 @@ impl<H: Host> Driver<H> {
         }
     }
 
+    /// Looks at the machine, if it is there.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&Machine) -> Option<T>) -> Option<T> {
+        self.core.lock().machine.as_ref().and_then(look)
+    }
+
     /// Ends everything at once: nothing is sent and nothing arrives any more.
     pub(crate) fn stop(&self) {
         let machine = {
@@ -181,9 +189,9 @@ impl<H: Host> Driver<H> {
     fn start_timer(self: &Arc<Self>) -> Result<()> {
         let driver = Arc::clone(self);
         let thread = std::thread::Builder::new().name("kvstore-timer".into());
-        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time())).map_err(|error| {
-            crate::error::fail!(OutOfMemory, "create: cannot start a thread: {error}")
-        })?;
+        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time())).map_err(
+            |error| crate::error::fail!(OutOfMemory, "create: cannot start a thread: {error}"),
+        )?;
         Ok(())
     }
 

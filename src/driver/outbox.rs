@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::bytes::Bytes;
-use crate::cluster::{Body, Data, Frame, HEADER, Message, encode};
+use crate::cluster::{Body, Frame, HEADER, Message, encode};
 use crate::engine::{Engine, Line};
 use crate::log::{Level, log};
 use crate::sync::{Condvar, Mutex};
@@ -97,7 +97,10 @@ impl Way {
         let mut state = self.state.lock();
         let ready = state.line.as_ref().is_some_and(|line| line.is_ready());
         let calm = state.bytes <= TOGETHER && state.backlog <= CALM;
-        if ready && calm && let Some(line) = state.line.take() {
+        if ready
+            && calm
+            && let Some(line) = state.line.take()
+        {
             let batch = state.batch();
             drop(state);
             let line = send(line, batch);

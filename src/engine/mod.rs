@@ -11,6 +11,7 @@ mod zenoh;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 #[cfg(test)]
@@ -55,26 +56,30 @@ pub(crate) trait Line: Send {
 pub(crate) struct Place {
     /// Listens here; a port of 0 is any free one. None is reached over the lines that it makes.
     pub(crate) listen: Option<String>,
-    /// The only address that it calls; None calls every address with a port.
+    /// What others use instead, when it listens on every address of the machine.
+    pub(crate) advertised: Option<IpAddr>,
     pub(crate) calls: Calls,
+    /// The address of the scheduler, as this process knows it. Others may write it otherwise.
+    pub(crate) root: Arc<str>,
+    pub(crate) is_scheduler: bool,
     /// A link on which nothing is heard for this long is closed, in milliseconds.
     pub(crate) lease_ms: u64,
 }
 
 /// Which addresses a process makes connections to. The others must come to it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
     Nobody,
-    Only(Arc<str>),
+    Scheduler,
     Everybody,
 }
 
-impl Calls {
-    fn include(&self, address: &str) -> bool {
-        match self {
-            Self::Nobody => false,
-            Self::Only(only) => **only == *address,
-            Self::Everybody => has_port(address),
+impl Place {
+    fn calls(&self, address: &str) -> bool {
+        match self.calls {
+            Calls::Nobody => false,
+            Calls::Scheduler => *self.root == *address,
+            Calls::Everybody => has_port(address),
         }
     }
 }

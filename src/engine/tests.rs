@@ -5,6 +5,12 @@ use std::time::{Duration, Instant};
 
 use super::{Calls, Inbox, Place, open};
 
+fn place(listen: Option<&str>, calls: Calls) -> Place {
+    let listen = listen.map(Into::into);
+    let root = "127.0.0.1:1".into();
+    Place { listen, advertised: None, calls, root, is_scheduler: false, lease_ms: 10_000 }
+}
+
 #[derive(Default)]
 struct Mail {
     state: Mutex<(Vec<(String, Vec<u8>)>, Vec<String>)>,
@@ -40,11 +46,8 @@ impl Mail {
 #[test]
 fn bytes_go_both_ways_and_an_end_is_seen() {
     let (server_mail, worker_mail) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-    let listen = Some("127.0.0.1:0".into());
-    let place = Place { listen, calls: Calls::Nobody, lease_ms: 10_000 };
-    let server = open(&place, server_mail.clone()).unwrap();
-    let place = Place { listen: None, calls: Calls::Everybody, lease_ms: 10_000 };
-    let worker = open(&place, worker_mail.clone()).unwrap();
+    let server = open(&place(Some("127.0.0.1:0"), Calls::Nobody), server_mail.clone()).unwrap();
+    let worker = open(&place(None, Calls::Everybody), worker_mail.clone()).unwrap();
 
     let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
     let mut forth = worker.line(server.address());
@@ -70,8 +73,8 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let place = Place { listen: Some(address.clone()), calls: Calls::Nobody, lease_ms: 10_000 };
-    let error = open(&place, Arc::new(Mail::default())).err().unwrap();
+    let error =
+        open(&place(Some(&address), Calls::Nobody), Arc::new(Mail::default())).err().unwrap();
     assert_eq!(error.kind(), crate::ErrorKind::Network);
     assert!(error.message().contains(&address), "{error}");
 }

@@ -4,7 +4,7 @@
 //! own for each address. A message is one put to `kvstore/<to>/<from>`; while a process lives, each of
 //! its sessions has the token `kvstore-alive/<address>`.
 
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ const BATCHES: usize = 16;
 /// How long one attempt to connect may take, and how soon the next one follows.
 const CONNECT: Duration = Duration::from_millis(1_000);
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
+const SCHEDULER: &str = "scheduler";
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A put that waits for longer ends its session; the protocol has given up by then.
 const BLOCKED: Duration = Duration::from_secs(60);
@@ -65,8 +66,12 @@ impl Zenoh {
             return Ok(Self { address, place: place.clone(), inbox, hall: None, made });
         };
         let (address, session) = listen_at(listen, place.lease_ms)?;
-        let address: Arc<str> = address.into();
-        let hall = Connection::new(session, &address, &inbox)
+        let address: Arc<str> = match place.advertised {
+            _ if place.is_scheduler => Arc::clone(&place.root),
+            Some(ip) => SocketAddr::new(ip, address.port()).to_string().into(),
+            None => address.to_string().into(),
+        };
+        let hall = Connection::new(session, &address, place, &inbox)
             .map_err(|error| fail!(Network, "create: cannot listen at {address}: {error}"))?;
         Ok(Self { address, place: place.clone(), inbox, hall: Some(Arc::new(hall)), made })
     }
@@ -78,13 +83,16 @@ impl Engine for Zenoh {
     }
 
     fn line(&self, to: &str) -> Box<dyn Line> {
-        let way = if self.place.calls.include(to) {
+        let name =
+            format!("kvstore/{}/{}", chunk(to, &self.place), chunk(&self.address, &self.place));
+        let way = if self.place.calls(to) {
             let (place, inbox) = (self.place.clone(), Arc::clone(&self.inbox));
             Way::Call { place, inbox, made: Arc::clone(&self.made), last: None }
         } else {
             Way::Hall(self.hall.clone())
         };
-        Box::new(ToOne { to: to.into(), from: Arc::clone(&self.address), way, publisher: None })
+        let from = Arc::clone(&self.address);
+        Box::new(ToOne { to: to.into(), from, name, way, publisher: None })
     }
 
     fn close(&self) {
@@ -104,25 +112,32 @@ impl Drop for Zenoh {
 }
 
 impl Connection {
-    fn new(session: Session, me: &Arc<str>, inbox: &Arc<dyn Inbox>) -> zenoh::Result<Self> {
-        let (own, receiver) = (Arc::clone(me), Arc::clone(inbox));
+    fn new(
+        session: Session,
+        me: &str,
+        place: &Place,
+        inbox: &Arc<dyn Inbox>,
+    ) -> zenoh::Result<Self> {
+        let own = chunk(me, place);
+        let (receiver, root) = (Arc::clone(inbox), Arc::clone(&place.root));
         let arrived = move |sample: Sample| {
-            let from = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
+            let from = address(sample.key_expr().as_str(), &root);
             let mut pieces = sample.payload().slices();
             receiver.arrived(from, sample.payload().len(), &mut pieces);
         };
         let messages =
             session.declare_subscriber(format!("kvstore/{own}/*")).callback(arrived).wait()?;
-        let receiver = Arc::clone(inbox);
+        let (receiver, root, token) =
+            (Arc::clone(inbox), Arc::clone(&place.root), format!("kvstore-alive/{own}"));
         let lives = move |sample: Sample| {
-            let other = sample.key_expr().as_str().rsplit('/').next().unwrap_or_default();
-            if sample.kind() == SampleKind::Delete && *other != *own {
+            let other = address(sample.key_expr().as_str(), &root);
+            if sample.kind() == SampleKind::Delete {
                 receiver.down(other);
             }
         };
         let liveliness = session.liveliness();
         let lives = liveliness.declare_subscriber("kvstore-alive/*").callback(lives).wait()?;
-        let token = liveliness.declare_token(format!("kvstore-alive/{me}")).wait()?;
+        let token = liveliness.declare_token(token).wait()?;
         Ok(Self { session, parts: Mutex::new(Some((messages, lives, token))) })
     }
 
@@ -134,10 +149,25 @@ impl Connection {
     }
 }
 
+/// What stands for an address in the names of the engine: there is one scheduler, whatever it is
+/// called.
+fn chunk(address: &str, place: &Place) -> String {
+    if *address == *place.root { SCHEDULER.into() } else { address.into() }
+}
+
+/// The address that the last part of a name stands for.
+fn address<'a>(name: &'a str, root: &'a str) -> &'a str {
+    match name.rsplit('/').next().unwrap_or_default() {
+        SCHEDULER => root,
+        address => address,
+    }
+}
+
 /// A line to one address.
 struct ToOne {
     to: Arc<str>,
     from: Arc<str>,
+    name: String,
     way: Way,
     publisher: Option<Publisher<'static>>,
 }
@@ -175,8 +205,7 @@ impl ToOne {
                 connection
             }
         };
-        let key = format!("kvstore/{}/{}", self.to, self.from);
-        let publisher = connection.session.declare_publisher(key);
+        let publisher = connection.session.declare_publisher(self.name.clone());
         let publisher = publisher.congestion_control(CongestionControl::Block).express(true).wait();
         let publisher = publisher.ok()?;
         // What is put before the other side is known to listen goes nowhere.
@@ -223,11 +252,11 @@ fn call(
     config.insert_json5("connect/exit_on_failure", "true")?;
     let again = "{ period_init_ms: 20, period_max_ms: 200, period_increase_factor: 2 }";
     config.insert_json5("connect/retry", again)?;
-    Connection::new(zenoh::open(config).wait()?, from, inbox)
+    Connection::new(zenoh::open(config).wait()?, from, place, inbox)
 }
 
 /// Opens the session of a process that listens; gives its address too.
-fn listen_at(listen: &str, lease_ms: u64) -> Result<(String, Session)> {
+fn listen_at(listen: &str, lease_ms: u64) -> Result<(SocketAddr, Session)> {
     const TRIES: usize = 20;
     let name = |error: &dyn std::fmt::Display| {
         fail!(Network, "create: cannot listen at {listen}: {error}")
@@ -248,7 +277,7 @@ fn listen_at(listen: &str, lease_ms: u64) -> Result<(String, Session)> {
             zenoh::open(config).wait()
         });
         match opened {
-            Ok(session) => return Ok((address.to_string(), session)),
+            Ok(session) => return Ok((address, session)),
             Err(_) if place.port() == 0 && tries < TRIES => tries += 1,
             Err(error) => return Err(name(&error)),
         }

@@ -24,7 +24,10 @@ impl Store {
     }
 
     pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
-        self.enter(Gate::Work, |local| local.init(values))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.init(values),
+            None => local.init(values),
+        })
     }
 
     /// Merges one value into a key.
@@ -163,12 +166,18 @@ impl Store {
     /// # Errors
     /// `KeyNotFound`, `Timeout`: nothing has been removed.
     pub fn remove(&self, keys: &[Key]) -> Result<()> {
-        self.enter(Gate::Work, |local| local.remove(keys))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.remove(keys),
+            None => local.remove(keys),
+        })
     }
 
     /// Runs a data call here.
     pub(crate) fn call(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
-        self.enter(Gate::Work, |local| local.run(call, values, outs))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.run(call, values, outs),
+            None => local.run(call, values, outs),
+        })
     }
 
     /// Queues a data call; gives its ticket.
@@ -179,12 +188,18 @@ impl Store {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        self.enter(Gate::Work, |local| local.submit(call, values, outs, priority))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.submit(call, values, outs, priority),
+            None => local.submit(call, values, outs, priority),
+        })
     }
 
     /// Runs a call on rows here.
     pub(crate) fn call_rows(&self, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
-        self.enter(Gate::Work, |local| local.run_rows(call, pairs))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.run_rows(call, pairs),
+            None => local.run_rows(call, pairs),
+        })
     }
 
     /// Queues a call on rows; gives its ticket.
@@ -194,7 +209,10 @@ impl Store {
         pairs: &RowPairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        self.enter(Gate::Work, |local| local.submit_rows(call, pairs, priority))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.submit_rows(call, pairs, priority),
+            None => local.submit_rows(call, pairs, priority),
+        })
     }
 }
 

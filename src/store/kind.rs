@@ -33,6 +33,16 @@ pub enum Role {
     Scheduler,
 }
 
+impl Role {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Role::Worker => "worker",
+            Role::Server => "server",
+            Role::Scheduler => "scheduler",
+        }
+    }
+}
+
 /// Every type with its canonical name, and its aliases, lower case.
 const KINDS: &[(StoreKind, &CStr, &[&str])] = &[
     (StoreKind::Local, c"local", &["local_update_cpu", "local_allreduce_cpu"]),

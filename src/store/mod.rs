@@ -7,6 +7,8 @@ mod copy;
 mod counters;
 mod data;
 mod direct;
+#[cfg(feature = "dist")]
+mod dist;
 mod keys;
 mod kind;
 mod lending;
@@ -18,6 +20,7 @@ mod merger;
 mod models;
 mod plain;
 mod plan;
+mod remote;
 mod sort;
 mod table;
 mod ticket;
@@ -34,6 +37,7 @@ pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
 use merger::Merger;
 pub(crate) use plan::{Pairs, RowPairs, Tensors};
+use remote::Remote;
 pub(crate) use updater::Updater;
 pub use updater::UpdaterError;
 
@@ -87,6 +91,8 @@ enum Gate {
 /// order. Dropping it cancels what is pending; [`Store::close`] finishes it first.
 pub struct Store {
     local: Arc<Local>,
+    /// The job that it is part of.
+    remote: Option<Box<dyn Remote>>,
     kind: StoreKind,
     id: u16,
     generation: u32,
@@ -112,6 +118,23 @@ fn claim_id(serial: u64) -> Result<u16> {
         .ok_or_else(|| fail!(OutOfMemory, "create: 65,535 stores are open in this process"))
 }
 
+/// Joins the job of a distributed store.
+#[cfg(feature = "dist")]
+fn join(local: &Arc<Local>, kind: StoreKind, config: &Config) -> Result<Option<Box<dyn Remote>>> {
+    if kind.is_distributed() { dist::open(local, kind, config).map(Some) } else { Ok(None) }
+}
+
+#[cfg(not(feature = "dist"))]
+#[allow(clippy::unnecessary_wraps, reason = "the other build joins jobs")]
+fn join(_: &Arc<Local>, _: StoreKind, _: &Config) -> Result<Option<Box<dyn Remote>>> {
+    Ok(None)
+}
+
+fn release_id(id: u16) {
+    let bit = 1u64 << (id % 64);
+    IDS[usize::from(id / 64)].fetch_and(!bit, Ordering::SeqCst);
+}
+
 impl Store {
     /// Opens a store of a type: `local`, `device` or one of their aliases, in any case.
     ///
@@ -122,16 +145,16 @@ impl Store {
     /// `Option` for a bad value in the environment.
     pub fn open(kind: &str, config: &Config) -> Result<Self> {
         let kind = StoreKind::parse(kind)?;
-        if kind.is_distributed() {
-            return Err(fail!(Unsupported, "create: {} is not in this build", kind.name()));
-        }
         let settings = Settings::new(config)?;
         sys::watch_forks();
         let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
         let id = claim_id(serial)?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
+        let local = Arc::new(Local::new(serial, id, settings));
+        let remote = join(&local, kind, config).inspect_err(|_| release_id(id))?;
         Ok(Self {
-            local: Arc::new(Local::new(serial, id, settings)),
+            local,
+            remote,
             kind,
             id,
             generation: sys::fork_generation(),
@@ -186,7 +209,7 @@ impl Store {
     /// What this process is in its job. A local store's is a worker.
     #[must_use]
     pub fn role(&self) -> Role {
-        Role::Worker
+        self.remote.as_ref().map_or(Role::Worker, |remote| remote.role())
     }
 
     /// Serves as a server or a scheduler until the job ends.
@@ -194,32 +217,33 @@ impl Store {
     /// # Errors
     /// `Role` on a worker and on local stores.
     pub fn serve(&self) -> Result<()> {
-        self.enter(Gate::Work, |_| {
-            Err(fail!(Role, "serve: this process is a worker; only servers and schedulers serve"))
+        self.enter(Gate::Work, |_| match &self.remote {
+            Some(remote) => remote.serve(),
+            None => Err(fail!(Role, "serve: a local store is whole in this process")),
         })
     }
 
     /// The rank of this process among those of its role, from 0.
     #[must_use]
     pub fn rank(&self) -> i32 {
-        0
+        self.remote.as_ref().map_or(0, |remote| i32::try_from(remote.rank()).unwrap_or(i32::MAX))
     }
 
     /// The number of workers.
     #[must_use]
     pub fn num_workers(&self) -> i32 {
-        1
+        self.remote.as_ref().map_or(1, |remote| i32::try_from(remote.workers()).unwrap_or(i32::MAX))
     }
 
     /// Waits until all workers have arrived here: on a store of one process, at once.
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
-        let _ = deadline.into();
-        self.enter(Gate::Work, |_| Ok(()))
+        let deadline = deadline.into();
+        self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.barrier(deadline)))
     }
 
     /// Says that this worker pushes no more.
     pub fn done(&self) -> Result<()> {
-        self.enter(Gate::Work, |_| Ok(()))
+        self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
     }
 
     /// Gives the key of a name, and remembers the name.
@@ -254,6 +278,11 @@ impl Store {
     /// `KeyNotFound`.
     pub fn key_info(&self, key: impl Into<Key>) -> Result<KeyInfo> {
         let key = key.into();
+        if let Some(remote) = &self.remote
+            && !self.is_in_own_updater()
+        {
+            self.enter(Gate::Look, |_| remote.look_up("key_info", key))?;
+        }
         self.enter(Gate::Look, |local| match local.keys.table.get(key) {
             Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.as_slice().into() }),
             None => {
@@ -274,7 +303,12 @@ impl Store {
     }
 
     pub(crate) fn cancel_ticket(&self, ticket: u64) -> Result<()> {
-        self.enter(Gate::End, |local| local.cancel(ticket))
+        self.enter(Gate::End, |local| {
+            if let Some(remote) = &self.remote {
+                remote.cancel(ticket);
+            }
+            local.cancel(ticket)
+        })
     }
 
     /// Whether no operation is at work, or none is soon.
@@ -313,6 +347,11 @@ impl Store {
             log(Level::Debug, || {
                 format!("updater {}", if updater.is_some() { "set" } else { "cleared" })
             });
+            if let Some(remote) = &self.remote
+                && !remote.updates()?
+            {
+                return Ok(());
+            }
             local.set_merger(updater.map_or(Merger::Assign, |it| Merger::Updater(Arc::new(it))));
             Ok(())
         })
@@ -330,7 +369,10 @@ impl Store {
     pub fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
         self.enter(Gate::Work, |local| {
             log(Level::Debug, || format!("optimizer {name} {params:?}"));
-            local.set_optimizer(name, params)
+            match &self.remote {
+                Some(remote) => remote.set_optimizer(name, params),
+                None => local.set_optimizer(name, params),
+            }
         })
     }
 
@@ -339,8 +381,9 @@ impl Store {
     /// # Errors
     /// `Option` for an unknown name or a bad value, `InvalidArgument` if no optimizer is set.
     pub fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
-        self.enter(Gate::Work, |local| {
-            local.change_optimizer("set_hyperparameter", |it| it.with(name, value))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.set_hyperparameter(name, value),
+            None => local.change_optimizer("set_hyperparameter", |it| it.with(name, value)),
         })
     }
 
@@ -356,8 +399,12 @@ impl Store {
         value: f64,
     ) -> Result<()> {
         let key = key.into();
-        self.enter(Gate::Work, |local| {
-            local.change_optimizer("set_key_hyperparameter", |it| it.with_key(key, name, value))
+        self.enter(Gate::Work, |local| match &self.remote {
+            Some(remote) => remote.set_key_hyperparameter(key, name, value),
+            None => {
+                let call = "set_key_hyperparameter";
+                local.change_optimizer(call, |it| it.with_key(key, name, value))
+            }
         })
     }
 
@@ -373,7 +420,10 @@ impl Store {
     pub fn set_compression(&self, name: &str, params: &str) -> Result<()> {
         self.enter(Gate::Work, |local| {
             log(Level::Debug, || format!("compression {name} {params:?}"));
-            local.set_compression(name, params)
+            match &self.remote {
+                Some(remote) => remote.set_compression(name, params),
+                None => local.set_compression(name, params),
+            }
         })
     }
 
@@ -388,7 +438,7 @@ impl Store {
                 "{{\"type\":\"{}\",\"keys\":{},\"bytes\":{},\"pushes\":{},\"pulls\":{},\
                  \"push_bytes\":{},\"pull_bytes\":{},\"updater_calls\":{},\"pending\":{pending},\
                  \"failed\":{failed},\"threads\":{},\"isa\":\"{}\",\
-                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"}}",
+                 \"compression\":\"{codec}\",\"compression_params\":\"{codec_params}\"{}}}",
                 self.kind.name(),
                 keys,
                 bytes,
@@ -399,6 +449,7 @@ impl Store {
                 totals.updater_calls,
                 local.settings.threads,
                 local.settings.isa.name(),
+                self.remote.as_ref().map_or(String::new(), |remote| remote.stats()),
             ))
         })
     }
@@ -409,14 +460,16 @@ impl Store {
     /// `Timeout`: operations go on and the store stays open. Any other error is the first failure
     /// that nobody waited for; the store is closed then.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let deadline = deadline.into();
         self.enter(Gate::End, |local| {
-            let result = local.tickets.close(deadline.into(), closed());
+            let result = local.tickets.close(deadline, closed());
             let late =
                 result.as_ref().is_err_and(|error| error.kind() == crate::ErrorKind::Timeout);
-            if !late {
-                self.closed.store(true, Ordering::SeqCst);
+            if late || self.closed.swap(true, Ordering::SeqCst) {
+                return result;
             }
-            result
+            let left = self.remote.as_ref().map_or(Ok(()), |remote| remote.close(deadline));
+            result.and(left)
         })
     }
 
@@ -424,6 +477,9 @@ impl Store {
     pub fn abort(&self) {
         if self.generation == sys::fork_generation() {
             self.closed.store(true, Ordering::SeqCst);
+            if let Some(remote) = &self.remote {
+                remote.abort();
+            }
             self.local.tickets.abort(&fail!(Closed, "the store was aborted"));
         }
     }
@@ -444,6 +500,7 @@ impl Drop for Store {
             });
         }
         self.abort();
+        self.remote = None;
         let deadline = self.local.deadline();
         if self.local.tickets.wait_idle(deadline) {
             // A thread of the pool that has just finished lets go at once; then the values and the
@@ -452,8 +509,7 @@ impl Drop for Store {
                 std::thread::yield_now();
             }
         }
-        let bit = 1u64 << (self.id % 64);
-        IDS[usize::from(self.id / 64)].fetch_and(!bit, Ordering::SeqCst);
+        release_id(self.id);
     }
 }
 

@@ -31,7 +31,16 @@ pub(crate) enum Action<D> {
     /// This is the first value of the slice.
     Install { slice: SliceName, place: Arc<Place>, data: D },
     /// Begin the sum of a round with this, or add it.
-    Add { slice: SliceName, round: u64, rank: u32, first: bool, codec: u16, data: D },
+    Add {
+        slice: SliceName,
+        round: u64,
+        rank: u32,
+        first: bool,
+        /// Not 0 if it is encoded, as the setting says.
+        codec: u16,
+        setting: u64,
+        data: D,
+    },
     /// Merge the sum into the value, under this setting.
     Close { slice: SliceName, round: u64, setting: u64 },
     /// Send the value, with `Server::value`.
@@ -402,10 +411,11 @@ impl<D: Data> Server<D> {
                 round,
                 rank,
                 first,
-                contribution: Contribution { data, paid, codec, .. },
+                contribution: Contribution { data, paid, codec, setting },
             } => {
                 self.held_bytes -= data.len();
-                self.actions.push(Action::Add { slice, round, rank, first, codec, data });
+                let action = Action::Add { slice, round, rank, first, codec, setting, data };
+                self.actions.push(action);
                 self.give_back(rank, paid);
             }
             Step::Close { round, setting } => {

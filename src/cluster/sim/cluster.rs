@@ -305,7 +305,7 @@ impl Cluster {
         for action in actions {
             match action {
                 server::Action::Install { slice, data, .. } => self.model.install(slice, &data),
-                server::Action::Add { slice, round, rank, first, codec, data } => {
+                server::Action::Add { slice, round, rank, first, codec, data, .. } => {
                     assert_eq!(codec, 0);
                     self.model.add(slice, round, rank, first, &data);
                 }

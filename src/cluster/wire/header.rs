@@ -271,8 +271,7 @@ impl Opening {
         if self.payload > most {
             return Err(BadFrame::Length(self.payload));
         }
-        let payload =
-            usize::try_from(self.payload).map_err(|_| BadFrame::Length(self.payload))?;
+        let payload = usize::try_from(self.payload).map_err(|_| BadFrame::Length(self.payload))?;
         let mut head = self.head?;
         let mut places = Reader::new(places);
         head.replicas.extend(std::iter::from_fn(|| places.u32()));

@@ -125,6 +125,16 @@ impl<D: Data> Worker<D> {
         self.keys.get(&key)?.place()
     }
 
+    /// How many pushes of a key come before the next one that is requested.
+    pub(crate) fn pushes_before_next(&self, key: u64) -> u64 {
+        let Some(state) = self.keys.get(&key) else { return 0 };
+        let unnumbered = |id: &OpId| {
+            let op = self.ops.get(id);
+            op.is_some_and(|op| !op.started && matches!(op.what, What::Push { .. }))
+        };
+        state.pushed() + state.queue().iter().filter(|id| unnumbered(id)).count() as u64
+    }
+
     /// The driver wants to hear no more of an operation; what it has begun takes effect.
     pub(crate) fn abandon(&mut self, id: OpId) {
         if let Some(op) = self.ops.get_mut(&id) {

@@ -83,6 +83,34 @@ impl<W: Work> Tickets<W> {
         Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, ready))
     }
 
+    /// Registers an operation that is at work elsewhere; gives its ticket, and its number for
+    /// [`Tickets::finish`].
+    #[cfg(feature = "dist")]
+    pub(crate) fn begin(&self, label: Label) -> Result<(u64, u64)> {
+        let mut state = self.state.lock();
+        state.refuse_if_over()?;
+        let (sequence, _) = state.enter(label, SmallVec::new(), 0, Phase::Running);
+        state.running += 1;
+        self.publish(&state);
+        Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, sequence))
+    }
+
+    /// Takes back an operation that has not begun after all, and whose ticket nobody has.
+    #[cfg(feature = "dist")]
+    pub(crate) fn retract(&self, sequence: u64) {
+        let mut state = self.state.lock();
+        state.running -= 1;
+        state.release(sequence);
+        self.publish(&state);
+        self.changed.notify_all();
+    }
+
+    /// The number of an operation of this store.
+    #[cfg(feature = "dist")]
+    pub(crate) fn number(ticket: u64) -> u64 {
+        ticket & ((1 << SEQUENCE_BITS) - 1)
+    }
+
     /// The turn of a call without a ticket, if no operation is pending at all.
     pub(crate) fn turn_at_once(&self) -> Option<Turn> {
         (self.pending.load(Ordering::SeqCst) == 0).then_some(Turn(None))

@@ -1,8 +1,14 @@
 //! Options by name: the only reader of environment variables.
 
+#[cfg(feature = "dist")]
+mod job;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::time::Duration;
+
+#[cfg(feature = "dist")]
+pub(crate) use job::Job;
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
@@ -99,8 +105,13 @@ impl Config {
         if let Some(value) = self.values.get(name) {
             return Ok(Some(value.clone()));
         }
-        let variable = format!("KV_{}", name.to_uppercase());
-        match env::var(&variable) {
+        self.find_in(name, &format!("KV_{}", name.to_uppercase()))
+    }
+
+    /// The value of an option in an environment variable.
+    #[allow(clippy::unused_self, reason = "the environment is part of every configuration")]
+    fn find_in(&self, name: &str, variable: &str) -> Result<Option<String>> {
+        match env::var(variable) {
             // As if it were not set: that is how a shell unsets one for a single command.
             Ok(value) if value.is_empty() => Ok(None),
             Ok(value) => match check(name, &value) {

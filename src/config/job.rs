@@ -1,0 +1,117 @@
+//! The options of distributed stores: what one process must know of its job.
+
+use super::Config;
+use crate::error::{Error, Result, fail};
+use crate::store::Role;
+
+/// What one process of a job was told.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) role: Role,
+    /// None leaves the choice to the scheduler.
+    pub(crate) rank: Option<u32>,
+    /// The scheduler's address.
+    pub(crate) root: String,
+    /// Where this process listens, if not where it would by itself.
+    pub(crate) bind: Option<String>,
+    /// Keeps apart jobs that meet at one address.
+    pub(crate) name: String,
+    pub(crate) workers: u32,
+    pub(crate) servers: u32,
+    pub(crate) staleness: Option<u64>,
+    pub(crate) goes_on_without_lost_workers: bool,
+    pub(crate) start_timeout_ms: u64,
+    pub(crate) peer_timeout_ms: u64,
+    pub(crate) max_rounds_ahead: u64,
+    pub(crate) slice_bytes: u64,
+    pub(crate) hold_bytes: u64,
+    pub(crate) insecure: bool,
+    /// A worker may set an updater, which has no effect: the servers have it too.
+    pub(crate) server_updater: bool,
+}
+
+/// Where programs of MXNet's launchers find an option.
+fn variable_of_old(name: &str, role: Role) -> Option<&'static str> {
+    Some(match (name, role) {
+        ("role", _) => "DMLC_ROLE",
+        ("num_workers", _) => "DMLC_NUM_WORKER",
+        ("num_servers", _) => "DMLC_NUM_SERVER",
+        ("rank", Role::Worker) => "DMLC_WORKER_ID",
+        ("rank", Role::Server) => "DMLC_SERVER_ID",
+        _ => return None,
+    })
+}
+
+impl Job {
+    pub(crate) fn new(config: &Config) -> Result<Self> {
+        Self::read(config).map_err(|error: Error| error.at("create"))
+    }
+
+    fn read(config: &Config) -> Result<Self> {
+        let role = match text(config, "role", Role::Worker)?.as_deref() {
+            Some("server") => Role::Server,
+            Some("scheduler") => Role::Scheduler,
+            _ => Role::Worker,
+        };
+        let find = |name: &str| text(config, name, role);
+        let number = |name: &str, default: u64| -> Result<u64> {
+            Ok(find(name)?.and_then(|text| text.parse().ok()).unwrap_or(default))
+        };
+        let needed = |name: &str| -> Result<u32> {
+            let text = find(name)?.ok_or_else(|| missing(name, role))?;
+            text.parse().map_err(|_| fail!(Option, "{name} is {text:?}; it must be a number"))
+        };
+        let root = match find("root")? {
+            Some(root) => root,
+            None => root_of_old(config)?.ok_or_else(|| missing("root", role))?,
+        };
+        let optional = |name: &str| -> Result<Option<u64>> {
+            Ok(find(name)?.and_then(|text| text.parse().ok()))
+        };
+        let yes = |name: &str| -> Result<bool> { Ok(find(name)?.as_deref() == Some("yes")) };
+        Ok(Self {
+            role,
+            rank: optional("rank")?.and_then(|rank| u32::try_from(rank).ok()),
+            root,
+            bind: find("bind")?,
+            name: find("job")?.unwrap_or_default(),
+            workers: needed("num_workers")?,
+            servers: needed("num_servers")?,
+            staleness: optional("staleness")?,
+            goes_on_without_lost_workers: find("on_worker_loss")?.as_deref() == Some("continue"),
+            start_timeout_ms: number("start_timeout_ms", 60_000)?,
+            peer_timeout_ms: number("peer_timeout_ms", 5_000)?,
+            max_rounds_ahead: number("max_rounds_ahead", 1)?,
+            slice_bytes: number("slice_bytes", 256 << 10)?,
+            hold_bytes: number("hold_bytes", 256 << 20)?,
+            insecure: yes("insecure")?,
+            server_updater: yes("server_updater")?,
+        })
+    }
+}
+
+/// An option's value, set here, in the environment, or in that of MXNet's launchers.
+fn text(config: &Config, name: &str, role: Role) -> Result<Option<String>> {
+    match (config.find(name)?, variable_of_old(name, role)) {
+        (None, Some(old)) => config.find_in(name, old),
+        (found, _) => Ok(found),
+    }
+}
+
+/// The scheduler's address as MXNet's launchers give it.
+fn root_of_old(config: &Config) -> Result<Option<String>> {
+    let host = config.find_in("root", "DMLC_PS_ROOT_URI")?;
+    let port = config.find_in("root", "DMLC_PS_ROOT_PORT")?;
+    Ok(host.zip(port).map(|(host, port)| format!("{host}:{port}")))
+}
+
+fn missing(name: &str, role: Role) -> Error {
+    let old = variable_of_old(name, role).or((name == "root").then_some("DMLC_PS_ROOT_URI"));
+    let old = old.map_or(String::new(), |old| format!(" or {old}"));
+    fail!(
+        Option,
+        "a distributed store needs {name}: set the option or the environment variable KV_{}{old}, or \
+         start the program with `kvstore run`",
+        name.to_uppercase()
+    )
+}

@@ -1,0 +1,161 @@
+//! One call of a worker's program: what it has lent, and what has to come before it is complete.
+#![allow(unsafe_code, reason = "values arrive in the memory that callers lend")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::cluster::OpId;
+use crate::driver::{Blocks, Bytes, Loan};
+use crate::error::{Error, Result};
+use crate::store::merge::Team;
+use crate::store::plan::{Plan, PlannedOut};
+use crate::store::table::Slot;
+use crate::sync::{Condvar, Mutex};
+use crate::sys::DefaultFloats;
+use crate::tensor::Buffer;
+
+pub(crate) struct Call {
+    /// The ticket's number, of a call that has one.
+    pub(super) ticket: Option<u64>,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Operations that have not ended, values that are being copied, and one for the submission.
+    remaining: AtomicUsize,
+    parts: Vec<Part>,
+}
+
+/// What one key of a call has lent.
+pub(crate) struct Part {
+    pub(super) slot: Arc<Slot>,
+    pub(super) loan: Option<Arc<Loan>>,
+    pub(super) target: Target,
+    /// Where its outs are in the plan.
+    pub(super) outs: std::ops::Range<usize>,
+}
+
+/// Where the value of a key arrives.
+pub(crate) enum Target {
+    Nowhere,
+    /// The only out, a plain array of the key's dtype.
+    Out(*mut u8),
+    /// From here it goes to the outs.
+    Own(Buffer),
+}
+
+// SAFETY: the memory behind the pointer is lent to the call, whatever its threads.
+unsafe impl Send for Target {}
+// SAFETY: as above; slices of a value are written to places that do not overlap.
+unsafe impl Sync for Target {}
+
+struct State {
+    plan: Plan,
+    operations: Vec<OpId>,
+    /// The first failure in the order of the keys.
+    failure: Option<(usize, Error)>,
+    result: Option<Result<()>>,
+}
+
+impl Call {
+    pub(super) fn new(ticket: Option<u64>, plan: Plan, parts: Vec<Part>) -> Arc<Self> {
+        let state = State { plan, operations: Vec::new(), failure: None, result: None };
+        let (state, changed) = (Mutex::new(state), Condvar::new());
+        Arc::new(Self { ticket, state, changed, remaining: AtomicUsize::new(1), parts })
+    }
+
+    /// One more thing has to end.
+    pub(super) fn expect(&self) {
+        self.remaining.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Something has ended; true when that was the last.
+    pub(super) fn settle(&self) -> bool {
+        self.remaining.fetch_sub(1, Ordering::SeqCst) == 1
+    }
+
+    pub(super) fn add_operation(&self, operation: OpId) {
+        self.expect();
+        self.state.lock().operations.push(operation);
+    }
+
+    pub(super) fn operations(&self) -> Vec<OpId> {
+        self.state.lock().operations.clone()
+    }
+
+    /// Notes a failure of one of the keys.
+    pub(super) fn fail(&self, part: usize, error: Error) {
+        let mut state = self.state.lock();
+        if state.failure.as_ref().is_none_or(|(first, _)| part < *first) {
+            state.failure = Some((part, error));
+        }
+    }
+
+    /// Writes a slice of a value to its place.
+    pub(super) fn fill(&self, part: usize, at: u64, data: &Bytes) {
+        let Some(Part { slot, target, .. }) = self.parts.get(part) else { return };
+        let start = match target {
+            Target::Nowhere => return,
+            Target::Out(start) => *start,
+            Target::Own(buffer) => buffer.as_ptr(),
+        };
+        let Ok(at) = usize::try_from(at) else { return };
+        data.read(|bytes| {
+            if at.checked_add(bytes.len()).is_some_and(|end| end <= slot.bytes()) {
+                // SAFETY: inside the out, which is lent and has the size of the slot's value; each
+                // slice has a place of its own.
+                unsafe { start.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            }
+        });
+    }
+
+    /// Ends the loans and hands the values out; gives the result.
+    pub(super) fn complete(&self, team: Team, blocks: &Arc<Blocks>) -> Result<()> {
+        let mut state = self.state.lock();
+        let mut result = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
+        for loan in self.parts.iter().filter_map(|part| part.loan.as_ref()) {
+            match &result {
+                Ok(()) => loan.end(),
+                // What is on its way still counts.
+                Err(_) => {
+                    if let Err(error) = loan.copy(blocks) {
+                        result = Err(error);
+                    }
+                }
+            }
+        }
+        if result.is_ok() {
+            let _floats = DefaultFloats::enter();
+            let outs = &state.plan.outs;
+            result = self.parts.iter().try_for_each(|part| part.hand_out(team, outs));
+        }
+        state.plan.clear();
+        result
+    }
+
+    /// Wakes whoever waits for the call.
+    pub(super) fn finish(&self, result: Result<()>) {
+        self.state.lock().result = Some(result);
+        self.changed.notify_all();
+    }
+
+    /// Waits for the result, which the machine's own deadline brings.
+    pub(super) fn wait(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(result) = state.result.take() {
+                return result;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+impl Part {
+    fn hand_out(&self, team: Team, outs: &[PlannedOut]) -> Result<()> {
+        match &self.target {
+            Target::Own(buffer) => {
+                team.copy_out(&self.slot, buffer, &outs[self.outs.clone()], None).map(|_| ())
+            }
+            Target::Out(_) | Target::Nowhere => Ok(()),
+        }
+    }
+}

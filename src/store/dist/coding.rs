@@ -1,0 +1,152 @@
+//! Values on their way through a codec: a worker encodes the sum of its values slice by slice, with
+//! what earlier pushes left unsent; a server decodes it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::codec::{BLOCK, Codec, Origin, Residuals};
+use crate::driver::{Blocks, Bytes, Encoded};
+use crate::error::Result;
+use crate::kernel::Isa;
+use crate::store::merge::Team;
+use crate::store::table::Slot;
+use crate::sys::DefaultFloats;
+use crate::tensor::{Array, Buffer, DType, Lent};
+
+/// The number on the wire of a value that a codec has made; which one the setting says.
+const ENCODED: u16 = 1;
+
+/// What the pushes of a worker have left unsent, by key.
+#[derive(Default)]
+pub(super) struct Unsent {
+    keys: HashMap<u64, Option<Box<Residuals>>>,
+}
+
+/// What is encoded.
+pub(super) struct Source<'a> {
+    pub(super) slot: &'a Slot,
+    /// The sum of the worker's values, in the key's dtype.
+    pub(super) sum: &'a Buffer,
+    pub(super) slice_bytes: usize,
+    pub(super) rank: u64,
+    /// How many pushes of the key came before.
+    pub(super) round: u64,
+}
+
+impl Unsent {
+    /// Keys that are gone have nothing to send.
+    pub(super) fn forget(&mut self, key: u64) {
+        self.keys.remove(&key);
+    }
+
+    /// Encodes the next push of a key.
+    pub(super) fn encode(
+        &mut self,
+        codec: &Codec,
+        team: Team,
+        source: &Source<'_>,
+        blocks: &Arc<Blocks>,
+    ) -> Result<Bytes> {
+        let slot = source.slot;
+        let kept = self.keys.entry(slot.key.id()).or_default();
+        let residuals = Residuals::prepare(codec, kept, 1, slot.count, source.sum.as_ptr())?;
+        let item = slot.dtype.size();
+        let in_slice = (source.slice_bytes / item).max(1);
+        let scratch = Scratch::new()?;
+        let _floats = DefaultFloats::enter();
+        let mut slices = Vec::new();
+        let mut start = 0;
+        while start < slot.count || slices.is_empty() {
+            let slice = start..slot.count.min(start + in_slice);
+            let made = blocks.make(codec.bytes(slice.len()), |bytes| {
+                encode_slice(codec, team.isa, source, residuals, &slice, bytes, &scratch);
+                true
+            })?;
+            slices.extend(made.map(Arc::new));
+            start = slice.end.max(start + 1);
+        }
+        residuals.round += 1;
+        let (codec, len, slice) = (ENCODED, slot.bytes(), source.slice_bytes);
+        Ok(Bytes::of_encoded(Encoded { codec, len, slice, slices }))
+    }
+}
+
+/// Memory for a block as the codec takes it, and as it arrives.
+struct Scratch {
+    value: Buffer,
+    sent: Buffer,
+}
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let block = || Buffer::zeroed(BLOCK * DType::F32.size(), false);
+        Ok(Self { value: block()?, sent: block()? })
+    }
+}
+
+fn encode_slice(
+    codec: &Codec,
+    isa: Isa,
+    source: &Source<'_>,
+    residuals: &Residuals,
+    slice: &Range<usize>,
+    bytes: &mut [u8],
+    scratch: &Scratch,
+) {
+    let (dtype, sum) = (source.slot.dtype, Array::of(source.sum, source.slot.dtype));
+    let (value, mut sent) =
+        (Array::of(&scratch.value, DType::F32), Array::of(&scratch.sent, DType::F32));
+    let mut rest = bytes;
+    for start in slice.clone().step_by(BLOCK) {
+        let block = start..slice.end.min(start + BLOCK);
+        let whole = 0..block.len();
+        let input = if dtype == DType::F32 {
+            sum.part(&block)
+        } else {
+            isa.convert_array(&value, &sum.part(&block), block.len());
+            value
+        };
+        let mut residual = residuals.array(0).map(|residual| residual.part(&block));
+        let (mine, others) = std::mem::take(&mut rest).split_at_mut(codec.bytes(block.len()));
+        rest = others;
+        let origin = Origin {
+            key: source.slot.key.id(),
+            rank: source.rank,
+            round: source.round,
+            block: (start / BLOCK) as u64,
+        };
+        codec.send(
+            isa,
+            origin,
+            input.slice(&whole),
+            residual.as_mut().map(|residual| residual.slice_mut(&whole)),
+            mine,
+            sent.slice_mut(&whole),
+        );
+    }
+}
+
+/// What a codec's bytes of one slice stand for, in the slice's dtype.
+pub(super) fn decode(
+    codec: &Codec,
+    team: Team,
+    slot: &Slot,
+    origin: Origin,
+    data: &Bytes,
+    blocks: &Arc<Blocks>,
+) -> Result<Bytes> {
+    let buffer = blocks.take(slot.count * DType::F32.size())?;
+    let _floats = DefaultFloats::enter();
+    let mut decoded = Array::of(&buffer, DType::F32);
+    let result = data
+        .read(|bytes| codec.decode(team.isa, origin, bytes, decoded.slice_mut(&(0..slot.count))));
+    result.unwrap_or(Ok(()))?;
+    if slot.dtype == DType::F32 {
+        return Ok(Bytes::of_block(Arc::new(blocks.wrap(buffer, slot.bytes()))));
+    }
+    let target = blocks.take(slot.bytes())?;
+    team.isa.convert_array(&Lent::plain(target.as_ptr(), slot.dtype).array(), &decoded, slot.count);
+    blocks.give_back(buffer);
+    Ok(Bytes::of_block(Arc::new(blocks.wrap(target, slot.bytes()))))
+}

@@ -1,0 +1,115 @@
+//! The host of a worker: which call each operation of the machine belongs to.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::call::Call;
+use super::failure::error_of;
+use crate::cluster::{Failure, Node, OpId, Part, WorkerAction};
+use crate::driver::{Blocks, Bytes, Driver, Host};
+use crate::error::Error;
+use crate::store::local::Local;
+use crate::sync::Mutex;
+
+pub(crate) struct Desk {
+    pub(super) local: Arc<Local>,
+    open: Mutex<HashMap<OpId, (Arc<Call>, usize)>>,
+}
+
+/// What is to be done for a call.
+pub(crate) enum Errand {
+    Fill { call: Arc<Call>, part: usize, at: u64, data: Bytes },
+    Finished { call: Arc<Call>, part: usize, result: Result<(), Failure> },
+}
+
+impl Desk {
+    pub(super) fn new(local: Arc<Local>) -> Self {
+        Self { local, open: Mutex::default() }
+    }
+
+    /// An operation of a call has begun. Called with the machine locked.
+    pub(super) fn enter(&self, operation: OpId, call: &Arc<Call>, part: usize) {
+        call.add_operation(operation);
+        self.open.lock().insert(operation, (Arc::clone(call), part));
+    }
+
+    /// Something of a call has ended; what follows if that was the last.
+    pub(super) fn settle(&self, call: &Arc<Call>, blocks: &Arc<Blocks>) {
+        if !call.settle() {
+            return;
+        }
+        let result = call.complete(self.local.keys.team, blocks);
+        match call.ticket {
+            Some(sequence) => _ = self.local.tickets.finish(sequence, result),
+            None => call.finish(result),
+        }
+    }
+
+    /// Ends operations of a call for it; what they have begun goes on. Called with the machine locked.
+    pub(super) fn forget(&self, call: &Call) -> usize {
+        let mut open = self.open.lock();
+        call.operations().iter().filter(|operation| open.remove(operation).is_some()).count()
+    }
+
+    /// The call of a ticket, while it is open.
+    pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<Call>> {
+        let open = self.open.lock();
+        let mut calls = open.values().map(|(call, _)| call);
+        calls.find(|call| call.ticket == Some(sequence)).cloned()
+    }
+
+    /// Fails every open call: the machine is gone.
+    pub(super) fn abort(&self, error: &Error, blocks: &Arc<Blocks>) {
+        let open = std::mem::take(&mut *self.open.lock());
+        for (call, part) in open.into_values() {
+            call.fail(part, error.clone());
+            self.settle(&call, blocks);
+        }
+    }
+}
+
+impl Host for Desk {
+    type Todo = Vec<Errand>;
+
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Errand>) {
+        let Part::Worker(worker) = &mut node.part else { return };
+        let actions = worker.actions();
+        if actions.is_empty() {
+            return;
+        }
+        let mut open = self.open.lock();
+        for action in actions {
+            match action {
+                WorkerAction::Fill { op, at, data } => {
+                    if let Some((call, part)) = open.get(&op) {
+                        call.expect();
+                        todo.push(Errand::Fill { call: Arc::clone(call), part: *part, at, data });
+                    }
+                }
+                WorkerAction::Finished { op, result } => {
+                    if let Some((call, part)) = open.remove(&op) {
+                        todo.push(Errand::Finished { call, part, result });
+                    }
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {
+        for errand in todo {
+            let call = match errand {
+                Errand::Fill { call, part, at, data } => {
+                    call.fill(part, at, &data);
+                    call
+                }
+                Errand::Finished { call, part, result } => {
+                    if let Err(failure) = result {
+                        call.fail(part, error_of(&self.local.keys.names, &failure));
+                    }
+                    call
+                }
+            };
+            self.settle(&call, &driver.blocks);
+        }
+    }
+}

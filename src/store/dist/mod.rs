@@ -1,0 +1,40 @@
+//! The distributed stores: one job of many processes, over the protocol of `cluster`.
+//!
+//! A worker's calls become operations of its machine (`worker`, `call`, `desk`); a server does the
+//! arithmetic that its machine asks for, slice by slice (`serving`, `shop`, `shard`).
+
+mod call;
+mod coding;
+mod desk;
+mod failure;
+mod place;
+mod serving;
+mod setting;
+mod shard;
+mod shop;
+mod worker;
+
+use std::sync::Arc;
+
+use serving::Serving;
+use worker::Worker;
+
+use super::local::Local;
+use super::remote::Remote;
+use super::{Role, StoreKind};
+use crate::config::{Config, Job};
+use crate::error::Result;
+
+/// Joins a job; as a worker, when all its processes are there.
+pub(super) fn open(
+    local: &Arc<Local>,
+    kind: StoreKind,
+    config: &Config,
+) -> Result<Box<dyn Remote>> {
+    let job = Job::new(config)?;
+    Ok(if job.role == Role::Worker {
+        Box::new(Worker::open(local, &job, kind)?)
+    } else {
+        Box::new(Serving::new(local, job, kind)?)
+    })
+}

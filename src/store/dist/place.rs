@@ -1,0 +1,117 @@
+//! From options to what the protocol and the engine must know.
+
+use std::hash::Hasher;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+use siphasher::sip::SipHasher24;
+
+use crate::cluster::{self, Limits, MS, Mode, OnLoss};
+use crate::codec;
+use crate::config::Job;
+use crate::engine::{Calls, Place};
+use crate::error::{Result, fail};
+use crate::store::{Role, StoreKind};
+
+/// Frames that are small do not fill a window before this many.
+const WINDOW_FRAMES: usize = 1_024;
+const WINDOW_BYTES: u64 = 4 << 20;
+
+/// The numbers of the job; those that the workers agree on count only on workers.
+pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
+    let asynchronous = matches!(kind, StoreKind::DistAsync | StoreKind::DistDeviceAsync);
+    let mode = if asynchronous { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
+    let goes_on = job.goes_on_without_lost_workers;
+    let mut name = SipHasher24::new();
+    name.write(job.name.as_bytes());
+    Limits {
+        job: name.finish(),
+        workers: job.workers,
+        servers: job.servers,
+        mode,
+        on_loss: if goes_on { OnLoss::Continue } else { OnLoss::Fail },
+        peer_timeout: job.peer_timeout_ms * MS,
+        start_timeout: job.start_timeout_ms * MS,
+        block_elements: codec::BLOCK as u64,
+        slice_bytes: job.slice_bytes,
+        hold_bytes: job.hold_bytes,
+        max_rounds_ahead: job.max_rounds_ahead,
+        window_frames: WINDOW_FRAMES,
+        window_bytes: WINDOW_BYTES,
+    }
+}
+
+/// Where this process listens and whom it calls. Off the loopback nobody listens without being told
+/// that it is not secure.
+pub(super) fn place(job: &Job) -> Result<Place> {
+    let root: std::sync::Arc<str> = job.root.as_str().into();
+    let calls = match job.role {
+        Role::Scheduler => Calls::Nobody,
+        Role::Server => Calls::Scheduler,
+        Role::Worker => Calls::Everybody,
+    };
+    let listen = match job.role {
+        Role::Worker => None,
+        Role::Scheduler => Some(job.bind.clone().unwrap_or_else(|| job.root.clone())),
+        Role::Server => match &job.bind {
+            Some(bind) => Some(bind.clone()),
+            None => Some(SocketAddr::new(way_to(&job.root)?, 0).to_string()),
+        },
+    };
+    if let Some(listen) = &listen
+        && !job.insecure
+        && !is_loopback(listen)?
+    {
+        return Err(fail!(
+            Option,
+            "create: {listen} is not on the loopback, and whoever reaches it could join the job; set \
+             insecure=yes if the network is closed to others"
+        ));
+    }
+    let advertised = match &listen {
+        Some(listen) if is_any(listen)? => Some(way_to(&job.root)?),
+        _ => None,
+    };
+    // The protocol finds out sooner who is silent.
+    let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
+    let is_scheduler = job.role == Role::Scheduler;
+    Ok(Place { listen, advertised, calls, root, is_scheduler, lease_ms })
+}
+
+/// What a process is for the protocol.
+pub(super) fn role(role: Role) -> cluster::Role {
+    match role {
+        Role::Worker => cluster::Role::Worker,
+        Role::Server => cluster::Role::Server,
+        Role::Scheduler => cluster::Role::Scheduler,
+    }
+}
+
+fn addresses(address: &str) -> Result<Vec<SocketAddr>> {
+    let found = address.to_socket_addrs().map_err(|error| {
+        fail!(
+            Network,
+            "create: {address:?} is no address: {error}; use a host and a port, such as 127.0.0.1:9091"
+        )
+    })?;
+    Ok(found.collect())
+}
+
+fn is_loopback(address: &str) -> Result<bool> {
+    Ok(addresses(address)?.iter().all(|address| address.ip().is_loopback()))
+}
+
+fn is_any(address: &str) -> Result<bool> {
+    Ok(addresses(address)?.iter().any(|address| address.ip().is_unspecified()))
+}
+
+/// This machine's own address on the way to another one; nothing is sent.
+fn way_to(root: &str) -> Result<IpAddr> {
+    let Some(root) = addresses(root)?.first().copied() else {
+        return Err(fail!(Network, "create: nobody knows the host of {root:?}"));
+    };
+    let any = if root.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    UdpSocket::bind(any)
+        .and_then(|socket| socket.connect(root).and_then(|()| socket.local_addr()))
+        .map(|address| address.ip())
+        .map_err(|error| fail!(Network, "create: there is no way to {root}: {error}"))
+}

@@ -1,0 +1,142 @@
+//! A server or a scheduler, until its job ends.
+
+use std::sync::{Arc, OnceLock};
+
+use super::failure::error_of;
+use super::place;
+use super::shop::Shop;
+use crate::cluster::{Birth, Part, Peer};
+use crate::config::Job;
+use crate::deadline::Deadline;
+use crate::driver::{Driver, Host, Idle, Machine};
+use crate::engine;
+use crate::error::{Result, fail};
+use crate::store::local::Local;
+use crate::store::merger::Merger;
+use crate::store::remote::Remote;
+use crate::store::{Role, StoreKind};
+use crate::sync::{AtomicBool, Ordering};
+
+pub(crate) struct Serving {
+    local: Arc<Local>,
+    job: Job,
+    kind: StoreKind,
+    serves: AtomicBool,
+    aborted: AtomicBool,
+    running: OnceLock<Running>,
+}
+
+enum Running {
+    Server(Arc<Driver<Shop>>),
+    Scheduler(Arc<Driver<Idle>>),
+}
+
+impl Serving {
+    pub(super) fn new(local: &Arc<Local>, job: Job, kind: StoreKind) -> Result<Self> {
+        // What cannot work is said at once.
+        place::place(&job)?;
+        Ok(Self {
+            local: Arc::clone(local),
+            job,
+            kind,
+            serves: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            running: OnceLock::new(),
+        })
+    }
+
+    fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
+        let (limits, place) = (place::limits(&self.job, self.kind), place::place(&self.job)?);
+        Driver::start(Idle, &|inbox| engine::open(&place, inbox), |_, incarnation| {
+            Machine::scheduler(limits, incarnation)
+        })
+    }
+
+    fn start_server(&self) -> Result<Arc<Driver<Shop>>> {
+        let (limits, place) = (place::limits(&self.job, self.kind), place::place(&self.job)?);
+        // A user's updater gets whole keys.
+        let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
+        Driver::start(
+            Shop::new(Arc::clone(&self.local)),
+            &|inbox| engine::open(&place, inbox),
+            |address, incarnation| {
+                let (role, scheduler) = (place::role(self.job.role), &self.job.root);
+                let birth = Birth { role, rank: self.job.rank, incarnation, address, scheduler };
+                let mut machine = Machine::node(limits, &birth);
+                if let Machine::Node(node) = &mut machine
+                    && let (Part::Server(server), true) = (&mut node.part, whole)
+                {
+                    server.keep_whole();
+                }
+                machine
+            },
+        )
+    }
+
+    fn run<H: Host>(
+        &self,
+        driver: Arc<Driver<H>>,
+        wrap: impl FnOnce(Arc<Driver<H>>) -> Running,
+    ) -> Result<()> {
+        let _ = self.running.set(wrap(Arc::clone(&driver)));
+        if self.aborted.load(Ordering::SeqCst) {
+            driver.stop();
+        }
+        let end = driver.wait(None, Machine::end);
+        driver.stop();
+        match end {
+            Some(Ok(())) => Ok(()),
+            Some(Err(failure)) => Err(error_of(&self.local.keys.names, &failure)),
+            None => Err(fail!(Closed, "the store was aborted")),
+        }
+    }
+}
+
+impl Remote for Serving {
+    fn role(&self) -> Role {
+        self.job.role
+    }
+
+    fn workers(&self) -> u32 {
+        self.job.workers
+    }
+
+    /// Known once the job has started, or if it was told.
+    fn rank(&self) -> u32 {
+        let me = match self.running.get() {
+            Some(Running::Server(driver)) => driver.peek(Machine::me),
+            _ => None,
+        };
+        me.map_or(self.job.rank.unwrap_or(0), |peer: Peer| peer.rank)
+    }
+
+    fn stats(&self) -> String {
+        format!(",\"role\":\"{}\",\"rank\":{}", self.role().name(), self.rank())
+    }
+
+    fn close(&self, _: Deadline) -> Result<()> {
+        self.abort();
+        Ok(())
+    }
+
+    fn serve(&self) -> Result<()> {
+        if self.serves.swap(true, Ordering::SeqCst) {
+            return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
+        }
+        let result = if self.job.role == Role::Scheduler {
+            self.run(self.start_scheduler()?, Running::Scheduler)
+        } else {
+            self.run(self.start_server()?, Running::Server)
+        };
+        result.map_err(|error: crate::Error| error.at("serve"))
+    }
+
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        match self.running.get() {
+            Some(Running::Server(driver)) => driver.stop(),
+            Some(Running::Scheduler(driver)) => driver.stop(),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,316 @@
+//! One slice on a server: the sum of the open round, and the stored value.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::cluster::{Answer, Failure, Reason};
+use crate::codec::Origin;
+use crate::driver::{Block, Blocks, Bytes};
+use crate::error::{Error, Result, fail};
+use crate::store::apply::{Limits, Push};
+use crate::store::local::Local;
+use crate::store::merger::{Handling, Merger};
+use crate::store::table::{Slot, Value};
+use crate::sync::Mutex;
+use crate::sys::DefaultFloats;
+use crate::tensor::{Array, Buffer, DType, Lent};
+
+/// What is to be done with a slice, in this order.
+pub(crate) enum Job {
+    Install(Bytes),
+    Add { first: bool, data: Bytes, origin: Origin, handling: Option<Arc<Handling>> },
+    Close(Arc<Handling>),
+    Answer(Answer),
+}
+
+/// The value for an answer, or why there is none.
+pub(crate) type Reply = (Answer, std::result::Result<Bytes, Failure>);
+
+pub(crate) struct Shard {
+    slot: Slot,
+    /// The place of its first block among those of its key.
+    block: u64,
+    queue: Mutex<Queue>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Somebody works on it, and will look again.
+    busy: bool,
+}
+
+struct State {
+    value: Value,
+    /// The stored value while messages refer to it; `value.buffer` is empty then.
+    shared: Option<Arc<Block>>,
+    /// The contributions of the open round so far, but for the last.
+    sum: Option<Sum>,
+    last: Option<Bytes>,
+    /// Why the last round was not merged.
+    failure: Option<Failure>,
+}
+
+/// A sum; of elements of 16 bits it is kept in 32, and rounded once at the end.
+struct Sum {
+    buffer: Buffer,
+    dtype: DType,
+}
+
+impl Shard {
+    pub(super) fn new(slot: Slot, block: u64) -> Result<Self> {
+        let value = Value { buffer: Buffer::new(0)?, state: None, removed: false, residuals: None };
+        let state = State { value, shared: None, sum: None, last: None, failure: None };
+        Ok(Self { slot, block, queue: Mutex::default(), state: Mutex::new(state) })
+    }
+
+    pub(super) fn first_block(&self) -> u64 {
+        self.block
+    }
+
+    /// Bytes of its value.
+    pub(super) fn bytes(&self) -> usize {
+        self.slot.bytes()
+    }
+
+    pub(super) fn post(&self, job: Job) {
+        self.queue.lock().jobs.push_back(job);
+    }
+
+    /// Works off what is queued, unless somebody does already.
+    pub(super) fn work(&self, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+        let mut queue = self.queue.lock();
+        if std::mem::replace(&mut queue.busy, true) {
+            return;
+        }
+        while let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            self.one(job, local, blocks, reply);
+            queue = self.queue.lock();
+        }
+        queue.busy = false;
+    }
+
+    fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+        let mut state = self.state.lock();
+        let result = match job {
+            Job::Install(data) => state.install(&self.slot, data, blocks),
+            Job::Add { first, data, origin, handling } => state
+                .decode(self, data, origin, handling, local, blocks)
+                .and_then(|data| state.add(&self.slot, first, data, local, blocks)),
+            Job::Close(handling) => {
+                state.failure = None;
+                state.close(&self.slot, &handling, local, blocks)
+            }
+            Job::Answer(answer) => {
+                reply((answer, state.answer(&self.slot, blocks)));
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            let key = local.keys.names.label(self.slot.key);
+            let reason = match error.kind() {
+                crate::ErrorKind::Callback => Reason::Callback,
+                _ => Reason::Invalid,
+            };
+            let text = format!("on the server: {key}: {}", error.message());
+            crate::log::log(crate::Level::Error, || text.clone());
+            state.failure = Some(Failure { reason, text });
+        }
+    }
+}
+
+impl State {
+    fn install(&mut self, slot: &Slot, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
+        self.value.buffer = own(slot, data, blocks)?;
+        Ok(())
+    }
+
+    /// What a codec's bytes stand for.
+    fn decode(
+        &self,
+        shard: &Shard,
+        data: Bytes,
+        origin: Origin,
+        handling: Option<Arc<Handling>>,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<Bytes> {
+        let Some(handling) = handling else { return Ok(data) };
+        let codec = handling.codec.as_ref();
+        let codec = codec.ok_or_else(|| fail!(InvalidArgument, "no codec is set"))?;
+        super::coding::decode(codec, local.keys.team, &shard.slot, origin, &data, blocks)
+    }
+
+    /// Adds a contribution, behind those before it.
+    fn add(
+        &mut self,
+        slot: &Slot,
+        first: bool,
+        data: Bytes,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        if first {
+            self.sum = None;
+            self.last = None;
+        }
+        let Some(before) = self.last.replace(data) else { return Ok(()) };
+        let wide =
+            if matches!(slot.dtype, DType::F16 | DType::BF16) { DType::F32 } else { slot.dtype };
+        let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
+        let sum_slot = Slot::new(slot.key, slot.order, wide, &shape, slot.count)?;
+        let target = blocks.take(sum_slot.bytes())?;
+        let old = self.sum.take();
+        let _floats = DefaultFloats::enter();
+        let added = before.read(|bytes| {
+            let newest = Lent::plain(bytes.as_ptr().cast_mut(), slot.dtype);
+            match &old {
+                Some(sum) => {
+                    let so_far = Lent::of(Array::of(&sum.buffer, sum.dtype));
+                    local.keys.team.sum(&sum_slot, &[so_far, newest], &target)
+                }
+                None => local.keys.team.sum(&sum_slot, &[newest], &target),
+            }
+        });
+        if let Some(old) = old {
+            blocks.give_back(old.buffer);
+        }
+        added.unwrap_or(Ok(()))?;
+        self.sum = Some(Sum { buffer: target, dtype: wide });
+        Ok(())
+    }
+
+    /// Merges the sum of the round into the stored value.
+    fn close(
+        &mut self,
+        slot: &Slot,
+        handling: &Handling,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        let Some(last) = self.last.take() else { return Ok(()) };
+        let sum = self.sum.take();
+        if let (Merger::Assign, None) = (&handling.merger, &sum) {
+            // The only contribution becomes the value.
+            let fresh = own(slot, last, blocks)?;
+            let old = std::mem::replace(&mut self.value.buffer, fresh);
+            blocks.give_back(old);
+            self.shared = None;
+            return Ok(());
+        }
+        self.take_back(slot, &handling.merger, blocks)?;
+        let sum = match sum {
+            Some(sum) if sum.dtype != slot.dtype => Some(round(sum, &last, slot, local, blocks)?),
+            sum => sum,
+        };
+        let rounded = sum.as_ref().is_some_and(|sum| sum.dtype != slot.dtype);
+        let merged = last.read(|bytes| {
+            let newest = Lent::plain(bytes.as_ptr().cast_mut(), slot.dtype);
+            let so_far = sum.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
+            let values: Vec<Lent> = match so_far {
+                // It has the last one in it.
+                Some(sum) if rounded => vec![sum],
+                so_far => so_far.into_iter().chain([newest]).collect(),
+            };
+            self.merge(slot, &values, &handling.merger, local)
+        });
+        if let Some(sum) = sum {
+            blocks.give_back(sum.buffer);
+        }
+        merged.unwrap_or(Ok(()))
+    }
+
+    fn merge(
+        &mut self,
+        slot: &Slot,
+        values: &[Lent],
+        merger: &Merger,
+        local: &Local,
+    ) -> Result<()> {
+        let ours = !matches!(merger, Merger::Updater(_));
+        let _floats = ours.then(DefaultFloats::enter);
+        let limits = Limits { patience: &crate::deadline::Patience::new(None), cancel: None };
+        let push = Push { call: "push", slot, values, outs: &[], limits };
+        local.applier.merge(&push, merger, &mut self.value, None).map(|_| ())
+    }
+
+    /// Makes the stored value ours alone again, for a change in place.
+    fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<Blocks>) -> Result<()> {
+        let Some(shared) = self.shared.take() else { return Ok(()) };
+        match Arc::try_unwrap(shared) {
+            Ok(block) => {
+                if let Some(buffer) = block.into_buffer() {
+                    self.value.buffer = buffer;
+                }
+            }
+            // Messages still refer to it.
+            Err(shared) => {
+                let buffer = blocks.take(slot.bytes())?;
+                if !matches!(merger, Merger::Assign) {
+                    buffer_bytes(&buffer, slot.bytes(), shared.bytes());
+                }
+                self.value.buffer = buffer;
+            }
+        }
+        Ok(())
+    }
+
+    /// The stored value for a message.
+    fn answer(&mut self, slot: &Slot, blocks: &Arc<Blocks>) -> std::result::Result<Bytes, Failure> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let out_of_memory =
+            |error: Error| Failure { reason: Reason::Invalid, text: error.message().into() };
+        if self.shared.is_none() {
+            let empty = Buffer::new(0).map_err(out_of_memory)?;
+            let buffer = std::mem::replace(&mut self.value.buffer, empty);
+            self.shared = Some(Arc::new(blocks.wrap(buffer, slot.bytes())));
+        }
+        let shared = self.shared.as_ref().map(Arc::clone);
+        shared
+            .map(Bytes::of_block)
+            .ok_or_else(|| Failure { reason: Reason::Invalid, text: "there is no value".into() })
+    }
+}
+
+/// The last addition of a sum in 32 bits: what follows rounds it once.
+fn round(sum: Sum, last: &Bytes, slot: &Slot, local: &Local, blocks: &Arc<Blocks>) -> Result<Sum> {
+    let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
+    let wide = Slot::new(slot.key, slot.order, sum.dtype, &shape, slot.count)?;
+    let target = blocks.take(wide.bytes())?;
+    let _floats = DefaultFloats::enter();
+    let added = last.read(|bytes| {
+        let so_far = Lent::of(Array::of(&sum.buffer, sum.dtype));
+        let newest = Lent::plain(bytes.as_ptr().cast_mut(), slot.dtype);
+        local.keys.team.sum(&wide, &[so_far, newest], &target)
+    });
+    added.unwrap_or(Ok(()))?;
+    blocks.give_back(sum.buffer);
+    Ok(Sum { buffer: target, dtype: sum.dtype })
+}
+
+/// The memory of a value that fills a slice; without a copy if nobody else has it.
+fn own(slot: &Slot, data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
+    let data = match data.into_block() {
+        Ok(block) => match block.into_buffer() {
+            Some(buffer) => return Ok(buffer),
+            None => return Err(fail!(Internal, "a block without memory")),
+        },
+        Err(data) => data,
+    };
+    let buffer = blocks.take(slot.bytes())?;
+    data.read(|bytes| buffer_bytes(&buffer, slot.bytes(), bytes));
+    Ok(buffer)
+}
+
+/// Copies bytes to memory that is ours alone.
+fn buffer_bytes(buffer: &Buffer, len: usize, bytes: &[u8]) {
+    let to = Lent::plain(buffer.as_ptr(), DType::U8).array();
+    let from = Lent::plain(bytes.as_ptr().cast_mut(), DType::U8).array();
+    crate::kernel::Isa::choose("auto")
+        .map(|isa| isa.convert_array(&to, &from, len.min(bytes.len())))
+        .unwrap_or_default();
+}

@@ -1,0 +1,161 @@
+//! The host of a server: it sums and merges what the machine says, slice by slice.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::setting::Change;
+use super::shard::{Job, Reply, Shard};
+use crate::cluster::{Node, Part, Place, ServerAction, SliceName};
+use crate::codec::{self, Origin};
+use crate::driver::{Bytes, Driver, Host, Machine};
+use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::log::{Level, log};
+use crate::store::local::Local;
+use crate::store::merger::Handling;
+use crate::store::table::Slot;
+use crate::sync::Mutex;
+use crate::tensor::{DType, element_count};
+
+/// Answers that are small leave together, up to so many bytes.
+const TOGETHER: usize = 48 << 10;
+
+pub(crate) struct Shop {
+    local: Arc<Local>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    shards: HashMap<SliceName, Arc<Shard>>,
+    /// How pushes merge from each version on.
+    handlings: BTreeMap<u64, Arc<Handling>>,
+}
+
+impl Shop {
+    pub(super) fn new(local: Arc<Local>) -> Self {
+        let first = Arc::new(local.handling.read().clone());
+        let books = Books { handlings: [(0, first)].into(), ..Books::default() };
+        Self { local, books: Mutex::new(books) }
+    }
+}
+
+impl Books {
+    fn handling(&self, version: u64) -> Option<Arc<Handling>> {
+        self.handlings.range(..=version).next_back().map(|(_, handling)| Arc::clone(handling))
+    }
+
+    /// Takes note of an action; gives the shard that has something to do.
+    fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<Shard>> {
+        let (name, job) = match action {
+            ServerAction::Install { slice, place, data } => {
+                let shard = shard_of(slice, &place)
+                    .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
+                self.shards.insert(slice, Arc::new(shard.ok()?));
+                (slice, Job::Install(data))
+            }
+            ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
+                let handling = if codec > 0 { self.handling(setting) } else { None };
+                let (rank, round) = (rank.into(), round - 1);
+                let block = self.shards.get(&slice)?.first_block();
+                let origin = Origin { key: slice.key, rank, round, block };
+                (slice, Job::Add { first, data, origin, handling })
+            }
+            ServerAction::Close { slice, setting, .. } => {
+                (slice, Job::Close(self.handling(setting)?))
+            }
+            ServerAction::Answer(answer) => (answer.slice, Job::Answer(answer)),
+            ServerAction::Setting { version, fields } => {
+                self.set(version, &fields);
+                return None;
+            }
+            ServerAction::Drop { key, generation } => {
+                let of_key = |name: &SliceName| (name.key, name.generation) == (key, generation);
+                self.shards.retain(|name, _| !of_key(name));
+                return None;
+            }
+        };
+        let shard = self.shards.get(&name)?;
+        shard.post(job);
+        Some(Arc::clone(shard))
+    }
+
+    /// The worker that brings a setting has checked it.
+    fn set(&mut self, version: u64, fields: &[u8]) {
+        let Some(before) = self.handling(version) else { return };
+        match Change::decode(fields).and_then(|change| change.apply(&before)) {
+            Ok(handling) => _ = self.handlings.insert(version, Arc::new(handling)),
+            Err(error) => log(Level::Error, || format!("setting {version}: {error}")),
+        }
+    }
+}
+
+impl Host for Shop {
+    type Todo = Vec<Arc<Shard>>;
+
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<Shard>>) {
+        let Part::Server(server) = &mut node.part else { return };
+        let actions = server.actions();
+        if actions.is_empty() {
+            return;
+        }
+        let mut books = self.books.lock();
+        for action in actions {
+            if let Some(shard) = books.enter(action)
+                && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
+            {
+                todo.push(shard);
+            }
+        }
+    }
+
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<Shard>>) {
+        let (mut replies, mut bytes) = (Vec::new(), 0);
+        for shard in todo {
+            shard.work(&self.local, &driver.blocks, &mut |reply| {
+                replies.push(reply);
+                bytes += shard.bytes();
+            });
+            if bytes > TOGETHER {
+                self.reply(driver, &mut replies);
+                bytes = 0;
+            }
+        }
+        self.reply(driver, &mut replies);
+    }
+}
+
+impl Shop {
+    fn reply(&self, driver: &Arc<Driver<Self>>, replies: &mut Vec<Reply>) {
+        if replies.is_empty() {
+            return;
+        }
+        driver.step(|machine, _| {
+            let Machine::Node(node) = machine else { return };
+            let Part::Server(server) = &mut node.part else { return };
+            for (answer, value) in replies.drain(..) {
+                match value {
+                    Ok(data) => server.value(&answer, data),
+                    Err(failure) => server.no_value(&answer, &failure),
+                }
+            }
+        });
+    }
+}
+
+/// A slice of a key, as a key of its own for the arithmetic. One that is whole has the key's shape.
+fn shard_of(name: SliceName, place: &Place) -> Result<Shard> {
+    let key = Key::from(name.key);
+    let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
+    let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
+    let (start, bytes) = place.range(name.slice);
+    let elements = i64::try_from(bytes / dtype.size() as u64).map_err(|_| unknown())?;
+    let shape: Vec<i64> = if place.servers.len() == 1 {
+        place.spec.shape.iter().map(|extent| i64::try_from(*extent).unwrap_or(i64::MAX)).collect()
+    } else {
+        vec![elements]
+    };
+    let count = element_count(&shape).ok_or_else(unknown)?;
+    let block = start / dtype.size() as u64 / codec::BLOCK as u64;
+    Shard::new(Slot::new(key, 0, dtype, &shape, count)?, block)
+}

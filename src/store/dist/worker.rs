@@ -1,0 +1,561 @@
+//! The calls of a worker's program.
+#![allow(unsafe_code, reason = "plain values are lent to the engine as they are")]
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use super::call::{Call, Part, Target};
+use super::coding::{Source, Unsent};
+use super::desk::Desk;
+use super::failure::error_of;
+use super::place;
+use super::setting::Change;
+use crate::cluster::{self, Birth, Failure, OpId, Reason, Spec, Time};
+use crate::codec::Codec;
+use crate::config::Job;
+use crate::deadline::Deadline;
+use crate::driver::{Bytes, Driver, Loan, Machine};
+use crate::engine;
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::key::Key;
+use crate::optim::Optimizer;
+use crate::store::Call as Kind;
+use crate::store::counters::Tally;
+use crate::store::local::{Local, Op};
+use crate::store::merger::Merger;
+use crate::store::plan::{Group, Pairs, Plan, RowPairs};
+use crate::store::remote::Remote;
+use crate::store::table::Slot;
+use crate::store::ticket::Tickets;
+use crate::store::{Role, StoreKind};
+use crate::sync::Mutex;
+use crate::sys::DefaultFloats;
+use crate::tensor::{Buffer, DType, Lent, element_count};
+
+type Machinery = cluster::Worker<Bytes>;
+
+pub(crate) struct Worker {
+    local: Arc<Local>,
+    driver: Arc<Driver<Desk>>,
+    pub(super) rank: u32,
+    pub(super) workers: u32,
+    server_updater: bool,
+    /// Keys that this worker uses without having initialised them.
+    found: Mutex<HashSet<Key>>,
+    /// Whether keys that come are kept whole, for a rule that needs it.
+    whole: Mutex<bool>,
+    /// Held from the encoding of a push until it is in the machine: both in one order.
+    unsent: Mutex<Unsent>,
+}
+
+/// A key of a call, ready for the machine.
+struct Order {
+    key: u64,
+    value: Option<Bytes>,
+    pulls: bool,
+}
+
+impl Worker {
+    /// Joins the job; returns when all its processes are there.
+    pub(super) fn open(local: &Arc<Local>, job: &Job, kind: StoreKind) -> Result<Self> {
+        let (limits, place) = (place::limits(job, kind), place::place(job)?);
+        let role = place::role(job.role);
+        let driver = Driver::start(
+            Desk::new(Arc::clone(local)),
+            &|inbox| engine::open(&place, inbox),
+            |address, incarnation| {
+                let scheduler = &job.root;
+                let birth = Birth { role, rank: job.rank, incarnation, address, scheduler };
+                Machine::node(limits, &birth)
+            },
+        )?;
+        // The machine knows how long to wait.
+        let started = driver.wait(None, |machine| match machine.end() {
+            Some(Err(failure)) => Some(Err(failure)),
+            _ => machine.me().map(Ok),
+        });
+        let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
+        match started.unwrap_or_else(|| Err(closed())) {
+            Ok(me) => Ok(Self {
+                local: Arc::clone(local),
+                driver,
+                rank: me.rank,
+                workers: job.workers,
+                server_updater: job.server_updater,
+                found: Mutex::default(),
+                whole: Mutex::default(),
+                unsent: Mutex::default(),
+            }),
+            Err(failure) => {
+                driver.stop();
+                Err(error_of(&local.keys.names, &failure).at("create"))
+            }
+        }
+    }
+
+    /// The end of a wait, for the machine.
+    fn moment(&self, deadline: Deadline) -> Time {
+        match deadline {
+            Deadline::Never => self.driver.moment(None),
+            Deadline::At(end) => self.driver.moment(Some(end)),
+        }
+    }
+
+    /// Does something with the worker's machine.
+    fn step<T>(&self, work: impl FnOnce(&mut Machinery, &Desk, Time) -> Result<T>) -> Result<T> {
+        let done = self.driver.step(|machine, now| match machine {
+            Machine::Node(node) => match &mut node.part {
+                cluster::Part::Worker(worker) => work(worker, &self.driver.host, now),
+                cluster::Part::Server(_) => Err(closed()),
+            },
+            Machine::Scheduler(_) => Err(closed()),
+        });
+        done.unwrap_or_else(|| Err(closed()))
+    }
+
+    /// Makes one request that concerns the whole job, or a key, and waits for its end.
+    fn request(
+        &self,
+        deadline: Deadline,
+        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+    ) -> Result<()> {
+        let call = Call::new(None, Plan::default(), Vec::new());
+        let end = self.moment(deadline);
+        self.step(|worker, desk, now| {
+            let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
+            desk.enter(operation, &call, 0);
+            Ok(())
+        })?;
+        self.driver.host.settle(&call, &self.driver.blocks);
+        call.wait()
+    }
+
+    fn error(&self, failure: &Failure) -> Error {
+        error_of(&self.local.keys.names, failure)
+    }
+
+    /// Initialises keys here and on the servers.
+    fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
+        let local = &self.local;
+        let adopted = self.let_go_of_found(values.keys)?;
+        let made = local.keys.make(&local.keys.scene(call), values);
+        let fresh = made.and_then(|fresh| {
+            let handling = local.handling.read();
+            local.check_keys(call, &handling, &fresh).map(|()| fresh)
+        });
+        let result = fresh.and_then(|fresh| self.declare(fresh));
+        if result.is_err() {
+            // Those that could be used before still can.
+            let _ = local.keys.add(call, &adopted);
+            self.found.lock().extend(adopted.iter().map(|slot| slot.key));
+        }
+        result
+    }
+
+    /// Keys that were only looked up may be initialised here as well.
+    fn let_go_of_found(&self, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
+        let mut found = self.found.lock();
+        let known: Vec<Key> = keys.iter().copied().filter(|key| found.remove(key)).collect();
+        let slots: Vec<_> =
+            known.iter().filter_map(|key| self.local.keys.table.get(*key)).collect();
+        self.local.keys.table.remove(&slots, || Ok(()))?;
+        Ok(slots)
+    }
+
+    /// Asks for keys to exist, and waits until they do.
+    fn declare(&self, fresh: Vec<Arc<Slot>>) -> Result<()> {
+        let call = Call::new(None, Plan::default(), Vec::new());
+        let (end, whole) = (self.moment(self.local.deadline()), *self.whole.lock());
+        let mut slots = Vec::new();
+        let mut orders = Vec::new();
+        for slot in fresh {
+            let mut slot = Arc::try_unwrap(slot).map_err(|_| internal("a new key is in use"))?;
+            let empty = Buffer::new(0)?;
+            let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
+            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
+            let spec = Spec { dtype: slot.dtype.code(), shape, whole };
+            let block = Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()));
+            orders.push((slot.key.id(), spec, Bytes::of_block(block)));
+            slots.push(Arc::new(slot));
+        }
+        self.step(|worker, desk, now| {
+            for (part, (key, spec, data)) in orders.into_iter().enumerate() {
+                match worker.init(key, spec, data, now, end) {
+                    Ok(operation) => desk.enter(operation, &call, part),
+                    Err(failure) => {
+                        call.fail(part, self.error(&failure));
+                        break;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        self.driver.host.settle(&call, &self.driver.blocks);
+        call.wait()?;
+        self.local.keys.add("init", &slots)
+    }
+
+    /// Learns what keys are that this worker has not initialised.
+    fn find(&self, call: &str, keys: impl Iterator<Item = Key>) -> Result<()> {
+        let table = &self.local.keys.table;
+        for key in keys {
+            if table.with(key, |_| Some(())).is_some() {
+                continue;
+            }
+            let deadline = self.local.deadline();
+            self.request(deadline, |worker, now, end| worker.find(key.id(), now, end)).map_err(
+                |error| match error.kind() {
+                    ErrorKind::KeyNotFound => self.local.keys.scene("").unknown(key).at(call),
+                    _ => error.at(call),
+                },
+            )?;
+            let slot = self.step(|worker, _, _| {
+                let place = worker.place_of(key.id()).ok_or_else(|| internal("no place"))?;
+                slot_of(key, self.local.keys.table.next_order(key), &place.spec)
+            })?;
+            if self.local.keys.add(call, &[Arc::new(slot)]).is_ok() {
+                self.found.lock().insert(key);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a call. A broadcast initialises here and is a pull from then on.
+    fn plan(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<(Plan, Kind)> {
+        let name = call.name();
+        let mut plan = Plan::default();
+        if call == Kind::Broadcast {
+            self.create(name, values)?;
+            self.find(name, outs.keys.iter().copied())?;
+            plan.build(&self.local.keys.scene(name), &Pairs::NONE, outs)?;
+            return Ok((plan, Kind::Pull));
+        }
+        self.find(name, values.keys.iter().chain(outs.keys).copied())?;
+        plan.build(&self.local.keys.scene(name), values, outs)?;
+        Ok((plan, call))
+    }
+
+    /// Gives a planned call to the machine.
+    fn send(
+        &self,
+        mut plan: Plan,
+        priority: i32,
+        ticket: Option<u64>,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let groups = std::mem::take(&mut plan.groups);
+        let (mut parts, mut orders) = (Vec::new(), Vec::new());
+        let mut tally = Tally::default();
+        let codec = self.local.handling.read().codec.clone();
+        let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
+        for group in groups {
+            let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
+            let (part, order) = self.prepare(&plan, group, coding, &mut tally)?;
+            parts.push(part);
+            orders.push(order);
+        }
+        let call = Call::new(ticket, plan, parts);
+        let end = self.moment(deadline);
+        self.step(|worker, desk, now| {
+            for (part, Order { key, value, pulls }) in orders.into_iter().enumerate() {
+                let operation = match value {
+                    Some(value) if pulls => worker.pushpull(key, value, priority, now, end),
+                    Some(value) => worker.push(key, value, priority, now, end),
+                    None => worker.pull(key, priority, now, end),
+                };
+                match operation {
+                    Ok(operation) => desk.enter(operation, &call, part),
+                    // Nothing has begun: the first of a call is refused if any is.
+                    Err(failure) if part == 0 => {
+                        return Err(self.error(&failure));
+                    }
+                    Err(failure) => call.fail(part, self.error(&failure)),
+                }
+            }
+            Ok(())
+        })?;
+        drop(unsent);
+        self.local.applier.counters.add(&tally);
+        self.driver.host.settle(&call, &self.driver.blocks);
+        Ok(call)
+    }
+
+    /// What the machine needs of one key: its values added up, and a place for its outs.
+    fn prepare(
+        &self,
+        plan: &Plan,
+        group: Group,
+        coding: Option<(&Codec, &mut Unsent)>,
+        tally: &mut Tally,
+    ) -> Result<(Part, Order)> {
+        let coding = coding.filter(|_| group.slot.dtype.is_float());
+        let Group { slot, values, outs } = group;
+        let (lent, key) = (&plan.values[values], slot.key.id());
+        let pulls = !outs.is_empty();
+        tally.add(&Tally::of(lent.len(), outs.len(), slot.bytes()));
+        let (loan, value) = match (lent, coding) {
+            ([], _) => (None, None),
+            (_, Some((codec, unsent))) => (None, Some(self.encode(&slot, lent, codec, unsent)?)),
+            ([only], None) if only.is_plain(slot.dtype) => {
+                // SAFETY: plain values are as large as their key's, and are lent until the call has
+                // ended, which ends the loan.
+                let loan = Arc::new(unsafe { Loan::new(only.data(), slot.bytes()) });
+                (Some(Arc::clone(&loan)), Some(Bytes::of_loan(loan, slot.bytes())))
+            }
+            _ => (None, Some(self.sum(&slot, lent)?)),
+        };
+        let target = match &plan.outs[outs.clone()] {
+            [] => Target::Nowhere,
+            [only] if only.lent.is_plain(slot.dtype) => Target::Out(only.lent.data()),
+            _ => Target::Own(Buffer::fixed(slot.bytes())?),
+        };
+        Ok((Part { slot, loan, target, outs }, Order { key, value, pulls }))
+    }
+
+    /// Adds the values of a key up, left to right.
+    fn sum(&self, slot: &Slot, values: &[Lent]) -> Result<Bytes> {
+        let buffer = self.add_up(slot, values)?;
+        Ok(Bytes::of_block(Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()))))
+    }
+
+    fn add_up(&self, slot: &Slot, values: &[Lent]) -> Result<Buffer> {
+        let buffer = self.driver.blocks.take(slot.bytes())?;
+        let _floats = DefaultFloats::enter();
+        self.local.keys.team.sum(slot, values, &buffer)?;
+        Ok(buffer)
+    }
+
+    /// The sum of a key's values as a codec makes it.
+    fn encode(
+        &self,
+        slot: &Slot,
+        values: &[Lent],
+        codec: &Codec,
+        unsent: &mut Unsent,
+    ) -> Result<Bytes> {
+        let sum = self.add_up(slot, values)?;
+        let (slice_bytes, round) = self.step(|worker, _, _| {
+            let slice = worker.place_of(slot.key.id()).map_or(0, |place| place.slice_bytes);
+            Ok((slice, worker.pushes_before_next(slot.key.id())))
+        })?;
+        let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
+        let source = Source { slot, sum: &sum, slice_bytes, rank: self.rank.into(), round };
+        let encoded = unsent.encode(codec, self.local.keys.team, &source, &self.driver.blocks);
+        self.driver.blocks.give_back(sum);
+        encoded
+    }
+
+    /// Changes how pushes merge, on all servers.
+    fn change(&self, call: &'static str, change: &Change) -> Result<()> {
+        let before = self.local.handling.read().clone();
+        let after = change.apply(&before).map_err(|error| error.at(call))?;
+        let slots = self.local.keys.table.slots();
+        self.local.check_keys(call, &after, &slots)?;
+        let whole = matches!(&after.merger, Merger::Optimizer(it) if !it.is_elementwise());
+        if whole {
+            self.check_whole(call, &after.merger, &slots)?;
+        }
+        let fields = change.encode();
+        let deadline = self.local.deadline();
+        self.request(deadline, |worker, now, end| worker.set(fields, now, end))
+            .map_err(|error| error.at(call))?;
+        *self.whole.lock() = whole;
+        self.local.change_handling(|handling| *handling = after, |_| Ok(()))
+    }
+
+    /// Refuses a rule that measures whole keys while one is spread over slices.
+    fn check_whole(&self, call: &str, merger: &Merger, slots: &[Arc<Slot>]) -> Result<()> {
+        let name = match merger {
+            Merger::Optimizer(optimizer) => Optimizer::name(optimizer),
+            _ => "",
+        };
+        for slot in slots {
+            let slices = self.step(|worker, _, _| {
+                Ok(worker.place_of(slot.key.id()).map_or(0, |place| place.servers.len()))
+            })?;
+            if slices > 1 {
+                let key = self.local.keys.names.label(slot.key);
+                return Err(fail!(
+                    Unsupported,
+                    "{call}: {name} measures whole keys, and {key} is spread over {slices} slices; set \
+                     it before the keys are initialised"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Remote for Worker {
+    fn role(&self) -> Role {
+        Role::Worker
+    }
+
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// Ends everything at once.
+    fn abort(&self) {
+        self.driver.stop();
+        self.driver.host.abort(&closed(), &self.driver.blocks);
+    }
+
+    /// Leaves the job; what is pending has ended before.
+    fn close(&self, deadline: Deadline) -> Result<()> {
+        let result = self.request(deadline, |worker, now, end| worker.close(now, end));
+        self.abort();
+        match result {
+            // The job has ended for it before.
+            Err(error) if error.kind() == ErrorKind::Closed => Ok(()),
+            other => other,
+        }
+    }
+
+    /// A worker's updater would never run.
+    fn updates(&self) -> Result<bool> {
+        if self.server_updater {
+            return Ok(false);
+        }
+        Err(fail!(
+            Role,
+            "set_updater: updaters run on the servers, and this process is worker {}; set it where \
+             kv_serve is called, or set server_updater=yes if one source serves all roles",
+            self.rank
+        ))
+    }
+
+    fn stats(&self) -> String {
+        format!(",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}", self.rank, self.workers)
+    }
+
+    fn init(&self, values: &Pairs<'_>) -> Result<()> {
+        self.create("init", values)
+    }
+
+    fn run(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        let (plan, _) = self.plan(call, values, outs)?;
+        self.send(plan, 0, None, self.local.deadline())?.wait()
+    }
+
+    fn submit(
+        &self,
+        call: Kind,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        let (plan, call) = self.plan(call, values, outs)?;
+        let (ticket, sequence) = self.local.tickets.begin(plan.label(call))?;
+        match self.send(plan, priority, Some(sequence), Deadline::Never) {
+            Ok(_) => Ok(ticket),
+            Err(error) => {
+                self.local.tickets.retract(sequence);
+                Err(error)
+            }
+        }
+    }
+
+    fn run_rows(&self, call: Kind, _: &RowPairs<'_>) -> Result<()> {
+        Err(fail!(Unsupported, "{}: not on distributed stores yet", call.name()))
+    }
+
+    fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, _: i32) -> Result<u64> {
+        self.run_rows(call, pairs).map(|()| 0)
+    }
+
+    fn look_up(&self, call: &str, key: Key) -> Result<()> {
+        self.find(call, [key].into_iter())
+    }
+
+    fn remove(&self, keys: &[Key]) -> Result<()> {
+        self.find("remove", keys.iter().copied())?;
+        let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
+        let call = Call::new(None, Plan::default(), Vec::new());
+        let end = self.moment(self.local.deadline());
+        self.step(|worker, desk, now| {
+            for (part, slot) in slots.iter().enumerate() {
+                match worker.remove(slot.key.id(), now, end) {
+                    Ok(operation) => desk.enter(operation, &call, part),
+                    Err(failure) => call.fail(part, self.error(&failure)),
+                }
+            }
+            Ok(())
+        })?;
+        self.driver.host.settle(&call, &self.driver.blocks);
+        call.wait()?;
+        self.found.lock().retain(|key| !keys.contains(key));
+        slots.iter().for_each(|slot| self.unsent.lock().forget(slot.key.id()));
+        self.local.keys.table.remove(&slots, || Ok(()))
+    }
+
+    /// Ends the loans of an operation with a ticket: what it has begun takes effect, outs are
+    /// undefined.
+    fn cancel(&self, ticket: u64) {
+        let number = Tickets::<Op>::number(ticket);
+        let Some(call) = self.driver.host.call_of(number) else { return };
+        let stopped = self.driver.step(|machine, _| {
+            let Machine::Node(node) = machine else { return 0 };
+            let cluster::Part::Worker(worker) = &mut node.part else { return 0 };
+            call.operations().into_iter().for_each(|operation| worker.abandon(operation));
+            self.driver.host.forget(&call)
+        });
+        let stopped = stopped.unwrap_or(0);
+        if stopped > 0 {
+            call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
+        }
+        (0..stopped).for_each(|_| self.driver.host.settle(&call, &self.driver.blocks));
+    }
+
+    fn barrier(&self, deadline: Deadline) -> Result<()> {
+        self.request(deadline, |worker, now, end| worker.barrier(now, end))
+    }
+
+    fn done(&self) -> Result<()> {
+        let deadline = self.local.deadline();
+        self.request(deadline, |worker, now, end| worker.finish_pushing(now, end))
+    }
+
+    fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
+        let (name, params) = (name.into(), params.into());
+        self.change("set_optimizer", &Change::Optimizer { name, params })
+    }
+
+    fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
+        let change = Change::Hyperparameter { name: name.into(), bits: value.to_bits() };
+        self.change("set_hyperparameter", &change)
+    }
+
+    fn set_key_hyperparameter(&self, key: Key, name: &str, value: f64) -> Result<()> {
+        let (key, name, bits) = (key.id(), name.into(), value.to_bits());
+        self.change("set_key_hyperparameter", &Change::KeyHyperparameter { key, name, bits })
+    }
+
+    fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        let (name, params) = (name.into(), params.into());
+        self.change("set_compression", &Change::Compression { name, params })
+    }
+}
+
+/// What this worker must know of a key that others have initialised.
+fn slot_of(key: Key, order: u64, spec: &Spec) -> Result<Slot> {
+    let unknown = || fail!(Unsupported, "{} has a dtype that this release does not know", key.id());
+    let dtype = DType::from_code(spec.dtype).ok_or_else(unknown)?;
+    let shape: Option<Vec<i64>> =
+        spec.shape.iter().map(|extent| i64::try_from(*extent).ok()).collect();
+    let shape = shape.ok_or_else(unknown)?;
+    let count = element_count(&shape).ok_or_else(unknown)?;
+    Slot::new(key, order, dtype, &shape, count)
+}
+
+fn closed() -> Error {
+    fail!(Closed, "the store has been closed; open a new one")
+}
+
+fn internal(what: &str) -> Error {
+    fail!(Internal, "a bug of this library: {what}")
+}

@@ -1,0 +1,119 @@
+//! Starts the scheduler, the servers and the workers of a job.
+
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use kvstore::{Config, Result, Store};
+
+/// Longer than any test takes.
+const LIMIT: Duration = Duration::from_secs(100);
+
+/// A job to be run.
+#[derive(Clone)]
+pub struct Job {
+    pub kind: &'static str,
+    pub workers: usize,
+    pub servers: usize,
+    pub options: Vec<(&'static str, String)>,
+}
+
+/// A port that nobody uses now.
+pub fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+impl Job {
+    pub fn new(workers: usize, servers: usize) -> Self {
+        Self { kind: "dist_sync", workers, servers, options: Vec::new() }
+    }
+
+    pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
+        self.options.push((name, value.to_string()));
+        self
+    }
+
+    pub fn config(&self, role: &str, rank: Option<usize>, root: &str) -> Config {
+        static JOBS: AtomicU64 = AtomicU64::new(0);
+        let mut config = Config::new();
+        for (name, value) in [
+            ("role", role.to_string()),
+            ("root", root.into()),
+            ("job", root.into()),
+            ("num_workers", self.workers.to_string()),
+            ("num_servers", self.servers.to_string()),
+            ("start_timeout_ms", "20000".into()),
+            ("timeout_ms", "30000".into()),
+            ("threads", "2".into()),
+        ]
+        .into_iter()
+        .chain(self.options.clone())
+        {
+            config.set(name, &value).unwrap();
+        }
+        if let Some(rank) = rank {
+            config.set("rank", &rank.to_string()).unwrap();
+        }
+        JOBS.fetch_add(1, Ordering::Relaxed);
+        config
+    }
+
+    /// Runs `program` on every worker, each on a thread of its own, and gives what they give, by
+    /// rank. Servers run `prepare` first. The job must end by itself.
+    pub fn run_with<T: Send + 'static>(
+        &self,
+        prepare: fn(&Store),
+        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
+    ) -> Vec<T> {
+        let root = format!("127.0.0.1:{}", free_port());
+        let mut others = Vec::new();
+        for (role, count) in [("scheduler", 1), ("server", self.servers)] {
+            for _ in 0..count {
+                let (kind, config) = (self.kind, self.config(role, None, &root));
+                others.push(thread::spawn(move || {
+                    let store = Store::open(kind, &config)?;
+                    prepare(&store);
+                    store.serve()
+                }));
+            }
+        }
+        let workers: Vec<_> = (0..self.workers)
+            .map(|rank| {
+                let (kind, config) = (self.kind, self.config("worker", Some(rank), &root));
+                let program = program.clone();
+                thread::spawn(move || {
+                    let store = Store::open(kind, &config).unwrap();
+                    assert_eq!(store.rank(), i32::try_from(rank).unwrap());
+                    let result = program(&store, rank);
+                    store.close(LIMIT).unwrap();
+                    result
+                })
+            })
+            .collect();
+        let results = workers.into_iter().map(join).collect();
+        for other in others {
+            let ended: Result<()> = join(other);
+            ended.unwrap();
+        }
+        results
+    }
+
+    pub fn run<T: Send + 'static>(
+        &self,
+        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
+    ) -> Vec<T> {
+        self.run_with(|_| {}, program)
+    }
+}
+
+/// Waits for a thread, but not for ever.
+pub fn join<T: Send + 'static>(thread: JoinHandle<T>) -> T {
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || sender.send(thread.join()));
+    match receiver.recv_timeout(LIMIT).expect("a process of the job does not end") {
+        Ok(result) => result,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
