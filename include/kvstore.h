@@ -49,6 +49,25 @@
  *   isa           auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
  *   timeout_ms    how long a call with `ticket` NULL waits, -1 for ever; 600000.
  *   updater_undo  yes or no: restore the stored value when an updater fails; no. Costs a copy.
+ *
+ * Of the distributed types; local stores check them and go on:
+ *
+ *   job               any text: keeps apart jobs that meet at one address.
+ *   root              host:port of the scheduler.
+ *   role              worker, server, scheduler: what this process is; worker.
+ *   rank              number of this process among those of its role; default: the next free one.
+ *   num_workers       how many workers the job has.
+ *   num_servers       how many servers it has.
+ *   bind              host or host:port where this process listens; default: found from root.
+ *   start_timeout_ms  how long the start waits for those that are missing; 60000.
+ *   peer_timeout_ms   after how long a silence a process counts as lost; 5000.
+ *   max_rounds_ahead  dist_sync: rounds of a key that a worker may push ahead of the others; 1.
+ *   staleness         dist_async: pushes of a key by which a worker may lead; default: no bound.
+ *   slice_bytes       size of the pieces in which values travel; 262144.
+ *   hold_bytes        what a server holds of values whose turn has not come; 268435456.
+ *   on_worker_loss    fail or continue: rounds that wait for a lost worker; fail.
+ *   server_updater    yes or no: workers may call kv_set_updater(), without an effect there; no.
+ *   shm               yes or no: shared memory between processes of one machine; yes.
  */
 #ifndef KVSTORE_H
 #define KVSTORE_H

@@ -831,13 +831,18 @@ public:
     /// Says that this worker pushes no more. See kv_done().
     void done() { detail::check(kv_done(raw())); }
 
-    /// The canonical type, `local` or `device`. See kv_type().
+    /// Serves as a server or a scheduler until the job ends; abort() on another thread ends it.
+    /// Throws KV_ERR_ROLE on a worker. See kv_serve().
+    void serve() { detail::check(kv_serve(raw())); }
+
+    /// The canonical type, such as `local`. See kv_type().
     [[nodiscard]] std::string type() const { return get(kv_type); }
 
-    /// What this process is in the job. See kv_role().
+    /// What this process is in the job: KV_ROLE_WORKER, KV_ROLE_SERVER or KV_ROLE_SCHEDULER. See
+    /// kv_role().
     [[nodiscard]] kv_node_role role() const { return static_cast<kv_node_role>(get(kv_role)); }
 
-    /// The number of this worker, from 0. See kv_rank().
+    /// The number of this process among those of its role, from 0. See kv_rank().
     [[nodiscard]] std::int32_t rank() const { return get(kv_rank); }
 
     /// How many workers there are. See kv_num_workers().

@@ -63,6 +63,16 @@
 // Operations of one goroutine that share a key take effect in the order in which they were started,
 // whatever their priority and on whichever thread: a Pull sees the PushAsync before it.
 //
+// # Roles
+//
+// A process of a distributed job is a worker, a server or the scheduler: [Store.Role] says which.
+// Workers do what this page describes; the others call [Store.Serve], so that one program serves all:
+//
+//	role, err := store.Role()
+//	if role != kvstore.RoleWorker {
+//		return store.Serve(ctx) // until the job ends
+//	}
+//
 // # Errors
 //
 // An error of the library is an [*Error] with a [Status] and a message that names the key, the

@@ -20,18 +20,30 @@ func ABIVersion() uint32 { return uint32(C.kv_abi_version()) }
 // Role is what a process is in a job.
 type Role int32
 
-// RoleWorker pushes and pulls. A local store's process is always one.
-const RoleWorker Role = C.KV_ROLE_WORKER
+const (
+	// RoleWorker pushes and pulls. A local store's process is always one.
+	RoleWorker Role = C.KV_ROLE_WORKER
+	// RoleServer holds keys and merges pushes, in [Store.Serve].
+	RoleServer Role = C.KV_ROLE_SERVER
+	// RoleScheduler brings the others together, in [Store.Serve].
+	RoleScheduler Role = C.KV_ROLE_SCHEDULER
+)
 
 // String returns the name of the role, such as worker.
 func (r Role) String() string {
-	if r == RoleWorker {
+	switch r {
+	case RoleWorker:
 		return "worker"
+	case RoleServer:
+		return "server"
+	case RoleScheduler:
+		return "scheduler"
+	default:
+		return fmt.Sprintf("Role(%d)", int32(r))
 	}
-	return fmt.Sprintf("Role(%d)", int32(r))
 }
 
-// Type returns the canonical name of the store's type: local or device.
+// Type returns the canonical name of the store's type, such as local.
 func (s *Store) Type() (string, error) {
 	var text *C.char
 	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_type(store, &text) })
@@ -45,7 +57,7 @@ func (s *Store) Role() (Role, error) {
 	return Role(role), err
 }
 
-// Rank returns the rank of this worker, from 0.
+// Rank returns the rank of this process among those of its role, from 0.
 func (s *Store) Rank() (int, error) {
 	var rank C.int32_t
 	err := s.use(func(store *C.kv_store) C.kv_status { return C.kv_rank(store, &rank) })

@@ -14,8 +14,8 @@ import (
 // Status is the result of a call of the library. Each one is an error to match with errors.Is.
 type Status int32
 
-// 1-19 are the caller's mistake, 20-39 mean "not now", 60-79 come from the environment, 90-99 are
-// a bug of the library.
+// 1-19 are the caller's mistake, 20-39 mean "not now", 40-59 that a peer is gone, 60-79 come from the
+// environment, 90-99 are a bug of the library.
 const (
 	// ErrInvalidArgument: an argument is missing, out of range, misaligned, or not valid UTF-8.
 	ErrInvalidArgument Status = C.KV_ERR_INVALID_ARGUMENT
@@ -47,16 +47,28 @@ const (
 	ErrClosed Status = C.KV_ERR_CLOSED
 	// ErrForked: the store was created before a fork.
 	ErrForked Status = C.KV_ERR_FORKED
+	// ErrRole: the call is not for processes of this role, see [Store.Role].
+	ErrRole Status = C.KV_ERR_ROLE
+	// ErrDiffers: the processes of a job do not agree, such as about the optimizer.
+	ErrDiffers Status = C.KV_ERR_DIFFERS
 	// ErrTimeout: the time allowed by the option timeout_ms passed.
 	ErrTimeout Status = C.KV_ERR_TIMEOUT
 	// ErrCancelled: the operation was cancelled before it took effect in full.
 	ErrCancelled Status = C.KV_ERR_CANCELLED
+	// ErrPeerLost: a process of the job that the call needs is gone; the message says which.
+	ErrPeerLost Status = C.KV_ERR_PEER_LOST
+	// ErrEvicted: this process was not heard for too long, and the job went on without it.
+	ErrEvicted Status = C.KV_ERR_EVICTED
+	// ErrRefused: the job does not take this process: its rank is taken, or it expects another job.
+	ErrRefused Status = C.KV_ERR_REFUSED
 	// ErrOutOfMemory: not enough memory.
 	ErrOutOfMemory Status = C.KV_ERR_OUT_OF_MEMORY
 	// ErrIO: a file cannot be read or written.
 	ErrIO Status = C.KV_ERR_IO
 	// ErrCorrupt: a file is cut off or altered.
 	ErrCorrupt Status = C.KV_ERR_CORRUPT
+	// ErrNetwork: an address cannot be used or reached.
+	ErrNetwork Status = C.KV_ERR_NETWORK
 	// ErrInternal: a bug of the library; the store is poisoned from now on.
 	ErrInternal Status = C.KV_ERR_INTERNAL
 	// ErrPoisoned: the store met a bug of the library before and refuses to go on.

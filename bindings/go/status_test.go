@@ -17,7 +17,10 @@ func TestEveryStatusIsAnErrorToMatch(t *testing.T) {
 		ErrReentrant: "KV_ERR_REENTRANT", ErrBufferTooSmall: "KV_ERR_BUFFER_TOO_SMALL",
 		ErrClosed: "KV_ERR_CLOSED", ErrForked: "KV_ERR_FORKED", ErrTimeout: "KV_ERR_TIMEOUT",
 		ErrCancelled: "KV_ERR_CANCELLED", ErrOutOfMemory: "KV_ERR_OUT_OF_MEMORY",
-		ErrIO: "KV_ERR_IO", ErrCorrupt: "KV_ERR_CORRUPT", ErrInternal: "KV_ERR_INTERNAL", ErrPoisoned: "KV_ERR_POISONED",
+		ErrRole: "KV_ERR_ROLE", ErrDiffers: "KV_ERR_DIFFERS", ErrPeerLost: "KV_ERR_PEER_LOST",
+		ErrEvicted: "KV_ERR_EVICTED", ErrRefused: "KV_ERR_REFUSED", ErrNetwork: "KV_ERR_NETWORK",
+		ErrIO: "KV_ERR_IO", ErrCorrupt: "KV_ERR_CORRUPT", ErrInternal: "KV_ERR_INTERNAL",
+		ErrPoisoned: "KV_ERR_POISONED",
 	} {
 		equal(t, status.String(), name)
 		equal(t, status.Error(), name)
@@ -45,5 +48,5 @@ func TestNoStatusIsMissing(t *testing.T) {
 			named++
 		}
 	}
-	equal(t, named, 23) // the 22 errors and KV_OK
+	equal(t, named, 29) // the 28 errors and KV_OK
 }

@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 )
@@ -23,6 +24,7 @@ type Store struct {
 	mu     sync.RWMutex
 	handle *C.kv_store // nil when freed
 
+	serving atomic.Int32 // calls of Serve at work
 	tickets registry
 }
 
@@ -39,8 +41,9 @@ const (
 // errFreed answers calls on a store that is being freed, or has been.
 var errFreed = failf(ErrClosed, "the store has been closed")
 
-// Open creates a store. Types, in any case, are local and device, both in this process; the
-// distributed types are known and answer [ErrUnsupported] in this version.
+// Open creates a store. Types, in any case, are local and device, both in this process, and
+// dist_sync, dist_async, dist_device_sync and dist_device_async: one job of many processes. Those
+// return when the whole job is there; a library without them answers [ErrUnsupported].
 func Open(storeType string, config Config) (*Store, error) {
 	if abi := ABIVersion(); abi != C.KV_ABI_VERSION {
 		return nil, failf(ErrUnsupported,
@@ -115,8 +118,8 @@ func (s *Store) use(function func(store *C.kv_store) C.kv_status) error {
 
 // Close finishes pending operations, then frees the store; every call afterwards gives [ErrClosed].
 // It reports the first failure of an operation that nobody waited for. Operations that take longer
-// than a minute are aborted; the error then matches context.DeadlineExceeded. Closing a closed store
-// does nothing.
+// than a minute are aborted; the error then matches context.DeadlineExceeded. A [Store.Serve] at work
+// is aborted at once. Closing a closed store does nothing.
 //
 // Called from inside an updater it does nothing but return [ErrReentrant].
 func (s *Store) Close() error { return s.closeWithin(closeTimeout) }
@@ -138,6 +141,9 @@ func (s *Store) Shutdown(ctx context.Context) error {
 		return over(ctx, "close")
 	}
 	err := s.poll(ctx, "close", func(store *C.kv_store, timeout C.int64_t) C.kv_status {
+		if s.serving.Load() > 0 {
+			C.kv_abort(store)
+		}
 		return C.kv_close(store, timeout)
 	})
 	switch {

@@ -55,6 +55,8 @@ func TestLocalStoresAreAJobOfOneWorker(t *testing.T) {
 	ok(t, err)
 	equal(t, role, RoleWorker)
 	equal(t, role.String(), "worker")
+	equal(t, RoleServer.String(), "server")
+	equal(t, RoleScheduler.String(), "scheduler")
 	equal(t, Role(9).String(), "Role(9)")
 	rank, err := store.Rank()
 	ok(t, err)
@@ -163,6 +165,7 @@ func afterClose(store *Store, ctx context.Context, one Tensor, pairs []Pair) map
 		"WaitAll":       store.WaitAll(ctx),
 		"Barrier":       store.Barrier(ctx),
 		"Done":          store.Done(),
+		"Serve":         store.Serve(ctx),
 		"SetUpdater":    store.SetUpdater(addTo),
 		"SetUpdaterNil": store.SetUpdater(nil),
 		"PushAsync":     errPushAsync, "PullAsync": errPullAsync,

@@ -158,13 +158,13 @@ func TestUpdaterMayAskButNotUseItsStore(t *testing.T) {
 				store.Push(context.Background(), name, one), store.Init(context.Background(), 9, one),
 				store.WaitAll(context.Background()), store.Close(), store.SetUpdater(nil), errAsync, errKeys,
 				store.SetOptimizer("sgd", nil), store.SetHyperparameter("learning_rate", 1),
-				store.SetKeyHyperparameter(key, "lr_mult", 1),
+				store.SetKeyHyperparameter(key, "lr_mult", 1), store.Serve(context.Background()),
 			}
 			return nil
 		}))
 		ok(t, store.Push(ctx, name, one))
 		equal(t, asked, "weight")
-		equal(t, len(refused), 10)
+		equal(t, len(refused), 11)
 		for _, err := range refused {
 			fails(t, err, ErrReentrant)
 		}

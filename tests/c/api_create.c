@@ -150,6 +150,8 @@ static void a_local_store_is_the_only_worker(const char *type) {
     CHECK_STATUS(kv_barrier(store, 1000), KV_OK);
     CHECK_STATUS(kv_barrier(store, -2), KV_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(kv_done(store), KV_OK);
+    CHECK_STATUS(kv_serve(store), KV_ERR_ROLE);
+    CHECK(error_says("worker"));
     init_number(store, 1, 5);
     CHECK(pull_number(store, 1) == 5); /* done has no effect here */
     kv_free(store);
@@ -190,14 +192,22 @@ static void versions_and_status_names(void) {
     NAMED(KV_ERR_BUFFER_TOO_SMALL);
     NAMED(KV_ERR_CLOSED);
     NAMED(KV_ERR_FORKED);
+    NAMED(KV_ERR_ROLE);
+    NAMED(KV_ERR_DIFFERS);
     NAMED(KV_ERR_TIMEOUT);
     NAMED(KV_ERR_CANCELLED);
+    NAMED(KV_ERR_PEER_LOST);
+    NAMED(KV_ERR_EVICTED);
+    NAMED(KV_ERR_REFUSED);
     NAMED(KV_ERR_OUT_OF_MEMORY);
+    NAMED(KV_ERR_IO);
+    NAMED(KV_ERR_CORRUPT);
+    NAMED(KV_ERR_NETWORK);
     NAMED(KV_ERR_INTERNAL);
     NAMED(KV_ERR_POISONED);
 #undef NAMED
     CHECK(strcmp(kv_status_name(-1), "unknown status") == 0);
-    CHECK(strcmp(kv_status_name(16), "unknown status") == 0);
+    CHECK(strcmp(kv_status_name(18), "unknown status") == 0);
     CHECK(strcmp(kv_status_name(INT32_MAX), "unknown status") == 0);
     CHECK(strcmp(kv_status_name(INT32_MIN), "unknown status") == 0);
 }

@@ -34,6 +34,7 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_num_workers(NULL, &small));
     CHECK_REFUSED(kv_barrier(NULL, 0));
     CHECK_REFUSED(kv_done(NULL));
+    CHECK_REFUSED(kv_serve(NULL));
     CHECK_REFUSED(kv_stats(NULL, NULL, 0, &size));
     CHECK_REFUSED(kv_intern(NULL, "name", &key));
     CHECK_REFUSED(kv_key_name(NULL, key, &text));

@@ -74,6 +74,7 @@ static void bad_numbers(void) {
     CHECK_STATUS(kv_cancel(store, 12345), KV_ERR_TICKET);
     CHECK_STATUS(kv_wait_all(store, -2), KV_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(kv_barrier(store, -2), KV_ERR_INVALID_ARGUMENT);
+    CHECK_STATUS(kv_serve(store), KV_ERR_ROLE);
     CHECK_STATUS(kv_close(store, -2), KV_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(kv_stats(store, small, sizeof small, NULL), KV_ERR_BUFFER_TOO_SMALL);
     CHECK_STATUS(kv_set_logger(99, NULL, malloc(24), free), KV_ERR_INVALID_ARGUMENT);

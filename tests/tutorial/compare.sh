@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Compares what a language's tutorial program prints with the expected text, byte for byte.
-# Usage: compare.sh LANGUAGE
+# Compares what a language's example prints with the expected text, byte for byte.
+# Usage: compare.sh LANGUAGE PROGRAM [ARGUMENT...]
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
+expected=tests/golden/$2.txt
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
-bash scripts/example.sh "$1" tutorial >"$output"
-cmp "$output" tests/golden/tutorial.txt || { diff "$output" tests/golden/tutorial.txt; exit 1; }
+bash scripts/example.sh "$@" >"$output"
+cmp "$output" "$expected" || { diff "$output" "$expected"; exit 1; }

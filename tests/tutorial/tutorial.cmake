@@ -1,4 +1,5 @@
-# The tutorial programs of the five languages print the same bytes.
+# The tutorial programs of the five languages print the same bytes, and so do those that also run as
+# a distributed job, here as a job of one.
 
 find_program(GO go)
 set(python "${PROJECT_SOURCE_DIR}/build/venv/bin/python")
@@ -11,10 +12,18 @@ if(EXISTS "${python}")
   list(APPEND languages python)
 endif()
 
-foreach(language IN LISTS languages)
-  add_labelled_test(tutorial_${language} tutorial 600
-    bash "${CMAKE_CURRENT_SOURCE_DIR}/tutorial/compare.sh" ${language})
+# Adds the test of an example; further arguments are the program's own.
+function(add_example_test language program)
+  add_labelled_test(${program}_${language} tutorial 600
+    bash "${CMAKE_CURRENT_SOURCE_DIR}/tutorial/compare.sh" ${language} ${program} ${ARGN})
   # One build folder serves all C and C++ examples.
-  set_tests_properties(tutorial_${language} PROPERTIES RESOURCE_LOCK examples
+  set_tests_properties(${program}_${language} PROPERTIES RESOURCE_LOCK examples
     ENVIRONMENT "KVSTORE_PREFIX=${fresh_prefix}")
+endfunction()
+
+foreach(language IN LISTS languages)
+  add_example_test(${language} tutorial)
+  if(NOT language STREQUAL rust)
+    add_example_test(${language} rounds local)
+  endif()
 endforeach()

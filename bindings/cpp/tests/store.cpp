@@ -55,6 +55,7 @@ void a_local_store_is_a_cluster_of_one() {
     store.barrier();
     store.barrier(0s);
     store.done();
+    CHECK_THROWS(store.serve(), KV_ERR_ROLE, "worker");
     Floats value(3);
     store.init(0, kv::view(value));
     store.pull(0, kv::view(value));
@@ -89,6 +90,7 @@ void stores_move() {
     CHECK(first.raw() == nullptr && second.raw() == handle);
     CHECK_THROWS(first.push(0, kv::view(value)), KV_ERR_INVALID_ARGUMENT, "store");
     CHECK_THROWS(first.type(), KV_ERR_INVALID_ARGUMENT, "store");
+    CHECK_THROWS(first.serve(), KV_ERR_INVALID_ARGUMENT, "store");
     first.abort();  // nothing to abort
     first = kv::Store("device");
     CHECK(first.type() == "device");
@@ -126,6 +128,7 @@ void closed_stores_refuse_work() {
     CHECK_THROWS(store.pushpull(0, kv::view(value), kv::view(value)), closed, "");
     CHECK_THROWS(store.broadcast(1, kv::view(value), kv::view(value)), closed, "");
     CHECK_THROWS(store.remove(0), closed, "");
+    CHECK_THROWS(store.serve(), closed, "");
 }
 
 void closing_tells_of_forgotten_failures() {

@@ -15,6 +15,8 @@ from ._errors import ClosedError, InvalidArgumentError, Status, error_for
 
 # A wait is made of pieces, because Python handles Ctrl-C only between two calls.
 _PIECE_SECONDS = 0.1
+# How long a call that was stopped may take to return.
+_STOP_SECONDS = 10.0
 _OK = int(Status.OK)
 _TIMEOUT = int(Status.TIMEOUT)
 
@@ -111,6 +113,38 @@ def check(status: int) -> None:
     """Raises the exception that belongs to a status, if it is one of failure."""
     if status != _OK:
         raise failure_of(status)
+
+
+def run_apart(call: Callable[[], None], stop: Callable[[], None]) -> None:
+    """Makes a call without a time limit on a thread of its own: Ctrl-C reaches this one then.
+
+    `stop` ends the call; it is called when this thread stops waiting for it.
+    """
+    if thread.depth:
+        call()  # The library must see that it is called from inside a callback.
+        return
+    ended = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            call()
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ended.set()
+
+    worker = threading.Thread(target=run, name="kvstore", daemon=True)
+    try:
+        worker.start()
+        ended.wait()
+    except BaseException:
+        stop()
+        if worker.is_alive():
+            ended.wait(_STOP_SECONDS)
+        raise
+    if failures:
+        raise failures[0]
 
 
 def wait(attempt: Callable[[int], int], timeout: Optional[float]) -> int:

@@ -9,8 +9,8 @@ import enum
 class Status(enum.IntEnum):
     """The status numbers of the C library; they never change.
 
-    1-19 are the caller's mistake, 20-39 mean "not now", 60-79 come from the environment, 90-99 are
-    a bug of the library.
+    1-19 are the caller's mistake, 20-39 mean "not now", 40-59 that a peer is gone, 60-79 come from
+    the environment, 90-99 are a bug of the library.
     """
 
     OK = 0
@@ -29,11 +29,17 @@ class Status(enum.IntEnum):
     BUFFER_TOO_SMALL = 13
     CLOSED = 14
     FORKED = 15
+    ROLE = 16
+    DIFFERS = 17
     TIMEOUT = 20
     CANCELLED = 21
+    PEER_LOST = 40
+    EVICTED = 41
+    REFUSED = 42
     OUT_OF_MEMORY = 60
     IO = 61
     CORRUPT = 62
+    NETWORK = 63
     INTERNAL = 90
     POISONED = 91
 
@@ -145,6 +151,18 @@ class ForkedError(KVStoreError, RuntimeError):
     status = Status.FORKED
 
 
+class RoleError(KVStoreError, RuntimeError):
+    """The call is not for processes of this role: serve() on a worker, a push on a server."""
+
+    status = Status.ROLE
+
+
+class DiffersError(KVStoreError, ValueError):
+    """The processes of a job do not agree, such as about the optimizer."""
+
+    status = Status.DIFFERS
+
+
 class TimeoutError(KVStoreError, builtins.TimeoutError):
     """The time is over. After Ticket.wait() it means "not known yet": the operation goes on."""
 
@@ -155,6 +173,24 @@ class CancelledError(KVStoreError):
     """The operation was cancelled before it took effect in full."""
 
     status = Status.CANCELLED
+
+
+class PeerLostError(KVStoreError, ConnectionError):
+    """A process of the job that the call needs is gone; the text has its role, rank and address."""
+
+    status = Status.PEER_LOST
+
+
+class EvictedError(KVStoreError, ConnectionError):
+    """This process was not heard for too long, and the job went on without it."""
+
+    status = Status.EVICTED
+
+
+class RefusedError(KVStoreError, ConnectionError):
+    """The job does not take this process: its rank is taken, or it expects another job."""
+
+    status = Status.REFUSED
 
 
 class OutOfMemoryError(KVStoreError, MemoryError):
@@ -173,6 +209,12 @@ class CorruptError(KVStoreError, ValueError):
     """A file is cut off or altered."""
 
     status = Status.CORRUPT
+
+
+class NetworkError(KVStoreError, OSError):
+    """An address cannot be used or reached: a port in use, a name that nobody knows."""
+
+    status = Status.NETWORK
 
 
 class InternalError(KVStoreError, RuntimeError):

@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 from . import _callbacks
 from ._arrays import Loan, RowLoan
-from ._call import can_call, check, end_calls, library, wait
+from ._call import can_call, check, end_calls, library, run_apart, wait
 from ._errors import ClosedError, Status
 from ._library import loaded
 from ._pairs import integer_key, pairs_of, row_ids_of
@@ -37,6 +37,8 @@ class Handle:
         self.waits = 0
         # Set at the end of the program: all is done, or given up.
         self.has_ended = False
+        # A mark for each serve() at work.
+        self._serving: set[object] = set()
         self.names: dict[int, str] = {}
         self._keys: dict[str, int] = {}
         self._updaters: list[_callbacks.Updater] = []
@@ -102,6 +104,20 @@ class Handle:
         self._updaters.append(updater)
         check(updater.install(self.pointer))
 
+    def serve(self) -> None:
+        """Serves until the job ends, or somebody ends it."""
+        mark = object()
+        self._serving.add(mark)
+        try:
+            run_apart(lambda: check(library.kv_serve(self.pointer)), self.end_serving)
+        finally:
+            self._serving.discard(mark)
+
+    def end_serving(self) -> None:
+        """Aborts the store if it serves."""
+        if self._serving:
+            loaded.kv_abort(self.pointer)
+
     def end_loan(self, ticket: int, loan: object) -> None:
         """Cancels an operation whose ticket is gone; keeps its arrays for as long as it needs."""
         if can_call():
@@ -125,6 +141,7 @@ class Handle:
         """Closes without freeing: another thread may be inside a call while the program ends."""
         if self.has_ended:
             return
+        self.end_serving()
         status = wait(lambda ms: loaded.kv_close(self.pointer, ms), _EXIT_SECONDS)
         self.has_ended = True
         if status == Status.TIMEOUT:

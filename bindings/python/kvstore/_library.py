@@ -56,6 +56,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_num_workers": (c_void_p, c_void_p),
     "kv_barrier": (c_void_p, c_int64),
     "kv_done": (c_void_p,),
+    "kv_serve": (c_void_p,),
     "kv_stats": (c_void_p, c_void_p, c_size_t, c_void_p),
     "kv_set_logger": (c_int32, Logger, c_void_p, Drop),
     "kv_intern": (c_void_p, c_char_p, c_void_p),

@@ -16,7 +16,7 @@ from ._pairs import is_written_out, keys_of, pairs_of
 from ._texts import as_number, c_path, c_text, params_text
 from ._ticket import Operation, Ticket
 
-_ROLES = {0: "worker"}
+_ROLES = {0: "worker", 1: "server", 2: "scheduler"}
 _ErrorType = type[BaseException]  # KVStore has a `type` of its own.
 
 
@@ -375,13 +375,13 @@ class KVStore:
 
     @property
     def role(self) -> str:
-        """The role of this process in the job: "worker"."""
+        """The role of this process in the job: "worker", "server" or "scheduler"."""
         number = self._integer(library.kv_role)
         return _ROLES.get(number, str(number))
 
     @property
     def rank(self) -> int:
-        """The number of this worker, from 0."""
+        """The number of this process among those of its role, from 0."""
         return self._integer(library.kv_rank)
 
     @property
@@ -405,6 +405,22 @@ class KVStore:
         """Says that this worker pushes no more: nobody waits for it from now on."""
         check(library.kv_done(self._open().pointer))
 
+    def serve(self) -> None:
+        """Serves as a server or the scheduler until the job ends; `RoleError` on a worker.
+
+        On a server pushes merge here, by the function that set_updater() has set on this store, or
+        by the optimizer that the workers set. The function runs on threads of the library.
+
+        Ctrl-C ends it, and so do abort() and close() on another thread, with `ClosedError`: the
+        store is aborted then.
+
+        >>> if kv.role == "worker":
+        ...     train(kv)
+        ... else:
+        ...     kv.serve()
+        """
+        self._open().serve()
+
     def stats(self) -> dict[str, Any]:
         """Counters and settings of the store."""
         pointer = self._open().pointer
@@ -426,11 +442,13 @@ class KVStore:
 
         Raises the first failure of an operation that nobody waited for; the store is closed then.
         After `kvstore.TimeoutError` it is still open. `timeout` is in seconds; None is for ever.
+        A serve() at work on another thread is aborted.
         """
         handle = self._handle
         if handle is None:
             return
         run_postponed()
+        handle.end_serving()
         handle.waits += 1
         status = wait(lambda ms: library.kv_close(handle.pointer, ms), timeout)
         failure = None if status == Status.OK else failure_of(status)
@@ -471,9 +489,12 @@ def create(type: str = "local", **options: Any) -> KVStore:
     """Creates a store.
 
     Types, in any case: "local" (aliases "local_update_cpu", "local_allreduce_cpu") and "device"
-    (alias "local_allreduce_device"). Options: `threads` that may work on one operation,
+    (alias "local_allreduce_device") live in this process. "dist_sync" (alias "dist"), "dist_async",
+    "dist_device_sync" and "dist_device_async" are one job of many processes; the call returns when
+    the whole job is there. Options: `threads` that may work on one operation,
     `isa` ("auto", "scalar", "avx2", "avx512", "neon"), `timeout_ms` of a call that waits,
-    `updater_undo` (True restores a stored value when the updater fails).
+    `updater_undo` (True restores a stored value when the updater fails). docs/config.md lists them
+    all, with those of the distributed types.
 
     >>> kv = kvstore.create("local", threads=4)
     """

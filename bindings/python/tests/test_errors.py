@@ -33,6 +33,11 @@ def test_each_status_has_a_class_that_fits_a_builtin():
         "SHAPE_MISMATCH": ValueError,
         "DTYPE_MISMATCH": TypeError,
         "TIMEOUT": builtins.TimeoutError,
+        "ROLE": RuntimeError,
+        "PEER_LOST": ConnectionError,
+        "EVICTED": ConnectionError,
+        "REFUSED": ConnectionError,
+        "NETWORK": OSError,
         "OUT_OF_MEMORY": MemoryError,
         "IO": OSError,
         "CORRUPT": ValueError,
@@ -66,10 +71,10 @@ def test_everything_in_the_header_is_known():
 
 
 def test_a_status_from_the_future_is_the_base_class():
-    error = kvstore._errors.error_for(42, "text")
+    error = kvstore._errors.error_for(59, "text")
     assert type(error) is kvstore.KVStoreError
-    assert error.status == 42
-    assert pickle.loads(pickle.dumps(error)).status == 42
+    assert error.status == 59
+    assert pickle.loads(pickle.dumps(error)).status == 59
 
 
 def test_types_of_stores():
@@ -217,7 +222,7 @@ def test_a_closed_store(kv):
     kv.close()
     assert "closed" in repr(kv)
     assert kv.type == "local"
-    for call in (kv.keys, kv.stats, kv.barrier, kv.done, kv.wait_all, lambda: kv.rank):
+    for call in (kv.keys, kv.stats, kv.barrier, kv.done, kv.serve, kv.wait_all, lambda: kv.rank):
         assert text_of(kvstore.ClosedError, call) == "the store is closed"
     with pytest.raises(kvstore.ClosedError), kv:
         pass

@@ -38,6 +38,13 @@ def test_the_tutorials_print_the_known_numbers(run):
     assert (result.returncode, result.stdout, result.stderr) == (0, TUTORIAL, "")
 
 
+@pytest.mark.parametrize("arguments", [(), ("local",), ("device",)])
+def test_rounds_of_a_job_of_one(run, arguments):
+    result = run(EXAMPLES / "rounds.py", *arguments)
+    rounds = "".join(f"after round {i}: {1 + i:.1f}\n" for i in range(1, 6))
+    assert (result.returncode, result.stdout, result.stderr) == (0, rounds, "")
+
+
 def test_training_on_digits_reaches_its_accuracy(run):
     result = run(EXAMPLES / "train_digits.py", DIGITS)
     assert (result.returncode, result.stderr) == (0, "")
