@@ -233,14 +233,19 @@ impl Directory {
         let Some(setting) = self.settings.get_mut(&version) else { return };
         if let Some(wish) = setting.agreement.decide(workers.lowest()) {
             setting.decided.clone_from(&wish.value);
-            self.tell_setting(version, wish.rank, wish.request, flags::PROVIDE);
+            self.tell_setting(version, &wish, flags::PROVIDE, Vec::new());
         }
     }
 
     fn grant_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>) {
         let Some(setting) = self.settings.get(&version) else { return };
+        // Whoever asks for nothing takes what there is.
+        if wish.value.is_empty() {
+            let decided = setting.decided.clone();
+            return self.tell_setting(version, wish, 0, decided);
+        }
         if setting.decided == wish.value {
-            return self.tell_setting(version, wish.rank, wish.request, 0);
+            return self.tell_setting(version, wish, 0, Vec::new());
         }
         let text = format!(
             "worker {} asks for something else than the lowest rank; make the same calls in the same \
@@ -251,12 +256,12 @@ impl Directory {
         self.fail(wish.rank, 0, wish.request, &failure);
     }
 
-    fn tell_setting(&mut self, version: u64, rank: u32, request: u64, flags: u16) {
-        let mut answer = Message::new(Kind::Place, Vec::new());
+    fn tell_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>, flags: u16, decided: Vec<u8>) {
+        let mut answer = Message::new(Kind::Place, decided);
         answer.head.setting = version;
-        answer.head.request = request;
+        answer.head.request = wish.request;
         answer.head.flags = flags;
-        self.answers.push((rank, answer));
+        self.answers.push((wish.rank, answer));
     }
 
     /// The workers have changed.

@@ -41,6 +41,8 @@ pub(crate) enum Action<D> {
         setting: u64,
         data: D,
     },
+    /// This takes the place of the value, with its state.
+    Restore { slice: SliceName, data: D },
     /// Merge the sum into the value, under this setting.
     Close { slice: SliceName, round: u64, setting: u64 },
     /// Send the value, with `Server::value`.
@@ -52,9 +54,11 @@ pub(crate) enum Action<D> {
 }
 
 /// A value that a worker waits for.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Answer {
     pub(crate) slice: SliceName,
+    /// What is wanted, as the worker's driver has said; nothing stands for the value.
+    pub(crate) wanted: Vec<u8>,
     pub(crate) to: u32,
     pub(crate) round: u64,
     request: u64,
@@ -247,11 +251,16 @@ impl<D: Data> Server<D> {
             }
             (Kind::Init, Body::Data(data)) => self.install(&head, data),
             (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
+            (Kind::Restore, Body::Data(data)) => {
+                if find(&mut self.keys, &head).is_some() {
+                    self.actions.push(Action::Restore { slice: name(&head), data });
+                }
+            }
             (Kind::Setting, Body::Fields(fields)) => {
                 self.actions.push(Action::Setting { version: head.setting, fields });
             }
             (Kind::Offer, _) => self.offer(rank, &head),
-            (Kind::Pull, _) => self.pull(rank, &head),
+            (Kind::Pull, Body::Fields(wanted)) => self.pull(rank, &head, wanted),
             (Kind::Remove, _) => self.remove(rank, &head),
             (Kind::Done, _) if head.generation > 0 => {
                 if let Some(key) = self.keys.get_mut(&(head.key, head.generation)) {
@@ -326,7 +335,7 @@ impl<D: Data> Server<D> {
         let contribution = Contribution { data, paid, setting: head.setting, codec: head.codec };
         slice.push(rank, head.round, contribution);
         if head.flags & flags::ANSWER != 0 {
-            slice.pull(asked_by(rank, head));
+            slice.pull(asked_by(rank, head, Vec::new()));
         }
         self.used[rank as usize] += paid;
         self.held_bytes += bytes;
@@ -340,10 +349,10 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn pull(&mut self, rank: u32, head: &Header) {
+    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) {
         match find(&mut self.keys, head) {
             Some(slice) => {
-                slice.pull(asked_by(rank, head));
+                slice.pull(asked_by(rank, head, wanted));
                 self.settle(name(head));
             }
             None => self.fail(rank, head, &unknown(head)),
@@ -428,8 +437,9 @@ impl<D: Data> Server<D> {
                 message.head.round = round;
                 self.post(rank, message);
             }
-            Step::Answer { pull: Pull { rank: to, request, priority, .. }, round } => {
-                self.actions.push(Action::Answer(Answer { slice, to, round, request, priority }));
+            Step::Answer { pull: Pull { rank: to, request, priority, wanted, .. }, round } => {
+                let answer = Answer { slice, wanted, to, round, request, priority };
+                self.actions.push(Action::Answer(answer));
             }
         }
     }
@@ -515,8 +525,8 @@ fn find<'a, D>(keys: &'a mut Keys<D>, head: &Header) -> Option<&'a mut Slice<D>>
     keys.get_mut(&(head.key, head.generation))?.slices.get_mut(&head.slice)
 }
 
-fn asked_by(rank: u32, head: &Header) -> Pull {
-    Pull { rank, round: head.round, request: head.request, priority: head.priority }
+fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> Pull {
+    Pull { rank, round: head.round, request: head.request, priority: head.priority, wanted }
 }
 
 /// A push that the protocol does not allow: of another length, or without credit or grant.

@@ -16,12 +16,14 @@ pub(super) struct Contribution<D> {
 }
 
 /// A worker that wants the value after its own push of this round.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Pull {
     pub(super) rank: u32,
     pub(super) round: u64,
     pub(super) request: u64,
     pub(super) priority: i32,
+    /// What is wanted instead of the whole value; the driver knows.
+    pub(super) wanted: Vec<u8>,
 }
 
 /// What is to be done with a slice now, in this order.
@@ -210,7 +212,7 @@ impl<D: Data> Slice<D> {
         self.pulls.retain(|pull| {
             let ready = closed(pull);
             if ready {
-                steps.push(Step::Answer { pull: *pull, round: open - 1 });
+                steps.push(Step::Answer { pull: pull.clone(), round: open - 1 });
             }
             !ready
         });
@@ -307,7 +309,7 @@ mod tests {
         push(&mut slice, 0, 1);
         assert_eq!(steps(&mut slice, &workers), "+0?1");
         assert_eq!(steps(&mut slice, &workers), "", "one grant is enough");
-        slice.pull(Pull { rank: 1, round: 1, request: 0, priority: 0 });
+        slice.pull(Pull { rank: 1, round: 1, request: 0, priority: 0, wanted: Vec::new() });
         push(&mut slice, 1, 1);
         assert_eq!(steps(&mut slice, &workers), "+1+2.!1");
         assert!(slice.has(1, 1) && slice.has(1, 2) && !slice.has(0, 2));
@@ -318,7 +320,7 @@ mod tests {
         let (mut slice, mut workers) = (Slice::new(4, 3), workers(Mode::Sync));
         [1, 2, 4].into_iter().for_each(|round| push(&mut slice, 2, round));
         slice.offer(2, 5);
-        slice.pull(Pull { rank: 2, round: 1, request: 0, priority: 0 });
+        slice.pull(Pull { rank: 2, round: 1, request: 0, priority: 0, wanted: Vec::new() });
         workers.here[2] = false;
         assert_eq!(slice.forget(2), 4);
         for round in 1..=3 {

@@ -312,6 +312,7 @@ impl Cluster {
                 server::Action::Close { slice, round, setting } => {
                     self.model.close(slice, round, setting);
                 }
+                server::Action::Restore { slice, data } => self.model.install(slice, &data),
                 server::Action::Answer(answer) => {
                     server.value(&answer, self.model.stored(answer.slice));
                 }
@@ -423,7 +424,8 @@ impl Cluster {
         me: Peer,
     ) {
         let (op, result) = match action {
-            worker::Action::Fill { op, at, data } => {
+            worker::Action::Told { .. } => {}
+            worker::Action::Fill { op, at, data, .. } => {
                 let open = program.open.get_mut(&op).expect("a value for an open operation");
                 let at = usize::try_from(at / 4).unwrap();
                 for (place, value) in open.out[at..].iter_mut().zip(data.values()) {

@@ -87,6 +87,8 @@ kinds! {
     Failed = 26,
     /// What a key is, to a server that will hold slices of it.
     Describe = 27,
+    /// A slice as a checkpoint has it: value and state.
+    Restore = 28,
 }
 
 impl Kind {
@@ -96,7 +98,7 @@ impl Kind {
 
     /// Whether the payload is part of a value, to be received into place.
     pub(crate) fn carries_data(self) -> bool {
-        matches!(self, Self::Init | Self::Push | Self::Value)
+        matches!(self, Self::Init | Self::Push | Self::Value | Self::Restore)
     }
 }
 

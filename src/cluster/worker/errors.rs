@@ -16,6 +16,7 @@ fn name<D>(op: &Operation<D>) -> String {
         What::Push { answer: false, .. } => format!("push: {key}{round}"),
         What::Push { .. } => format!("pushpull: {key}{round}"),
         What::Pull { .. } => format!("pull: {key}{round}"),
+        What::Restore { .. } => format!("load: {key}"),
         What::Find => format!("find: {key}"),
         What::Remove { .. } => format!("remove: {key}"),
         What::Set { version, .. } => format!("setting {version}"),

@@ -26,7 +26,9 @@ const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
 #[derive(Debug)]
 pub(crate) enum Action<D> {
     /// Put a slice of the pulled value at this place of the operation's out.
-    Fill { op: OpId, at: u64, data: D },
+    Fill { op: OpId, slice: u32, at: u64, data: D },
+    /// What the job has decided, for an operation that asked for nothing of its own.
+    Told { op: OpId, fields: Vec<u8> },
     /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
     Finished { op: OpId, result: Result<(), Failure> },
 }
@@ -246,7 +248,7 @@ impl<D: Data> Worker<D> {
     fn place(&mut self, head: &Header, fields: &[u8]) {
         let provide = head.flags & flags::PROVIDE != 0;
         if head.setting > 0 {
-            return self.setting_placed(head, provide);
+            return self.setting_placed(head, provide, fields);
         }
         let Some(place) = Place::decode(fields) else { return };
         let servers = self.flows.len();
@@ -287,11 +289,15 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    fn setting_placed(&mut self, head: &Header, provide: bool) {
+    fn setting_placed(&mut self, head: &Header, provide: bool, decided: &[u8]) {
         let Some(op) = self.ops.get_mut(&head.request) else { return };
         let What::Set { fields, version, .. } = &op.what else { return };
         let (fields, version) = (fields.clone(), *version);
         if !provide {
+            if !decided.is_empty() {
+                let (op, fields) = (head.request, decided.to_vec());
+                self.actions.push(Action::Told { op, fields });
+            }
             self.setting = self.setting.max(version);
             return self.finish(head.request, Ok(()));
         }
@@ -315,11 +321,14 @@ impl<D: Data> Worker<D> {
         key.note_closed(head.slice, head.round);
         let Some(op) = self.ops.get_mut(&head.request) else { return };
         let Some((at, len)) = key.place().map(|place| place.range(head.slice)) else { return };
-        if op.key != head.key || data.len() != len || !op.unanswered.remove(&head.slice) {
+        let whole = !matches!(&op.what, What::Pull { wanted, .. } if !wanted.is_empty());
+        let fits = !whole || data.len() == len;
+        if op.key != head.key || !fits || !op.unanswered.remove(&head.slice) {
             return;
         }
         if !op.abandoned {
-            self.actions.push(Action::Fill { op: head.request, at, data });
+            let (op, slice) = (head.request, head.slice);
+            self.actions.push(Action::Fill { op, slice, at, data });
         }
         self.finish_if_complete(head.request);
     }
@@ -401,7 +410,11 @@ impl<D: Data> Worker<D> {
                 message.head.request = id;
                 self.post(DIRECTORY, message);
             }
-            What::Push { .. } | What::Pull { .. } | What::Find | What::Done => {
+            What::Push { .. }
+            | What::Pull { .. }
+            | What::Restore { .. }
+            | What::Find
+            | What::Done => {
                 self.finish(id, Ok(()));
             }
             What::Close => self.wants.push(Want::Leave),
@@ -482,7 +495,7 @@ impl<D: Data> Worker<D> {
                 message.head.generation = key.generation();
                 message.head.round = op.round();
             }
-            What::Init { .. } | What::Remove { .. } | What::Find => {}
+            What::Init { .. } | What::Remove { .. } | What::Restore { .. } | What::Find => {}
             What::Done | What::Close => return,
         }
         self.post(to, message);

@@ -1,6 +1,6 @@
 //! One request of the user's program, and how far it is.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::common::{Peer, Time};
 use crate::cluster::wire::Spec;
@@ -24,9 +24,15 @@ pub(super) enum What<D> {
         answer: bool,
         setting: u64,
     },
+    /// Of the whole value, or, slice by slice, of something else that the drivers know.
     Pull {
         round: u64,
         priority: i32,
+        wanted: BTreeMap<u32, Vec<u8>>,
+    },
+    /// Values and states of slices, in their order.
+    Restore {
+        slices: Vec<D>,
     },
     /// Where the key is.
     Find,
@@ -107,7 +113,7 @@ impl<D> Operation<D> {
 
     /// Nothing on the same key may run beside it.
     pub(super) fn is_exclusive(&self) -> bool {
-        matches!(self.what, What::Init { .. } | What::Remove { .. })
+        matches!(self.what, What::Init { .. } | What::Remove { .. } | What::Restore { .. })
     }
 
     /// It wants a value that a later push of the same worker would change.

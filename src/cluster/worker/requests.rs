@@ -1,6 +1,6 @@
 //! The calls of the user's program, and how they become messages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::operation::{OpId, Operation, What};
 use super::{DIRECTORY, Key, Pushes, Worker};
@@ -58,8 +58,31 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        let what = What::Pull { round: 0, priority: bounded(priority) };
+        self.pull_wanted(key, BTreeMap::new(), priority, now, deadline)
+    }
+
+    /// Pulls something else than the value, of some slices; none of them stands for the whole value.
+    pub(crate) fn pull_wanted(
+        &mut self,
+        key: u64,
+        wanted: BTreeMap<u32, Vec<u8>>,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let what = What::Pull { round: 0, priority: bounded(priority), wanted };
         self.request("pull", what, key, now, deadline)
+    }
+
+    /// Gives every slice of a key its value and state from a checkpoint.
+    pub(crate) fn restore(
+        &mut self,
+        key: u64,
+        slices: Vec<D>,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request("load", What::Restore { slices }, key, now, deadline)
     }
 
     /// Learns what a key is and where.
@@ -211,10 +234,18 @@ impl<D: Data> Worker<D> {
                 }
                 slices.for_each(|slice| self.send_push(id, slice));
             }
-            What::Pull { round, .. } => {
+            What::Pull { round, wanted, .. } => {
                 *round = state.pushed();
-                op.unanswered = slices.clone().collect();
-                slices.for_each(|slice| self.send_pull(id, slice));
+                let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
+                op.unanswered = slices.filter(asked).collect();
+                let slices: Vec<u32> = op.unanswered.iter().copied().collect();
+                slices.into_iter().for_each(|slice| self.send_pull(id, slice));
+                self.finish_if_complete(id);
+            }
+            What::Restore { slices: parts } => {
+                let parts = std::mem::take(parts);
+                (0..).zip(parts).for_each(|(slice, part)| self.send_restore(id, slice, part));
+                self.finish_if_complete(id);
             }
             What::Find => self.finish(id, Ok(())),
             What::Remove { waits } => {
@@ -296,15 +327,27 @@ impl<D: Data> Worker<D> {
 
     fn send_pull(&mut self, id: OpId, slice: u32) {
         let Some(op) = self.ops.get(&id) else { return };
-        let What::Pull { round, priority } = op.what else { return };
+        let What::Pull { round, priority, wanted } = &op.what else { return };
+        let (round, priority) = (*round, *priority);
+        let wanted = wanted.get(&slice).cloned().unwrap_or_default();
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), Vec::new());
+        let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), wanted);
         message.head.slice = slice;
         message.head.round = round;
         message.head.request = id;
         message.head.priority = priority;
         self.letters.push(Letter { to: Peer::server(server), message, priority, token: None });
+    }
+
+    fn send_restore(&mut self, id: OpId, slice: u32, data: D) {
+        let Some(key) = self.ops.get(&id).map(|op| op.key) else { return };
+        let Some(state) = self.keys.get(&key) else { return };
+        let Some(server) = state.server_of(slice) else { return };
+        let mut message = Message::of_key(Kind::Restore, key, state.generation(), Vec::new());
+        message.head.slice = slice;
+        message.body = Body::Data(data);
+        self.send_awaited(id, Peer::server(server), message, 0);
     }
 
     fn send_remove(&mut self, id: OpId, key: u64, servers: &BTreeSet<u32>) {

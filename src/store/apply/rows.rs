@@ -9,6 +9,8 @@ use crate::store::counters::Tally;
 use crate::store::merge::RowSums;
 use crate::store::merger::{Handling, Merger};
 use crate::store::plan::RowLists;
+#[cfg(feature = "dist")]
+use crate::store::plan::RowsOf;
 use crate::store::table::{Slot, Value};
 use crate::tensor::{Array, Lent};
 
@@ -55,6 +57,22 @@ impl Applier {
                 tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
                 self.merge_rows(push, &sums, &mut value, &handling.merger)
             });
+        self.row_sums.lock().push(sums);
+        result
+    }
+
+    /// Merges what is pushed to rows of a locked key.
+    #[cfg(feature = "dist")]
+    pub(crate) fn merge_pushed_rows<'a>(
+        &self,
+        push: &Push<'_>,
+        pushed: impl Iterator<Item = RowsOf<'a>>,
+        value: &mut Value,
+        merger: &Merger,
+    ) -> Result<bool> {
+        let mut sums = self.row_sums.lock().pop().unwrap_or_default();
+        let result = with_default_floats(|| sums.prepare(self.team, push.slot, pushed))
+            .and_then(|()| self.merge_rows(push, &sums, value, merger));
         self.row_sums.lock().push(sums);
         result
     }

@@ -67,7 +67,10 @@ impl Store {
         let path = path.as_ref();
         self.enter(Gate::Work, |local| {
             log(Level::Debug, || format!("save {}", path.display()));
-            local.save(path)
+            match &self.remote {
+                Some(remote) => remote.save(path),
+                None => local.save(path),
+            }
         })
     }
 
@@ -81,7 +84,10 @@ impl Store {
         let path = path.as_ref();
         self.enter(Gate::Work, |local| {
             log(Level::Debug, || format!("load {}", path.display()));
-            local.load(path)
+            match &self.remote {
+                Some(remote) => remote.load(path),
+                None => local.load(path),
+            }
         })
     }
 }

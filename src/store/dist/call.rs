@@ -1,9 +1,11 @@
 //! One call of a worker's program: what it has lent, and what has to come before it is complete.
 #![allow(unsafe_code, reason = "values arrive in the memory that callers lend")]
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::rows::Wanted;
 use crate::cluster::OpId;
 use crate::driver::{Blocks, Bytes, Loan};
 use crate::error::{Error, Result};
@@ -40,6 +42,10 @@ pub(crate) enum Target {
     Out(*mut u8),
     /// From here it goes to the outs.
     Own(Buffer),
+    /// Single rows of it.
+    Rows(Wanted),
+    /// Something else than the value, slice by slice.
+    Slices(Mutex<BTreeMap<u32, Bytes>>),
 }
 
 // SAFETY: the memory behind the pointer is lent to the call, whatever its threads.
@@ -52,12 +58,14 @@ struct State {
     operations: Vec<OpId>,
     /// The first failure in the order of the keys.
     failure: Option<(usize, Error)>,
+    told: Vec<u8>,
     result: Option<Result<()>>,
 }
 
 impl Call {
     pub(super) fn new(ticket: Option<u64>, plan: Plan, parts: Vec<Part>) -> Arc<Self> {
-        let state = State { plan, operations: Vec::new(), failure: None, result: None };
+        let state =
+            State { plan, operations: Vec::new(), failure: None, told: Vec::new(), result: None };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         Arc::new(Self { ticket, state, changed, remaining: AtomicUsize::new(1), parts })
     }
@@ -90,12 +98,17 @@ impl Call {
     }
 
     /// Writes a slice of a value to its place.
-    pub(super) fn fill(&self, part: usize, at: u64, data: &Bytes) {
+    pub(super) fn fill(&self, part: usize, slice: u32, at: u64, data: Bytes) {
         let Some(Part { slot, target, .. }) = self.parts.get(part) else { return };
         let start = match target {
             Target::Nowhere => return,
             Target::Out(start) => *start,
             Target::Own(buffer) => buffer.as_ptr(),
+            Target::Rows(wanted) => return fill_rows(wanted, slice, &data),
+            Target::Slices(slices) => {
+                slices.lock().insert(slice, data);
+                return;
+            }
         };
         let Ok(at) = usize::try_from(at) else { return };
         data.read(|bytes| {
@@ -105,6 +118,24 @@ impl Call {
                 unsafe { start.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             }
         });
+    }
+
+    /// Notes what the job has decided.
+    pub(super) fn tell(&self, fields: Vec<u8>) {
+        self.state.lock().told = fields;
+    }
+
+    /// What the job has decided.
+    pub(super) fn told(&self) -> Vec<u8> {
+        std::mem::take(&mut self.state.lock().told)
+    }
+
+    /// What has come instead of the value of a key.
+    pub(super) fn slices(&self, part: usize) -> BTreeMap<u32, Bytes> {
+        match self.parts.get(part).map(|part| &part.target) {
+            Some(Target::Slices(slices)) => std::mem::take(&mut *slices.lock()),
+            _ => BTreeMap::new(),
+        }
     }
 
     /// Ends the loans and hands the values out; gives the result.
@@ -149,13 +180,28 @@ impl Call {
     }
 }
 
+/// Writes what a slice has of rows to its places.
+fn fill_rows(wanted: &Wanted, slice: u32, data: &Bytes) {
+    data.read(|bytes| {
+        let mut rest = bytes;
+        for (at, len) in wanted.places(slice) {
+            let Some((part, others)) = rest.split_at_checked(len) else { return };
+            rest = others;
+            // SAFETY: the places are inside of the memory that was taken for these rows, and each
+            // slice has places of its own.
+            unsafe { wanted.start().add(at).copy_from_nonoverlapping(part.as_ptr(), len) };
+        }
+    });
+}
+
 impl Part {
     fn hand_out(&self, team: Team, outs: &[PlannedOut]) -> Result<()> {
         match &self.target {
             Target::Own(buffer) => {
                 team.copy_out(&self.slot, buffer, &outs[self.outs.clone()], None).map(|_| ())
             }
-            Target::Out(_) | Target::Nowhere => Ok(()),
+            Target::Rows(wanted) => wanted.hand_out(team, &outs[self.outs.clone()]),
+            Target::Out(_) | Target::Nowhere | Target::Slices(_) => Ok(()),
         }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Desk {
 
 /// What is to be done for a call.
 pub(crate) enum Errand {
-    Fill { call: Arc<Call>, part: usize, at: u64, data: Bytes },
+    Fill { call: Arc<Call>, part: usize, slice: u32, at: u64, data: Bytes },
     Finished { call: Arc<Call>, part: usize, result: Result<(), Failure> },
 }
 
@@ -58,6 +58,11 @@ impl Desk {
         calls.find(|call| call.ticket == Some(sequence)).cloned()
     }
 
+    /// Whether no call is open.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.lock().is_empty()
+    }
+
     /// Fails every open call: the machine is gone.
     pub(super) fn abort(&self, error: &Error, blocks: &Arc<Blocks>) {
         let open = std::mem::take(&mut *self.open.lock());
@@ -80,10 +85,16 @@ impl Host for Desk {
         let mut open = self.open.lock();
         for action in actions {
             match action {
-                WorkerAction::Fill { op, at, data } => {
+                WorkerAction::Fill { op, slice, at, data } => {
                     if let Some((call, part)) = open.get(&op) {
                         call.expect();
-                        todo.push(Errand::Fill { call: Arc::clone(call), part: *part, at, data });
+                        let (call, part) = (Arc::clone(call), *part);
+                        todo.push(Errand::Fill { call, part, slice, at, data });
+                    }
+                }
+                WorkerAction::Told { op, fields } => {
+                    if let Some((call, _)) = open.get(&op) {
+                        call.tell(fields);
                     }
                 }
                 WorkerAction::Finished { op, result } => {
@@ -98,8 +109,8 @@ impl Host for Desk {
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {
         for errand in todo {
             let call = match errand {
-                Errand::Fill { call, part, at, data } => {
-                    call.fill(part, at, &data);
+                Errand::Fill { call, part, slice, at, data } => {
+                    call.fill(part, slice, at, data);
                     call
                 }
                 Errand::Finished { call, part, result } => {

@@ -8,10 +8,14 @@ mod coding;
 mod desk;
 mod failure;
 mod place;
+mod rows;
 mod serving;
 mod setting;
 mod shard;
 mod shop;
+mod state;
+mod together;
+mod units;
 mod worker;
 
 use std::sync::Arc;

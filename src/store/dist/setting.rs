@@ -14,10 +14,68 @@ use crate::store::merger::{Handling, Merger};
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Change {
-    Optimizer { name: String, params: String },
-    Hyperparameter { name: String, bits: u64 },
-    KeyHyperparameter { key: u64, name: String, bits: u64 },
-    Compression { name: String, params: String },
+    Optimizer {
+        name: String,
+        params: String,
+    },
+    Hyperparameter {
+        name: String,
+        bits: u64,
+    },
+    KeyHyperparameter {
+        key: u64,
+        name: String,
+        bits: u64,
+    },
+    Compression {
+        name: String,
+        params: String,
+    },
+    /// Everything at once, from a checkpoint.
+    Rules(Rules),
+    /// Nothing: how something went that only one rank has done.
+    Outcome {
+        code: i32,
+        failure: Option<String>,
+    },
+}
+
+/// What a checkpoint says of merging.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Rules {
+    optimizer: Option<(String, String)>,
+    /// Key, option and the bits of its value.
+    multipliers: Vec<(u64, String, u64)>,
+    codec: Option<(String, String)>,
+}
+
+impl Rules {
+    pub(super) fn of(handling: &Handling) -> Self {
+        let optimizer = optimizer(handling).ok();
+        let multiplier =
+            |(key, name, value): (Key, &str, f64)| (key.id(), name.to_owned(), value.to_bits());
+        Self {
+            optimizer: optimizer.map(|it| (it.name().to_owned(), it.options_text())),
+            multipliers: optimizer
+                .map(|it| it.multipliers().into_iter().map(multiplier).collect())
+                .unwrap_or_default(),
+            codec: handling.codec.as_ref().map(|it| (it.name().to_owned(), it.params())),
+        }
+    }
+
+    fn apply(&self, handling: &mut Handling) -> Result<()> {
+        if let Some((name, options)) = &self.optimizer {
+            let mut optimizer = Optimizer::new(name, options)?;
+            for (key, name, bits) in &self.multipliers {
+                optimizer.set_key(Key::from(*key), name, f64::from_bits(*bits))?;
+            }
+            handling.merger = Merger::Optimizer(Arc::new(optimizer));
+        }
+        if let Some((name, params)) = &self.codec {
+            handling.codec = Codec::new(name, params)?.map(Arc::new);
+        }
+        Ok(())
+    }
 }
 
 impl Change {
@@ -49,6 +107,8 @@ impl Change {
             Self::Compression { name, params } => {
                 after.codec = Codec::new(name, params)?.map(Arc::new);
             }
+            Self::Rules(rules) => rules.apply(&mut after)?,
+            Self::Outcome { .. } => {}
         }
         Ok(after)
     }

@@ -3,6 +3,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::rows::{WANT_ROWS, WANT_STATE};
+use super::units;
 use crate::cluster::{Answer, Failure, Reason};
 use crate::codec::Origin;
 use crate::driver::{Block, Blocks, Bytes};
@@ -10,6 +12,7 @@ use crate::error::{Error, Result, fail};
 use crate::store::apply::{Limits, Push};
 use crate::store::local::Local;
 use crate::store::merger::{Handling, Merger};
+use crate::store::plan::RowsOf;
 use crate::store::table::{Slot, Value};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
@@ -18,7 +21,15 @@ use crate::tensor::{Array, Buffer, DType, Lent};
 /// What is to be done with a slice, in this order.
 pub(crate) enum Job {
     Install(Bytes),
-    Add { first: bool, data: Bytes, origin: Origin, handling: Option<Arc<Handling>> },
+    /// With a handling, `data` is encoded as its codec does, or is `rows`.
+    Add {
+        first: bool,
+        rows: bool,
+        data: Bytes,
+        origin: Origin,
+        handling: Option<Arc<Handling>>,
+    },
+    Restore(Bytes, Arc<Handling>),
     Close(Arc<Handling>),
     Answer(Answer),
 }
@@ -48,8 +59,19 @@ struct State {
     /// The contributions of the open round so far, but for the last.
     sum: Option<Sum>,
     last: Option<Bytes>,
+    /// The contributions of a round in which somebody pushes rows, in order.
+    pieces: Vec<Piece>,
+    /// How the last round was merged.
+    merger: Option<Arc<Handling>>,
     /// Why the last round was not merged.
     failure: Option<Failure>,
+}
+
+/// A contribution to single rows, or to all.
+enum Piece {
+    Rows(Bytes),
+    Whole(Bytes),
+    Sum(Sum),
 }
 
 /// A sum; of elements of 16 bits it is kept in 32, and rounded once at the end.
@@ -61,7 +83,15 @@ struct Sum {
 impl Shard {
     pub(super) fn new(slot: Slot, block: u64) -> Result<Self> {
         let value = Value { buffer: Buffer::new(0)?, state: None, removed: false, residuals: None };
-        let state = State { value, shared: None, sum: None, last: None, failure: None };
+        let state = State {
+            value,
+            shared: None,
+            sum: None,
+            last: None,
+            pieces: Vec::new(),
+            merger: None,
+            failure: None,
+        };
         Ok(Self { slot, block, queue: Mutex::default(), state: Mutex::new(state) })
     }
 
@@ -96,15 +126,33 @@ impl Shard {
         let mut state = self.state.lock();
         let result = match job {
             Job::Install(data) => state.install(&self.slot, data, blocks),
-            Job::Add { first, data, origin, handling } => state
+            Job::Restore(data, handling) => {
+                let merger = &handling.merger;
+                state.shared = None;
+                let restore = |bytes: &[u8]| {
+                    super::state::restore(&self.slot, &mut state.value, bytes, merger, blocks)
+                };
+                let result = data.read(restore).unwrap_or(Ok(()));
+                state.merger = Some(handling);
+                result
+            }
+            Job::Add { first, rows: true, data, .. } => {
+                state.begin(first);
+                state.add_rows(data);
+                Ok(())
+            }
+            Job::Add { first, data, origin, handling, .. } => state
                 .decode(self, data, origin, handling, local, blocks)
                 .and_then(|data| state.add(&self.slot, first, data, local, blocks)),
             Job::Close(handling) => {
                 state.failure = None;
-                state.close(&self.slot, &handling, local, blocks)
+                let result = state.close(&self.slot, &handling, local, blocks);
+                state.merger = Some(handling);
+                result
             }
             Job::Answer(answer) => {
-                reply((answer, state.answer(&self.slot, blocks)));
+                let value = state.answer(&self.slot, &answer.wanted, local, blocks);
+                reply((answer, value));
                 Ok(())
             }
         };
@@ -143,6 +191,22 @@ impl State {
         super::coding::decode(codec, local.keys.team, &shard.slot, origin, &data, blocks)
     }
 
+    /// A new round begins.
+    fn begin(&mut self, first: bool) {
+        if first {
+            self.sum = None;
+            self.last = None;
+            self.pieces.clear();
+        }
+    }
+
+    /// Adds a contribution to single rows; those before it are kept as they are.
+    fn add_rows(&mut self, data: Bytes) {
+        self.pieces.extend(self.sum.take().map(Piece::Sum));
+        self.pieces.extend(self.last.take().map(Piece::Whole));
+        self.pieces.push(Piece::Rows(data));
+    }
+
     /// Adds a contribution, behind those before it.
     fn add(
         &mut self,
@@ -152,9 +216,10 @@ impl State {
         local: &Local,
         blocks: &Arc<Blocks>,
     ) -> Result<()> {
-        if first {
-            self.sum = None;
-            self.last = None;
+        self.begin(first);
+        if !self.pieces.is_empty() {
+            self.pieces.push(Piece::Whole(data));
+            return Ok(());
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
         let wide =
@@ -190,6 +255,9 @@ impl State {
         local: &Local,
         blocks: &Arc<Blocks>,
     ) -> Result<()> {
+        if !self.pieces.is_empty() {
+            return self.close_rows(slot, handling, local, blocks);
+        }
         let Some(last) = self.last.take() else { return Ok(()) };
         let sum = self.sum.take();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
@@ -222,6 +290,42 @@ impl State {
         merged.unwrap_or(Ok(()))
     }
 
+    /// Merges a round of rows.
+    fn close_rows(
+        &mut self,
+        slot: &Slot,
+        handling: &Handling,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        let pieces = std::mem::take(&mut self.pieces);
+        // What does not touch all of it needs what is there.
+        self.take_back_with(slot, true, blocks)?;
+        let units = slot.rows();
+        let unit_bytes = slot.row_length() * slot.dtype.size();
+        let mut parts = Vec::new();
+        for piece in &pieces {
+            parts.push(match piece {
+                Piece::Rows(data) => data.read(|bytes| part_of(bytes, units, unit_bytes, slot)),
+                Piece::Whole(data) => {
+                    data.read(|bytes| Ok(((0..units).collect(), lent(bytes, slot.dtype))))
+                }
+                Piece::Sum(sum) => {
+                    Some(Ok(((0..units).collect(), Lent::of(Array::of(&sum.buffer, sum.dtype)))))
+                }
+            });
+        }
+        let parts: Vec<(Vec<usize>, Lent)> = parts.into_iter().flatten().collect::<Result<_>>()?;
+        let shape = [i64::MAX];
+        let pushed = parts.iter().map(|(ids, lent)| RowsOf { lent, shape: &shape, ids });
+        let limits = Limits { patience: &crate::deadline::Patience::new(None), cancel: None };
+        let push = Push { call: "push", slot, values: &[], outs: &[], limits };
+        local
+            .applier
+            .merge_pushed_rows(&push, pushed, &mut self.value, &handling.merger)
+            .map(|_| ())
+    }
+
     fn merge(
         &mut self,
         slot: &Slot,
@@ -238,6 +342,11 @@ impl State {
 
     /// Makes the stored value ours alone again, for a change in place.
     fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<Blocks>) -> Result<()> {
+        self.take_back_with(slot, !matches!(merger, Merger::Assign), blocks)
+    }
+
+    /// The same; with its content, if it is not all replaced.
+    fn take_back_with(&mut self, slot: &Slot, content: bool, blocks: &Arc<Blocks>) -> Result<()> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
         match Arc::try_unwrap(shared) {
             Ok(block) => {
@@ -248,7 +357,7 @@ impl State {
             // Messages still refer to it.
             Err(shared) => {
                 let buffer = blocks.take(slot.bytes())?;
-                if !matches!(merger, Merger::Assign) {
+                if content {
                     buffer_bytes(&buffer, slot.bytes(), shared.bytes());
                 }
                 self.value.buffer = buffer;
@@ -257,22 +366,42 @@ impl State {
         Ok(())
     }
 
-    /// The stored value for a message.
-    fn answer(&mut self, slot: &Slot, blocks: &Arc<Blocks>) -> std::result::Result<Bytes, Failure> {
+    /// What a message asks for: the stored value, rows of it, or all that is kept.
+    fn answer(
+        &mut self,
+        slot: &Slot,
+        wanted: &[u8],
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> std::result::Result<Bytes, Failure> {
         if let Some(failure) = &self.failure {
             return Err(failure.clone());
         }
-        let out_of_memory =
+        let failed =
             |error: Error| Failure { reason: Reason::Invalid, text: error.message().into() };
-        if self.shared.is_none() {
-            let empty = Buffer::new(0).map_err(out_of_memory)?;
-            let buffer = std::mem::replace(&mut self.value.buffer, empty);
-            self.shared = Some(Arc::new(blocks.wrap(buffer, slot.bytes())));
+        let shared = self.share(slot, blocks).map_err(failed)?;
+        let block = match wanted.split_first() {
+            None => return Ok(Bytes::of_block(shared)),
+            Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
+            Some((&WANT_STATE, _)) => {
+                let first = local.handling.read().clone();
+                let merger = self.merger.as_ref().map_or(&first.merger, |it| &it.merger);
+                super::state::encode(&self.value, shared.bytes(), merger, blocks)
+            }
+            Some(_) => Err(fail!(InvalidArgument, "nobody knows what is wanted")),
+        };
+        block.map(|block| Bytes::of_block(Arc::new(block))).map_err(failed)
+    }
+
+    /// The stored value, to be read by messages until it is to change.
+    fn share(&mut self, slot: &Slot, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
+        if let Some(shared) = &self.shared {
+            return Ok(Arc::clone(shared));
         }
-        let shared = self.shared.as_ref().map(Arc::clone);
-        shared
-            .map(Bytes::of_block)
-            .ok_or_else(|| Failure { reason: Reason::Invalid, text: "there is no value".into() })
+        let buffer = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
+        let shared = Arc::new(blocks.wrap(buffer, slot.bytes()));
+        self.shared = Some(Arc::clone(&shared));
+        Ok(shared)
     }
 }
 
@@ -290,6 +419,49 @@ fn round(sum: Sum, last: &Bytes, slot: &Slot, local: &Local, blocks: &Arc<Blocks
     added.unwrap_or(Ok(()))?;
     blocks.give_back(sum.buffer);
     Ok(Sum { buffer: target, dtype: sum.dtype })
+}
+
+/// A value of a push.
+fn lent(bytes: &[u8], dtype: DType) -> Lent {
+    Lent::plain(bytes.as_ptr().cast_mut(), dtype)
+}
+
+/// Which units a push of rows has, and where they lie.
+fn part_of(
+    bytes: &[u8],
+    units: usize,
+    unit_bytes: usize,
+    slot: &Slot,
+) -> Result<(Vec<usize>, Lent)> {
+    let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
+    let (runs, taken) = units::decode(bytes, units).ok_or_else(bad)?;
+    let ids: Vec<usize> = runs
+        .iter()
+        .flat_map(|run| (run.first..run.first + run.count).map(|id| id as usize))
+        .collect();
+    let values = &bytes[taken..];
+    if values.len() != ids.len() * unit_bytes {
+        return Err(bad());
+    }
+    Ok((ids, lent(values, slot.dtype)))
+}
+
+/// The rows of a value that are wanted, one after the other.
+fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Result<Block> {
+    let unit = slot.row_length() * slot.dtype.size();
+    let bad = || fail!(InvalidArgument, "rows that are not there");
+    let (runs, _) = units::decode(runs, slot.rows()).ok_or_else(bad)?;
+    let len = runs.iter().map(|run| run.count as usize * unit).sum();
+    let block = blocks.make(len, |bytes| {
+        let mut at = 0;
+        for run in &runs {
+            let (start, len) = (run.first as usize * unit, run.count as usize * unit);
+            bytes[at..at + len].copy_from_slice(&stored[start..start + len]);
+            at += len;
+        }
+        true
+    })?;
+    block.ok_or_else(bad)
 }
 
 /// The memory of a value that fills a slice; without a copy if nobody else has it.

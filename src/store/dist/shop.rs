@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::rows;
 use super::setting::Change;
 use super::shard::{Job, Reply, Shard};
+use super::units::Cut;
 use crate::cluster::{Node, Part, Place, ServerAction, SliceName};
 use crate::codec::{self, Origin};
 use crate::driver::{Bytes, Driver, Host, Machine};
@@ -56,10 +58,14 @@ impl Books {
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
                 let handling = if codec > 0 { self.handling(setting) } else { None };
+                let rows = codec == rows::ROWS;
                 let (rank, round) = (rank.into(), round - 1);
                 let block = self.shards.get(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
-                (slice, Job::Add { first, data, origin, handling })
+                (slice, Job::Add { first, rows, data, origin, handling })
+            }
+            ServerAction::Restore { slice, data } => {
+                (slice, Job::Restore(data, self.handling(u64::MAX)?))
             }
             ServerAction::Close { slice, setting, .. } => {
                 (slice, Job::Close(self.handling(setting)?))
@@ -149,11 +155,12 @@ fn shard_of(name: SliceName, place: &Place) -> Result<Shard> {
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
     let (start, bytes) = place.range(name.slice);
-    let elements = i64::try_from(bytes / dtype.size() as u64).map_err(|_| unknown())?;
+    let unit = Cut::new(place).unit as u64;
+    let extent = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let shape: Vec<i64> = if place.servers.len() == 1 {
-        place.spec.shape.iter().map(|extent| i64::try_from(*extent).unwrap_or(i64::MAX)).collect()
+        place.spec.shape.iter().map(|number| extent(*number)).collect()
     } else {
-        vec![elements]
+        vec![extent(bytes / dtype.size() as u64 / unit), extent(unit)]
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;

@@ -1,7 +1,8 @@
 //! The calls of a worker's program.
 #![allow(unsafe_code, reason = "plain values are lent to the engine as they are")]
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::call::{Call, Part, Target};
@@ -9,8 +10,9 @@ use super::coding::{Source, Unsent};
 use super::desk::Desk;
 use super::failure::error_of;
 use super::place;
+use super::rows::{self, Wanted};
 use super::setting::Change;
-use crate::cluster::{self, Birth, Failure, OpId, Reason, Spec, Time};
+use crate::cluster::{self, Birth, Failure, OpId, Place, Reason, Spec, Time};
 use crate::codec::Codec;
 use crate::config::Job;
 use crate::deadline::Deadline;
@@ -23,10 +25,10 @@ use crate::store::Call as Kind;
 use crate::store::counters::Tally;
 use crate::store::local::{Local, Op};
 use crate::store::merger::Merger;
-use crate::store::plan::{Group, Pairs, Plan, RowPairs};
+use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
 use crate::store::remote::Remote;
 use crate::store::table::Slot;
-use crate::store::ticket::Tickets;
+use crate::store::ticket::{Label, Tickets};
 use crate::store::{Role, StoreKind};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
@@ -35,8 +37,8 @@ use crate::tensor::{Buffer, DType, Lent, element_count};
 type Machinery = cluster::Worker<Bytes>;
 
 pub(crate) struct Worker {
-    local: Arc<Local>,
-    driver: Arc<Driver<Desk>>,
+    pub(super) local: Arc<Local>,
+    pub(super) driver: Arc<Driver<Desk>>,
     pub(super) rank: u32,
     pub(super) workers: u32,
     server_updater: bool,
@@ -49,10 +51,20 @@ pub(crate) struct Worker {
 }
 
 /// A key of a call, ready for the machine.
-struct Order {
-    key: u64,
-    value: Option<Bytes>,
-    pulls: bool,
+pub(super) struct Order {
+    pub(super) key: u64,
+    pub(super) what: What,
+}
+
+/// What the machine is asked for.
+pub(super) enum What {
+    Push(Bytes),
+    PushPull(Bytes),
+    Pull,
+    /// Something else than values, of some slices.
+    Want(BTreeMap<u32, Vec<u8>>),
+    /// Slices of a checkpoint.
+    Restore(Vec<Bytes>),
 }
 
 impl Worker {
@@ -114,11 +126,20 @@ impl Worker {
     }
 
     /// Makes one request that concerns the whole job, or a key, and waits for its end.
-    fn request(
+    pub(super) fn request(
         &self,
         deadline: Deadline,
         ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> Result<()> {
+        self.request_told(deadline, ask).map(drop)
+    }
+
+    /// The same; gives what the job has decided, if this worker had asked for nothing.
+    pub(super) fn request_told(
+        &self,
+        deadline: Deadline,
+        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+    ) -> Result<Vec<u8>> {
         let call = Call::new(None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
         self.step(|worker, desk, now| {
@@ -127,7 +148,12 @@ impl Worker {
             Ok(())
         })?;
         self.driver.host.settle(&call, &self.driver.blocks);
-        call.wait()
+        call.wait()?;
+        Ok(call.told())
+    }
+
+    pub(super) fn keeps_whole(&self) -> bool {
+        *self.whole.lock()
     }
 
     fn error(&self, failure: &Failure) -> Error {
@@ -220,6 +246,67 @@ impl Worker {
         Ok(())
     }
 
+    /// Gives a call a ticket, unless it cannot be made.
+    fn with_ticket(
+        &self,
+        label: Label,
+        send: impl FnOnce(u64) -> Result<Arc<Call>>,
+    ) -> Result<u64> {
+        let (ticket, sequence) = self.local.tickets.begin(label)?;
+        match send(sequence) {
+            Ok(_) => Ok(ticket),
+            Err(error) => {
+                self.local.tickets.retract(sequence);
+                Err(error)
+            }
+        }
+    }
+
+    /// Where a key is.
+    pub(super) fn place(&self, key: Key) -> Result<Place> {
+        self.step(|worker, _, _| {
+            worker.place_of(key.id()).cloned().ok_or_else(|| internal("a key without a place"))
+        })
+    }
+
+    fn plan_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<Plan> {
+        self.find(call.name(), pairs.rows.keys.iter().copied())?;
+        let mut plan = Plan::default();
+        let part = if call == Kind::PushRows { plan::Part::Value } else { plan::Part::Out };
+        plan.build_rows(&self.local.keys.scene(call.name()), pairs, part)?;
+        Ok(plan)
+    }
+
+    /// Gives a planned call on rows to the machine.
+    fn send_rows(
+        &self,
+        mut plan: Plan,
+        priority: i32,
+        ticket: Option<u64>,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let (mut parts, mut orders) = (Vec::new(), Vec::new());
+        for Group { slot, values, outs } in std::mem::take(&mut plan.groups) {
+            let (place, key) = (self.place(slot.key)?, slot.key.id());
+            let (target, what) = if outs.is_empty() {
+                let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
+                let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
+                let value = rows::push(team, &slot, &place, pushed, blocks)?;
+                (Target::Nowhere, What::Push(value))
+            } else {
+                let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
+                let (wanted, asked) = Wanted::new(&slot, &place, lists)?;
+                if asked.is_empty() {
+                    continue;
+                }
+                (Target::Rows(wanted), What::Want(asked))
+            };
+            parts.push(Part { slot, loan: None, target, outs });
+            orders.push(Order { key, what });
+        }
+        self.launch(Call::new(ticket, plan, parts), orders, priority, deadline)
+    }
+
     /// Checks a call. A broadcast initialises here and is a pull from then on.
     fn plan(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<(Plan, Kind)> {
         let name = call.name();
@@ -254,28 +341,39 @@ impl Worker {
             parts.push(part);
             orders.push(order);
         }
-        let call = Call::new(ticket, plan, parts);
+        let sent = self.launch(Call::new(ticket, plan, parts), orders, priority, deadline);
+        drop(unsent);
+        self.local.applier.counters.add(&tally);
+        sent
+    }
+
+    /// Gives the orders of a call to the machine.
+    pub(super) fn launch(
+        &self,
+        call: Arc<Call>,
+        orders: Vec<Order>,
+        priority: i32,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
         let end = self.moment(deadline);
         self.step(|worker, desk, now| {
-            for (part, Order { key, value, pulls }) in orders.into_iter().enumerate() {
-                let operation = match value {
-                    Some(value) if pulls => worker.pushpull(key, value, priority, now, end),
-                    Some(value) => worker.push(key, value, priority, now, end),
-                    None => worker.pull(key, priority, now, end),
+            for (part, Order { key, what }) in orders.into_iter().enumerate() {
+                let operation = match what {
+                    What::PushPull(value) => worker.pushpull(key, value, priority, now, end),
+                    What::Push(value) => worker.push(key, value, priority, now, end),
+                    What::Pull => worker.pull(key, priority, now, end),
+                    What::Want(wanted) => worker.pull_wanted(key, wanted, priority, now, end),
+                    What::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {
                     Ok(operation) => desk.enter(operation, &call, part),
                     // Nothing has begun: the first of a call is refused if any is.
-                    Err(failure) if part == 0 => {
-                        return Err(self.error(&failure));
-                    }
+                    Err(failure) if part == 0 => return Err(self.error(&failure)),
                     Err(failure) => call.fail(part, self.error(&failure)),
                 }
             }
             Ok(())
         })?;
-        drop(unsent);
-        self.local.applier.counters.add(&tally);
         self.driver.host.settle(&call, &self.driver.blocks);
         Ok(call)
     }
@@ -309,7 +407,12 @@ impl Worker {
             [only] if only.lent.is_plain(slot.dtype) => Target::Out(only.lent.data()),
             _ => Target::Own(Buffer::fixed(slot.bytes())?),
         };
-        Ok((Part { slot, loan, target, outs }, Order { key, value, pulls }))
+        let what = match value {
+            Some(value) if pulls => What::PushPull(value),
+            Some(value) => What::Push(value),
+            None => What::Pull,
+        };
+        Ok((Part { slot, loan, target, outs }, Order { key, what }))
     }
 
     /// Adds the values of a key up, left to right.
@@ -334,11 +437,9 @@ impl Worker {
         unsent: &mut Unsent,
     ) -> Result<Bytes> {
         let sum = self.add_up(slot, values)?;
-        let (slice_bytes, round) = self.step(|worker, _, _| {
-            let slice = worker.place_of(slot.key.id()).map_or(0, |place| place.slice_bytes);
-            Ok((slice, worker.pushes_before_next(slot.key.id())))
-        })?;
+        let slice_bytes = self.place(slot.key)?.slice_bytes;
         let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
+        let round = self.step(|worker, _, _| Ok(worker.pushes_before_next(slot.key.id())))?;
         let source = Source { slot, sum: &sum, slice_bytes, rank: self.rank.into(), round };
         let encoded = unsent.encode(codec, self.local.keys.team, &source, &self.driver.blocks);
         self.driver.blocks.give_back(sum);
@@ -450,22 +551,21 @@ impl Remote for Worker {
         priority: i32,
     ) -> Result<u64> {
         let (plan, call) = self.plan(call, values, outs)?;
-        let (ticket, sequence) = self.local.tickets.begin(plan.label(call))?;
-        match self.send(plan, priority, Some(sequence), Deadline::Never) {
-            Ok(_) => Ok(ticket),
-            Err(error) => {
-                self.local.tickets.retract(sequence);
-                Err(error)
-            }
-        }
+        self.with_ticket(plan.label(call), |sequence| {
+            self.send(plan, priority, Some(sequence), Deadline::Never)
+        })
     }
 
-    fn run_rows(&self, call: Kind, _: &RowPairs<'_>) -> Result<()> {
-        Err(fail!(Unsupported, "{}: not on distributed stores yet", call.name()))
+    fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
+        let plan = self.plan_rows(call, pairs)?;
+        self.send_rows(plan, 0, None, self.local.deadline())?.wait()
     }
 
-    fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, _: i32) -> Result<u64> {
-        self.run_rows(call, pairs).map(|()| 0)
+    fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
+        let plan = self.plan_rows(call, pairs)?;
+        self.with_ticket(plan.label(call), |sequence| {
+            self.send_rows(plan, priority, Some(sequence), Deadline::Never)
+        })
     }
 
     fn look_up(&self, call: &str, key: Key) -> Result<()> {
@@ -518,6 +618,14 @@ impl Remote for Worker {
     fn done(&self) -> Result<()> {
         let deadline = self.local.deadline();
         self.request(deadline, |worker, now, end| worker.finish_pushing(now, end))
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        self.save_together(path)
+    }
+
+    fn load(&self, path: &Path) -> Result<()> {
+        self.load_together(path)
     }
 
     fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {

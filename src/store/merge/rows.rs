@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 use super::step::{BLOCK, Scratch, Step, cut};
 use super::{Cancel, Merge, PIECE_BYTES, Targets, Team, in_pieces};
 use crate::error::Result;
+#[cfg(feature = "dist")]
+use crate::kernel::Pass;
 use crate::kernel::{Meter, Rule, Squares, Traffic};
 use crate::optim::{Arrays, Passes, Rows};
 use crate::pool::Help;
@@ -82,6 +84,27 @@ impl RowSums {
     fn row(&self, index: usize) -> (usize, impl ExactSizeIterator<Item = &Array>) {
         let items = &self.sorter.items[self.starts[index]..self.starts[index + 1]];
         (items[0].0 as usize, items.iter().map(|&(_, part)| &self.parts[part]))
+    }
+}
+
+#[cfg(feature = "dist")]
+impl RowSums {
+    /// The rows that are pushed, ascending, and their sums, one after the other.
+    pub(crate) fn compact(&self, team: Team, slot: &Slot) -> Result<(Vec<usize>, Buffer)> {
+        let (length, item) = (slot.row_length(), slot.dtype.size());
+        let buffer = Buffer::zeroed((self.rows() * length * item).max(1), false)?;
+        let sums = Array::of(&buffer, slot.dtype);
+        let mut rows = Vec::with_capacity(self.rows());
+        for index in 0..self.rows() {
+            let (row, parts) = self.row(index);
+            let inputs: SmallVec<[_; 4]> = parts.map(Array::start).collect();
+            let outs = &[sums.part(&(index * length..(index + 1) * length)).start_mut()];
+            let (dtype, count, traffic) = (slot.dtype, length, Traffic::Cached);
+            let pass = Pass { dtype, outs, inputs: &inputs, count, traffic };
+            team.isa.sum_planned(&pass);
+            rows.push(row);
+        }
+        Ok((rows, buffer))
     }
 }
 

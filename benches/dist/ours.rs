@@ -1,0 +1,93 @@
+//! Our store.
+
+use std::io;
+use std::net::TcpListener;
+use std::process::Command;
+use std::time::Instant;
+
+use kvstore::{Config, Key, Store, Tensor, TensorMut};
+
+use crate::Subject;
+use crate::cases::Case;
+use crate::processes::Processes;
+
+pub struct Ours {
+    store: Store,
+    keys: Vec<Key>,
+    values: Vec<Vec<f32>>,
+    outs: Vec<Vec<f32>>,
+    /// One call instead of two.
+    both: bool,
+    processes: Processes,
+}
+
+fn config(role: &str, root: &str) -> Config {
+    let mut config = Config::new();
+    for (name, value) in
+        [("role", role), ("root", root), ("job", root), ("num_workers", "1"), ("num_servers", "1")]
+    {
+        config.set(name, value).expect("an option");
+    }
+    config
+}
+
+pub fn serve(role: &str, root: &str) -> io::Result<()> {
+    let store = Store::open("dist_sync", &config(role, root)).map_err(io::Error::other)?;
+    store.serve().map_err(io::Error::other)
+}
+
+pub fn free_address() -> io::Result<String> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+impl Ours {
+    pub fn start(case: &Case, both: bool) -> io::Result<Self> {
+        let root = free_address()?;
+        let mut processes = Processes { and_this: true, ..Processes::default() };
+        for role in ["scheduler", "server"] {
+            let program = std::env::current_exe()?;
+            processes.spawn(Command::new(program).args(["serve", role, &root]))?;
+        }
+        let store = Store::open("dist_sync", &config("worker", &root)).map_err(io::Error::other)?;
+        let keys: Vec<Key> = (0..case.keys.len() as u64).map(Key::from).collect();
+        let values: Vec<Vec<f32>> = case.keys.iter().map(|count| vec![1.5; *count]).collect();
+        let tensors: Vec<Tensor<'_>> = values.iter().map(|it| it.as_slice().into()).collect();
+        store.init_list(&keys, &tensors).map_err(io::Error::other)?;
+        if case.rule == "momentum" {
+            store
+                .set_optimizer("sgd", "learning_rate=0.001,momentum=0.9")
+                .map_err(io::Error::other)?;
+        }
+        let outs = case.keys.iter().map(|count| vec![0.0; *count]).collect();
+        Ok(Self { store, keys, values, outs, both, processes })
+    }
+}
+
+impl Subject for Ours {
+    fn name(&self) -> String {
+        if self.both { "ours, pushpull".into() } else { "ours, push + pull".into() }
+    }
+
+    fn run(&mut self, rounds: usize) -> io::Result<Vec<f64>> {
+        let values: Vec<Tensor<'_>> = self.values.iter().map(|it| it.as_slice().into()).collect();
+        let mut outs: Vec<TensorMut<'_>> =
+            self.outs.iter_mut().map(|it| it.as_mut_slice().into()).collect();
+        let (store, keys) = (&self.store, &self.keys);
+        let mut seconds = Vec::new();
+        for _ in 0..rounds {
+            let start = Instant::now();
+            let done = if self.both {
+                store.pushpull_list(keys, &values, keys, &mut outs)
+            } else {
+                store.push_list(keys, &values).and_then(|()| store.pull_list(keys, &mut outs))
+            };
+            done.map_err(io::Error::other)?;
+            seconds.push(start.elapsed().as_secs_f64());
+        }
+        Ok(seconds)
+    }
+
+    fn processes(&self) -> &Processes {
+        &self.processes
+    }
+}

@@ -1,0 +1,110 @@
+//! Everything that is kept for a slice, as it travels between a server and the worker that saves or
+//! loads: what the rule counts, the value, and the arrays of the rule's state.
+
+use std::sync::Arc;
+
+use crate::driver::{Block, Blocks};
+use crate::error::{Result, fail};
+use crate::optim::{Kept, Optimizer, Stored};
+use crate::store::merger::Merger;
+use crate::store::table::{Slot, Value};
+use crate::tensor::{Array, Buffer};
+
+/// Bytes before the value.
+pub(super) const HEAD: usize = 24;
+
+/// What the head says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Head {
+    pub(super) updates: u64,
+    pub(super) carried: f64,
+    pub(super) kept: Option<Kept>,
+}
+
+fn optimizer(merger: &Merger) -> Option<&Optimizer> {
+    match merger {
+        Merger::Optimizer(optimizer) => Some(optimizer),
+        Merger::Assign | Merger::Updater(_) => None,
+    }
+}
+
+/// Takes a slice down. `stored` is its value.
+pub(super) fn encode(
+    value: &Value,
+    stored: &[u8],
+    merger: &Merger,
+    blocks: &Arc<Blocks>,
+) -> Result<Block> {
+    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_deref()));
+    let state = value.state.as_ref().filter(|_| kept.is_some());
+    let (updates, carried) = state.map_or((0, 0.0), |state| state.progress());
+    let arrays: Vec<&[u8]> =
+        state.iter().flat_map(|state| state.buffers()).map(Buffer::bytes).collect();
+    let total = HEAD + stored.len() + arrays.iter().map(|array| array.len()).sum::<usize>();
+    let (states, master) = kept.map_or((u32::MAX, 0), |kept| {
+        (u32::try_from(kept.states).unwrap_or(0), u32::from(kept.has_master))
+    });
+    let block = blocks.make(total, |bytes| {
+        bytes[..8].copy_from_slice(&updates.to_le_bytes());
+        bytes[8..16].copy_from_slice(&carried.to_bits().to_le_bytes());
+        bytes[16..20].copy_from_slice(&states.to_le_bytes());
+        bytes[20..24].copy_from_slice(&master.to_le_bytes());
+        let mut at = HEAD;
+        for part in std::iter::once(stored).chain(arrays) {
+            bytes[at..at + part.len()].copy_from_slice(part);
+            at += part.len();
+        }
+        true
+    })?;
+    block.ok_or_else(|| fail!(Internal, "a block that nobody filled"))
+}
+
+/// The head of what `encode` made, and the rest.
+pub(super) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
+    let short = || fail!(Corrupt, "the state of a slice is cut off");
+    let (updates, rest) = bytes.split_first_chunk().ok_or_else(short)?;
+    let (carried, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let (states, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let (master, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let states = u32::from_le_bytes(*states);
+    let has_master = u32::from_le_bytes(*master) != 0;
+    let kept = usize::try_from(states).ok().filter(|_| states != u32::MAX);
+    let head = Head {
+        updates: u64::from_le_bytes(*updates),
+        carried: f64::from_bits(u64::from_le_bytes(*carried)),
+        kept: kept.map(|states| Kept { states, has_master }),
+    };
+    Ok((head, rest))
+}
+
+/// Puts a slice back.
+pub(super) fn restore(
+    slot: &Slot,
+    value: &mut Value,
+    bytes: &[u8],
+    merger: &Merger,
+    blocks: &Arc<Blocks>,
+) -> Result<()> {
+    let (head, rest) = head(bytes)?;
+    let short = || fail!(Corrupt, "the state of a slice is cut off");
+    let (stored, mut rest) = rest.split_at_checked(slot.bytes()).ok_or_else(short)?;
+    let mut buffer = blocks.take(slot.bytes())?;
+    buffer.bytes_mut()[..stored.len()].copy_from_slice(stored);
+    value.state = match (optimizer(merger), head.kept) {
+        (Some(optimizer), Some(kept)) => {
+            let array = Array::of(&buffer, slot.dtype);
+            let of = Stored { array, count: slot.count, rows: slot.rows() };
+            let mut state = optimizer.restore(&of, kept, |array: &mut [u8]| {
+                let (part, others) = rest.split_at_checked(array.len()).ok_or_else(short)?;
+                array.copy_from_slice(part);
+                rest = others;
+                Ok(())
+            })?;
+            state.go_on_from(head.updates, head.carried);
+            Some(state)
+        }
+        _ => None,
+    };
+    value.buffer = buffer;
+    Ok(())
+}

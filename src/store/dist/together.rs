@@ -1,0 +1,303 @@
+//! What all workers do together: a checkpoint of the whole job, which rank 0 writes or reads.
+//!
+//! Rank 0 gathers the slices into its own table, where a local store would have the values, and lets
+//! the local store write the file; the other way round for a load. Everybody then learns from it how
+//! it went.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::{Call, Part, Target};
+use super::rows::WANT_STATE;
+use super::setting::{Change, Rules};
+use super::state;
+use super::worker::{Order, What, Worker};
+use crate::cluster::{Place, Spec};
+use crate::deadline::Deadline;
+use crate::driver::Bytes;
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::key::Key;
+use crate::optim::{Kept, Stored};
+use crate::store::merger::Merger;
+use crate::store::plan::Plan;
+use crate::store::table::Slot;
+use crate::sync::Mutex;
+use crate::tensor::{Array, Buffer};
+
+/// How often a wait for this worker's own calls looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+impl Worker {
+    /// Saves the whole job: all workers call it.
+    pub(super) fn save_together(&self, path: &Path) -> Result<()> {
+        let deadline = self.meet("save")?;
+        if self.rank != 0 {
+            return self.hear("save", deadline);
+        }
+        let result = self.gather(deadline).and_then(|()| self.local.save(path));
+        self.clear();
+        self.say(result, deadline)
+    }
+
+    /// Loads a checkpoint into the whole job: all workers call it.
+    pub(super) fn load_together(&self, path: &Path) -> Result<()> {
+        let deadline = self.meet("load")?;
+        if self.rank != 0 {
+            self.hear("load", deadline)?;
+            return self.hear("load", deadline);
+        }
+        let known: HashSet<Key> = self.local.keys.table.slots().iter().map(|it| it.key).collect();
+        let before = self.local.handling.read().clone();
+        let loaded = self.local.load(path);
+        if let Err(error) = loaded {
+            let told = self.say(Err(error.clone()), deadline);
+            return told.and(Err(error));
+        }
+        let after = self.local.handling.read().clone();
+        let rules = Change::Rules(Rules::of(&after));
+        let result = self
+            .agree(rules.encode(), deadline)
+            .map(drop)
+            .and_then(|()| self.spread(&known, deadline));
+        self.clear();
+        if result.is_err() {
+            self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
+        }
+        self.say(result, deadline)
+    }
+
+    /// Waits until all workers are here, and this one's calls have ended.
+    fn meet(&self, call: &str) -> Result<Deadline> {
+        let deadline = self.local.deadline();
+        while !self.driver.host.is_idle() {
+            if deadline.has_passed() {
+                return Err(fail!(Timeout, "{call}: calls of this worker are still at work"));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        self.request(deadline, |worker, now, end| worker.barrier(now, end))
+            .map_err(|error| error.at(call))?;
+        Ok(deadline)
+    }
+
+    /// Tells everybody how it went.
+    fn say(&self, result: Result<()>, deadline: Deadline) -> Result<()> {
+        let failure = result.as_ref().err().map(|error| error.message().to_owned());
+        let code = result.as_ref().err().map_or(0, |error| error.kind().code());
+        let told = self.agree(Change::Outcome { code, failure }.encode(), deadline);
+        result.and(told.map(drop))
+    }
+
+    /// Learns from rank 0 what has changed, or how it went.
+    fn hear(&self, call: &str, deadline: Deadline) -> Result<()> {
+        let fields = self.agree(Vec::new(), deadline).map_err(|error| error.at(call))?;
+        if fields.is_empty() {
+            return Err(fail!(PeerLost, "{call}: rank 0 is not there"));
+        }
+        match Change::decode(&fields)? {
+            Change::Outcome { code, failure } => match failure {
+                None => Ok(()),
+                Some(text) => {
+                    let kind = ErrorKind::ALL.iter().find(|kind| kind.code() == code);
+                    let kind = kind.copied().unwrap_or(ErrorKind::Internal);
+                    Err(Error::new(kind, format!("{call}: on rank 0: {text}")))
+                }
+            },
+            change => {
+                let after = change.apply(&self.local.handling.read().clone())?;
+                self.local.change_handling(|handling| *handling = after, |_| Ok(()))
+            }
+        }
+    }
+
+    /// Agrees on a setting with all workers; empty fields take what rank 0 says, and give it.
+    fn agree(&self, fields: Vec<u8>, deadline: Deadline) -> Result<Vec<u8>> {
+        self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
+    }
+
+    /// Fetches every slice of every key into this worker's own table.
+    fn gather(&self, deadline: Deadline) -> Result<()> {
+        for slot in self.local.keys.table.slots() {
+            let place = self.place(slot.key)?;
+            let slices = self.fetch(&slot, &place, deadline)?;
+            let joined = self.join(&slot, &place, &slices)?;
+            let patience = self.local.patience();
+            let limits = crate::store::apply::Limits { patience: &patience, cancel: None };
+            let mut value = self.local.applier.lock("save", &slot, limits)?;
+            (value.buffer, value.state) = joined;
+        }
+        Ok(())
+    }
+
+    /// Everything that the servers keep for a key, by slice.
+    fn fetch(&self, slot: &Arc<Slot>, place: &Place, deadline: Deadline) -> Result<Vec<Bytes>> {
+        let slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
+        let wanted = (0..slices).map(|slice| (slice, vec![WANT_STATE])).collect();
+        let target = Target::Slices(Mutex::default());
+        let part = Part { slot: Arc::clone(slot), loan: None, target, outs: 0..0 };
+        let order = Order { key: slot.key.id(), what: What::Want(wanted) };
+        let call = Call::new(None, Plan::default(), vec![part]);
+        let call = self.launch(call, vec![order], 0, deadline)?;
+        call.wait()?;
+        let came: Vec<Bytes> = call.slices(0).into_values().collect();
+        if came.len() == place.servers.len() {
+            return Ok(came);
+        }
+        Err(fail!(Internal, "a bug of this library: slices are missing"))
+    }
+
+    /// Joins slices to a whole key.
+    fn join(
+        &self,
+        slot: &Slot,
+        place: &Place,
+        slices: &[Bytes],
+    ) -> Result<(Buffer, Option<Box<crate::optim::State>>)> {
+        let mut heads = Vec::new();
+        for slice in slices {
+            let head = slice.read(|bytes| state::head(bytes).map(|(head, _)| head));
+            heads.push(head.unwrap_or_else(|| Err(fail!(Internal, "a slice without bytes")))?);
+        }
+        let mut whole = Buffer::zeroed(slot.bytes().max(1), false)?;
+        let mut at = vec![0; slices.len()];
+        // The same array of every slice, one after the other.
+        let mut next = |to: &mut [u8]| {
+            let mut filled = 0;
+            for ((index, slice), at) in (0..).zip(slices).zip(&mut at) {
+                let (_, own) = place.range(index);
+                let total = place.spec.bytes().unwrap_or(0).max(1);
+                let share = to.len() as u128 * u128::from(own) / u128::from(total);
+                let len = usize::try_from(share).unwrap_or(0).min(to.len() - filled);
+                slice.read(|bytes| {
+                    if let Ok((_, rest)) = state::head(bytes)
+                        && let Some(part) = rest.get(*at..*at + len)
+                    {
+                        to[filled..filled + len].copy_from_slice(part);
+                    }
+                });
+                *at += len;
+                filled += len;
+            }
+            Ok(())
+        };
+        next(&mut whole.bytes_mut()[..slot.bytes()])?;
+        let handling = self.local.handling.read().clone();
+        let head = heads.first().copied();
+        let kept = head.and_then(|head| head.kept);
+        let state = match (&handling.merger, kept) {
+            (Merger::Optimizer(optimizer), Some(kept)) => {
+                let array = Array::of(&whole, slot.dtype);
+                let stored = Stored { array, count: slot.count, rows: slot.rows() };
+                let mut state = optimizer.restore(&stored, kept, &mut next)?;
+                if let Some(head) = head {
+                    state.go_on_from(head.updates, head.carried);
+                }
+                Some(state)
+            }
+            _ => None,
+        };
+        Ok((whole, state))
+    }
+
+    /// Brings what this worker's table has to the servers.
+    fn spread(&self, known: &HashSet<Key>, deadline: Deadline) -> Result<()> {
+        let slots = self.local.keys.table.slots();
+        for slot in slots.iter().filter(|slot| !known.contains(&slot.key)) {
+            self.bring(slot, deadline)?;
+        }
+        for slot in &slots {
+            let place = self.place(slot.key)?;
+            let slices = self.cut(slot, &place)?;
+            if slices.is_empty() {
+                continue;
+            }
+            let part =
+                Part { slot: Arc::clone(slot), loan: None, target: Target::Nowhere, outs: 0..0 };
+            let order = Order { key: slot.key.id(), what: What::Restore(slices) };
+            let call = Call::new(None, Plan::default(), vec![part]);
+            self.launch(call, vec![order], 0, deadline)?.wait()?;
+        }
+        Ok(())
+    }
+
+    /// Initialises a key that only the file has.
+    fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
+        let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
+        let spec = Spec { dtype: slot.dtype.code(), shape, whole: self.keeps_whole() };
+        let block = self.driver.blocks.make(slot.bytes(), |bytes| {
+            bytes.fill(0);
+            true
+        })?;
+        let block = block.ok_or_else(|| fail!(Internal, "a block that nobody filled"))?;
+        let data = Bytes::of_block(Arc::new(block));
+        self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
+    }
+
+    /// A key of this worker's table in slices; none if the file did not have it.
+    fn cut(&self, slot: &Slot, place: &Place) -> Result<Vec<Bytes>> {
+        let patience = self.local.patience();
+        let limits = crate::store::apply::Limits { patience: &patience, cancel: None };
+        let value = self.local.applier.look("load", slot, limits)?;
+        if value.buffer.len() < slot.bytes() || (slot.bytes() > 0 && value.buffer.len() == 0) {
+            return Ok(Vec::new());
+        }
+        let handling = self.local.handling.read().clone();
+        let kept: Option<Kept> = match &handling.merger {
+            Merger::Optimizer(optimizer) => optimizer.kept(value.state.as_deref()),
+            _ => None,
+        };
+        let state = value.state.as_ref().filter(|_| kept.is_some());
+        let arrays: Vec<&[u8]> =
+            state.iter().flat_map(|state| state.buffers()).map(Buffer::bytes).collect();
+        let whole = state::encode(
+            &value,
+            &value.buffer.bytes()[..slot.bytes()],
+            &handling.merger,
+            &self.driver.blocks,
+        )?;
+        let head = &whole.bytes()[..state::HEAD];
+        let total = place.spec.bytes().unwrap_or(0).max(1);
+        let mut slices = Vec::new();
+        for index in 0..u32::try_from(place.servers.len()).unwrap_or(0) {
+            let (offset, own) = place.range(index);
+            let share = |array: &[u8], number: u64| {
+                let bytes = array.len() as u128 * u128::from(number) / u128::from(total);
+                usize::try_from(bytes).unwrap_or(0)
+            };
+            let stored = &value.buffer.bytes()[..slot.bytes()];
+            let parts: Vec<&[u8]> = std::iter::once(stored)
+                .chain(arrays.iter().copied())
+                .map(|array| {
+                    let start = share(array, offset);
+                    &array[start..start + share(array, own)]
+                })
+                .collect();
+            let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
+            let block = self.driver.blocks.make(len, |bytes| {
+                let mut at = 0;
+                for part in std::iter::once(head).chain(parts) {
+                    bytes[at..at + part.len()].copy_from_slice(part);
+                    at += part.len();
+                }
+                true
+            })?;
+            slices.extend(block.map(|block| Bytes::of_block(Arc::new(block))));
+        }
+        Ok(slices)
+    }
+
+    /// Frees what was only there for a file.
+    fn clear(&self) {
+        for slot in self.local.keys.table.slots() {
+            if let Some(mut value) = slot.value.try_write(&self.local.applier.released)
+                && let Ok(empty) = Buffer::new(0)
+            {
+                value.buffer = empty;
+                value.state = None;
+                value.residuals = None;
+            }
+        }
+    }
+}
