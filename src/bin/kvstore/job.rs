@@ -1,0 +1,350 @@
+//! What becomes of a job when its processes end and signals arrive.
+//!
+//! No process, no clock and no call of the system is in here, so that tests can play any order of
+//! events: they are told with their time, and [`Job::take_signals`] says what to send.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::signal_name;
+
+use crate::plan::Role;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// By itself, with this exit status.
+    Status(i32),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Ending {
+    pub(crate) fn is_failure(self) -> bool {
+        self != Ending::Status(0)
+    }
+
+    /// The status by which shells report it.
+    pub(crate) fn status(self) -> u8 {
+        match self {
+            Ending::Status(status) => u8::try_from(status).unwrap_or(1),
+            Ending::Signal(signal) => signal_status(signal),
+        }
+    }
+}
+
+impl fmt::Display for Ending {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Ending::Status(status) => write!(formatter, "status {status}"),
+            Ending::Signal(signal) => match signal_name(signal) {
+                Some(name) => write!(formatter, "signal {signal} ({name})"),
+                None => write!(formatter, "signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The exit status of a program that a signal ended.
+pub(crate) fn signal_status(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(1)
+}
+
+/// How long processes may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// From the request to end until they are killed.
+    pub(crate) grace: Duration,
+    /// From the first failure until the others are asked to end.
+    pub(crate) linger: Duration,
+}
+
+/// What the job does, and until when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// All workers have succeeded; servers and scheduler end by themselves.
+    Settling(Instant),
+    /// Somebody has failed; the others may find out and say what they have to say.
+    Lingering(Instant),
+    /// All have been asked to end.
+    Stopping(Instant),
+    /// Whoever still lives is to be killed.
+    Over,
+}
+
+/// The course of a job.
+#[derive(Debug)]
+pub(crate) struct Job {
+    members: Vec<(Role, Option<Ending>)>,
+    patience: Patience,
+    phase: Phase,
+    first_failure: Option<usize>,
+    stopped_by: Option<i32>,
+    interrupted: bool,
+    signals: Vec<i32>,
+}
+
+impl Job {
+    /// A job whose processes have just been started.
+    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, patience: Patience) -> Self {
+        Self {
+            members: roles.into_iter().map(|role| (role, None)).collect(),
+            patience,
+            phase: Phase::Running,
+            first_failure: None,
+            stopped_by: None,
+            interrupted: false,
+            signals: Vec::new(),
+        }
+    }
+
+    /// A process has ended.
+    pub(crate) fn ended(&mut self, member: usize, ending: Ending, now: Instant) {
+        self.members[member].1 = Some(ending);
+        if !matches!(self.phase, Phase::Running | Phase::Settling(_)) {
+            return;
+        }
+        if ending.is_failure() {
+            self.first_failure = Some(member);
+            self.phase = Phase::Lingering(now + self.patience.linger);
+        } else if self.phase == Phase::Running && self.have_ended(|role| role == Role::Worker) {
+            self.phase = Phase::Settling(now + self.patience.grace);
+        }
+    }
+
+    /// All processes have ended, and `left_over` says whether processes that they started live on.
+    pub(crate) fn emptied(&mut self, left_over: bool, now: Instant) {
+        match self.phase {
+            Phase::Over => {}
+            Phase::Stopping(_) if left_over => {}
+            _ if left_over => self.stop(SIGTERM, now),
+            _ => self.phase = Phase::Over,
+        }
+    }
+
+    /// A signal has come that is to end the job.
+    pub(crate) fn signalled(&mut self, signal: i32, now: Instant) {
+        if signal == SIGINT && self.interrupted {
+            self.phase = Phase::Over;
+            return;
+        }
+        self.interrupted |= signal == SIGINT;
+        match self.phase {
+            Phase::Over => {}
+            Phase::Stopping(_) => self.signals.push(signal),
+            _ => {
+                self.stopped_by = Some(signal);
+                self.stop(signal, now);
+            }
+        }
+    }
+
+    /// Looks whether a time is up.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.phase {
+            Phase::Settling(_) | Phase::Lingering(_) => self.stop(SIGTERM, now),
+            _ => self.phase = Phase::Over,
+        }
+    }
+
+    fn stop(&mut self, signal: i32, now: Instant) {
+        self.signals.push(signal);
+        self.phase = Phase::Stopping(now + self.patience.grace);
+    }
+
+    /// When to call [`Job::tick`] next; None is never.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Running | Phase::Over => None,
+            Phase::Settling(at) | Phase::Lingering(at) | Phase::Stopping(at) => Some(at),
+        }
+    }
+
+    /// The signals that all processes are to get now.
+    pub(crate) fn take_signals(&mut self) -> Vec<i32> {
+        std::mem::take(&mut self.signals)
+    }
+
+    pub(crate) fn all_have_ended(&self) -> bool {
+        self.have_ended(|_| true)
+    }
+
+    fn have_ended(&self, of: impl Fn(Role) -> bool) -> bool {
+        self.members.iter().all(|&(role, ending)| ending.is_some() || !of(role))
+    }
+
+    /// Whether nothing is left to wait for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// How a process ended; None while it lives.
+    pub(crate) fn ending(&self, member: usize) -> Option<Ending> {
+        self.members[member].1
+    }
+
+    /// The process that failed before all others, and how.
+    pub(crate) fn first_failure(&self) -> Option<(usize, Ending)> {
+        self.first_failure.and_then(|member| Some((member, self.ending(member)?)))
+    }
+
+    /// The signal that ended the job, unless a failure had come before it.
+    pub(crate) fn stopped_by(&self) -> Option<i32> {
+        self.stopped_by.filter(|_| self.first_failure.is_none())
+    }
+
+    /// The exit status of the launcher.
+    pub(crate) fn status(&self) -> u8 {
+        match (self.first_failure(), self.stopped_by()) {
+            (Some((_, ending)), _) => ending.status(),
+            (None, Some(signal)) => signal_status(signal),
+            (None, None) => 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
+
+    use super::{Ending, Job, Patience};
+    use crate::plan::Role::{Scheduler, Server, Worker};
+
+    const LINGER: Duration = Duration::from_secs(1);
+    const GRACE: Duration = Duration::from_secs(5);
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    const SCHEDULER: usize = 0;
+    const SERVER: usize = 1;
+    const FIRST: usize = 2;
+    const SECOND: usize = 3;
+
+    fn job() -> (Job, Instant) {
+        let patience = Patience { grace: GRACE, linger: LINGER };
+        (Job::new([Scheduler, Server, Worker, Worker], patience), Instant::now())
+    }
+
+    fn end_all(job: &mut Job, members: &[usize], now: Instant) {
+        for &member in members {
+            job.ended(member, Ending::Status(0), now);
+        }
+    }
+
+    #[test]
+    fn a_job_whose_processes_all_succeed_gets_no_signal() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND, SERVER, SCHEDULER], now);
+        assert!(job.all_have_ended() && !job.is_over());
+        job.emptied(false, now);
+        assert!(job.is_over());
+        assert_eq!((job.status(), job.take_signals()), (0, vec![]));
+    }
+
+    #[test]
+    fn servers_that_outlive_the_workers_are_ended_after_the_grace_without_failure() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST], now);
+        assert_eq!(job.deadline(), None);
+        end_all(&mut job, &[SECOND], now);
+        assert_eq!(job.deadline(), Some(now + GRACE));
+        job.tick(now + GRACE);
+        assert_eq!(job.take_signals(), [SIGTERM]);
+        job.ended(SERVER, Ending::Signal(SIGTERM), now + GRACE);
+        job.tick(now + GRACE + GRACE);
+        assert!(job.is_over());
+        job.ended(SCHEDULER, Ending::Signal(SIGKILL), now + GRACE + GRACE);
+        assert_eq!((job.status(), job.first_failure()), (0, None));
+    }
+
+    #[test]
+    fn the_first_failure_counts_and_the_others_have_time_to_say_what_they_see() {
+        let (mut job, now) = job();
+        job.ended(SECOND, Ending::Signal(SIGKILL), now);
+        job.ended(FIRST, Ending::Status(3), now + MOMENT);
+        job.tick(now + LINGER.saturating_sub(MOMENT));
+        assert!(job.take_signals().is_empty());
+        job.tick(now + LINGER);
+        assert_eq!(job.take_signals(), [SIGTERM]);
+        assert_eq!(job.deadline(), Some(now + LINGER + GRACE));
+        assert_eq!(job.first_failure(), Some((SECOND, Ending::Signal(SIGKILL))));
+        assert_eq!(job.status(), 137);
+    }
+
+    #[test]
+    fn a_server_that_fails_first_ends_the_job_with_its_status() {
+        for server in [SERVER, SCHEDULER] {
+            let (mut job, now) = job();
+            job.ended(server, Ending::Status(7), now);
+            job.tick(now + LINGER);
+            assert_eq!((job.status(), job.take_signals()), (7, vec![SIGTERM]));
+        }
+    }
+
+    #[test]
+    fn a_server_that_fails_after_the_workers_is_a_failure() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND], now);
+        job.ended(SERVER, Ending::Status(1), now + MOMENT);
+        assert_eq!(job.status(), 1);
+    }
+
+    #[test]
+    fn a_server_that_ends_early_with_success_ends_nothing() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[SERVER, SCHEDULER], now);
+        assert_eq!((job.deadline(), job.take_signals()), (None, vec![]));
+    }
+
+    #[test]
+    fn a_signal_is_passed_on_and_what_follows_is_no_failure() {
+        let (mut job, now) = job();
+        job.signalled(SIGTERM, now);
+        assert_eq!(job.take_signals(), [SIGTERM]);
+        job.ended(FIRST, Ending::Status(9), now + MOMENT);
+        assert_eq!((job.status(), job.stopped_by()), (143, Some(SIGTERM)));
+        job.tick(now + GRACE);
+        assert!(job.is_over());
+    }
+
+    #[test]
+    fn a_signal_after_a_failure_leaves_the_status_of_the_failure() {
+        let (mut job, now) = job();
+        job.ended(FIRST, Ending::Status(9), now);
+        job.signalled(SIGINT, now);
+        assert_eq!(job.take_signals(), [SIGINT]);
+        assert_eq!((job.status(), job.stopped_by()), (9, None));
+    }
+
+    #[test]
+    fn the_second_interrupt_ends_the_patience_and_other_signals_do_not() {
+        let (mut job, now) = job();
+        job.signalled(SIGTERM, now);
+        job.signalled(SIGINT, now);
+        job.signalled(SIGTERM, now);
+        assert_eq!(job.take_signals(), [SIGTERM, SIGINT, SIGTERM]);
+        assert!(!job.is_over());
+        job.signalled(SIGINT, now);
+        assert!(job.is_over());
+        assert_eq!(job.status(), 143);
+    }
+
+    #[test]
+    fn what_processes_leave_behind_is_asked_to_end_and_waited_for() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND, SERVER, SCHEDULER], now);
+        job.emptied(true, now);
+        assert_eq!(job.take_signals(), [SIGTERM]);
+        job.emptied(true, now + MOMENT);
+        assert!(job.take_signals().is_empty());
+        job.tick(now + GRACE);
+        assert!(job.is_over());
+        assert_eq!(job.status(), 0);
+    }
+}

@@ -1,0 +1,63 @@
+//! The process that ends all others of a job when the launcher is killed.
+//!
+//! It reads a pipe whose other end the launcher holds, and which the system closes when the
+//! launcher ends, whatever ends it. Every process of the job writes its number into it.
+
+use std::env;
+use std::io::{self, IsTerminal, PipeWriter, Read};
+use std::process::{Child, Command, ExitCode, Stdio};
+
+use signal_hook::consts::SIGKILL;
+
+use crate::messages::say;
+use crate::sys;
+
+/// The launcher's side.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    process: Child,
+    pipe: PipeWriter,
+}
+
+impl Keeper {
+    pub(crate) fn start() -> io::Result<Self> {
+        let (reader, pipe) = io::pipe()?;
+        let mut command = Command::new(env::current_exe()?);
+        command.arg("keeper").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        // It must not hold a folder that somebody wants to unmount.
+        command.current_dir("/");
+        sys::set_apart(&mut command);
+        Ok(Self { process: command.spawn()?, pipe })
+    }
+
+    /// Puts the process of a command into a group of its own, which the keeper then looks after.
+    pub(crate) fn look_after(&self, command: &mut Command) -> io::Result<()> {
+        use std::os::unix::process::CommandExt;
+
+        command.process_group(0);
+        sys::tie_to_us(command, self.pipe.try_clone()?);
+        Ok(())
+    }
+
+    /// Ends the keeper: nobody is left to look after. Without this call it ends the job.
+    pub(crate) fn dismiss(mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// The keeper's side: waits until the launcher has ended, then kills all groups.
+pub(crate) fn keep() -> ExitCode {
+    let mut input = io::stdin().lock();
+    if input.is_terminal() {
+        say("keeper", "only `kvstore run` starts this");
+        return ExitCode::from(2);
+    }
+    let mut numbers = Vec::new();
+    // What was read before an error is there all the same.
+    let _ = input.read_to_end(&mut numbers);
+    for number in numbers.as_chunks::<4>().0 {
+        sys::signal_group(u32::from_le_bytes(*number), SIGKILL);
+    }
+    ExitCode::SUCCESS
+}

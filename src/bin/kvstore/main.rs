@@ -1,0 +1,59 @@
+//! The program `kvstore`: starts a job on one machine, and is its servers and its scheduler.
+//!
+//! docs/cli.md describes the commands.
+#![deny(unsafe_code)]
+
+mod children;
+mod input;
+mod job;
+mod keeper;
+mod messages;
+mod node;
+mod output;
+mod plan;
+mod run;
+mod scheduler;
+mod server;
+mod signals;
+mod sys;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Starts and runs the processes of distributed key-value stores.
+#[derive(Debug, Parser)]
+#[command(name = "kvstore", version, subcommand_required = true, arg_required_else_help = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Server(server::Arguments),
+    Scheduler(scheduler::Arguments),
+    /// Ends the processes of a job whose launcher was killed.
+    #[command(hide = true)]
+    Keeper,
+}
+
+fn main() -> ExitCode {
+    match CommandLine::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Server(arguments) => server::run(&arguments),
+        Command::Scheduler(arguments) => scheduler::run(&arguments),
+        Command::Keeper => keeper::keep(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        super::CommandLine::command().debug_assert();
+    }
+}

@@ -1,0 +1,136 @@
+//! What servers and the scheduler have in common: options, and their life.
+
+use std::process::{self, ExitCode};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use kvstore::{Config, Store};
+
+use crate::job::signal_status;
+use crate::messages::say;
+use crate::plan::Role;
+use crate::signals;
+
+/// How long an aborted store may take to come back.
+const ABORT_LIMIT: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Address of the scheduler; else `KV_ROOT`
+    #[arg(long, value_name = "HOST:PORT")]
+    root: Option<String>,
+
+    /// How many workers the job has; else `KV_NUM_WORKERS`
+    #[arg(long, value_name = "COUNT")]
+    num_workers: Option<u32>,
+
+    /// How many servers the job has; else `KV_NUM_SERVERS`
+    #[arg(long, value_name = "COUNT")]
+    num_servers: Option<u32>,
+
+    /// Address to listen at; else `KV_BIND`
+    #[arg(long, value_name = "HOST[:PORT]")]
+    bind: Option<String>,
+
+    /// Set any option of the library, repeatable; an option that is not set comes from the
+    /// environment
+    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    set: Vec<(String, String)>,
+}
+
+/// A value of `--set`, if the library takes it.
+fn assignment(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    Config::new().set(name, value).map_err(|error| error.message().to_owned())?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+impl Options {
+    fn config(&self, role: Role, rank: Option<u32>) -> kvstore::Result<Config> {
+        let mut config = Config::new();
+        for (name, value) in &self.set {
+            config.set(name, value)?;
+        }
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
+        let named = [
+            ("root", self.root.clone()),
+            ("num_workers", number(self.num_workers)),
+            ("num_servers", number(self.num_servers)),
+            ("bind", self.bind.clone()),
+            ("rank", number(rank)),
+            ("role", Some(role.name().to_owned())),
+        ];
+        for (name, value) in named {
+            value.map_or(Ok(()), |value| config.set(name, &value))?;
+        }
+        Ok(config)
+    }
+}
+
+/// What the thread that gets the signals and the one that serves share.
+#[derive(Default)]
+struct Service {
+    store: OnceLock<Store>,
+    /// The signal that ended us, or 0.
+    signal: AtomicI32,
+}
+
+impl Service {
+    /// Ends this process, through the store if there is one already.
+    fn stop(&self, signal: i32) {
+        self.signal.store(signal, Ordering::SeqCst);
+        if let Some(store) = self.store.get() {
+            store.abort();
+            thread::sleep(ABORT_LIMIT);
+        }
+        process::exit(signal_status(signal).into());
+    }
+
+    fn run(&self, config: &Config) -> kvstore::Result<()> {
+        // Servers learn from the workers which kind of distributed store the job has.
+        let store = Store::open("dist_sync", config)?;
+        self.store.get_or_init(|| store).serve()
+    }
+}
+
+/// Serves until the job ends.
+pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCode {
+    let config = match options.config(role, rank) {
+        Ok(config) => config,
+        Err(error) => {
+            say(role.name(), error);
+            return ExitCode::from(2);
+        }
+    };
+    let service = Arc::new(Service::default());
+    let stopped = Arc::clone(&service);
+    if let Err(error) = signals::watch(&signals::ending(), move |signal| stopped.stop(signal)) {
+        say(role.name(), error);
+        return ExitCode::FAILURE;
+    }
+    let result = service.run(&config);
+    match (service.signal.load(Ordering::SeqCst), result) {
+        (0, Ok(())) => ExitCode::SUCCESS,
+        (0, Err(error)) => {
+            say(role.name(), error);
+            ExitCode::FAILURE
+        }
+        (signal, _) => ExitCode::from(signal_status(signal)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::assignment;
+
+    #[test]
+    fn an_assignment_is_checked_as_the_library_does() {
+        assert_eq!(assignment("threads=2").unwrap(), ("threads".into(), "2".into()));
+        assert!(assignment("threads").unwrap_err().contains("NAME=VALUE"));
+        assert!(assignment("thread=2").unwrap_err().contains("did you mean threads?"));
+        assert!(assignment("threads=none").unwrap_err().contains("must be a number"));
+    }
+}

@@ -1,0 +1,377 @@
+//! `kvstore run`, as a user starts it: what it passes on, how it ends, and that it leaves nothing.
+//!
+//! The jobs have no servers (`-s 0`), so that a shell can play the workers.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::PathBuf;
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_kvstore");
+
+/// Far above what anything here takes.
+const LIMIT: Duration = Duration::from_secs(30);
+/// Within this nobody may be left of a launcher that was killed.
+const VANISH: Duration = Duration::from_secs(2);
+const STEP: Duration = Duration::from_millis(2);
+
+/// Repeats until `done`; false when the time is up.
+fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while !done() {
+        if start.elapsed() > limit {
+            return false;
+        }
+        thread::sleep(STEP);
+    }
+    true
+}
+
+/// What a program writes, line by line.
+fn lines(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
+    let (sender, lines) = mpsc::channel();
+    thread::spawn(move || {
+        let mut pipe = BufReader::new(pipe);
+        let mut line = Vec::new();
+        while pipe.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
+            if sender.send(std::mem::take(&mut line)).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// A launcher at work. All its processes have a mark in their environment by which they are found.
+struct Launcher {
+    process: Child,
+    mark: String,
+    out: Receiver<Vec<u8>>,
+    err: Receiver<Vec<u8>>,
+}
+
+/// How a launcher ended.
+struct End {
+    status: Option<i32>,
+    out: Vec<u8>,
+    err: String,
+}
+
+impl End {
+    fn out(&self) -> &str {
+        str::from_utf8(&self.out).unwrap()
+    }
+
+    fn last_line(&self) -> &str {
+        self.err.lines().last().unwrap_or("")
+    }
+}
+
+/// The command `kvstore run` with these words as options and program.
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("run").args(words).stdin(Stdio::null());
+    command
+}
+
+impl Launcher {
+    fn start(words: &[&str]) -> Self {
+        Self::spawn(&mut command(words))
+    }
+
+    /// Starts workers that run a script.
+    fn script(options: &str, script: &str) -> Self {
+        let mut words: Vec<&str> = options.split(' ').collect();
+        words.extend(["-s", "0", "--", "sh", "-c", script]);
+        Self::start(&words)
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        static SERIAL: AtomicU32 = AtomicU32::new(0);
+        let serial = SERIAL.fetch_add(1, Ordering::SeqCst);
+        let mark = format!("TEST_MARK=<{}.{serial}>", process::id());
+        let (name, value) = mark.split_once('=').unwrap();
+        command.env(name, value).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut process = command.spawn().unwrap();
+        let out = lines(process.stdout.take().unwrap());
+        let err = lines(process.stderr.take().unwrap());
+        Self { process, mark, out, err }
+    }
+
+    /// Waits until the workers have written a line that ends with this word, `count` times.
+    fn hear(&self, word: &str, count: u32) {
+        for _ in 0..count {
+            let line = self.out.recv_timeout(LIMIT).unwrap();
+            assert!(line.ends_with(format!("{word}\n").as_bytes()), "{}", line.escape_ascii());
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let number = self.process.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &number]).status().unwrap().success());
+    }
+
+    /// The numbers of the launcher's processes that live, its own included.
+    fn living(&self) -> Vec<String> {
+        let is_alive = |folder: &PathBuf| {
+            let environment = fs::read(folder.join("environ")).unwrap_or_default();
+            let state = fs::read_to_string(folder.join("stat")).unwrap_or_default();
+            environment.split(|&byte| byte == 0).any(|it| it == self.mark.as_bytes())
+                && !state.contains(") Z ")
+        };
+        let folders = fs::read_dir("/proc").unwrap().flatten().map(|folder| folder.path());
+        folders.filter(is_alive).map(|folder| folder.display().to_string()).collect()
+    }
+
+    /// Waits for the end, and checks that nobody is left.
+    fn end(mut self) -> End {
+        if !soon(LIMIT, || self.process.try_wait().unwrap().is_some()) {
+            self.process.kill().unwrap();
+            self.process.wait().unwrap();
+            panic!("the launcher hangs");
+        }
+        assert_eq!(self.living(), [""; 0], "left over");
+        let status = self.process.wait().unwrap().code();
+        let read = |lines: &Receiver<Vec<u8>>| lines.iter().flatten().collect::<Vec<u8>>();
+        let (out, err) = (read(&self.out), String::from_utf8(read(&self.err)).unwrap());
+        End { status, out, err }
+    }
+}
+
+impl Drop for Launcher {
+    /// A failed test leaves nothing behind either: the keeper ends the workers.
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A script that says `ready`, and lives until it is ended.
+fn waiting(before: &str) -> String {
+    format!("{before}; echo ready; while :; do sleep 0.02; done")
+}
+
+#[test]
+fn every_worker_has_its_environment_and_its_label() {
+    let script = "echo $KV_ROLE $KV_RANK of $KV_NUM_WORKERS, $DMLC_WORKER_ID, $KV_OTHER; \
+        echo ${#KV_JOB} ${KV_ROOT-none} >&2";
+    let words = ["-n", "11", "-s", "0", "sh", "-c", script];
+    let end = Launcher::spawn(command(&words).env("KV_OTHER", "kept").env("KV_ROOT", "x")).end();
+    assert_eq!((end.status, end.err.lines().count()), (Some(0), 11));
+    let mut out: Vec<&str> = end.out().lines().collect();
+    out.sort_unstable();
+    assert_eq!(out[0], "worker 0  | worker 0 of 11, 0, kept");
+    assert_eq!(out[2], "worker 10 | worker 10 of 11, 10, kept");
+    assert!(end.err.lines().all(|line| line.ends_with(" | 32 none")), "{}", end.err);
+}
+
+#[test]
+fn the_single_worker_reads_what_the_launcher_reads() {
+    for (workers, expected) in [("1", "worker 0 | hello\n"), ("2", "")] {
+        let mut command = command(&["-s", "0", "-n", workers, "cat"]);
+        let mut launcher = Launcher::spawn(command.stdin(Stdio::piped()));
+        let mut input = launcher.process.stdin.take().unwrap();
+        let _ = input.write_all(b"hello");
+        drop(input);
+        let end = launcher.end();
+        assert_eq!((end.status, end.out()), (Some(0), expected));
+    }
+}
+
+#[test]
+fn lines_of_any_length_and_content_arrive_whole() {
+    let script = "head -c 300000 /dev/zero | tr '\\0' x; printf '\\n\\377\\nno end'";
+    let end = Launcher::script("-n 1", script).end();
+    let mut lines: Vec<&[u8]> = end.out.split(|&byte| byte == b'\n').collect();
+    assert_eq!(lines.pop(), Some(&b""[..]));
+    assert_eq!(lines.pop(), Some(&b"worker 0 | no end"[..]));
+    assert_eq!(lines.pop(), Some(&b"worker 0 | \xff"[..]));
+    assert!(lines.len() > 1 && lines[1].starts_with(b"worker 0 + x"));
+    assert_eq!(lines.iter().map(|line| line.len() - "worker 0 | ".len()).sum::<usize>(), 300_000);
+}
+
+#[test]
+fn lines_of_many_workers_are_never_mixed() {
+    let script = "i=0; while [ $i -lt 300 ]; do printf 'one '; echo line; i=$((i+1)); done";
+    let end = Launcher::script("-n 4", script).end();
+    let mut out: Vec<&str> = end.out().lines().collect();
+    out.sort_unstable();
+    out.dedup();
+    let expected: Vec<String> = (0..4).map(|rank| format!("worker {rank} | one line")).collect();
+    assert_eq!((out, end.out().lines().count()), (expected.iter().map(|it| &**it).collect(), 1200));
+}
+
+#[test]
+fn the_first_failure_ends_all_and_is_the_exit_status() {
+    let script = "[ $KV_RANK = 1 ] && exit 5; sleep 1000 & wait";
+    let end = Launcher::script("-n 3 --linger-ms 20", script).end();
+    assert_eq!(end.status, Some(5));
+    let expected = "kvstore run: failed because worker 1 ended first, with status 5";
+    assert_eq!(end.last_line(), expected);
+    assert!(end.err.contains("kvstore run: worker 2 ended with signal 15 (SIGTERM)"));
+}
+
+#[test]
+fn the_others_have_time_to_say_what_they_see_of_a_failure() {
+    let script = "[ $KV_RANK = 0 ] && kill -9 $$; sleep 0.2; echo lost 0 >&2; exit 3";
+    let end = Launcher::script("-n 2 --linger-ms 20000", script).end();
+    assert_eq!(end.status, Some(137));
+    assert!(end.err.starts_with("worker 1 | lost 0\n"), "{}", end.err);
+    let expected = "kvstore run: failed because worker 0 ended first, with signal 9 (SIGKILL)";
+    assert_eq!(end.last_line(), expected);
+}
+
+#[test]
+fn a_signal_is_passed_on_and_what_workers_say_then_is_heard() {
+    for (name, status) in [("TERM", 143), ("HUP", 129)] {
+        let script = waiting(&format!("trap 'echo saved; exit 0' {name}"));
+        let launcher = Launcher::script("-n 2", &script);
+        launcher.hear("ready", 2);
+        launcher.signal(name);
+        let end = launcher.end();
+        assert_eq!((end.status, end.out.ends_with(b"| saved\n")), (Some(status), true));
+        assert_eq!(end.out().matches("| saved\n").count(), 2);
+        assert!(end.last_line().starts_with("kvstore run: stopped by signal"), "{}", end.err);
+    }
+}
+
+#[test]
+fn a_program_that_a_script_has_started_is_waited_for_like_the_script() {
+    let script = format!("({}) & wait", waiting("trap 'sleep 0.2; echo saved; exit' TERM"));
+    let launcher = Launcher::script("-n 1", &script);
+    launcher.hear("ready", 1);
+    launcher.signal("TERM");
+    assert_eq!(launcher.end().out(), "worker 0 | saved\n");
+}
+
+#[test]
+fn workers_that_do_not_listen_are_killed_after_the_grace() {
+    let launcher = Launcher::script("-n 2 --grace-ms 100", &waiting("trap '' TERM INT HUP"));
+    launcher.hear("ready", 2);
+    launcher.signal("TERM");
+    let end = launcher.end();
+    assert_eq!(end.status, Some(143));
+    assert!(end.err.contains("worker 0 ended with signal 9 (SIGKILL)"), "{}", end.err);
+}
+
+#[test]
+fn the_second_interrupt_kills_at_once() {
+    let script = waiting("trap 'echo heard' INT");
+    let launcher = Launcher::script("-n 1 --grace-ms 600000", &script);
+    launcher.hear("ready", 1);
+    launcher.signal("INT");
+    launcher.hear("heard", 1);
+    launcher.signal("INT");
+    assert_eq!(launcher.end().status, Some(130));
+}
+
+#[test]
+fn a_launcher_that_is_killed_leaves_nobody() {
+    let scripts = [
+        "sleep 1000 & echo ready; wait",
+        "trap '' TERM INT HUP; sleep 1000 & echo ready; sleep 1000",
+    ];
+    for script in scripts {
+        let mut launcher = Launcher::script("-n 2", script);
+        launcher.hear("ready", 2);
+        assert!(launcher.living().len() >= 6, "launcher, keeper, and two of each worker");
+        launcher.process.kill().unwrap();
+        assert!(soon(VANISH, || launcher.living().is_empty()), "{:?}", launcher.living());
+    }
+}
+
+#[test]
+fn a_program_that_cannot_be_started_is_one_clear_line() {
+    for (program, status, reason) in
+        [("./nothing", 127, "program not found"), ("/etc/passwd", 126, "not executable")]
+    {
+        for servers in ["0", "1"] {
+            let end = Launcher::start(&["-n", "2", "-s", servers, program]).end();
+            let expected = format!("kvstore run: cannot start worker 0: {program}: {reason}\n");
+            assert_eq!((end.status, end.err), (Some(status), expected));
+        }
+    }
+}
+
+#[test]
+fn a_worker_ends_when_nobody_reads_the_launcher() {
+    let mut launcher = Launcher::start(&["-s", "0", "yes"]);
+    launcher.hear("y", 1);
+    // Its reader goes with the other end of this channel.
+    launcher.out = mpsc::channel().1;
+    let end = launcher.end();
+    assert_eq!(end.status, Some(141), "{}", end.err);
+}
+
+#[test]
+fn twenty_starts_and_stops_leave_nobody() {
+    for round in 0..20 {
+        if round % 2 == 0 {
+            assert_eq!(Launcher::script("-n 3", "sleep 1000 & kill $!").end().status, Some(0));
+        } else {
+            let launcher = Launcher::script("-n 3", "sleep 1000 & echo ready; wait");
+            launcher.hear("ready", 3);
+            launcher.signal("TERM");
+            assert_eq!(launcher.end().status, Some(143));
+        }
+    }
+}
+
+#[test]
+fn verbose_names_the_processes_and_how_they_ended() {
+    let end = Launcher::script("-v", "echo $$").end();
+    let number = end.out().trim_start_matches("worker 0 | ").trim();
+    let expected = format!(
+        "kvstore run: worker 0 is process {number}\nkvstore run: worker 0 ended with status 0\n"
+    );
+    assert_eq!((end.status, end.err), (Some(0), expected));
+}
+
+#[test]
+fn mistakes_on_the_command_line_are_explained_with_status_2() {
+    for (words, part) in [
+        (&["run", "--num-worker", "3", "x"][..], "--num-workers"),
+        (&["run", "-n", "0", "x"], "65536"),
+        (&["run"], "PROGRAM"),
+        (&["rum"], "run"),
+        (&["server", "--set", "thread=2"], "did you mean threads?"),
+        (&["scheduler", "--num-workers", "0"], "num_workers"),
+    ] {
+        let output = Command::new(PROGRAM).args(words).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words:?}: {text}");
+        assert!(text.contains(part), "{words:?}: {text}");
+    }
+}
+
+#[test]
+fn options_after_the_program_are_its_own() {
+    let end = Launcher::start(&["-s", "0", "echo", "-n", "3", "--", "--help"]).end();
+    assert_eq!(end.out(), "worker 0 | 3 -- --help\n");
+}
+
+#[test]
+fn errors_of_servers_name_the_command() {
+    let output = Command::new(PROGRAM).arg("server").env("KV_THREADS", "none").output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+    assert!(text.starts_with("kvstore server: "), "{text}");
+}
+
+#[test]
+fn version_and_help_are_answers_not_errors() {
+    let answer = |word: &str| {
+        let output = Command::new(PROGRAM).arg(word).output().unwrap();
+        assert!(output.status.success());
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(answer("--version"), format!("kvstore {}\n", kvstore::VERSION));
+    let help = answer("--help");
+    assert!(help.contains("run ") && !help.contains("keeper"), "{help}");
+}
