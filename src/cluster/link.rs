@@ -23,6 +23,14 @@ struct Sent<D> {
     pause: Time,
 }
 
+impl<D> Sent<D> {
+    /// While acknowledgements come in, what is behind them is on its way over a slow network, and
+    /// copies of it would only make that slower.
+    fn due_after(&self, progress: Time) -> Time {
+        self.due.max(progress + self.pause)
+    }
+}
+
 #[derive(Debug)]
 struct Queued<D> {
     message: Message<D>,
@@ -45,6 +53,8 @@ pub(super) struct Link<D> {
     flight_bytes: u64,
     /// The sequence of the first in flight.
     first: u64,
+    /// When an acknowledgement last took something out of flight.
+    progress: Time,
     received: u64,
     early: BTreeMap<u64, Message<D>>,
     /// When an acknowledgement must be on its way at the latest.
@@ -74,6 +84,7 @@ impl<D: Data> Link<D> {
             flight: VecDeque::new(),
             flight_bytes: 0,
             first: 1,
+            progress: now,
             received: 0,
             early: BTreeMap::new(),
             ack_at: None,
@@ -115,7 +126,7 @@ impl<D: Data> Link<D> {
         limits: &Limits,
     ) -> Received<D> {
         self.last_heard = self.last_heard.max(now);
-        let delivered = self.acknowledge(message.head.ack);
+        let delivered = self.acknowledge(message.head.ack, now);
         let (sequence, mut messages) = (message.head.sequence, Vec::new());
         if sequence > 0 {
             self.owe(&message, now, limits);
@@ -145,7 +156,7 @@ impl<D: Data> Link<D> {
     }
 
     /// Drops what the peer has. An acknowledgement of what was never sent acknowledges nothing.
-    fn acknowledge(&mut self, ack: u64) -> Vec<u64> {
+    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<u64> {
         let mut delivered = Vec::new();
         if ack >= self.first.saturating_add(self.flight.len() as u64) {
             return delivered;
@@ -156,6 +167,7 @@ impl<D: Data> Link<D> {
                 delivered.extend(sent.token);
             }
             self.first += 1;
+            self.progress = now;
         }
         delivered
     }
@@ -172,7 +184,7 @@ impl<D: Data> Link<D> {
             frame(message, backlog);
         };
         for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
-            if sent.due <= now {
+            if sent.due_after(self.progress) <= now {
                 sent.pause = (sent.pause * 2).min(limits.resend() * 4);
                 sent.due = now + sent.pause;
                 emit(&sent.message, sequence, self.flight_bytes);
@@ -209,7 +221,8 @@ impl<D: Data> Link<D> {
         if !self.queue.is_empty() && self.has_room(limits) {
             return 0;
         }
-        let resend = self.flight.iter().map(|sent| sent.due).min().unwrap_or(Time::MAX);
+        let due = self.flight.iter().map(|sent| sent.due_after(self.progress));
+        let resend = due.min().unwrap_or(Time::MAX);
         let ack = self.ack_at.unwrap_or(Time::MAX);
         resend.min(ack).min(self.last_sent + limits.heartbeat())
     }
@@ -329,6 +342,30 @@ mod tests {
         assert!(link.receive(ack.clone(), 0, &limits).delivered.is_empty());
         ack.head.ack = 1;
         assert_eq!(link.receive(ack, 0, &limits).delivered, [7]);
+    }
+
+    #[test]
+    fn a_slow_network_that_delivers_gets_nothing_twice() {
+        let limits = Limits { window_frames: 8, ..limits() };
+        let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+        (0..40).for_each(|round| one.queue(message(0, round), 0, None));
+        let (mut wire, mut now) = (std::collections::VecDeque::new(), 0);
+        for round in 0..40 {
+            now += limits.resend() - 1;
+            let sent = frames(&mut one, now, &limits).into_iter();
+            wire.extend(sent.filter(|frame| frame.head.sequence > 0));
+            let frame = wire.pop_front().unwrap();
+            assert_eq!(frame.head.round, round, "nothing but the next one");
+            other.receive(frame, now, &limits);
+            let ack = frames(&mut other, now, &limits).remove(0);
+            one.receive(ack, now, &limits);
+        }
+        assert!(wire.is_empty());
+        one.queue(message(0, 40), 0, None);
+        assert_eq!(frames(&mut one, now, &limits).len(), 1);
+        now += limits.resend();
+        assert_eq!(one.wake_at(&limits), now, "without progress it is sent again");
+        assert_eq!(frames(&mut one, now, &limits).len(), 1);
     }
 
     #[test]
