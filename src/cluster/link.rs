@@ -59,8 +59,9 @@ pub(super) struct Link<D> {
     early: BTreeMap<u64, Message<D>>,
     /// When an acknowledgement must be on its way at the latest.
     ack_at: Option<Time>,
-    /// What the peer knows that has arrived.
+    /// What the peer knows that has arrived, and the bytes that have arrived since.
     acknowledged: u64,
+    unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
 }
@@ -89,6 +90,7 @@ impl<D: Data> Link<D> {
             early: BTreeMap::new(),
             ack_at: None,
             acknowledged: 0,
+            unacknowledged_bytes: 0,
             last_sent: now,
             last_heard: now,
         }
@@ -149,8 +151,9 @@ impl<D: Data> Link<D> {
         let answered = kind == Kind::Push && flags & ANSWER != 0;
         let fresh = sequence == self.received + 1;
         let few = sequence.saturating_sub(self.acknowledged) < limits.window_frames as u64 / 4;
-        let bytes = message.body.len() * 8 < limits.window_bytes;
-        let patient = fresh && few && bytes && (kind == Kind::Value || answered);
+        self.unacknowledged_bytes += message.body.len();
+        let light = self.unacknowledged_bytes < limits.window_bytes / 4;
+        let patient = fresh && few && light && (kind == Kind::Value || answered);
         let at = if patient { now + limits.patience() } else { now };
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
     }
@@ -207,6 +210,7 @@ impl<D: Data> Link<D> {
         if said {
             self.ack_at = None;
             self.acknowledged = ack;
+            self.unacknowledged_bytes = 0;
             self.last_sent = now;
         }
     }
@@ -342,6 +346,19 @@ mod tests {
         assert!(link.receive(ack.clone(), 0, &limits).delivered.is_empty());
         ack.head.ack = 1;
         assert_eq!(link.receive(ack, 0, &limits).delivered, [7]);
+    }
+
+    #[test]
+    fn a_window_of_bytes_is_acknowledged_before_it_is_full() {
+        let limits = Limits { window_frames: 1_000, window_bytes: 64, ..limits() };
+        let mut link = Link::new(1, 0);
+        let mut value = Message::of_key(Kind::Value, 1, 1, Vec::new());
+        value.body = Body::Data(Bytes::new(&[0; 8]));
+        for (sequence, acks) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+            value.head.sequence = sequence;
+            link.receive(value.clone(), 0, &limits);
+            assert_eq!(frames(&mut link, 0, &limits).len(), acks, "after {sequence}");
+        }
     }
 
     #[test]
