@@ -23,6 +23,14 @@ struct Sent<D> {
     pause: Time,
 }
 
+impl<D> Sent<D> {
+    /// While acknowledgements come in, what is behind them is on its way over a slow network, and
+    /// copies of it would only make that slower.
+    fn due_after(&self, progress: Time) -> Time {
+        self.due.max(progress + self.pause)
+    }
+}
+
 #[derive(Debug)]
 struct Queued<D> {
     message: Message<D>,
@@ -45,12 +53,15 @@ pub(super) struct Link<D> {
     flight_bytes: u64,
     /// The sequence of the first in flight.
     first: u64,
+    /// When an acknowledgement last took something out of flight.
+    progress: Time,
     received: u64,
     early: BTreeMap<u64, Message<D>>,
     /// When an acknowledgement must be on its way at the latest.
     ack_at: Option<Time>,
-    /// What the peer knows that has arrived.
+    /// What the peer knows that has arrived, and the bytes that have arrived since.
     acknowledged: u64,
+    unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
 }
@@ -74,10 +85,12 @@ impl<D: Data> Link<D> {
             flight: VecDeque::new(),
             flight_bytes: 0,
             first: 1,
+            progress: now,
             received: 0,
             early: BTreeMap::new(),
             ack_at: None,
             acknowledged: 0,
+            unacknowledged_bytes: 0,
             last_sent: now,
             last_heard: now,
         }
@@ -115,7 +128,7 @@ impl<D: Data> Link<D> {
         limits: &Limits,
     ) -> Received<D> {
         self.last_heard = self.last_heard.max(now);
-        let delivered = self.acknowledge(message.head.ack);
+        let delivered = self.acknowledge(message.head.ack, now);
         let (sequence, mut messages) = (message.head.sequence, Vec::new());
         if sequence > 0 {
             self.owe(&message, now, limits);
@@ -138,14 +151,15 @@ impl<D: Data> Link<D> {
         let answered = kind == Kind::Push && flags & ANSWER != 0;
         let fresh = sequence == self.received + 1;
         let few = sequence.saturating_sub(self.acknowledged) < limits.window_frames as u64 / 4;
-        let bytes = message.body.len() * 8 < limits.window_bytes;
-        let patient = fresh && few && bytes && (kind == Kind::Value || answered);
+        self.unacknowledged_bytes += message.body.len();
+        let light = self.unacknowledged_bytes < limits.window_bytes / 4;
+        let patient = fresh && few && light && (kind == Kind::Value || answered);
         let at = if patient { now + limits.patience() } else { now };
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
     }
 
     /// Drops what the peer has. An acknowledgement of what was never sent acknowledges nothing.
-    fn acknowledge(&mut self, ack: u64) -> Vec<u64> {
+    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<u64> {
         let mut delivered = Vec::new();
         if ack >= self.first.saturating_add(self.flight.len() as u64) {
             return delivered;
@@ -156,6 +170,7 @@ impl<D: Data> Link<D> {
                 delivered.extend(sent.token);
             }
             self.first += 1;
+            self.progress = now;
         }
         delivered
     }
@@ -177,7 +192,7 @@ impl<D: Data> Link<D> {
             frame(message, backlog);
         };
         for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
-            if sent.due <= now {
+            if sent.due_after(self.progress) <= now {
                 sent.pause = (sent.pause * 2).min(limits.resend() * 4);
                 sent.due = now + sent.pause;
                 emit(&sent.message, sequence, self.flight_bytes);
@@ -200,6 +215,7 @@ impl<D: Data> Link<D> {
         if said {
             self.ack_at = None;
             self.acknowledged = ack;
+            self.unacknowledged_bytes = 0;
             self.last_sent = now;
         }
     }
@@ -214,7 +230,8 @@ impl<D: Data> Link<D> {
         if !self.queue.is_empty() && self.has_room(limits) {
             return 0;
         }
-        let resend = self.flight.iter().map(|sent| sent.due).min().unwrap_or(Time::MAX);
+        let due = self.flight.iter().map(|sent| sent.due_after(self.progress));
+        let resend = due.min().unwrap_or(Time::MAX);
         let ack = self.ack_at.unwrap_or(Time::MAX);
         resend.min(ack).min(self.last_sent + limits.heartbeat())
     }
@@ -334,6 +351,43 @@ mod tests {
         assert!(link.receive(ack.clone(), 0, &limits).delivered.is_empty());
         ack.head.ack = 1;
         assert_eq!(link.receive(ack, 0, &limits).delivered, [7]);
+    }
+
+    #[test]
+    fn a_window_of_bytes_is_acknowledged_before_it_is_full() {
+        let limits = Limits { window_frames: 1_000, window_bytes: 64, ..limits() };
+        let mut link = Link::new(1, 0);
+        let mut value = Message::of_key(Kind::Value, 1, 1, Vec::new());
+        value.body = Body::Data(Bytes::new(&[0; 8]));
+        for (sequence, acks) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
+            value.head.sequence = sequence;
+            link.receive(value.clone(), 0, &limits);
+            assert_eq!(frames(&mut link, 0, &limits).len(), acks, "after {sequence}");
+        }
+    }
+
+    #[test]
+    fn a_slow_network_that_delivers_gets_nothing_twice() {
+        let limits = Limits { window_frames: 8, ..limits() };
+        let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+        (0..40).for_each(|round| one.queue(message(0, round), 0, None));
+        let (mut wire, mut now) = (std::collections::VecDeque::new(), 0);
+        for round in 0..40 {
+            now += limits.resend() - 1;
+            let sent = frames(&mut one, now, &limits).into_iter();
+            wire.extend(sent.filter(|frame| frame.head.sequence > 0));
+            let frame = wire.pop_front().unwrap();
+            assert_eq!(frame.head.round, round, "nothing but the next one");
+            other.receive(frame, now, &limits);
+            let ack = frames(&mut other, now, &limits).remove(0);
+            one.receive(ack, now, &limits);
+        }
+        assert!(wire.is_empty());
+        one.queue(message(0, 40), 0, None);
+        assert_eq!(frames(&mut one, now, &limits).len(), 1);
+        now += limits.resend();
+        assert_eq!(one.wake_at(&limits), now, "without progress it is sent again");
+        assert_eq!(frames(&mut one, now, &limits).len(), 1);
     }
 
     #[test]

@@ -2,14 +2,19 @@
 //! loses, doubles, delays, reorders and alters frames, processes that are slow, stop, die and are
 //! cut off. Everything is checked against a model that knows nothing of messages.
 
+mod bandwidth;
 mod cluster;
 mod model;
 mod network;
+mod networks;
 mod program;
 mod random;
 mod scenario;
 mod scripted;
+mod slicing;
 mod tests;
+mod trainer;
+mod training;
 mod trouble;
 
 pub(super) use random::Random;
