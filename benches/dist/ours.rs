@@ -43,7 +43,7 @@ pub fn free_address() -> io::Result<String> {
 impl Ours {
     pub fn start(case: &Case, both: bool) -> io::Result<Self> {
         let root = free_address()?;
-        let mut processes = Processes { and_this: true, ..Processes::default() };
+        let mut processes = Processes::and_this();
         for role in ["scheduler", "server"] {
             let program = std::env::current_exe()?;
             processes.spawn(Command::new(program).args(["serve", role, &root]))?;

@@ -8,10 +8,15 @@ use std::process::{Child, Command};
 pub struct Processes {
     children: Vec<Child>,
     /// Whether this process works for the subject as well.
-    pub and_this: bool,
+    and_this: bool,
 }
 
 impl Processes {
+    /// Those that are to come, and this one.
+    pub fn and_this() -> Self {
+        Self { children: Vec::new(), and_this: true }
+    }
+
     pub fn spawn(&mut self, command: &mut Command) -> io::Result<&mut Child> {
         self.children.push(command.spawn()?);
         self.children.last_mut().ok_or_else(|| io::ErrorKind::NotFound.into())

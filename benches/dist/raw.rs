@@ -39,7 +39,7 @@ pub fn serve(address: &str) -> io::Result<()> {
 impl Raw {
     pub fn start(case: &Case) -> io::Result<Self> {
         let address = free_address()?;
-        let mut processes = Processes { and_this: true, ..Processes::default() };
+        let mut processes = Processes::and_this();
         processes.spawn(Command::new(std::env::current_exe()?).args(["raw", &address]))?;
         let mut tries = 0;
         let mut stream = loop {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::common::Data;
 use super::common::{Limits, Time};
-use super::wire::flags::ANSWER;
+use super::wire::flags::{ANSWER, LAST as LAST_FLAG};
 use super::wire::{Header, Kind, Message};
 
 /// Control messages overtake all data; among themselves they keep their order.
@@ -144,8 +144,7 @@ impl<D: Data> Link<D> {
         Received { messages, delivered }
     }
 
-    /// Acknowledges at once what somebody may wait for. Values only have to leave the window, and a
-    /// push that asks for one is acknowledged by it.
+    /// Acknowledges at once when the sender waits for it; otherwise so that its window stays open.
     fn owe(&mut self, message: &Message<D>, now: Time, limits: &Limits) {
         let Header { kind, flags, sequence, .. } = message.head;
         let answered = kind == Kind::Push && flags & ANSWER != 0;
@@ -153,7 +152,9 @@ impl<D: Data> Link<D> {
         let few = sequence.saturating_sub(self.acknowledged) < limits.window_frames as u64 / 4;
         self.unacknowledged_bytes += message.body.len();
         let light = self.unacknowledged_bytes < limits.window_bytes / 4;
-        let patient = fresh && few && light && (kind == Kind::Value || answered);
+        // Values only have to leave the window, and a push that asks for one is acknowledged by it.
+        let awaited = flags & LAST_FLAG != 0 && kind != Kind::Value && !answered;
+        let patient = fresh && few && light && !awaited;
         let at = if patient { now + limits.patience() } else { now };
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
     }
@@ -200,8 +201,13 @@ impl<D: Data> Link<D> {
             }
         }
         while self.has_room(limits) {
-            let Some((_, Queued { message, token })) = self.queue.pop_first() else { break };
+            let Some((_, Queued { mut message, token })) = self.queue.pop_first() else { break };
             self.flight_bytes += message.body.len();
+            let full = self.flight.len() + 1 >= limits.window_frames
+                || self.flight_bytes >= limits.window_bytes;
+            if self.queue.is_empty() || full {
+                message.head.flags |= LAST_FLAG;
+            }
             emit(&message, self.first + self.flight.len() as u64, self.flight_bytes);
             said = true;
             let pause = limits.resend();
@@ -379,10 +385,12 @@ mod tests {
             let frame = wire.pop_front().unwrap();
             assert_eq!(frame.head.round, round, "nothing but the next one");
             other.receive(frame, now, &limits);
-            let ack = frames(&mut other, now, &limits).remove(0);
-            one.receive(ack, now, &limits);
+            let later = now + limits.patience();
+            let ack = frames(&mut other, later, &limits).remove(0);
+            one.receive(ack, later, &limits);
         }
         assert!(wire.is_empty());
+        now += limits.patience();
         one.queue(message(0, 40), 0, None);
         assert_eq!(frames(&mut one, now, &limits).len(), 1);
         now += limits.resend();

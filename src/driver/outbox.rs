@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::bytes::Bytes;
 use crate::cluster::{Body, Frame, HEADER, Message, encode};
-use crate::engine::{Engine, Line};
+use crate::engine::{Engine, Line, Parcels};
 use crate::log::{Level, log};
 use crate::sync::{Condvar, Mutex};
 
@@ -23,11 +23,13 @@ const CALM: u64 = 96 << 10;
 pub(crate) struct Outbox {
     engine: OnceLock<Arc<dyn Engine>>,
     ways: Mutex<HashMap<Arc<str>, Arc<Way>>>,
+    parcels: Arc<Parcels>,
 }
 
 /// The way to one address.
 pub(crate) struct Way {
     to: Arc<str>,
+    parcels: Arc<Parcels>,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -77,7 +79,9 @@ impl Outbox {
                 has_thread: false,
                 closed: false,
             };
-            Arc::new(Way { to: Arc::clone(to), state: Mutex::new(state), wake: Condvar::new() })
+            let parcels = Arc::clone(&self.parcels);
+            let state = Mutex::new(state);
+            Arc::new(Way { to: Arc::clone(to), parcels, state, wake: Condvar::new() })
         });
         Some(Arc::clone(way))
     }
@@ -103,7 +107,7 @@ impl Way {
         {
             let batch = state.batch();
             drop(state);
-            let line = send(line, batch);
+            let line = self.send(line, &batch);
             state = self.state.lock();
             state.line = Some(line);
         }
@@ -123,6 +127,24 @@ impl Way {
         self.wake.notify_one();
     }
 
+    fn send(&self, mut line: Box<dyn Line>, batch: &[Message<Bytes>]) -> Box<dyn Line> {
+        let room: u64 = batch.iter().map(size).sum();
+        let mut parcel = self.parcels.take(usize::try_from(room).unwrap_or(0));
+        for Message { head, body } in batch {
+            match body {
+                Body::Fields(fields) => encode(head, fields, &mut parcel.bytes),
+                // What nobody needs any more has arrived before.
+                Body::Data(data) => {
+                    data.read(|data| encode(head, data, &mut parcel.bytes));
+                }
+            }
+        }
+        if !parcel.bytes.is_empty() {
+            line.send(parcel);
+        }
+        line
+    }
+
     fn serve(&self) {
         let mut state = self.state.lock();
         while !state.closed {
@@ -136,7 +158,7 @@ impl Way {
             };
             let batch = state.batch();
             drop(state);
-            let line = send(line, batch);
+            let line = self.send(line, &batch);
             state = self.state.lock();
             state.line = Some(line);
         }
@@ -163,20 +185,4 @@ impl State {
 
 fn size(message: &Message<Bytes>) -> u64 {
     HEADER as u64 + message.body.len()
-}
-
-fn send(mut line: Box<dyn Line>, batch: Vec<Message<Bytes>>) -> Box<dyn Line> {
-    let total: u64 = batch.iter().map(size).sum();
-    let mut bytes = Vec::with_capacity(usize::try_from(total).unwrap_or(0));
-    for Message { head, body } in &batch {
-        match body {
-            Body::Fields(fields) => encode(head, fields, &mut bytes),
-            // What nobody needs any more has arrived before.
-            Body::Data(data) => _ = data.read(|data| encode(head, data, &mut bytes)),
-        }
-    }
-    if !bytes.is_empty() {
-        line.send(bytes);
-    }
-    line
 }

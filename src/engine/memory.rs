@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::{Engine, Inbox, Line};
+use super::{Engine, Inbox, Line, Parcel};
 use crate::sync::Mutex;
 
 /// Where all processes of a test meet.
@@ -51,7 +51,8 @@ impl Line for Wire {
         true
     }
 
-    fn send(&mut self, bytes: Vec<u8>) {
+    fn send(&mut self, parcel: Parcel) {
+        let bytes = &parcel.bytes;
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
             // In uneven pieces, as from a network.

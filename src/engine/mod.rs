@@ -5,6 +5,7 @@
 
 #[cfg(test)]
 mod memory;
+mod parcel;
 #[cfg(test)]
 mod tests;
 mod zenoh;
@@ -16,6 +17,7 @@ use std::sync::Arc;
 
 #[cfg(test)]
 pub(crate) use memory::Exchange;
+pub(crate) use parcel::{Parcel, Parcels};
 pub(crate) use zenoh::Zenoh;
 
 use crate::error::Result;
@@ -48,7 +50,7 @@ pub(crate) trait Line: Send {
 
     /// Sends bytes, or drops them if the way is not there. May wait while the other side takes no
     /// more, and bounds that wait itself.
-    fn send(&mut self, bytes: Vec<u8>);
+    fn send(&mut self, parcel: Parcel);
 }
 
 /// Where a process is to be reached, and whom it calls.

@@ -8,6 +8,7 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use zenoh::bytes::ZBytes;
 use zenoh::config::Config;
 use zenoh::liveliness::LivelinessToken;
@@ -16,7 +17,7 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::{Sample, SampleKind};
 use zenoh::{Session, Wait};
 
-use super::{Engine, Inbox, Line, Place, has_port, name_of_this_process};
+use super::{Engine, Inbox, Line, Parcel, Place, has_port, name_of_this_process};
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -226,12 +227,12 @@ impl Line for ToOne {
         self.publisher.is_some()
     }
 
-    fn send(&mut self, bytes: Vec<u8>) {
+    fn send(&mut self, parcel: Parcel) {
         if self.publisher.is_none() && self.connect().is_none() {
             return;
         }
         if let Some(publisher) = &self.publisher
-            && let Err(error) = publisher.put(ZBytes::from(bytes)).wait()
+            && let Err(error) = publisher.put(ZBytes::from(Bytes::from_owner(parcel))).wait()
         {
             log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
         }

@@ -424,7 +424,7 @@ impl Cluster {
         me: Peer,
     ) {
         let (op, result) = match action {
-            worker::Action::Told { .. } => {}
+            worker::Action::Told { .. } => return,
             worker::Action::Fill { op, at, data, .. } => {
                 let open = program.open.get_mut(&op).expect("a value for an open operation");
                 let at = usize::try_from(at / 4).unwrap();

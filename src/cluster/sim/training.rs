@@ -78,8 +78,13 @@ impl Adder {
                 let time = adds.map_or(0, |adds| data.0 / adds);
                 self.free_at = self.free_at.max(now) + time;
             }
-            Action::Answer(answer) => self.answers.push_back((self.free_at.max(now), *answer)),
-            Action::Close { .. } | Action::Setting { .. } | Action::Drop { .. } => {}
+            Action::Answer(answer) => {
+                self.answers.push_back((self.free_at.max(now), answer.clone()));
+            }
+            Action::Close { .. }
+            | Action::Restore { .. }
+            | Action::Setting { .. }
+            | Action::Drop { .. } => {}
         }
     }
 
