@@ -9,7 +9,7 @@ LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage install header check test test-long bench bench-peers clean \
-	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding
+	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -69,6 +69,9 @@ demo-torch: stage ## PyTorch's own parameters and gradients through the store
 demo-embedding: stage ## word vectors of a book: pushes of rows beside whole tables
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python embedding $(OPTICKS)
+
+demo-dist: stage ## the digits with four workers and two servers, each a process
+	@bash scripts/demo_dist.sh $(DIGITS) target/demo
 
 bench: ## measure the library on this machine
 	@bash scripts/bootstrap.sh build

@@ -13,16 +13,25 @@ find_program(CARGO cargo HINTS "$ENV{HOME}/.cargo/bin" REQUIRED)
 # The target NAME builds both. The files lie under their final names in <build>/NAME, so that a
 # program finds the library by its soname.
 #
+#   LOCAL      without the distributed stores and their engine
+#   BINARIES   programs to build as well
 #   FEATURES   cargo features, separated by commas
 #   TOOLCHAIN  the toolchain of rustup, such as +nightly
 #   TARGET     the platform
 #   RUSTFLAGS  flags for rustc
 #   OPTIONS    further options for cargo
 function(add_cargo_library name target_dir)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "FEATURES;TOOLCHAIN;TARGET;RUSTFLAGS" "OPTIONS")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "LOCAL" "FEATURES;TOOLCHAIN;TARGET;RUSTFLAGS"
+    "OPTIONS;BINARIES")
   set(folder "${PROJECT_BINARY_DIR}/${name}")
   set(built "${target_dir}/${arg_TARGET}/release")
   set(options ${arg_OPTIONS})
+  if(arg_LOCAL)
+    list(APPEND options --no-default-features)
+  endif()
+  foreach(binary IN LISTS arg_BINARIES)
+    list(APPEND options --bin ${binary})
+  endforeach()
   if(arg_FEATURES)
     list(APPEND options --features "${arg_FEATURES}")
   endif()

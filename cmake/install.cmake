@@ -11,6 +11,13 @@ install(CODE "
   set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
   execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded
     \"\${prefix}/${CMAKE_INSTALL_LIBDIR}/${KVSTORE_SO_REAL}\" COMMAND_ERROR_IS_FATAL ANY)")
+if(KVSTORE_DIST)
+  install(PROGRAMS "${KVSTORE_CARGO_TARGET_DIR}/release/kvstore" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  install(CODE "
+    set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+    execute_process(COMMAND \"${CMAKE_STRIP}\"
+      \"\${prefix}/${CMAKE_INSTALL_BINDIR}/kvstore\" COMMAND_ERROR_IS_FATAL ANY)")
+endif()
 install(FILES include/kvstore.h bindings/cpp/kvstore.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/kvstore")

@@ -4,8 +4,8 @@
 #
 #   all      what `make test` runs: every suite below but checks, aarch64 and long
 #   checks   formats and lints, each counted as one test
-#   rust     cargo test: unit tests, integration tests, documentation; again with fault injection;
-#            the protocol of the distributed stores in a simulator
+#   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
+#            distributed stores, and with fault injection
 #   loom     all interleavings of small models
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
@@ -96,9 +96,9 @@ suite_checks() {
   run "rust format" count_status cargo fmt --all --check
   run "rust lints" count_status cargo clippy --all-targets -- -D warnings
   run "rust lints, fault injection" count_status \
-    cargo clippy --all-targets --features fault-injection -- -D warnings
-  run "rust lints, distributed" count_status \
-    cargo clippy --all-targets --features dist -- -D warnings
+    cargo clippy --all-targets --no-default-features --features fault-injection -- -D warnings
+  run "rust lints, local stores only" count_status \
+    cargo clippy --all-targets --no-default-features -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
   if command -v ruff >/dev/null; then
@@ -111,14 +111,14 @@ suite_checks() {
 suite_rust() {
   run "cargo test" count_cargo cargo test --no-fail-fast
   run "cargo test, fault injection" count_cargo \
-    cargo test --no-fail-fast --features fault-injection --test fault
-  run "cargo test, distributed" count_cargo \
-    cargo test --no-fail-fast --features dist --lib -- cluster::
+    cargo test --no-fail-fast --no-default-features --features fault-injection --test fault
+  run "cargo test, local stores only" count_cargo \
+    cargo test --no-fail-fast --no-default-features --lib --test safe_api --test lists
 }
 
 suite_loom() {
   run "loom" count_cargo env RUSTFLAGS="--cfg loom" \
-    cargo test --release --lib --target-dir target/loom loom
+    cargo test --release --lib --no-default-features --target-dir target/loom loom
 }
 
 run_label() {
@@ -180,7 +180,7 @@ suite_python() {
 
 suite_examples() {
   local demo
-  for demo in demo demo-cpp demo-go demo-python demo-rust demo-embedding; do
+  for demo in demo demo-cpp demo-go demo-python demo-rust demo-embedding demo-dist; do
     run "make $demo" count_status make -s "$demo"
   done
   if "$python" -c 'import torch' 2>/dev/null; then
@@ -197,7 +197,7 @@ suite_miri() {
     return
   fi
   run "miri" count_cargo env MIRIFLAGS=-Zmiri-disable-isolation KV_TEST_SCALE=small \
-    cargo +nightly miri test --lib -- \
+    cargo +nightly miri test --lib --no-default-features -- \
     capi:: config:: key:: panics:: store::lock:: tensor::
 }
 
@@ -212,17 +212,15 @@ suite_aarch64() {
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
   run "aarch64, library" count_step cargo +nightly build -Zbuild-std --release \
-    --target $target --target-dir target/aarch64
+    --no-default-features --target $target --target-dir target/aarch64
   run "aarch64, kernels" count_cargo env KV_TEST_SCALE=small cargo +nightly test -Zbuild-std --lib \
-    --target $target --target-dir target/aarch64 -- kernel:: codec::
+    --no-default-features --target $target --target-dir target/aarch64 -- kernel:: codec::
 }
 
 suite_long() {
   limit_s=36000
   export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4 KV_SIM_SEEDS=1000000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
-  run "cargo test, distributed, long" count_cargo \
-    cargo test --release --no-fail-fast --features dist --lib -- cluster::
   suite_loom
   run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"

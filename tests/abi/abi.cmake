@@ -8,6 +8,10 @@ foreach(promise symbols declared soname nodelete needed size stripped)
     "${PROJECT_SOURCE_DIR}/include/kvstore.h")
 endforeach()
 
+# The library without the distributed stores; the one that can be made to panic is a little larger.
+add_labelled_test(abi_size_of_local_stores abi 60 bash "${abi}/library.sh" local_size
+  "${PROJECT_BINARY_DIR}/kvstore_fault/${KVSTORE_SO_REAL}" "${PROJECT_SOURCE_DIR}/include/kvstore.h")
+
 add_labelled_test(abi_guards abi 60 bash "${abi}/guards.sh" "${PROJECT_SOURCE_DIR}/src/capi")
 
 add_program(abi_version_program "${abi}/version.c" kvstore::kvstore)

@@ -5,7 +5,7 @@ set -euo pipefail
 
 promise=$1 library=$2 header=$3
 here=$(dirname "$0")
-most_bytes=2097152
+most_bytes=$((12 << 20)) most_local_bytes=$((2 << 20))
 [ -f "$library" ]
 
 exported() {
@@ -45,6 +45,14 @@ case $promise in
     bytes=$(stat -c %s "$library")
     echo "$bytes bytes"
     [ "$bytes" -lt "$most_bytes" ]
+    ;;
+  local_size)
+    stripped=$(mktemp)
+    trap 'rm -f "$stripped"' EXIT
+    strip --strip-unneeded -o "$stripped" "$library"
+    bytes=$(stat -c %s "$stripped")
+    echo "$bytes bytes"
+    [ "$bytes" -lt "$most_local_bytes" ]
     ;;
   stripped)
     ! readelf --sections --wide "$library" | grep -E ' \.(symtab|debug_[a-z]+) '

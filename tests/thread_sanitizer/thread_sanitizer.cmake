@@ -11,7 +11,7 @@ endif()
 string(REGEX REPLACE ".*host: ([^\n]+).*" "\\1" host "${rustc_version}")
 
 add_cargo_library(kvstore_tsan "${KVSTORE_CARGO_TARGET_DIR}/thread-sanitizer"
-  TOOLCHAIN +nightly OPTIONS -Zbuild-std TARGET ${host} RUSTFLAGS -Zsanitizer=thread)
+  LOCAL TOOLCHAIN +nightly OPTIONS -Zbuild-std TARGET ${host} RUSTFLAGS -Zsanitizer=thread)
 add_library(tsan_shim STATIC "${CMAKE_CURRENT_SOURCE_DIR}/thread_sanitizer/shim.c")
 target_compile_options(tsan_shim PRIVATE -fno-builtin)
 

@@ -44,7 +44,12 @@ pub(crate) enum Action<D> {
     /// This takes the place of the value, with its state.
     Restore { slice: SliceName, data: D },
     /// Merge the sum into the value, under this setting.
-    Close { slice: SliceName, round: u64, setting: u64 },
+    Close {
+        slice: SliceName,
+        #[cfg_attr(not(test), expect(dead_code, reason = "the simulator checks it"))]
+        round: u64,
+        setting: u64,
+    },
     /// Send the value, with `Server::value`.
     Answer(Answer),
     /// From this version on, pushes merge like this.

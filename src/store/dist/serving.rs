@@ -1,5 +1,6 @@
 //! A server or a scheduler, until its job ends.
 
+use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
 use super::failure::error_of;
@@ -111,7 +112,28 @@ impl Remote for Serving {
     }
 
     fn stats(&self) -> String {
-        format!(",\"role\":\"{}\",\"rank\":{}", self.role().name(), self.rank())
+        let mut text = format!(
+            ",\"role\":\"{}\",\"rank\":{},\"num_workers\":{}",
+            self.role().name(),
+            self.rank(),
+            self.workers()
+        );
+        if let Some(Running::Server(driver)) = self.running.get() {
+            let counts = driver.peek(|machine| match machine {
+                Machine::Node(node) => match &node.part {
+                    Part::Server(server) => Some((server.held_bytes(), server.duplicates())),
+                    Part::Worker(_) => None,
+                },
+                Machine::Scheduler(_) => None,
+            });
+            let (held, duplicates) = counts.unwrap_or_default();
+            let address = driver.address();
+            let _ = write!(
+                text,
+                ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}"
+            );
+        }
+        text
     }
 
     fn close(&self, _: Deadline) -> Result<()> {
