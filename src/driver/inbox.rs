@@ -46,9 +46,9 @@ impl Pieces<'_, '_> {
 
 /// Reads all messages of a delivery of `len` bytes. What follows something that is no frame is lost
 /// with it. No more memory is taken than there are bytes.
-pub(crate) fn read<'a>(
+pub(crate) fn read(
     len: usize,
-    pieces: &mut dyn Iterator<Item = &'a [u8]>,
+    pieces: &mut dyn Iterator<Item = &[u8]>,
     blocks: &Arc<Blocks>,
 ) -> (Vec<Message<Bytes>>, Option<Broken>) {
     let mut pieces = Pieces { current: &[], rest: pieces, left: len };
@@ -101,7 +101,7 @@ mod tests {
         for at in 0..count {
             let kind = if at % 2 == 0 { Kind::Push } else { Kind::Failed };
             let head = Header { kind, key: at as u64, ..Header::default() };
-            let payload: Vec<u8> = (0..at * 37).map(|byte| (byte % 256) as u8).collect();
+            let payload: Vec<u8> = (0..=255).cycle().take(at * 37).collect();
             encode(&head, &payload, &mut bytes);
         }
         bytes
@@ -119,7 +119,7 @@ mod tests {
                     Body::Data(data) => data.read(<[u8]>::to_vec).unwrap(),
                 };
                 assert_eq!(message.head.key, at as u64);
-                assert!(content.iter().enumerate().all(|(i, byte)| *byte == (i % 256) as u8));
+                assert!(content.iter().copied().eq((0..=255).cycle().take(at * 37)));
                 assert_eq!(content.len(), at * 37);
             }
         }

@@ -4,6 +4,8 @@
 mod bytes;
 mod inbox;
 mod outbox;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

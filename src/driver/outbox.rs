@@ -53,13 +53,12 @@ impl Outbox {
     /// Queues a frame; its way is to be flushed afterwards.
     pub(crate) fn post(&self, frame: Frame<Bytes>, ways: &mut Vec<Arc<Way>>) {
         let known = ways.iter().find(|way| way.to == frame.to);
-        let way = match known {
-            Some(way) => Arc::clone(way),
-            None => {
-                let Some(way) = self.way(&frame.to) else { return };
-                ways.push(Arc::clone(&way));
-                way
-            }
+        let way = if let Some(way) = known {
+            Arc::clone(way)
+        } else {
+            let Some(way) = self.way(&frame.to) else { return };
+            ways.push(Arc::clone(&way));
+            way
         };
         let mut state = way.state.lock();
         state.bytes += size(&frame.message);

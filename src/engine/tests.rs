@@ -17,9 +17,12 @@ fn parcel(bytes: &[u8]) -> Parcel {
     parcel
 }
 
+/// Who sent it, and what.
+type Letter = (String, Vec<u8>);
+
 #[derive(Default)]
 struct Mail {
-    state: Mutex<(Vec<(String, Vec<u8>)>, Vec<String>)>,
+    state: Mutex<(Vec<Letter>, Vec<String>)>,
     changed: Condvar,
 }
 
@@ -38,7 +41,7 @@ impl Inbox for Mail {
 }
 
 impl Mail {
-    fn wait(&self, mut ready: impl FnMut(&[(String, Vec<u8>)], &[String]) -> bool) {
+    fn wait(&self, mut ready: impl FnMut(&[Letter], &[String]) -> bool) {
         let end = Instant::now() + Duration::from_secs(20);
         let mut state = self.state.lock().unwrap();
         while !ready(&state.0, &state.1) {
@@ -55,7 +58,7 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
     let server = open(&place(Some("127.0.0.1:0"), Calls::Nobody), server_mail.clone()).unwrap();
     let worker = open(&place(None, Calls::Everybody), worker_mail.clone()).unwrap();
 
-    let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let large: Vec<u8> = (0..251).cycle().take(3_000_000).collect();
     let mut forth = worker.line(server.address());
     forth.send(parcel(&[1, 2, 3]));
     forth.send(parcel(&large));

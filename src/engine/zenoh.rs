@@ -28,7 +28,7 @@ const RECEIVE_BYTES: usize = 2 << 20;
 /// Batches that wait for the socket.
 const BATCHES: usize = 16;
 /// How long one attempt to connect may take, and how soon the next one follows.
-const CONNECT: Duration = Duration::from_millis(1_000);
+const CONNECT: Duration = Duration::from_secs(1);
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 const SCHEDULER: &str = "scheduler";
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

@@ -399,12 +399,10 @@ impl Store {
         value: f64,
     ) -> Result<()> {
         let key = key.into();
+        let call = "set_key_hyperparameter";
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.set_key_hyperparameter(key, name, value),
-            None => {
-                let call = "set_key_hyperparameter";
-                local.change_optimizer(call, |it| it.with_key(key, name, value))
-            }
+            None => local.change_optimizer(call, |it| it.with_key(key, name, value)),
         })
     }
 

@@ -67,12 +67,6 @@ impl<D: Data> Scheduler<D> {
         self.end.as_ref()
     }
 
-    /// The process that has this rank.
-    #[cfg(test)]
-    pub(in crate::cluster) fn incarnation_of(&self, peer: Peer) -> Option<u64> {
-        self.book.find(peer).map(|member| member.incarnation)
-    }
-
     /// A frame came in.
     pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);

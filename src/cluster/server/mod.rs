@@ -256,10 +256,8 @@ impl<D: Data> Server<D> {
             }
             (Kind::Init, Body::Data(data)) => self.install(&head, data),
             (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
-            (Kind::Restore, Body::Data(data)) => {
-                if find(&mut self.keys, &head).is_some() {
-                    self.actions.push(Action::Restore { slice: name(&head), data });
-                }
+            (Kind::Restore, Body::Data(data)) if find(&mut self.keys, &head).is_some() => {
+                self.actions.push(Action::Restore { slice: name(&head), data });
             }
             (Kind::Setting, Body::Fields(fields)) => {
                 self.actions.push(Action::Setting { version: head.setting, fields });
@@ -408,11 +406,11 @@ impl<D: Data> Server<D> {
         self.held_bytes -= hopeless.1;
         steps.into_iter().for_each(|step| self.step(name, step));
         if let Some(lost) = broken {
-            hopeless.0.into_iter().for_each(|pull| self.disappoint(name, pull, &lost));
+            hopeless.0.into_iter().for_each(|pull| self.disappoint(name, &pull, &lost));
         }
     }
 
-    fn disappoint(&mut self, slice: SliceName, pull: Pull, lost: &Failure) {
+    fn disappoint(&mut self, slice: SliceName, pull: &Pull, lost: &Failure) {
         let text = format!("the round cannot close: {}", lost.text);
         let mut message = failed_message(slice, &Failure::new(lost.reason, text));
         message.head.request = pull.request;

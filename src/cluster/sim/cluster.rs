@@ -304,7 +304,8 @@ impl Cluster {
         let busy = !actions.is_empty();
         for action in actions {
             match action {
-                server::Action::Install { slice, data, .. } => self.model.install(slice, &data),
+                server::Action::Install { slice, data, .. }
+                | server::Action::Restore { slice, data } => self.model.install(slice, &data),
                 server::Action::Add { slice, round, rank, first, codec, data, .. } => {
                     assert_eq!(codec, 0);
                     self.model.add(slice, round, rank, first, &data);
@@ -312,7 +313,6 @@ impl Cluster {
                 server::Action::Close { slice, round, setting } => {
                     self.model.close(slice, round, setting);
                 }
-                server::Action::Restore { slice, data } => self.model.install(slice, &data),
                 server::Action::Answer(answer) => {
                     server.value(&answer, self.model.stored(answer.slice));
                 }

@@ -41,11 +41,15 @@ fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
     }
 }
 
-fn take_terms(from: &mut Reader) -> Option<Option<Terms>> {
-    let mode = from.u8()?;
-    if mode == 0 {
-        return Some(None);
+/// Terms, or that they are not known; `Err` for what is neither.
+fn take_terms(from: &mut Reader) -> Result<Option<Terms>, ()> {
+    match from.u8().ok_or(())? {
+        0 => Ok(None),
+        mode => take_known_terms(mode, from).map(Some).ok_or(()),
     }
+}
+
+fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
     let on_loss = if from.u8()? == 0 { OnLoss::Fail } else { OnLoss::Continue };
     let staleness = from.u64()?;
     let mode = match mode {
@@ -54,14 +58,14 @@ fn take_terms(from: &mut Reader) -> Option<Option<Terms>> {
         3 => Mode::Async { staleness: Some(staleness) },
         _ => return None,
     };
-    Some(Some(Terms {
+    Some(Terms {
         mode,
         on_loss,
         peer_timeout: from.u64()?.checked_mul(MS)?,
         slice_bytes: from.u64()?,
         hold_bytes: from.u64()?,
         max_rounds_ahead: from.u64()?,
-    }))
+    })
 }
 
 /// All members that the job ever had, at one epoch.
@@ -113,7 +117,7 @@ impl Book {
 
     fn take(from: &mut Reader) -> Option<Self> {
         let epoch = from.u32()?;
-        let terms = take_terms(from)?;
+        let terms = take_terms(from).ok()?;
         let members = from.list(16, |from| {
             Some(Standing {
                 peer: Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? },
@@ -170,7 +174,7 @@ impl Hello {
             workers: from.u32()?,
             servers: from.u32()?,
             address: from.text()?,
-            terms: take_terms(&mut from)?,
+            terms: take_terms(&mut from).ok()?,
             book: Book::take(&mut from)?,
             arrived: from.u64()?,
             passed: from.u64()?,

@@ -43,7 +43,7 @@ pub(crate) enum Target {
     /// From here it goes to the outs.
     Own(Buffer),
     /// Single rows of it.
-    Rows(Wanted),
+    Rows(Box<Wanted>),
     /// Something else than the value, slice by slice.
     Slices(Mutex<BTreeMap<u32, Bytes>>),
 }

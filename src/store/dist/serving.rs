@@ -76,10 +76,10 @@ impl Serving {
 
     fn run<H: Host>(
         &self,
-        driver: Arc<Driver<H>>,
+        driver: &Arc<Driver<H>>,
         wrap: impl FnOnce(Arc<Driver<H>>) -> Running,
     ) -> Result<()> {
-        let _ = self.running.set(wrap(Arc::clone(&driver)));
+        let _ = self.running.set(wrap(Arc::clone(driver)));
         if self.aborted.load(Ordering::SeqCst) {
             driver.stop();
         }
@@ -146,9 +146,9 @@ impl Remote for Serving {
             return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
         }
         let result = if self.job.role == Role::Scheduler {
-            self.run(self.start_scheduler()?, Running::Scheduler)
+            self.run(&self.start_scheduler()?, Running::Scheduler)
         } else {
-            self.run(self.start_server()?, Running::Server)
+            self.run(&self.start_server()?, Running::Server)
         };
         result.map_err(|error: crate::Error| error.at("serve"))
     }

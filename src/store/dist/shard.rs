@@ -141,8 +141,8 @@ impl Shard {
                 state.add_rows(data);
                 Ok(())
             }
-            Job::Add { first, data, origin, handling, .. } => state
-                .decode(self, data, origin, handling, local, blocks)
+            Job::Add { first, data, origin, handling, .. } => self
+                .decode(data, origin, handling, local, blocks)
                 .and_then(|data| state.add(&self.slot, first, data, local, blocks)),
             Job::Close(handling) => {
                 state.failure = None;
@@ -167,18 +167,10 @@ impl Shard {
             state.failure = Some(Failure { reason, text });
         }
     }
-}
-
-impl State {
-    fn install(&mut self, slot: &Slot, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
-        self.value.buffer = own(slot, data, blocks)?;
-        Ok(())
-    }
 
     /// What a codec's bytes stand for.
     fn decode(
         &self,
-        shard: &Shard,
         data: Bytes,
         origin: Origin,
         handling: Option<Arc<Handling>>,
@@ -188,7 +180,14 @@ impl State {
         let Some(handling) = handling else { return Ok(data) };
         let codec = handling.codec.as_ref();
         let codec = codec.ok_or_else(|| fail!(InvalidArgument, "no codec is set"))?;
-        super::coding::decode(codec, local.keys.team, &shard.slot, origin, &data, blocks)
+        super::coding::decode(codec, local.keys.team, &self.slot, origin, &data, blocks)
+    }
+}
+
+impl State {
+    fn install(&mut self, slot: &Slot, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
+        self.value.buffer = own(slot, data, blocks)?;
+        Ok(())
     }
 
     /// A new round begins.

@@ -123,30 +123,29 @@ impl Host for Shop {
                 bytes += shard.bytes();
             });
             if bytes > TOGETHER {
-                self.reply(driver, &mut replies);
+                reply(driver, &mut replies);
                 bytes = 0;
             }
         }
-        self.reply(driver, &mut replies);
+        reply(driver, &mut replies);
     }
 }
 
-impl Shop {
-    fn reply(&self, driver: &Arc<Driver<Self>>, replies: &mut Vec<Reply>) {
-        if replies.is_empty() {
-            return;
-        }
-        driver.step(|machine, _| {
-            let Machine::Node(node) = machine else { return };
-            let Part::Server(server) = &mut node.part else { return };
-            for (answer, value) in replies.drain(..) {
-                match value {
-                    Ok(data) => server.value(&answer, data),
-                    Err(failure) => server.no_value(&answer, &failure),
-                }
-            }
-        });
+/// Sends answers.
+fn reply(driver: &Arc<Driver<Shop>>, replies: &mut Vec<Reply>) {
+    if replies.is_empty() {
+        return;
     }
+    driver.step(|machine, _| {
+        let Machine::Node(node) = machine else { return };
+        let Part::Server(server) = &mut node.part else { return };
+        for (answer, value) in replies.drain(..) {
+            match value {
+                Ok(data) => server.value(&answer, data),
+                Err(failure) => server.no_value(&answer, &failure),
+            }
+        }
+    });
 }
 
 /// A slice of a key, as a key of its own for the arithmetic. One that is whole has the key's shape.

@@ -14,7 +14,7 @@ use super::rows::WANT_STATE;
 use super::setting::{Change, Rules};
 use super::state;
 use super::worker::{Order, What, Worker};
-use crate::cluster::{Place, Spec};
+use crate::cluster::{self, Place, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -77,8 +77,7 @@ impl Worker {
             }
             std::thread::sleep(LOOK_AGAIN);
         }
-        self.request(deadline, |worker, now, end| worker.barrier(now, end))
-            .map_err(|error| error.at(call))?;
+        self.request(deadline, cluster::Worker::barrier).map_err(|error| error.at(call))?;
         Ok(deadline)
     }
 

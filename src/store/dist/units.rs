@@ -90,11 +90,12 @@ pub(super) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<Run>, usize)> {
     let (count, rest) = bytes.split_first_chunk()?;
     let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
     let len = count.checked_mul(8)?;
-    let runs = rest.get(..len)?.as_chunks::<8>().0.iter().map(|chunk| {
-        let [a, b, c, d, e, f, g, h] = *chunk;
-        Run { first: u32::from_le_bytes([a, b, c, d]), count: u32::from_le_bytes([e, f, g, h]) }
-    });
-    let runs: Vec<Run> = runs.collect();
+    let numbers = rest.get(..len)?.as_chunks::<4>().0.as_chunks::<2>().0;
+    let run = |[first, count]: &[[u8; 4]; 2]| Run {
+        first: u32::from_le_bytes(*first),
+        count: u32::from_le_bytes(*count),
+    };
+    let runs: Vec<Run> = numbers.iter().map(run).collect();
     let inside = |run: &Run| u64::from(run.first) + u64::from(run.count) <= units as u64;
     let taken = (4 + len).next_multiple_of(8);
     (runs.iter().all(inside) && taken <= bytes.len()).then_some((runs, taken))

@@ -299,7 +299,7 @@ impl Worker {
                 if asked.is_empty() {
                     continue;
                 }
-                (Target::Rows(wanted), What::Want(asked))
+                (Target::Rows(Box::new(wanted)), What::Want(asked))
             };
             parts.push(Part { slot, loan: None, target, outs });
             orders.push(Order { key, what });
@@ -508,7 +508,7 @@ impl Remote for Worker {
 
     /// Leaves the job; what is pending has ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
-        let result = self.request(deadline, |worker, now, end| worker.close(now, end));
+        let result = self.request(deadline, Machinery::close);
         self.abort();
         match result {
             // The job has ended for it before.
@@ -612,12 +612,12 @@ impl Remote for Worker {
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
-        self.request(deadline, |worker, now, end| worker.barrier(now, end))
+        self.request(deadline, Machinery::barrier)
     }
 
     fn done(&self) -> Result<()> {
         let deadline = self.local.deadline();
-        self.request(deadline, |worker, now, end| worker.finish_pushing(now, end))
+        self.request(deadline, Machinery::finish_pushing)
     }
 
     fn save(&self, path: &Path) -> Result<()> {

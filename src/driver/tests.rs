@@ -1,0 +1,65 @@
+//! A job of three processes over the twin of the engine.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Bytes, Driver, Host, Idle, Machine};
+use crate::cluster::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
+use crate::engine::Exchange;
+
+/// Does nothing that its machine wants.
+struct Lazy;
+
+impl Host for Lazy {
+    type Todo = ();
+
+    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
+
+    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+}
+
+fn limits() -> Limits {
+    Limits {
+        job: 1,
+        workers: 1,
+        servers: 1,
+        mode: Mode::Sync,
+        on_loss: OnLoss::Fail,
+        peer_timeout: 5_000 * MS,
+        start_timeout: 20_000 * MS,
+        block_elements: 4,
+        slice_bytes: 16,
+        hold_bytes: 1 << 20,
+        max_rounds_ahead: 1,
+        window_frames: 32,
+        window_bytes: 1 << 20,
+    }
+}
+
+fn node(exchange: &Arc<Exchange>, role: Role, address: &'static str) -> Arc<Driver<Lazy>> {
+    Driver::start(Lazy, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
+        let birth = Birth { role, rank: None, incarnation, address, scheduler: "root" };
+        Machine::node(limits(), &birth)
+    })
+    .unwrap()
+}
+
+#[test]
+fn processes_meet_and_a_stopped_one_is_missed() {
+    let exchange = Arc::new(Exchange::default());
+    let server = node(&exchange, Role::Server, "server");
+    let worker = node(&exchange, Role::Worker, "worker");
+    let scheduler =
+        Driver::start(Idle, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
+            Machine::scheduler(limits(), incarnation)
+        })
+        .unwrap();
+    let end = Some(Instant::now() + Duration::from_secs(20));
+    assert_eq!(server.wait(end, Machine::me).unwrap().to_string(), "server 0");
+    assert_eq!(worker.wait(end, Machine::me).unwrap().to_string(), "worker 0");
+    assert_eq!(worker.address(), "worker");
+    server.stop();
+    assert!(server.step(|_, _| ()).is_none(), "a stopped driver does nothing");
+    worker.stop();
+    scheduler.stop();
+}
