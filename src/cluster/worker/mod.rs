@@ -139,6 +139,7 @@ impl<D: Data> Worker<D> {
     pub(crate) fn abandon(&mut self, id: OpId) {
         if let Some(op) = self.ops.get_mut(&id) {
             op.abandoned = true;
+            self.pump_all();
         }
     }
 
@@ -459,6 +460,7 @@ impl<D: Data> Worker<D> {
                 self.ended = true;
             }
         }
+        self.pump_all();
     }
 
     pub(super) fn wake_at(&self) -> Time {

@@ -163,7 +163,7 @@ impl<D: Data> Worker<D> {
                 return;
             }
             first = false;
-            value_wanted |= wants_value;
+            value_wanted |= wants_value && !self.ops.get(&id).is_some_and(|op| op.abandoned);
         }
     }
 
