@@ -189,9 +189,8 @@ impl<H: Host> Driver<H> {
     fn start_timer(self: &Arc<Self>) -> Result<()> {
         let driver = Arc::clone(self);
         let thread = std::thread::Builder::new().name("kvstore-timer".into());
-        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time())).map_err(
-            |error| crate::error::fail!(OutOfMemory, "create: cannot start a thread: {error}"),
-        )?;
+        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time()))
+            .map_err(|error| crate::error::fail!(OutOfMemory, "cannot start a thread: {error}"))?;
         Ok(())
     }
 
