@@ -112,8 +112,8 @@ fn the_others_go_on_without_a_lost_worker_if_they_may() {
 
 #[test]
 fn the_end_of_a_server_ends_what_waits() {
-    // The server is started here, to be aborted.
-    let job = Job::new(2, 0).with("num_servers", 1);
+    // No servers but the one that is started here, to be aborted.
+    let job = Job::new(2, 0);
     let others = job.start(|_| {});
     let server = Arc::new(Store::open("dist", &job.config("server", None, &others.root)).unwrap());
     let serving = Arc::clone(&server);

@@ -47,7 +47,7 @@ impl Job {
             ("root", root.into()),
             ("job", root.into()),
             ("num_workers", self.workers.to_string()),
-            ("num_servers", self.servers.to_string()),
+            ("num_servers", self.servers.max(1).to_string()),
             ("start_timeout_ms", "20000".into()),
             ("timeout_ms", "30000".into()),
             ("threads", "2".into()),

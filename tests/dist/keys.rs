@@ -123,6 +123,8 @@ fn a_removed_key_comes_back_with_another_shape() {
             assert_eq!(store.keys().unwrap(), []);
             let mut out = [0.0f32; 3];
             failure(store.pull(keys[0], &mut out), KeyNotFound);
+            // The other rank may not initialise it before.
+            store.barrier(LIMIT).unwrap();
         }
     });
 }
