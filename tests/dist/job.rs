@@ -34,6 +34,7 @@ impl Job {
         Self { kind, ..Self::new(workers, servers) }
     }
 
+    #[allow(clippy::needless_pass_by_value, reason = "numbers and literals")]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.options.push((name, value.to_string()));
         self

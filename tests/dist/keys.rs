@@ -31,18 +31,18 @@ fn a_worker_uses_keys_that_only_others_have_initialised() {
         assert_eq!(pull(store, name, 2), [5.0; 2]);
         // Not pulled before, by those who have not initialised it.
         store.push(1u64, &vec![rank as f32; 5_000]).unwrap();
-        assert_eq!(pull(store, 1u64, 5_000), [3.0; 5_000]);
+        assert_eq!(pull(store, 1u64, 5_000), vec![3.0; 5_000]);
         // One that was only used may be initialised still, and its value stays.
         if rank == 1 {
             store.init(1u64, &vec![9.0f32; 5_000]).unwrap();
-            assert_eq!(pull(store, 1u64, 5_000), [3.0; 5_000]);
+            assert_eq!(pull(store, 1u64, 5_000), vec![3.0; 5_000]);
         }
         if rank < 2 {
             let text = failure(store.init(1u64, &vec![9.0f32; 5_000]), KeyExists);
             assert!(text.contains("init: key 1"), "{text}");
         }
         store.push(1u64, &vec![rank as f32 * 2.0; 5_000]).unwrap();
-        assert_eq!(pull(store, 1u64, 5_000), [6.0; 5_000]);
+        assert_eq!(pull(store, 1u64, 5_000), vec![6.0; 5_000]);
     });
 }
 

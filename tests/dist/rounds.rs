@@ -92,7 +92,7 @@ fn who_is_too_far_ahead_for_too_long_is_told_for_whom_it_waits() {
             let text = failure(store.barrier(Duration::from_millis(300)), Timeout);
             assert!(text.contains("barrier") && text.contains("waiting for worker 1"), "{text}");
         } else {
-            thread::sleep(Duration::from_millis(2_000));
+            thread::sleep(Duration::from_secs(2));
             store.push(7u64, &vec![100.0; count]).unwrap();
             assert_eq!(pull(store, 7, count), 101.0);
             // What nobody waits for any more still happens, once.
