@@ -210,6 +210,14 @@ impl Terms {
 }
 
 impl Limits {
+    /// By how many pushes of a key a worker may lead: the last closed round, or the slowest one.
+    pub(super) fn lead(&self) -> Option<u64> {
+        match self.mode {
+            Mode::Sync => Some(self.max_rounds_ahead),
+            Mode::Async { staleness } => staleness,
+        }
+    }
+
     pub(crate) fn terms(&self) -> Terms {
         Terms {
             mode: self.mode,

@@ -122,6 +122,11 @@ impl<D: Data> Net<D> {
         }
     }
 
+    /// The moment of the last event.
+    pub(super) fn last_now(&self) -> Time {
+        self.last_now
+    }
+
     /// Notices a pause of our own, which would make everybody else look silent.
     pub(super) fn notice_pause(&mut self, now: Time) {
         let gap = now.saturating_sub(self.last_now);

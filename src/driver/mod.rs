@@ -7,6 +7,9 @@ mod outbox;
 #[cfg(test)]
 mod tests;
 
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -191,9 +194,8 @@ impl<H: Host> Driver<H> {
     fn start_timer(self: &Arc<Self>) -> Result<()> {
         let driver = Arc::clone(self);
         let thread = std::thread::Builder::new().name("kvstore-timer".into());
-        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time())).map_err(
-            |error| crate::error::fail!(OutOfMemory, "create: cannot start a thread: {error}"),
-        )?;
+        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time()))
+            .map_err(|error| crate::error::fail!(OutOfMemory, "cannot start a thread: {error}"))?;
         Ok(())
     }
 
@@ -284,8 +286,35 @@ impl Machine {
     }
 }
 
-/// A number that is larger than that of every process before this one, by the clock of the machine.
+/// A number that is larger than that of every process before this one, by the clock of the machine,
+/// and another one than that of a process that starts in the same moment: milliseconds, then chance.
 fn incarnation() -> u64 {
+    const CHANCE: u32 = 22;
+    static LAST: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX).max(1)
+    let moment = u64::try_from(since.as_millis()).unwrap_or(u64::MAX) << CHANCE;
+    let chance = RandomState::new().build_hasher().finish() >> (u64::BITS - CHANCE);
+    let next = |last: u64| Some((moment | chance).max(last + 1));
+    let last = LAST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
+    (moment | chance).max(last + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::incarnation;
+
+    #[test]
+    fn no_two_processes_are_taken_for_one() {
+        let made = || (0..2_000).map(|_| incarnation()).collect::<Vec<_>>();
+        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(made)).collect();
+        let mut all = Vec::new();
+        for thread in threads {
+            let numbers = thread.join().unwrap();
+            assert!(numbers.is_sorted(), "a later one is larger");
+            all.extend(numbers);
+        }
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 8_000);
+    }
 }

@@ -73,7 +73,7 @@ impl Zenoh {
             None => address.to_string().into(),
         };
         let hall = Connection::new(session, &address, place, &inbox)
-            .map_err(|error| fail!(Network, "create: cannot listen at {address}: {error}"))?;
+            .map_err(|error| fail!(Network, "cannot listen at {address}: {error}"))?;
         Ok(Self { address, place: place.clone(), inbox, hall: Some(Arc::new(hall)), made })
     }
 }
@@ -259,9 +259,7 @@ fn call(
 /// Opens the session of a process that listens; gives its address too.
 fn listen_at(listen: &str, lease_ms: u64) -> Result<(SocketAddr, Session)> {
     const TRIES: usize = 20;
-    let name = |error: &dyn std::fmt::Display| {
-        fail!(Network, "create: cannot listen at {listen}: {error}")
-    };
+    let name = |error: &dyn std::fmt::Display| fail!(Network, "cannot listen at {listen}: {error}");
     if !has_port(listen) {
         return Err(name(&"an address is a host and a port, such as 127.0.0.1:9091"));
     }

@@ -56,7 +56,7 @@ pub(super) trait Remote: Send + Sync {
     }
 
     /// Makes sure that a key is known here, if it exists.
-    fn look_up(&self, call: &str, _key: Key) -> Result<()> {
+    fn look_up(&self, call: &'static str, _key: Key) -> Result<()> {
         Err(self.no_worker(call))
     }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use kvstore::{Config, Result, Store};
+use kvstore::{Config, ErrorKind, Result, Role, Store};
 
 /// Longer than any test takes.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -30,6 +30,11 @@ impl Job {
         Self { kind: "dist_sync", workers, servers, options: Vec::new() }
     }
 
+    pub fn of(kind: &'static str, workers: usize, servers: usize) -> Self {
+        Self { kind, ..Self::new(workers, servers) }
+    }
+
+    #[allow(clippy::needless_pass_by_value, reason = "numbers and literals")]
     pub fn with(mut self, name: &'static str, value: impl ToString) -> Self {
         self.options.push((name, value.to_string()));
         self
@@ -43,7 +48,7 @@ impl Job {
             ("root", root.into()),
             ("job", root.into()),
             ("num_workers", self.workers.to_string()),
-            ("num_servers", self.servers.to_string()),
+            ("num_servers", self.servers.max(1).to_string()),
             ("start_timeout_ms", "20000".into()),
             ("timeout_ms", "30000".into()),
             ("threads", "2".into()),
@@ -60,25 +65,50 @@ impl Job {
         config
     }
 
-    /// Runs `program` on every worker, each on a thread of its own, and gives what they give, by
-    /// rank. Servers run `prepare` first. The job must end by itself.
-    pub fn run_with<T: Send + 'static>(
-        &self,
-        prepare: fn(&Store),
-        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
-    ) -> Vec<T> {
+    /// Starts the scheduler and the servers, which run `prepare` first.
+    pub fn start(&self, prepare: impl Fn(&Store) + Clone + Send + 'static) -> Others {
         let root = format!("127.0.0.1:{}", free_port());
-        let mut others = Vec::new();
+        let mut threads = Vec::new();
         for (role, count) in [("scheduler", 1), ("server", self.servers)] {
             for _ in 0..count {
                 let (kind, config) = (self.kind, self.config(role, None, &root));
-                others.push(thread::spawn(move || {
+                let prepare = prepare.clone();
+                threads.push(thread::spawn(move || {
                     let store = Store::open(kind, &config)?;
-                    prepare(&store);
+                    if store.role() == Role::Server {
+                        prepare(&store);
+                    }
                     store.serve()
                 }));
             }
         }
+        Others { root, threads }
+    }
+
+    /// Joins a job as a worker.
+    pub fn open(&self, rank: usize, root: &str) -> Result<Store> {
+        Store::open(self.kind, &self.config("worker", Some(rank), root))
+    }
+
+    /// Joins a job as all its workers.
+    pub fn open_all(&self, root: &str) -> Vec<Result<Store>> {
+        let open = |rank| {
+            let (job, root) = (self.clone(), root.to_string());
+            thread::spawn(move || job.open(rank, &root))
+        };
+        let threads: Vec<_> = (0..self.workers).map(open).collect();
+        threads.into_iter().map(join).collect()
+    }
+
+    /// Runs `program` on every worker, each on a thread of its own, and gives what they give, by
+    /// rank. Servers run `prepare` first. The job must end by itself.
+    pub fn run_with<T: Send + 'static>(
+        &self,
+        prepare: impl Fn(&Store) + Clone + Send + 'static,
+        program: impl Fn(&Store, usize) -> T + Send + Sync + Clone + 'static,
+    ) -> Vec<T> {
+        let others = self.start(prepare);
+        let root = others.root.clone();
         let workers: Vec<_> = (0..self.workers)
             .map(|rank| {
                 let (kind, config) = (self.kind, self.config("worker", Some(rank), &root));
@@ -93,10 +123,7 @@ impl Job {
             })
             .collect();
         let results = workers.into_iter().map(join).collect();
-        for other in others {
-            let ended: Result<()> = join(other);
-            ended.unwrap();
-        }
+        others.end().into_iter().for_each(Result::unwrap);
         results
     }
 
@@ -106,6 +133,27 @@ impl Job {
     ) -> Vec<T> {
         self.run_with(|_| {}, program)
     }
+}
+
+/// The scheduler and the servers of a job, each on a thread of its own.
+pub struct Others {
+    pub root: String,
+    threads: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Others {
+    /// How they ended, which they must do by themselves; the scheduler first.
+    pub fn end(self) -> Vec<Result<()>> {
+        self.threads.into_iter().map(join).collect()
+    }
+}
+
+/// The text of a failure that must be of a kind.
+#[track_caller]
+pub fn failure<T>(result: Result<T>, kind: ErrorKind) -> String {
+    let error = result.err().expect("a failure");
+    assert_eq!(error.kind(), kind, "{error}");
+    error.message().into()
 }
 
 /// Waits for a thread, but not for ever.

@@ -1,7 +1,29 @@
 //! Jobs of several stores in one process, each on threads of its own, over the real engine.
+#![allow(
+    clippy::float_cmp,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "exact bits are compared, and small numbers converted"
+)]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
+#[path = "../common/mod.rs"]
+mod common;
+
 mod checkpoint;
+mod codecs;
+mod ends;
+mod golden;
 mod job;
+mod keys;
+mod lists;
+mod rounds;
 mod rows;
+mod rules;
+mod starting;
 mod sums;
+mod tickets;
+mod updaters;
+mod values;

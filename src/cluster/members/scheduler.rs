@@ -43,6 +43,8 @@ pub(crate) struct Scheduler<D> {
     disputes: Vec<Dispute>,
     pub(super) started: bool,
     ending: bool,
+    /// Everybody has left. What they sent last is still acknowledged until then.
+    gone_at: Option<Time>,
     end: Option<Result<(), Failure>>,
     start_by: Time,
 }
@@ -57,6 +59,7 @@ impl<D: Data> Scheduler<D> {
             disputes: Vec::new(),
             started: false,
             ending: false,
+            gone_at: None,
             end: None,
             start_by,
         }
@@ -117,6 +120,9 @@ impl<D: Data> Scheduler<D> {
         if !self.started && now >= self.start_by && self.end.is_none() {
             self.give_up();
         }
+        if self.gone_at.is_some_and(|at| at <= now) {
+            self.end.get_or_insert(Ok(()));
+        }
         self.settle();
     }
 
@@ -128,7 +134,9 @@ impl<D: Data> Scheduler<D> {
         let missing = self.progress.values().filter_map(|progress| progress.missing_at);
         let disputes = self.disputes.iter().map(|dispute| dispute.due);
         let start = (!self.started && self.end.is_none()).then_some(self.start_by);
-        missing.chain(disputes).chain(start).chain([self.net.wake_at()]).min().unwrap_or(Time::MAX)
+        let gone = self.gone_at.filter(|_| self.end.is_none());
+        let own = start.into_iter().chain(gone);
+        missing.chain(disputes).chain(own).chain([self.net.wake_at()]).min().unwrap_or(Time::MAX)
     }
 
     fn stranger(&mut self, peer: Peer, message: &Message<D>, now: Time) {
@@ -462,7 +470,8 @@ impl<D: Data> Scheduler<D> {
             }
         }
         if self.ending && servers.is_empty() {
-            self.end.get_or_insert(Ok(()));
+            let pause = 2 * self.net.limits.patience();
+            self.gone_at.get_or_insert(self.net.last_now() + pause);
         }
     }
 

@@ -13,7 +13,11 @@ impl<D: Data> Worker<D> {
         for id in self.waiting.iter().copied().collect::<Vec<_>>() {
             let mut earlier = self.waiting.range(..id).filter_map(|id| self.ops.get(id));
             let numbered = !earlier.any(|op| matches!(op.what, What::Push { .. }));
-            let alone = self.ops.range(..id).next().is_none();
+            // Whoever waited for something else than a push has given up, and so does the end.
+            let alone = self
+                .ops
+                .range(..id)
+                .all(|(_, op)| op.abandoned && !matches!(op.what, What::Push { .. }));
             match self.ops.get(&id).map(|op| &op.what) {
                 Some(What::Done) if numbered => self.start_collective(id),
                 Some(What::Close) => {

@@ -13,7 +13,8 @@ pub(super) struct Key {
     search: Option<OpId>,
     /// Pushes of this worker so far.
     pushed: u64,
-    /// Per slice, the last round that is known to have closed.
+    /// Per slice, the last round that is known to have closed; without rounds, how many pushes even
+    /// the slowest worker is known to have made.
     closed: Vec<u64>,
     /// Operations on the key, oldest first.
     queue: VecDeque<OpId>,

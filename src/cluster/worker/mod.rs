@@ -10,7 +10,7 @@ mod requests;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, Time};
+use super::common::{Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time};
 use super::link::CONTROL;
 use super::net::Letter;
 use super::wire::{Awaited, Book, Header, Kind, Message, Place, State, failed, flags};
@@ -141,6 +141,7 @@ impl<D: Data> Worker<D> {
     pub(crate) fn abandon(&mut self, id: OpId) {
         if let Some(op) = self.ops.get_mut(&id) {
             op.abandoned = true;
+            self.pump_all();
         }
     }
 
@@ -318,7 +319,9 @@ impl<D: Data> Worker<D> {
     fn value(&mut self, head: &Header, message: Message<D>) {
         let super::wire::Body::Data(data) = message.body else { return };
         let Some(key) = self.keys.get_mut(&head.key) else { return };
-        key.note_closed(head.slice, head.round);
+        if self.limits.mode == Mode::Sync {
+            key.note_closed(head.slice, head.round);
+        }
         let Some(op) = self.ops.get_mut(&head.request) else { return };
         let Some((at, len)) = key.place().map(|place| place.range(head.slice)) else { return };
         let whole = !matches!(&op.what, What::Pull { wanted, .. } if !wanted.is_empty());
@@ -470,6 +473,7 @@ impl<D: Data> Worker<D> {
                 self.ended = true;
             }
         }
+        self.pump_all();
     }
 
     pub(super) fn wake_at(&self) -> Time {

@@ -186,7 +186,7 @@ impl<D: Data> Worker<D> {
                 return;
             }
             first = false;
-            value_wanted |= wants_value;
+            value_wanted |= wants_value && !self.ops.get(&id).is_some_and(|op| op.abandoned);
         }
     }
 
@@ -275,8 +275,8 @@ impl<D: Data> Worker<D> {
         let (offset, len) = place.range(slice);
         let len = data.part(offset, len).len();
         let generation = state.generation();
-        let most = state.closed(slice).saturating_add(self.limits.max_rounds_ahead);
-        let near = self.limits.mode != Mode::Sync || round <= most;
+        let lead = self.limits.lead();
+        let near = lead.is_none_or(|lead| round <= state.closed(slice).saturating_add(lead));
         let flow = &mut self.flows[server as usize];
         if near && flow.pay(len) {
             return self.send_slice(id, slice, 0);
@@ -293,8 +293,12 @@ impl<D: Data> Worker<D> {
         let push = (head.key, head.generation, head.round, head.slice);
         let Some(flow) = self.flows.get_mut(from.rank as usize) else { return };
         let Some(id) = flow.granted(push) else { return };
-        if let (Some(key), Mode::Sync) = (self.keys.get_mut(&head.key), self.limits.mode) {
-            key.note_closed(head.slice, head.round.saturating_sub(1));
+        if let Some(key) = self.keys.get_mut(&head.key) {
+            let behind = match self.limits.mode {
+                Mode::Sync => 1,
+                Mode::Async { staleness } => staleness.unwrap_or(head.round),
+            };
+            key.note_closed(head.slice, head.round.saturating_sub(behind));
         }
         self.send_slice(id, head.slice, flags::GRANTED);
     }

@@ -146,9 +146,9 @@ impl Remote for Serving {
             return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
         }
         let result = if self.job.role == Role::Scheduler {
-            self.run(&self.start_scheduler()?, Running::Scheduler)
+            self.start_scheduler().and_then(|driver| self.run(&driver, Running::Scheduler))
         } else {
-            self.run(&self.start_server()?, Running::Server)
+            self.start_server().and_then(|driver| self.run(&driver, Running::Server))
         };
         result.map_err(|error: crate::Error| error.at("serve"))
     }

@@ -80,7 +80,8 @@ impl Worker {
                 let birth = Birth { role, rank: job.rank, incarnation, address, scheduler };
                 Machine::node(limits, &birth)
             },
-        )?;
+        )
+        .map_err(|error| error.at("create"))?;
         // The machine knows how long to wait.
         let started = driver.wait(None, |machine| match machine.end() {
             Some(Err(failure)) => Some(Err(failure)),
@@ -222,7 +223,7 @@ impl Worker {
     }
 
     /// Learns what keys are that this worker has not initialised.
-    fn find(&self, call: &str, keys: impl Iterator<Item = Key>) -> Result<()> {
+    fn find(&self, call: &'static str, keys: impl Iterator<Item = Key>) -> Result<()> {
         let table = &self.local.keys.table;
         for key in keys {
             if table.with(key, |_| Some(())).is_some() {
@@ -231,7 +232,7 @@ impl Worker {
             let deadline = self.local.deadline();
             self.request(deadline, |worker, now, end| worker.find(key.id(), now, end)).map_err(
                 |error| match error.kind() {
-                    ErrorKind::KeyNotFound => self.local.keys.scene("").unknown(key).at(call),
+                    ErrorKind::KeyNotFound => self.local.keys.scene(call).unknown(key),
                     _ => error.at(call),
                 },
             )?;
@@ -568,7 +569,7 @@ impl Remote for Worker {
         })
     }
 
-    fn look_up(&self, call: &str, key: Key) -> Result<()> {
+    fn look_up(&self, call: &'static str, key: Key) -> Result<()> {
         self.find(call, [key].into_iter())
     }
 

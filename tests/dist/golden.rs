@@ -1,0 +1,110 @@
+//! The figures of MXNet 1.9.1 (2.0 beta for 1bit) in tests/golden/dist.json, over whole jobs.
+//!
+//! Sums of two workers are equal bit for bit. Of more, MXNet adds in the order of arrival; with
+//! several values it adds pairs, which rounds otherwise.
+
+use kvstore::{Key, Store, Tensor, TensorMut};
+use serde_json::Value;
+
+use super::job::Job;
+
+const CASES: usize = 16;
+
+fn numbers(list: &Value) -> Vec<f32> {
+    list.as_array().unwrap().iter().map(|it| it.as_f64().unwrap() as f32).collect()
+}
+
+fn shape(list: &Value) -> Vec<i64> {
+    list.as_array().unwrap().iter().map(|it| it.as_i64().unwrap()).collect()
+}
+
+fn prepare(store: &Store, dist: &Value) {
+    if let Some(codec) = dist["compression"]["type"].as_str() {
+        let params = format!("threshold={}", dist["compression"]["threshold"]);
+        store.set_compression(codec, &params).unwrap();
+    }
+    if let Some(rule) = dist["optimizer"].as_str() {
+        let params = dist["params"].as_object().unwrap();
+        let params: Vec<String> =
+            params.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        store.set_optimizer(rule, &params.join(",")).unwrap();
+    }
+}
+
+/// What one worker pulls, op by op.
+fn play(store: &Store, rank: usize, case: &Value) -> Vec<Vec<f32>> {
+    let shapes: Vec<Vec<i64>> =
+        case["dist"]["shapes"].as_array().unwrap().iter().map(shape).collect();
+    // Rules that measure whole keys are set before there are any.
+    prepare(store, &case["dist"]);
+    let pull = |op: &Value| {
+        let key = op["key"].as_u64().unwrap();
+        let mut out = vec![0.0f32; numbers(&op["pulled"]).len()];
+        store.pull(key, TensorMut::new(&mut out, &shapes[key as usize]).unwrap()).unwrap();
+        out
+    };
+    let mut pulled = Vec::new();
+    for op in case["ops"].as_array().unwrap() {
+        let key = op["key"].as_u64().unwrap();
+        let shape = &shapes[key as usize];
+        if op["op"] == "init" {
+            let value = numbers(&op["offered"][rank]);
+            store.init(key, Tensor::new(&value, shape).unwrap()).unwrap();
+            pulled.push(pull(op));
+            continue;
+        }
+        assert_eq!(op["op"], "round");
+        let values: Vec<Vec<f32>> =
+            op["pushed_by_worker"][rank].as_array().unwrap().iter().map(numbers).collect();
+        let tensors: Vec<Tensor<'_>> =
+            values.iter().map(|value| Tensor::new(value, shape).unwrap()).collect();
+        let keys = vec![Key::from(key); tensors.len()];
+        if case["dist"]["pushpull"] == true {
+            let mut out = vec![0.0f32; values[0].len()];
+            let outs = &mut [TensorMut::new(&mut out, shape).unwrap()];
+            store.pushpull_list(&keys, &tensors, &keys[..1], outs).unwrap();
+            pulled.push(out);
+        } else {
+            store.push_list(&keys, &tensors).unwrap();
+            pulled.push(pull(op));
+        }
+    }
+    pulled
+}
+
+#[test]
+fn every_case_matches_as_its_contract_says() {
+    let golden: Value = serde_json::from_str(include_str!("../golden/dist.json")).unwrap();
+    let cases = golden["cases"].as_array().unwrap().clone();
+    assert_eq!(cases.len(), CASES);
+    for case in &cases {
+        let dist = &case["dist"];
+        let count = |name: &str| usize::try_from(dist[name].as_u64().unwrap()).unwrap();
+        let kind = ["dist_sync", "dist_async", "dist_device_sync"]
+            .into_iter()
+            .find(|kind| dist["type"] == *kind)
+            .unwrap();
+        let played = case.clone();
+        let results = Job::of(kind, count("W"), count("S"))
+            .run(move |store, rank| play(store, rank, &played));
+        let name = &case["name"];
+        assert!(results.iter().all(|it| *it == results[0]), "{name}: all ranks see the same");
+        // Rules compute in another order of operations, to the last bits.
+        let near = dist["optimizer"].is_string() || case["contract"].is_string();
+        let tolerance = if near { 1e-6 } else { 0.0 };
+        // Its figures depend on the servers; ours are those of one server.
+        let per_server = case["contract"].as_str().is_some_and(|it| it.contains("one-server"));
+        let like =
+            |other: &&Value| other["name"] == "dist_sync same LAMB, one server (whole-key norm)";
+        let figures = if per_server { cases.iter().find(like).unwrap() } else { case };
+        for (op, ours) in figures["ops"].as_array().unwrap().iter().zip(&results[0]) {
+            let figures = numbers(&op["pulled"]);
+            let largest = figures.iter().fold(0.0f32, |most, figure| most.max(figure.abs()));
+            let allowed = tolerance * largest;
+            for (at, (ours, figure)) in ours.iter().zip(figures).enumerate() {
+                let distance = (ours - figure).abs();
+                assert!(distance <= allowed, "{name}: {}: {at}: {ours} {figure}", op["op"]);
+            }
+        }
+    }
+}
