@@ -298,23 +298,3 @@ fn incarnation() -> u64 {
     let last = LAST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
     (moment | chance).max(last + 1)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::incarnation;
-
-    #[test]
-    fn no_two_processes_are_taken_for_one() {
-        let made = || (0..2_000).map(|_| incarnation()).collect::<Vec<_>>();
-        let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(made)).collect();
-        let mut all = Vec::new();
-        for thread in threads {
-            let numbers = thread.join().unwrap();
-            assert!(numbers.is_sorted(), "a later one is larger");
-            all.extend(numbers);
-        }
-        all.sort_unstable();
-        all.dedup();
-        assert_eq!(all.len(), 8_000);
-    }
-}

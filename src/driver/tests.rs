@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{Bytes, Driver, Host, Idle, Machine};
+use super::{Bytes, Driver, Host, Idle, Machine, incarnation};
 use crate::cluster::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
 use crate::engine::Exchange;
 
@@ -62,4 +62,19 @@ fn processes_meet_and_a_stopped_one_is_missed() {
     assert!(server.step(|_, _| ()).is_none(), "a stopped driver does nothing");
     worker.stop();
     scheduler.stop();
+}
+
+#[test]
+fn no_two_processes_are_taken_for_one() {
+    let made = || (0..2_000).map(|_| incarnation()).collect::<Vec<_>>();
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(made)).collect();
+    let mut all = Vec::new();
+    for thread in threads {
+        let numbers = thread.join().unwrap();
+        assert!(numbers.is_sorted(), "a later one is larger");
+        all.extend(numbers);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 8_000);
 }
