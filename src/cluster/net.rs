@@ -94,9 +94,20 @@ impl<D: Data> Net<D> {
     }
 
     /// Sends one frame outside of any stream.
-    pub(super) fn cast(&mut self, to: &str, to_incarnation: u64, mut message: Message<D>) {
+    pub(super) fn cast(&mut self, to: &str, to_incarnation: u64, message: Message<D>) {
+        self.cast_into(self.limits.job, to, to_incarnation, message);
+    }
+
+    /// The same, to a process of another job.
+    pub(super) fn cast_into(
+        &mut self,
+        job: u64,
+        to: &str,
+        to_incarnation: u64,
+        mut message: Message<D>,
+    ) {
         message.head.to_incarnation = to_incarnation;
-        stamp(&mut message.head, self.me, self.incarnation, self.epoch, self.limits.job);
+        stamp(&mut message.head, self.me, self.incarnation, self.epoch, job);
         self.frames.push(Frame { to: to.into(), message, backlog: 0 });
     }
 

@@ -49,7 +49,8 @@ fn who_does_not_fit_is_told_at_once_and_the_job_starts_without_it() {
     // These two are in the job, which is not complete.
     let first = [opens(&job, 0), opens(&job, 2)];
     thread::sleep(Duration::from_millis(700));
-    let misfits: [(&str, Job, usize, &[&str]); 5] = [
+    let misfits: [(&str, Job, usize, &[&str]); 6] = [
+        ("job", job.clone().with("job", "other"), 1, &["another job"]),
         ("size", Job::new(4, 1), 1, &["4 workers", "3"]),
         ("servers", Job::new(3, 2), 1, &["2 servers"]),
         ("rank taken", job.clone(), 2, &["worker 2 already"]),

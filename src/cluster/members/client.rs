@@ -24,6 +24,9 @@ pub(in crate::cluster) enum Event {
     Over,
 }
 
+/// A hello is repeated so soon: whoever comes before the scheduler need not wait for long.
+const HELLO: Time = 100 * MS;
+
 /// The line to the scheduler.
 #[derive(Debug)]
 pub(in crate::cluster) struct Client {
@@ -244,7 +247,7 @@ impl Client {
             return;
         }
         if self.away.is_some() && now >= self.next_hello {
-            self.next_hello = now + net.limits.heartbeat();
+            self.next_hello = now + net.limits.heartbeat().min(HELLO);
             let message = Message::new(Kind::Hello, self.hello.encode());
             net.cast(&self.scheduler, 0, message);
         }

@@ -73,6 +73,9 @@ impl<D: Data> Scheduler<D> {
     /// A frame came in.
     pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
+        if message.head.job != self.net.limits.job {
+            return self.turn_away(&message);
+        }
         let peer = Peer { role: message.head.role, rank: message.head.rank };
         match self.net.receive(message, now) {
             Incoming::Stale => {}
@@ -405,6 +408,18 @@ impl<D: Data> Scheduler<D> {
     pub(super) fn refuse(&mut self, address: &str, incarnation: u64, text: String) {
         let fields = failed::encode(&Failure::new(Reason::Refused, text));
         self.net.cast(address, incarnation, Message::new(Kind::Refused, fields));
+    }
+
+    /// A process of another job has come to the wrong place.
+    fn turn_away(&mut self, message: &Message<D>) {
+        let hello = Hello::decode(message.fields());
+        let Some(hello) = hello.filter(|_| message.head.kind == Kind::Hello) else { return };
+        let text = "the scheduler belongs to another job: give all processes of a job the same \
+                    option job, and every job a scheduler of its own";
+        let fields = failed::encode(&Failure::new(Reason::Refused, text));
+        let (job, incarnation) = (message.head.job, message.head.incarnation);
+        let refusal = Message::new(Kind::Refused, fields);
+        self.net.cast_into(job, &hello.address, incarnation, refusal);
     }
 
     fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {

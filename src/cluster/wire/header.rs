@@ -10,6 +10,8 @@ pub(crate) const HEADER: usize = 140;
 /// Where the checksum of the header is; it covers everything before, and the replicas.
 const CHECKSUM_AT: usize = HEADER - 4;
 const MAX_REPLICAS: u16 = 16;
+/// Bytes that are copied and added to the checksum at a time.
+const CHUNK: usize = 16 << 10;
 
 /// Bits of [`Header::flags`].
 pub(crate) mod flags {
@@ -208,13 +210,21 @@ pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     for short in [head.flags, head.codec, count, 0] {
         out.extend_from_slice(&short.to_le_bytes());
     }
-    out.extend_from_slice(&crc32c::crc32c(payload).to_le_bytes());
-    let mut sum = crc32c::crc32c(&out[start..]);
-    let places: Vec<u8> = replicas.iter().flat_map(|rank| rank.to_le_bytes()).collect();
-    sum = crc32c::crc32c_append(sum, &places);
-    out.extend_from_slice(&sum.to_le_bytes());
-    out.extend_from_slice(&places);
-    out.extend_from_slice(payload);
+    let sums = out.len();
+    out.extend_from_slice(&[0; 8]);
+    let places = out.len();
+    replicas.iter().for_each(|rank| out.extend_from_slice(&rank.to_le_bytes()));
+    let places = places..out.len();
+    // While a chunk is in the cache it is copied, too.
+    let mut sum = 0;
+    for chunk in payload.chunks(CHUNK) {
+        sum = crc32c::crc32c_append(sum, chunk);
+        out.extend_from_slice(chunk);
+    }
+    out[sums..sums + 4].copy_from_slice(&sum.to_le_bytes());
+    let head = crc32c::crc32c(&out[start..sums + 4]);
+    let head = crc32c::crc32c_append(head, &out[places]);
+    out[sums + 4..sums + 8].copy_from_slice(&head.to_le_bytes());
 }
 
 /// A frame whose fixed part has been read, and nothing believed yet but its lengths.

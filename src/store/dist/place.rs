@@ -14,7 +14,8 @@ use crate::store::{Role, StoreKind};
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
-const WINDOW_BYTES: u64 = 4 << 20;
+/// More would not fill the wire better, and nothing overtakes what is in the window.
+const WINDOW_BYTES: u64 = 1 << 20;
 
 /// The numbers of the job; those that the workers agree on count only on workers.
 pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
