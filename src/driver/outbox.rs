@@ -15,9 +15,9 @@ use crate::sync::{Condvar, Mutex};
 /// Small messages travel together, up to so many bytes.
 const TOGETHER: u64 = 48 << 10;
 
-/// With no more than this on its way the other side can take what is sent, even if it is stopped:
-/// the buffers of the two sockets are larger.
-const CALM: u64 = 96 << 10;
+/// With no more than this on its way nobody waits for the other side, even if it is stopped: the
+/// engine's own queue is larger.
+const CALM: u64 = 512 << 10;
 
 #[derive(Default)]
 pub(crate) struct Outbox {
@@ -98,10 +98,7 @@ impl Way {
     /// Sends what is queued, here if that cannot take long.
     pub(crate) fn flush(self: &Arc<Self>) {
         let mut state = self.state.lock();
-        let ready = state.line.as_ref().is_some_and(|line| line.is_ready());
-        let calm = state.bytes <= TOGETHER && state.backlog <= CALM;
-        if ready
-            && calm
+        while state.can_send_at_once()
             && let Some(line) = state.line.take()
         {
             let batch = state.batch();
@@ -165,6 +162,12 @@ impl Way {
 }
 
 impl State {
+    /// Whether something is queued that can be sent without waiting for the other side.
+    fn can_send_at_once(&self) -> bool {
+        let ready = self.line.as_ref().is_some_and(|line| line.is_ready());
+        ready && !self.messages.is_empty() && self.bytes <= CALM && self.backlog <= CALM
+    }
+
     /// The next messages that travel together.
     fn batch(&mut self) -> Vec<Message<Bytes>> {
         let (mut batch, mut bytes) = (Vec::new(), 0);

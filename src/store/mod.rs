@@ -136,13 +136,16 @@ fn release_id(id: u16) {
 }
 
 impl Store {
-    /// Opens a store of a type: `local`, `device` or one of their aliases, in any case.
+    /// Opens a store of a type: `local`, `device`, `dist_sync`, `dist_async`, their `dist_device`
+    /// kinds, or an alias, in any case.
     ///
-    /// Starts no thread and opens no socket.
+    /// A local store starts no thread and opens no socket. A worker of a distributed one returns when
+    /// the whole job is there.
     ///
     /// # Errors
     /// `InvalidArgument` for an unknown type, `Unsupported` for one that this build does not have,
-    /// `Option` for a bad value in the environment.
+    /// `Option` for a missing option or a bad value in the environment; distributed: `Timeout`,
+    /// which names who is missing, `Refused`, `Network`.
     pub fn open(kind: &str, config: &Config) -> Result<Self> {
         let kind = StoreKind::parse(kind)?;
         let settings = Settings::new(config)?;

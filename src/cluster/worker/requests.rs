@@ -160,7 +160,7 @@ impl<D: Data> Worker<D> {
             return Err(lost.clone());
         }
         if self.pushes != Pushes::Open && op.needs_all_workers() {
-            let text = "this worker is done; it may only pull, save and close";
+            let text = "this worker is done; it may only pull and close";
             return Err(Failure::new(Reason::Invalid, text));
         }
         Ok(())

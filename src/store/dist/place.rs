@@ -14,8 +14,8 @@ use crate::store::{Role, StoreKind};
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
-/// More would not fill the wire better, and nothing overtakes what is in the window.
-const WINDOW_BYTES: u64 = 1 << 20;
+/// Nothing overtakes what is in the window; with less, acknowledgements take a good part of the time.
+const WINDOW_BYTES: u64 = 4 << 20;
 
 /// The numbers of the job; those that the workers agree on count only on workers.
 pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
@@ -52,9 +52,12 @@ pub(super) fn place(job: &Job) -> Result<Place> {
     };
     let listen = match job.role {
         Role::Worker => None,
-        Role::Scheduler => Some(job.bind.clone().unwrap_or_else(|| job.root.clone())),
+        Role::Scheduler => {
+            let port = job.root.rsplit_once(':').map_or("0", |(_, port)| port);
+            Some(job.bind.as_ref().map_or_else(|| job.root.clone(), |bind| with_port(bind, port)))
+        }
         Role::Server => match &job.bind {
-            Some(bind) => Some(bind.clone()),
+            Some(bind) => Some(with_port(bind, "0")),
             None => Some(SocketAddr::new(way_to(&job.root)?, 0).to_string()),
         },
     };
@@ -87,6 +90,18 @@ pub(super) fn role(role: Role) -> cluster::Role {
     }
 }
 
+/// An address that may be a host only.
+fn with_port(address: &str, port: &str) -> String {
+    let (host, own) = address.rsplit_once(':').unwrap_or((address, ""));
+    // The colons of an address of version 6 stand in brackets when a port follows.
+    let whole = own.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'));
+    match address.parse::<IpAddr>() {
+        Ok(ip) => format!("{}", SocketAddr::new(ip, port.parse().unwrap_or(0))),
+        Err(_) if whole => address.into(),
+        Err(_) => format!("{address}:{port}"),
+    }
+}
+
 fn addresses(address: &str) -> Result<Vec<SocketAddr>> {
     let found = address.to_socket_addrs().map_err(|error| {
         fail!(
@@ -115,4 +130,23 @@ fn way_to(root: &str) -> Result<IpAddr> {
         .and_then(|socket| socket.connect(root).and_then(|()| socket.local_addr()))
         .map(|address| address.ip())
         .map_err(|error| fail!(Network, "create: there is no way to {root}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn an_address_may_be_a_host_only() {
+        for (given, address) in [
+            ("127.0.0.1", "127.0.0.1:7"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("::1", "[::1]:7"),
+            ("[::1]:9", "[::1]:9"),
+            ("node7", "node7:7"),
+            ("node7:9", "node7:9"),
+        ] {
+            assert_eq!(with_port(given, "7"), address);
+        }
+    }
 }

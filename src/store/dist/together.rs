@@ -57,10 +57,12 @@ impl Worker {
         }
         let after = self.local.handling.read().clone();
         let rules = Change::Rules(Rules::of(&after));
+        let mut there = self.local.keys.table.slots();
+        there.retain(|slot| known.contains(&slot.key));
         let result = self
-            .agree(rules.encode(), deadline)
-            .map(drop)
-            .and_then(|()| self.spread(&known, deadline));
+            .keep_whole_for("load", &after.merger, &there)
+            .and_then(|_| self.agree(rules.encode(), deadline))
+            .and_then(|_| self.spread(&known, deadline));
         self.clear();
         if result.is_err() {
             self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;

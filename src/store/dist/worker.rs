@@ -449,20 +449,31 @@ impl Worker {
 
     /// Changes how pushes merge, on all servers.
     fn change(&self, call: &'static str, change: &Change) -> Result<()> {
-        let before = self.local.handling.read().clone();
-        let after = change.apply(&before).map_err(|error| error.at(call))?;
+        let after =
+            change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
         let slots = self.local.keys.table.slots();
         self.local.check_keys(call, &after, &slots)?;
-        let whole = matches!(&after.merger, Merger::Optimizer(it) if !it.is_elementwise());
-        if whole {
-            self.check_whole(call, &after.merger, &slots)?;
-        }
+        let before = self.keep_whole_for(call, &after.merger, &slots)?;
         let fields = change.encode();
         let deadline = self.local.deadline();
         self.request(deadline, |worker, now, end| worker.set(fields, now, end))
+            .inspect_err(|_| *self.whole.lock() = before)
             .map_err(|error| error.at(call))?;
-        *self.whole.lock() = whole;
         self.local.change_handling(|handling| *handling = after, |_| Ok(()))
+    }
+
+    /// Keeps keys that come whole if a rule needs it; gives whether they were before.
+    pub(super) fn keep_whole_for(
+        &self,
+        call: &str,
+        merger: &Merger,
+        slots: &[Arc<Slot>],
+    ) -> Result<bool> {
+        let whole = matches!(merger, Merger::Optimizer(it) if !it.is_elementwise());
+        if whole {
+            self.check_whole(call, merger, slots)?;
+        }
+        Ok(std::mem::replace(&mut *self.whole.lock(), whole))
     }
 
     /// Refuses a rule that measures whole keys while one is spread over slices.
