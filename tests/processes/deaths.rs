@@ -8,11 +8,13 @@ use super::common::random::Random;
 use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, amount, soon};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
-const PEER_TIMEOUT: Duration = Duration::from_millis(3_000);
+const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a job without a scheduler waits for a new one, and how long it waits for all to come.
-const START_TIMEOUT: Duration = Duration::from_millis(6_000);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// Until a job is at work, and some more.
 const MOST_MS: usize = 1_200;
+/// How many jobs run side by side.
+const AT_ONCE: usize = 2;
 /// How long a process that has failed may take to end all that it has.
 const LEAVE_MS: u64 = 2_500;
 
@@ -67,7 +69,8 @@ fn check_shared_memory(files: &[String]) {
 }
 
 fn kill_one(random: &mut Random) {
-    let mut running = job().start();
+    let count = random.pick(&[1_000, 100_000, 1_000_000]);
+    let mut running = job().told(COUNT, count).start();
     thread::sleep(Duration::from_millis(random.below(MOST_MS) as u64));
     let victim = random.below(running.all.len());
     let files: Vec<String> = running.all.iter().flat_map(Process::shared_memory).collect();
@@ -86,9 +89,14 @@ fn kill_one(random: &mut Random) {
 fn whoever_is_killed_whenever_the_others_say_so_in_time() {
     let _turn = Turn::take();
     let mut random = Random::from_environment("deaths");
-    for _ in 0..amount(20, 200) {
-        kill_one(&mut random);
-    }
+    let kills = amount(20, 200);
+    // Most of the time they wait.
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            let mut random = Random::new(random.next());
+            scope.spawn(move || (0..kills / AT_ONCE).for_each(|_| kill_one(&mut random)));
+        }
+    });
 }
 
 /// A job that is at work, with values of some megabytes if they are `large`.

@@ -86,6 +86,7 @@ impl Job {
     }
 
     /// With a variable of the environment.
+    #[allow(clippy::needless_pass_by_value, reason = "numbers and texts as they are")]
     pub fn told(mut self, variable: &str, value: impl ToString) -> Self {
         self.options.retain(|(known, _)| known != variable);
         self.options.push((variable.into(), value.to_string()));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::job::{End, Job, LIMIT, MARGIN, Turn};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
-const PEER_TIMEOUT: Duration = Duration::from_millis(2_000);
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 fn job(count: usize) -> Job {
     Job::new("train", 3, 2)
@@ -78,5 +78,19 @@ fn a_process_that_stands_still_for_a_moment_disturbs_nobody() {
         let sums: Vec<&str> =
             end.lines.iter().filter_map(|it| it.text.strip_prefix("sum ")).collect();
         assert!(sums.len() == 60 && sums.iter().all(|sums| sums.ends_with(" 6 6")), "{sums:?}");
+    }
+}
+
+/// The others wait for it as for one that is started again.
+#[test]
+fn a_scheduler_that_stands_still_for_long_disturbs_nobody() {
+    let _turn = Turn::take();
+    let mut running = job(1_000).told(ROUNDS, 300).told(PAUSE_MS, 5).start();
+    running.hear("sum 3");
+    running.scheduler().signal("STOP");
+    thread::sleep(2 * PEER_TIMEOUT);
+    running.scheduler().signal("CONT");
+    for end in running.end_well() {
+        assert!(end.said("closed").is_some(), "{end:?}");
     }
 }

@@ -24,8 +24,7 @@ const LEAVE: Duration = Duration::from_secs(5);
 #[test]
 fn worker() {
     let Ok(name) = std::env::var(PROGRAM) else { return };
-    let kind = if name == "asynchronous" { "dist_async" } else { "dist_sync" };
-    let store = match Store::open(kind, &Config::new()) {
+    let store = match Store::open("dist_sync", &Config::new()) {
         Ok(store) => store,
         Err(error) => fail("refused", &error),
     };
