@@ -1,6 +1,7 @@
 //! Values on their way: in blocks of our own, or in memory that a caller has lent.
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use crate::cluster::Data;
@@ -14,9 +15,6 @@ const KEPT: std::ops::RangeInclusive<usize> = 16 << 10..=4 << 20;
 /// Most bytes of blocks that wait for their next use.
 const MOST_SPARE: usize = 64 << 20;
 
-/// How many spare blocks are looked at for one that fits.
-const LOOKED_AT: usize = 8;
-
 /// Memory for slices, used again and again.
 #[derive(Default)]
 pub(crate) struct Blocks {
@@ -25,7 +23,8 @@ pub(crate) struct Blocks {
 
 #[derive(Default)]
 struct Spare {
-    buffers: Vec<Buffer>,
+    /// By size, a power of two: each serves every block that is larger than half of it.
+    buffers: HashMap<usize, Vec<Buffer>>,
     bytes: usize,
 }
 
@@ -39,24 +38,25 @@ pub(crate) struct Block {
 impl Blocks {
     /// Memory for so many bytes, whose content is undefined.
     pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
-        if KEPT.contains(&len) {
-            let mut spare = self.spare.lock();
-            let fits = |buffer: &Buffer| (len..=2 * len).contains(&buffer.len());
-            let first = spare.buffers.len().saturating_sub(LOOKED_AT);
-            if let Some(at) = spare.buffers[first..].iter().position(fits) {
-                let buffer = spare.buffers.swap_remove(first + at);
-                spare.bytes -= buffer.len();
-                return Ok(buffer);
-            }
+        if !KEPT.contains(&len) {
+            return Buffer::fixed(len);
         }
-        Buffer::fixed(len)
+        // What a block does not write of it takes no memory.
+        let size = len.next_power_of_two();
+        let mut spare = self.spare.lock();
+        if let Some(buffer) = spare.buffers.get_mut(&size).and_then(Vec::pop) {
+            spare.bytes -= size;
+            return Ok(buffer);
+        }
+        drop(spare);
+        Buffer::fixed(size)
     }
 
     pub(crate) fn give_back(&self, buffer: Buffer) {
-        let mut spare = self.spare.lock();
-        if KEPT.contains(&buffer.len()) && spare.bytes + buffer.len() <= MOST_SPARE {
-            spare.bytes += buffer.len();
-            spare.buffers.push(buffer);
+        let (mut spare, size) = (self.spare.lock(), buffer.len());
+        if KEPT.contains(&size) && size.is_power_of_two() && spare.bytes + size <= MOST_SPARE {
+            spare.bytes += size;
+            spare.buffers.entry(size).or_default().push(buffer);
         }
     }
 

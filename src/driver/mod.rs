@@ -23,6 +23,10 @@ use crate::error::Result;
 use crate::log::{Level, log};
 use crate::sync::{Condvar, Mutex};
 
+/// How long a process that ends waits for its last words to be sent, and how often it looks.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
 /// What a process is for the protocol.
 pub(crate) enum Machine {
     Node(Box<Node<Bytes>>),
@@ -174,6 +178,14 @@ impl<H: Host> Driver<H> {
     /// Looks at the machine, if it is there.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&Machine) -> Option<T>) -> Option<T> {
         self.core.lock().machine.as_ref().and_then(look)
+    }
+
+    /// Waits until the last words are sent, for a moment: somebody may take nothing any more.
+    pub(crate) fn flush(&self) {
+        let end = Instant::now() + LAST_WORDS;
+        while !self.outbox.is_empty() && Instant::now() < end {
+            std::thread::sleep(LOOK_AGAIN);
+        }
     }
 
     /// Ends everything at once: nothing is sent and nothing arrives any more.

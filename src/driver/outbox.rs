@@ -85,6 +85,15 @@ impl Outbox {
         Some(Arc::clone(way))
     }
 
+    /// Whether everything that was posted has been sent, or given up.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_idle = |way: &Arc<Way>| {
+            let state = way.state.lock();
+            state.messages.is_empty() && state.line.is_some()
+        };
+        self.ways.lock().values().all(is_idle)
+    }
+
     /// Ends all ways. A thread that waits for the other side ends later.
     pub(crate) fn close(&self) {
         for (_, way) in self.ways.lock().drain() {

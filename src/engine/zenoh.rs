@@ -6,6 +6,7 @@
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -34,6 +35,9 @@ const SCHEDULER: &str = "scheduler";
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A put that waits for longer ends its session; the protocol has given up by then.
 const BLOCKED: Duration = Duration::from_secs(60);
+/// How long the end of all sessions may take. What waits for a process that takes nothing any more
+/// ends later, on a thread of its own.
+const CLOSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Zenoh {
     address: Arc<str>,
@@ -102,7 +106,18 @@ impl Engine for Zenoh {
             made.closed = true;
             std::mem::take(&mut made.connections)
         };
-        made.iter().chain(&self.hall).for_each(|connection| connection.close());
+        let (done, all) = mpsc::channel();
+        let mut open = 0;
+        for connection in made.into_iter().chain(self.hall.clone()) {
+            open += usize::from(connection.close_apart(done.clone()));
+        }
+        let end = Instant::now() + CLOSE;
+        for _ in 0..open {
+            if all.recv_timeout(end.saturating_duration_since(Instant::now())).is_err() {
+                log(Level::Debug, || "a session takes long to close".into());
+                return;
+            }
+        }
     }
 }
 
@@ -142,8 +157,28 @@ impl Connection {
         Ok(Self { session, parts: Mutex::new(Some((messages, lives, token))) })
     }
 
+    /// Closes it on a thread of its own, which says when it has; false if it was closed before.
+    fn close_apart(self: Arc<Self>, done: Sender<()>) -> bool {
+        if self.parts.lock().is_none() {
+            return false;
+        }
+        let connection = Arc::clone(&self);
+        let close = move || {
+            connection.close();
+            let _ = done.send(());
+        };
+        let thread = std::thread::Builder::new().name("kvstore-close".into());
+        if let Err(error) = crate::pool::without_signals(|| thread.spawn(close)) {
+            log(Level::Warn, || format!("cannot start a thread to close a session: {error}"));
+            self.close();
+            return false;
+        }
+        true
+    }
+
     fn close(&self) {
-        drop(self.parts.lock().take());
+        let Some(parts) = self.parts.lock().take() else { return };
+        drop(parts);
         if let Err(error) = self.session.close().wait() {
             log(Level::Debug, || format!("closing a session: {error}"));
         }

@@ -273,12 +273,15 @@ impl Client {
 
     fn not_started(&self, me: Peer, timeout: Time) -> String {
         let start = format!("{me}: the job did not start within {} ms", timeout / MS);
-        if self.is_away() {
-            return format!("{start}: the scheduler at {} does not answer", self.scheduler);
-        }
-        match (me.rank, &self.awaited[..]) {
-            (NO_RANK, _) | (_, []) => format!("{start}; the scheduler did not say who is missing"),
-            (_, missing) => format!("{start}: {} did not come", list(missing)),
+        match &self.awaited[..] {
+            // A scheduler that has given up says so no more, and whom it missed is known.
+            missing @ [_, ..] if me.rank != NO_RANK => {
+                format!("{start}: {} did not come", list(missing))
+            }
+            _ if self.is_away() => {
+                format!("{start}: the scheduler at {} does not answer", self.scheduler)
+            }
+            _ => format!("{start}; the scheduler did not say who is missing"),
         }
     }
 

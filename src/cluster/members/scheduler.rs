@@ -1,7 +1,7 @@
 //! The scheduler: it brings the members together, notices losses, and keeps barriers. It is never on
 //! the way of data, and a new one learns from the members what the old one knew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cluster::common::{
     Data, Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
@@ -41,6 +41,8 @@ pub(crate) struct Scheduler<D> {
     pub(super) book: Book,
     pub(super) progress: BTreeMap<Peer, Progress>,
     disputes: Vec<Dispute>,
+    /// Those that came and were gone before the start.
+    went: BTreeSet<Peer>,
     pub(super) started: bool,
     ending: bool,
     /// Everybody has left. What they sent last is still acknowledged until then.
@@ -57,6 +59,7 @@ impl<D: Data> Scheduler<D> {
             book: Book::default(),
             progress: BTreeMap::new(),
             disputes: Vec::new(),
+            went: BTreeSet::new(),
             started: false,
             ending: false,
             gone_at: None,
@@ -191,6 +194,7 @@ impl<D: Data> Scheduler<D> {
                 self.book.members.push(member.clone());
                 self.book.members.sort_by_key(|member| member.peer);
                 self.progress.insert(peer, Progress::default());
+                self.went.remove(&peer);
                 self.greet(&member, hello, fresh, now);
             }
             Err(text) => self.refuse(&hello.address, incarnation, text),
@@ -368,6 +372,7 @@ impl<D: Data> Scheduler<D> {
                 self.book.terms = None;
             }
             self.progress.remove(&peer);
+            self.went.insert(peer);
         }
         // If it still lives, it shall know at once.
         if let Some((incarnation, address)) = known.filter(|_| self.started) {
@@ -450,13 +455,25 @@ impl<D: Data> Scheduler<D> {
         self.active().filter(|(_, p)| p.arrived < barrier).map(|(peer, _)| peer).collect()
     }
 
+    /// Who is missing, in words. Some may have gone because they waited for others.
+    fn absent(&self) -> String {
+        let (went, never): (Vec<_>, Vec<_>) =
+            self.missing().into_iter().partition(|peer| self.went.contains(peer));
+        let part = |peers: &[Peer], what| match peers {
+            [] => None,
+            peers => Some(format!("{} {what}", list(peers))),
+        };
+        let parts = [part(&never, "did not come"), part(&went, "came and went")];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
     fn give_up(&mut self) {
         let failure = Failure::new(
             Reason::Timeout,
             format!(
-                "the job did not start within {} ms: {} did not come",
+                "the job did not start within {} ms: {}",
                 self.net.limits.start_timeout / MS,
-                list(&self.missing())
+                self.absent()
             ),
         );
         for member in self.book.members.clone() {

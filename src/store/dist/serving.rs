@@ -84,6 +84,7 @@ impl Serving {
             driver.stop();
         }
         let end = driver.wait(None, Machine::end);
+        driver.flush();
         driver.stop();
         match end {
             Some(Ok(())) => Ok(()),

@@ -1,0 +1,195 @@
+//! Processes that die: the others notice it in time and say who is gone, and nothing is left.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::common::random::Random;
+use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, amount, soon};
+use super::program::{COUNT, PAUSE_MS, ROUNDS};
+
+const PEER_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long a job without a scheduler waits for a new one, and how long it waits for all to come.
+const START_TIMEOUT: Duration = Duration::from_secs(5);
+/// Until a job is at work, and some more.
+const MOST_MS: usize = 1_200;
+/// How many jobs run side by side.
+const AT_ONCE: usize = 2;
+/// How long a process that has failed may take to end all that it has.
+const LEAVE_MS: u64 = 2_500;
+
+/// A short job that exchanges a value of some slices, and uses the scheduler too.
+fn job() -> Job {
+    Job::new("train", 3, 2)
+        .with("peer_timeout_ms", PEER_TIMEOUT.as_millis())
+        .with("start_timeout_ms", START_TIMEOUT.as_millis())
+        .told(ROUNDS, 60)
+        .told(PAUSE_MS, 10)
+}
+
+/// What a survivor may say of the death of this process.
+fn check_survivor(end: &End, dead: &str, killed: Instant) {
+    let text = end.text();
+    let name = if dead == "scheduler" { "the scheduler" } else { dead };
+    let promised = match end.status {
+        Some(0) => return,
+        // The job had not started. Who is gone before it has come has no address.
+        Some(20 | 1) if text.contains("the job did not start") => {
+            let absent = text.contains(&format!(": {name} did not come"))
+                || text.contains(&format!("{name} came and went"))
+                || text.contains(&format!("{name} at 127.0.0.1:"));
+            assert!(absent, "{dead}: {end:?}");
+            START_TIMEOUT
+        }
+        Some(40 | 1) => {
+            let at = format!("{name} at ");
+            assert!(text.contains(&at) && text.contains("PEER_LOST"), "{dead}: {end:?}");
+            if dead == "scheduler" { START_TIMEOUT } else { PEER_TIMEOUT }
+        }
+        _ => panic!("{dead} was killed: {end:?}"),
+    };
+    let at = end.said_at("error").unwrap_or(end.at);
+    let took = at.saturating_duration_since(killed);
+    assert!(took < promised + MARGIN, "{dead}: after {took:?}: {end:?}");
+    check_leaving(end);
+}
+
+/// A process that failed ends its part quickly.
+fn check_leaving(end: &End) {
+    if let Some(left) = end.said("left after ") {
+        let ms: u64 = left.split(' ').next().unwrap().parse().unwrap();
+        assert!(ms < LEAVE_MS + MARGIN.as_millis() as u64 / 4, "{end:?}");
+    }
+}
+
+/// Nothing of these is left in memory that outlives processes.
+fn check_shared_memory(files: &[String]) {
+    let gone = || files.iter().all(|file| !Path::new(file).exists());
+    assert!(soon(Duration::from_secs(1), gone), "left over: {files:?}");
+}
+
+fn kill_one(random: &mut Random) {
+    let count = random.pick(&[1_000, 100_000, 1_000_000]);
+    let mut running = job().told(COUNT, count).start();
+    thread::sleep(Duration::from_millis(random.below(MOST_MS) as u64));
+    let victim = random.below(running.all.len());
+    let files: Vec<String> = running.all.iter().flat_map(Process::shared_memory).collect();
+    let name = running.all[victim].name.clone();
+    let killed = Instant::now();
+    running.all[victim].kill();
+    for end in running.end(START_TIMEOUT + LIMIT) {
+        if end.name != name {
+            check_survivor(&end, &name, killed);
+        }
+    }
+    check_shared_memory(&files);
+}
+
+#[test]
+fn whoever_is_killed_whenever_the_others_say_so_in_time() {
+    let _turn = Turn::take();
+    let mut random = Random::from_environment("deaths");
+    let kills = amount(20, 200);
+    // Most of the time they wait.
+    thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            let mut random = Random::new(random.next());
+            scope.spawn(move || (0..kills / AT_ONCE).for_each(|_| kill_one(&mut random)));
+        }
+    });
+}
+
+/// A job that is at work, with values of some megabytes if they are `large`.
+fn at_work(job: Job, large: bool) -> Running {
+    let count = if large { 2_000_000 } else { 1_000 };
+    let job = job.told(COUNT, count).told(ROUNDS, 1_000_000).told(PAUSE_MS, 1);
+    let mut running = job.start();
+    running.hear("sum 3");
+    running
+}
+
+/// The others hear of a death from the system, long before the timeout.
+#[test]
+fn a_killed_process_is_noticed_at_once() {
+    let _turn = Turn::take();
+    let slow = Duration::from_secs(30);
+    for (victim, large) in [(3, false), (4, true), (1, false), (2, true)] {
+        let mut running = at_work(job().with("peer_timeout_ms", slow.as_millis()), large);
+        let name = running.all[victim].name.clone();
+        let killed = Instant::now();
+        running.all[victim].kill();
+        for end in running.end(LIMIT) {
+            if end.name.starts_with("worker") && end.name != name {
+                assert_eq!(end.status, Some(40), "{end:?}");
+                let text = end.said("error KV_ERR_PEER_LOST").unwrap();
+                assert!(text.contains(&format!("{name} at ")), "{end:?}");
+                let took = end.said_at("error").unwrap() - killed;
+                assert!(took < MARGIN, "{name}: after {took:?}");
+                check_leaving(&end);
+            } else if end.name != name {
+                assert_eq!(end.status, Some(0), "{name}: {end:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_text_of_a_loss_names_the_call_the_key_and_the_peer() {
+    let _turn = Turn::take();
+    let mut running = at_work(job(), false);
+    running.workers()[1].kill();
+    for end in running.end(LIMIT) {
+        if let ("worker 0" | "worker 2", Some(text)) =
+            (&*end.name, end.said("error KV_ERR_PEER_LOST "))
+        {
+            let call = ["push: ", "pull: ", "barrier "].iter().any(|call| text.starts_with(call));
+            let key = ["key \"weight\"", "key 8", "barrier "].iter().any(|key| text.contains(key));
+            assert!(call && key && text.contains("worker 1 at "), "{text}");
+            assert!(text.ends_with(" is lost"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_new_scheduler_on_the_same_address_takes_the_job_over() {
+    let _turn = Turn::take();
+    for program in ["train", "barriers"] {
+        let job = Job::new(program, 3, 2).told(ROUNDS, 150).told(PAUSE_MS, 10);
+        let mut running = job.start();
+        running.hear(if program == "train" { "sum 5" } else { "barrier 5" });
+        running.scheduler().kill();
+        thread::sleep(Duration::from_millis(300));
+        let scheduler = job.start_scheduler();
+        let former = std::mem::replace(running.scheduler(), scheduler);
+        assert_eq!(former.end(LIMIT).signal, Some(9));
+        for end in running.end_well() {
+            assert!(end.said("closed").is_some(), "{end:?}");
+        }
+    }
+}
+
+#[test]
+fn a_job_that_goes_on_has_the_sums_of_who_is_left() {
+    let _turn = Turn::take();
+    let job = Job::new("train", 3, 2)
+        .with("on_worker_loss", "continue")
+        .told(ROUNDS, 200)
+        .told(COUNT, 200_000)
+        .told(PAUSE_MS, 5);
+    let mut running = job.start();
+    running.hear("sum 5");
+    running.workers()[1].kill();
+    let ends = running.end(LIMIT);
+    for end in ends.iter().filter(|end| end.name != "worker 1") {
+        assert_eq!(end.status, Some(0), "{end:?}");
+    }
+    for end in ends.iter().filter(|end| ["worker 0", "worker 2"].contains(&&*end.name)) {
+        let sums: Vec<&str> =
+            end.lines.iter().filter_map(|it| it.text.strip_prefix("sum ")).collect();
+        assert_eq!(sums.len(), 200, "{end:?}");
+        // 1 + 2 + 3, and without worker 1, for each of the two keys; slices of the round in
+        // which it died may be either.
+        assert!(sums[..3].iter().all(|sums| sums.ends_with(" 6 6")), "{sums:?}");
+        assert!(sums[190..].iter().all(|sums| sums.ends_with(" 4 4")), "{sums:?}");
+    }
+}

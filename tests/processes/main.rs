@@ -1,0 +1,24 @@
+//! Jobs of real processes: a scheduler, servers, and workers that this test program plays itself.
+//!
+//! `KV_TEST_SEED` repeats a run; `KV_TEST_OPERATIONS` asks for the long one.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::float_cmp,
+    reason = "a failed test; small numbers, and sums without rounding"
+)]
+
+#[path = "../common/mod.rs"]
+mod common;
+mod deaths;
+mod job;
+mod launcher;
+mod memory;
+mod pauses;
+mod program;
+mod starts;
+mod sums;

@@ -1,0 +1,297 @@
+//! What the workers of the tests do. The test program starts itself again as a worker.
+
+use std::io::{self, Write};
+use std::process;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use half::f16;
+use kvstore::{Config, Key, Result, Role, Store, Tensor, TensorMut};
+
+/// The variable that names the program.
+pub const PROGRAM: &str = "KV_TEST_PROGRAM";
+/// What a worker says stands behind this.
+pub const MARK: &str = "@ ";
+
+pub const ROUNDS: &str = "KV_TEST_ROUNDS";
+pub const COUNT: &str = "KV_TEST_COUNT";
+pub const PAUSE_MS: &str = "KV_TEST_PAUSE_MS";
+
+/// How long a worker that failed may take to leave.
+const LEAVE: Duration = Duration::from_secs(5);
+
+/// Plays a worker if this test was started as one.
+#[test]
+fn worker() {
+    let Ok(name) = std::env::var(PROGRAM) else { return };
+    let store = match Store::open("dist_sync", &Config::new()) {
+        Ok(store) => store,
+        Err(error) => fail("refused", &error),
+    };
+    if store.role() == Role::Server {
+        serve(&store);
+    }
+    say(format_args!("ready {}", process::id()));
+    let result = match name.as_str() {
+        "closed forms" => closed_forms(&store),
+        "unequal counts" => unequal_counts(&store),
+        "fast worker" => fast_worker(&store),
+        "float sums" => float_sums(&store),
+        "train" => train(&store),
+        "barriers" => barriers(&store),
+        "load" => load(&store),
+        "updater" => updater(&store),
+        "fails" => fails(&store),
+        other => panic!("no program {other}"),
+    };
+    if let Err(error) = result {
+        say(format_args!("error {} {}", error.kind().name(), error.message()));
+        let start = Instant::now();
+        let left = store.close(LEAVE);
+        let text = left.map_or_else(|error| error.to_string(), |()| "well".into());
+        say(format_args!("left after {} ms: {text}", start.elapsed().as_millis()));
+        process::exit(error.kind().code());
+    }
+    match store.close(Duration::from_secs(60)) {
+        Ok(()) => say("closed"),
+        Err(error) => fail("error", &error),
+    }
+    process::exit(0);
+}
+
+fn fail(word: &str, error: &kvstore::Error) -> ! {
+    say(format_args!("{word} {} {}", error.kind().name(), error.message()));
+    process::exit(error.kind().code());
+}
+
+fn say(text: impl std::fmt::Display) {
+    let mut out = io::stdout().lock();
+    let _ = writeln!(out, "{MARK}{text}");
+    let _ = out.flush();
+}
+
+fn number(variable: &str, usual: usize) -> usize {
+    std::env::var(variable).map_or(usual, |text| text.parse().unwrap())
+}
+
+/// A sum of what all workers push: worker r pushes r + 1.
+fn sum_of_all(store: &Store) -> usize {
+    let workers = usize::try_from(store.num_workers()).unwrap();
+    workers * (workers + 1) / 2
+}
+
+fn rank(store: &Store) -> usize {
+    usize::try_from(store.rank()).unwrap()
+}
+
+/// Shapes of the closed forms, and how many elements they have.
+const SHAPES: [&[i64]; 6] = [&[2, 3], &[1200, 1200], &[1211, 1211], &[0], &[2, 0], &[1]];
+
+/// After i rounds of a rule that adds twice the gradient: 1 + 2 i n (n + 1) / 2.
+fn closed_forms(store: &Store) -> Result<()> {
+    let count = |shape: &[i64]| shape.iter().product::<i64>() as usize;
+    let push = rank(store) as f32 + 1.0;
+    for (key, shape) in (0u64..).zip(SHAPES) {
+        let (ones, halves) = (vec![1.0f32; count(shape)], vec![f16::ONE; count(shape)]);
+        store.init(2 * key, Tensor::new(&ones, shape)?)?;
+        store.init(2 * key + 1, Tensor::new(&halves, shape)?)?;
+    }
+    store.set_optimizer("test", "rescale_grad=2")?;
+    for round in 1..=number(ROUNDS, 7) {
+        let expected = (1 + 2 * round * sum_of_all(store)) as f32;
+        for (key, shape) in (0u64..).zip(SHAPES) {
+            let mut out = vec![0.0f32; count(shape)];
+            let mut half_out = vec![f16::ZERO; count(shape)];
+            let value = vec![push; count(shape)];
+            let half = vec![f16::from_f32(push); count(shape)];
+            store.push_list(
+                &[Key::from(2 * key), Key::from(2 * key + 1)],
+                &[Tensor::new(&value, shape)?, Tensor::new(&half, shape)?],
+            )?;
+            store.pull(2 * key, TensorMut::new(&mut out, shape)?)?;
+            store.pull(2 * key + 1, TensorMut::new(&mut half_out, shape)?)?;
+            assert!(out.iter().all(|it| *it == expected), "{shape:?}, round {round}");
+            // Whole numbers up to 2,048 have no rounding.
+            assert!(expected < 2048.0 && half_out.iter().all(|it| it.to_f32() == expected));
+        }
+        say(format_args!("round {round}"));
+    }
+    Ok(())
+}
+
+/// Worker r pushes r + 1 times; the round after that is closed without it.
+fn unequal_counts(store: &Store) -> Result<()> {
+    let (me, workers) = (rank(store), store.num_workers() as usize);
+    store.init(5u64, &[1.0f32; 3])?;
+    store.set_optimizer("test", "rescale_grad=2")?;
+    let mut expected = 1;
+    for round in 0..=me {
+        store.push(5u64, &[me as f32 + 1.0; 3])?;
+        expected += 2 * (round..workers).map(|rank| rank + 1).sum::<usize>();
+        let mut out = [0.0f32; 3];
+        store.pull(5u64, &mut out)?;
+        assert_eq!(out, [expected as f32; 3], "worker {me}, round {round}");
+    }
+    // Some only leave.
+    if me % 2 == 0 { store.done() } else { Ok(()) }
+}
+
+/// Worker 0 pushes twice before the others have begun.
+fn fast_worker(store: &Store) -> Result<()> {
+    let me = rank(store);
+    let all = sum_of_all(store) as f32;
+    let mut out = [0.0f32; 9];
+    store.init(5u64, &[1.0f32; 9])?;
+    for repeat in 0..7 {
+        let pushes = [1.0f32, 10.0].map(|factor| [factor * (me as f32 + 1.0); 9]);
+        if me == 0 {
+            store.scope(Duration::from_secs(60), |scope| -> Result<()> {
+                for value in &pushes {
+                    scope.push_list(&[Key::from(5u64)], &[value.into()], 0)?;
+                }
+                Ok(())
+            })?;
+            store.pull(5u64, &mut out)?;
+            assert_eq!(out, [10.0 * all; 9], "repeat {repeat}");
+        } else {
+            thread::sleep(Duration::from_millis(20));
+            for (value, factor) in pushes.iter().zip([1.0, 10.0]) {
+                store.push(5u64, value)?;
+                store.pull(5u64, &mut out)?;
+                assert_eq!(out, [factor * all; 9], "repeat {repeat}");
+            }
+        }
+        store.barrier(Duration::from_secs(60))?;
+    }
+    Ok(())
+}
+
+/// Numbers whose sum depends on its order.
+fn uneven(rank: usize, round: usize, element: usize) -> f32 {
+    let mixed = (rank * 7919 + round * 104_729 + element * 31) as u32;
+    let mixed = mixed.wrapping_mul(2_654_435_761) >> 8;
+    (mixed as f32 - 8_388_608.0) * 2f32.powi((mixed % 23) as i32 - 11)
+}
+
+/// The elements of the two keys: one slice, and two.
+const UNEVEN: [usize; 2] = [17, 3000];
+
+/// Every round is the sum by rank, added to what was there, bit for bit.
+fn float_sums(store: &Store) -> Result<()> {
+    let (me, workers) = (rank(store), store.num_workers() as usize);
+    let mut stored = UNEVEN.map(|count| vec![0.5f32; count]);
+    for (key, values) in (0u64..).zip(&stored) {
+        store.init(key, values)?;
+    }
+    store.set_optimizer("test", "rescale_grad=1")?;
+    for round in 0..number(ROUNDS, 1000) {
+        for (key, expected) in (0u64..).zip(&mut stored) {
+            let count = expected.len();
+            let values: Vec<Vec<f32>> = (0..workers)
+                .map(|rank| (0..count).map(|element| uneven(rank, round, element)).collect())
+                .collect();
+            for (element, stored) in expected.iter_mut().enumerate() {
+                let others = values[1..].iter();
+                *stored += others.fold(values[0][element], |sum, value| sum + value[element]);
+            }
+            let mut out = vec![0.0f32; count];
+            store.push(key, &values[me])?;
+            store.pull(key, &mut out)?;
+            let same = out.iter().zip(&*expected).all(|(a, b)| a.to_bits() == b.to_bits());
+            assert!(same, "key {key}, round {round}");
+        }
+    }
+    Ok(())
+}
+
+/// Rounds of two keys, a large and a small one, and now and then a barrier. Says each sum.
+fn train(store: &Store) -> Result<()> {
+    let (rounds, count) = (number(ROUNDS, 1_000_000), number(COUNT, 100_000));
+    let pause = Duration::from_millis(number(PAUSE_MS, 10) as u64);
+    let me = rank(store) as f32 + 1.0;
+    let weight = store.intern("weight")?;
+    store.init(weight, &vec![0.0f32; count])?;
+    store.init(8u64, &[0.0f32; 3])?;
+    let value = vec![me; count];
+    let (mut large, mut small) = (vec![0.0f32; count], [0.0f32; 3]);
+    for round in 1..=rounds {
+        store.push(weight, &value)?;
+        store.push(8u64, &[me; 3])?;
+        store.pull(weight, &mut large)?;
+        store.pull(8u64, &mut small)?;
+        assert!(large.iter().all(|it| *it == large[0]), "round {round}");
+        say(format_args!("sum {round} {} {}", large[0], small[2]));
+        if round % 10 == 0 {
+            store.barrier(Duration::from_secs(60))?;
+        }
+        thread::sleep(pause);
+    }
+    Ok(())
+}
+
+/// Barriers only, which need nothing but the scheduler.
+fn barriers(store: &Store) -> Result<()> {
+    for round in 1..=number(ROUNDS, 1_000_000) {
+        store.barrier(Duration::from_secs(60))?;
+        say(format_args!("barrier {round}"));
+        thread::sleep(Duration::from_millis(number(PAUSE_MS, 10) as u64));
+    }
+    Ok(())
+}
+
+/// Keys of a few megabytes, again and again.
+fn load(store: &Store) -> Result<()> {
+    let counts = [500_000usize, 1_000_000];
+    for (key, count) in (0u64..).zip(counts) {
+        store.init(key, &vec![0.0f32; count])?;
+    }
+    let value = vec![1.0f32; counts[1]];
+    let mut out = vec![0.0f32; counts[1]];
+    for round in 1..=number(ROUNDS, 300) {
+        for (key, count) in (0u64..).zip(counts) {
+            store.push(key, &value[..count])?;
+            store.pull(key, &mut out[..count])?;
+            assert_eq!(out[count - 1], store.num_workers() as f32);
+        }
+        say(format_args!("round {round}"));
+    }
+    Ok(())
+}
+
+/// The servers run the updater of `serve`.
+fn updater(store: &Store) -> Result<()> {
+    store.init(3u64, &[1.0f32; 5])?;
+    let mut out = [0.0f32; 5];
+    for round in 1..=5 {
+        store.push(3u64, &[rank(store) as f32 + 1.0; 5])?;
+        store.pull(3u64, &mut out)?;
+        assert_eq!(out, [(1 + 3 * round * sum_of_all(store)) as f32; 5]);
+    }
+    Ok(())
+}
+
+/// Worker 1 gives up, the others go on.
+fn fails(store: &Store) -> Result<()> {
+    store.init(3u64, &[1.0f32; 5])?;
+    store.push(3u64, &[1.0f32; 5])?;
+    if rank(store) == 1 {
+        say("gives up");
+        process::exit(7);
+    }
+    train(store)
+}
+
+/// A server that a program runs itself: it adds three times what comes.
+fn serve(store: &Store) -> ! {
+    let rule = |_: Key, input: &Tensor<'_>, stored: &mut TensorMut<'_>| {
+        let input = input.as_slice::<f32>().ok_or("not float32")?;
+        let stored = stored.as_mut_slice::<f32>().ok_or("not float32")?;
+        stored.iter_mut().zip(input).for_each(|(stored, input)| *stored += 3.0 * input);
+        Ok(())
+    };
+    match store.set_updater(rule).and_then(|()| store.serve()) {
+        Ok(()) => say("served"),
+        Err(error) => fail("error", &error),
+    }
+    process::exit(0);
+}
