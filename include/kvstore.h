@@ -67,7 +67,8 @@
  *   hold_bytes        what a server holds of values whose turn has not come; 268435456.
  *   on_worker_loss    fail or continue: rounds that wait for a lost worker; fail.
  *   server_updater    yes or no: workers may call kv_set_updater(), without an effect there; no.
- *   shm               yes or no: shared memory between processes of one machine; yes.
+ *   insecure          yes or no: may listen off the loopback, where anybody may join; no.
+ *   shm               yes or no; no effect yet.
  */
 #ifndef KVSTORE_H
 #define KVSTORE_H

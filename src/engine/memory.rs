@@ -15,6 +15,8 @@ pub(crate) struct Exchange {
 struct Member {
     exchange: Arc<Exchange>,
     address: String,
+    /// The exchange only knows it while the engine lives.
+    _inbox: Arc<dyn Inbox>,
 }
 
 struct Wire {
@@ -27,7 +29,8 @@ impl Exchange {
     /// Gives an address an engine.
     pub(crate) fn join(self: &Arc<Self>, address: &str, inbox: &Arc<dyn Inbox>) -> Arc<dyn Engine> {
         self.inboxes.lock().insert(address.into(), Arc::downgrade(inbox));
-        Arc::new(Member { exchange: Arc::clone(self), address: address.into() })
+        let (exchange, inbox) = (Arc::clone(self), Arc::clone(inbox));
+        Arc::new(Member { exchange, address: address.into(), _inbox: inbox })
     }
 }
 

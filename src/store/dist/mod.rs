@@ -21,7 +21,7 @@ mod worker;
 use std::sync::Arc;
 
 use serving::Serving;
-use worker::Worker;
+use worker::WorkerStore;
 
 use super::local::Local;
 use super::remote::Remote;
@@ -37,7 +37,7 @@ pub(super) fn open(
 ) -> Result<Box<dyn Remote>> {
     let job = Job::new(config)?;
     Ok(if job.role == Role::Worker {
-        Box::new(Worker::open(local, &job, kind)?)
+        Box::new(WorkerStore::open(local, &job, kind)?)
     } else {
         Box::new(Serving::new(local, job, kind)?)
     })

@@ -13,7 +13,7 @@ use super::call::{Call, Part, Target};
 use super::rows::WANT_STATE;
 use super::setting::{Change, Rules};
 use super::state;
-use super::worker::{Order, What, Worker};
+use super::worker::{Order, What, WorkerStore};
 use crate::cluster::{self, Place, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
@@ -29,7 +29,7 @@ use crate::tensor::{Array, Buffer};
 /// How often a wait for this worker's own calls looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-impl Worker {
+impl WorkerStore {
     /// Saves the whole job: all workers call it.
     pub(super) fn save_together(&self, path: &Path) -> Result<()> {
         let deadline = self.meet("save")?;

@@ -36,7 +36,7 @@ use crate::tensor::{Buffer, DType, Lent, element_count};
 
 type Machinery = cluster::Worker<Bytes>;
 
-pub(crate) struct Worker {
+pub(crate) struct WorkerStore {
     pub(super) local: Arc<Local>,
     pub(super) driver: Arc<Driver<Desk>>,
     pub(super) rank: u32,
@@ -67,7 +67,7 @@ pub(super) enum What {
     Restore(Vec<Bytes>),
 }
 
-impl Worker {
+impl WorkerStore {
     /// Joins the job; returns when all its processes are there.
     pub(super) fn open(local: &Arc<Local>, job: &Job, kind: StoreKind) -> Result<Self> {
         let (limits, place) = (place::limits(job, kind), place::place(job)?);
@@ -499,7 +499,7 @@ impl Worker {
     }
 }
 
-impl Remote for Worker {
+impl Remote for WorkerStore {
     fn role(&self) -> Role {
         Role::Worker
     }
