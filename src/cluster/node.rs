@@ -1,6 +1,6 @@
 //! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
 
-use super::common::{Data, Failure, Limits, NO_RANK, Peer, Role, Time};
+use super::common::{Data, Failure, Limits, Mode, NO_RANK, Peer, Role, Time};
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
 use super::net::{Frame, Incoming, Letter, Net};
@@ -55,6 +55,11 @@ impl<D: Data> Node<D> {
     /// The job has started.
     pub(crate) fn has_started(&self) -> bool {
         self.client.has_started()
+    }
+
+    /// When pushes take effect in this job.
+    pub(crate) fn mode(&self) -> Mode {
+        self.net.limits.mode
     }
 
     /// How the job ended for this process, once it has.

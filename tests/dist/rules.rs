@@ -224,3 +224,26 @@ fn rules_that_measure_whole_keys_get_whole_keys() {
         });
     }
 }
+
+#[test]
+fn without_rounds_a_setting_of_one_rank_is_in_force_for_all() {
+    let results = Job::of("dist_async", 2, 1).run(|store, rank| {
+        let soon = std::time::Duration::from_secs(20);
+        store.init(1u64, &[1.0f32; 4]).unwrap();
+        if rank == 0 {
+            store.set_optimizer("test", "").unwrap();
+        }
+        store.barrier(soon).unwrap();
+        if rank == 1 {
+            (0..3).for_each(|_| store.push(1u64, &[1.0f32; 4]).unwrap());
+            let mut out = [0.0f32; 4];
+            store.pull(1u64, &mut out).unwrap();
+            assert_eq!(out, [4.0; 4], "each push is added");
+        }
+        store.barrier(soon).unwrap();
+        let mut out = [0.0f32; 4];
+        store.pull(1u64, &mut out).unwrap();
+        out[0]
+    });
+    assert_eq!(results, [4.0; 2]);
+}

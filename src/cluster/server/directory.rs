@@ -9,6 +9,9 @@ use crate::cluster::common::{Failure, Limits, Peer, Reason, label};
 use crate::cluster::place::Placer;
 use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
 
+/// Settings that are remembered for ranks that ask for them later.
+const MOST_SETTINGS: usize = 65_536;
+
 /// A message without data, so that the directory does not depend on what data is.
 type Answer = Message<std::convert::Infallible>;
 
@@ -216,6 +219,7 @@ impl Directory {
     }
 
     fn declare_setting(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
+        self.forget_settings();
         let setting = self
             .settings
             .entry(head.setting)
@@ -226,6 +230,13 @@ impl Directory {
             Ok(Some(wish)) => self.grant_setting(head.setting, &wish),
             // The machine of a worker counts its settings; it asks for each once.
             Err(_) => {}
+        }
+    }
+
+    /// Forgets the oldest settings, which no rank asks for any more.
+    fn forget_settings(&mut self) {
+        while self.settings.len() > MOST_SETTINGS {
+            self.settings.pop_first();
         }
     }
 

@@ -7,7 +7,7 @@ use super::rows;
 use super::setting::Change;
 use super::shard::{Job, Reply, Shard};
 use super::units::Cut;
-use crate::cluster::{Node, Part, Place, ServerAction, SliceName};
+use crate::cluster::{Mode, Node, Part, Place, ServerAction, SliceName};
 use crate::codec::{self, Origin};
 use crate::driver::{Bytes, Driver, Host, Machine};
 use crate::error::{Result, fail};
@@ -18,6 +18,9 @@ use crate::store::merger::Handling;
 use crate::store::table::Slot;
 use crate::sync::Mutex;
 use crate::tensor::{DType, element_count};
+
+/// Settings that are kept; pushes under an older one are under the oldest of these.
+const MOST_SETTINGS: usize = 4_096;
 
 /// Answers that are small leave together, up to so many bytes.
 const TOGETHER: usize = 48 << 10;
@@ -32,6 +35,8 @@ struct Books {
     shards: HashMap<SliceName, Arc<Shard>>,
     /// How pushes merge from each version on.
     handlings: BTreeMap<u64, Arc<Handling>>,
+    /// Each push is merged by itself, under the last setting that is in force.
+    asynchronous: bool,
 }
 
 impl Shop {
@@ -44,7 +49,8 @@ impl Shop {
 
 impl Books {
     fn handling(&self, version: u64) -> Option<Arc<Handling>> {
-        self.handlings.range(..=version).next_back().map(|(_, handling)| Arc::clone(handling))
+        let last = self.handlings.range(..=version).next_back();
+        last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
     }
 
     /// Takes note of an action; gives the shard that has something to do.
@@ -68,6 +74,7 @@ impl Books {
                 (slice, Job::Restore(data, self.handling(u64::MAX)?))
             }
             ServerAction::Close { slice, setting, .. } => {
+                let setting = if self.asynchronous { u64::MAX } else { setting };
                 (slice, Job::Close(self.handling(setting)?))
             }
             ServerAction::Answer(answer) => (answer.slice, Job::Answer(answer)),
@@ -90,7 +97,12 @@ impl Books {
     fn set(&mut self, version: u64, fields: &[u8]) {
         let Some(before) = self.handling(version) else { return };
         match Change::decode(fields).and_then(|change| change.apply(&before)) {
-            Ok(handling) => _ = self.handlings.insert(version, Arc::new(handling)),
+            Ok(handling) => {
+                self.handlings.insert(version, Arc::new(handling));
+                if self.handlings.len() > MOST_SETTINGS {
+                    self.handlings.pop_first();
+                }
+            }
             Err(error) => log(Level::Error, || format!("setting {version}: {error}")),
         }
     }
@@ -100,12 +112,14 @@ impl Host for Shop {
     type Todo = Vec<Arc<Shard>>;
 
     fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<Shard>>) {
+        let asynchronous = node.mode() != Mode::Sync;
         let Part::Server(server) = &mut node.part else { return };
         let actions = server.actions();
         if actions.is_empty() {
             return;
         }
         let mut books = self.books.lock();
+        books.asynchronous = asynchronous;
         for action in actions {
             if let Some(shard) = books.enter(action)
                 && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))

@@ -97,8 +97,11 @@ pub(super) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<Run>, usize)> {
     };
     let runs: Vec<Run> = numbers.iter().map(run).collect();
     let inside = |run: &Run| u64::from(run.first) + u64::from(run.count) <= units as u64;
+    // Nobody sends or asks for a unit twice: no more comes out than a slice has.
+    let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
     let taken = (4 + len).next_multiple_of(8);
-    (runs.iter().all(inside) && taken <= bytes.len()).then_some((runs, taken))
+    let fits = runs.iter().all(inside) && total <= units as u64 && taken <= bytes.len();
+    fits.then_some((runs, taken))
 }
 
 #[cfg(test)]
@@ -135,6 +138,8 @@ mod tests {
         let bytes = encode(&runs);
         assert_eq!(decode(&bytes, 8), Some((runs.to_vec(), bytes.len())));
         assert_eq!(decode(&bytes, 7), None);
+        let twice = encode(&[Run { first: 0, count: 5 }, Run { first: 0, count: 5 }]);
+        assert_eq!(decode(&twice, 8), None, "more than there is");
         (0..bytes.len()).for_each(|end| assert_eq!(decode(&bytes[..end], 8), None));
         assert_eq!(decode(&[255; 16], 8), None);
     }
