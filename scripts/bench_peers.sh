@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Measures our local store beside MXNet 1.9.1 and numpy, which it installs in target/bench/venv.
+# Measures our stores beside MXNet 1.9.1, numpy and raw sockets; installs the first two in
+# target/bench/venv.
 # Without Python 3.8 to 3.11 or a package index it says so, and nothing has failed.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
@@ -43,3 +44,4 @@ mkdir -p target/bench
 peers_work || install_peers
 peers_work || leave_out "MXNet 1.9.1 does not start here, see $log"
 cargo bench --bench local -- peers
+cargo bench --bench dist

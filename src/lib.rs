@@ -43,6 +43,7 @@ mod optim;
 mod panics;
 mod params;
 mod pool;
+mod role;
 mod store;
 mod suggest;
 mod sync;
@@ -55,7 +56,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
-pub use store::{Pending, Role, Scope, Store, StoreKind, UpdaterError};
+pub use role::Role;
+pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};
 pub use tensor::{DType, Element, Tensor, TensorMut};
 
 /// The version of the crate, such as `0.1.0`.

@@ -2,7 +2,7 @@
 
 use super::Config;
 use crate::error::{Error, Result, fail};
-use crate::store::Role;
+use crate::role::Role;
 
 /// What one process of a job was told.
 #[derive(Debug, Clone)]

@@ -22,27 +22,6 @@ pub enum StoreKind {
     DistDeviceAsync,
 }
 
-/// What a process is in its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Pushes and pulls.
-    Worker,
-    /// Holds keys and merges pushes.
-    Server,
-    /// Brings the others together.
-    Scheduler,
-}
-
-impl Role {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Role::Worker => "worker",
-            Role::Server => "server",
-            Role::Scheduler => "scheduler",
-        }
-    }
-}
-
 /// Every type with its canonical name, and its aliases, lower case.
 const KINDS: &[(StoreKind, &CStr, &[&str])] = &[
     (StoreKind::Local, c"local", &["local_update_cpu", "local_allreduce_cpu"]),

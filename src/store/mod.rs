@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-pub use kind::{Role, StoreKind};
+pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
 use local::{Local, internal, poisoned};
 use merger::Merger;
@@ -47,6 +47,7 @@ use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
 use crate::panics;
+use crate::role::Role;
 use crate::sys;
 use crate::tensor::{Tensor, TensorMut};
 

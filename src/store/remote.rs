@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
+use super::Call;
 use super::plan::{Pairs, RowPairs};
-use super::{Call, Role};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::key::Key;
+use crate::role::Role;
 
 /// A process of a job. Calls that are not for its role are refused.
 pub(super) trait Remote: Send + Sync {

@@ -80,3 +80,18 @@ impl Data for Bytes {
         Self { all: self.all.clone(), at: self.at + at, len }
     }
 }
+
+/// A value of so many bytes, whose content nobody looks at.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Length(pub(super) u64);
+
+impl Data for Length {
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn part(&self, at: u64, len: u64) -> Self {
+        assert!(at + len <= self.0, "a part outside of its value");
+        Self(len)
+    }
+}

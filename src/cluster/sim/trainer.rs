@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use super::Length;
 use super::bandwidth::Nanos;
-use super::training::Length;
 use crate::cluster::common::Time;
 use crate::cluster::wire::Spec;
 use crate::cluster::worker::{Action, OpId, Worker};

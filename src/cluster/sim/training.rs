@@ -5,30 +5,16 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::Length;
 use super::bandwidth::{Event, Nanos, Network};
 use super::cluster::SCHEDULER;
 use super::trainer::{Stage, Trainer};
-use crate::cluster::common::{Data, Limits, Role, Time};
+use crate::cluster::common::{Limits, Role, Time};
 use crate::cluster::members::Scheduler;
 use crate::cluster::net::Frame;
 use crate::cluster::node::{Birth, Node, Part};
 use crate::cluster::server::{Action, Answer, SliceName};
 use crate::cluster::wire::{HEADER, Message};
-
-/// A value of so many bytes.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Length(pub(super) u64);
-
-impl Data for Length {
-    fn len(&self) -> u64 {
-        self.0
-    }
-
-    fn part(&self, at: u64, len: u64) -> Self {
-        assert!(at + len <= self.0, "a part outside of its value");
-        Self(len)
-    }
-}
 
 /// What a training job runs on, and how long.
 #[derive(Clone)]

@@ -23,11 +23,12 @@ use std::sync::Arc;
 use serving::Serving;
 use worker::WorkerStore;
 
+use super::StoreKind;
 use super::local::Local;
 use super::remote::Remote;
-use super::{Role, StoreKind};
 use crate::config::{Config, Job};
 use crate::error::Result;
+use crate::role::Role;
 
 /// Joins a job; as a worker, when all its processes are there.
 pub(super) fn open(

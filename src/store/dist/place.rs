@@ -10,7 +10,8 @@ use crate::codec;
 use crate::config::Job;
 use crate::engine::{Calls, Place};
 use crate::error::{Result, fail};
-use crate::store::{Role, StoreKind};
+use crate::role::Role;
+use crate::store::StoreKind;
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;

@@ -12,10 +12,11 @@ use crate::deadline::Deadline;
 use crate::driver::{Driver, Host, Idle, Machine};
 use crate::engine;
 use crate::error::{Result, fail};
+use crate::role::Role;
+use crate::store::StoreKind;
 use crate::store::local::Local;
 use crate::store::merger::Merger;
 use crate::store::remote::Remote;
-use crate::store::{Role, StoreKind};
 use crate::sync::{AtomicBool, Ordering};
 
 pub(crate) struct Serving {
