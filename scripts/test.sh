@@ -27,7 +27,7 @@ passed=0
 failed=0
 not_run=()
 jobs=$(nproc)
-limit_s=1200
+limit_s=2400
 trap 'kill "$!" 2>/dev/null; exit 130' INT TERM
 
 # Counters read the output of a runner and print: passed failed skipped.
