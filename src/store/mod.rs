@@ -223,7 +223,7 @@ impl Store {
     pub fn serve(&self) -> Result<()> {
         self.enter(Gate::Work, |_| match &self.remote {
             Some(remote) => remote.serve(),
-            None => Err(fail!(Role, "serve: a local store is whole in this process")),
+            None => Err(fail!(Role, "serve: this process is a worker, all there is of a local store")),
         })
     }
 

@@ -13,7 +13,9 @@ static void bad_configs_and_types(void) {
     CHECK_STATUS(kv_config_set(config, "threads", "many"), KV_ERR_OPTION);
     CHECK_STATUS(kv_config_set(config, "threads", "\xff"), KV_ERR_INVALID_ARGUMENT);
     CHECK_STATUS(kv_create("remote", config, &none), KV_ERR_INVALID_ARGUMENT);
-    CHECK_STATUS(kv_create("dist_sync", config, &none), KV_ERR_UNSUPPORTED);
+    /* With the distributed stores an option is missing. */
+    kv_status status = kv_create("dist_sync", config, &none);
+    CHECK(status == KV_ERR_OPTION || status == KV_ERR_UNSUPPORTED);
     CHECK_STATUS(kv_create(NULL, config, &none), KV_ERR_INVALID_ARGUMENT);
     kv_config_free(config);
     CHECK(setenv("KV_THREADS", "0", 1) == 0);
