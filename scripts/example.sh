@@ -35,6 +35,7 @@ case $language in
   c | cpp) run_compiled "$@" ;;
   go) run_go "$@" ;;
   python) run_python "$@" ;;
-  rust) cargo run --quiet --release --example "$program" -- "$@" ;;
+  # They use local stores only: without the engine they are built in a moment.
+  rust) cargo run --quiet --release --no-default-features --example "$program" -- "$@" ;;
   *) echo "unknown language $language" >&2; exit 2 ;;
 esac
