@@ -223,7 +223,9 @@ impl Store {
     pub fn serve(&self) -> Result<()> {
         self.enter(Gate::Work, |_| match &self.remote {
             Some(remote) => remote.serve(),
-            None => Err(fail!(Role, "serve: this process is a worker, all there is of a local store")),
+            None => {
+                Err(fail!(Role, "serve: this process is a worker, all there is of a local store"))
+            }
         })
     }
 
