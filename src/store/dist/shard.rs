@@ -61,6 +61,8 @@ struct State {
     last: Option<Bytes>,
     /// The contributions of a round in which somebody pushes rows, in order.
     pieces: Vec<Piece>,
+    /// Why a contribution of the open round could not be added.
+    lost: Option<Error>,
     /// How the last round was merged.
     merger: Option<Arc<Handling>>,
     /// Why the last round was not merged.
@@ -89,6 +91,7 @@ impl Shard {
             sum: None,
             last: None,
             pieces: Vec::new(),
+            lost: None,
             merger: None,
             failure: None,
         };
@@ -141,12 +144,21 @@ impl Shard {
                 state.add_rows(data);
                 Ok(())
             }
-            Job::Add { first, data, origin, handling, .. } => self
-                .decode(data, origin, handling, local, blocks)
-                .and_then(|data| state.add(&self.slot, first, data, local, blocks)),
+            Job::Add { first, data, origin, handling, .. } => {
+                let added = self
+                    .decode(data, origin, handling, local, blocks)
+                    .and_then(|data| state.add(&self.slot, first, data, local, blocks));
+                if let Err(error) = added {
+                    state.lost.get_or_insert(error);
+                }
+                Ok(())
+            }
             Job::Close(handling) => {
                 state.failure = None;
-                let result = state.close(&self.slot, &handling, local, blocks);
+                let result = match state.lost.take() {
+                    Some(error) => Err(error),
+                    None => state.close(&self.slot, &handling, local, blocks),
+                };
                 state.merger = Some(handling);
                 result
             }
@@ -484,4 +496,46 @@ fn buffer_bytes(buffer: &Buffer, len: usize, bytes: &[u8]) {
     crate::kernel::Isa::choose("auto")
         .map(|isa| isa.convert_array(&to, &from, len.min(bytes.len())))
         .unwrap_or_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Settings};
+    use crate::key::Key;
+
+    #[test]
+    fn a_round_with_a_contribution_that_cannot_be_read_is_not_merged() {
+        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap());
+        let blocks = Arc::<Blocks>::default();
+        let bytes = |value: u8| {
+            let block = blocks.make(16, |bytes| {
+                bytes.fill(value);
+                true
+            });
+            Bytes::of_block(Arc::new(block.unwrap().unwrap()))
+        };
+        let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
+        let shard = Shard::new(slot, 0).unwrap();
+        let plain = Arc::new(Handling::PLAIN);
+        let add = |first, data, handling| {
+            let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
+            Job::Add { first, rows: false, data, origin, handling }
+        };
+        shard.post(Job::Install(bytes(1)));
+        shard.post(add(true, bytes(2), None));
+        // Encoded, and no codec is set.
+        shard.post(add(false, bytes(3), Some(Arc::clone(&plain))));
+        shard.post(Job::Close(Arc::clone(&plain)));
+        let work = || shard.work(&local, &blocks, &mut |_| panic!("nobody asks"));
+        work();
+        let stored = || shard.state.lock().value.buffer.bytes()[..16].to_vec();
+        assert!(shard.state.lock().failure.is_some(), "the round has failed");
+        assert_eq!(stored(), [1; 16], "and nothing of it is merged");
+        shard.post(add(true, bytes(4), None));
+        shard.post(Job::Close(plain));
+        work();
+        assert!(shard.state.lock().failure.is_none(), "the next one is as good as any");
+        assert_eq!(stored(), [4; 16]);
+    }
 }
