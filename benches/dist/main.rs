@@ -21,6 +21,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use cases::Case;
+use ours::{Calls, Way};
 use processes::Processes;
 
 /// Rounds that count; the median of an odd number is one of them.
@@ -57,7 +58,7 @@ impl Figures {
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", role, root] => return ours::serve(role, root),
+        ["serve", role, root, shm] => return ours::serve(role, root, shm),
         ["raw", address] => return raw::serve(address),
         _ => {}
     }
@@ -72,8 +73,17 @@ fn main() -> io::Result<()> {
 
 /// Lets all subjects of a case run in turn, and prints what they took.
 fn measure(case: &Case) -> io::Result<()> {
-    let mut subjects: Vec<Box<dyn Subject>> = vec![Box::new(ours::Ours::start(case, false)?)];
-    subjects.push(Box::new(ours::Ours::start(case, true)?));
+    let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
+    for (way, calls) in [
+        (Way::Tcp, Calls::Queued),
+        (Way::Tcp, Calls::Waiting),
+        (Way::Tcp, Calls::Pushpull),
+        (Way::SharedMemory, Calls::Queued),
+        (Way::SharedMemory, Calls::Waiting),
+        (Way::SharedMemory, Calls::Pushpull),
+    ] {
+        subjects.push(Box::new(ours::Ours::start(case, way, calls)?));
+    }
     if case.keys.len() == 1 && case.rule.is_empty() {
         subjects.push(Box::new(raw::Raw::start(case)?));
     }

@@ -5,7 +5,7 @@ use std::net::TcpListener;
 use std::process::Command;
 use std::time::Instant;
 
-use kvstore::{Config, Key, Store, Tensor, TensorMut};
+use kvstore::{Config, Deadline, Key, Store, Tensor, TensorMut};
 
 use crate::Subject;
 use crate::cases::Case;
@@ -16,23 +16,55 @@ pub struct Ours {
     keys: Vec<Key>,
     values: Vec<Vec<f32>>,
     outs: Vec<Vec<f32>>,
-    /// One call instead of two.
-    both: bool,
+    way: Way,
+    calls: Calls,
     processes: Processes,
 }
 
-fn config(role: &str, root: &str) -> Config {
+/// Over what the bytes go.
+#[derive(Clone, Copy)]
+pub enum Way {
+    Tcp,
+    SharedMemory,
+}
+
+/// How a round is asked for.
+#[derive(Clone, Copy)]
+pub enum Calls {
+    /// A push and a pull, both queued, then a wait for both: as `MXNet` has it.
+    Queued,
+    /// A push that waits for its end, then a pull.
+    Waiting,
+    /// One call.
+    Pushpull,
+}
+
+impl Way {
+    fn shm(self) -> &'static str {
+        match self {
+            Self::Tcp => "no",
+            Self::SharedMemory => "yes",
+        }
+    }
+}
+
+fn config(role: &str, root: &str, shm: &str) -> Config {
     let mut config = Config::new();
-    for (name, value) in
-        [("role", role), ("root", root), ("job", root), ("num_workers", "1"), ("num_servers", "1")]
-    {
+    for (name, value) in [
+        ("role", role),
+        ("root", root),
+        ("job", root),
+        ("shm", shm),
+        ("num_workers", "1"),
+        ("num_servers", "1"),
+    ] {
         config.set(name, value).expect("an option");
     }
     config
 }
 
-pub fn serve(role: &str, root: &str) -> io::Result<()> {
-    let store = Store::open("dist_sync", &config(role, root)).map_err(io::Error::other)?;
+pub fn serve(role: &str, root: &str, shm: &str) -> io::Result<()> {
+    let store = Store::open("dist_sync", &config(role, root, shm)).map_err(io::Error::other)?;
     store.serve().map_err(io::Error::other)
 }
 
@@ -41,14 +73,15 @@ pub fn free_address() -> io::Result<String> {
 }
 
 impl Ours {
-    pub fn start(case: &Case, both: bool) -> io::Result<Self> {
+    pub fn start(case: &Case, way: Way, calls: Calls) -> io::Result<Self> {
         let root = free_address()?;
         let mut processes = Processes::and_this();
         for role in ["scheduler", "server"] {
             let program = std::env::current_exe()?;
-            processes.spawn(Command::new(program).args(["serve", role, &root]))?;
+            processes.spawn(Command::new(program).args(["serve", role, &root, way.shm()]))?;
         }
-        let store = Store::open("dist_sync", &config("worker", &root)).map_err(io::Error::other)?;
+        let config = config("worker", &root, way.shm());
+        let store = Store::open("dist_sync", &config).map_err(io::Error::other)?;
         let keys: Vec<Key> = (0..case.keys.len() as u64).map(Key::from).collect();
         let values: Vec<Vec<f32>> = case.keys.iter().map(|count| vec![1.5; *count]).collect();
         let tensors: Vec<Tensor<'_>> = values.iter().map(|it| it.as_slice().into()).collect();
@@ -59,27 +92,41 @@ impl Ours {
                 .map_err(io::Error::other)?;
         }
         let outs = case.keys.iter().map(|count| vec![0.0; *count]).collect();
-        Ok(Self { store, keys, values, outs, both, processes })
+        Ok(Self { store, keys, values, outs, way, calls, processes })
     }
 }
 
 impl Subject for Ours {
     fn name(&self) -> String {
-        if self.both { "ours, pushpull".into() } else { "ours, push + pull".into() }
+        let way = match self.way {
+            Way::Tcp => "TCP",
+            Way::SharedMemory => "shared memory",
+        };
+        let calls = match self.calls {
+            Calls::Queued => "push + pull",
+            Calls::Waiting => "push, then pull",
+            Calls::Pushpull => "pushpull",
+        };
+        format!("ours, {way}: {calls}")
     }
 
     fn run(&mut self, rounds: usize) -> io::Result<Vec<f64>> {
         let values: Vec<Tensor<'_>> = self.values.iter().map(|it| it.as_slice().into()).collect();
-        let mut outs: Vec<TensorMut<'_>> =
-            self.outs.iter_mut().map(|it| it.as_mut_slice().into()).collect();
         let (store, keys) = (&self.store, &self.keys);
         let mut seconds = Vec::new();
         for _ in 0..rounds {
+            let mut outs: Vec<TensorMut<'_>> =
+                self.outs.iter_mut().map(|it| it.as_mut_slice().into()).collect();
             let start = Instant::now();
-            let done = if self.both {
-                store.pushpull_list(keys, &values, keys, &mut outs)
-            } else {
-                store.push_list(keys, &values).and_then(|()| store.pull_list(keys, &mut outs))
+            let done = match self.calls {
+                Calls::Queued => store.scope(Deadline::Never, |scope| {
+                    scope.push_list(keys, &values, 0)?;
+                    scope.pull_list(keys, outs, 0)
+                }),
+                Calls::Waiting => {
+                    store.push_list(keys, &values).and_then(|()| store.pull_list(keys, &mut outs))
+                }
+                Calls::Pushpull => store.pushpull_list(keys, &values, keys, &mut outs),
             };
             done.map_err(io::Error::other)?;
             seconds.push(start.elapsed().as_secs_f64());

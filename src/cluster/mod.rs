@@ -25,7 +25,7 @@ pub(crate) use members::Scheduler;
 pub(crate) use net::Frame;
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
-pub(crate) use wire::{BadFrame, Body, HEADER, Message, Opening, Place, Spec, encode};
+pub(crate) use wire::{BadFrame, Body, HEADER, Message, Opening, Place, Spec, write};
 #[cfg(test)]
-pub(crate) use wire::{Header, Kind};
+pub(crate) use wire::{Header, Kind, encode};
 pub(crate) use worker::{Action as WorkerAction, OpId, Worker};

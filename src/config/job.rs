@@ -26,6 +26,8 @@ pub(crate) struct Job {
     pub(crate) slice_bytes: u64,
     pub(crate) hold_bytes: u64,
     pub(crate) insecure: bool,
+    /// Processes of one machine exchange values through shared memory.
+    pub(crate) shm: bool,
     /// A worker may set an updater, which has no effect: the servers have it too.
     pub(crate) server_updater: bool,
 }
@@ -85,6 +87,7 @@ impl Job {
             slice_bytes: number("slice_bytes", 256 << 10)?,
             hold_bytes: number("hold_bytes", 256 << 20)?,
             insecure: yes("insecure")?,
+            shm: find("shm")?.as_deref() != Some("no"),
             server_updater: yes("server_updater")?,
         })
     }

@@ -42,6 +42,11 @@ impl Pieces<'_, '_> {
         self.left = self.left.saturating_sub(done);
         Some(sum)
     }
+
+    /// Nothing is read any more: the sender may use the memory again.
+    fn end(&mut self) {
+        while self.rest.next().is_some() {}
+    }
 }
 
 /// Reads all messages of a delivery of `len` bytes. What follows something that is no frame is lost
@@ -56,9 +61,13 @@ pub(crate) fn read(
     while pieces.left > 0 {
         match one(&mut pieces, blocks) {
             Ok(message) => messages.push(message),
-            Err(broken) => return (messages, Some(broken)),
+            Err(broken) => {
+                pieces.end();
+                return (messages, Some(broken));
+            }
         }
     }
+    pieces.end();
     (messages, None)
 }
 

@@ -7,8 +7,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use super::bytes::Bytes;
-use crate::cluster::{Body, Frame, HEADER, Message, encode};
-use crate::engine::{Engine, Line, Parcels};
+use crate::cluster::{Body, Frame, Message, write};
+use crate::engine::{Engine, Line};
 use crate::log::{Level, log};
 use crate::sync::{Condvar, Mutex};
 
@@ -23,13 +23,11 @@ const CALM: u64 = 512 << 10;
 pub(crate) struct Outbox {
     engine: OnceLock<Arc<dyn Engine>>,
     ways: Mutex<HashMap<Arc<str>, Arc<Way>>>,
-    parcels: Arc<Parcels>,
 }
 
 /// The way to one address.
 pub(crate) struct Way {
     to: Arc<str>,
-    parcels: Arc<Parcels>,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -61,7 +59,7 @@ impl Outbox {
             way
         };
         let mut state = way.state.lock();
-        state.bytes += size(&frame.message);
+        state.bytes += frame.message.frame_len();
         state.backlog = frame.backlog;
         state.messages.push_back(frame.message);
     }
@@ -78,9 +76,8 @@ impl Outbox {
                 has_thread: false,
                 closed: false,
             };
-            let parcels = Arc::clone(&self.parcels);
             let state = Mutex::new(state);
-            Arc::new(Way { to: Arc::clone(to), parcels, state, wake: Condvar::new() })
+            Arc::new(Way { to: Arc::clone(to), state, wake: Condvar::new() })
         });
         Some(Arc::clone(way))
     }
@@ -133,18 +130,17 @@ impl Way {
     }
 
     fn send(&self, mut line: Box<dyn Line>, batch: &[Message<Bytes>]) -> Box<dyn Line> {
-        let room: u64 = batch.iter().map(size).sum();
-        let mut parcel = self.parcels.take(usize::try_from(room).unwrap_or(0));
+        let room: u64 = batch.iter().map(Message::frame_len).sum();
+        let mut parcel = line.parcel(usize::try_from(room).unwrap_or(0));
         for Message { head, body } in batch {
-            match body {
-                Body::Fields(fields) => encode(head, fields, &mut parcel.bytes),
+            let written = match body {
+                Body::Fields(fields) => write(head, fields, parcel.room()),
                 // What nobody needs any more has arrived before.
-                Body::Data(data) => {
-                    data.read(|data| encode(head, data, &mut parcel.bytes));
-                }
-            }
+                Body::Data(data) => data.read(|data| write(head, data, parcel.room())).unwrap_or(0),
+            };
+            parcel.grow(written);
         }
-        if !parcel.bytes.is_empty() {
+        if parcel.len() > 0 {
             line.send(parcel);
         }
         line
@@ -181,7 +177,7 @@ impl State {
     fn batch(&mut self) -> Vec<Message<Bytes>> {
         let (mut batch, mut bytes) = (Vec::new(), 0);
         while let Some(message) = self.messages.pop_front() {
-            let more = size(&message);
+            let more = message.frame_len();
             if !batch.is_empty() && bytes + more > TOGETHER {
                 self.messages.push_front(message);
                 break;
@@ -192,8 +188,4 @@ impl State {
         }
         batch
     }
-}
-
-fn size(message: &Message<Bytes>) -> u64 {
-    HEADER as u64 + message.body.len()
 }

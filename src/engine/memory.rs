@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::{Engine, Inbox, Line, Parcel};
+use super::parcel::Memory;
+use super::{Engine, Inbox, Line, Parcel, Parcels};
 use crate::sync::Mutex;
 
 /// Where all processes of a test meet.
@@ -23,6 +24,7 @@ struct Wire {
     exchange: Arc<Exchange>,
     from: String,
     to: String,
+    parcels: Arc<Parcels>,
 }
 
 impl Exchange {
@@ -41,7 +43,7 @@ impl Engine for Member {
 
     fn line(&self, to: &str) -> Box<dyn Line> {
         let (exchange, from) = (Arc::clone(&self.exchange), self.address.clone());
-        Box::new(Wire { exchange, from, to: to.into() })
+        Box::new(Wire { exchange, from, to: to.into(), parcels: Arc::default() })
     }
 
     fn close(&self) {
@@ -54,8 +56,15 @@ impl Line for Wire {
         true
     }
 
+    fn parcel(&mut self, room: usize) -> Parcel {
+        self.parcels.take(room)
+    }
+
     fn send(&mut self, parcel: Parcel) {
-        let bytes = &parcel.bytes;
+        let len = parcel.len();
+        let Memory::Own(own) = parcel.memory else { return };
+        let own = own.cut(len);
+        let bytes = own.as_ref();
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
             // In uneven pieces, as from a network.

@@ -6,6 +6,7 @@
 #[cfg(test)]
 mod memory;
 mod parcel;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod zenoh;
@@ -17,14 +18,16 @@ use std::sync::Arc;
 
 #[cfg(test)]
 pub(crate) use memory::Exchange;
-pub(crate) use parcel::{Parcel, Parcels};
+pub(crate) use parcel::Parcel;
+use parcel::{Memory, Parcels};
 pub(crate) use zenoh::Zenoh;
 
 use crate::error::Result;
 
 /// What an engine tells its process, on threads of its own. Nothing here may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
-    /// `len` bytes came in, in pieces.
+    /// `len` bytes came in, in pieces. They are to be taken at once, up to the end of the iterator:
+    /// then the sender may use their memory again.
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>);
 
     /// The connection to an address has ended.
@@ -48,6 +51,9 @@ pub(crate) trait Line: Send {
     /// Whether `send` does not have to make a connection first.
     fn is_ready(&self) -> bool;
 
+    /// Room for so many bytes that are to be sent next.
+    fn parcel(&mut self, room: usize) -> Parcel;
+
     /// Sends bytes, or drops them if the way is not there. May wait while the other side takes no
     /// more, and bounds that wait itself.
     fn send(&mut self, parcel: Parcel);
@@ -66,6 +72,8 @@ pub(crate) struct Place {
     pub(crate) is_scheduler: bool,
     /// A link on which nothing is heard for this long is closed, in milliseconds.
     pub(crate) lease_ms: u64,
+    /// Whether processes of one machine exchange bytes through memory that they share.
+    pub(crate) shm: bool,
 }
 
 /// Which addresses a process makes connections to. The others must come to it.

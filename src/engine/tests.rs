@@ -3,18 +3,27 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Calls, Inbox, Parcel, Parcels, Place, open};
+use super::{Calls, Inbox, Line, Place, open};
 
 fn place(listen: Option<&str>, calls: Calls) -> Place {
     let listen = listen.map(Into::into);
     let root = "127.0.0.1:1".into();
-    Place { listen, advertised: None, calls, root, is_scheduler: false, lease_ms: 10_000 }
+    Place {
+        listen,
+        advertised: None,
+        calls,
+        root,
+        is_scheduler: false,
+        lease_ms: 10_000,
+        shm: true,
+    }
 }
 
-fn parcel(bytes: &[u8]) -> Parcel {
-    let mut parcel = Arc::new(Parcels::default()).take(bytes.len());
-    parcel.bytes.extend_from_slice(bytes);
-    parcel
+fn send(line: &mut dyn Line, bytes: &[u8]) {
+    let mut parcel = line.parcel(bytes.len());
+    parcel.room()[..bytes.len()].copy_from_slice(bytes);
+    parcel.grow(bytes.len());
+    line.send(parcel);
 }
 
 /// Who sent it, and what.
@@ -60,15 +69,15 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
 
     let large: Vec<u8> = (0..251).cycle().take(3_000_000).collect();
     let mut forth = worker.line(server.address());
-    forth.send(parcel(&[1, 2, 3]));
-    forth.send(parcel(&large));
+    send(&mut *forth, &[1, 2, 3]);
+    send(&mut *forth, &large);
     server_mail.wait(|mail, _| mail.len() == 2);
     let mail = server_mail.state.lock().unwrap().0.clone();
     assert_eq!(mail[0], (worker.address().to_string(), vec![1, 2, 3]));
     assert!(mail[1].1 == large);
 
     let mut back = server.line(worker.address());
-    back.send(parcel(&large));
+    send(&mut *back, &large);
     worker_mail.wait(|mail, _| mail.len() == 1);
     assert!(worker_mail.state.lock().unwrap().0[0].1 == large);
 

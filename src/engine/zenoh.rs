@@ -2,7 +2,8 @@
 //!
 //! A process that listens has one session for all who come to it; whoever calls has a session of its
 //! own for each address. A message is one put to `kvstore/<to>/<from>`; while a process lives, each of
-//! its sessions has the token `kvstore-alive/<address>`.
+//! its sessions has the token `kvstore-alive/<address>`. A message may instead be an attachment that
+//! says where its bytes are in the memory of this machine.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::{Sample, SampleKind};
 use zenoh::{Session, Wait};
 
-use super::{Engine, Inbox, Line, Parcel, Place, has_port, name_of_this_process};
+use super::shared::{Inlets, Outlet, Reference};
+use super::{Engine, Inbox, Line, Memory, Parcel, Parcels, Place, has_port, name_of_this_process};
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -38,6 +40,8 @@ const BLOCKED: Duration = Duration::from_secs(60);
 /// How long the end of all sessions may take. What waits for a process that takes nothing any more
 /// ends later, on a thread of its own.
 const CLOSE: Duration = Duration::from_secs(1);
+/// Fewer bytes are sent as fast as word of them would be.
+const SHARED: usize = 4 << 10;
 
 pub(crate) struct Zenoh {
     address: Arc<str>,
@@ -47,6 +51,7 @@ pub(crate) struct Zenoh {
     hall: Option<Arc<Connection>>,
     /// Those that we made, to be closed.
     made: Arc<Mutex<Made>>,
+    parcels: Arc<Parcels>,
 }
 
 #[derive(Default)]
@@ -68,7 +73,8 @@ impl Zenoh {
         let made = Arc::default();
         let Some(listen) = &place.listen else {
             let address = name_of_this_process().into();
-            return Ok(Self { address, place: place.clone(), inbox, hall: None, made });
+            let parcels = Arc::default();
+            return Ok(Self { address, place: place.clone(), inbox, hall: None, made, parcels });
         };
         let (address, session) = listen_at(listen, place.lease_ms)?;
         let address: Arc<str> = match place.advertised {
@@ -78,7 +84,8 @@ impl Zenoh {
         };
         let hall = Connection::new(session, &address, place, &inbox)
             .map_err(|error| fail!(Network, "cannot listen at {address}: {error}"))?;
-        Ok(Self { address, place: place.clone(), inbox, hall: Some(Arc::new(hall)), made })
+        let (hall, parcels) = (Some(Arc::new(hall)), Arc::default());
+        Ok(Self { address, place: place.clone(), inbox, hall, made, parcels })
     }
 }
 
@@ -96,8 +103,18 @@ impl Engine for Zenoh {
         } else {
             Way::Hall(self.hall.clone())
         };
-        let from = Arc::clone(&self.address);
-        Box::new(ToOne { to: to.into(), from, name, way, publisher: None })
+        let (from, parcels) = (Arc::clone(&self.address), Arc::clone(&self.parcels));
+        let shm = self.place.shm;
+        Box::new(ToOne {
+            to: to.into(),
+            from,
+            name,
+            way,
+            publisher: None,
+            parcels,
+            shm,
+            outlet: None,
+        })
     }
 
     fn close(&self) {
@@ -136,10 +153,25 @@ impl Connection {
     ) -> zenoh::Result<Self> {
         let own = chunk(me, place);
         let (receiver, root) = (Arc::clone(inbox), Arc::clone(&place.root));
+        let inlets = Arc::new(place.shm.then(Inlets::default));
+        let known = Arc::clone(&inlets);
         let arrived = move |sample: Sample| {
             let from = address(sample.key_expr().as_str(), &root);
-            let mut pieces = sample.payload().slices();
-            receiver.arrived(from, sample.payload().len(), &mut pieces);
+            let Some(attachment) = sample.attachment() else {
+                let mut pieces = sample.payload().slices();
+                return receiver.arrived(from, sample.payload().len(), &mut pieces);
+            };
+            if let Some(inlets) = &*known
+                && let Some(reference) = Reference::decode(&attachment.to_bytes())
+                && let Some(piece) = inlets.take(from, &reference)
+            {
+                let bytes = std::iter::once(piece.bytes());
+                let mut pieces = bytes.chain(std::iter::from_fn(|| {
+                    piece.give_back();
+                    None
+                }));
+                receiver.arrived(from, piece.bytes().len(), &mut pieces);
+            }
         };
         let messages =
             session.declare_subscriber(format!("kvstore/{own}/*")).callback(arrived).wait()?;
@@ -148,6 +180,9 @@ impl Connection {
         let lives = move |sample: Sample| {
             let other = address(sample.key_expr().as_str(), &root);
             if sample.kind() == SampleKind::Delete {
+                if let Some(inlets) = &*inlets {
+                    inlets.forget(other);
+                }
                 receiver.down(other);
             }
         };
@@ -206,6 +241,10 @@ struct ToOne {
     name: String,
     way: Way,
     publisher: Option<Publisher<'static>>,
+    parcels: Arc<Parcels>,
+    shm: bool,
+    /// Memory that the other side reads, if it is on this machine.
+    outlet: Option<Outlet>,
 }
 
 enum Way {
@@ -253,7 +292,29 @@ impl ToOne {
             std::thread::sleep(LOOK_AGAIN);
         }
         self.publisher = Some(publisher);
+        if self.shm {
+            self.offer();
+        }
         Some(())
+    }
+
+    /// Asks the other side to read the memory that this one writes.
+    fn offer(&mut self) {
+        match Outlet::new() {
+            Ok(outlet) => {
+                self.put(ZBytes::new(), Some(outlet.offer()));
+                self.outlet = Some(outlet);
+            }
+            Err(error) => log(Level::Debug, || format!("no memory to share: {error}")),
+        }
+    }
+
+    fn put(&self, payload: ZBytes, reference: Option<Reference>) {
+        let Some(publisher) = &self.publisher else { return };
+        let put = publisher.put(payload).attachment(reference.map(|it| it.encode()));
+        if let Err(error) = put.wait() {
+            log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
+        }
     }
 }
 
@@ -262,14 +323,26 @@ impl Line for ToOne {
         self.publisher.is_some()
     }
 
+    fn parcel(&mut self, room: usize) -> Parcel {
+        if self.outlet.as_ref().is_some_and(Outlet::is_declined) {
+            self.outlet = None;
+        }
+        let outlet = self.outlet.as_mut().filter(|_| room >= SHARED);
+        let claim = outlet.and_then(|outlet| outlet.claim(room));
+        claim.map_or_else(|| self.parcels.take(room), Parcel::shared)
+    }
+
     fn send(&mut self, parcel: Parcel) {
         if self.publisher.is_none() && self.connect().is_none() {
             return;
         }
-        if let Some(publisher) = &self.publisher
-            && let Err(error) = publisher.put(ZBytes::from(Bytes::from_owner(parcel))).wait()
-        {
-            log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
+        let len = parcel.len();
+        match parcel.memory {
+            Memory::Own(own) => self.put(ZBytes::from(Bytes::from_owner(own.cut(len))), None),
+            Memory::Shared(claim) => {
+                let reference = self.outlet.as_mut().map(|outlet| outlet.publish(&claim, len));
+                self.put(ZBytes::new(), reference);
+            }
         }
     }
 }

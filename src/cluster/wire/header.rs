@@ -188,10 +188,47 @@ pub(crate) enum BadFrame {
     Length(u64),
 }
 
+impl Header {
+    fn places(&self) -> &[u32] {
+        &self.replicas[..self.replicas.len().min(usize::from(MAX_REPLICAS))]
+    }
+
+    /// The bytes of the frame in front of its payload.
+    pub(crate) fn len(&self) -> usize {
+        HEADER + 4 * self.places().len()
+    }
+}
+
 /// Puts a frame behind what `out` holds already; frames may travel together.
+#[cfg(test)]
 pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
-    let replicas = &head.replicas[..head.replicas.len().min(usize::from(MAX_REPLICAS))];
+    out.resize(start + head.len() + payload.len(), 0);
+    write(head, payload, &mut out[start..]);
+}
+
+/// Writes a frame to the front of `out`; gives its bytes.
+///
+/// # Panics
+/// There is no room for it.
+pub(crate) fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
+    let (front, rest) = out.split_at_mut(head.len());
+    // While a chunk is in the cache it is copied, too.
+    let (mut sum, mut rest) = (0, &mut rest[..payload.len()]);
+    for chunk in payload.chunks(CHUNK) {
+        let (place, others) = rest.split_at_mut(chunk.len());
+        place.copy_from_slice(chunk);
+        sum = crc32c::crc32c_append(sum, place);
+        rest = others;
+    }
+    front.copy_from_slice(&front_of(head, payload.len(), sum));
+    front.len() + payload.len()
+}
+
+/// What is in front of a payload.
+fn front_of(head: &Header, payload: usize, sum: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(head.len());
+    let replicas = head.places();
     let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
     out.extend_from_slice(&MAGIC.to_le_bytes());
     out.extend_from_slice(&VERSION.to_le_bytes());
@@ -206,25 +243,16 @@ pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     for narrow in [head.rank, head.epoch, head.generation, head.slice, priority] {
         out.extend_from_slice(&narrow.to_le_bytes());
     }
-    out.extend_from_slice(&(payload.len() as u64).to_le_bytes());
+    out.extend_from_slice(&(payload as u64).to_le_bytes());
     for short in [head.flags, head.codec, count, 0] {
         out.extend_from_slice(&short.to_le_bytes());
     }
-    let sums = out.len();
-    out.extend_from_slice(&[0; 8]);
-    let places = out.len();
-    replicas.iter().for_each(|rank| out.extend_from_slice(&rank.to_le_bytes()));
-    let places = places..out.len();
-    // While a chunk is in the cache it is copied, too.
-    let mut sum = 0;
-    for chunk in payload.chunks(CHUNK) {
-        sum = crc32c::crc32c_append(sum, chunk);
-        out.extend_from_slice(chunk);
-    }
-    out[sums..sums + 4].copy_from_slice(&sum.to_le_bytes());
-    let head = crc32c::crc32c(&out[start..sums + 4]);
-    let head = crc32c::crc32c_append(head, &out[places]);
-    out[sums + 4..sums + 8].copy_from_slice(&head.to_le_bytes());
+    out.extend_from_slice(&sum.to_le_bytes());
+    let places: Vec<u8> = replicas.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+    let head = crc32c::crc32c_append(crc32c::crc32c(&out), &places);
+    out.extend_from_slice(&head.to_le_bytes());
+    out.extend_from_slice(&places);
+    out
 }
 
 /// A frame whose fixed part has been read, and nothing believed yet but its lengths.

@@ -11,9 +11,9 @@ use super::common::Data;
 pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
 };
+pub(crate) use header::{BadFrame, HEADER, Header, Kind, Opening, VERSION, flags, write};
 #[cfg(test)]
-pub(crate) use header::decode;
-pub(crate) use header::{BadFrame, HEADER, Header, Kind, Opening, VERSION, encode, flags};
+pub(crate) use header::{decode, encode};
 
 /// What a message carries behind its header.
 #[derive(Debug, Clone)]
@@ -38,6 +38,13 @@ impl<D: Data> Body<D> {
 pub(crate) struct Message<D> {
     pub(crate) head: Header,
     pub(crate) body: Body<D>,
+}
+
+impl<D: Data> Message<D> {
+    /// The bytes of its frame.
+    pub(crate) fn frame_len(&self) -> u64 {
+        self.head.len() as u64 + self.body.len()
+    }
 }
 
 impl<D> Message<D> {

@@ -79,7 +79,7 @@ pub(super) fn place(job: &Job) -> Result<Place> {
     // The protocol finds out sooner who is silent.
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
-    Ok(Place { listen, advertised, calls, root, is_scheduler, lease_ms })
+    Ok(Place { listen, advertised, calls, root, is_scheduler, lease_ms, shm: job.shm })
 }
 
 /// What a process is for the protocol.
