@@ -1,10 +1,11 @@
 //! A reliable, ordered stream to one peer, each message once, over an engine that may lose, double,
 //! delay and reorder frames.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::common::Data;
 use super::common::{Limits, Time};
+use super::queue::{Queue, Queued};
 use super::wire::flags::{ANSWER, LAST as LAST_FLAG};
 use super::wire::{Header, Kind, Message};
 
@@ -31,12 +32,6 @@ impl<D> Sent<D> {
     }
 }
 
-#[derive(Debug)]
-struct Queued<D> {
-    message: Message<D>,
-    token: Option<u64>,
-}
-
 /// One direction of sending and one of receiving, between one incarnation of a peer and us.
 ///
 /// A message gets its place in the stream when it is first sent: until then more urgent ones
@@ -44,13 +39,11 @@ struct Queued<D> {
 #[derive(Debug)]
 pub(super) struct Link<D> {
     incarnation: u64,
-    /// By urgency, then age. Never empty lists.
-    queue: BTreeMap<(i64, u64), Queued<D>>,
-    /// Where the last queued slice of each key is, so that none of a key overtakes another.
-    urgency: HashMap<u64, (i64, u64)>,
-    age: u64,
+    queue: Queue<D>,
     flight: VecDeque<Sent<D>>,
     flight_bytes: u64,
+    /// Nothing in flight is to be sent again before this.
+    due: Time,
     /// The sequence of the first in flight.
     first: u64,
     /// When an acknowledgement last took something out of flight.
@@ -79,11 +72,10 @@ impl<D: Data> Link<D> {
     pub(super) fn new(incarnation: u64, now: Time) -> Self {
         Self {
             incarnation,
-            queue: BTreeMap::new(),
-            urgency: HashMap::new(),
-            age: 0,
+            queue: Queue::default(),
             flight: VecDeque::new(),
             flight_bytes: 0,
+            due: Time::MAX,
             first: 1,
             progress: now,
             received: 0,
@@ -101,23 +93,9 @@ impl<D: Data> Link<D> {
         self.incarnation
     }
 
-    /// Puts a message in line. Larger priorities are sent earlier; slices of one key keep their order,
-    /// and so do messages of one priority. The token comes back when the peer has it.
+    /// Puts a message in line. The token comes back when the peer has it.
     pub(super) fn queue(&mut self, message: Message<D>, priority: i32, token: Option<u64>) {
-        let mut urgency = -i64::from(priority);
-        if message.head.kind.carries_data() {
-            let before = self.urgency.get(&message.head.key);
-            if let Some((last, age)) = before.filter(|place| self.queue.contains_key(place)) {
-                debug_assert!(*age < self.age);
-                urgency = urgency.max(*last);
-            }
-            self.urgency.insert(message.head.key, (urgency, self.age));
-        }
-        self.queue.insert((urgency, self.age), Queued { message, token });
-        self.age += 1;
-        if self.queue.len() == 1 {
-            self.urgency.retain(|_, place| self.queue.contains_key(place));
-        }
+        self.queue.push(message, priority, token);
     }
 
     /// Takes a frame of this peer's incarnation.
@@ -132,9 +110,12 @@ impl<D: Data> Link<D> {
         let (sequence, mut messages) = (message.head.sequence, Vec::new());
         if sequence > 0 {
             self.owe(&message, now, limits);
-            let reach = self.received.saturating_add(limits.window_frames as u64);
-            if sequence > self.received && sequence <= reach {
-                self.early.entry(sequence).or_insert(message);
+            if sequence == self.received + 1 {
+                self.received = sequence;
+                self.early.remove(&sequence);
+                messages.push(message);
+            } else if self.is_new(sequence, limits) {
+                self.early.insert(sequence, message);
             }
             while let Some(next) = self.early.remove(&(self.received + 1)) {
                 self.received += 1;
@@ -142,6 +123,12 @@ impl<D: Data> Link<D> {
             }
         }
         Received { messages, delivered }
+    }
+
+    /// Whether a message of this sequence has not come before, and may come now.
+    pub(super) fn is_new(&self, sequence: u64, limits: &Limits) -> bool {
+        let reach = self.received.saturating_add(limits.window_frames as u64);
+        sequence > self.received && sequence <= reach && !self.early.contains_key(&sequence)
     }
 
     /// Acknowledges at once when the sender waits for it; otherwise so that its window stays open.
@@ -173,6 +160,9 @@ impl<D: Data> Link<D> {
             self.first += 1;
             self.progress = now;
         }
+        if self.flight.is_empty() {
+            self.due = Time::MAX;
+        }
         delivered
     }
 
@@ -192,16 +182,20 @@ impl<D: Data> Link<D> {
             message.head.ack = ack;
             frame(message, backlog);
         };
-        for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
-            if sent.due_after(self.progress) <= now {
-                sent.pause = (sent.pause * 2).min(limits.resend() * 4);
-                sent.due = now + sent.pause;
-                emit(&sent.message, sequence, self.flight_bytes);
-                said = true;
+        if self.due <= now {
+            self.due = Time::MAX;
+            for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
+                if sent.due_after(self.progress) <= now {
+                    sent.pause = (sent.pause * 2).min(limits.resend() * 4);
+                    sent.due = now + sent.pause;
+                    emit(&sent.message, sequence, self.flight_bytes);
+                    said = true;
+                }
+                self.due = self.due.min(sent.due_after(self.progress));
             }
         }
         while self.has_room(limits) {
-            let Some((_, Queued { mut message, token })) = self.queue.pop_first() else { break };
+            let Some(Queued { mut message, token, .. }) = self.queue.pop() else { break };
             self.flight_bytes += message.body.len();
             let full = self.flight.len() + 1 >= limits.window_frames
                 || self.flight_bytes >= limits.window_bytes;
@@ -211,6 +205,7 @@ impl<D: Data> Link<D> {
             emit(&message, self.first + self.flight.len() as u64, self.flight_bytes);
             said = true;
             let pause = limits.resend();
+            self.due = self.due.min(now + pause);
             self.flight.push_back(Sent { message, token, due: now + pause, pause });
         }
         let ack_due = self.ack_at.is_some_and(|at| at <= now);
@@ -231,15 +226,13 @@ impl<D: Data> Link<D> {
             || (self.flight.len() < limits.window_frames && self.flight_bytes < limits.window_bytes)
     }
 
-    /// When `send` has something to say at the latest.
+    /// When `send` is to be called at the latest; it may have nothing to say then.
     pub(super) fn wake_at(&self, limits: &Limits) -> Time {
         if !self.queue.is_empty() && self.has_room(limits) {
             return 0;
         }
-        let due = self.flight.iter().map(|sent| sent.due_after(self.progress));
-        let resend = due.min().unwrap_or(Time::MAX);
         let ack = self.ack_at.unwrap_or(Time::MAX);
-        resend.min(ack).min(self.last_sent + limits.heartbeat())
+        self.due.min(ack).min(self.last_sent + limits.heartbeat())
     }
 
     /// When the peer counts as lost unless it is heard before.

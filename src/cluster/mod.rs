@@ -14,6 +14,7 @@ mod members;
 mod net;
 mod node;
 mod place;
+mod queue;
 mod server;
 #[cfg(test)]
 mod sim;
@@ -25,7 +26,7 @@ pub(crate) use members::Scheduler;
 pub(crate) use net::Frame;
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
-pub(crate) use wire::{BadFrame, Body, HEADER, Message, Opening, Place, Spec, write};
 #[cfg(test)]
-pub(crate) use wire::{Header, Kind, encode};
+pub(crate) use wire::encode;
+pub(crate) use wire::{BadFrame, Body, HEADER, Header, Kind, Message, Opening, Place, Spec, write};
 pub(crate) use worker::{Action as WorkerAction, OpId, Worker};

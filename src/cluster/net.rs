@@ -133,6 +133,16 @@ impl<D: Data> Net<D> {
         }
     }
 
+    /// Whether a frame is of a linked incarnation, to us, and has not come before.
+    pub(super) fn is_new(&self, head: &Header) -> bool {
+        let ours = head.job == self.limits.job && head.to_incarnation == self.incarnation;
+        let line = self.lines.get(&Peer { role: head.role, rank: head.rank });
+        let link = line.map(|line| &line.link).filter(|_| ours);
+        link.is_some_and(|link| {
+            link.incarnation() == head.incarnation && link.is_new(head.sequence, &self.limits)
+        })
+    }
+
     /// The moment of the last event.
     pub(super) fn last_now(&self) -> Time {
         self.last_now

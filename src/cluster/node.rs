@@ -5,8 +5,8 @@ use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
 use super::net::{Frame, Incoming, Letter, Net};
 use super::server::Server;
-use super::wire::{BadFrame, Kind, Message, State, accused};
-use super::worker::{Want, Worker};
+use super::wire::{BadFrame, Header, Kind, Message, State, accused};
+use super::worker::{OpId, Want, Worker};
 
 /// What a node does beside keeping its links.
 #[derive(Debug)]
@@ -89,6 +89,15 @@ impl<D: Data> Node<D> {
             Incoming::Stale | Incoming::Former(..) | Incoming::Stranger(_) => {}
         }
         self.settle(now);
+    }
+
+    /// The operation that a slice of a value is for, and the place of the slice in its key; None if
+    /// it would not be taken.
+    pub(crate) fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
+        match &self.part {
+            Part::Worker(worker) if self.net.is_new(head) => worker.awaits(head, len),
+            _ => None,
+        }
     }
 
     /// Bytes came in that are no frame of this version.

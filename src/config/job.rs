@@ -6,6 +6,7 @@ use crate::role::Role;
 
 /// What one process of a job was told.
 #[derive(Debug, Clone)]
+#[allow(clippy::struct_excessive_bools, reason = "options that are yes or no")]
 pub(crate) struct Job {
     pub(crate) role: Role,
     /// None leaves the choice to the scheduler.

@@ -1,16 +1,17 @@
 //! Values on their way: in blocks of our own, or in memory that a caller has lent.
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
-use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, RwLock};
+
+use foldhash::HashMap;
 
 use crate::cluster::Data;
 use crate::error::Result;
 use crate::sync::Mutex;
 use crate::tensor::Buffer;
 
-/// Sizes of blocks that are kept for the next ones; smaller ones come from the heap as fast.
-const KEPT: std::ops::RangeInclusive<usize> = 16 << 10..=4 << 20;
+/// Sizes of blocks that are kept for the next ones.
+const KEPT: std::ops::RangeInclusive<usize> = 512..=4 << 20;
 
 /// Most bytes of blocks that wait for their next use.
 const MOST_SPARE: usize = 64 << 20;
@@ -158,6 +159,43 @@ impl Loan {
     }
 }
 
+/// The place of a value that is about to be received: a part of an out, which stays lent until this
+/// is dropped.
+pub(crate) struct Landing {
+    start: *mut u8,
+    len: usize,
+    end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+// SAFETY: the memory is lent to the library, whatever its threads.
+unsafe impl Send for Landing {}
+
+impl Landing {
+    /// # Safety
+    /// `len` bytes from `start` are valid, and are written by nobody else, until `end` is called.
+    pub(crate) unsafe fn new(
+        start: *mut u8,
+        len: usize,
+        end: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        Self { start, len, end: Some(Box::new(end)) }
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the promise of `new`. They are undefined only in their values, and are written
+        // before anybody reads them.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end();
+        }
+    }
+}
+
 /// # Safety
 /// NULL without bytes, or so many valid bytes that stay unchanged for `'a`.
 unsafe fn slice<'a>(start: *const u8, len: usize) -> &'a [u8] {
@@ -180,6 +218,8 @@ pub(crate) struct Bytes {
 enum Source {
     Block(Arc<Block>),
     Loan(Arc<Loan>),
+    /// It has been received to where it belongs.
+    Landed,
     Encoded(Arc<Encoded>),
 }
 
@@ -202,6 +242,11 @@ impl Bytes {
         Self { source: Source::Loan(loan), at: 0, len }
     }
 
+    /// So many bytes that a [`Landing`] has taken.
+    pub(super) fn landed(len: usize) -> Self {
+        Self { source: Source::Landed, at: 0, len }
+    }
+
     pub(crate) fn of_encoded(encoded: Encoded) -> Self {
         let len = encoded.len;
         Self { source: Source::Encoded(Arc::new(encoded)), at: 0, len }
@@ -221,8 +266,8 @@ impl Bytes {
                     Lent::Over => None,
                 }
             }
-            // Only parts of it are sent.
-            Source::Encoded(_) => None,
+            // Only parts of it are sent; and nobody needs what is where it belongs.
+            Source::Encoded(_) | Source::Landed => None,
         }
     }
 

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use super::bytes::{Blocks, Bytes};
-use crate::cluster::{BadFrame, Body, HEADER, Message, Opening};
+use super::bytes::{Blocks, Bytes, Landing};
+use crate::cluster::{BadFrame, Body, HEADER, Header, Kind, Message, Opening};
 
 /// Bytes that are copied and added to the checksum while they are in the cache.
 const CHUNK: usize = 16 << 10;
+
+/// Values from this size on are received to where they belong; for smaller ones a copy costs less
+/// than to find the place.
+const LARGE: usize = 32 << 10;
 
 /// Why the rest of a delivery is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,29 +53,35 @@ impl Pieces<'_, '_> {
     }
 }
 
+/// Where what is read goes to.
+pub(super) struct Reader<'a> {
+    pub(super) blocks: &'a Arc<Blocks>,
+    /// Finds the place of a value that somebody waits for.
+    pub(super) land: &'a dyn Fn(&Header, usize) -> Option<Landing>,
+    /// The places that have been written. They are to be kept until their messages were received.
+    pub(super) landings: Vec<Landing>,
+}
+
 /// Reads all messages of a delivery of `len` bytes. What follows something that is no frame is lost
 /// with it. No more memory is taken than there are bytes.
-pub(crate) fn read(
+pub(super) fn read(
     len: usize,
     pieces: &mut dyn Iterator<Item = &[u8]>,
-    blocks: &Arc<Blocks>,
+    reader: &mut Reader<'_>,
 ) -> (Vec<Message<Bytes>>, Option<Broken>) {
     let mut pieces = Pieces { current: &[], rest: pieces, left: len };
-    let mut messages = Vec::new();
-    while pieces.left > 0 {
-        match one(&mut pieces, blocks) {
+    let (mut messages, mut broken) = (Vec::new(), None);
+    while pieces.left > 0 && broken.is_none() {
+        match one(&mut pieces, reader) {
             Ok(message) => messages.push(message),
-            Err(broken) => {
-                pieces.end();
-                return (messages, Some(broken));
-            }
+            Err(error) => broken = Some(error),
         }
     }
     pieces.end();
-    (messages, None)
+    (messages, broken)
 }
 
-fn one(pieces: &mut Pieces<'_, '_>, blocks: &Arc<Blocks>) -> Result<Message<Bytes>, Broken> {
+fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<Bytes>, Broken> {
     const SHORT: Broken = Broken::Bad(BadFrame::Short);
     let mut fixed = [0; HEADER];
     pieces.take(&mut fixed).ok_or(SHORT)?;
@@ -81,12 +91,18 @@ fn one(pieces: &mut Pieces<'_, '_>, blocks: &Arc<Blocks>) -> Result<Message<Byte
     let opened = opening.open(&places, pieces.left as u64).map_err(Broken::Bad)?;
     let len = opened.payload;
     let mut sum = None;
-    let body = if opened.head.kind.carries_data() {
+    let is_large = opened.head.kind == Kind::Value && len >= LARGE;
+    let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
+    let body = if let Some(mut landing) = landing {
+        sum = pieces.take(landing.bytes());
+        reader.landings.push(landing);
+        Body::Data(Bytes::landed(len))
+    } else if opened.head.kind.carries_data() {
         let fill = |bytes: &mut [u8]| {
             sum = pieces.take(bytes);
             sum.is_some()
         };
-        let block = blocks.make(len, fill).map_err(|_| Broken::NoMemory)?.ok_or(SHORT)?;
+        let block = reader.blocks.make(len, fill).map_err(|_| Broken::NoMemory)?.ok_or(SHORT)?;
         Body::Data(Bytes::of_block(Arc::new(block)))
     } else {
         let mut fields = vec![0; len];
@@ -103,7 +119,16 @@ fn one(pieces: &mut Pieces<'_, '_>, blocks: &Arc<Blocks>) -> Result<Message<Byte
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Header, Kind, encode};
+    use crate::cluster::encode;
+
+    /// Reads where nobody waits for anything.
+    fn read_all(
+        len: usize,
+        pieces: &mut dyn Iterator<Item = &[u8]>,
+    ) -> (Vec<Message<Bytes>>, Option<Broken>) {
+        let blocks = Arc::default();
+        read(len, pieces, &mut Reader { blocks: &blocks, land: &|_, _| None, landings: Vec::new() })
+    }
 
     fn frames(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
@@ -118,9 +143,9 @@ mod tests {
 
     #[test]
     fn messages_are_read_from_pieces_of_any_size() {
-        let (bytes, blocks) = (frames(20), Arc::default());
+        let bytes = frames(20);
         for size in [1, 2, 3, 139, 140, 141, 1000, bytes.len()] {
-            let (messages, broken) = read(bytes.len(), &mut bytes.chunks(size), &blocks);
+            let (messages, broken) = read_all(bytes.len(), &mut bytes.chunks(size));
             assert_eq!((messages.len(), broken), (20, None), "in pieces of {size}");
             for (at, message) in messages.iter().enumerate() {
                 let content = match &message.body {
@@ -136,22 +161,22 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_altered_is_refused_and_nothing_before_it() {
-        let (bytes, blocks) = (frames(6), Arc::default());
+        let bytes = frames(6);
         for end in 0..bytes.len() {
-            let (messages, broken) = read(end, &mut bytes[..end].chunks(50), &blocks);
+            let (messages, broken) = read_all(end, &mut bytes[..end].chunks(50));
             assert!(messages.len() < 6);
             assert!(broken.is_some() || frames(messages.len()).len() == end, "cut at {end}");
         }
         for at in 0..bytes.len() {
             let mut altered = bytes.clone();
             altered[at] ^= 0x40;
-            let (messages, broken) = read(altered.len(), &mut altered.chunks(77), &blocks);
+            let (messages, broken) = read_all(altered.len(), &mut altered.chunks(77));
             // The reserved field is nobody's.
             assert!(broken.is_some(), "altered at {at}");
             assert!(messages.len() < 6);
         }
         // The header says more than ever came.
-        let (_, broken) = read(usize::MAX, &mut bytes.chunks(64), &blocks);
+        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64));
         assert_eq!(broken, Some(Broken::Bad(BadFrame::Short)));
     }
 }

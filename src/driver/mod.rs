@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Loan};
+pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Landing, Loan};
 use inbox::Broken;
 use outbox::Outbox;
 
-use crate::cluster::{Birth, Failure, Limits, Node, Peer, Scheduler, Time};
+use crate::cluster::{Birth, Failure, Header, Limits, Node, Peer, Scheduler, Time};
 use crate::engine::{Engine, Inbox};
 use crate::error::Result;
 use crate::log::{Level, log};
@@ -42,6 +42,17 @@ pub(crate) trait Host: Send + Sync + Sized + 'static {
 
     /// Does it, without the lock.
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
+
+    /// The place of a value of so many bytes, if somebody waits for it; with the machine locked.
+    fn landing(
+        &self,
+        _driver: &Arc<Driver<Self>>,
+        _node: &Node<Bytes>,
+        _head: &Header,
+        _len: usize,
+    ) -> Option<Landing> {
+        None
+    }
 }
 
 /// The host of a scheduler, which only talks.
@@ -234,7 +245,15 @@ impl<H: Host> Driver<H> {
     }
 
     fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
-        let (messages, broken) = inbox::read(len, pieces, &self.blocks);
+        let land = |head: &Header, len: usize| {
+            let core = self.core.lock();
+            let machine = core.machine.as_ref().filter(|_| !core.stopped);
+            let Some(Machine::Node(node)) = machine else { return None };
+            self.host.landing(self, node, head, len)
+        };
+        let (blocks, landings) = (&self.blocks, Vec::new());
+        let mut reader = inbox::Reader { blocks, land: &land, landings };
+        let (messages, broken) = inbox::read(len, pieces, &mut reader);
         if let Some(broken) = broken {
             log(Level::Warn, || format!("from {from}: dropped what is no frame: {broken:?}"));
         }

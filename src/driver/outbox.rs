@@ -3,8 +3,10 @@
 //! Sending may wait for the other side, so it never happens under the lock of the machine, and a way
 //! that is not known to be free has a thread of its own.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+
+use foldhash::HashMap;
 
 use super::bytes::Bytes;
 use crate::cluster::{Body, Frame, Message, write};
@@ -13,7 +15,7 @@ use crate::log::{Level, log};
 use crate::sync::{Condvar, Mutex};
 
 /// Small messages travel together, up to so many bytes.
-const TOGETHER: u64 = 48 << 10;
+const TOGETHER: u64 = 192 << 10;
 
 /// With no more than this on its way nobody waits for the other side, even if it is stopped: the
 /// engine's own queue is larger.
@@ -109,7 +111,7 @@ impl Way {
         {
             let batch = state.batch();
             drop(state);
-            let line = self.send(line, &batch);
+            let line = Self::send(line, &batch);
             state = self.state.lock();
             state.line = Some(line);
         }
@@ -129,7 +131,7 @@ impl Way {
         self.wake.notify_one();
     }
 
-    fn send(&self, mut line: Box<dyn Line>, batch: &[Message<Bytes>]) -> Box<dyn Line> {
+    fn send(mut line: Box<dyn Line>, batch: &[Message<Bytes>]) -> Box<dyn Line> {
         let room: u64 = batch.iter().map(Message::frame_len).sum();
         let mut parcel = line.parcel(usize::try_from(room).unwrap_or(0));
         for Message { head, body } in batch {
@@ -159,7 +161,7 @@ impl Way {
             };
             let batch = state.batch();
             drop(state);
-            let line = self.send(line, &batch);
+            let line = Self::send(line, &batch);
             state = self.state.lock();
             state.line = Some(line);
         }

@@ -5,15 +5,18 @@ use std::sync::Arc;
 use super::shared::Claim;
 use crate::sync::Mutex;
 
-/// Memory that is kept for the next parcels.
-const MOST_SPARE: usize = 32;
-/// Larger parcels are rare, and their memory goes back to the system.
-const MOST_BYTES: usize = 2 << 20;
+/// Pieces of memory of one size that are kept for the next parcels.
+const MOST_SPARE: usize = 16;
+/// The sizes are multiples of this.
+const STEP: usize = 64 << 10;
+/// Larger parcels are rare, and smaller ones come from the heap as fast.
+const KEPT: std::ops::RangeInclusive<usize> = STEP / 8..=2 << 20;
 
 /// Where the memory of parcels waits for the next ones.
 #[derive(Default)]
 pub(crate) struct Parcels {
-    spare: Mutex<Vec<Vec<u8>>>,
+    /// By size, in steps.
+    spare: Mutex<Vec<Vec<Vec<u8>>>>,
 }
 
 /// Bytes to be sent.
@@ -38,10 +41,13 @@ pub(super) struct Own {
 impl Parcels {
     /// An empty parcel that has room for so many bytes.
     pub(super) fn take(self: &Arc<Self>, room: usize) -> Parcel {
-        let mut bytes = self.spare.lock().pop().unwrap_or_default();
-        if bytes.len() < room {
-            bytes.resize(room, 0);
-        }
+        let bytes = if KEPT.contains(&room) {
+            let size = room.next_multiple_of(STEP);
+            let kept = self.spare.lock().get_mut(size / STEP).and_then(Vec::pop);
+            kept.unwrap_or_else(|| vec![0; size])
+        } else {
+            vec![0; room]
+        };
         let own = Own { bytes, used: 0, home: Arc::clone(self) };
         Parcel { memory: Memory::Own(own), len: 0 }
     }
@@ -88,9 +94,15 @@ impl AsRef<[u8]> for Own {
 impl Drop for Own {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        let mut spare = self.home.spare.lock();
-        if spare.len() < MOST_SPARE && bytes.len() <= MOST_BYTES {
-            spare.push(bytes);
+        if !bytes.len().is_multiple_of(STEP) || !KEPT.contains(&bytes.len()) {
+            return;
+        }
+        let (mut spare, at) = (self.home.spare.lock(), bytes.len() / STEP);
+        if at >= spare.len() {
+            spare.resize_with(at + 1, Vec::new);
+        }
+        if spare[at].len() < MOST_SPARE {
+            spare[at].push(bytes);
         }
     }
 }

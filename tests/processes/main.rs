@@ -20,5 +20,6 @@ mod launcher;
 mod memory;
 mod pauses;
 mod program;
+mod shared;
 mod starts;
 mod sums;

@@ -1,7 +1,9 @@
 //! The directory of a job, on server 0: which keys exist, in the order of their init, where their
 //! slices are, and which settings are in force.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::HashMap;
 
 use super::Workers;
 use super::agreement::{Agreement, Wish};
@@ -48,7 +50,7 @@ impl Directory {
         Self {
             placer: Placer::new(limits.servers, limits.slice_bytes, limits.block_elements),
             entries: BTreeMap::new(),
-            past: HashMap::new(),
+            past: HashMap::default(),
             settings: BTreeMap::new(),
             answers: Vec::new(),
             whole: false,

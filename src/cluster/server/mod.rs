@@ -7,8 +7,10 @@ mod agreement;
 mod directory;
 mod slice;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role};
 use super::link::CONTROL;
@@ -114,7 +116,8 @@ impl Workers {
 #[derive(Debug)]
 struct Key<D> {
     place: Arc<Place>,
-    slices: HashMap<u32, Slice<D>>,
+    /// Those that are here, by their number.
+    slices: Vec<Option<Slice<D>>>,
     /// By rank, the pushes that there are from workers that make no more.
     pushes: Vec<u64>,
     removed_by: BTreeSet<u32>,
@@ -150,7 +153,7 @@ impl<D: Data> Server<D> {
                 here: vec![true; workers],
                 done: vec![false; workers],
             },
-            keys: HashMap::new(),
+            keys: HashMap::default(),
             directory: Directory::new(limits),
             used: vec![0; workers],
             owed: vec![0; workers],
@@ -228,7 +231,7 @@ impl<D: Data> Server<D> {
             }
             *here = false;
             news = true;
-            for slice in self.keys.values_mut().flat_map(|key| key.slices.values_mut()) {
+            for slice in self.keys.values_mut().flat_map(|key| key.slices.iter_mut().flatten()) {
                 self.held_bytes -= slice.forget(member.peer.rank);
             }
             let fails = self.workers.limits.on_loss == OnLoss::Fail;
@@ -299,7 +302,7 @@ impl<D: Data> Server<D> {
         let workers = self.workers.limits.workers as usize;
         let key = Key {
             place: Arc::new(place),
-            slices: HashMap::new(),
+            slices: Vec::new(),
             pushes: vec![0; workers],
             removed_by: BTreeSet::new(),
         };
@@ -311,7 +314,11 @@ impl<D: Data> Server<D> {
         let Some(key) = self.keys.get_mut(&(head.key, head.generation)) else { return };
         let known = (head.slice as usize) < key.place.servers.len();
         if known && key.place.range(head.slice).1 == data.len() {
-            key.slices.insert(head.slice, Slice::new(data.len(), workers));
+            let at = head.slice as usize;
+            if at >= key.slices.len() {
+                key.slices.resize_with(at + 1, || None);
+            }
+            key.slices[at] = Some(Slice::new(data.len(), workers));
             let place = Arc::clone(&key.place);
             self.actions.push(Action::Install { slice: name(head), place, data });
         }
@@ -385,7 +392,7 @@ impl<D: Data> Server<D> {
 
     fn drop_key(&mut self, key: u64, generation: u32) {
         if let Some(state) = self.keys.remove(&(key, generation)) {
-            for contribution in state.slices.into_values().flat_map(Slice::into_held) {
+            for contribution in state.slices.into_iter().flatten().flat_map(Slice::into_held) {
                 self.held_bytes -= contribution.data.len();
             }
             self.actions.push(Action::Drop { key, generation });
@@ -396,7 +403,7 @@ impl<D: Data> Server<D> {
     fn settle(&mut self, name: SliceName) {
         let broken = self.broken.clone();
         let Some(key) = self.keys.get_mut(&(name.key, name.generation)) else { return };
-        let Some(slice) = key.slices.get_mut(&name.slice) else { return };
+        let Some(Some(slice)) = key.slices.get_mut(name.slice as usize) else { return };
         let mut steps = Vec::new();
         if broken.is_none() {
             slice.advance(&self.workers, &key.pushes, &mut steps);
@@ -465,9 +472,9 @@ impl<D: Data> Server<D> {
             .keys
             .iter()
             .flat_map(|((key, generation), state)| {
-                let name =
-                    |slice: &u32| SliceName { key: *key, generation: *generation, slice: *slice };
-                state.slices.keys().map(name).collect::<Vec<_>>()
+                let here = (0..).zip(&state.slices).filter(|(_, slice)| slice.is_some());
+                let name = |slice| SliceName { key: *key, generation: *generation, slice };
+                here.map(|(slice, _)| name(slice)).collect::<Vec<_>>()
             })
             .collect();
         names.iter().for_each(|name| self.settle(*name));
@@ -484,7 +491,8 @@ impl<D: Data> Server<D> {
             match self.keys.get(&(head.key, head.generation)) {
                 Some(key) => key
                     .slices
-                    .get(&head.slice)
+                    .get(head.slice as usize)
+                    .and_then(Option::as_ref)
                     .map(|slice| slice.awaited(head.round, &self.workers, &key.pushes))
                     .unwrap_or_default(),
                 None => Vec::new(),
@@ -515,7 +523,8 @@ impl<D: Data> Server<D> {
     /// Nothing is held and nobody waits.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
-        let idle = self.keys.values().flat_map(|key| key.slices.values()).all(Slice::is_at_rest);
+        let idle =
+            self.keys.values().flat_map(|key| key.slices.iter().flatten()).all(Slice::is_at_rest);
         idle && self.held_bytes == 0
     }
 }
@@ -525,7 +534,7 @@ fn name(head: &Header) -> SliceName {
 }
 
 fn find<'a, D>(keys: &'a mut Keys<D>, head: &Header) -> Option<&'a mut Slice<D>> {
-    keys.get_mut(&(head.key, head.generation))?.slices.get_mut(&head.slice)
+    keys.get_mut(&(head.key, head.generation))?.slices.get_mut(head.slice as usize)?.as_mut()
 }
 
 fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> Pull {

@@ -46,8 +46,8 @@ pub(super) struct Slice<D> {
     next: u32,
     added: u32,
     setting: u64,
-    /// By round and rank.
-    held: BTreeMap<(u64, u32), Contribution<D>>,
+    /// By round and rank, in their order.
+    held: Vec<((u64, u32), Contribution<D>)>,
     /// Pushes that their workers hold back, and whether they were told to send them.
     offers: BTreeMap<(u64, u32), bool>,
     /// The round of each rank that was added last; every round up to it was.
@@ -63,7 +63,7 @@ impl<D: Data> Slice<D> {
             next: 0,
             added: 0,
             setting: 0,
-            held: BTreeMap::new(),
+            held: Vec::new(),
             offers: BTreeMap::new(),
             taken: vec![0; workers as usize],
             pulls: Vec::new(),
@@ -80,7 +80,20 @@ impl<D: Data> Slice<D> {
 
     /// Whether this push was taken before.
     pub(super) fn has(&self, rank: u32, round: u64) -> bool {
-        round <= self.taken(rank) || self.held.contains_key(&(round, rank))
+        round <= self.taken(rank) || self.is_held(round, rank)
+    }
+
+    fn place(&self, round: u64, rank: u32) -> Result<usize, usize> {
+        self.held.binary_search_by_key(&(round, rank), |(name, _)| *name)
+    }
+
+    fn is_held(&self, round: u64, rank: u32) -> bool {
+        self.place(round, rank).is_ok()
+    }
+
+    /// Takes a contribution out that is in its turn.
+    fn take(&mut self, round: u64, rank: u32) -> Option<Contribution<D>> {
+        self.place(round, rank).ok().map(|at| self.held.remove(at).1)
     }
 
     /// Whether its worker was told to send this push.
@@ -97,7 +110,9 @@ impl<D: Data> Slice<D> {
     /// Takes a push that was not taken before.
     pub(super) fn push(&mut self, rank: u32, round: u64, contribution: Contribution<D>) {
         self.offers.remove(&(round, rank));
-        self.held.insert((round, rank), contribution);
+        if let Err(at) = self.place(round, rank) {
+            self.held.insert(at, ((round, rank), contribution));
+        }
     }
 
     /// Notes a push that is held back by its worker for want of credit.
@@ -132,7 +147,7 @@ impl<D: Data> Slice<D> {
         let round = self.open;
         while self.next < workers.limits.workers {
             let rank = self.next;
-            if let Some(contribution) = self.held.remove(&(round, rank)) {
+            if let Some(contribution) = self.take(round, rank) {
                 self.setting = self.setting.max(contribution.setting);
                 self.taken[rank as usize] = round;
                 steps.push(Step::Add { round, rank, first: self.added == 0, contribution });
@@ -166,7 +181,7 @@ impl<D: Data> Slice<D> {
         if staleness.is_some_and(|most| round > self.slowest(workers).saturating_add(most)) {
             return false;
         }
-        if let Some(contribution) = self.held.remove(&(round, rank)) {
+        if let Some(contribution) = self.take(round, rank) {
             let setting = contribution.setting;
             self.taken[rank as usize] = round;
             let count = self.open;
@@ -195,7 +210,7 @@ impl<D: Data> Slice<D> {
 
     fn made(&self, rank: u32) -> u64 {
         let of_rank = |(_, other): &&(u64, u32)| *other == rank;
-        let held = self.held.keys().filter(of_rank).map(|(round, _)| *round);
+        let held = self.held.iter().map(|(name, _)| name).filter(of_rank).map(|(round, _)| *round);
         let offered = self.offers.keys().filter(of_rank).map(|(round, _)| *round);
         held.chain(offered).chain([self.taken(rank)]).max().unwrap_or(0)
     }
@@ -224,7 +239,7 @@ impl<D: Data> Slice<D> {
         self.pulls.retain(|pull| pull.rank != gone);
         self.offers.retain(|(_, rank), _| *rank != gone);
         let (mut next, mut bytes) = (self.taken(gone).saturating_add(1), 0);
-        self.held.retain(|(round, rank), contribution| {
+        self.held.retain(|((round, rank), contribution)| {
             if *rank != gone || *round == next {
                 next += u64::from(*rank == gone);
                 return true;
@@ -238,8 +253,9 @@ impl<D: Data> Slice<D> {
     /// Nothing closes any more: the pulls that wait in vain, and the bytes that were held for nothing.
     pub(super) fn give_up(&mut self) -> (Vec<Pull>, u64) {
         self.offers.clear();
-        let held = std::mem::take(&mut self.held).into_values();
-        (std::mem::take(&mut self.pulls), held.map(|contribution| contribution.data.len()).sum())
+        let held = std::mem::take(&mut self.held).into_iter();
+        let bytes = held.map(|(_, contribution)| contribution.data.len()).sum();
+        (std::mem::take(&mut self.pulls), bytes)
     }
 
     /// The workers that a round waits for, which may be an earlier one.
@@ -247,7 +263,7 @@ impl<D: Data> Slice<D> {
         let late = |rank: &u32| match workers.limits.mode {
             Mode::Sync => {
                 let open = self.open.min(round);
-                let came = self.taken(*rank) >= open || self.held.contains_key(&(open, *rank));
+                let came = self.taken(*rank) >= open || self.is_held(open, *rank);
                 !came && workers.is_awaited(*rank, open, pushes)
             }
             Mode::Async { staleness } => {
@@ -259,7 +275,7 @@ impl<D: Data> Slice<D> {
     }
 
     pub(super) fn into_held(self) -> impl Iterator<Item = Contribution<D>> {
-        self.held.into_values()
+        self.held.into_iter().map(|(_, contribution)| contribution)
     }
 
     #[cfg(test)]

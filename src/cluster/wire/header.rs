@@ -1,5 +1,7 @@
 //! The frame: a fixed header, the replicas, the payload; two checksums.
 
+use smallvec::SmallVec;
+
 use super::reader::Reader;
 use crate::cluster::common::Role;
 
@@ -226,8 +228,8 @@ pub(crate) fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
 }
 
 /// What is in front of a payload.
-fn front_of(head: &Header, payload: usize, sum: u32) -> Vec<u8> {
-    let mut out = Vec::with_capacity(head.len());
+fn front_of(head: &Header, payload: usize, sum: u32) -> SmallVec<[u8; 160]> {
+    let mut out = SmallVec::new();
     let replicas = head.places();
     let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
     out.extend_from_slice(&MAGIC.to_le_bytes());

@@ -1,6 +1,6 @@
 //! What one server lets a worker send.
 
-use std::collections::HashMap;
+use foldhash::HashMap;
 
 use super::operation::OpId;
 
@@ -16,7 +16,7 @@ pub(super) struct Flow {
 
 impl Flow {
     pub(super) fn new(credit: u64) -> Self {
-        Self { free: credit, offered: HashMap::new() }
+        Self { free: credit, offered: HashMap::default() }
     }
 
     /// Takes credit for this many bytes, if there is enough.

@@ -8,7 +8,9 @@ mod keys;
 mod operation;
 mod requests;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::HashMap;
 
 use super::common::{Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time};
 use super::link::CONTROL;
@@ -57,10 +59,13 @@ enum Pushes {
 pub(crate) struct Worker<D> {
     limits: Limits,
     started: bool,
-    ops: BTreeMap<OpId, Operation<D>>,
+    /// Boxed, so that the tree moves little.
+    ops: BTreeMap<OpId, Box<Operation<D>>>,
     /// Those that have not started.
     waiting: BTreeSet<OpId>,
     next_op: OpId,
+    /// No operation has anything to be done about it before this.
+    wake: Time,
     keys: HashMap<u64, Key>,
     flows: Vec<Flow>,
     servers_here: Vec<bool>,
@@ -91,10 +96,11 @@ impl<D: Data> Worker<D> {
             ops: BTreeMap::new(),
             waiting: BTreeSet::new(),
             next_op: 1,
-            keys: HashMap::new(),
+            wake: Time::MAX,
+            keys: HashMap::default(),
             flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
-            tokens: HashMap::new(),
+            tokens: HashMap::default(),
             next_token: 1,
             barriers: 0,
             settings: 0,
@@ -263,10 +269,8 @@ impl<D: Data> Worker<D> {
 
     /// Brings the first value to all servers.
     fn provide(&mut self, head: &Header) {
-        let Some(Operation { what: What::Init { data, .. }, .. }) = self.ops.get(&head.request)
-        else {
-            return;
-        };
+        let op = self.ops.get(&head.request).map(|op| &op.what);
+        let Some(What::Init { data, .. }) = op else { return };
         let data = data.clone();
         let Some(place) = self.keys.get(&head.key).and_then(Key::place).cloned() else { return };
         if let Some(op) = self.ops.get_mut(&head.request) {
@@ -311,7 +315,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn finish_if_init(&mut self, request: OpId) {
-        if matches!(self.ops.get(&request), Some(Operation { what: What::Init { .. }, .. })) {
+        if matches!(self.ops.get(&request).map(|op| &op.what), Some(What::Init { .. })) {
             self.finish(request, Ok(()));
         }
     }
@@ -322,26 +326,39 @@ impl<D: Data> Worker<D> {
         if self.limits.mode == Mode::Sync {
             key.note_closed(head.slice, head.round);
         }
-        let Some(op) = self.ops.get_mut(&head.request) else { return };
-        let Some((at, len)) = key.place().map(|place| place.range(head.slice)) else { return };
-        let whole = !matches!(&op.what, What::Pull { wanted, .. } if !wanted.is_empty());
-        let fits = !whole || data.len() == len;
-        if op.key != head.key || !fits || !op.unanswered.remove(&head.slice) {
-            return;
+        let Some((op, at)) = self.asked(head, data.len()) else { return };
+        let abandoned = op.abandoned;
+        if let Some(op) = self.ops.get_mut(&head.request) {
+            op.unanswered.remove(&head.slice);
         }
-        if !op.abandoned {
+        if !abandoned {
             let (op, slice) = (head.request, head.slice);
             self.actions.push(Action::Fill { op, slice, at, data });
         }
         self.finish_if_complete(head.request);
     }
 
+    /// Whether an operation takes a slice of its value: which one, and where the slice belongs.
+    pub(super) fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
+        let (op, at) = self.asked(head, len)?;
+        (!op.abandoned && op.wants_whole_value()).then_some((head.request, at))
+    }
+
+    /// The operation that has asked for a slice, and where it belongs.
+    fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
+        let op = self.ops.get(&head.request).filter(|op| op.key == head.key)?;
+        let (at, expected) = self.keys.get(&head.key)?.place()?.range(head.slice);
+        let fits = !op.wants_whole_value() || len == expected;
+        (fits && op.unanswered.contains(&head.slice)).then_some((op, at))
+    }
+
     fn removed(&mut self, from: Peer, head: &Header) {
-        let of_key = |(_, op): &(&OpId, &Operation<D>)| {
+        let of_key = |op: &Operation<D>| {
             op.key == head.key && op.started && matches!(op.what, What::Remove { .. })
         };
-        let Some((id, _)) = self.ops.iter().find(of_key) else { return };
-        let id = *id;
+        let Some(id) = self.ops.iter().find(|(_, op)| of_key(op)).map(|(id, _)| *id) else {
+            return;
+        };
         let directory = head.flags & flags::PROVIDE != 0;
         if let Some(What::Remove { waits }) = self.ops.get_mut(&id).map(|op| &mut op.what) {
             waits.remove(&(from.rank, directory));
@@ -360,8 +377,8 @@ impl<D: Data> Worker<D> {
         let Some(key) = self.keys.get_mut(&head.key) else { return };
         if key.stop_search(head.request) {
             for id in key.queue() {
-                match self.ops.get(&id) {
-                    Some(Operation { what: What::Init { .. }, .. }) => break,
+                match self.ops.get(&id).map(|op| &op.what) {
+                    Some(What::Init { .. }) => break,
                     _ => self.finish(id, Err(failure.clone())),
                 }
             }
@@ -456,6 +473,9 @@ impl<D: Data> Worker<D> {
 
     /// Ends what is overdue, and asks whom the rest waits for.
     pub(super) fn tick(&mut self, now: Time) {
+        if now < self.wake {
+            return;
+        }
         let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
         let ids: Vec<_> = self.ops.iter().filter(|(_, op)| due(op)).map(|(id, _)| *id).collect();
         for id in ids {
@@ -473,12 +493,14 @@ impl<D: Data> Worker<D> {
                 self.ended = true;
             }
         }
+        let live = self.ops.values().filter(|op| !op.abandoned);
+        self.wake = live.map(|op| op.next_moment()).min().unwrap_or(Time::MAX);
         self.pump_all();
     }
 
+    /// When `tick` has something to do at the earliest.
     pub(super) fn wake_at(&self) -> Time {
-        let live = self.ops.values().filter(|op| !op.abandoned);
-        live.map(Operation::next_moment).min().unwrap_or(Time::MAX)
+        self.wake
     }
 
     fn ask(&mut self, id: OpId) {

@@ -121,6 +121,11 @@ impl<D> Operation<D> {
         matches!(self.what, What::Pull { .. } | What::Push { answer: true, .. })
     }
 
+    /// It wants nothing but values.
+    pub(super) fn wants_whole_value(&self) -> bool {
+        !matches!(&self.what, What::Pull { wanted, .. } if !wanted.is_empty())
+    }
+
     pub(super) fn round(&self) -> u64 {
         match self.what {
             What::Push { round, .. } | What::Pull { round, .. } => round,
@@ -131,9 +136,11 @@ impl<D> Operation<D> {
     /// When something is to be done about it: ask whom it waits for, half way to its deadline, and
     /// end it there.
     pub(super) fn next_moment(&self) -> Time {
-        if self.asked || !self.started {
-            return self.deadline;
-        }
+        if self.asked || !self.started { self.deadline } else { self.first_moment() }
+    }
+
+    /// The earliest that `next_moment` may ever be.
+    pub(super) fn first_moment(&self) -> Time {
         self.began + (self.deadline.saturating_sub(self.began)) / 2
     }
 }

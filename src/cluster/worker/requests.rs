@@ -139,12 +139,18 @@ impl<D: Data> Worker<D> {
             .map_err(|failure| Failure { text: format!("{call}: {}", failure.text), ..failure })?;
         let id = self.next_op;
         self.next_op += 1;
-        if !op.is_collective() {
-            self.keys.entry(key).or_default().enter(id);
-        }
-        self.ops.insert(id, op);
+        self.wake = self.wake.min(op.first_moment());
+        let is_collective = op.is_collective();
+        self.ops.insert(id, Box::new(op));
         self.waiting.insert(id);
-        self.pump_all();
+        if is_collective {
+            self.pump_all();
+            return Ok(id);
+        }
+        self.keys.entry(key).or_default().enter(id);
+        if self.started && !self.ended {
+            self.pump(key);
+        }
         Ok(id)
     }
 
@@ -334,6 +340,9 @@ impl<D: Data> Worker<D> {
         let What::Pull { round, priority, wanted } = &op.what else { return };
         let (round, priority) = (*round, *priority);
         let wanted = wanted.get(&slice).cloned().unwrap_or_default();
+        // It waits at the server for what was pushed before: the value then leaves at once, while
+        // later slices still come.
+        let urgency = if wanted.is_empty() { CONTROL } else { priority };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
         let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), wanted);
@@ -341,7 +350,8 @@ impl<D: Data> Worker<D> {
         message.head.round = round;
         message.head.request = id;
         message.head.priority = priority;
-        self.letters.push(Letter { to: Peer::server(server), message, priority, token: None });
+        let to = Peer::server(server);
+        self.letters.push(Letter { to, message, priority: urgency, token: None });
     }
 
     fn send_restore(&mut self, id: OpId, slice: u32, data: D) {

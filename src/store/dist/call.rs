@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::rows::Wanted;
 use crate::cluster::OpId;
-use crate::driver::{Blocks, Bytes, Loan};
+use crate::driver::{Blocks, Bytes, Landing, Loan};
 use crate::error::{Error, Result};
 use crate::store::merge::Team;
 use crate::store::plan::{Plan, PlannedOut};
@@ -118,6 +118,27 @@ impl Call {
                 unsafe { start.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             }
         });
+    }
+
+    /// The place of a part of a value in the only out of its key. The call does not end before
+    /// `settle` was called for it.
+    pub(super) fn landing(
+        self: &Arc<Self>,
+        part: usize,
+        at: u64,
+        len: usize,
+        settle: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) -> Option<Landing> {
+        let Part { slot, target: Target::Out(start), .. } = self.parts.get(part)? else {
+            return None;
+        };
+        let at = usize::try_from(at).ok()?;
+        at.checked_add(len).filter(|end| *end <= slot.bytes())?;
+        self.expect();
+        let call = Arc::clone(self);
+        // SAFETY: inside the out, which is lent and has the size of the slot's value; each slice has
+        // a place of its own. The loan does not end before the call.
+        Some(unsafe { Landing::new(start.add(at), len, move || settle(&call)) })
     }
 
     /// Notes what the job has decided.

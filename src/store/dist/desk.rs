@@ -1,12 +1,13 @@
 //! The host of a worker: which call each operation of the machine belongs to.
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::call::Call;
 use super::failure::error_of;
-use crate::cluster::{Failure, Node, OpId, Part, WorkerAction};
-use crate::driver::{Blocks, Bytes, Driver, Host};
+use crate::cluster::{Failure, Header, Node, OpId, Part, WorkerAction};
+use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
 use crate::store::local::Local;
 use crate::sync::Mutex;
@@ -104,6 +105,20 @@ impl Host for Desk {
                 }
             }
         }
+    }
+
+    fn landing(
+        &self,
+        driver: &Arc<Driver<Self>>,
+        node: &Node<Bytes>,
+        head: &Header,
+        len: usize,
+    ) -> Option<Landing> {
+        let (operation, at) = node.awaits(head, len as u64)?;
+        let open = self.open.lock();
+        let (call, part) = open.get(&operation)?;
+        let driver = Arc::clone(driver);
+        call.landing(*part, at, len, move |call| driver.host.settle(call, &driver.blocks))
     }
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {

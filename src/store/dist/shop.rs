@@ -1,7 +1,9 @@
 //! The host of a server: it sums and merges what the machine says, slice by slice.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use foldhash::HashMap;
 
 use super::rows;
 use super::setting::Change;
@@ -23,7 +25,7 @@ use crate::tensor::{DType, element_count};
 const MOST_SETTINGS: usize = 4_096;
 
 /// Answers that are small leave together, up to so many bytes.
-const TOGETHER: usize = 48 << 10;
+const TOGETHER: usize = 192 << 10;
 
 pub(crate) struct Shop {
     local: Arc<Local>,
@@ -33,6 +35,8 @@ pub(crate) struct Shop {
 #[derive(Default)]
 struct Books {
     shards: HashMap<SliceName, Arc<Shard>>,
+    /// The one that was looked up last: actions of a slice come in a row.
+    last: Option<(SliceName, Arc<Shard>)>,
     /// How pushes merge from each version on.
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Each push is merged by itself, under the last setting that is in force.
@@ -53,12 +57,20 @@ impl Books {
         last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
     }
 
+    fn shard(&mut self, name: &SliceName) -> Option<&Arc<Shard>> {
+        if self.last.as_ref().is_none_or(|(last, _)| last != name) {
+            self.last = Some((*name, Arc::clone(self.shards.get(name)?)));
+        }
+        self.last.as_ref().map(|(_, shard)| shard)
+    }
+
     /// Takes note of an action; gives the shard that has something to do.
     fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<Shard>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
                 let shard = shard_of(slice, &place)
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
+                self.last = None;
                 self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, Job::Install(data))
             }
@@ -66,7 +78,7 @@ impl Books {
                 let handling = if codec > 0 { self.handling(setting) } else { None };
                 let rows = codec == rows::ROWS;
                 let (rank, round) = (rank.into(), round - 1);
-                let block = self.shards.get(&slice)?.first_block();
+                let block = self.shard(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
                 (slice, Job::Add { first, rows, data, origin, handling })
             }
@@ -84,11 +96,12 @@ impl Books {
             }
             ServerAction::Drop { key, generation } => {
                 let of_key = |name: &SliceName| (name.key, name.generation) == (key, generation);
+                self.last = None;
                 self.shards.retain(|name, _| !of_key(name));
                 return None;
             }
         };
-        let shard = self.shards.get(&name)?;
+        let shard = self.shard(&name)?;
         shard.post(job);
         Some(Arc::clone(shard))
     }

@@ -35,6 +35,9 @@ use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, DType, Lent, element_count};
 
+/// Keys of a call that are given to the machine at a time.
+const AT_ONCE: usize = 32;
+
 type Machinery = cluster::Worker<Bytes>;
 
 pub(crate) struct WorkerStore {
@@ -358,8 +361,32 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<Arc<Call>> {
         let end = self.moment(deadline);
+        let mut orders = orders.into_iter().enumerate();
+        // What is first is on its way before the last is in the machine.
+        for first in (0..orders.len()).step_by(AT_ONCE) {
+            match self.start(&call, orders.by_ref().take(AT_ONCE), priority, end) {
+                Ok(()) => {}
+                Err(error) if first == 0 => return Err(error),
+                Err(error) => {
+                    call.fail(first, error);
+                    break;
+                }
+            }
+        }
+        self.driver.host.settle(&call, &self.driver.blocks);
+        Ok(call)
+    }
+
+    /// Gives some orders of a call to the machine. An error says that none of them has begun.
+    fn start(
+        &self,
+        call: &Arc<Call>,
+        orders: impl Iterator<Item = (usize, Order)>,
+        priority: i32,
+        end: Time,
+    ) -> Result<()> {
         self.step(|worker, desk, now| {
-            for (part, Order { key, what }) in orders.into_iter().enumerate() {
+            for (part, Order { key, what }) in orders {
                 let operation = match what {
                     What::PushPull(value) => worker.pushpull(key, value, priority, now, end),
                     What::Push(value) => worker.push(key, value, priority, now, end),
@@ -368,16 +395,14 @@ impl WorkerStore {
                     What::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {
-                    Ok(operation) => desk.enter(operation, &call, part),
+                    Ok(operation) => desk.enter(operation, call, part),
                     // Nothing has begun: the first of a call is refused if any is.
                     Err(failure) if part == 0 => return Err(self.error(&failure)),
                     Err(failure) => call.fail(part, self.error(&failure)),
                 }
             }
             Ok(())
-        })?;
-        self.driver.host.settle(&call, &self.driver.blocks);
-        Ok(call)
+        })
     }
 
     /// What the machine needs of one key: its values added up, and a place for its outs.
