@@ -1,7 +1,5 @@
 //! The frame: a fixed header, the replicas, the payload; two checksums.
 
-use smallvec::SmallVec;
-
 use super::reader::Reader;
 use crate::cluster::common::Role;
 
@@ -223,38 +221,51 @@ pub(crate) fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
         sum = crc32c::crc32c_append(sum, place);
         rest = others;
     }
-    front.copy_from_slice(&front_of(head, payload.len(), sum));
+    write_front(head, payload.len(), sum, front);
     front.len() + payload.len()
 }
 
-/// What is in front of a payload.
-fn front_of(head: &Header, payload: usize, sum: u32) -> SmallVec<[u8; 160]> {
-    let mut out = SmallVec::new();
+/// Writes what is in front of a payload to a place of its length.
+fn write_front(head: &Header, payload: usize, sum: u32, front: &mut [u8]) {
     let replicas = head.places();
     let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
-    out.extend_from_slice(&MAGIC.to_le_bytes());
-    out.extend_from_slice(&VERSION.to_le_bytes());
-    out.extend_from_slice(&[head.kind as u8, head.role as u8]);
+    let (fixed, places) = front.split_at_mut(HEADER);
+    let mut out = Cursor(fixed);
+    out.put(MAGIC.to_le_bytes());
+    out.put(VERSION.to_le_bytes());
+    out.put([head.kind as u8, head.role as u8]);
     for wide in [head.job, head.incarnation, head.to_incarnation, head.sequence, head.ack] {
-        out.extend_from_slice(&wide.to_le_bytes());
+        out.put(wide.to_le_bytes());
     }
     for wide in [head.key, head.round, head.offset, head.total, head.request, head.setting] {
-        out.extend_from_slice(&wide.to_le_bytes());
+        out.put(wide.to_le_bytes());
     }
     let priority = head.priority.cast_unsigned();
     for narrow in [head.rank, head.epoch, head.generation, head.slice, priority] {
-        out.extend_from_slice(&narrow.to_le_bytes());
+        out.put(narrow.to_le_bytes());
     }
-    out.extend_from_slice(&(payload as u64).to_le_bytes());
+    out.put((payload as u64).to_le_bytes());
     for short in [head.flags, head.codec, count, 0] {
-        out.extend_from_slice(&short.to_le_bytes());
+        out.put(short.to_le_bytes());
     }
-    out.extend_from_slice(&sum.to_le_bytes());
-    let places: Vec<u8> = replicas.iter().flat_map(|rank| rank.to_le_bytes()).collect();
-    let head = crc32c::crc32c_append(crc32c::crc32c(&out), &places);
-    out.extend_from_slice(&head.to_le_bytes());
-    out.extend_from_slice(&places);
-    out
+    out.put(sum.to_le_bytes());
+    for (place, rank) in places.chunks_exact_mut(4).zip(replicas) {
+        place.copy_from_slice(&rank.to_le_bytes());
+    }
+    let checksum = crc32c::crc32c_append(crc32c::crc32c(&fixed[..CHECKSUM_AT]), places);
+    fixed[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+}
+
+/// A place to be filled from the front. What does not fit is not written.
+struct Cursor<'a>(&'a mut [u8]);
+
+impl Cursor<'_> {
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        if let Some((place, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() {
+            *place = bytes;
+            self.0 = rest;
+        }
+    }
 }
 
 /// A frame whose fixed part has been read, and nothing believed yet but its lengths.
