@@ -61,6 +61,8 @@ pub struct Job {
     pub workers: usize,
     pub servers: usize,
     pub root: String,
+    /// The program that starts its processes, with its arguments, if there is one.
+    pub through: Vec<String>,
     options: Vec<(String, String)>,
 }
 
@@ -69,7 +71,13 @@ impl Job {
     pub fn new(program: &str, workers: usize, servers: usize) -> Self {
         static SERIAL: AtomicU32 = AtomicU32::new(0);
         let serial = SERIAL.fetch_add(1, Ordering::SeqCst);
-        let job = Self { workers, servers, root: free_address(), options: Vec::new() };
+        let job = Self {
+            workers,
+            servers,
+            root: free_address(),
+            through: Vec::new(),
+            options: Vec::new(),
+        };
         job.with("job", format!("{}-{serial}", process::id()))
             .with("num_workers", workers)
             .with("num_servers", servers)
@@ -100,7 +108,8 @@ impl Job {
     }
 
     fn command(&self, role: &str, rank: Option<usize>) -> Command {
-        let mut command = if role == "worker" { worker() } else { kvstore(role) };
+        let command = if role == "worker" { worker() } else { kvstore(role) };
+        let mut command = through(&self.through, command);
         command.env("KV_ROOT", &self.root).env("KV_ROLE", role).envs(self.options.clone());
         if let Some(rank) = rank {
             command.env("KV_RANK", rank.to_string());
@@ -132,6 +141,13 @@ impl Job {
     pub fn run(&self) -> Vec<End> {
         self.start().end_well()
     }
+}
+
+fn through(starter: &[String], command: Command) -> Command {
+    let Some((program, arguments)) = starter.split_first() else { return command };
+    let mut started = Command::new(program);
+    started.args(arguments).arg(command.get_program()).args(command.get_args());
+    started
 }
 
 fn kvstore(command: &str) -> Command {

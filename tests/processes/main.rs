@@ -18,6 +18,7 @@ mod deaths;
 mod job;
 mod launcher;
 mod memory;
+mod network;
 mod pauses;
 mod program;
 mod shared;

@@ -1,0 +1,187 @@
+//! Jobs over a network between two machines that is slow, or that is cut: two network namespaces of
+//! the kernel with a wire between them. Where these may not be made, the tests say so and do nothing.
+
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::job::{End, Job, LIMIT, MARGIN, Running, Turn};
+use super::program::{COUNT, PAUSE_MS, ROUNDS};
+
+/// Set in the process that has a network of its own.
+const INSIDE: &str = "KV_TEST_NETWORK";
+const NEAR: &str = "10.77.0.1";
+const FAR: &str = "10.77.0.2";
+
+/// Runs a test of this module again where it may change the network; true in there.
+fn is_inside(name: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let mut allowed = Command::new("unshare");
+    allowed.args(["-rn", "tc", "qdisc"]).stdout(Stdio::null()).stderr(Stdio::null());
+    if !allowed.status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: this machine does not let us make networks");
+        return false;
+    }
+    let _turn = Turn::take();
+    let this = std::env::current_exe().unwrap();
+    let mut test = Command::new("unshare");
+    test.arg("-rn").arg(this).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
+    let output = test.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{name}:\n{text}");
+    false
+}
+
+/// Two machines with a wire between them.
+struct Network {
+    /// Keeps the far machine.
+    keeper: Child,
+}
+
+impl Network {
+    fn new() -> Self {
+        let mut keeper = Command::new("unshare");
+        let keeper = keeper.args(["-n", "sleep", "600"]).spawn().unwrap();
+        let far = keeper.id().to_string();
+        let network = Self { keeper };
+        ip(&["link", "set", "lo", "up"]);
+        ip(&["link", "add", "near", "type", "veth", "peer", "name", "far"]);
+        // The other machine may not be there yet.
+        let moved = super::job::soon(LIMIT, || {
+            let moved = Command::new("ip").args(["link", "set", "far", "netns", &far]).status();
+            let there = network.far("ip", &["link", "show", "far"]).output();
+            moved.is_ok() && there.is_ok_and(|output| output.status.success())
+        });
+        assert!(moved, "the wire has no far end");
+        ip(&["addr", "add", &format!("{NEAR}/24"), "dev", "near"]);
+        ip(&["link", "set", "near", "up"]);
+        for arguments in [
+            &["addr", "add", &format!("{FAR}/24"), "dev", "far"][..],
+            &["link", "set", "far", "up"],
+            &["link", "set", "lo", "up"],
+        ] {
+            assert!(network.far("ip", arguments).status().unwrap().success());
+        }
+        network
+    }
+
+    /// A command on the far machine.
+    fn far(&self, program: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.keeper.id().to_string(), "-n", program]).args(arguments);
+        command
+    }
+
+    /// Limits the speed of the wire in both directions.
+    fn limit(&self, rate: &str) {
+        let arguments = |device| {
+            let queue = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "200ms"];
+            ["qdisc", "add", "dev", device].into_iter().chain(queue).collect::<Vec<_>>()
+        };
+        let near = Command::new("tc").args(arguments("near")).status().unwrap();
+        assert!(near.success() && self.far("tc", &arguments("far")).status().unwrap().success());
+    }
+
+    /// Starts a job: the scheduler and the server here, the workers on the far machine.
+    fn start(&self, job: &Job) -> Running {
+        // Their memory is not as far apart as their networks.
+        let mut job = job.clone().with("insecure", "yes").with("shm", "no");
+        job.root = format!("{NEAR}:9000");
+        let far = ["nsenter", "-t", &self.keeper.id().to_string(), "-n"].map(String::from).to_vec();
+        let here = job.clone().with("bind", NEAR);
+        let mut all = vec![here.start_scheduler(), here.start_server(0)];
+        let mut there = job.clone();
+        there.through = far;
+        all.extend((0..job.workers).map(|rank| there.start_worker(rank)));
+        Running { all, job }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.keeper.kill();
+        let _ = self.keeper.wait();
+    }
+}
+
+fn ip(arguments: &[&str]) {
+    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+}
+
+fn cut() {
+    ip(&["link", "set", "near", "down"]);
+}
+
+fn mend() {
+    ip(&["link", "set", "near", "up"]);
+}
+
+fn job(peer_timeout: Duration) -> Job {
+    let job = Job::new("train", 2, 1).with("peer_timeout_ms", peer_timeout.as_millis());
+    job.told(COUNT, 100_000).told(PAUSE_MS, 1)
+}
+
+fn end_well(running: Running) {
+    for end in running.end(LIMIT) {
+        assert_eq!(end.status, Some(0), "{end:?}");
+    }
+}
+
+#[test]
+fn a_network_of_ten_megabits_is_slow_and_nothing_else() {
+    if !is_inside("network::a_network_of_ten_megabits_is_slow_and_nothing_else") {
+        return;
+    }
+    let network = Network::new();
+    network.limit("10mbit");
+    let began = Instant::now();
+    end_well(network.start(&job(Duration::from_secs(3)).told(ROUNDS, 6)));
+    // 6 rounds of 2 workers, 400 kB each way: the wire was in the way.
+    assert!(began.elapsed() > Duration::from_secs(3), "after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_job_goes_on_when_a_network_that_was_cut_is_mended() {
+    if !is_inside("network::a_job_goes_on_when_a_network_that_was_cut_is_mended") {
+        return;
+    }
+    let network = Network::new();
+    let mut running = network.start(&job(Duration::from_secs(40)).told(ROUNDS, 200));
+    running.hear("sum 3");
+    cut();
+    thread::sleep(Duration::from_secs(10));
+    mend();
+    end_well(running);
+}
+
+#[test]
+fn every_process_says_whom_it_misses_when_a_network_stays_cut() {
+    if !is_inside("network::every_process_says_whom_it_misses_when_a_network_stays_cut") {
+        return;
+    }
+    let timeout = Duration::from_secs(3);
+    let network = Network::new();
+    let job = job(timeout).with("start_timeout_ms", 5_000).told(ROUNDS, 1_000_000);
+    let mut running = network.start(&job);
+    running.hear("sum 3");
+    cut();
+    let at = Instant::now();
+    for end in running.end(LIMIT) {
+        check_loss(&end, at, timeout);
+    }
+}
+
+/// A worker misses the server; the scheduler and the server miss the workers.
+fn check_loss(end: &End, cut: Instant, timeout: Duration) {
+    if !end.name.starts_with("worker") {
+        return;
+    }
+    let text = end.said("error").unwrap_or_else(|| panic!("no error: {end:?}"));
+    assert!(text.contains("KV_ERR_PEER_LOST"), "{end:?}");
+    assert!(text.contains(NEAR) || text.contains("worker"), "names nobody: {end:?}");
+    // On this side nobody hears the scheduler, who alone could say that the server is lost.
+    let took = end.said_at("error").unwrap_or(end.at).saturating_duration_since(cut);
+    assert!(took < timeout + Duration::from_secs(5) + MARGIN, "after {took:?}: {end:?}");
+}
