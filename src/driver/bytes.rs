@@ -61,21 +61,29 @@ impl Blocks {
         }
     }
 
-    /// Makes a block of `len` bytes, all of which `fill` writes; None if it could not.
+    /// Makes a block of `len` bytes, all of which `fill` writes.
     pub(crate) fn make(
         self: &Arc<Self>,
         len: usize,
-        fill: impl FnOnce(&mut [u8]) -> bool,
-    ) -> Result<Option<Block>> {
-        let buffer = self.take(len)?;
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Block> {
+        let block = self.wrap(self.take(len)?, len);
+        let start = block.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
         // SAFETY: so many bytes are there and ours alone. They are undefined only in their values,
         // and are written before anybody reads them.
-        let bytes = unsafe { std::slice::from_raw_parts_mut(buffer.as_ptr(), len) };
-        if fill(bytes) {
-            return Ok(Some(Block { buffer: Some(buffer), len, home: Arc::clone(self) }));
-        }
-        self.give_back(buffer);
-        Ok(None)
+        fill(unsafe { std::slice::from_raw_parts_mut(start, len) });
+        Ok(block)
+    }
+
+    /// Makes a block of parts, one behind the other.
+    pub(crate) fn join(self: &Arc<Self>, parts: &[&[u8]]) -> Result<Block> {
+        self.make(parts.iter().map(|part| part.len()).sum(), |mut rest| {
+            for part in parts {
+                let (place, others) = rest.split_at_mut(part.len());
+                place.copy_from_slice(part);
+                rest = others;
+            }
+        })
     }
 
     /// Makes a block of memory that has been written.
@@ -136,18 +144,9 @@ impl Loan {
         if let Lent::Theirs(start, len) = *lent {
             // SAFETY: the promise of `new`.
             let theirs = unsafe { slice(start, len) };
-            let copy = blocks.make(len, |bytes| {
-                bytes.copy_from_slice(theirs);
-                true
-            });
-            *lent = match copy {
-                Ok(Some(block)) => Lent::Copied(block),
-                Ok(None) => Lent::Over,
-                Err(error) => {
-                    *lent = Lent::Over;
-                    return Err(error);
-                }
-            };
+            let copy = blocks.join(&[theirs]);
+            *lent = Lent::Over;
+            *lent = Lent::Copied(copy?);
         }
         Ok(())
     }

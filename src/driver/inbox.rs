@@ -98,11 +98,8 @@ fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<B
         reader.landings.push(landing);
         Body::Data(Bytes::landed(len))
     } else if opened.head.kind.carries_data() {
-        let fill = |bytes: &mut [u8]| {
-            sum = pieces.take(bytes);
-            sum.is_some()
-        };
-        let block = reader.blocks.make(len, fill).map_err(|_| Broken::NoMemory)?.ok_or(SHORT)?;
+        let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
+        let block = reader.blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
         Body::Data(Bytes::of_block(Arc::new(block)))
     } else {
         let mut fields = vec![0; len];

@@ -61,9 +61,8 @@ impl Unsent {
             let slice = start..slot.count.min(start + in_slice);
             let made = blocks.make(codec.bytes(slice.len()), |bytes| {
                 encode_slice(codec, team.isa, source, residuals, &slice, bytes, &scratch);
-                true
             })?;
-            slices.extend(made.map(Arc::new));
+            slices.push(Arc::new(made));
             start = slice.end.max(start + 1);
         }
         residuals.round += 1;

@@ -46,12 +46,7 @@ pub(super) fn push<'a>(
     let mut slices = Vec::with_capacity(parts.len());
     for (runs, data) in parts {
         let head = units::encode(&runs);
-        let block = blocks.make(head.len() + data.len(), |bytes| {
-            bytes[..head.len()].copy_from_slice(&head);
-            bytes[head.len()..].copy_from_slice(&data);
-            true
-        })?;
-        slices.extend(block.map(Arc::new));
+        slices.push(Arc::new(blocks.join(&[&head, &data])?));
     }
     let slice = usize::try_from(place.slice_bytes).unwrap_or(usize::MAX);
     Ok(Bytes::of_encoded(Encoded { codec: ROWS, len: slot.bytes(), slice, slices }))

@@ -128,7 +128,7 @@ impl Shard {
     fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
         let mut state = self.state.lock();
         let result = match job {
-            Job::Install(data) => state.install(&self.slot, data, blocks),
+            Job::Install(data) => state.install(data, blocks),
             Job::Restore(data, handling) => {
                 let merger = &handling.merger;
                 state.shared = None;
@@ -197,8 +197,8 @@ impl Shard {
 }
 
 impl State {
-    fn install(&mut self, slot: &Slot, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
-        self.value.buffer = own(slot, data, blocks)?;
+    fn install(&mut self, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
+        self.value.buffer = own(data, blocks)?;
         Ok(())
     }
 
@@ -233,28 +233,7 @@ impl State {
             return Ok(());
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
-        let wide =
-            if matches!(slot.dtype, DType::F16 | DType::BF16) { DType::F32 } else { slot.dtype };
-        let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
-        let sum_slot = Slot::new(slot.key, slot.order, wide, &shape, slot.count)?;
-        let target = blocks.take(sum_slot.bytes())?;
-        let old = self.sum.take();
-        let _floats = DefaultFloats::enter();
-        let added = before.read(|bytes| {
-            let newest = Lent::plain(bytes.as_ptr().cast_mut(), slot.dtype);
-            match &old {
-                Some(sum) => {
-                    let so_far = Lent::of(Array::of(&sum.buffer, sum.dtype));
-                    local.keys.team.sum(&sum_slot, &[so_far, newest], &target)
-                }
-                None => local.keys.team.sum(&sum_slot, &[newest], &target),
-            }
-        });
-        if let Some(old) = old {
-            blocks.give_back(old.buffer);
-        }
-        added.unwrap_or(Ok(()))?;
-        self.sum = Some(Sum { buffer: target, dtype: wide });
+        self.sum = Some(fold(self.sum.take(), &before, slot, local, blocks)?);
         Ok(())
     }
 
@@ -273,7 +252,7 @@ impl State {
         let sum = self.sum.take();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
             // The only contribution becomes the value.
-            let fresh = own(slot, last, blocks)?;
+            let fresh = own(last, blocks)?;
             let old = std::mem::replace(&mut self.value.buffer, fresh);
             blocks.give_back(old);
             self.shared = None;
@@ -281,12 +260,15 @@ impl State {
         }
         self.take_back(slot, &handling.merger, blocks)?;
         let sum = match sum {
-            Some(sum) if sum.dtype != slot.dtype => Some(round(sum, &last, slot, local, blocks)?),
+            // Adds the last one, too; what follows rounds it once.
+            Some(sum) if sum.dtype != slot.dtype => {
+                Some(fold(Some(sum), &last, slot, local, blocks)?)
+            }
             sum => sum,
         };
         let rounded = sum.as_ref().is_some_and(|sum| sum.dtype != slot.dtype);
         let merged = last.read(|bytes| {
-            let newest = Lent::plain(bytes.as_ptr().cast_mut(), slot.dtype);
+            let newest = lent(bytes, slot.dtype);
             let so_far = sum.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
             let values: Vec<Lent> = match so_far {
                 // It has the last one in it.
@@ -329,12 +311,10 @@ impl State {
         let parts: Vec<(Vec<usize>, Lent)> = parts.into_iter().flatten().collect::<Result<_>>()?;
         let shape = [i64::MAX];
         let pushed = parts.iter().map(|(ids, lent)| RowsOf { lent, shape: &shape, ids });
-        let limits = Limits { patience: &crate::deadline::Patience::new(None), cancel: None };
-        let push = Push { call: "push", slot, values: &[], outs: &[], limits };
-        local
-            .applier
-            .merge_pushed_rows(&push, pushed, &mut self.value, &handling.merger)
-            .map(|_| ())
+        as_push(slot, &[], |push| {
+            local.applier.merge_pushed_rows(push, pushed, &mut self.value, &handling.merger)
+        })
+        .map(|_| ())
     }
 
     fn merge(
@@ -346,9 +326,8 @@ impl State {
     ) -> Result<()> {
         let ours = !matches!(merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
-        let limits = Limits { patience: &crate::deadline::Patience::new(None), cancel: None };
-        let push = Push { call: "push", slot, values, outs: &[], limits };
-        local.applier.merge(&push, merger, &mut self.value, None).map(|_| ())
+        as_push(slot, values, |push| local.applier.merge(push, merger, &mut self.value, None))
+            .map(|_| ())
     }
 
     /// Makes the stored value ours alone again, for a change in place.
@@ -366,13 +345,8 @@ impl State {
                 }
             }
             // Messages still refer to it.
-            Err(shared) => {
-                let buffer = blocks.take(slot.bytes())?;
-                if content {
-                    buffer_bytes(&buffer, slot.bytes(), shared.bytes());
-                }
-                self.value.buffer = buffer;
-            }
+            Err(shared) if content => self.value.buffer = own(Bytes::of_block(shared), blocks)?,
+            Err(_) => self.value.buffer = blocks.take(slot.bytes())?,
         }
         Ok(())
     }
@@ -416,20 +390,39 @@ impl State {
     }
 }
 
-/// The last addition of a sum in 32 bits: what follows rounds it once.
-fn round(sum: Sum, last: &Bytes, slot: &Slot, local: &Local, blocks: &Arc<Blocks>) -> Result<Sum> {
+/// Adds a contribution to what came before it, if there is any, in memory of its own.
+fn fold(
+    before: Option<Sum>,
+    next: &Bytes,
+    slot: &Slot,
+    local: &Local,
+    blocks: &Arc<Blocks>,
+) -> Result<Sum> {
+    let dtype = match slot.dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    };
     let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
-    let wide = Slot::new(slot.key, slot.order, sum.dtype, &shape, slot.count)?;
-    let target = blocks.take(wide.bytes())?;
+    let wide = Slot::new(slot.key, slot.order, dtype, &shape, slot.count)?;
+    let buffer = blocks.take(wide.bytes())?;
     let _floats = DefaultFloats::enter();
-    let added = last.read(|bytes| {
-        let so_far = Lent::of(Array::of(&sum.buffer, sum.dtype));
-        let newest = Lent::plain(bytes.as_ptr().cast_mut(), slot.dtype);
-        local.keys.team.sum(&wide, &[so_far, newest], &target)
+    let added = next.read(|bytes| {
+        let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
+        let values: Vec<Lent> = so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
+        local.keys.team.sum(&wide, &values, &buffer)
     });
+    if let Some(before) = before {
+        blocks.give_back(before.buffer);
+    }
     added.unwrap_or(Ok(()))?;
-    blocks.give_back(sum.buffer);
-    Ok(Sum { buffer: target, dtype: sum.dtype })
+    Ok(Sum { buffer, dtype })
+}
+
+/// Merges as a push of the local store does, for which nobody waits.
+fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&Push<'_>) -> T) -> T {
+    let patience = crate::deadline::Patience::new(None);
+    let limits = Limits { patience: &patience, cancel: None };
+    merge(&Push { call: "push", slot, values, outs: &[], limits })
 }
 
 /// A value of a push.
@@ -462,40 +455,21 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Res
     let unit = slot.row_length() * slot.dtype.size();
     let bad = || fail!(InvalidArgument, "rows that are not there");
     let (runs, _) = units::decode(runs, slot.rows()).ok_or_else(bad)?;
-    let len = runs.iter().map(|run| run.count as usize * unit).sum();
-    let block = blocks.make(len, |bytes| {
-        let mut at = 0;
-        for run in &runs {
-            let (start, len) = (run.first as usize * unit, run.count as usize * unit);
-            bytes[at..at + len].copy_from_slice(&stored[start..start + len]);
-            at += len;
-        }
-        true
-    })?;
-    block.ok_or_else(bad)
+    let part = |run: &units::Run| {
+        let (start, len) = (run.first as usize * unit, run.count as usize * unit);
+        &stored[start..start + len]
+    };
+    blocks.join(&runs.iter().map(part).collect::<Vec<_>>())
 }
 
 /// The memory of a value that fills a slice; without a copy if nobody else has it.
-fn own(slot: &Slot, data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
-    let data = match data.into_block() {
-        Ok(block) => match block.into_buffer() {
-            Some(buffer) => return Ok(buffer),
-            None => return Err(fail!(Internal, "a block without memory")),
-        },
-        Err(data) => data,
+fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
+    let block = match data.into_block() {
+        Ok(block) => Some(block),
+        Err(data) => data.read(|bytes| blocks.join(&[bytes])).transpose()?,
     };
-    let buffer = blocks.take(slot.bytes())?;
-    data.read(|bytes| buffer_bytes(&buffer, slot.bytes(), bytes));
-    Ok(buffer)
-}
-
-/// Copies bytes to memory that is ours alone.
-fn buffer_bytes(buffer: &Buffer, len: usize, bytes: &[u8]) {
-    let to = Lent::plain(buffer.as_ptr(), DType::U8).array();
-    let from = Lent::plain(bytes.as_ptr().cast_mut(), DType::U8).array();
-    crate::kernel::Isa::choose("auto")
-        .map(|isa| isa.convert_array(&to, &from, len.min(bytes.len())))
-        .unwrap_or_default();
+    let buffer = block.and_then(Block::into_buffer);
+    buffer.ok_or_else(|| fail!(Internal, "a value without memory"))
 }
 
 #[cfg(test)]
@@ -509,11 +483,7 @@ mod tests {
         let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap());
         let blocks = Arc::<Blocks>::default();
         let bytes = |value: u8| {
-            let block = blocks.make(16, |bytes| {
-                bytes.fill(value);
-                true
-            });
-            Bytes::of_block(Arc::new(block.unwrap().unwrap()))
+            Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
         };
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
         let shard = Shard::new(slot, 0).unwrap();

@@ -28,6 +28,27 @@ fn optimizer(merger: &Merger) -> Option<&Optimizer> {
     }
 }
 
+/// What is kept: the head, then the value, which is `stored`, then the arrays of the rule's state.
+pub(super) fn parts<'a>(
+    value: &'a Value,
+    stored: &'a [u8],
+    merger: &Merger,
+) -> ([u8; HEAD], Vec<&'a [u8]>) {
+    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_deref()));
+    let state = value.state.as_ref().filter(|_| kept.is_some());
+    let (updates, carried) = state.map_or((0, 0.0), |state| state.progress());
+    let (states, master) = kept.map_or((u32::MAX, 0), |kept| {
+        (u32::try_from(kept.states).unwrap_or(0), u32::from(kept.has_master))
+    });
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&updates.to_le_bytes());
+    head[8..16].copy_from_slice(&carried.to_bits().to_le_bytes());
+    head[16..20].copy_from_slice(&states.to_le_bytes());
+    head[20..24].copy_from_slice(&master.to_le_bytes());
+    let arrays = state.iter().flat_map(|state| state.buffers()).map(Buffer::bytes);
+    (head, std::iter::once(stored).chain(arrays).collect())
+}
+
 /// Takes a slice down. `stored` is its value.
 pub(super) fn encode(
     value: &Value,
@@ -35,28 +56,9 @@ pub(super) fn encode(
     merger: &Merger,
     blocks: &Arc<Blocks>,
 ) -> Result<Block> {
-    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_deref()));
-    let state = value.state.as_ref().filter(|_| kept.is_some());
-    let (updates, carried) = state.map_or((0, 0.0), |state| state.progress());
-    let arrays: Vec<&[u8]> =
-        state.iter().flat_map(|state| state.buffers()).map(Buffer::bytes).collect();
-    let total = HEAD + stored.len() + arrays.iter().map(|array| array.len()).sum::<usize>();
-    let (states, master) = kept.map_or((u32::MAX, 0), |kept| {
-        (u32::try_from(kept.states).unwrap_or(0), u32::from(kept.has_master))
-    });
-    let block = blocks.make(total, |bytes| {
-        bytes[..8].copy_from_slice(&updates.to_le_bytes());
-        bytes[8..16].copy_from_slice(&carried.to_bits().to_le_bytes());
-        bytes[16..20].copy_from_slice(&states.to_le_bytes());
-        bytes[20..24].copy_from_slice(&master.to_le_bytes());
-        let mut at = HEAD;
-        for part in std::iter::once(stored).chain(arrays) {
-            bytes[at..at + part.len()].copy_from_slice(part);
-            at += part.len();
-        }
-        true
-    })?;
-    block.ok_or_else(|| fail!(Internal, "a block that nobody filled"))
+    let (head, arrays) = parts(value, stored, merger);
+    let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(arrays).collect();
+    blocks.join(&all)
 }
 
 /// The head of what `encode` made, and the rest.

@@ -19,7 +19,7 @@ use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::Key;
-use crate::optim::{Kept, Stored};
+use crate::optim::Stored;
 use crate::store::merger::Merger;
 use crate::store::plan::Plan;
 use crate::store::table::Slot;
@@ -156,13 +156,10 @@ impl WorkerStore {
         place: &Place,
         slices: &[Bytes],
     ) -> Result<(Buffer, Option<Box<crate::optim::State>>)> {
-        let mut heads = Vec::new();
-        for slice in slices {
-            let head = slice.read(|bytes| state::head(bytes).map(|(head, _)| head));
-            heads.push(head.unwrap_or_else(|| Err(fail!(Internal, "a slice without bytes")))?);
-        }
+        let head = slices.first().map(|first| read(first, |bytes| Ok(state::head(bytes)?.0)));
+        let head = head.transpose()?;
         let mut whole = Buffer::zeroed(slot.bytes().max(1), false)?;
-        let mut at = vec![0; slices.len()];
+        let mut at = vec![state::HEAD; slices.len()];
         // The same array of every slice, one after the other.
         let mut next = |to: &mut [u8]| {
             let mut filled = 0;
@@ -171,13 +168,13 @@ impl WorkerStore {
                 let total = place.spec.bytes().unwrap_or(0).max(1);
                 let share = to.len() as u128 * u128::from(own) / u128::from(total);
                 let len = usize::try_from(share).unwrap_or(0).min(to.len() - filled);
-                slice.read(|bytes| {
-                    if let Ok((_, rest)) = state::head(bytes)
-                        && let Some(part) = rest.get(*at..*at + len)
-                    {
-                        to[filled..filled + len].copy_from_slice(part);
-                    }
-                });
+                read(slice, |bytes| {
+                    let part = bytes.get(*at..*at + len);
+                    let part =
+                        part.ok_or_else(|| fail!(Corrupt, "the state of a slice is short"))?;
+                    to[filled..filled + len].copy_from_slice(part);
+                    Ok(())
+                })?;
                 *at += len;
                 filled += len;
             }
@@ -185,7 +182,6 @@ impl WorkerStore {
         };
         next(&mut whole.bytes_mut()[..slot.bytes()])?;
         let handling = self.local.handling.read().clone();
-        let head = heads.first().copied();
         let kept = head.and_then(|head| head.kept);
         let state = match (&handling.merger, kept) {
             (Merger::Optimizer(optimizer), Some(kept)) => {
@@ -227,11 +223,7 @@ impl WorkerStore {
     fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
         let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
         let spec = Spec { dtype: slot.dtype.code(), shape, whole: self.keeps_whole() };
-        let block = self.driver.blocks.make(slot.bytes(), |bytes| {
-            bytes.fill(0);
-            true
-        })?;
-        let block = block.ok_or_else(|| fail!(Internal, "a block that nobody filled"))?;
+        let block = self.driver.blocks.make(slot.bytes(), |bytes| bytes.fill(0))?;
         let data = Bytes::of_block(Arc::new(block));
         self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
     }
@@ -245,46 +237,23 @@ impl WorkerStore {
             return Ok(Vec::new());
         }
         let handling = self.local.handling.read().clone();
-        let kept: Option<Kept> = match &handling.merger {
-            Merger::Optimizer(optimizer) => optimizer.kept(value.state.as_deref()),
-            _ => None,
-        };
-        let state = value.state.as_ref().filter(|_| kept.is_some());
-        let arrays: Vec<&[u8]> =
-            state.iter().flat_map(|state| state.buffers()).map(Buffer::bytes).collect();
-        let whole = state::encode(
-            &value,
-            &value.buffer.bytes()[..slot.bytes()],
-            &handling.merger,
-            &self.driver.blocks,
-        )?;
-        let head = &whole.bytes()[..state::HEAD];
+        let stored = &value.buffer.bytes()[..slot.bytes()];
+        let (head, arrays) = state::parts(&value, stored, &handling.merger);
         let total = place.spec.bytes().unwrap_or(0).max(1);
+        let share = |array: &[u8], number: u64| {
+            let bytes = array.len() as u128 * u128::from(number) / u128::from(total);
+            usize::try_from(bytes).unwrap_or(0)
+        };
         let mut slices = Vec::new();
         for index in 0..u32::try_from(place.servers.len()).unwrap_or(0) {
             let (offset, own) = place.range(index);
-            let share = |array: &[u8], number: u64| {
-                let bytes = array.len() as u128 * u128::from(number) / u128::from(total);
-                usize::try_from(bytes).unwrap_or(0)
+            let part = |array: &&'_ [u8]| {
+                let start = share(array, offset);
+                start..start + share(array, own)
             };
-            let stored = &value.buffer.bytes()[..slot.bytes()];
-            let parts: Vec<&[u8]> = std::iter::once(stored)
-                .chain(arrays.iter().copied())
-                .map(|array| {
-                    let start = share(array, offset);
-                    &array[start..start + share(array, own)]
-                })
-                .collect();
-            let len = head.len() + parts.iter().map(|part| part.len()).sum::<usize>();
-            let block = self.driver.blocks.make(len, |bytes| {
-                let mut at = 0;
-                for part in std::iter::once(head).chain(parts) {
-                    bytes[at..at + part.len()].copy_from_slice(part);
-                    at += part.len();
-                }
-                true
-            })?;
-            slices.extend(block.map(|block| Bytes::of_block(Arc::new(block))));
+            let parts = arrays.iter().map(|array| &array[part(array)]);
+            let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(parts).collect();
+            slices.push(Bytes::of_block(Arc::new(self.driver.blocks.join(&all)?)));
         }
         Ok(slices)
     }
@@ -301,4 +270,9 @@ impl WorkerStore {
             }
         }
     }
+}
+
+/// Reads a slice that a server has sent.
+fn read<T>(slice: &Bytes, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+    slice.read(read).unwrap_or_else(|| Err(fail!(Internal, "a slice without bytes")))
 }
