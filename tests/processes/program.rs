@@ -16,6 +16,7 @@ pub const MARK: &str = "@ ";
 pub const ROUNDS: &str = "KV_TEST_ROUNDS";
 pub const COUNT: &str = "KV_TEST_COUNT";
 pub const PAUSE_MS: &str = "KV_TEST_PAUSE_MS";
+pub const FILE: &str = "KV_TEST_FILE";
 
 /// How long a worker that failed may take to leave.
 const LEAVE: Duration = Duration::from_secs(5);
@@ -42,6 +43,7 @@ fn worker() {
         "load" => load(&store),
         "updater" => updater(&store),
         "fails" => fails(&store),
+        "resume" => resume(&store),
         other => panic!("no program {other}"),
     };
     if let Err(error) = result {
@@ -279,6 +281,31 @@ fn fails(store: &Store) -> Result<()> {
         process::exit(7);
     }
     train(store)
+}
+
+/// Ten rounds, with a checkpoint after the fifth. Then worker 1 fails, unless the job was started
+/// again: such a job goes on from the checkpoint.
+fn resume(store: &Store) -> Result<()> {
+    let file = std::env::var(FILE).unwrap();
+    let is_again = number("KV_RESTARTS", 0) > 0;
+    store.init(3u64, &[0.0f32; 5])?;
+    store.set_optimizer("test", "rescale_grad=1")?;
+    if is_again {
+        store.load(&file)?;
+    }
+    let mut out = [0.0f32; 5];
+    for round in if is_again { 6..=10 } else { 1..=10 } {
+        store.push(3u64, &[rank(store) as f32 + 1.0; 5])?;
+        store.pull(3u64, &mut out)?;
+        assert_eq!(out, [(round * sum_of_all(store)) as f32; 5]);
+        if round == 5 {
+            store.save(&file)?;
+            if rank(store) == 1 {
+                process::exit(7);
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A server that a program runs itself: it adds three times what comes.

@@ -1,10 +1,11 @@
-//! The processes of a job while they run.
+//! The processes of a job on this machine while they run.
 
-use std::ffi::OsString;
-use std::fmt;
+use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::process::{Child, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,70 +15,76 @@ use crate::input;
 use crate::job::Ending;
 use crate::keeper::Keeper;
 use crate::output::Source;
-use crate::plan::{Name, Process};
+use crate::plan::Process;
 use crate::sys;
 
 /// How long a killed process may take to vanish. Only one that waits for a device takes any time.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const KILL_STEP: Duration = Duration::from_millis(2);
 
-/// A process that could not be started.
+/// Why a process could not be started, in a few words, with the status by which shells report it.
 #[derive(Debug)]
 pub(crate) struct StartError {
-    name: Name,
-    program: OsString,
-    error: io::Error,
+    pub(crate) text: String,
+    pub(crate) status: u8,
 }
 
 impl StartError {
-    /// The status by which shells report it.
-    pub(crate) fn status(&self) -> u8 {
-        if self.error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+    pub(crate) fn new(program: &OsStr, error: &io::Error) -> Self {
+        let program = program.display();
+        let text = match error.kind() {
+            io::ErrorKind::NotFound => format!("{program}: program not found"),
+            io::ErrorKind::PermissionDenied => format!("{program}: not executable"),
+            _ => format!("{program}: {error}"),
+        };
+        let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        Self { text, status }
     }
 }
 
-impl fmt::Display for StartError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "cannot start {}: {}: ", self.name, self.program.display())?;
-        match self.error.kind() {
-            io::ErrorKind::NotFound => formatter.write_str("program not found"),
-            io::ErrorKind::PermissionDenied => formatter.write_str("not executable"),
-            _ => self.error.fmt(formatter),
-        }
-    }
-}
-
-/// The processes of a job, each the leader of a group of its own.
+/// Processes of a job on this machine, each the leader of a group of its own.
 #[derive(Debug)]
 pub(crate) struct Children {
     keeper: Keeper,
+    /// This program.
+    executable: PathBuf,
     /// With whether its end has been told.
     members: Vec<(Child, bool)>,
 }
 
 impl Children {
-    pub(crate) fn new(keeper: Keeper) -> Self {
-        Self { keeper, members: Vec::new() }
+    pub(crate) fn new() -> io::Result<Self> {
+        let executable = env::current_exe()?;
+        Ok(Self { keeper: Keeper::start(&executable)?, executable, members: Vec::new() })
     }
 
     /// Starts a process, and gives what it will write. Only the main thread may call this.
-    pub(crate) fn start(&mut self, process: Process) -> Result<[Source; 2], StartError> {
-        let (name, program) = (process.name, process.command.get_program().to_owned());
-        self.start_and_connect(process).map_err(|error| StartError { name, program, error })
+    pub(crate) fn start(&mut self, process: &Process) -> Result<[Source; 2], StartError> {
+        let mut command = process.command(&self.executable);
+        let input = if process.reads_input { input::source() } else { Stdio::null() };
+        self.connect(command.stdin(input))
+            .map_err(|error| StartError::new(command.get_program(), &error))
     }
 
-    fn start_and_connect(&mut self, process: Process) -> io::Result<[Source; 2]> {
-        let Process { name, mut command, reads_input } = process;
-        command.stdin(if reads_input { input::source() } else { Stdio::null() });
+    fn connect(&mut self, command: &mut Command) -> io::Result<[Source; 2]> {
         let (out, out_writer) = io::pipe()?;
         let (err, err_writer) = io::pipe()?;
         command.stdout(out_writer).stderr(err_writer);
-        self.keeper.look_after(&mut command)?;
-        let mut child = command.spawn()?;
+        self.keeper.look_after(command)?;
+        let child = command.spawn();
+        // Our copies of its ends of the pipes would keep them open.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = child?;
         let stdin = child.stdin.take();
         self.members.push((child, false));
         stdin.map_or(Ok(()), input::relay)?;
-        Ok([Source::out(name, out), Source::err(name, err)])
+        Ok([Source::out(out), Source::err(err)])
+    }
+
+    /// Starts a command that connects to another machine, in a group that the keeper looks after.
+    pub(crate) fn start_connection(&self, command: &mut Command) -> io::Result<Child> {
+        self.keeper.look_after(command)?;
+        command.spawn()
     }
 
     /// The processes that have ended since the last call, those that a signal ended first: in

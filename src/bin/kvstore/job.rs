@@ -6,18 +6,24 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::signal_name;
 
 use crate::plan::Role;
 
+/// The status of a process whose end nobody could tell: the one that ssh has for lost connections.
+const LOST: u8 = 255;
+
 /// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Ending {
     /// By itself, with this exit status.
     Status(i32),
     /// By this signal.
     Signal(i32),
+    /// With the connection to its host.
+    Lost,
 }
 
 impl Ending {
@@ -30,6 +36,7 @@ impl Ending {
         match self {
             Ending::Status(status) => u8::try_from(status).unwrap_or(1),
             Ending::Signal(signal) => signal_status(signal),
+            Ending::Lost => LOST,
         }
     }
 }
@@ -42,6 +49,7 @@ impl fmt::Display for Ending {
                 Some(name) => write!(formatter, "signal {signal} ({name})"),
                 None => write!(formatter, "signal {signal}"),
             },
+            Ending::Lost => formatter.write_str("the connection to its host"),
         }
     }
 }
@@ -77,11 +85,12 @@ enum Phase {
 /// The course of a job.
 #[derive(Debug)]
 pub(crate) struct Job {
-    members: Vec<(Role, Option<Ending>)>,
+    members: Vec<(Role, Option<(Ending, Instant)>)>,
     patience: Patience,
     phase: Phase,
     first_failure: Option<usize>,
     stopped_by: Option<i32>,
+    was_signalled: bool,
     interrupted: bool,
     signals: Vec<i32>,
 }
@@ -95,6 +104,7 @@ impl Job {
             phase: Phase::Running,
             first_failure: None,
             stopped_by: None,
+            was_signalled: false,
             interrupted: false,
             signals: Vec::new(),
         }
@@ -102,7 +112,7 @@ impl Job {
 
     /// A process has ended.
     pub(crate) fn ended(&mut self, member: usize, ending: Ending, now: Instant) {
-        self.members[member].1 = Some(ending);
+        self.members[member].1 = Some((ending, now));
         if !matches!(self.phase, Phase::Running | Phase::Settling(_)) {
             return;
         }
@@ -126,6 +136,7 @@ impl Job {
 
     /// A signal has come that is to end the job.
     pub(crate) fn signalled(&mut self, signal: i32, now: Instant) {
+        self.was_signalled = true;
         if signal == SIGINT && self.interrupted {
             self.phase = Phase::Over;
             return;
@@ -185,7 +196,12 @@ impl Job {
 
     /// How a process ended; None while it lives.
     pub(crate) fn ending(&self, member: usize) -> Option<Ending> {
-        self.members[member].1
+        self.members[member].1.map(|(ending, _)| ending)
+    }
+
+    /// When a process ended; None while it lives.
+    pub(crate) fn ended_at(&self, member: usize) -> Option<Instant> {
+        self.members[member].1.map(|(_, at)| at)
     }
 
     /// The process that failed before all others, and how.
@@ -196,6 +212,11 @@ impl Job {
     /// The signal that ended the job, unless a failure had come before it.
     pub(crate) fn stopped_by(&self) -> Option<i32> {
         self.stopped_by.filter(|_| self.first_failure.is_none())
+    }
+
+    /// Whether a signal came that was to end the job, be it after a failure.
+    pub(crate) fn was_signalled(&self) -> bool {
+        self.was_signalled
     }
 
     /// The exit status of the launcher.

@@ -3,8 +3,8 @@
 //! It reads a pipe whose other end the launcher holds, and which the system closes when the
 //! launcher ends, whatever ends it. Every process of the job writes its number into it.
 
-use std::env;
 use std::io::{self, IsTerminal, PipeWriter, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use signal_hook::consts::SIGKILL;
@@ -20,9 +20,9 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn start() -> io::Result<Self> {
+    pub(crate) fn start(executable: &Path) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
-        let mut command = Command::new(env::current_exe()?);
+        let mut command = Command::new(executable);
         command.arg("keeper").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         // It must not hold a folder that somebody wants to unmount.
         command.current_dir("/");

@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
 
-use crate::plan::{Name, Role};
 use crate::sys;
 
 /// Longer lines are shown in pieces of this many bytes.
@@ -27,39 +26,72 @@ enum Stream {
 /// One of the two outputs of a process.
 #[derive(Debug)]
 pub(crate) struct Source {
-    name: Name,
     pipe: PipeReader,
     stream: Stream,
 }
 
 impl Source {
-    pub(crate) fn out(name: Name, pipe: PipeReader) -> Self {
-        Self { name, pipe, stream: Stream::Out }
+    pub(crate) fn out(pipe: PipeReader) -> Self {
+        Self { pipe, stream: Stream::Out }
     }
 
-    pub(crate) fn err(name: Name, pipe: PipeReader) -> Self {
-        Self { name, pipe, stream: Stream::Err }
+    pub(crate) fn err(pipe: PipeReader) -> Self {
+        Self { pipe, stream: Stream::Err }
+    }
+}
+
+/// Who writes, as it stands before the lines.
+#[derive(Debug, Clone)]
+pub(crate) struct Label {
+    pub(crate) text: String,
+    /// The rank of a worker, which has a colour by it.
+    pub(crate) rank: Option<u32>,
+}
+
+/// In which form the output of a process goes on.
+pub(crate) trait Form: Send {
+    /// Takes what was written, and appends what is complete.
+    fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>);
+
+    /// Appends what is left when nothing more comes.
+    fn end(&mut self, text: &mut Vec<u8>);
+
+    /// Whether anybody still wants it.
+    fn is_wanted(&self) -> bool {
+        true
     }
 }
 
 /// Copies all sources to our own standard output and standard error, on a thread of its own, until
 /// the returned pipe is dropped; what they hold by then is copied too. Then calls `done`.
 pub(crate) fn copy(
-    sources: Vec<Source>,
+    sources: Vec<(Label, Source)>,
     done: impl FnOnce() + Send + 'static,
 ) -> io::Result<PipeWriter> {
-    let (closing, closer) = io::pipe()?;
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let coloured = |terminal: bool| terminal && colours;
     let coloured = (coloured(io::stdout().is_terminal()), coloured(io::stderr().is_terminal()));
-    let width = sources.iter().map(|source| source.name.to_string().len()).max().unwrap_or(0);
-    let open = |source: Source| {
+    let width = sources.iter().map(|(label, _)| label.text.len()).max().unwrap_or(0);
+    let open = |(label, source): (Label, Source)| {
         let coloured = if source.stream == Stream::Out { coloured.0 } else { coloured.1 };
-        Open { lines: Lines::new(&label(source.name, width, coloured)), source }
+        let form: Box<dyn Form> = Box::new(Lines::new(&before_lines(&label, width, coloured)));
+        (source, form)
     };
     let open = sources.into_iter().map(open).collect();
+    copy_in_form(open, io::stdout(), io::stderr(), done)
+}
+
+/// As [`copy`], to anywhere and in any form.
+pub(crate) fn copy_in_form(
+    sources: Vec<(Source, Box<dyn Form>)>,
+    mut out: impl Write + Send + 'static,
+    mut err: impl Write + Send + 'static,
+    done: impl FnOnce() + Send + 'static,
+) -> io::Result<PipeWriter> {
+    let (closing, closer) = io::pipe()?;
+    let open = sources.into_iter().map(|(source, form)| Open { source, form }).collect();
     let work = move || {
-        copy_all(open, &closing, &mut io::stdout(), &mut io::stderr());
+        copy_all(open, &closing, &mut out, &mut err);
         done();
     };
     thread::Builder::new().name("output".into()).spawn(work)?;
@@ -67,25 +99,24 @@ pub(crate) fn copy(
 }
 
 /// What stands before the lines of a process.
-fn label(name: Name, width: usize, coloured: bool) -> String {
+fn before_lines(label: &Label, width: usize, coloured: bool) -> String {
     // Blue is hard to read on black, and red looks like an error.
     const COLOURS: [u32; 4] = [36, 32, 33, 35];
-    if !coloured {
-        return format!("{name:width$}");
-    }
-    match name.role {
-        Role::Worker => {
-            let colour = COLOURS[name.rank as usize % COLOURS.len()];
-            format!("\x1b[{colour}m{name:width$}\x1b[0m")
+    let Label { text, rank } = label;
+    match rank {
+        _ if !coloured => format!("{text:width$}"),
+        Some(rank) => {
+            let colour = COLOURS[*rank as usize % COLOURS.len()];
+            format!("\x1b[{colour}m{text:width$}\x1b[0m")
         }
-        Role::Server | Role::Scheduler => format!("\x1b[2m{name:width$}\x1b[0m"),
+        None => format!("\x1b[2m{text:width$}\x1b[0m"),
     }
 }
 
 /// A source that is being copied.
 struct Open {
     source: Source,
-    lines: Lines,
+    form: Box<dyn Form>,
 }
 
 impl Open {
@@ -94,17 +125,17 @@ impl Open {
         let mut text = Vec::new();
         let more = match self.source.pipe.read(buffer) {
             Ok(0) => {
-                self.lines.end(&mut text);
+                self.form.end(&mut text);
                 false
             }
             Ok(count) => {
-                self.lines.take(&buffer[..count], &mut text);
+                self.form.take(&buffer[..count], &mut text);
                 true
             }
             Err(error) => error.kind() == io::ErrorKind::Interrupted,
         };
         // When nobody reads us any more, the process is to notice it as it would without us.
-        self.write(&text, out, err) && more
+        self.write(&text, out, err) && more && self.form.is_wanted()
     }
 
     fn write(&self, text: &[u8], out: &mut dyn Write, err: &mut dyn Write) -> bool {
@@ -126,7 +157,8 @@ fn copy_all(
         if rounds.is_none() {
             pipes.push(closing.as_fd());
         }
-        let Ok(ready) = sys::readable(&pipes, rounds.is_none()) else { continue };
+        let limit = rounds.map(|_| Duration::ZERO);
+        let Ok(ready) = sys::readable(&pipes, limit) else { continue };
         let closed = rounds.is_none() && ready.last() == Some(&true);
         if rounds.is_some() && !ready.contains(&true) {
             break;
@@ -138,7 +170,7 @@ fn copy_all(
     }
     for mut open in sources {
         let mut text = Vec::new();
-        open.lines.end(&mut text);
+        open.form.end(&mut text);
         open.write(&text, out, err);
     }
 }
@@ -176,7 +208,14 @@ impl Lines {
         Self { first, further, held: Vec::new(), cut: false }
     }
 
-    /// Takes what was written, and appends the lines that are complete.
+    fn put(&mut self, count: usize, text: &mut Vec<u8>) {
+        text.extend_from_slice(if self.cut { &self.further } else { &self.first });
+        text.extend(self.held.drain(..count));
+        text.push(b'\n');
+    }
+}
+
+impl Form for Lines {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             let (piece, complete) = match piece.strip_suffix(b"\n") {
@@ -195,17 +234,11 @@ impl Lines {
         }
     }
 
-    /// Appends a last line that has no end.
+    /// A last line may have no end.
     fn end(&mut self, text: &mut Vec<u8>) {
         if !self.held.is_empty() {
             self.put(self.held.len(), text);
         }
-    }
-
-    fn put(&mut self, count: usize, text: &mut Vec<u8>) {
-        text.extend_from_slice(if self.cut { &self.further } else { &self.first });
-        text.extend(self.held.drain(..count));
-        text.push(b'\n');
     }
 }
 
@@ -221,10 +254,9 @@ mod tests {
     use std::thread;
     use std::time::{Duration, Instant};
 
-    use super::{LONGEST, Lines, Open, Source, Stream, copy_all, label, write_all};
-    use crate::plan::{Name, Role};
-
-    const WORKER: Name = Name { role: Role::Worker, rank: 2 };
+    use super::{
+        Form, LONGEST, Label, Lines, Open, Source, Stream, before_lines, copy_all, write_all,
+    };
 
     fn lines_of(pieces: &[&[u8]]) -> Vec<u8> {
         let mut lines = Lines::new("w");
@@ -272,15 +304,16 @@ mod tests {
 
     #[test]
     fn labels_are_aligned_and_coloured_where_they_are_asked_to() {
-        assert_eq!(label(WORKER, 10, false), "worker 2  ");
-        assert_eq!(label(WORKER, 10, true), "\x1b[33mworker 2  \x1b[0m");
-        assert_eq!(label(Name { role: Role::Scheduler, rank: 0 }, 9, false), "scheduler");
+        let worker = Label { text: "worker 2".into(), rank: Some(2) };
+        assert_eq!(before_lines(&worker, 10, false), "worker 2  ");
+        assert_eq!(before_lines(&worker, 10, true), "\x1b[33mworker 2  \x1b[0m");
+        let scheduler = Label { text: "scheduler".into(), rank: None };
+        assert_eq!(before_lines(&scheduler, 9, true), "\x1b[2mscheduler\x1b[0m");
     }
 
     fn open(stream: Stream) -> (Open, io::PipeWriter) {
         let (pipe, writer) = io::pipe().unwrap();
-        let source = Source { name: WORKER, pipe, stream };
-        (Open { source, lines: Lines::new("w") }, writer)
+        (Open { source: Source { pipe, stream }, form: Box::new(Lines::new("w")) }, writer)
     }
 
     #[test]

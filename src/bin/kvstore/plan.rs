@@ -4,12 +4,13 @@ use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
+use serde::{Deserialize, Serialize};
+
 /// What a process is in its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Role {
     Scheduler,
     Server,
@@ -27,7 +28,7 @@ impl Role {
 }
 
 /// A process by its role and its rank in it, as messages name it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Name {
     pub(crate) role: Role,
     pub(crate) rank: u32,
@@ -43,16 +44,53 @@ impl fmt::Display for Name {
     }
 }
 
+/// Where the scheduler listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Root {
+    pub(crate) host: String,
+    pub(crate) port: u16,
+}
+
+impl fmt::Display for Root {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The colons of an address of version 6 need brackets.
+        if self.host.contains(':') {
+            write!(formatter, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(formatter, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
 /// A process to start.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
     pub(crate) name: Name,
-    pub(crate) command: Command,
+    /// None is this program itself.
+    pub(crate) program: Option<OsString>,
+    pub(crate) arguments: Vec<OsString>,
+    /// None is a variable that must not be there.
+    pub(crate) environment: Vec<(String, Option<String>)>,
     /// Whether it reads what the launcher is given to read.
     pub(crate) reads_input: bool,
 }
 
-/// A job on one machine.
+impl Process {
+    pub(crate) fn command(&self, executable: &Path) -> Command {
+        let program = self.program.as_deref().unwrap_or(executable.as_os_str());
+        let mut command = Command::new(program);
+        command.args(&self.arguments);
+        for (variable, value) in &self.environment {
+            match value {
+                Some(value) => command.env(variable, value),
+                None => command.env_remove(variable),
+            };
+        }
+        command
+    }
+}
+
+/// A job.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) workers: u32,
@@ -60,12 +98,14 @@ pub(crate) struct Plan {
     pub(crate) serve_with_program: bool,
     /// The program of the workers, then its arguments.
     pub(crate) program: Vec<OsString>,
-    /// This program.
-    pub(crate) executable: PathBuf,
     /// Where the scheduler listens; None without servers.
-    pub(crate) root: Option<SocketAddr>,
+    pub(crate) root: Option<Root>,
     /// What tells this job from all others.
     pub(crate) token: String,
+    /// Options of the library that all processes get.
+    pub(crate) settings: Vec<(String, String)>,
+    /// How often this job was started before.
+    pub(crate) restarts: u32,
 }
 
 impl Plan {
@@ -85,46 +125,49 @@ impl Plan {
             Role::Server => !self.serve_with_program,
             Role::Worker => false,
         };
-        let mut command = if own {
-            let mut command = Command::new(&self.executable);
-            command.arg(name.role.name());
-            command
-        } else {
-            let mut command = Command::new(&self.program[0]);
-            command.args(&self.program[1..]);
-            command
+        let words = match self.program.split_first() {
+            Some((program, arguments)) if !own => (Some(program.clone()), arguments.to_vec()),
+            _ => (None, vec![name.role.name().into()]),
         };
-        self.describe(name, &mut command);
-        let reads_input = name.role == Role::Worker && self.workers == 1;
-        Process { name, command, reads_input }
+        Process {
+            name,
+            program: words.0,
+            arguments: words.1,
+            environment: self.environment(name),
+            reads_input: name.role == Role::Worker && self.workers == 1,
+        }
     }
 
-    /// Sets the variables of the environment; those of an outer job must not show through.
-    fn describe(&self, name: Name, command: &mut Command) {
+    /// The variables of the environment; those of an outer job must not show through.
+    pub(crate) fn environment(&self, name: Name) -> Vec<(String, Option<String>)> {
         let number = |number: u32| Some(number.to_string());
         let rank_of = |role| (name.role == role).then(|| name.rank.to_string());
+        let root = self.root.as_ref();
         let variables = [
             ("KV_ROLE", Some(name.role.name().to_owned())),
             ("KV_RANK", number(name.rank)),
             ("KV_NUM_WORKERS", number(self.workers)),
             ("KV_NUM_SERVERS", number(self.servers)),
-            ("KV_ROOT", self.root.map(|root| root.to_string())),
+            ("KV_ROOT", root.map(Root::to_string)),
             ("KV_JOB", Some(self.token.clone())),
+            ("KV_RESTARTS", number(self.restarts)),
             ("DMLC_ROLE", Some(name.role.name().to_owned())),
-            ("DMLC_PS_ROOT_URI", self.root.map(|root| root.ip().to_string())),
-            ("DMLC_PS_ROOT_PORT", self.root.map(|root| root.port().to_string())),
+            ("DMLC_PS_ROOT_URI", root.map(|root| root.host.clone())),
+            ("DMLC_PS_ROOT_PORT", root.map(|root| root.port.to_string())),
             ("DMLC_NUM_WORKER", number(self.workers)),
             ("DMLC_NUM_SERVER", number(self.servers)),
             ("DMLC_WORKER_ID", rank_of(Role::Worker)),
             ("DMLC_SERVER_ID", rank_of(Role::Server)),
         ];
-        for (variable, value) in variables {
-            match value {
-                Some(value) => command.env(variable, value),
-                None => command.env_remove(variable),
-            };
-        }
+        let set = |(name, value): &(String, String)| (variable(name), Some(value.clone()));
+        let own = variables.into_iter().map(|(variable, value)| (variable.to_owned(), value));
+        self.settings.iter().map(set).chain(own).collect()
     }
+}
+
+/// The variable of the environment that sets an option of the library.
+fn variable(option: &str) -> String {
+    format!("KV_{}", option.to_uppercase())
 }
 
 /// Random text that no other job has.
@@ -143,9 +186,9 @@ pub(crate) fn token() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
-    use std::process::Command;
+    use std::path::Path;
 
-    use super::{Plan, Process, token};
+    use super::{Plan, Process, Root, token};
 
     fn plan(servers: u32, serve_with_program: bool) -> Plan {
         Plan {
@@ -153,26 +196,27 @@ mod tests {
             servers,
             serve_with_program,
             program: vec!["train".into(), "--fast".into()],
-            executable: "/bin/kvstore".into(),
-            root: (servers > 0).then(|| "127.0.0.1:9091".parse().unwrap()),
+            root: (servers > 0).then(|| Root { host: "127.0.0.1".into(), port: 9091 }),
             token: "1234".into(),
+            settings: vec![("slice_bytes".into(), "4096".into())],
+            restarts: 2,
         }
     }
 
     /// What a process is called, and its command line.
     fn lines(processes: &[Process]) -> Vec<String> {
         let line = |process: &Process| {
-            let arguments = process.command.get_args().map(|it| it.to_string_lossy().into_owned());
-            let program = process.command.get_program().to_string_lossy().into_owned();
+            let command = process.command(Path::new("/bin/kvstore"));
+            let arguments = command.get_args().map(|it| it.to_string_lossy().into_owned());
+            let program = command.get_program().to_string_lossy().into_owned();
             let words: Vec<String> = std::iter::once(program).chain(arguments).collect();
             format!("{}: {}", process.name, words.join(" "))
         };
         processes.iter().map(line).collect()
     }
 
-    fn environment(command: &Command) -> BTreeMap<String, Option<String>> {
-        let text = |text: &std::ffi::OsStr| text.to_string_lossy().into_owned();
-        command.get_envs().map(|(name, value)| (text(name), value.map(text))).collect()
+    fn environment(process: &Process) -> BTreeMap<String, Option<String>> {
+        process.environment.iter().cloned().collect()
     }
 
     #[test]
@@ -198,7 +242,7 @@ mod tests {
     #[test]
     fn every_process_learns_its_place_under_both_families_of_names() {
         let processes = plan(2, true).processes();
-        let server = environment(&processes[2].command);
+        let server = environment(&processes[2]);
         for (variable, value) in [
             ("KV_ROLE", Some("server")),
             ("KV_RANK", Some("1")),
@@ -206,6 +250,8 @@ mod tests {
             ("KV_NUM_SERVERS", Some("2")),
             ("KV_ROOT", Some("127.0.0.1:9091")),
             ("KV_JOB", Some("1234")),
+            ("KV_RESTARTS", Some("2")),
+            ("KV_SLICE_BYTES", Some("4096")),
             ("DMLC_ROLE", Some("server")),
             ("DMLC_PS_ROOT_URI", Some("127.0.0.1")),
             ("DMLC_PS_ROOT_PORT", Some("9091")),
@@ -216,7 +262,7 @@ mod tests {
         ] {
             assert_eq!(server[variable].as_deref(), value, "{variable}");
         }
-        let worker = environment(&processes[4].command);
+        let worker = environment(&processes[4]);
         assert_eq!(worker["DMLC_WORKER_ID"].as_deref(), Some("1"));
         assert_eq!(worker["DMLC_SERVER_ID"], None);
     }
@@ -225,8 +271,15 @@ mod tests {
     fn without_servers_there_is_no_scheduler_and_no_address() {
         let processes = plan(0, false).processes();
         assert_eq!(lines(&processes), ["worker 0: train --fast", "worker 1: train --fast"]);
-        let worker = environment(&processes[0].command);
+        let worker = environment(&processes[0]);
         assert_eq!((&worker["KV_ROOT"], &worker["DMLC_PS_ROOT_PORT"]), (&None, &None));
+    }
+
+    #[test]
+    fn an_address_with_colons_stands_in_brackets() {
+        let root = |host: &str| Root { host: host.into(), port: 9091 }.to_string();
+        assert_eq!(root("node1"), "node1:9091");
+        assert_eq!(root("fe80::1"), "[fe80::1]:9091");
     }
 
     #[test]

@@ -1,39 +1,33 @@
-//! `kvstore run`: a whole job on one machine.
+//! `kvstore run`: a whole job, on one machine or from one machine.
 
-use std::env;
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, TcpListener};
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
 
-use clap::Args;
-use clap::value_parser;
+use clap::{Args, ValueEnum, value_parser};
 use signal_hook::consts::SIGCHLD;
 
-use crate::children::{Children, StartError};
-use crate::job::{Ending, Job, Patience};
-use crate::keeper::Keeper;
-use crate::messages;
-use crate::output;
-use crate::plan::{Name, Plan, token};
+use crate::job::Patience;
+use crate::launch::{Event, Failure, Launch, Outcome, say};
+use crate::node;
+use crate::plan::{Plan, token};
+use crate::role_env;
 use crate::signals;
+use crate::site::{self, Site};
 
-/// How often to look whether processes that others have left behind have ended: nobody tells.
-const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
-
-/// Starts a job on this machine: a scheduler, servers, and workers that run PROGRAM.
+/// Starts a job: a scheduler, servers, and workers that run PROGRAM.
 ///
 /// The output of all of them comes line by line, with the name of who wrote it. When one fails, all
 /// are ended, and the exit status is that of the first failure.
 #[derive(Debug, Args)]
 #[command(override_usage = "kvstore run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 pub(crate) struct Arguments {
-    /// How many workers to start
-    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1)]
+    /// How many workers to start; else as many as the hosts have slots, and 1 without hosts
+    #[arg(short = 'n', long, value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u32).range(1..=65_536))]
-    num_workers: u32,
+    num_workers: Option<u32>,
 
     /// How many servers to start; with 0 there is no scheduler either
     #[arg(short = 's', long, value_name = "COUNT", default_value_t = 1)]
@@ -43,6 +37,14 @@ pub(crate) struct Arguments {
     /// Run PROGRAM as the servers too, instead of `kvstore server`
     #[arg(long)]
     serve_with_program: bool,
+
+    /// Set an option of the library in all processes, repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+
+    /// After a failure, start the whole job again, so many times at most
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    restarts: u32,
 
     /// Milliseconds from the request to end until processes are killed
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 5000)]
@@ -56,47 +58,59 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     verbose: bool,
 
+    /// Start nothing: print what each process needs, for another launcher
+    #[arg(long)]
+    role_env: bool,
+
+    /// The form of `--role-env`
+    #[arg(long, value_enum, default_value_t = Format::Shell, requires = "role_env")]
+    format: Format,
+
+    #[command(flatten)]
+    site: site::Options,
+
     /// The program of the workers, and its arguments
-    #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    #[arg(value_name = "PROGRAM", required_unless_present = "role_env", trailing_var_arg = true)]
     program: Vec<OsString>,
 }
 
-fn say(text: impl std::fmt::Display) {
-    messages::say("run", text);
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// A line for each process that a shell can run
+    Shell,
+    /// One object
+    Json,
 }
 
-/// What the launcher waits for.
-enum Event {
-    Signal(i32),
-    /// All output has been passed on.
-    Copied,
-}
-
-/// Why there is no job.
-enum Failure {
-    Process(StartError),
-    System(io::Error),
-}
-
-impl From<StartError> for Failure {
-    fn from(error: StartError) -> Self {
-        Failure::Process(error)
+/// A value of `--set`, if the library takes it and nobody else sets it.
+pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
+    const OURS: [&str; 6] = ["root", "role", "rank", "num_workers", "num_servers", "job"];
+    let (name, value) = node::assignment(text)?;
+    if OURS.contains(&name.as_str()) {
+        return Err(format!("{name} is what `kvstore run` sets itself"));
     }
-}
-
-impl From<io::Error> for Failure {
-    fn from(error: io::Error) -> Self {
-        Failure::System(error)
-    }
+    Ok((name, value))
 }
 
 /// Runs a job until it has ended. Called on the main thread, with which its processes end.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    match run_job(arguments) {
+    let site = match Site::new(&arguments.site, arguments.num_workers, arguments.num_servers) {
+        Ok(site) => site,
+        Err(text) => {
+            say(text);
+            return ExitCode::from(2);
+        }
+    };
+    let result = if arguments.role_env {
+        print(arguments, &site).map(|()| 0).map_err(Failure::System)
+    } else {
+        run_jobs(arguments, &site)
+    };
+    match result {
         Ok(status) => ExitCode::from(status),
-        Err(Failure::Process(error)) => {
-            say(&error);
-            ExitCode::from(error.status())
+        Err(Failure::Process(refused)) => {
+            say(format_args!("cannot start {}: {}", refused.name, refused.error.text));
+            ExitCode::from(refused.error.status)
         }
         Err(Failure::System(error)) => {
             say(error);
@@ -105,41 +119,40 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn run_job(arguments: &Arguments) -> Result<u8, Failure> {
+fn print(arguments: &Arguments, site: &Site) -> io::Result<()> {
+    let plan = plan(arguments, site, 0)?;
+    match arguments.format {
+        Format::Shell => role_env::print_shell(&plan, site),
+        Format::Json => role_env::print_json(&plan, site),
+    }
+}
+
+/// Runs the job, and after failures again.
+fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
-    let plan = plan(arguments)?;
-    let mut children = Children::new(Keeper::start()?);
-    let (names, sources) = match start(&plan, &mut children) {
-        Ok(started) => started,
-        Err(error) => {
-            children.finish();
-            return Err(error.into());
-        }
-    };
-    if arguments.verbose {
-        for (name, number) in names.iter().zip(children.numbers()) {
-            say(format_args!("{name} is process {number}"));
-        }
-    }
-    let closer = output::copy(sources, move || {
-        let _ = sender.send(Event::Copied);
-    })?;
     let patience = Patience {
         grace: Duration::from_millis(arguments.grace_ms.into()),
         linger: Duration::from_millis(arguments.linger_ms.into()),
     };
-    let mut job = Job::new(names.iter().map(|name| name.role), patience);
-    supervise(&mut job, &mut children, &events);
-    for (member, ending) in children.finish() {
-        job.ended(member, ending, Instant::now());
+    let mut serial = 0;
+    loop {
+        let launch = Launch {
+            site,
+            patience,
+            verbose: arguments.verbose,
+            serial,
+            sender: sender.clone(),
+            events: &events,
+        };
+        let Outcome { status, may_be_repeated } =
+            launch.run(plan(arguments, site, serial)?.processes())?;
+        if !may_be_repeated || serial == arguments.restarts {
+            return Ok(status);
+        }
+        serial += 1;
+        say(format_args!("starts the job again, {serial} of {}", arguments.restarts));
     }
-    drop(closer);
-    wait_for_output(&events);
-    if job.status() != 0 || arguments.verbose {
-        summarize(&names, &job);
-    }
-    Ok(job.status())
 }
 
 fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
@@ -150,89 +163,16 @@ fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
     })
 }
 
-fn plan(arguments: &Arguments) -> io::Result<Plan> {
-    // A port that is free now is still free in a moment, when the scheduler takes it.
-    let root = match arguments.num_servers {
-        0 => None,
-        _ => Some(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?),
-    };
+fn plan(arguments: &Arguments, site: &Site, restarts: u32) -> io::Result<Plan> {
+    let root = if arguments.num_servers == 0 { None } else { Some(site.root()?) };
     Ok(Plan {
-        workers: arguments.num_workers,
+        workers: site.workers(),
         servers: arguments.num_servers,
         serve_with_program: arguments.serve_with_program,
         program: arguments.program.clone(),
-        executable: env::current_exe()?,
         root,
         token: token()?,
+        settings: arguments.set.clone(),
+        restarts,
     })
-}
-
-fn start(
-    plan: &Plan,
-    children: &mut Children,
-) -> Result<(Vec<Name>, Vec<output::Source>), StartError> {
-    let (mut names, mut sources) = (Vec::new(), Vec::new());
-    for process in plan.processes() {
-        names.push(process.name);
-        sources.extend(children.start(process)?);
-    }
-    Ok((names, sources))
-}
-
-/// Leads the job through its course until nothing is left to wait for.
-fn supervise(job: &mut Job, children: &mut Children, events: &Receiver<Event>) {
-    loop {
-        let now = Instant::now();
-        for (member, ending) in children.newly_ended() {
-            job.ended(member, ending, now);
-        }
-        let empty = job.all_have_ended();
-        if empty {
-            job.emptied(children.have_left_over(), now);
-        }
-        job.tick(now);
-        for signal in job.take_signals() {
-            children.signal(signal);
-        }
-        if job.is_over() {
-            return;
-        }
-        let step = empty.then_some(LEFT_OVER_STEP);
-        let rest = job.deadline().map(|deadline| deadline.saturating_duration_since(now));
-        match wait(events, step.into_iter().chain(rest).min()) {
-            Some(Event::Signal(signal)) if signal != SIGCHLD => {
-                job.signalled(signal, Instant::now());
-            }
-            _ => {}
-        }
-    }
-}
-
-/// The next event; None if the time is up before.
-fn wait(events: &Receiver<Event>, limit: Option<Duration>) -> Option<Event> {
-    match limit {
-        Some(limit) => events.recv_timeout(limit).ok(),
-        None => events.recv().ok(),
-    }
-}
-
-/// Our own reader may take as long as it likes, unless a signal says that nobody wants it.
-fn wait_for_output(events: &Receiver<Event>) {
-    while let Some(Event::Signal(SIGCHLD)) = wait(events, None) {}
-}
-
-/// Says how all processes ended, and last what ended the job.
-fn summarize(names: &[Name], job: &Job) {
-    let width = names.iter().map(|name| name.to_string().len()).max().unwrap_or(0);
-    for (member, name) in names.iter().enumerate() {
-        match job.ending(member) {
-            Some(ending) => say(format_args!("{name:width$} ended with {ending}")),
-            None => say(format_args!("{name:width$} could not be killed")),
-        }
-    }
-    if let Some((member, ending)) = job.first_failure() {
-        say(format_args!("failed because {} ended first, with {ending}", names[member]));
-    } else if let Some(signal) = job.stopped_by() {
-        say(format_args!("stopped by {}", Ending::Signal(signal)));
-    }
 }

@@ -5,6 +5,7 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{self, Command};
+use std::time::Duration;
 use std::{mem, ptr};
 
 use crate::job::Ending;
@@ -97,8 +98,8 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 }
 
 /// Which of the files can be read without waiting, because of their end too. Waits until one can,
-/// unless `wait` says to look only.
-pub(crate) fn readable(files: &[BorrowedFd<'_>], wait: bool) -> io::Result<Vec<bool>> {
+/// for so long at most; None is for ever.
+pub(crate) fn readable(files: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let entry = |file: &BorrowedFd<'_>| libc::pollfd {
         fd: file.as_raw_fd(),
         events: libc::POLLIN,
@@ -106,7 +107,8 @@ pub(crate) fn readable(files: &[BorrowedFd<'_>], wait: bool) -> io::Result<Vec<b
     };
     let mut entries: Vec<libc::pollfd> = files.iter().map(entry).collect();
     let count = libc::nfds_t::try_from(entries.len()).unwrap_or(0);
-    let timeout_ms = if wait { -1 } else { 0 };
+    let ms = |limit: Duration| libc::c_int::try_from(limit.as_millis()).unwrap_or(libc::c_int::MAX);
+    let timeout_ms = limit.map_or(-1, ms);
     // SAFETY: the entries are valid for reading and writing, and `count` of them exist.
     match unsafe { libc::poll(entries.as_mut_ptr(), count, timeout_ms) } {
         -1 => Err(io::Error::last_os_error()),

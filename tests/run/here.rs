@@ -1,161 +1,10 @@
-//! `kvstore run`, as a user starts it: what it passes on, how it ends, and that it leaves nothing.
-//!
-//! The jobs have no servers (`-s 0`), so that a shell can play the workers.
-#![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a failed test")]
+//! Jobs on this machine, and the command line.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
-use std::process::{self, Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc::{self, Receiver};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_kvstore");
-
-/// Far above what anything here takes.
-const LIMIT: Duration = Duration::from_secs(30);
-/// Within this nobody may be left of a launcher that was killed.
-const VANISH: Duration = Duration::from_secs(2);
-const STEP: Duration = Duration::from_millis(2);
-
-/// Repeats until `done`; false when the time is up.
-fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !done() {
-        if start.elapsed() > limit {
-            return false;
-        }
-        thread::sleep(STEP);
-    }
-    true
-}
-
-/// What a program writes, line by line.
-fn lines(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
-    let (sender, lines) = mpsc::channel();
-    thread::spawn(move || {
-        let mut pipe = BufReader::new(pipe);
-        let mut line = Vec::new();
-        while pipe.read_until(b'\n', &mut line).is_ok_and(|count| count > 0) {
-            if sender.send(std::mem::take(&mut line)).is_err() {
-                return;
-            }
-        }
-    });
-    lines
-}
-
-/// A launcher at work. All its processes have a mark in their environment by which they are found.
-struct Launcher {
-    process: Child,
-    mark: String,
-    out: Receiver<Vec<u8>>,
-    err: Receiver<Vec<u8>>,
-}
-
-/// How a launcher ended.
-struct End {
-    status: Option<i32>,
-    out: Vec<u8>,
-    err: String,
-}
-
-impl End {
-    fn out(&self) -> &str {
-        str::from_utf8(&self.out).unwrap()
-    }
-
-    fn last_line(&self) -> &str {
-        self.err.lines().last().unwrap_or("")
-    }
-}
-
-/// The command `kvstore run` with these words as options and program.
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.arg("run").args(words).stdin(Stdio::null());
-    command
-}
-
-impl Launcher {
-    fn start(words: &[&str]) -> Self {
-        Self::spawn(&mut command(words))
-    }
-
-    /// Starts workers that run a script.
-    fn script(options: &str, script: &str) -> Self {
-        let mut words: Vec<&str> = options.split(' ').collect();
-        words.extend(["-s", "0", "--", "sh", "-c", script]);
-        Self::start(&words)
-    }
-
-    fn spawn(command: &mut Command) -> Self {
-        static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let serial = SERIAL.fetch_add(1, Ordering::SeqCst);
-        let mark = format!("TEST_MARK=<{}.{serial}>", process::id());
-        let (name, value) = mark.split_once('=').unwrap();
-        command.env(name, value).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn().unwrap();
-        let out = lines(process.stdout.take().unwrap());
-        let err = lines(process.stderr.take().unwrap());
-        Self { process, mark, out, err }
-    }
-
-    /// Waits until the workers have written a line that ends with this word, `count` times.
-    fn hear(&self, word: &str, count: u32) {
-        for _ in 0..count {
-            let line = self.out.recv_timeout(LIMIT).unwrap();
-            assert!(line.ends_with(format!("{word}\n").as_bytes()), "{}", line.escape_ascii());
-        }
-    }
-
-    fn signal(&self, name: &str) {
-        let number = self.process.id().to_string();
-        assert!(Command::new("kill").args(["-s", name, &number]).status().unwrap().success());
-    }
-
-    /// The numbers of the launcher's processes that live, its own included.
-    fn living(&self) -> Vec<String> {
-        let is_alive = |folder: &PathBuf| {
-            let environment = fs::read(folder.join("environ")).unwrap_or_default();
-            let state = fs::read_to_string(folder.join("stat")).unwrap_or_default();
-            environment.split(|&byte| byte == 0).any(|it| it == self.mark.as_bytes())
-                && !state.contains(") Z ")
-        };
-        let folders = fs::read_dir("/proc").unwrap().flatten().map(|folder| folder.path());
-        folders.filter(is_alive).map(|folder| folder.display().to_string()).collect()
-    }
-
-    /// Waits for the end, and checks that nobody is left.
-    fn end(mut self) -> End {
-        if !soon(LIMIT, || self.process.try_wait().unwrap().is_some()) {
-            self.process.kill().unwrap();
-            self.process.wait().unwrap();
-            panic!("the launcher hangs");
-        }
-        assert_eq!(self.living(), [""; 0], "left over");
-        let status = self.process.wait().unwrap().code();
-        let read = |lines: &Receiver<Vec<u8>>| lines.iter().flatten().collect::<Vec<u8>>();
-        let (out, err) = (read(&self.out), String::from_utf8(read(&self.err)).unwrap());
-        End { status, out, err }
-    }
-}
-
-impl Drop for Launcher {
-    /// A failed test leaves nothing behind either: the keeper ends the workers.
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-/// A script that says `ready`, and lives until it is ended.
-fn waiting(before: &str) -> String {
-    format!("{before}; echo ready; while :; do sleep 0.02; done")
-}
+use super::launcher::{Launcher, PROGRAM, VANISH, command, soon, waiting};
 
 #[test]
 fn every_worker_has_its_environment_and_its_label() {
@@ -328,9 +177,10 @@ fn verbose_names_the_processes_and_how_they_ended() {
     let end = Launcher::script("-v", "echo $$").end();
     let number = end.out().trim_start_matches("worker 0 | ").trim();
     let expected = format!(
-        "kvstore run: worker 0 is process {number}\nkvstore run: worker 0 ended with status 0\n"
+        "kvstore run: worker 0 is process {number}\n\
+         kvstore run: worker 0 ended with status 0 (process {number}, after "
     );
-    assert_eq!((end.status, end.err), (Some(0), expected));
+    assert!(end.status == Some(0) && end.err.starts_with(&expected), "{}", end.err);
 }
 
 #[test]
@@ -374,4 +224,77 @@ fn version_and_help_are_answers_not_errors() {
     assert_eq!(answer("--version"), format!("kvstore {}\n", kvstore::VERSION));
     let help = answer("--help");
     assert!(help.contains("run ") && !help.contains("keeper"), "{help}");
+}
+
+#[test]
+fn a_job_that_fails_is_started_again_up_to_a_limit() {
+    let script = "echo try $KV_RESTARTS of job $KV_JOB; [ $KV_RESTARTS = 1 ] || exit 3";
+    let end = Launcher::script("--restarts 4", script).end();
+    assert_eq!((end.status, end.out().lines().count()), (Some(0), 2), "{}", end.err);
+    assert!(end.err.contains("kvstore run: worker 0 ended with status 3 (process "), "{}", end.err);
+    assert_eq!(end.last_line(), "kvstore run: starts the job again, 1 of 4");
+    // Each time it is another job.
+    let jobs: Vec<&str> = end.out().lines().filter_map(|line| line.rsplit(' ').next()).collect();
+    assert!(jobs[0].len() == 32 && jobs[0] != jobs[1], "{jobs:?}");
+
+    let end = Launcher::script("--restarts 2", "exit 3").end();
+    assert_eq!((end.status, end.err.matches("starts the job again").count()), (Some(3), 2));
+    let end = Launcher::start(&["--restarts", "2", "-s", "0", "./nothing"]).end();
+    assert_eq!((end.status, end.err.lines().count()), (Some(127), 1), "{}", end.err);
+}
+
+#[test]
+fn a_job_that_is_asked_to_end_is_not_started_again() {
+    let launcher = Launcher::script("--restarts 2", &waiting("trap 'exit 3' TERM"));
+    launcher.hear("ready", 1);
+    launcher.signal("TERM");
+    let end = launcher.end();
+    assert_eq!((end.status, end.err.contains("again")), (Some(143), false), "{}", end.err);
+}
+
+/// What the command prints.
+fn output(words: &[&str]) -> String {
+    let output = Command::new(PROGRAM).args(words).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn other_launchers_learn_what_each_process_needs() {
+    let words =
+        ["run", "--role-env", "-n", "2", "--root", "10.0.0.1:9091", "--set", "insecure=yes"];
+    let text = output(&[&words[..], &["./train", "it's"]].concat());
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 8);
+    assert_eq!([lines[0], lines[2], lines[6]], ["# scheduler", "# server 0", "# worker 1"]);
+    assert!(lines[1].ends_with(" kvstore scheduler") && lines[3].ends_with(" kvstore server"));
+    for part in ["KV_INSECURE=yes ", "KV_ROLE=worker KV_RANK=1 ", "KV_ROOT=10.0.0.1:9091 "] {
+        assert!(lines[7].contains(part), "{}", lines[7]);
+    }
+    assert!(lines[7].ends_with(r" ./train 'it'\''s'"), "{}", lines[7]);
+
+    let text = output(&[&words[..], &["--format", "json", "--hosts", "a,b", "./train"]].concat());
+    let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let processes = found["processes"].as_array().unwrap();
+    assert_eq!(processes.len(), 4);
+    let worker = &processes[3];
+    assert_eq!(
+        (&worker["role"], &worker["rank"], &worker["host"]),
+        (&"worker".into(), &1.into(), &"b".into())
+    );
+    assert_eq!(worker["environment"]["KV_NUM_WORKERS"], "2");
+    assert_eq!(worker["command"], serde_json::json!(["./train"]));
+    assert_eq!(processes[0]["environment"]["KV_JOB"], worker["environment"]["KV_JOB"]);
+    // Without a program there is only the environment.
+    let text = output(&["run", "--role-env", "-s", "0"]);
+    assert_eq!(text.lines().count(), 2);
+    assert!(text.lines().last().unwrap().contains("DMLC_WORKER_ID=0"), "{text}");
+}
+
+#[test]
+fn the_lines_of_role_env_are_a_job_when_a_shell_runs_them() {
+    let text =
+        output(&["run", "--role-env", "-n", "2", "-s", "0", "sh", "-c", "echo \"<$KV_RANK>\""]);
+    let output = Command::new("sh").args(["-c", &text]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "<0>\n<1>\n");
 }

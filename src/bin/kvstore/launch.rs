@@ -1,0 +1,205 @@
+//! One job from the start of its processes to the end of the last.
+
+use std::env;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGCHLD;
+
+use crate::crew::{Crew, Heard, Refused, Sources};
+use crate::job::{Job, Patience};
+use crate::messages;
+use crate::output;
+use crate::plan::Process;
+use crate::remote::News;
+use crate::site::Site;
+use crate::summary;
+
+/// How often to look whether processes that others have left behind have ended: nobody tells.
+const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
+/// How long agents may take to end and say so.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+pub(crate) fn say(text: impl std::fmt::Display) {
+    messages::say("run", text);
+}
+
+/// What the launcher waits for.
+pub(crate) enum Event {
+    Signal(i32),
+    /// All output has been passed on.
+    Copied,
+    /// Of a connection of the job with this number.
+    News(u32, usize, News),
+}
+
+/// Why there is no job.
+pub(crate) enum Failure {
+    Process(Refused),
+    System(io::Error),
+}
+
+impl From<Refused> for Failure {
+    fn from(refused: Refused) -> Self {
+        Failure::Process(refused)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Failure::System(error)
+    }
+}
+
+/// What a launcher needs beside the processes.
+pub(crate) struct Launch<'a> {
+    pub(crate) site: &'a Site,
+    pub(crate) patience: Patience,
+    pub(crate) verbose: bool,
+    /// Tells this job from earlier ones of the launcher.
+    pub(crate) serial: u32,
+    pub(crate) sender: Sender<Event>,
+    pub(crate) events: &'a Receiver<Event>,
+}
+
+/// How a job ended.
+pub(crate) struct Outcome {
+    pub(crate) status: u8,
+    /// Whether another try may do better.
+    pub(crate) may_be_repeated: bool,
+}
+
+impl Launch<'_> {
+    /// Runs a job until it has ended.
+    pub(crate) fn run(&self, processes: Vec<Process>) -> Result<Outcome, Failure> {
+        let mut crew = Crew::new()?;
+        let sources = match self.start(&mut crew, processes) {
+            Ok(sources) => sources,
+            Err(failure) => {
+                crew.close();
+                crew.finish();
+                return Err(failure);
+            }
+        };
+        for member in crew.members.iter().filter(|member| self.verbose && member.host.is_none()) {
+            say(format_args!("{} is process {}", member.name, member.number.unwrap_or(0)));
+        }
+        let sender = self.sender.clone();
+        let closer = output::copy(sources, move || {
+            let _ = sender.send(Event::Copied);
+        })?;
+        let mut job = Job::new(crew.members.iter().map(|member| member.name.role), self.patience);
+        self.supervise(&mut job, &mut crew);
+        crew.close();
+        self.wait_for_agents(&mut job, &mut crew);
+        let (members, ended) = crew.finish();
+        for (member, ending) in ended {
+            job.ended(member, ending, Instant::now());
+        }
+        drop(closer);
+        self.wait_for_output();
+        if job.status() != 0 || self.verbose {
+            summary::lines(&members, &job).iter().for_each(say);
+        }
+        let was_refused = members.iter().any(|member| member.refusal.is_some());
+        let may_be_repeated = job.first_failure().is_some() && !job.was_signalled() && !was_refused;
+        Ok(Outcome { status: job.status(), may_be_repeated })
+    }
+
+    fn start(&self, crew: &mut Crew, processes: Vec<Process>) -> Result<Sources, Failure> {
+        let mut sources = Vec::new();
+        for (host, processes) in self.site.divide(processes, env::vars_os) {
+            let Some((host, route)) = host else {
+                sources.extend(crew.start_here(processes)?);
+                continue;
+            };
+            let (sender, serial) = (self.sender.clone(), self.serial);
+            let tell = move |connection, news| {
+                let _ = sender.send(Event::News(serial, connection, news));
+            };
+            sources.extend(crew.start_there(host, route, processes, tell)?);
+        }
+        Ok(sources)
+    }
+
+    /// Leads the job through its course until nothing is left to wait for.
+    fn supervise(&self, job: &mut Job, crew: &mut Crew) {
+        loop {
+            let now = Instant::now();
+            for (member, ending) in crew.newly_ended() {
+                job.ended(member, ending, now);
+            }
+            let empty = job.all_have_ended();
+            if empty {
+                job.emptied(crew.have_left_over(), now);
+            }
+            job.tick(now);
+            for signal in job.take_signals() {
+                crew.signal(signal);
+            }
+            if job.is_over() {
+                return;
+            }
+            let step = empty.then_some(LEFT_OVER_STEP);
+            let rest = job.deadline().map(|deadline| deadline.saturating_duration_since(now));
+            match self.wait(step.into_iter().chain(rest).min()) {
+                Some(Event::Signal(signal)) if signal != SIGCHLD => {
+                    job.signalled(signal, Instant::now());
+                }
+                Some(Event::News(serial, connection, news)) => {
+                    self.hear(crew, serial, connection, news);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn hear(&self, crew: &mut Crew, serial: u32, connection: usize, news: News) {
+        if serial != self.serial {
+            return;
+        }
+        match crew.hear(connection, news) {
+            Some(Heard::Started(index)) if self.verbose => {
+                let member = &crew.members[index];
+                say(format_args!("{} is process {}", member.title(), member.number.unwrap_or(0)));
+            }
+            Some(Heard::Trouble(text)) => say(text),
+            _ => {}
+        }
+    }
+
+    /// The next event; None if the time is up before.
+    fn wait(&self, limit: Option<Duration>) -> Option<Event> {
+        match limit {
+            Some(limit) => self.events.recv_timeout(limit).ok(),
+            None => self.events.recv().ok(),
+        }
+    }
+
+    /// Hears how the processes on other machines ended. Whoever reads our output may take as long
+    /// as it likes, unless a signal says that nobody wants it.
+    fn wait_for_agents(&self, job: &mut Job, crew: &mut Crew) {
+        let mut end = Instant::now() + CLOSE_LIMIT;
+        while crew.is_open() && Instant::now() < end {
+            if crew.is_held_up() {
+                end = Instant::now() + CLOSE_LIMIT;
+            }
+            match self.wait(Some(LEFT_OVER_STEP)) {
+                Some(Event::Signal(signal)) if signal != SIGCHLD => return,
+                Some(Event::News(serial, connection, news)) => {
+                    self.hear(crew, serial, connection, news);
+                    for (member, ending) in crew.newly_ended() {
+                        job.ended(member, ending, Instant::now());
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Our own reader may take as long as it likes here too.
+    fn wait_for_output(&self) {
+        while let Some(Event::Signal(SIGCHLD) | Event::News(..)) = self.wait(None) {}
+    }
+}

@@ -1,0 +1,10 @@
+//! `kvstore run`, as a user starts it: what it passes on, how it ends, and that it leaves nothing.
+//!
+//! Most jobs here have no servers (`-s 0`), so that a shell can play the workers.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+mod here;
+mod hosts;
+mod launcher;
+mod slurm;
