@@ -9,7 +9,7 @@
 #   loom     all interleavings of small models
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
-#   python   pytest
+#   python   pytest: the Python package, and the manifests for Kubernetes
 #   examples every example that trains, started as a user would
 #   miri     unit tests under Miri
 #   aarch64  the library built for aarch64, its kernels in an emulator
@@ -172,7 +172,7 @@ suite_python() {
     return
   fi
   run "library for python" count_step make -s stage
-  run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests
+  run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s
   while read -r reason; do
     leave_out "some of pytest" "$reason"
   done < <(sed -nE 's/^SKIPPED \[[0-9]+\] [^ ]+ //p' "$logs/pytest.log" | sort -u)
