@@ -16,7 +16,21 @@ if(KVSTORE_DIST)
   install(CODE "
     set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
     execute_process(COMMAND \"${CMAKE_STRIP}\"
-      \"\${prefix}/${CMAKE_INSTALL_BINDIR}/kvstore\" COMMAND_ERROR_IS_FATAL ANY)")
+      \"\${prefix}/${CMAKE_INSTALL_BINDIR}/kvstore\" COMMAND_ERROR_IS_FATAL ANY)
+    set(kvstore \"\${prefix}/${CMAKE_INSTALL_BINDIR}/kvstore\")
+    execute_process(COMMAND \"\${kvstore}\" man \"\${prefix}/${CMAKE_INSTALL_MANDIR}/man1\"
+      COMMAND_ERROR_IS_FATAL ANY)
+    foreach(shell_and_file bash:bash-completion/completions/kvstore zsh:zsh/site-functions/_kvstore
+        fish:fish/vendor_completions.d/kvstore.fish)
+      string(REPLACE \":\" \";\" shell_and_file \${shell_and_file})
+      list(GET shell_and_file 0 shell)
+      list(GET shell_and_file 1 file)
+      set(file \"\${prefix}/${CMAKE_INSTALL_DATADIR}/\${file}\")
+      get_filename_component(folder \"\${file}\" DIRECTORY)
+      file(MAKE_DIRECTORY \"\${folder}\")
+      execute_process(COMMAND \"\${kvstore}\" completions \${shell} OUTPUT_FILE \"\${file}\"
+        COMMAND_ERROR_IS_FATAL ANY)
+    endforeach()")
 endif()
 install(FILES include/kvstore.h bindings/cpp/kvstore.hpp DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
 

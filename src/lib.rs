@@ -50,6 +50,7 @@ mod sync;
 mod sys;
 mod tensor;
 
+pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};

@@ -127,6 +127,13 @@ impl Header {
     /// # Errors
     /// `Unsupported` for a file of another program or of a later version, `Corrupt`.
     pub(super) fn parse(json: &[u8], data: u64) -> Result<Self> {
+        let header = Self::read(json)?;
+        header.check(data)?;
+        Ok(header)
+    }
+
+    /// As [`Header::parse`], whatever follows it: places may lie behind the end of the file.
+    pub(super) fn read(json: &[u8]) -> Result<Self> {
         let raw: Raw = serde_json::from_slice(json)
             .map_err(|error| fail!(Corrupt, "its header is damaged: {error}"))?;
         raw.check_format()?;
@@ -134,7 +141,6 @@ impl Header {
         for (name, entry) in raw.entries {
             header.accept(name, entry)?;
         }
-        header.check(data)?;
         Ok(header)
     }
 
@@ -158,7 +164,7 @@ impl Header {
     }
 
     /// Refuses tensors that do not make up the file, and a file without checksums.
-    fn check(&self, data: u64) -> Result<()> {
+    pub(super) fn check(&self, data: u64) -> Result<()> {
         let mut names = HashSet::with_capacity(self.entries.len());
         if let Some(twice) = self.entries.iter().find(|entry| !names.insert(&entry.name)) {
             return Err(fail!(

@@ -5,12 +5,14 @@
 //! before it. What the other tensors stand for is not known here.
 
 mod header;
+mod inspect;
 mod name;
 mod reader;
 mod replacement;
 mod writer;
 
 pub(crate) use header::{Entry, Header};
+pub use inspect::{InspectedTensor, Inspection, TensorState};
 pub(crate) use name::{KeyName, part_name, split_part};
 pub(crate) use reader::Reader;
 pub(crate) use writer::Writer;

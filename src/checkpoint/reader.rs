@@ -11,7 +11,7 @@ use super::{BUFFER_BYTES, PIECE_BYTES};
 use crate::error::{Error, Result, fail};
 
 /// The bytes of the header's length.
-const PREFIX: usize = size_of::<u64>();
+pub(super) const PREFIX: usize = size_of::<u64>();
 
 /// Reads the tensors of a file one after the other, and compares their checksums.
 pub(crate) struct Reader {
@@ -28,16 +28,9 @@ impl Reader {
     /// # Errors
     /// `Io`, `Corrupt`, `Unsupported` for files of others, `OutOfMemory`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
-        // Without waiting for whoever writes to a pipe.
-        let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
-        let file = file.map_err(|error| failed(&error))?;
-        let about = file.metadata().map_err(|error| failed(&error))?;
-        if !about.is_file() {
-            return Err(fail!(Io, "cannot read it: it is not a file"));
-        }
-        let mut file = BufReader::with_capacity(BUFFER_BYTES, file);
-        let bytes = header_bytes(&mut file, about.len())?;
-        let data = about.len() - bytes.len() as u64;
+        let (mut file, length) = open_file(path)?;
+        let bytes = header_bytes(&mut file, length)?;
+        let data = length - bytes.len() as u64;
         let header = Header::parse(&bytes[PREFIX..], data)?;
         let mut sums = checksums(&file, &header, bytes.len() as u64)?;
         if sums.remove(0) != crc32c::crc32c(&bytes) {
@@ -84,8 +77,20 @@ impl Reader {
     }
 }
 
+/// A file, and how many bytes it has.
+pub(super) fn open_file(path: &Path) -> Result<(BufReader<File>, u64)> {
+    // Without waiting for whoever writes to a pipe.
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
+    let file = file.map_err(|error| failed(&error))?;
+    let about = file.metadata().map_err(|error| failed(&error))?;
+    if !about.is_file() {
+        return Err(fail!(Io, "cannot read it: it is not a file"));
+    }
+    Ok((BufReader::with_capacity(BUFFER_BYTES, file), about.len()))
+}
+
 /// The header with its length in front, from a file of `length` bytes.
-fn header_bytes(file: &mut impl Read, length: u64) -> Result<Vec<u8>> {
+pub(super) fn header_bytes(file: &mut impl Read, length: u64) -> Result<Vec<u8>> {
     let mut prefix = [0; PREFIX];
     if length < PREFIX as u64 {
         return Err(fail!(Corrupt, "it is no checkpoint: it has {length} bytes"));
@@ -107,7 +112,7 @@ fn header_bytes(file: &mut impl Read, length: u64) -> Result<Vec<u8>> {
 }
 
 /// The checksums of a file whose tensors begin at `start`: of the header, then of each tensor.
-fn checksums(file: &BufReader<File>, header: &Header, start: u64) -> Result<Vec<u32>> {
+pub(super) fn checksums(file: &BufReader<File>, header: &Header, start: u64) -> Result<Vec<u32>> {
     // Checked with the header: they are the last tensor, of four bytes for each of the others.
     let last = &header.entries[header.entries.len() - 1];
     let mut bytes = zeros(header.entries.len() * size_of::<u32>())?;
@@ -126,7 +131,7 @@ fn zeros(bytes: usize) -> Result<Vec<u8>> {
     Ok(zeros)
 }
 
-fn failed(error: &io::Error) -> Error {
+pub(super) fn failed(error: &io::Error) -> Error {
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return fail!(Corrupt, "it became shorter while it was read");
     }

@@ -14,6 +14,7 @@ mod common;
 
 mod damage;
 mod files;
+mod inspect;
 mod property;
 mod stores;
 mod training;

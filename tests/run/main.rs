@@ -4,7 +4,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
+mod generate;
 mod here;
 mod hosts;
+mod inspect;
 mod launcher;
 mod slurm;

@@ -6,8 +6,10 @@
 mod agent;
 mod children;
 mod crew;
+mod generate;
 mod hosts;
 mod input;
+mod inspect;
 mod job;
 mod join;
 mod keeper;
@@ -29,9 +31,11 @@ mod summary;
 mod sys;
 mod talk;
 
+use std::env;
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Starts and runs the processes of distributed key-value stores.
 #[derive(Debug, Parser)]
@@ -47,31 +51,38 @@ enum Command {
     Join(join::Arguments),
     Server(server::Arguments),
     Scheduler(scheduler::Arguments),
-    /// Ends the processes of a job whose launcher was killed.
-    #[command(hide = true)]
-    Keeper,
-    /// Starts processes of a job on another machine than the launcher's.
-    #[command(hide = true)]
-    Agent,
+    Inspect(inspect::Arguments),
+    Completions(generate::Completions),
+    Man(generate::Man),
 }
 
 fn main() -> ExitCode {
+    // What only `kvstore run` starts is no part of the command line that people see.
+    match env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some("keeper") => return keeper::keep(),
+        Some("agent") => return agent::serve(),
+        _ => {}
+    }
     match CommandLine::parse().command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Scheduler(arguments) => scheduler::run(&arguments),
-        Command::Keeper => keeper::keep(),
-        Command::Agent => agent::serve(),
+        Command::Inspect(arguments) => inspect::run(&arguments),
+        Command::Completions(arguments) => generate::completions(&arguments, definition()),
+        Command::Man(arguments) => generate::man(&arguments, definition()),
     }
+}
+
+/// The command line, for what is generated from it.
+fn definition() -> clap::Command {
+    CommandLine::command()
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     #[test]
     fn the_definition_of_the_command_line_is_sound() {
-        super::CommandLine::command().debug_assert();
+        super::definition().debug_assert();
     }
 }

@@ -1,0 +1,216 @@
+//! `kvstore inspect`: what a checkpoint has, and whether it is damaged.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use kvstore::{InspectedTensor, Inspection, TensorState};
+use serde::Serialize;
+
+use crate::messages::say;
+
+/// Shows what a checkpoint has: keys, dtypes, shapes, the optimizer and its state, and whether any
+/// byte of it is damaged.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// Print one object of JSON
+    #[arg(long)]
+    json: bool,
+
+    /// A file that a store has saved
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Texts of the header that are said before the table.
+const OPTIMIZER: (&str, &str) = ("kvstore.optimizer", "kvstore.options");
+const CODEC: (&str, &str) = ("kvstore.codec", "kvstore.codec_options");
+const VERSION: &str = "kvstore.version";
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let found = match Inspection::read(&arguments.file) {
+        Ok(found) => found,
+        Err(error) => {
+            say("inspect", format_args!("{}: {}", arguments.file.display(), error.message()));
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut out = io::stdout().lock();
+    // Whoever reads only the beginning may do so.
+    let _ =
+        if arguments.json { print_json(&found, &mut out) } else { print_table(&found, &mut out) };
+    if found.is_intact() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// A key with everything that belongs to it.
+#[derive(Serialize)]
+struct Key<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    shape: &'a [i64],
+    bytes: u64,
+    checksum: &'static str,
+    /// Pushes under the optimizer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    updates: Option<i64>,
+    /// States, masters and residuals.
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Serialize)]
+struct Part<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    shape: &'a [i64],
+    bytes: u64,
+    checksum: &'static str,
+}
+
+impl<'a> Part<'a> {
+    fn new(tensor: &'a InspectedTensor, name: &'a str) -> Self {
+        let InspectedTensor { dtype, shape, bytes, state, .. } = tensor;
+        Self { name, dtype: dtype.name(), shape, bytes: *bytes, checksum: state.name() }
+    }
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    bytes: u64,
+    intact: bool,
+    damage: &'a [String],
+    texts: &'a BTreeMap<String, String>,
+    keys: Vec<Key<'a>>,
+    /// What belongs to no single key.
+    others: Vec<Part<'a>>,
+}
+
+/// The keys in the order of the file, and the tensors that belong to none.
+fn sorted(found: &Inspection) -> (Vec<Key<'_>>, Vec<Part<'_>>) {
+    let (mut keys, mut others): (Vec<Key<'_>>, _) = (Vec::new(), Vec::new());
+    for tensor in &found.tensors {
+        let InspectedTensor { name, key, part, dtype, shape, bytes, state, .. } = tensor;
+        // The parts of a key stand behind its value.
+        let owner = keys.last_mut().filter(|last| Some(last.name) == key.as_deref());
+        match (key, part, owner) {
+            (Some(name), None, _) => {
+                let updates = found.updates.get(keys.len()).copied();
+                let (dtype, checksum) = (dtype.name(), state.name());
+                let parts = Vec::new();
+                keys.push(Key { name, dtype, shape, bytes: *bytes, checksum, updates, parts });
+            }
+            (Some(_), Some(part), Some(owner)) => owner.parts.push(Part::new(tensor, part)),
+            _ => others.push(Part::new(tensor, name)),
+        }
+    }
+    (keys, others)
+}
+
+fn print_json(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
+    let (keys, others) = sorted(found);
+    let document = Document {
+        bytes: found.bytes,
+        intact: found.is_intact(),
+        damage: &found.damage,
+        texts: &found.texts,
+        keys,
+        others,
+    };
+    serde_json::to_writer_pretty(&mut *out, &document)?;
+    writeln!(out)
+}
+
+fn print_table(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
+    let (keys, others) = sorted(found);
+    let text = |name: &str| found.texts.get(name).map(|text| plain(text));
+    let with = |(name, options): (&str, &str)| {
+        let options = text(options).filter(|options| !options.is_empty());
+        text(name).map(|name| format!("{name} {}", options.unwrap_or_default()))
+    };
+    writeln!(out, "saved by   {}", text(VERSION).unwrap_or_default())?;
+    writeln!(out, "optimizer  {}", with(OPTIMIZER).unwrap_or("none".into()).trim_end())?;
+    writeln!(out, "codec      {}", with(CODEC).unwrap_or("none".into()).trim_end())?;
+    let said = [VERSION, OPTIMIZER.0, OPTIMIZER.1, CODEC.0, CODEC.1, "kvstore.format"];
+    for (name, text) in found.texts.iter().filter(|(name, _)| !said.contains(&name.as_str())) {
+        writeln!(out, "{} {}", plain(name), plain(text))?;
+    }
+    let bytes: u64 = keys.iter().map(|key| key.bytes).sum();
+    writeln!(out, "size       {} bytes; {} keys with {bytes}\n", found.bytes, keys.len())?;
+    let head = ["key", "dtype", "shape", "bytes", "updates", "belongs to it", "checksum"];
+    let mut rows = vec![head.map(str::to_owned)];
+    rows.extend(keys.iter().map(row));
+    let other = |part: &Part<'_>| {
+        let Part { name, dtype, shape, bytes, checksum } = part;
+        let empty = String::new;
+        let (shape, bytes) = (extents(shape), bytes.to_string());
+        [plain(name), (*dtype).into(), shape, bytes, empty(), empty(), (*checksum).into()]
+    };
+    // They are there with every optimizer: shown only if something is wrong.
+    rows.extend(
+        others.iter().filter(|part| part.checksum != TensorState::Intact.name()).map(other),
+    );
+    print_rows(&rows, out)?;
+    print_verdict(found, out)
+}
+
+fn row(key: &Key<'_>) -> [String; 7] {
+    let parts: Vec<String> = key.parts.iter().map(|part| plain(part.name)).collect();
+    let all = key.parts.iter().map(|part| (part.name, part.checksum));
+    let wrong: Vec<String> = std::iter::once(("", key.checksum))
+        .chain(all)
+        .filter(|(_, checksum)| *checksum != TensorState::Intact.name())
+        .map(|(name, checksum)| format!("{} {checksum}", plain(name)).trim().to_owned())
+        .collect();
+    let checksum =
+        if wrong.is_empty() { TensorState::Intact.name().into() } else { wrong.join(", ") };
+    [
+        plain(key.name),
+        key.dtype.into(),
+        extents(key.shape),
+        key.bytes.to_string(),
+        key.updates.map_or(String::new(), |updates| updates.to_string()),
+        parts.join(" "),
+        checksum,
+    ]
+}
+
+fn print_rows(rows: &[[String; 7]], out: &mut impl Write) -> io::Result<()> {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..7).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cell = |(text, width): (&String, &usize)| format!("{text:width$}");
+        let cells: Vec<String> = row.iter().zip(&widths).map(cell).collect();
+        writeln!(out, "{}", cells.join("  ").trim_end())?;
+    }
+    Ok(())
+}
+
+fn print_verdict(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
+    writeln!(out)?;
+    for damage in &found.damage {
+        writeln!(out, "DAMAGED: {}", plain(damage))?;
+    }
+    for tensor in found.tensors.iter().filter(|tensor| tensor.state == TensorState::Altered) {
+        let end = tensor.offset + tensor.bytes;
+        let name = plain(&tensor.name);
+        writeln!(out, "DAMAGED: {name}, somewhere from byte {} to {end}", tensor.offset)?;
+    }
+    if found.is_intact() {
+        writeln!(out, "All checksums are right.")?;
+    }
+    Ok(())
+}
+
+fn extents(shape: &[i64]) -> String {
+    let extents: Vec<String> = shape.iter().map(ToString::to_string).collect();
+    format!("[{}]", extents.join(","))
+}
+
+/// Text from a file, without what a terminal would obey.
+fn plain(text: &str) -> String {
+    let escape = |letter: char| {
+        if letter.is_control() { letter.escape_default().collect() } else { letter.to_string() }
+    };
+    text.chars().map(escape).collect()
+}
