@@ -298,3 +298,19 @@ fn the_lines_of_role_env_are_a_job_when_a_shell_runs_them() {
     let output = Command::new("sh").args(["-c", &text]).output().unwrap();
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "<0>\n<1>\n");
 }
+
+#[test]
+fn a_job_off_the_loopback_is_refused_with_the_way_out() {
+    let end = Launcher::start(&["--root", "0.0.0.0", "--linger-ms", "20", "sleep", "1000"]).end();
+    assert_eq!(end.status, Some(1), "{}", end.err);
+    let expected = "is not on the loopback, and whoever reaches it could join the job";
+    assert!(end.err.contains(expected) && end.err.contains("insecure=yes"), "{}", end.err);
+}
+
+#[test]
+fn many_workers_need_no_higher_limit_of_files_and_keep_theirs() {
+    let script = format!("ulimit -Sn 64; exec {PROGRAM} run -n 60 -s 0 -- sh -c 'ulimit -n'");
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.ends_with(" | 64")).count(), 60, "{text}");
+}

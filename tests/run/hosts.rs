@@ -324,6 +324,16 @@ fn lists_of_hosts_are_checked_before_anything_starts() {
     assert!(text.contains("a..b") && text.contains("--root"), "{text}");
 }
 
+#[test]
+fn many_workers_on_a_host_need_no_higher_limit_of_files() {
+    let script = format!(
+        "ulimit -Sn 64; exec {PROGRAM} run --ssh \"{SSH}\" --hosts a,b -n 60 -s 0 -- sh -c 'ulimit -n'"
+    );
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text.lines().filter(|line| line.ends_with(" | 64")).count(), 60, "{text}");
+}
+
 /// What an agent says to a first line.
 fn agent(line: &str) -> String {
     let mut command = Command::new(PROGRAM);

@@ -137,7 +137,8 @@ impl Launcher {
             self.process.wait().unwrap();
             panic!("the launcher hangs");
         }
-        assert!(soon(limit, || self.living().is_empty()), "left over: {:?}", self.living());
+        let left: Vec<String> = self.living().iter().map(|folder| about(folder)).collect();
+        assert!(soon(limit, || self.living().is_empty()), "left over: {left:?}");
         let status = self.process.wait().unwrap().code();
         let read = |lines: &Receiver<Vec<u8>>| lines.iter().flatten().collect::<Vec<u8>>();
         let (out, err) = (read(&self.out), String::from_utf8(read(&self.err)).unwrap());
@@ -156,4 +157,11 @@ impl Drop for Launcher {
 /// A script that says `ready`, and lives until it is ended.
 pub fn waiting(before: &str) -> String {
     format!("{before}; echo ready; while :; do sleep 0.02; done")
+}
+
+/// A process in words.
+fn about(folder: &str) -> String {
+    let read = |file: &str| fs::read(format!("{folder}/{file}")).unwrap_or_default();
+    let text = |file: &str| read(file).escape_ascii().to_string();
+    format!("{folder} {} {} {}", text("cmdline"), text("stat"), text("wchan"))
 }

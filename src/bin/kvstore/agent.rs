@@ -21,6 +21,7 @@ use crate::children::Children;
 use crate::messages::say;
 use crate::output::{self, Form, Source};
 use crate::signals;
+use crate::sys;
 use crate::talk::{self, Order, Report, Start, Stream};
 
 /// How long the first order may take.
@@ -88,6 +89,8 @@ struct Agent {
     living: usize,
     /// Whether somebody lives on whom the children have started; None before all have ended.
     left_over: Option<bool>,
+    /// How many threads still write into the connection.
+    writers: u32,
 }
 
 /// Serves one launcher until the job has ended.
@@ -106,6 +109,7 @@ pub(crate) fn serve() -> ExitCode {
 }
 
 fn serve_launcher() -> io::Result<()> {
+    sys::raise_file_limit();
     let connection = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut connection = Connection(Arc::new(Mutex::new(connection)));
     let (sender, events) = mpsc::channel();
@@ -190,6 +194,7 @@ impl Agent {
             muted: Muted::default(),
             living: 0,
             left_over: None,
+            writers: 2,
         };
         let mut sources = Vec::new();
         for (number, process) in &start.processes {
@@ -232,8 +237,12 @@ impl Agent {
                     heard = Instant::now();
                     self.obey(&order);
                 }
-                Ok(Event::Signal(SIGCHLD) | Event::Copied | Event::Reported)
-                | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
+                // Nobody hears us any more.
+                Ok(Event::Copied | Event::Reported) => {
+                    self.writers -= 1;
+                    return;
+                }
                 Ok(Event::Signal(SIGHUP) | Event::Closed) | Err(_) => return,
                 Ok(Event::Signal(signal)) => self.children.signal(signal),
             }
@@ -269,15 +278,15 @@ impl Agent {
 
     /// Kills whoever is left, and passes on what has not been.
     fn finish(self, closer: io::PipeWriter, events: &Receiver<Event>) {
-        let Self { children, numbers, reports, .. } = self;
+        let Self { children, numbers, reports, mut writers, .. } = self;
         for (child, ending) in children.finish() {
             let _ = reports.send(Report::Ended(numbers[child], ending));
         }
         drop((closer, reports));
-        let (end, mut awaited) = (Instant::now() + LAST_WORDS, 2);
-        while awaited > 0 {
+        let end = Instant::now() + LAST_WORDS;
+        while writers > 0 {
             match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(Event::Copied | Event::Reported) => awaited -= 1,
+                Ok(Event::Copied | Event::Reported) => writers -= 1,
                 Ok(_) => {}
                 Err(_) => return,
             }

@@ -129,7 +129,8 @@ impl Children {
         self.signal(SIGKILL);
         let start = Instant::now();
         let mut ended = self.newly_ended();
-        while self.members.iter().any(|(_, told)| !told) && start.elapsed() < KILL_LIMIT {
+        let lives = |it: &Self| it.members.iter().any(|(_, told)| !told) || it.have_left_over();
+        while lives(&self) && start.elapsed() < KILL_LIMIT {
             thread::sleep(KILL_STEP);
             ended.extend(self.newly_ended());
         }

@@ -14,8 +14,12 @@ use crate::talk::{Report, Start};
 /// How processes get to another machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
-    /// The program and its arguments; `%h` stands for the host.
+    /// The program and its first arguments.
     pub(crate) words: Vec<String>,
+    /// What stands before the host in the next argument.
+    pub(crate) before_host: &'static str,
+    /// The further arguments.
+    pub(crate) rest: Vec<String>,
     /// The folder of the processes there.
     pub(crate) folder: String,
     /// After how long a silence the other side counts as lost.
@@ -24,12 +28,10 @@ pub(crate) struct Route {
 
 impl Route {
     fn command(&self, host: &str) -> Command {
-        let words = self.words.iter().map(|word| word.replace("%h", host));
-        let words: Vec<String> = words.collect();
         let (program, arguments) =
-            words.split_first().map_or(("", &[][..]), |(it, rest)| (it, rest));
+            self.words.split_first().map_or(("", &[][..]), |(program, rest)| (program, rest));
         let mut command = Command::new(program);
-        command.args(arguments);
+        command.args(arguments).arg(format!("{}{host}", self.before_host)).args(&self.rest);
         command
     }
 }
@@ -172,7 +174,14 @@ impl Crew {
             News::Report(report) => report,
             News::Closed(why) => return self.closed(connection, &why),
         };
+        // Nobody speaks for the processes of another host.
+        let is_its_own = |member: &usize| self.remotes[connection].members.contains(member);
         match report {
+            Report::Started(member, _) | Report::Failed(member, ..) | Report::Ended(member, _)
+                if !is_its_own(&member) =>
+            {
+                None
+            }
             Report::Alive => None,
             Report::Started(member, number) => {
                 self.members.get_mut(member)?.number = Some(number);

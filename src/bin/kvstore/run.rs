@@ -16,6 +16,7 @@ use crate::plan::{Plan, token};
 use crate::role_env;
 use crate::signals;
 use crate::site::{self, Site};
+use crate::sys;
 
 /// Starts a job: a scheduler, servers, and workers that run PROGRAM.
 ///
@@ -129,6 +130,7 @@ fn print(arguments: &Arguments, site: &Site) -> io::Result<()> {
 
 /// Runs the job, and after failures again.
 fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
+    sys::raise_file_limit();
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
     let patience = Patience {

@@ -211,24 +211,24 @@ impl Options {
             None => text_of(env::current_exe().map_err(here)?)?,
         };
         let nodes = if self.no_slurm || hosts.is_some() { None } else { slurm::nodes()? };
-        let (hosts, words) = match (hosts, nodes) {
+        let (hosts, words, before_host, rest) = match (hosts, nodes) {
             (Some(hosts), _) => {
                 let login = format!("exec {} agent", shell::quote(&program));
-                let words = shell::split(&self.ssh)?;
-                (hosts, words.into_iter().chain(["%h".into(), login]).collect())
+                (hosts, &self.ssh, "", vec![login])
             }
             (None, Some(nodes)) => {
-                let own = ["--nodes=1", "--ntasks=1", "--unbuffered", "--nodelist=%h"];
-                let own = own.map(str::to_owned).into_iter().chain([program, "agent".into()]);
-                (nodes, shell::split(&self.srun)?.into_iter().chain(own).collect())
+                let own = ["--nodes=1", "--ntasks=1", "--unbuffered", &program, "agent"];
+                (nodes, &self.srun, "--nodelist=", own.map(str::to_owned).to_vec())
             }
             (None, None) => return Ok(None),
         };
+        let words = shell::split(words)?;
         let folder = match &self.remote_folder {
             Some(folder) => folder.clone(),
             None => text_of(env::current_dir().map_err(here)?)?,
         };
-        let route = Route { words, folder, silence_ms: self.host_timeout_ms };
+        let silence_ms = self.host_timeout_ms;
+        let route = Route { words, before_host, rest, folder, silence_ms };
         Ok(Some(Others { hosts, route }))
     }
 }

@@ -5,10 +5,27 @@ use std::io::{self, PipeWriter, Write};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{self, Command};
+use std::sync::OnceLock;
 use std::time::Duration;
 use std::{mem, ptr};
 
 use crate::job::Ending;
+
+/// The limit of open files as it was, if it was raised.
+static FILES: OnceLock<libc::rlimit> = OnceLock::new();
+
+/// Lets this process open as many files as it may: pipes take several for each process of a job.
+/// Children that are tied to us get the limit that we had.
+pub(crate) fn raise_file_limit() {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        let before = FILES.get_or_init(|| limit);
+        let raised = libc::rlimit { rlim_cur: before.rlim_max, ..*before };
+        // SAFETY: `raised` is valid for reading.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) };
+    }
+}
 
 /// Sends a signal to all processes of a group; nothing happens if there is none.
 pub(crate) fn signal_group(group: u32, signal: i32) {
@@ -46,6 +63,10 @@ pub(crate) fn tie_to_us(command: &mut Command, keeper: PipeWriter) {
     let launcher = process::id();
     let tie = move || {
         die_with_parent()?;
+        if let Some(files) = FILES.get() {
+            // SAFETY: `files` is valid for reading.
+            unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, files) };
+        }
         // The parent may have ended before.
         if parent_id() != launcher {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
