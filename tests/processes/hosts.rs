@@ -74,6 +74,17 @@ fn a_job_that_is_started_again_goes_on_from_its_checkpoint() {
     assert!(text.contains("kvstore run: starts the job again, 1 of 1"), "{text}");
 }
 
+#[test]
+fn a_job_goes_on_without_a_worker_if_the_library_does() {
+    let _turn = Turn::take();
+    let words = ["run", "-n", "3", "-s", "2", "--set", "on_worker_loss=continue"];
+    let mut command = kvstore(&words, "fails");
+    command.env(ROUNDS, "20").env(PAUSE_MS, "1");
+    let end = Process::start("launcher", command).end(LIMIT);
+    assert_eq!((end.status, count(&end, "closed")), (Some(0), 2), "{}", end.text());
+    assert!(end.text().contains("kvstore run: worker 1  ended with status 7"), "{}", end.text());
+}
+
 /// The ports at which processes listen.
 fn ports(processes: &[String]) -> BTreeSet<u16> {
     let links = |folder: &String| fs::read_dir(Path::new(folder).join("fd")).into_iter().flatten();

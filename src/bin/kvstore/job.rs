@@ -87,6 +87,8 @@ enum Phase {
 pub(crate) struct Job {
     members: Vec<(Role, Option<(Ending, Instant)>)>,
     patience: Patience,
+    /// Whether the job goes on without workers that fail, as long as there are others.
+    goes_on: bool,
     phase: Phase,
     first_failure: Option<usize>,
     stopped_by: Option<i32>,
@@ -101,6 +103,7 @@ impl Job {
         Self {
             members: roles.into_iter().map(|role| (role, None)).collect(),
             patience,
+            goes_on: false,
             phase: Phase::Running,
             first_failure: None,
             stopped_by: None,
@@ -110,18 +113,35 @@ impl Job {
         }
     }
 
+    /// The job goes on without workers that fail, as long as there are others.
+    pub(crate) fn go_on(mut self, goes_on: bool) -> Self {
+        self.goes_on = goes_on;
+        self
+    }
+
     /// A process has ended.
     pub(crate) fn ended(&mut self, member: usize, ending: Ending, now: Instant) {
         self.members[member].1 = Some((ending, now));
         if !matches!(self.phase, Phase::Running | Phase::Settling(_)) {
             return;
         }
-        if ending.is_failure() {
+        if ending.is_failure() && !self.does_without(member) {
             self.first_failure = Some(member);
             self.phase = Phase::Lingering(now + self.patience.linger);
         } else if self.phase == Phase::Running && self.have_ended(|role| role == Role::Worker) {
             self.phase = Phase::Settling(now + self.patience.grace);
         }
+    }
+
+    /// Whether this is a worker without which the job goes on.
+    fn does_without(&self, member: usize) -> bool {
+        let may_succeed = |ending: Option<(Ending, Instant)>| {
+            ending.is_none_or(|(ending, _)| !ending.is_failure())
+        };
+        let mut others = self.members.iter().filter(|(role, _)| *role == Role::Worker);
+        self.goes_on
+            && self.members[member].0 == Role::Worker
+            && others.any(|(_, ending)| may_succeed(*ending))
     }
 
     /// All processes have ended, and `left_over` says whether processes that they started live on.
@@ -202,6 +222,14 @@ impl Job {
     /// When a process ended; None while it lives.
     pub(crate) fn ended_at(&self, member: usize) -> Option<Instant> {
         self.members[member].1.map(|(_, at)| at)
+    }
+
+    /// Whether a worker has failed, though the job may have gone on without it.
+    pub(crate) fn has_lost_workers(&self) -> bool {
+        let has_failed = |ending: &Option<(Ending, Instant)>| {
+            ending.is_some_and(|(ending, _)| ending.is_failure())
+        };
+        self.members.iter().any(|(role, ending)| *role == Role::Worker && has_failed(ending))
     }
 
     /// The process that failed before all others, and how.
@@ -296,6 +324,30 @@ mod tests {
         assert_eq!(job.deadline(), Some(now + LINGER + GRACE));
         assert_eq!(job.first_failure(), Some((SECOND, Ending::Signal(SIGKILL))));
         assert_eq!(job.status(), 137);
+    }
+
+    #[test]
+    fn a_job_that_goes_on_without_a_worker_succeeds_with_the_others() {
+        let (job, now) = job();
+        let mut job = job.go_on(true);
+        job.ended(FIRST, Ending::Status(3), now);
+        assert_eq!((job.deadline(), job.has_lost_workers()), (None, true));
+        end_all(&mut job, &[SECOND], now);
+        assert_eq!(job.deadline(), Some(now + GRACE));
+        end_all(&mut job, &[SERVER, SCHEDULER], now);
+        job.emptied(false, now);
+        assert_eq!((job.status(), job.first_failure(), job.is_over()), (0, None, true));
+    }
+
+    #[test]
+    fn a_job_cannot_go_on_without_a_server_or_without_its_last_worker() {
+        for (first, last) in [(SECOND, FIRST), (FIRST, SERVER)] {
+            let (job, now) = job();
+            let mut job = job.go_on(true);
+            job.ended(first, Ending::Status(3), now);
+            job.ended(last, Ending::Status(4), now);
+            assert_eq!((job.deadline(), job.status()), (Some(now + LINGER), 4));
+        }
     }
 
     #[test]

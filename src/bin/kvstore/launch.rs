@@ -56,6 +56,8 @@ impl From<io::Error> for Failure {
 pub(crate) struct Launch<'a> {
     pub(crate) site: &'a Site,
     pub(crate) patience: Patience,
+    /// Whether the job goes on without workers that fail.
+    pub(crate) goes_on: bool,
     pub(crate) verbose: bool,
     /// Tells this job from earlier ones of the launcher.
     pub(crate) serial: u32,
@@ -89,7 +91,8 @@ impl Launch<'_> {
         let closer = output::copy(sources, move || {
             let _ = sender.send(Event::Copied);
         })?;
-        let mut job = Job::new(crew.members.iter().map(|member| member.name.role), self.patience);
+        let roles = crew.members.iter().map(|member| member.name.role);
+        let mut job = Job::new(roles, self.patience).go_on(self.goes_on);
         self.supervise(&mut job, &mut crew);
         crew.close();
         self.wait_for_agents(&mut job, &mut crew);
@@ -99,7 +102,7 @@ impl Launch<'_> {
         }
         drop(closer);
         self.wait_for_output();
-        if job.status() != 0 || self.verbose {
+        if job.status() != 0 || job.has_lost_workers() || self.verbose {
             summary::lines(&members, &job).iter().for_each(say);
         }
         let was_refused = members.iter().any(|member| member.refusal.is_some());

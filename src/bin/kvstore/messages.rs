@@ -5,6 +5,8 @@ use std::io::{self, Write};
 
 /// Writes one line; `command` is the subcommand that speaks.
 pub(crate) fn say(command: &str, text: impl Display) {
+    // In one piece: other processes may write to the same place.
+    let line = format!("kvstore {command}: {text}\n");
     // A line that nobody can read any more is no reason to stop.
-    let _ = writeln!(io::stderr().lock(), "kvstore {command}: {text}");
+    let _ = io::stderr().lock().write_all(line.as_bytes());
 }

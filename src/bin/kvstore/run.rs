@@ -1,5 +1,6 @@
 //! `kvstore run`: a whole job, on one machine or from one machine.
 
+use std::env;
 use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
@@ -142,6 +143,7 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
         let launch = Launch {
             site,
             patience,
+            goes_on: goes_on(arguments),
             verbose: arguments.verbose,
             serial,
             sender: sender.clone(),
@@ -155,6 +157,14 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
         serial += 1;
         say(format_args!("starts the job again, {serial} of {}", arguments.restarts));
     }
+}
+
+/// Whether the library goes on without lost workers: then so does the job.
+fn goes_on(arguments: &Arguments) -> bool {
+    const NAME: &str = "on_worker_loss";
+    let set = arguments.set.iter().rev().find(|(name, _)| name == NAME);
+    let set = set.map(|(_, value)| value.clone());
+    set.or_else(|| env::var("KV_ON_WORKER_LOSS").ok()).as_deref() == Some("continue")
 }
 
 fn watch_signals(sender: Sender<Event>) -> io::Result<()> {

@@ -209,6 +209,34 @@ mod tests {
         assert_eq!(read_frame(&mut from).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
+    /// Whatever comes, an answer comes, and what was read is no longer than what was there.
+    #[test]
+    fn noise_is_answered() {
+        let mut state = 7u64;
+        let mut byte = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Mostly what frames are made of.
+            let kinds = [b'r', b'o', b'\n', b'{', 0, 0, 0, 1, 2, 9];
+            let at = usize::try_from(state >> 33).unwrap();
+            if at.is_multiple_of(3) {
+                (state >> 40).to_le_bytes()[0]
+            } else {
+                kinds[at % kinds.len()]
+            }
+        };
+        for _ in 0..20_000 {
+            let bytes: Vec<u8> = (0..24).map(|_| byte()).collect();
+            let mut from = &bytes[..];
+            while let Ok(frame) = read_frame(&mut from) {
+                assert!(matches!(frame, Frame::Output(.., text) if text.len() < bytes.len()));
+            }
+            let mut from = &bytes[..];
+            while let Ok(Some(order)) = read_order(&mut from) {
+                assert!(!matches!(order, Order::Start(_)));
+            }
+        }
+    }
+
     #[test]
     fn what_is_no_frame_is_an_error_and_takes_no_memory() {
         for bytes in
