@@ -3,6 +3,7 @@
 //! docs/cli.md describes the commands.
 #![deny(unsafe_code)]
 
+mod certs;
 mod children;
 mod input;
 mod job;
@@ -11,6 +12,7 @@ mod messages;
 mod node;
 mod output;
 mod plan;
+mod refusals;
 mod run;
 mod scheduler;
 mod server;
@@ -34,6 +36,7 @@ enum Command {
     Run(run::Arguments),
     Server(server::Arguments),
     Scheduler(scheduler::Arguments),
+    Certs(certs::Arguments),
     /// Ends the processes of a job whose launcher was killed.
     #[command(hide = true)]
     Keeper,
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Scheduler(arguments) => scheduler::run(&arguments),
+        Command::Certs(arguments) => certs::run(&arguments),
         Command::Keeper => keeper::keep(),
     }
 }
