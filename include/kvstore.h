@@ -54,7 +54,7 @@
  *
  *   job               any text: keeps apart jobs that meet at one address.
  *   root              host:port of the scheduler.
- *   role              worker, server, scheduler: what this process is; worker.
+ *   role              worker, reader, server, scheduler: what this process is; worker.
  *   rank              number of this process among those of its role; default: the next free one.
  *   num_workers       how many workers the job has.
  *   num_servers       how many servers it has.
@@ -67,7 +67,13 @@
  *   hold_bytes        what a server holds of values whose turn has not come; 268435456.
  *   on_worker_loss    fail or continue: rounds that wait for a lost worker; fail.
  *   server_updater    yes or no: workers may call kv_set_updater(), without an effect there; no.
- *   insecure          yes or no: may listen off the loopback, where anybody may join; no.
+ *   token             the join token of the job, never shown; default: none.
+ *   token_file        the same, in a file.
+ *   tls_ca_file       authorities to believe, in PEM; the three files turn TLS on; default: none.
+ *   tls_cert_file     the certificate of this process, in PEM.
+ *   tls_key_file      its key, in PEM.
+ *   tls_verify_names  yes or no: a certificate must name the address that was called; yes.
+ *   insecure          yes or no: may listen off the loopback without any of these; no.
  *   shm               yes or no: processes of one machine share memory for values; yes.
  */
 #ifndef KVSTORE_H

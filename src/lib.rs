@@ -30,12 +30,17 @@ mod checkpoint;
 mod cluster;
 mod codec;
 mod config;
+#[cfg(feature = "dist")]
+mod credentials;
 mod deadline;
 #[cfg(feature = "dist")]
 mod driver;
 #[cfg(feature = "dist")]
 mod engine;
 mod error;
+#[cfg(all(fuzzing, feature = "dist"))]
+#[doc(hidden)]
+pub mod fuzz;
 mod kernel;
 mod key;
 mod log;

@@ -45,6 +45,23 @@ pub(crate) fn host_name() -> String {
     text.iter().map(|byte| if plain(byte) { char::from(*byte) } else { '-' }).collect()
 }
 
+/// A file that has no name and is gone with its last user.
+#[cfg(feature = "dist")]
+pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<std::fs::File> {
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+
+    // SAFETY: a name that ends with a zero.
+    let number = unsafe { libc::memfd_create(c"kvstore".as_ptr(), libc::MFD_CLOEXEC) };
+    if number < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it has just been made, and nobody else knows it.
+    let mut file = unsafe { std::fs::File::from_raw_fd(number) };
+    file.write_all(content)?;
+    Ok(file)
+}
+
 /// Sizes are rounded up to this, a multiple of every page size.
 #[cfg(not(miri))]
 const ROUND: usize = 64 << 10;

@@ -12,6 +12,7 @@
 )]
 
 mod cases;
+mod credentials;
 mod mxnet;
 mod ours;
 mod processes;
@@ -58,7 +59,7 @@ impl Figures {
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", role, root, shm] => return ours::serve(role, root, shm),
+        ["serve", role, root, way] => return ours::serve(role, root, way),
         ["raw", address] => return raw::serve(address),
         _ => {}
     }
@@ -83,6 +84,9 @@ fn measure(case: &Case) -> io::Result<()> {
         (Way::SharedMemory, Calls::Pushpull),
     ] {
         subjects.push(Box::new(ours::Ours::start(case, way, calls)?));
+    }
+    if credentials::can_be_made() {
+        subjects.push(Box::new(ours::Ours::start(case, Way::Tls, Calls::Queued)?));
     }
     if case.keys.len() == 1 && case.rule.is_empty() {
         subjects.push(Box::new(raw::Raw::start(case)?));

@@ -9,6 +9,7 @@ use kvstore::{Config, Deadline, Key, Store, Tensor, TensorMut};
 
 use crate::Subject;
 use crate::cases::Case;
+use crate::credentials::{self, Credentials};
 use crate::processes::Processes;
 
 pub struct Ours {
@@ -19,12 +20,15 @@ pub struct Ours {
     way: Way,
     calls: Calls,
     processes: Processes,
+    _credentials: Option<Credentials>,
 }
 
 /// Over what the bytes go.
 #[derive(Clone, Copy)]
 pub enum Way {
     Tcp,
+    /// TCP, encrypted, with certificates on both sides.
+    Tls,
     SharedMemory,
 }
 
@@ -40,31 +44,42 @@ pub enum Calls {
 }
 
 impl Way {
-    fn shm(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
-            Self::Tcp => "no",
-            Self::SharedMemory => "yes",
+            Self::Tcp => "tcp",
+            Self::Tls => "tls",
+            Self::SharedMemory => "shm",
         }
     }
 }
 
-fn config(role: &str, root: &str, shm: &str) -> Config {
+fn config(role: &str, root: &str, way: &str) -> Config {
     let mut config = Config::new();
     for (name, value) in [
         ("role", role),
         ("root", root),
         ("job", root),
-        ("shm", shm),
+        ("shm", if way == "shm" { "yes" } else { "no" }),
         ("num_workers", "1"),
         ("num_servers", "1"),
     ] {
         config.set(name, value).expect("an option");
     }
+    if way == "tls" {
+        let file = |name: &str| credentials::folder(root).join(name).display().to_string();
+        for (name, value) in [
+            ("tls_ca_file", file("ca.pem")),
+            ("tls_cert_file", file(&format!("{role}.pem"))),
+            ("tls_key_file", file(&format!("{role}.key"))),
+        ] {
+            config.set(name, &value).expect("an option");
+        }
+    }
     config
 }
 
-pub fn serve(role: &str, root: &str, shm: &str) -> io::Result<()> {
-    let store = Store::open("dist_sync", &config(role, root, shm)).map_err(io::Error::other)?;
+pub fn serve(role: &str, root: &str, way: &str) -> io::Result<()> {
+    let store = Store::open("dist_sync", &config(role, root, way)).map_err(io::Error::other)?;
     store.serve().map_err(io::Error::other)
 }
 
@@ -75,12 +90,14 @@ pub fn free_address() -> io::Result<String> {
 impl Ours {
     pub fn start(case: &Case, way: Way, calls: Calls) -> io::Result<Self> {
         let root = free_address()?;
+        let secret = matches!(way, Way::Tls);
+        let credentials = secret.then(|| Credentials::make(&root)).transpose()?;
         let mut processes = Processes::and_this();
         for role in ["scheduler", "server"] {
             let program = std::env::current_exe()?;
-            processes.spawn(Command::new(program).args(["serve", role, &root, way.shm()]))?;
+            processes.spawn(Command::new(program).args(["serve", role, &root, way.name()]))?;
         }
-        let config = config("worker", &root, way.shm());
+        let config = config("worker", &root, way.name());
         let store = Store::open("dist_sync", &config).map_err(io::Error::other)?;
         let keys: Vec<Key> = (0..case.keys.len() as u64).map(Key::from).collect();
         let values: Vec<Vec<f32>> = case.keys.iter().map(|count| vec![1.5; *count]).collect();
@@ -92,7 +109,7 @@ impl Ours {
                 .map_err(io::Error::other)?;
         }
         let outs = case.keys.iter().map(|count| vec![0.0; *count]).collect();
-        Ok(Self { store, keys, values, outs, way, calls, processes })
+        Ok(Self { store, keys, values, outs, way, calls, processes, _credentials: credentials })
     }
 }
 
@@ -100,6 +117,7 @@ impl Subject for Ours {
     fn name(&self) -> String {
         let way = match self.way {
             Way::Tcp => "TCP",
+            Way::Tls => "TLS",
             Way::SharedMemory => "shared memory",
         };
         let calls = match self.calls {

@@ -21,7 +21,9 @@ mod sim;
 mod wire;
 mod worker;
 
-pub(crate) use common::{Data, Failure, Limits, MS, Mode, OnLoss, Peer, Reason, Role, Time};
+pub(crate) use common::{
+    Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Time,
+};
 pub(crate) use members::Scheduler;
 pub(crate) use net::Frame;
 pub(crate) use node::{Birth, Node, Part};
@@ -30,3 +32,15 @@ pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 pub(crate) use wire::encode;
 pub(crate) use wire::{BadFrame, Body, HEADER, Header, Kind, Message, Opening, Place, Spec, write};
 pub(crate) use worker::{Action as WorkerAction, OpId, Worker};
+
+/// Reads bytes as the fields of every control message that has some.
+#[cfg(fuzzing)]
+pub(crate) fn parse(bytes: &[u8]) {
+    use wire::{Awaited, Book, Declare, Hello, accused, failed};
+    let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
+    again(Book::decode(bytes).map(|read| read.encode()));
+    again(Place::decode(bytes).map(|read| read.encode()));
+    again(Awaited::decode(bytes).map(|read| read.encode()));
+    again(failed::decode(bytes).map(|read| failed::encode(&read)));
+    let _ = (Hello::decode(bytes), Declare::decode(bytes), accused::decode(bytes));
+}

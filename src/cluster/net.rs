@@ -81,6 +81,11 @@ impl<D: Data> Net<D> {
         self.lines.get(&peer).map(|line| line.link.incarnation())
     }
 
+    /// Where a peer that has a link is to be reached.
+    pub(super) fn address_of(&self, peer: Peer) -> Option<&str> {
+        self.lines.get(&peer).map(|line| &*line.address)
+    }
+
     /// When a peer was heard last.
     pub(super) fn heard_at(&self, peer: Peer) -> Option<Time> {
         self.lines.get(&peer).map(|line| line.link.last_heard())

@@ -47,6 +47,15 @@ impl<D: Data> Node<D> {
         Self { net, client, part, end: None, leaving: false }
     }
 
+    /// Where a member is to be reached that there is a stream to.
+    pub(crate) fn address_of(&self, peer: Peer) -> Option<&str> {
+        self.net.address_of(peer)
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.net.limits
+    }
+
     /// What this process is, once the scheduler has said so.
     pub(crate) fn me(&self) -> Peer {
         self.net.me
@@ -114,6 +123,25 @@ impl<D: Data> Node<D> {
             self.suspect(peer);
         }
         self.settle(now);
+    }
+
+    /// A worker makes no pushes, whatever it says: nobody waits for any.
+    pub(crate) fn only_reads(&mut self, peer: Peer) {
+        if let (Part::Server(server), Role::Worker) = (&mut self.part, peer.role) {
+            server.only_reads(peer.rank);
+        }
+    }
+
+    /// Whoever is at an address does not take this process. Without its scheduler it never joins, and
+    /// without one of its servers a worker can do nothing.
+    pub(crate) fn refused(&mut self, address: &str, reason: &str, now: Time) {
+        let joining = self.client.is_scheduler(address) && !self.has_started();
+        let server = self.client.book().peer_at(address).filter(|peer| peer.role == Role::Server);
+        if joining || (server.is_some() && self.net.me.role == Role::Worker) {
+            let peer = server.unwrap_or(Peer::SCHEDULER);
+            self.client.refused(format!("{}: no way to {peer}: {reason}", self.net.me));
+            self.settle(now);
+        }
     }
 
     pub(crate) fn tick(&mut self, now: Time) {

@@ -26,11 +26,32 @@ pub(crate) struct Job {
     pub(crate) max_rounds_ahead: u64,
     pub(crate) slice_bytes: u64,
     pub(crate) hold_bytes: u64,
-    pub(crate) insecure: bool,
     /// Processes of one machine exchange values through shared memory.
     pub(crate) shm: bool,
+    pub(crate) secrets: Secrets,
     /// A worker may set an updater, which has no effect: the servers have it too.
     pub(crate) server_updater: bool,
+}
+
+/// Where this process finds what lets it in, and as what.
+#[derive(Clone)]
+pub(crate) struct Secrets {
+    pub(crate) token: Option<String>,
+    pub(crate) token_file: Option<String>,
+    pub(crate) tls_ca_file: Option<String>,
+    pub(crate) tls_cert_file: Option<String>,
+    pub(crate) tls_key_file: Option<String>,
+    pub(crate) verifies_names: bool,
+    /// Listens anywhere without any of it.
+    pub(crate) insecure: bool,
+    /// A worker that only pulls.
+    pub(crate) reads_only: bool,
+}
+
+impl std::fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("secrets")
+    }
 }
 
 /// Where programs of MXNet's launchers find an option.
@@ -51,7 +72,8 @@ impl Job {
     }
 
     fn read(config: &Config) -> Result<Self> {
-        let role = match text(config, "role", Role::Worker)?.as_deref() {
+        let told = text(config, "role", Role::Worker)?;
+        let role = match told.as_deref() {
             Some("server") => Role::Server,
             Some("scheduler") => Role::Scheduler,
             _ => Role::Worker,
@@ -87,9 +109,18 @@ impl Job {
             max_rounds_ahead: number("max_rounds_ahead", 1)?,
             slice_bytes: number("slice_bytes", 256 << 10)?,
             hold_bytes: number("hold_bytes", 256 << 20)?,
-            insecure: yes("insecure")?,
             shm: find("shm")?.as_deref() != Some("no"),
             server_updater: yes("server_updater")?,
+            secrets: Secrets {
+                token: find("token")?,
+                token_file: find("token_file")?,
+                tls_ca_file: find("tls_ca_file")?,
+                tls_cert_file: find("tls_cert_file")?,
+                tls_key_file: find("tls_key_file")?,
+                verifies_names: find("tls_verify_names")?.as_deref() != Some("no"),
+                insecure: yes("insecure")?,
+                reads_only: told.as_deref() == Some("reader"),
+            },
         })
     }
 }

@@ -5,10 +5,11 @@ mod job;
 
 use std::collections::BTreeMap;
 use std::env;
+use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "dist")]
-pub(crate) use job::Job;
+pub(crate) use job::{Job, Secrets};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
@@ -16,13 +17,18 @@ use crate::suggest;
 
 /// What an option's value must look like.
 enum Form {
-    Number { least: i64, most: i64 },
+    Number {
+        least: i64,
+        most: i64,
+    },
     YesNo,
     OneOf(&'static [&'static str]),
     Text,
+    /// A text that is never shown.
+    Secret,
 }
 
-use Form::{Number, OneOf, Text, YesNo};
+use Form::{Number, OneOf, Secret, Text, YesNo};
 
 /// Times up to a year, in milliseconds.
 const MS: Form = Number { least: 1, most: 31_536_000_000 };
@@ -40,7 +46,7 @@ const OPTIONS: &[(&str, Form)] = &[
     // Of the distributed types.
     ("job", Text),
     ("root", Text),
-    ("role", OneOf(&["worker", "server", "scheduler"])),
+    ("role", OneOf(&["worker", "reader", "server", "scheduler"])),
     ("rank", Number { least: 0, most: 65_535 }),
     ("num_workers", COUNT),
     ("num_servers", COUNT),
@@ -54,10 +60,12 @@ const OPTIONS: &[(&str, Form)] = &[
     ("on_worker_loss", OneOf(&["fail", "continue"])),
     ("server_updater", YesNo),
     ("shm", YesNo),
+    ("token", Secret),
     ("token_file", Text),
     ("tls_ca_file", Text),
     ("tls_cert_file", Text),
     ("tls_key_file", Text),
+    ("tls_verify_names", YesNo),
     ("insecure", YesNo),
     ("metrics", Text),
 ];
@@ -68,7 +76,7 @@ const MOST_THREADS: i64 = 256;
 ///
 /// An option that is not set comes from the environment variable `KV_<NAME>`, else it has its
 /// default.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Config {
     values: BTreeMap<String, String>,
 }
@@ -130,6 +138,30 @@ impl Config {
     }
 }
 
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |(name, value): (&String, &String)| {
+            let secret =
+                OPTIONS.iter().any(|(known, form)| known == name && matches!(form, Secret));
+            (name.clone(), if secret { "(secret)".into() } else { value.clone() })
+        };
+        f.debug_map().entries(self.values.iter().map(shown)).finish()
+    }
+}
+
+/// What the engine needs to find in the environment of a process that speaks TLS: its version 1.10.2
+/// reads from and writes to one TLS session on two threads, which ends connections at random, unless
+/// both are one. It reads the variable once, at its first use.
+#[cfg(feature = "dist")]
+pub(crate) const ENGINE_VARIABLE: (&str, &str) =
+    ("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))");
+
+/// Whether that is there.
+#[cfg(feature = "dist")]
+pub(crate) fn engine_may_use_tls() -> bool {
+    env::var(ENGINE_VARIABLE.0).is_ok_and(|value| value == ENGINE_VARIABLE.1)
+}
+
 /// Why a value does not fit its option, if so.
 fn check(name: &str, value: &str) -> std::result::Result<(), String> {
     let Some((_, form)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
@@ -145,8 +177,8 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         YesNo => Err(format!("{name} is {value:?}; it must be yes or no")),
         OneOf(words) if words.contains(&value) => Ok(()),
         OneOf(words) => Err(format!("{name} is {value:?}; it must be one of {}", words.join(", "))),
-        Text if value.is_empty() => Err(format!("{name} is empty")),
-        Text => Ok(()),
+        Text | Secret if value.is_empty() => Err(format!("{name} is empty")),
+        Text | Secret => Ok(()),
     }
 }
 
@@ -194,6 +226,13 @@ mod tests {
         assert!(error.message().contains("did you mean threads?"), "{error}");
         let error = Config::new().set("zzz", "2").unwrap_err();
         assert!(error.message().contains("the options are threads"), "{error}");
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        let config = Config::new().with("token", "0123456789abcdef").unwrap();
+        let text = format!("{config:?}");
+        assert!(text.contains("token") && !text.contains("0123"), "{text}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! has to say, and lets its host do what it wants done.
 
 mod bytes;
+mod guard;
 mod inbox;
 mod outbox;
 #[cfg(test)]
@@ -15,10 +16,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Landing, Loan};
 use inbox::Broken;
+#[cfg(fuzzing)]
+pub(crate) use inbox::read_alone;
 use outbox::Outbox;
 
-use crate::cluster::{Birth, Failure, Header, Limits, Node, Peer, Scheduler, Time};
-use crate::engine::{Engine, Inbox};
+use crate::cluster::{Birth, Failure, Header, Limits, Message, Node, Peer, Scheduler, Time};
+use crate::engine::{Engine, Inbox, who_and_address};
 use crate::error::Result;
 use crate::log::{Level, log};
 use crate::sync::{Condvar, Mutex};
@@ -110,8 +113,9 @@ impl<H: Host> Driver<H> {
             blocks: Arc::default(),
             host,
         });
-        driver.outbox.open(Arc::clone(&engine));
-        driver.core.lock().machine = Some(make(engine.address(), incarnation()));
+        let machine = make(engine.address(), incarnation());
+        driver.outbox.open(Arc::clone(&engine), machine.members());
+        driver.core.lock().machine = Some(machine);
         let _ = driver.engine.set(engine);
         let _ = door.0.set(Arc::downgrade(&driver));
         driver.start_timer()?;
@@ -245,7 +249,11 @@ impl<H: Host> Driver<H> {
     }
 
     fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        let (who, from) = who_and_address(from);
         let land = |head: &Header, len: usize| {
+            if who.is_some_and(|who| !guard::speaks_for_itself(who, head)) {
+                return None;
+            }
             let core = self.core.lock();
             let machine = core.machine.as_ref().filter(|_| !core.stopped);
             let Some(Machine::Node(node)) = machine else { return None };
@@ -253,23 +261,18 @@ impl<H: Host> Driver<H> {
         };
         let (blocks, landings) = (&self.blocks, Vec::new());
         let mut reader = inbox::Reader { blocks, land: &land, landings };
-        let (messages, broken) = inbox::read(len, pieces, &mut reader);
+        let (mut messages, broken) = inbox::read(len, pieces, &mut reader);
+        if let Some(who) = who {
+            guard::keep_own(who, from, &mut messages);
+        }
         if let Some(broken) = broken {
             log(Level::Warn, || format!("from {from}: dropped what is no frame: {broken:?}"));
         }
-        self.step(|machine, now| match machine {
-            Machine::Node(node) => {
-                messages.into_iter().for_each(|message| node.receive(message, now));
-                if let Some(Broken::Bad(bad)) = broken {
-                    node.bad_frame(from, bad, now);
-                }
+        self.step(|machine, now| {
+            if let Some(who) = who {
+                guard::keep_known(who, from, &mut messages, machine);
             }
-            Machine::Scheduler(scheduler) => {
-                messages.into_iter().for_each(|message| scheduler.receive(message, now));
-                if let Some(Broken::Bad(bad)) = broken {
-                    scheduler.bad_frame(from, bad);
-                }
-            }
+            machine.receive(from, messages, broken, now);
         });
     }
 }
@@ -289,6 +292,16 @@ impl<H: Host> Inbox for Door<H> {
             });
         }
     }
+
+    fn refused(&self, address: &str, reason: &str) {
+        log(Level::Warn, || format!("no way to {address}: {reason}"));
+        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+            driver.step(|machine, now| match machine {
+                Machine::Node(node) => node.refused(address, reason, now),
+                Machine::Scheduler(_) => {}
+            });
+        }
+    }
 }
 
 impl Machine {
@@ -298,6 +311,53 @@ impl Machine {
 
     pub(crate) fn scheduler(limits: Limits, incarnation: u64) -> Self {
         Self::Scheduler(Box::new(Scheduler::new(limits, incarnation, 0)))
+    }
+
+    fn receive(
+        &mut self,
+        from: &str,
+        messages: Vec<Message<Bytes>>,
+        broken: Option<Broken>,
+        now: Time,
+    ) {
+        match self {
+            Self::Node(node) => {
+                messages.into_iter().for_each(|message| node.receive(message, now));
+                if let Some(Broken::Bad(bad)) = broken {
+                    node.bad_frame(from, bad, now);
+                }
+            }
+            Self::Scheduler(scheduler) => {
+                messages.into_iter().for_each(|message| scheduler.receive(message, now));
+                if let Some(Broken::Bad(bad)) = broken {
+                    scheduler.bad_frame(from, bad);
+                }
+            }
+        }
+    }
+
+    /// Where a member is to be reached that there is a stream to.
+    fn address_of(&self, peer: Peer) -> Option<&str> {
+        match self {
+            Self::Node(node) => node.address_of(peer),
+            Self::Scheduler(scheduler) => scheduler.address_of(peer),
+        }
+    }
+
+    /// A worker makes no pushes, whatever it says.
+    fn only_reads(&mut self, peer: Peer) {
+        if let Self::Node(node) = self {
+            node.only_reads(peer);
+        }
+    }
+
+    /// How many processes the job has.
+    fn members(&self) -> usize {
+        let limits = match self {
+            Self::Node(node) => node.limits(),
+            Self::Scheduler(scheduler) => scheduler.limits(),
+        };
+        limits.workers as usize + limits.servers as usize + 1
     }
 
     /// How it has ended, once it has.

@@ -4,6 +4,7 @@
 //! that is not known to be free has a thread of its own.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use foldhash::HashMap;
@@ -17,6 +18,12 @@ use crate::sync::{Condvar, Mutex};
 /// Small messages travel together, up to so many bytes.
 const TOGETHER: u64 = 192 << 10;
 
+/// Ways beyond this are to strangers that were refused; members speak all the time. The one that was
+/// not used for the longest time ends.
+const MOST_WAYS: usize = 16;
+/// So many more are open while all are in use.
+const MOST_BUSY: usize = 32;
+
 /// With no more than this on its way nobody waits for the other side, even if it is stopped: the
 /// engine's own queue is larger.
 const CALM: u64 = 512 << 10;
@@ -25,6 +32,9 @@ const CALM: u64 = 512 << 10;
 pub(crate) struct Outbox {
     engine: OnceLock<Arc<dyn Engine>>,
     ways: Mutex<HashMap<Arc<str>, Arc<Way>>>,
+    /// Members of the job: as many ways as there are of them are always open.
+    members: AtomicUsize,
+    posts: AtomicU64,
 }
 
 /// The way to one address.
@@ -43,10 +53,13 @@ struct State {
     line: Option<Box<dyn Line>>,
     has_thread: bool,
     closed: bool,
+    /// The number of the last post.
+    used: u64,
 }
 
 impl Outbox {
-    pub(crate) fn open(&self, engine: Arc<dyn Engine>) {
+    pub(crate) fn open(&self, engine: Arc<dyn Engine>, members: usize) {
+        self.members.store(members, Ordering::Relaxed);
         let _ = self.engine.set(engine);
     }
 
@@ -61,6 +74,8 @@ impl Outbox {
             way
         };
         let mut state = way.state.lock();
+        // Relaxed: only which of two was used before counts, and that not exactly.
+        state.used = self.posts.fetch_add(1, Ordering::Relaxed);
         state.bytes += frame.message.frame_len();
         state.backlog = frame.backlog;
         state.messages.push_back(frame.message);
@@ -69,6 +84,14 @@ impl Outbox {
     fn way(&self, to: &Arc<str>) -> Option<Arc<Way>> {
         let engine = self.engine.get()?;
         let mut ways = self.ways.lock();
+        let most = self.members.load(Ordering::Relaxed) + MOST_WAYS;
+        if ways.len() >= most && !ways.contains_key(to) {
+            end_oldest(&mut ways);
+            if ways.len() >= most + MOST_BUSY {
+                log(Level::Debug, || format!("nothing is sent to {to}: too many are answered now"));
+                return None;
+            }
+        }
         let way = ways.entry(Arc::clone(to)).or_insert_with(|| {
             let state = State {
                 messages: VecDeque::new(),
@@ -77,6 +100,7 @@ impl Outbox {
                 line: Some(engine.line(to)),
                 has_thread: false,
                 closed: false,
+                used: 0,
             };
             let state = Mutex::new(state);
             Arc::new(Way { to: Arc::clone(to), state, wake: Condvar::new() })
@@ -96,13 +120,31 @@ impl Outbox {
     /// Ends all ways. A thread that waits for the other side ends later.
     pub(crate) fn close(&self) {
         for (_, way) in self.ways.lock().drain() {
-            way.state.lock().closed = true;
-            way.wake.notify_all();
+            way.end();
         }
     }
 }
 
+/// Ends the way that has nothing to send for the longest time, if there is one.
+fn end_oldest(ways: &mut HashMap<Arc<str>, Arc<Way>>) {
+    let idle = ways.values().filter_map(|way| {
+        let state = way.state.lock();
+        let is_idle = state.messages.is_empty() && state.line.is_some();
+        is_idle.then(|| (state.used, Arc::clone(&way.to)))
+    });
+    if let Some((_, to)) = idle.min()
+        && let Some(way) = ways.remove(&to)
+    {
+        way.end();
+    }
+}
+
 impl Way {
+    fn end(&self) {
+        self.state.lock().closed = true;
+        self.wake.notify_all();
+    }
+
     /// Sends what is queued, here if that cannot take long.
     pub(crate) fn flush(self: &Arc<Self>) {
         let mut state = self.state.lock();

@@ -3,9 +3,12 @@
 //! An engine may lose, double, delay and reorder what it carries, and may say that an address is
 //! down: everything else is the business of the protocol (`cluster`).
 
+mod access;
 #[cfg(test)]
 mod memory;
+mod names;
 mod parcel;
+mod probe;
 mod shared;
 #[cfg(test)]
 mod tests;
@@ -18,20 +21,26 @@ use std::sync::Arc;
 
 #[cfg(test)]
 pub(crate) use memory::Exchange;
+pub(crate) use names::who_and_address;
 pub(crate) use parcel::Parcel;
 use parcel::{Memory, Parcels};
 pub(crate) use zenoh::Zenoh;
 
+use crate::credentials::Credentials;
 use crate::error::Result;
 
 /// What an engine tells its process, on threads of its own. Nothing here may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
     /// `len` bytes came in, in pieces. They are to be taken at once, up to the end of the iterator:
-    /// then the sender may use their memory again.
+    /// then the sender may use their memory again. Before the address stands who that is, as `worker.3@`,
+    /// if the engine knows.
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>);
 
     /// The connection to an address has ended.
     fn down(&self, address: &str);
+
+    /// Whoever is at an address does not take this process, or is not who it should be.
+    fn refused(&self, _address: &str, _reason: &str) {}
 }
 
 /// Carries bytes to other processes.
@@ -74,6 +83,10 @@ pub(crate) struct Place {
     pub(crate) lease_ms: u64,
     /// Whether processes of one machine exchange bytes through memory that they share.
     pub(crate) shm: bool,
+    /// So many may be connected at a time.
+    pub(crate) most_sessions: u64,
+    /// What this process shows and asks for, if anything.
+    pub(crate) credentials: Option<Arc<Credentials>>,
 }
 
 /// Which addresses a process makes connections to. The others must come to it.
@@ -91,6 +104,11 @@ impl Place {
             Calls::Scheduler => *self.root == *address,
             Calls::Everybody => has_port(address),
         }
+    }
+
+    fn protocol(&self) -> &'static str {
+        let tls = self.credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());
+        if tls { "tls" } else { "tcp" }
     }
 }
 

@@ -16,6 +16,8 @@ fn place(listen: Option<&str>, calls: Calls) -> Place {
         is_scheduler: false,
         lease_ms: 10_000,
         shm: true,
+        most_sessions: 10,
+        credentials: None,
     }
 }
 

@@ -1,9 +1,9 @@
-//! The engine: Eclipse Zenoh, over TCP.
+//! The engine: Eclipse Zenoh, over TCP or TLS.
 //!
 //! A process that listens has one session for all who come to it; whoever calls has a session of its
-//! own for each address. A message is one put to `kvstore/<to>/<from>`; while a process lives, each of
-//! its sessions has the token `kvstore-alive/<address>`. A message may instead be an attachment that
-//! says where its bytes are in the memory of this machine.
+//! own for each address. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
+//! process lives, each of its sessions has the token `kvstore-alive/<who>/<name>`. A message may instead
+//! be an attachment that says where its bytes are in the memory of this machine.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -19,22 +19,29 @@ use zenoh::qos::CongestionControl;
 use zenoh::sample::{Sample, SampleKind};
 use zenoh::{Session, Wait};
 
+use super::access::{self, Access};
+use super::names::Names;
 use super::shared::{Inlets, Outlet, Reference};
-use super::{Engine, Inbox, Line, Memory, Parcel, Parcels, Place, has_port, name_of_this_process};
+use super::{
+    Engine, Inbox, Line, Memory, Parcel, Parcels, Place, has_port, name_of_this_process, probe,
+    who_and_address,
+};
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
 
 /// Buffers of sockets; the system may give less.
-const SOCKET_BYTES: usize = 4 << 20;
+pub(super) const SOCKET_BYTES: usize = 4 << 20;
 const RECEIVE_BYTES: usize = 2 << 20;
 /// Batches that wait for the socket.
 const BATCHES: usize = 16;
 /// How long one attempt to connect may take, and how soon the next one follows.
 const CONNECT: Duration = Duration::from_secs(1);
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
-const SCHEDULER: &str = "scheduler";
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long whoever calls may take to say who it is, and how many may be about it at a time.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+const STRANGERS: usize = 1_000;
 /// A put that waits for longer ends its session; the protocol has given up by then.
 const BLOCKED: Duration = Duration::from_secs(60);
 /// How long the end of all sessions may take. What waits for a process that takes nothing any more
@@ -72,16 +79,15 @@ impl Zenoh {
     pub(super) fn open(place: &Place, inbox: Arc<dyn Inbox>) -> Result<Self> {
         let made = Arc::default();
         let Some(listen) = &place.listen else {
-            let address = name_of_this_process().into();
+            let name = name_of_this_process();
+            let address = match &place.credentials {
+                Some(credentials) => format!("{}@{name}", credentials.identity).into(),
+                None => name.into(),
+            };
             let parcels = Arc::default();
             return Ok(Self { address, place: place.clone(), inbox, hall: None, made, parcels });
         };
-        let (address, session) = listen_at(listen, place.lease_ms)?;
-        let address: Arc<str> = match place.advertised {
-            _ if place.is_scheduler => Arc::clone(&place.root),
-            Some(ip) => SocketAddr::new(ip, address.port()).to_string().into(),
-            None => address.to_string().into(),
-        };
+        let (address, session) = listen_at(listen, place)?;
         let hall = Connection::new(session, &address, place, &inbox)
             .map_err(|error| fail!(Network, "cannot listen at {address}: {error}"))?;
         let (hall, parcels) = (Some(Arc::new(hall)), Arc::default());
@@ -95,16 +101,16 @@ impl Engine for Zenoh {
     }
 
     fn line(&self, to: &str) -> Box<dyn Line> {
-        let name =
-            format!("kvstore/{}/{}", chunk(to, &self.place), chunk(&self.address, &self.place));
+        let names = Names::new(&self.address, &self.place);
+        let name = format!("kvstore/{}/{}", names.place(to), names.speaker());
         let way = if self.place.calls(to) {
             let (place, inbox) = (self.place.clone(), Arc::clone(&self.inbox));
-            Way::Call { place, inbox, made: Arc::clone(&self.made), last: None }
+            Way::Call { place, inbox, made: Arc::clone(&self.made), last: None, refused: false }
         } else {
             Way::Hall(self.hall.clone())
         };
         let (from, parcels) = (Arc::clone(&self.address), Arc::clone(&self.parcels));
-        let shm = self.place.shm;
+        let (shm, apart) = (self.place.shm, self.place.protocol() == "tls");
         Box::new(ToOne {
             to: to.into(),
             from,
@@ -113,6 +119,7 @@ impl Engine for Zenoh {
             publisher: None,
             parcels,
             shm,
+            apart,
             outlet: None,
         })
     }
@@ -147,48 +154,48 @@ impl Drop for Zenoh {
 impl Connection {
     fn new(
         session: Session,
-        me: &str,
+        me: &Arc<str>,
         place: &Place,
         inbox: &Arc<dyn Inbox>,
     ) -> zenoh::Result<Self> {
-        let own = chunk(me, place);
-        let (receiver, root) = (Arc::clone(inbox), Arc::clone(&place.root));
+        let names = Names::new(me, place);
+        let (own, token) = (names.place_of_own(), names.speaker());
+        let (receiver, speakers) = (Arc::clone(inbox), names.clone());
         let inlets = Arc::new(place.shm.then(Inlets::default));
         let known = Arc::clone(&inlets);
         let arrived = move |sample: Sample| {
-            let from = address(sample.key_expr().as_str(), &root);
+            let from = speakers.from(sample.key_expr().as_str());
             let Some(attachment) = sample.attachment() else {
                 let mut pieces = sample.payload().slices();
-                return receiver.arrived(from, sample.payload().len(), &mut pieces);
+                return receiver.arrived(&from, sample.payload().len(), &mut pieces);
             };
             if let Some(inlets) = &*known
                 && let Some(reference) = Reference::decode(&attachment.to_bytes())
-                && let Some(piece) = inlets.take(from, &reference)
+                && let Some(piece) = inlets.take(who_and_address(&from).1, &reference)
             {
                 let bytes = std::iter::once(piece.bytes());
                 let mut pieces = bytes.chain(std::iter::from_fn(|| {
                     piece.give_back();
                     None
                 }));
-                receiver.arrived(from, piece.bytes().len(), &mut pieces);
+                receiver.arrived(&from, piece.bytes().len(), &mut pieces);
             }
         };
         let messages =
-            session.declare_subscriber(format!("kvstore/{own}/*")).callback(arrived).wait()?;
-        let (receiver, root, token) =
-            (Arc::clone(inbox), Arc::clone(&place.root), format!("kvstore-alive/{own}"));
+            session.declare_subscriber(format!("kvstore/{own}/*/*")).callback(arrived).wait()?;
+        let receiver = Arc::clone(inbox);
         let lives = move |sample: Sample| {
-            let other = address(sample.key_expr().as_str(), &root);
-            if sample.kind() == SampleKind::Delete {
+            let gone = names.gone(sample.key_expr().as_str());
+            if let (SampleKind::Delete, Some(gone)) = (sample.kind(), gone) {
                 if let Some(inlets) = &*inlets {
-                    inlets.forget(other);
+                    inlets.forget(&gone);
                 }
-                receiver.down(other);
+                receiver.down(&gone);
             }
         };
         let liveliness = session.liveliness();
-        let lives = liveliness.declare_subscriber("kvstore-alive/*").callback(lives).wait()?;
-        let token = liveliness.declare_token(token).wait()?;
+        let lives = liveliness.declare_subscriber("kvstore-alive/*/*").callback(lives).wait()?;
+        let token = liveliness.declare_token(format!("kvstore-alive/{token}")).wait()?;
         Ok(Self { session, parts: Mutex::new(Some((messages, lives, token))) })
     }
 
@@ -220,20 +227,6 @@ impl Connection {
     }
 }
 
-/// What stands for an address in the names of the engine: there is one scheduler, whatever it is
-/// called.
-fn chunk(address: &str, place: &Place) -> String {
-    if *address == *place.root { SCHEDULER.into() } else { address.into() }
-}
-
-/// The address that the last part of a name stands for.
-fn address<'a>(name: &'a str, root: &'a str) -> &'a str {
-    match name.rsplit('/').next().unwrap_or_default() {
-        SCHEDULER => root,
-        address => address,
-    }
-}
-
 /// A line to one address.
 struct ToOne {
     to: Arc<str>,
@@ -243,6 +236,8 @@ struct ToOne {
     publisher: Option<Publisher<'static>>,
     parcels: Arc<Parcels>,
     shm: bool,
+    /// Never used by a thread of the engine.
+    apart: bool,
     /// Memory that the other side reads, if it is on this machine.
     outlet: Option<Outlet>,
 }
@@ -251,15 +246,28 @@ enum Way {
     /// They come to us, if we listen.
     Hall(Option<Arc<Connection>>),
     /// We call them.
-    Call { place: Place, inbox: Arc<dyn Inbox>, made: Arc<Mutex<Made>>, last: Option<Instant> },
+    Call {
+        place: Place,
+        inbox: Arc<dyn Inbox>,
+        made: Arc<Mutex<Made>>,
+        last: Option<Instant>,
+        /// The last attempt failed because the other side does not take this process.
+        refused: bool,
+    },
 }
 
 impl ToOne {
     fn connect(&mut self) -> Option<()> {
         let connection = match &mut self.way {
             Way::Hall(hall) => hall.clone()?,
-            Way::Call { place, inbox, made, last } => {
+            Way::Call { place, inbox, made, last, .. } => {
                 if last.is_some_and(|last| last.elapsed() < CONNECT_AGAIN) || made.lock().closed {
+                    return None;
+                }
+                let tls = place.credentials.as_ref().and_then(|known| known.tls.as_ref());
+                if let Some(why) = tls.and_then(|tls| probe::refusal_of_tls(&self.to, tls)) {
+                    *last = Some(Instant::now());
+                    self.blame(Some(why));
                     return None;
                 }
                 let connection = call(&self.to, &self.from, place, inbox);
@@ -268,6 +276,8 @@ impl ToOne {
                     Ok(connection) => Arc::new(connection),
                     Err(error) => {
                         log(Level::Debug, || format!("no way to {}: {error}", self.to));
+                        let why = probe::refusal(&self.to, place.credentials.as_deref());
+                        self.blame(why);
                         return None;
                     }
                 };
@@ -280,10 +290,25 @@ impl ToOne {
                 connection
             }
         };
+        let Some(publisher) = self.publisher(&connection) else {
+            self.give_up(&connection);
+            return None;
+        };
+        self.publisher = Some(publisher);
+        if let Way::Call { refused, .. } = &mut self.way {
+            *refused = false;
+        }
+        if self.shm {
+            self.offer();
+        }
+        Some(())
+    }
+
+    /// What is put before the other side is known to listen goes nowhere.
+    fn publisher(&self, connection: &Connection) -> Option<Publisher<'static>> {
         let publisher = connection.session.declare_publisher(self.name.clone());
         let publisher = publisher.congestion_control(CongestionControl::Block).express(true).wait();
         let publisher = publisher.ok()?;
-        // What is put before the other side is known to listen goes nowhere.
         let end = Instant::now() + CONNECT;
         while !publisher.matching_status().wait().is_ok_and(|status| status.matching()) {
             if Instant::now() >= end {
@@ -291,11 +316,28 @@ impl ToOne {
             }
             std::thread::sleep(LOOK_AGAIN);
         }
-        self.publisher = Some(publisher);
-        if self.shm {
-            self.offer();
+        Some(publisher)
+    }
+
+    /// The session is there, and the other side does not listen to this process.
+    fn give_up(&mut self, connection: &Arc<Connection>) {
+        let Way::Call { place, made, .. } = &self.way else { return };
+        made.lock().connections.retain(|made| !Arc::ptr_eq(made, connection));
+        connection.close();
+        let why = place
+            .credentials
+            .as_ref()
+            .map(|credentials| format!("{} takes nothing from {}", self.to, credentials.identity));
+        self.blame(why);
+    }
+
+    /// Says why there is no way, once that is certain: it may be the end, or the start, of a process.
+    fn blame(&mut self, reason: Option<String>) {
+        let Way::Call { inbox, refused, .. } = &mut self.way else { return };
+        let Some(reason) = reason else { return };
+        if std::mem::replace(refused, true) {
+            inbox.refused(&self.to, &reason);
         }
-        Some(())
     }
 
     /// Asks the other side to read the memory that this one writes.
@@ -320,7 +362,8 @@ impl ToOne {
 
 impl Line for ToOne {
     fn is_ready(&self) -> bool {
-        self.publisher.is_some()
+        // Over TLS one thread of the engine receives and sends: it must never wait for itself.
+        self.publisher.is_some() && !self.apart
     }
 
     fn parcel(&mut self, room: usize) -> Parcel {
@@ -354,18 +397,28 @@ fn call(
     place: &Place,
     inbox: &Arc<dyn Inbox>,
 ) -> zenoh::Result<Connection> {
-    let mut config = settings(place.lease_ms)?;
+    let access = match &place.credentials {
+        Some(credentials) => access::of_caller(credentials, &Names::new(from, place), to),
+        None => Access::default(),
+    };
+    let mut config = settings(place, &access)?;
     config.insert_json5("mode", "\"client\"")?;
-    config.insert_json5("connect/endpoints", &format!("[\"tcp/{to}\"]"))?;
+    config.insert_json5("connect/endpoints", &format!("[\"{}/{to}\"]", place.protocol()))?;
     config.insert_json5("connect/timeout_ms", &CONNECT.as_millis().to_string())?;
     config.insert_json5("connect/exit_on_failure", "true")?;
     let again = "{ period_init_ms: 20, period_max_ms: 200, period_increase_factor: 2 }";
     config.insert_json5("connect/retry", again)?;
-    Connection::new(zenoh::open(config).wait()?, from, place, inbox)
+    Connection::new(open(config)?, from, place, inbox)
 }
 
-/// Opens the session of a process that listens; gives its address too.
-fn listen_at(listen: &str, lease_ms: u64) -> Result<(SocketAddr, Session)> {
+/// Opens a session. What it is told is not for the logs of the engine.
+fn open(config: Config) -> zenoh::Result<Session> {
+    use tracing::subscriber::{NoSubscriber, with_default};
+    with_default(NoSubscriber::default(), || zenoh::open(config).wait())
+}
+
+/// Opens the session of a process that listens; gives the address that others know it by.
+fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, Session)> {
     const TRIES: usize = 20;
     let name = |error: &dyn std::fmt::Display| fail!(Network, "cannot listen at {listen}: {error}");
     if !has_port(listen) {
@@ -374,34 +427,50 @@ fn listen_at(listen: &str, lease_ms: u64) -> Result<(SocketAddr, Session)> {
     let mut tries = 0;
     loop {
         // The system chooses a port, which is free again at once; somebody else may be faster.
-        let place = listen.to_socket_addrs().map_err(|error| name(&error))?.next();
-        let place = place.ok_or_else(|| name(&"nobody knows this host"))?;
-        let found = TcpListener::bind(place).and_then(|listener| listener.local_addr());
-        let address = found.map_err(|error| name(&error))?;
-        let opened = settings(lease_ms).and_then(|mut config| {
+        let at = listen.to_socket_addrs().map_err(|error| name(&error))?.next();
+        let at = at.ok_or_else(|| name(&"nobody knows this host"))?;
+        let found = TcpListener::bind(at).and_then(|listener| listener.local_addr());
+        let found = found.map_err(|error| name(&error))?;
+        let known: Arc<str> = match place.advertised {
+            _ if place.is_scheduler => Arc::clone(&place.root),
+            Some(ip) => SocketAddr::new(ip, found.port()).to_string().into(),
+            None => found.to_string().into(),
+        };
+        let access = match &place.credentials {
+            Some(credentials) => access::of_listener(credentials, &Names::new(&known, place)),
+            None => Ok(Access::default()),
+        };
+        let access = access.map_err(|error| name(&error))?;
+        let opened = settings(place, &access).and_then(|mut config| {
             config.insert_json5("mode", "\"peer\"")?;
-            config.insert_json5("listen/endpoints", &format!("[\"tcp/{address}\"]"))?;
-            zenoh::open(config).wait()
+            let endpoints = format!("[\"{}/{found}\"]", place.protocol());
+            config.insert_json5("listen/endpoints", &endpoints)?;
+            open(config)
         });
         match opened {
-            Ok(session) => return Ok((address, session)),
-            Err(_) if place.port() == 0 && tries < TRIES => tries += 1,
+            Ok(session) => return Ok((known, session)),
+            Err(_) if at.port() == 0 && tries < TRIES => tries += 1,
             Err(error) => return Err(name(&error)),
         }
     }
 }
 
-/// What all sessions have in common: nobody is looked for, and large messages flow.
-fn settings(lease_ms: u64) -> zenoh::Result<Config> {
+/// What all sessions have in common: nobody is looked for, large messages flow, and strangers cannot
+/// keep others out for long.
+fn settings(place: &Place, access: &Access) -> zenoh::Result<Config> {
     let mut config = Config::default();
-    let lease = lease_ms.to_string();
+    let lease = place.lease_ms.to_string();
     let blocked = BLOCKED.as_micros().to_string();
     let (socket, receive) = (SOCKET_BYTES.to_string(), RECEIVE_BYTES.to_string());
-    let batches = BATCHES.to_string();
+    let (batches, sessions) = (BATCHES.to_string(), place.most_sessions.to_string());
+    let (handshake, strangers) = (HANDSHAKE.as_millis().to_string(), STRANGERS.to_string());
     for (name, value) in [
         ("scouting/multicast/enabled", "false"),
         ("scouting/gossip/enabled", "false"),
         ("transport/unicast/qos/enabled", "false"),
+        ("transport/unicast/accept_timeout", &handshake),
+        ("transport/unicast/accept_pending", &strangers),
+        ("transport/unicast/max_sessions", &sessions),
         ("transport/shared_memory/enabled", "false"),
         ("transport/link/tx/lease", &lease),
         ("transport/link/tx/queue/size/data", &batches),
@@ -411,6 +480,9 @@ fn settings(lease_ms: u64) -> zenoh::Result<Config> {
         ("transport/link/tcp/so_rcvbuf", &socket),
     ] {
         config.insert_json5(name, value)?;
+    }
+    for (name, value) in &access.settings {
+        config.insert_json5(name, &value.to_string())?;
     }
     Ok(config)
 }

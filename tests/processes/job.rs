@@ -101,6 +101,12 @@ impl Job {
         self
     }
 
+    /// What an option of the library was set to.
+    pub fn option(&self, name: &str) -> Option<String> {
+        let variable = format!("KV_{}", name.to_uppercase());
+        self.options.iter().find(|(known, _)| *known == variable).map(|(_, value)| value.clone())
+    }
+
     /// The mark by which its processes are found.
     fn mark(&self) -> String {
         let job = self.options.iter().find(|(name, _)| name == "KV_JOB").unwrap();

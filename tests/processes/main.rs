@@ -12,9 +12,12 @@
     reason = "a failed test; small numbers, and sums without rounding"
 )]
 
+mod attacker;
 #[path = "../common/mod.rs"]
 mod common;
+mod credentials;
 mod deaths;
+mod hostile;
 mod hosts;
 mod job;
 mod launcher;

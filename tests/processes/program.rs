@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use half::f16;
-use kvstore::{Config, Key, Result, Role, Store, Tensor, TensorMut};
+use kvstore::{Config, ErrorKind, Key, Result, Role, Store, Tensor, TensorMut};
 
 /// The variable that names the program.
 pub const PROGRAM: &str = "KV_TEST_PROGRAM";
@@ -18,6 +18,8 @@ pub const COUNT: &str = "KV_TEST_COUNT";
 pub const PAUSE_MS: &str = "KV_TEST_PAUSE_MS";
 pub const FILE: &str = "KV_TEST_FILE";
 
+/// How long to wait for a first value.
+const LIMIT: Duration = Duration::from_secs(30);
 /// How long a worker that failed may take to leave.
 const LEAVE: Duration = Duration::from_secs(5);
 
@@ -25,6 +27,10 @@ const LEAVE: Duration = Duration::from_secs(5);
 #[test]
 fn worker() {
     let Ok(name) = std::env::var(PROGRAM) else { return };
+    if std::env::var_os("KV_TEST_LOG").is_some() {
+        let show = |level, text: &str| say(format_args!("log {level:?} {text}"));
+        kvstore::set_logger(kvstore::Level::Debug, Some(std::sync::Arc::new(show)));
+    }
     let store = match Store::open("dist_sync", &Config::new()) {
         Ok(store) => store,
         Err(error) => fail("refused", &error),
@@ -44,6 +50,7 @@ fn worker() {
         "updater" => updater(&store),
         "fails" => fails(&store),
         "resume" => resume(&store),
+        "reads" => reads(&store),
         other => panic!("no program {other}"),
     };
     if let Err(error) = result {
@@ -305,6 +312,25 @@ fn resume(store: &Store) -> Result<()> {
             }
         }
     }
+    Ok(())
+}
+
+/// Pulls what the others train, and may do nothing else.
+fn reads(store: &Store) -> Result<()> {
+    let mut out = [0.0f32; 3];
+    let start = Instant::now();
+    while out[0] == 0.0 && start.elapsed() < LIMIT {
+        if let Err(error) = store.pull(8u64, &mut out)
+            && error.kind() != ErrorKind::KeyNotFound
+        {
+            return Err(error);
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let kind = |result: Result<()>| result.map_or_else(|error| error.kind().name(), |()| "done");
+    say(format_args!("push {}", kind(store.push(8u64, &[5.0f32; 3]))));
+    say(format_args!("init {}", kind(store.init(9u64, &[5.0f32; 3]))));
+    say(format_args!("read {}", out[0]));
     Ok(())
 }
 

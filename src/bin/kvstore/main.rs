@@ -4,6 +4,7 @@
 #![deny(unsafe_code)]
 
 mod agent;
+mod certs;
 mod children;
 mod crew;
 mod generate;
@@ -18,6 +19,7 @@ mod messages;
 mod node;
 mod output;
 mod plan;
+mod refusals;
 mod remote;
 mod role_env;
 mod run;
@@ -54,6 +56,7 @@ enum Command {
     Inspect(inspect::Arguments),
     Completions(generate::Completions),
     Man(generate::Man),
+    Certs(certs::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Inspect(arguments) => inspect::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments, definition()),
         Command::Man(arguments) => generate::man(&arguments, definition()),
+        Command::Certs(arguments) => certs::run(&arguments),
     }
 }
 

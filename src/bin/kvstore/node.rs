@@ -12,6 +12,7 @@ use kvstore::{Config, Store};
 use crate::job::signal_status;
 use crate::messages::say;
 use crate::plan::Role;
+use crate::refusals;
 use crate::signals;
 
 /// How long an aborted store may take to come back.
@@ -41,9 +42,16 @@ pub(crate) struct Options {
     set: Vec<(String, String)>,
 }
 
+/// The option that must not stand on a command line, which everybody on a machine can read.
+const SECRET: &str = "token";
+
 /// A value of `--set`, if the library takes it.
 pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    if name == SECRET {
+        // What does not fit is shown; this must not be.
+        return Ok((name.to_owned(), String::new()));
+    }
     Config::new().set(name, value).map_err(|error| error.message().to_owned())?;
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -98,6 +106,14 @@ impl Service {
 
 /// Serves until the job ends.
 pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCode {
+    if options.set.iter().any(|(name, _)| name == SECRET) {
+        say(
+            role.name(),
+            "everybody on this machine can read a command line; use token_file, or KV_TOKEN in the \
+             environment",
+        );
+        return ExitCode::from(2);
+    }
     let config = match options.config(role, rank) {
         Ok(config) => config,
         Err(error) => {
@@ -105,6 +121,11 @@ pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCod
             return ExitCode::from(2);
         }
     };
+    let named = |name: &str| options.set.iter().any(|(known, _)| known == name);
+    if named("tls_cert_file") || std::env::var_os("KV_TLS_CERT_FILE").is_some() {
+        crate::sys::prepare_for_tls();
+    }
+    refusals::announce(role);
     let service = Arc::new(Service::default());
     let stopped = Arc::clone(&service);
     if let Err(error) = signals::watch(&signals::ending(), move |signal| stopped.stop(signal)) {

@@ -55,6 +55,16 @@ pub(crate) fn ending(child: u32) -> Option<Ending> {
     })
 }
 
+/// The threads of the engine that TLS needs, see docs/security.md. To be called before any thread is
+/// started.
+pub(crate) fn prepare_for_tls() {
+    const VARIABLE: &str = "ZENOH_RUNTIME";
+    if std::env::var_os(VARIABLE).is_none() {
+        // SAFETY: there is only this thread.
+        unsafe { std::env::set_var(VARIABLE, "(rx:(worker_threads:1),tx:(handover:rx))") };
+    }
+}
+
 /// Makes the process of a command end with this one, and tell its number through `keeper` before
 /// it becomes the program, so that it can have started nothing that the keeper does not know of.
 ///

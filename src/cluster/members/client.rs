@@ -236,6 +236,11 @@ impl Client {
         }
     }
 
+    /// A process that this one needs does not take it.
+    pub(in crate::cluster) fn refused(&mut self, text: String) {
+        self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
+    }
+
     /// The scheduler was silent for too long.
     pub(in crate::cluster) fn miss(&mut self, now: Time) {
         self.away.get_or_insert(now);

@@ -68,6 +68,15 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
+    /// Where a member is to be reached that there is a stream to.
+    pub(crate) fn address_of(&self, peer: Peer) -> Option<&str> {
+        self.net.address_of(peer)
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.net.limits
+    }
+
     /// How the job ended for the scheduler, once it has.
     pub(crate) fn end(&self) -> Option<&Result<(), Failure>> {
         self.end.as_ref()

@@ -273,10 +273,7 @@ impl<D: Data> Server<D> {
                     key.pushes[rank as usize] = head.round;
                 }
             }
-            (Kind::Done | Kind::Leave, _) => {
-                self.workers.done[rank as usize] = true;
-                self.settle_all();
-            }
+            (Kind::Done | Kind::Leave, _) => self.end_pushes(rank),
             (Kind::Declare, Body::Fields(fields)) => {
                 self.directory.declare(rank, &head, &fields, &self.workers);
                 self.post_directory();
@@ -288,6 +285,18 @@ impl<D: Data> Server<D> {
             (Kind::Ask, _) => self.ask(rank, &head),
             _ => {}
         }
+    }
+
+    /// A worker that makes no pushes.
+    pub(super) fn only_reads(&mut self, rank: u32) {
+        if self.workers.done.get(rank as usize) == Some(&false) {
+            self.end_pushes(rank);
+        }
+    }
+
+    fn end_pushes(&mut self, rank: u32) {
+        self.workers.done[rank as usize] = true;
+        self.settle_all();
     }
 
     /// A key begins a life here. A provider that was lost half way left an older one behind, or is

@@ -8,6 +8,7 @@ mod coding;
 mod desk;
 mod failure;
 mod place;
+mod reader;
 mod rows;
 mod serving;
 mod setting;
@@ -20,6 +21,7 @@ mod worker;
 
 use std::sync::Arc;
 
+use reader::Reader;
 use serving::Serving;
 use worker::WorkerStore;
 
@@ -38,7 +40,12 @@ pub(super) fn open(
 ) -> Result<Box<dyn Remote>> {
     let job = Job::new(config)?;
     Ok(if job.role == Role::Worker {
-        Box::new(WorkerStore::open(local, &job, kind)?)
+        let place = place::place(&job)?;
+        let worker = WorkerStore::open(local, &job, &place, kind)?;
+        if place::reads_only(&job, &place) {
+            return Ok(Box::new(Reader::new(worker)?));
+        }
+        Box::new(worker)
     } else {
         Box::new(Serving::new(local, job, kind)?)
     })

@@ -8,6 +8,7 @@ use siphasher::sip::SipHasher24;
 use crate::cluster::{self, Limits, MS, Mode, OnLoss};
 use crate::codec;
 use crate::config::Job;
+use crate::credentials::Credentials;
 use crate::engine::{Calls, Place};
 use crate::error::{Result, fail};
 use crate::role::Role;
@@ -15,6 +16,8 @@ use crate::store::StoreKind;
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
+/// For those that look whether somebody is there.
+const SPARE_SESSIONS: u64 = 32;
 /// Nothing overtakes what is in the window; with less, acknowledgements take a good part of the time.
 const WINDOW_BYTES: u64 = 4 << 20;
 
@@ -42,9 +45,10 @@ pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
     }
 }
 
-/// Where this process listens and whom it calls. Off the loopback nobody listens without being told
-/// that it is not secure.
+/// Where this process listens and whom it calls. Off the loopback nobody listens without credentials
+/// or being told that it is not secure.
 pub(super) fn place(job: &Job) -> Result<Place> {
+    let credentials = Credentials::load(job)?;
     let root: std::sync::Arc<str> = job.root.as_str().into();
     let calls = match job.role {
         Role::Scheduler => Calls::Nobody,
@@ -63,13 +67,24 @@ pub(super) fn place(job: &Job) -> Result<Place> {
         },
     };
     if let Some(listen) = &listen
-        && !job.insecure
+        && !job.secrets.insecure
+        && credentials.is_none()
         && !is_loopback(listen)?
     {
         return Err(fail!(
             Option,
-            "create: {listen} is not on the loopback, and whoever reaches it could join the job; set \
-             insecure=yes if the network is closed to others"
+            "create: {listen} is not on the loopback, and whoever reaches it could join the job; give \
+             all processes a token (token_file, KV_TOKEN) or certificates (tls_ca_file, tls_cert_file, \
+             tls_key_file), which `kvstore certs` makes, or set insecure=yes if the network is closed to \
+             others"
+        ));
+    }
+    let tls = credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());
+    let numeric = |address: &str| address.starts_with('[');
+    if tls && (numeric(&root) || listen.as_deref().is_some_and(numeric)) {
+        return Err(fail!(
+            Unsupported,
+            "create: TLS to a number of IP version 6 is not supported; use a host name, or version 4"
         ));
     }
     let advertised = match &listen {
@@ -79,7 +94,30 @@ pub(super) fn place(job: &Job) -> Result<Place> {
     // The protocol finds out sooner who is silent.
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
-    Ok(Place { listen, advertised, calls, root, is_scheduler, lease_ms, shm: job.shm })
+    // One that is gone may still be there when it comes again.
+    let most_sessions = 2 * (u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
+    Ok(Place {
+        listen,
+        advertised,
+        calls,
+        root,
+        is_scheduler,
+        lease_ms,
+        shm: job.shm,
+        most_sessions,
+        credentials,
+    })
+}
+
+/// Whether this process only pulls.
+pub(super) fn reads_only(job: &Job, place: &Place) -> bool {
+    let known = place.credentials.as_ref();
+    job.secrets.reads_only || known.is_some_and(|known| known.identity.is_reader())
+}
+
+/// The rank that a process asks for: the one that it was told, or the one on its credential.
+pub(super) fn rank(job: &Job, place: &Place) -> Option<u32> {
+    job.rank.or(place.credentials.as_ref()?.identity.rank)
 }
 
 /// What a process is for the protocol.

@@ -63,7 +63,8 @@ impl Serving {
             &|inbox| engine::open(&place, inbox),
             |address, incarnation| {
                 let (role, scheduler) = (place::role(self.job.role), &self.job.root);
-                let birth = Birth { role, rank: self.job.rank, incarnation, address, scheduler };
+                let rank = place::rank(&self.job, &place);
+                let birth = Birth { role, rank, incarnation, address, scheduler };
                 let mut machine = Machine::node(limits, &birth);
                 if let Machine::Node(node) = &mut machine
                     && let (Part::Server(server), true) = (&mut node.part, whole)

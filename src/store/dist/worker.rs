@@ -73,15 +73,21 @@ pub(super) enum What {
 
 impl WorkerStore {
     /// Joins the job; returns when all its processes are there.
-    pub(super) fn open(local: &Arc<Local>, job: &Job, kind: StoreKind) -> Result<Self> {
-        let (limits, place) = (place::limits(job, kind), place::place(job)?);
+    pub(super) fn open(
+        local: &Arc<Local>,
+        job: &Job,
+        place: &engine::Place,
+        kind: StoreKind,
+    ) -> Result<Self> {
+        let limits = place::limits(job, kind);
         let role = place::role(job.role);
         let driver = Driver::start(
             Desk::new(Arc::clone(local)),
-            &|inbox| engine::open(&place, inbox),
+            &|inbox| engine::open(place, inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
-                let birth = Birth { role, rank: job.rank, incarnation, address, scheduler };
+                let rank = place::rank(job, place);
+                let birth = Birth { role, rank, incarnation, address, scheduler };
                 Machine::node(limits, &birth)
             },
         )

@@ -1,0 +1,249 @@
+//! `kvstore certs`: a private authority, the certificates of a job's processes, and join tokens.
+
+use std::fmt::Write as _;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime};
+
+use clap::{Args, Subcommand, ValueEnum};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use ring::hmac;
+
+use crate::messages::say;
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+/// Clocks of machines may differ by this much.
+const SKEW: Duration = Duration::from_secs(5 * 60);
+
+/// Makes what lets processes into a job over a network: certificates and tokens.
+///
+/// Everything is written into one folder, for its owner only; no file is ever overwritten.
+/// docs/security.md says what each protects.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make an authority: `ca.pem`, which all processes need, and `ca.key`, which none needs
+    Init {
+        #[command(flatten)]
+        place: Place,
+        /// How long it is valid
+        #[arg(long, value_name = "DAYS", default_value_t = 365)]
+        #[arg(value_parser = clap::value_parser!(u32).range(1..=3650))]
+        days: u32,
+    },
+    /// Make a certificate for the scheduler
+    Scheduler(Listener),
+    /// Make a certificate for servers
+    Server(Listener),
+    /// Make a certificate for workers
+    Worker(Caller),
+    /// Make a certificate for workers that only pull
+    Reader(Caller),
+    /// Make the token of a job, `job.token`, or derive one of it
+    Token {
+        #[command(flatten)]
+        place: Place,
+        /// Derive a token of `job.token` that is good for such processes only
+        #[arg(long = "for", value_name = "ROLE")]
+        role: Option<TokenRole>,
+        /// Derive it for the process of this rank only
+        #[arg(long, requires = "role")]
+        rank: Option<u16>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Place {
+    /// The folder of the files
+    #[arg(long, value_name = "FOLDER", default_value = "kvstore-certs")]
+    dir: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Caller {
+    #[command(flatten)]
+    place: Place,
+    /// How long it is valid
+    #[arg(long, value_name = "DAYS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=3650))]
+    days: u32,
+    /// For the process of this rank only; else for all of its role
+    #[arg(long)]
+    rank: Option<u16>,
+}
+
+#[derive(Debug, Args)]
+struct Listener {
+    #[command(flatten)]
+    common: Caller,
+    /// An address or a name under which others call it, repeatable; else this machine's own name and
+    /// the loopback
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum TokenRole {
+    Worker,
+    Reader,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    match make(&arguments.command) {
+        Ok(files) => {
+            say("certs", format_args!("wrote {}", files.join(" and ")));
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            say("certs", reason);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn make(command: &Command) -> Result<Vec<String>, String> {
+    match command {
+        Command::Init { place, days } => authority(&place.dir, *days),
+        Command::Scheduler(listener) => listening(listener, "scheduler"),
+        Command::Server(listener) => listening(listener, "server"),
+        Command::Worker(caller) => certificate(caller, "worker", &[]),
+        Command::Reader(caller) => certificate(caller, "reader", &[]),
+        Command::Token { place, role: None, .. } => job_token(&place.dir),
+        Command::Token { place, role: Some(role), rank } => {
+            let role = match role {
+                TokenRole::Worker => "worker",
+                TokenRole::Reader => "reader",
+            };
+            derived_token(&place.dir, &named(role, *rank))
+        }
+    }
+}
+
+/// `worker.3`, or `worker` for all of them.
+fn named(role: &str, rank: Option<u16>) -> String {
+    rank.map_or_else(|| role.to_owned(), |rank| format!("{role}.{rank}"))
+}
+
+fn authority(dir: &Path, days: u32) -> Result<Vec<String>, String> {
+    // Two authorities have different names, so that errors say which one is not known.
+    let name = format!("kvstore authority {}", hex(&random::<4>()?));
+    let mut params = parameters(&[], &name, days)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    let key = KeyPair::generate().map_err(|error| error.to_string())?;
+    let certificate = params.self_signed(&key).map_err(|error| error.to_string())?;
+    write(dir, &[("ca.pem", &certificate.pem()), ("ca.key", &key.serialize_pem())])
+}
+
+fn listening(listener: &Listener, role: &str) -> Result<Vec<String>, String> {
+    if role == "scheduler" && listener.common.rank.is_some() {
+        return Err("there is one scheduler, which has no rank".into());
+    }
+    let mut hosts = listener.hosts.clone();
+    if hosts.is_empty() {
+        hosts = ["localhost", "127.0.0.1", "::1"].map(Into::into).to_vec();
+        let own = fs::read_to_string("/proc/sys/kernel/hostname");
+        hosts.extend(own.ok().map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()));
+    }
+    certificate(&listener.common, role, &hosts)
+}
+
+/// Whoever has hosts may be called; everybody may call.
+fn certificate(caller: &Caller, role: &str, hosts: &[String]) -> Result<Vec<String>, String> {
+    let (dir, name) = (&caller.place.dir, named(role, caller.rank));
+    let mut params = parameters(hosts, &name, caller.days)?;
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    if !hosts.is_empty() {
+        params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
+    }
+    let hint = "; `kvstore certs init` makes an authority";
+    let signer = read(dir, "ca.key", hint)?;
+    let signer = KeyPair::from_pem(&signer).map_err(|error| format!("ca.key: {error}"))?;
+    let issuer = Issuer::from_ca_cert_pem(&read(dir, "ca.pem", hint)?, signer)
+        .map_err(|error| format!("ca.pem: {error}"))?;
+    let key = KeyPair::generate().map_err(|error| error.to_string())?;
+    let certificate = params.signed_by(&key, &issuer).map_err(|error| error.to_string())?;
+    let names = [format!("{name}.pem"), format!("{name}.key")];
+    write(dir, &[(&names[0], &certificate.pem()), (&names[1], &key.serialize_pem())])
+}
+
+fn parameters(hosts: &[String], name: &str, days: u32) -> Result<CertificateParams, String> {
+    let mut params = CertificateParams::new(hosts).map_err(|error| error.to_string())?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    let now = SystemTime::now();
+    params.not_before = (now - SKEW).into();
+    params.not_after = (now + DAY * days).into();
+    Ok(params)
+}
+
+fn job_token(dir: &Path) -> Result<Vec<String>, String> {
+    write(dir, &[("job.token", &(hex(&random::<32>()?) + "\n"))])
+}
+
+/// As the library derives it from the job's.
+fn derived_token(dir: &Path, name: &str) -> Result<Vec<String>, String> {
+    let job = read(dir, "job.token", "; `kvstore certs token` makes one")?;
+    let key = hmac::Key::new(hmac::HMAC_SHA256, job.trim().as_bytes());
+    let tag = hmac::sign(&key, format!("kvstore token {name}").as_bytes());
+    write(dir, &[(&format!("{name}.token"), &format!("{name}:{}\n", hex(tag.as_ref())))])
+}
+
+fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    read.map_err(|error| format!("/dev/urandom: {error}"))?;
+    Ok(bytes)
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn read(dir: &Path, name: &str, hint: &str) -> Result<String, String> {
+    let path = dir.join(name);
+    fs::read_to_string(&path).map_err(|error| {
+        let hint = if error.kind() == io::ErrorKind::NotFound { hint } else { "" };
+        format!("{}: {error}{hint}", path.display())
+    })
+}
+
+/// Writes new files, or none, that only their owner may read.
+fn write(dir: &Path, files: &[(&str, &str)]) -> Result<Vec<String>, String> {
+    let wrong = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|error| wrong(dir, error))?;
+    let paths: Vec<PathBuf> = files.iter().map(|(name, _)| dir.join(name)).collect();
+    if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
+        return Err(format!(
+            "{} exists already, and nothing is overwritten; remove it, or choose another folder with \
+             --dir",
+            path.display()
+        ));
+    }
+    for (path, (_, content)) in paths.iter().zip(files) {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600);
+        let written = options.open(path).and_then(|mut file| file.write_all(content.as_bytes()));
+        written.map_err(|error| wrong(path, error))?;
+    }
+    Ok(paths.iter().map(|path| path.display().to_string()).collect())
+}

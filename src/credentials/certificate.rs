@@ -1,0 +1,119 @@
+//! The files of TLS: an authority, and a certificate with its key.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::Identity;
+use super::names::AnyName;
+use crate::error::{Error, Result, fail};
+
+/// What a process shows over TLS, and whom it believes.
+#[derive(Debug, Clone)]
+pub(crate) struct Tls {
+    pub(crate) ca_file: String,
+    pub(crate) cert_file: String,
+    pub(crate) key_file: String,
+    /// Whether the certificate of whoever is called must name the host or address that was called.
+    pub(crate) verify_names: bool,
+}
+
+impl Tls {
+    /// Reads all files, and says who the certificate is for.
+    pub(crate) fn check(&self) -> Result<Identity> {
+        self.client().map_err(|error| error.at("create"))?;
+        let chain = self.chain()?;
+        let leaf = chain.first().ok_or_else(|| self.bad("there is no certificate in it"))?;
+        let (_, leaf) = X509Certificate::from_der(leaf)
+            .map_err(|error| self.bad(&format!("it cannot be read: {error}")))?;
+        let (begin, end) =
+            (leaf.validity().not_before.timestamp(), leaf.validity().not_after.timestamp());
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        if now > end {
+            let text = format!("it expired on {}; make a new one", leaf.validity().not_after);
+            return Err(self.refused(&text));
+        }
+        if now < begin {
+            let text = format!(
+                "it is not valid before {}; check the clock of this machine",
+                leaf.validity().not_before
+            );
+            return Err(self.refused(&text));
+        }
+        let name = leaf.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        name.and_then(Identity::parse).ok_or_else(|| {
+            let name = name.unwrap_or_default();
+            self.bad(&format!(
+                "its common name is {name:?}, which says not who its holder may be: scheduler, server, \
+                 worker or reader, or one of a rank, such as worker.3"
+            ))
+        })
+    }
+
+    /// How this process calls others, for a look at what they answer.
+    pub(crate) fn client(&self) -> Result<Arc<ClientConfig>> {
+        let mut roots = RootCertStore::empty();
+        for root in certificates("tls_ca_file", &self.ca_file)? {
+            roots.add(root).map_err(|error| {
+                fail!(Option, "tls_ca_file: {:?}: no authority: {error}", self.ca_file)
+            })?;
+        }
+        if roots.is_empty() {
+            let file = &self.ca_file;
+            return Err(fail!(Option, "tls_ca_file: {file:?}: there is no certificate in it"));
+        }
+        let key = PrivateKeyDer::from_pem_file(&self.key_file)
+            .map_err(|error| of_pem("tls_key_file", &self.key_file, &error))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|error| fail!(Internal, "TLS: {error}"))?
+            .dangerous()
+            .with_custom_certificate_verifier(self.verifier(roots, provider)?)
+            .with_client_auth_cert(self.chain()?, key)
+            .map_err(|error| self.bad(&format!("with the key in {:?}: {error}", self.key_file)))?;
+        Ok(Arc::new(config))
+    }
+
+    fn verifier(
+        &self,
+        roots: RootCertStore,
+        provider: Arc<CryptoProvider>,
+    ) -> Result<Arc<dyn ServerCertVerifier>> {
+        AnyName::verifier(roots, provider, self.verify_names)
+            .map_err(|error| fail!(Option, "tls_ca_file: {:?}: {error}", self.ca_file))
+    }
+
+    fn chain(&self) -> Result<Vec<CertificateDer<'static>>> {
+        certificates("tls_cert_file", &self.cert_file)
+    }
+
+    fn bad(&self, reason: &str) -> Error {
+        fail!(Option, "tls_cert_file: {:?}: {reason}", self.cert_file)
+    }
+
+    fn refused(&self, reason: &str) -> Error {
+        fail!(Refused, "tls_cert_file: {:?}: {reason}", self.cert_file)
+    }
+}
+
+fn certificates(option: &str, file: &str) -> Result<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_file_iter(file)
+        .and_then(Iterator::collect)
+        .map_err(|error| of_pem(option, file, &error))
+}
+
+fn of_pem(option: &str, file: &str, error: &rustls::pki_types::pem::Error) -> Error {
+    match error {
+        rustls::pki_types::pem::Error::Io(error) => fail!(Io, "{option}: {file:?}: {error}"),
+        error => fail!(Option, "{option}: {file:?}: {error}"),
+    }
+}

@@ -1,0 +1,126 @@
+//! Who the holder of a credential may be.
+
+use std::fmt;
+
+use crate::role::Role;
+
+/// What a credential makes of its holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Scheduler,
+    Server,
+    Worker,
+    /// A worker that only pulls.
+    Reader,
+}
+
+/// The name on a credential: a kind and, if it is for one process only, its rank, as `worker.3`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Identity {
+    pub(crate) kind: Kind,
+    pub(crate) rank: Option<u32>,
+}
+
+const KINDS: [(Kind, &str); 4] = [
+    (Kind::Scheduler, "scheduler"),
+    (Kind::Server, "server"),
+    (Kind::Worker, "worker"),
+    (Kind::Reader, "reader"),
+];
+
+impl Kind {
+    fn role(self) -> Role {
+        match self {
+            Kind::Scheduler => Role::Scheduler,
+            Kind::Server => Role::Server,
+            Kind::Worker | Kind::Reader => Role::Worker,
+        }
+    }
+}
+
+impl Identity {
+    pub(crate) const SCHEDULER: Self = Self { kind: Kind::Scheduler, rank: None };
+
+    /// Any process of a kind.
+    pub(crate) fn any(kind: Kind) -> Self {
+        Self { kind, rank: None }
+    }
+
+    pub(crate) fn of_rank(kind: Kind, rank: u32) -> Self {
+        Self { kind, rank: Some(rank) }
+    }
+
+    /// None for a name that says nothing here.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (name, rank) = match text.split_once('.') {
+            Some((name, rank)) => (name, Some(rank)),
+            None => (text, None),
+        };
+        let (kind, _) = KINDS.into_iter().find(|(_, known)| *known == name)?;
+        let rank = match rank {
+            None => None,
+            Some(_) if kind == Kind::Scheduler => return None,
+            // One way to write each.
+            Some(digits) => {
+                let rank: u32 = digits.parse().ok()?;
+                (rank.to_string() == digits).then_some(Some(rank))?
+            }
+        };
+        Some(Self { kind, rank })
+    }
+
+    /// Whether its holder may be such a process; without a rank, one that leaves it to others.
+    pub(crate) fn allows(self, role: Role, rank: Option<u32>) -> bool {
+        self.kind.role() == role && (self.rank.is_none() || self.rank == rank)
+    }
+
+    pub(crate) fn is_reader(self) -> bool {
+        self.kind == Kind::Reader
+    }
+
+    /// Whether others call it.
+    pub(crate) fn listens(self) -> bool {
+        matches!(self.kind, Kind::Scheduler | Kind::Server)
+    }
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = KINDS.iter().find(|(kind, _)| *kind == self.kind).map_or("", |(_, name)| name);
+        f.write_str(name)?;
+        self.rank.map_or(Ok(()), |rank| write!(f, ".{rank}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Identity, Kind};
+    use crate::role::Role;
+
+    #[test]
+    fn names_are_read_as_they_are_written_and_no_others() {
+        for name in ["scheduler", "server", "server.0", "worker.65535", "worker", "reader.2"] {
+            assert_eq!(Identity::parse(name).unwrap().to_string(), name);
+        }
+        for name in
+            ["", "boss", "worker.", "worker.01", "worker.+1", "worker.x", "worker.1.2", "Worker"]
+        {
+            assert_eq!(Identity::parse(name), None, "{name}");
+        }
+        assert_eq!(Identity::parse("scheduler.0"), None);
+    }
+
+    #[test]
+    fn a_rank_is_one_process_and_none_is_any() {
+        let (one, any) = (Identity::of_rank(Kind::Worker, 3), Identity::any(Kind::Worker));
+        assert!(one.allows(Role::Worker, Some(3)) && any.allows(Role::Worker, Some(3)));
+        assert!(any.allows(Role::Worker, None));
+        for rank in [None, Some(2)] {
+            assert!(!one.allows(Role::Worker, rank));
+        }
+        for role in [Role::Server, Role::Scheduler] {
+            assert!(!one.allows(role, Some(3)) && !any.allows(role, None));
+        }
+        assert!(Identity::any(Kind::Reader).allows(Role::Worker, Some(0)));
+    }
+}

@@ -1,0 +1,164 @@
+//! What a process of a job shows to the others to be let in: a certificate, a token, or both.
+//!
+//! docs/security.md says what each protects.
+
+mod certificate;
+mod identity;
+mod names;
+mod token;
+
+use std::sync::Arc;
+
+pub(crate) use certificate::Tls;
+pub(crate) use identity::{Identity, Kind};
+use token::Token;
+
+use crate::config::{self, Job, Secrets};
+use crate::error::{Error, Result, fail};
+use crate::role::Role;
+
+/// The credentials of this process.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    /// Who this process is for the others.
+    pub(crate) identity: Identity,
+    pub(crate) tls: Option<Tls>,
+    token: Option<Token>,
+    workers: u32,
+    servers: u32,
+}
+
+impl Credentials {
+    /// None if this process has none.
+    pub(crate) fn load(job: &Job) -> Result<Option<Arc<Self>>> {
+        Self::read(job).map_err(|error: Error| error.at("create"))
+    }
+
+    fn read(job: &Job) -> Result<Option<Arc<Self>>> {
+        let (tls, token) = (tls(&job.secrets)?, token(&job.secrets)?);
+        let certified = tls.as_ref().map(Tls::check).transpose()?;
+        if tls.is_some() && !config::engine_may_use_tls() {
+            let (variable, value) = config::ENGINE_VARIABLE;
+            return Err(fail!(
+                Option,
+                "TLS needs the environment variable {variable} to be '{value}' when the process starts; \
+                 `kvstore` sets it for itself"
+            ));
+        }
+        let Some(identity) = identity(job, certified, token.as_ref())? else { return Ok(None) };
+        let rank = job.rank.or(identity.rank);
+        if !identity.allows(job.role, rank) || (job.secrets.reads_only && !identity.is_reader()) {
+            let rank = job.rank.map_or(String::new(), |rank| format!(" {rank}"));
+            let role = if job.secrets.reads_only { "reader" } else { job.role.name() };
+            return Err(fail!(
+                Refused,
+                "the credential of this process is for {identity}, and it is to be {role}{rank}; give \
+                 every process a certificate or a token of its own role and rank"
+            ));
+        }
+        if job.role != Role::Worker && matches!(token, Some(Token::Of(..))) {
+            return Err(fail!(
+                Option,
+                "the token is one of {identity}, and servers and the scheduler check those of all others: \
+                 give them the token of the job"
+            ));
+        }
+        let (workers, servers) = (job.workers, job.servers);
+        Ok(Some(Arc::new(Self { identity, tls, token, workers, servers })))
+    }
+
+    /// The user and password by which this process proves to have its token.
+    pub(crate) fn login(&self) -> Option<(String, String)> {
+        let password = self.token.as_ref()?.password(self.user())?;
+        Some((self.user().to_string(), password))
+    }
+
+    fn user(&self) -> Identity {
+        match self.token {
+            Some(Token::Of(identity, _)) => identity,
+            _ => self.identity,
+        }
+    }
+
+    /// All users and their passwords, a line each; None if this process asks for no token.
+    pub(crate) fn logins(&self) -> Option<String> {
+        let token = self.token.as_ref()?;
+        let line = |name: Identity| Some(format!("{name}:{}\n", token.password(name)?));
+        Some(self.names().filter_map(line).collect())
+    }
+
+    pub(crate) fn has_token(&self) -> bool {
+        self.token.is_some()
+    }
+
+    /// Everybody who may take part in the job.
+    pub(crate) fn names(&self) -> impl Iterator<Item = Identity> + '_ {
+        let of = |kind, count| {
+            let ranks = (0..count).map(move |rank| Identity::of_rank(kind, rank));
+            std::iter::once(Identity::any(kind)).chain(ranks)
+        };
+        std::iter::once(Identity::SCHEDULER)
+            .chain(of(Kind::Server, self.servers))
+            .chain(of(Kind::Worker, self.workers))
+            .chain(of(Kind::Reader, self.workers))
+    }
+}
+
+fn tls(secrets: &Secrets) -> Result<Option<Tls>> {
+    let files = [&secrets.tls_ca_file, &secrets.tls_cert_file, &secrets.tls_key_file];
+    match files.map(Clone::clone) {
+        [None, None, None] => Ok(None),
+        [Some(ca_file), Some(cert_file), Some(key_file)] => {
+            let verify_names = secrets.verifies_names;
+            Ok(Some(Tls { ca_file, cert_file, key_file, verify_names }))
+        }
+        _ => Err(fail!(
+            Option,
+            "TLS needs all of tls_ca_file, tls_cert_file and tls_key_file; `kvstore certs` makes them"
+        )),
+    }
+}
+
+fn token(secrets: &Secrets) -> Result<Option<Token>> {
+    match (&secrets.token, &secrets.token_file) {
+        (Some(text), _) => Token::parse(text, "token").map(Some),
+        (None, Some(file)) => Token::load(file).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// Whom the certificate and the token make this process; both must say the same.
+fn identity(
+    job: &Job,
+    certified: Option<Identity>,
+    token: Option<&Token>,
+) -> Result<Option<Identity>> {
+    let own = match job.role {
+        Role::Scheduler => Kind::Scheduler,
+        Role::Server => Kind::Server,
+        Role::Worker if job.secrets.reads_only => Kind::Reader,
+        Role::Worker => Kind::Worker,
+    };
+    let told = match token {
+        None => None,
+        Some(Token::Of(identity, _)) => Some(*identity),
+        Some(Token::Job(_)) => Some(certified.unwrap_or(Identity::any(own))),
+    };
+    match (certified, told) {
+        (Some(one), Some(other))
+            if one.kind != other.kind || (other.rank.is_some() && one.rank != other.rank) =>
+        {
+            Err(fail!(
+                Refused,
+                "the certificate of this process is for {one}, its token for {other}; both must be for one"
+            ))
+        }
+        (Some(identity), _) | (None, Some(identity)) => Ok(Some(identity)),
+        (None, None) => Ok(None),
+    }
+}
+
+#[cfg(fuzzing)]
+pub(crate) fn parse_token(text: &str) -> bool {
+    Token::parse(text, "").is_ok()
+}

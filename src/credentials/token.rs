@@ -1,0 +1,111 @@
+//! Join tokens: a secret of the whole job, or what is derived from it for one kind of process.
+
+use std::fmt::{self, Write};
+use std::path::Path;
+
+use ring::hmac;
+
+use super::Identity;
+use crate::error::{Result, fail};
+
+/// Shorter ones can be guessed.
+const LEAST: usize = 16;
+const MOST: usize = 4_096;
+/// The digits of a derived token.
+const DIGITS: usize = 64;
+
+/// A secret of the job. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Token {
+    /// The job's own, of which all others are made.
+    Job(String),
+    /// The one of an identity.
+    Of(Identity, String),
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a token")
+    }
+}
+
+impl Token {
+    /// `source` says where the text is from.
+    pub(crate) fn parse(text: &str, source: &str) -> Result<Self> {
+        let text = text.trim();
+        if let Some((name, digits)) = text.split_once(':')
+            && let Some(identity) = Identity::parse(name)
+        {
+            let hex = |digit: u8| digit.is_ascii_digit() || (b'a'..=b'f').contains(&digit);
+            if digits.len() == DIGITS && digits.bytes().all(hex) {
+                return Ok(Self::Of(identity, digits.into()));
+            }
+            return Err(fail!(Option, "{source}: the token for {identity} is cut off or altered"));
+        }
+        if text.len() < LEAST || text.len() > MOST || text.chars().any(char::is_control) {
+            return Err(fail!(
+                Option,
+                "{source}: a token is one line of {LEAST} to {MOST} characters; `kvstore certs token` \
+                 makes one"
+            ));
+        }
+        Ok(Self::Job(text.into()))
+    }
+
+    pub(crate) fn load(path: &str) -> Result<Self> {
+        let read = std::fs::read_to_string(Path::new(path));
+        let text = read.map_err(|error| fail!(Io, "token_file: {path:?}: {error}"))?;
+        Self::parse(&text, &format!("token_file: {path:?}"))
+    }
+
+    /// What the holder of an identity proves to have; None if this token is another one's.
+    pub(crate) fn password(&self, identity: Identity) -> Option<String> {
+        match self {
+            Self::Job(secret) => Some(derive(secret, identity)),
+            Self::Of(own, secret) => (*own == identity).then(|| secret.clone()),
+        }
+    }
+}
+
+/// HMAC-SHA-256 over the name, under the token of the job.
+fn derive(secret: &str, identity: Identity) -> String {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let tag = hmac::sign(&key, format!("kvstore token {identity}").as_bytes());
+    let mut text = String::with_capacity(DIGITS);
+    for byte in tag.as_ref() {
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Token;
+    use crate::credentials::{Identity, Kind};
+
+    #[test]
+    fn a_derived_token_is_what_the_job_expects_of_that_identity_only() {
+        let job = Token::parse("  0123456789abcdef\n", "").unwrap();
+        let worker = Identity::of_rank(Kind::Worker, 1);
+        let password = job.password(worker).unwrap();
+        let own = Token::parse(&format!("worker.1:{password}"), "").unwrap();
+        assert_eq!(own.password(worker), Some(password.clone()));
+        for other in [Identity::any(Kind::Server), Identity::of_rank(Kind::Worker, 2)] {
+            assert_eq!(own.password(other), None);
+            assert_ne!(job.password(other), Some(password.clone()));
+        }
+        // Computed by another program.
+        assert_eq!(password, "ad0524f29080679a295bce584154b939a3ebbf446417013e6ac31dcd415076af");
+    }
+
+    #[test]
+    fn what_is_no_token_is_refused_without_being_shown() {
+        for text in ["", "short", "worker:0123456789abcdef0123", "two\nlines of some length"] {
+            let error = Token::parse(text, "KV_TOKEN").unwrap_err();
+            assert!(text.is_empty() || !error.message().contains(text), "{error}");
+            assert!(error.message().starts_with("KV_TOKEN: "), "{error}");
+        }
+        let token = Token::parse("0123456789abcdef", "").unwrap();
+        assert!(!format!("{token:?}").contains("0123"));
+    }
+}

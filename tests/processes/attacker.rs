@@ -1,0 +1,107 @@
+//! What processes that mean harm can say: by hand over TCP, and over a session of the engine.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use siphasher::sip::SipHasher24;
+use zenoh::{Session, Wait};
+
+pub const HELLO: u8 = 1;
+pub const SERVER: u8 = 2;
+pub const WORKER: u8 = 1;
+const HEADER: usize = 140;
+
+/// A frame as in docs/wire.md, of a process that the job does not know.
+pub struct Frame {
+    pub kind: u8,
+    pub role: u8,
+    pub rank: u32,
+    pub job: u64,
+    pub incarnation: u64,
+    pub version: u16,
+    pub payload: Vec<u8>,
+    /// What the header says of the payload, if not the truth.
+    pub len: Option<u64>,
+}
+
+impl Frame {
+    /// A process introduces itself.
+    pub fn hello(job: &str, role: u8, rank: u32, (workers, servers): (u32, u32), at: &str) -> Self {
+        let mut payload = workers.to_le_bytes().to_vec();
+        payload.extend_from_slice(&servers.to_le_bytes());
+        payload.extend_from_slice(&u16::try_from(at.len()).unwrap().to_le_bytes());
+        payload.extend_from_slice(at.as_bytes());
+        // No terms; a book of epoch 0 without terms and members; no barriers; not done.
+        payload.extend_from_slice(&[0; 1 + 4 + 1 + 4 + 8 + 8 + 1]);
+        let job = SipHasher24::new().hash(job.as_bytes());
+        let incarnation = u64::MAX >> 8;
+        Self { kind: HELLO, role, rank, job, incarnation, version: 1, payload, len: None }
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"KVST".to_vec();
+        bytes.extend_from_slice(&self.version.to_le_bytes());
+        bytes.extend_from_slice(&[self.kind, self.role]);
+        for wide in [self.job, self.incarnation] {
+            bytes.extend_from_slice(&wide.to_le_bytes());
+        }
+        // To nobody in particular, outside of any stream, about no key.
+        bytes.resize(8 + 11 * 8, 0);
+        bytes.extend_from_slice(&self.rank.to_le_bytes());
+        bytes.resize(bytes.len() + 4 * 4, 0);
+        let len = self.len.unwrap_or(self.payload.len() as u64);
+        bytes.extend_from_slice(&len.to_le_bytes());
+        bytes.resize(bytes.len() + 4 * 2, 0);
+        bytes.extend_from_slice(&crc32c::crc32c(&self.payload).to_le_bytes());
+        let sum = crc32c::crc32c(&bytes);
+        bytes.extend_from_slice(&sum.to_le_bytes());
+        assert_eq!(bytes.len(), HEADER);
+        bytes.extend_from_slice(&self.payload);
+        bytes
+    }
+}
+
+/// A session of the engine that calls an address, with settings besides.
+pub fn session(protocol: &str, to: &str, settings: &[(&str, String)]) -> Option<Session> {
+    let mut config = zenoh::Config::default();
+    let own = [
+        ("mode", "\"client\"".to_owned()),
+        ("connect/endpoints", format!("[\"{protocol}/{to}\"]")),
+        ("connect/timeout_ms", "3000".into()),
+        ("connect/exit_on_failure", "true".into()),
+        ("scouting/multicast/enabled", "false".into()),
+        ("transport/shared_memory/enabled", "false".into()),
+        ("transport/unicast/qos/enabled", "false".into()),
+    ];
+    for (name, value) in own.iter().chain(settings) {
+        config.insert_json5(name, value).unwrap();
+    }
+    zenoh::open(config).wait().ok()
+}
+
+/// A connection that says something, and nothing more.
+pub fn call(to: &str, words: &[u8]) -> Option<TcpStream> {
+    let mut stream = TcpStream::connect(to).ok()?;
+    stream.set_write_timeout(Some(Duration::from_secs(1))).ok()?;
+    stream.write_all(words).ok()?;
+    Some(stream)
+}
+
+/// The first greeting of the engine, behind its length.
+pub fn greeting() -> Vec<u8> {
+    vec![11, 0, 0x01, 0x09, 0x72, 1, 2, 3, 4, 5, 6, 7, 8]
+}
+
+/// Waits until the other side ends a connection.
+pub fn ends(mut stream: TcpStream, limit: Duration) -> bool {
+    stream.set_read_timeout(Some(limit)).unwrap();
+    let mut bytes = [0; 4096];
+    loop {
+        match stream.read(&mut bytes) {
+            Ok(0) => return true,
+            Ok(_) => {}
+            Err(error) => return error.kind() == std::io::ErrorKind::ConnectionReset,
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Processes that mean harm: the job makes its rounds meanwhile, and its processes do not grow.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use zenoh::Wait;
+use zenoh::sample::Locality;
+
+use super::attacker::{self, Frame, SERVER, WORKER, call, greeting, session};
+use super::common::folder::Folder;
+use super::common::random::Random;
+use super::job::{End, Job, KVSTORE, LIMIT, MARGIN, Running, Turn, soon};
+use super::program::{COUNT, PAUSE_MS, ROUNDS};
+
+/// For how long the rounds of a job may stop, at most, if the machine is not busy.
+const PAUSE: Duration = Duration::from_secs(1);
+/// What a process may have besides, in kilobytes, when an attack is over.
+const GROWTH: u64 = 60_000;
+
+/// The addresses at which the processes of a job listen, as the system knows them.
+fn addresses(running: &mut Running) -> Vec<String> {
+    let numbers: Vec<u32> =
+        running.all[..=running.job.servers].iter().map(super::job::Process::number).collect();
+    numbers.iter().flat_map(|number| listening(*number)).collect()
+}
+
+/// Where a process listens: its sockets among those of the system.
+fn listening(number: u32) -> Vec<String> {
+    let folder = std::fs::read_dir(format!("/proc/{number}/fd")).unwrap().flatten();
+    let links = folder.filter_map(|entry| std::fs::read_link(entry.path()).ok());
+    let own: Vec<String> = links
+        .filter_map(|link| {
+            let link = link.display().to_string();
+            Some(link.strip_prefix("socket:[")?.trim_end_matches(']').to_owned())
+        })
+        .collect();
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let listens = |line: &str| -> Option<String> {
+        const LISTEN: &str = "0A";
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let known = words.get(3) == Some(&LISTEN) && own.iter().any(|own| words[9] == own);
+        let port = u16::from_str_radix(words[1].split_once(':')?.1, 16).ok()?;
+        known.then(|| format!("127.0.0.1:{port}"))
+    };
+    table.lines().skip(1).filter_map(listens).collect()
+}
+
+/// The longest time between two rounds of a worker.
+fn longest_pause(end: &End) -> Duration {
+    let rounds: Vec<Instant> =
+        end.lines.iter().filter(|line| line.text.starts_with("sum ")).map(|line| line.at).collect();
+    rounds.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap()
+}
+
+/// A job makes rounds while it is attacked at all addresses where it listens; then it ends well.
+fn survives(name: &str, job: &Job, attack: impl FnOnce(&Job, &[String])) {
+    let job = job.clone().told(ROUNDS, 250).told(PAUSE_MS, 20).told(COUNT, 50_000);
+    let mut running = job.start();
+    running.hear("sum 5 ");
+    let at = addresses(&mut running);
+    assert_eq!(at.len(), 1 + job.servers, "{at:?}");
+    let size = |running: &mut Running| {
+        let listeners = &running.all[..=job.servers];
+        listeners.iter().map(|it| it.kilobytes("VmRSS").unwrap_or(0)).collect::<Vec<_>>()
+    };
+    let threads = |running: &mut Running| running.all[0].kilobytes("Threads").unwrap_or(0);
+    let (before, few) = (size(&mut running), threads(&mut running));
+    attack(&job, &at);
+    assert!(!running.workers()[0].has_ended(), "{name}: the attack was longer than the job");
+    let grown = |running: &mut Running| {
+        let now = size(running).into_iter().zip(&before);
+        now.map(|(now, before)| now.saturating_sub(*before)).max().unwrap()
+    };
+    let small = soon(Duration::from_secs(3), || grown(&mut running) < GROWTH);
+    let (more, many) = (grown(&mut running), threads(&mut running));
+    assert!(small, "{name}: grown by {more} kB");
+    assert!(many < few + 200, "{name}: {few} threads, then {many}");
+    let ends = running.end_well();
+    let pause = ends.iter().map(longest_pause).max().unwrap();
+    assert!(pause < PAUSE + MARGIN / 2, "{name}: no round for {pause:?}");
+}
+
+fn job() -> Job {
+    Job::new("train", 2, 1)
+}
+
+fn job_name(job: &Job) -> String {
+    job.option("job").unwrap()
+}
+
+#[test]
+fn connections_that_say_nothing_or_nonsense_disturb_nobody() {
+    let _turn = Turn::take();
+    survives("silence and noise", &job(), |_, at| {
+        let mut random = Random::new(7);
+        let mut held: Vec<TcpStream> = Vec::new();
+        for round in 0..400 {
+            let noise: Vec<u8> =
+                (0..random.below(300)).map(|_| u8::try_from(random.below(256)).unwrap()).collect();
+            let half = greeting()[..5].to_vec();
+            for to in at {
+                // Nothing, half a greeting, a whole one and no more, a length without end, noise.
+                for words in [&[], &half[..], &greeting()[..], &[0xff, 0xff, 1], &noise[..]] {
+                    held.extend(call(to, words));
+                }
+            }
+            if round % 40 == 39 {
+                held.drain(..held.len() / 2);
+            }
+        }
+        // Whoever does not say who it is has to go.
+        assert!(attacker::ends(held.pop().unwrap(), LIMIT));
+    });
+}
+
+#[test]
+fn nobody_is_kept_out_by_connections_that_say_nothing() {
+    let _turn = Turn::take();
+    let job = job().told(ROUNDS, 5);
+    let mut all = vec![job.start_scheduler(), job.start_server(0), job.start_worker(0)];
+    // Until it listens.
+    assert!(soon(LIMIT, || call(&job.root, &[]).is_some()));
+    let held: Vec<_> = (0..500).filter_map(|_| call(&job.root, &greeting()[..3])).collect();
+    assert!(held.len() > 400);
+    let start = Instant::now();
+    all.push(job.start_worker(1));
+    Running { all, job }.end_well();
+    assert!(start.elapsed() < Duration::from_secs(5) + MARGIN);
+    drop(held);
+}
+
+#[test]
+fn messages_that_are_no_frames_and_lengths_that_lie_disturb_nobody() {
+    let _turn = Turn::take();
+    survives("lies over a session", &job(), |job, at| {
+        let name = job_name(job);
+        for (to, place) in at.iter().zip(["scheduler".to_owned(), at[1].clone()]) {
+            let session = session("tcp", to, &[]).unwrap();
+            let key = format!("kvstore/-/{place}/-/mallory");
+            let put = |bytes: Vec<u8>| session.put(&key, bytes).wait().unwrap();
+            for _ in 0..20 {
+                put(vec![0x5a; 8 << 20]);
+            }
+            for len in [u64::MAX, 1 << 40, 1 << 20, 141] {
+                let hello = Frame::hello(&name, WORKER, 0, (2, 1), "mallory");
+                for kind in [1, 5, 13, 16, 18, 23, 28, 200] {
+                    put(Frame {
+                        kind,
+                        len: Some(len),
+                        ..Frame::hello(&name, WORKER, 0, (2, 1), "m")
+                    }
+                    .bytes());
+                }
+                let whole = hello.bytes();
+                for end in 0..whole.len() {
+                    put(whole[..end].to_vec());
+                }
+            }
+            session.close().wait().unwrap();
+        }
+    });
+}
+
+#[test]
+fn hellos_and_versions_from_thousands_of_names_are_answered_within_bounds() {
+    let _turn = Turn::take();
+    survives("many names", &job(), |job, at| {
+        let name = job_name(job);
+        let session = session("tcp", &at[0], &[]).unwrap();
+        for number in 0..4_000 {
+            let who = format!("mallory{number}");
+            let key = format!("kvstore/-/scheduler/-/{who}");
+            let hello = Frame::hello(&name, WORKER, number % 3, (2, 1), &who);
+            session.put(&key, hello.bytes()).wait().unwrap();
+            let other = Frame { version: 9, ..Frame::hello(&name, WORKER, 0, (2, 1), &who) };
+            session.put(&key, other.bytes()).wait().unwrap();
+        }
+        session.close().wait().unwrap();
+    });
+}
+
+#[test]
+fn a_session_that_stops_reading_disturbs_nobody() {
+    let _turn = Turn::take();
+    let keys = Folder::new("slow");
+    let token = token(&keys);
+    let job = job().told("KV_TOKEN", &token);
+    survives("slow reader", &job, |job, at| {
+        let login = login(&keys, "worker.1");
+        let session = session("tcp", &at[1], &login).unwrap();
+        // It asks for everything, its own name included, and takes nothing.
+        let park = |_| std::thread::sleep(Duration::from_secs(4));
+        let names = ["kvstore/**", "kvstore-alive/**", "kvstore/worker.1/mallory/**"];
+        let asked: Vec<_> = names
+            .iter()
+            .map(|name| session.declare_subscriber(*name).allowed_origin(Locality::Remote))
+            .map(|asked| asked.callback(park).wait().unwrap())
+            .collect();
+        let hello = Frame::hello(&job_name(job), WORKER, 1, (2, 1), "worker.1@mallory");
+        for _ in 0..2_000 {
+            let key = format!("kvstore/-/{}/worker.1/mallory", at[1]);
+            session.put(key, hello.bytes()).wait().unwrap();
+        }
+        drop(asked);
+    });
+}
+
+/// A token for a job; tokens of its processes are derived of it.
+fn token(keys: &Folder) -> String {
+    let certs = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(KVSTORE);
+        command.arg("certs").args(arguments).arg("--dir").arg(keys.path());
+        assert!(command.output().unwrap().status.success());
+    };
+    certs(&["token"]);
+    certs(&["token", "--for", "worker", "--rank", "1"]);
+    std::fs::read_to_string(keys.path().join("job.token")).unwrap().trim().to_owned()
+}
+
+/// What the engine needs to know to show a token.
+fn login(keys: &Folder, name: &str) -> Vec<(&'static str, String)> {
+    let text = std::fs::read_to_string(keys.path().join(format!("{name}.token"))).unwrap();
+    let password = text.trim().split_once(':').unwrap().1;
+    vec![("transport/auth/usrpwd", format!("{{user: \"{name}\", password: \"{password}\"}}"))]
+}
+
+/// What is said under one's own name, and under that of a server that has not come yet.
+fn takes_a_seat(job: &Job, login: &[(&str, String)]) -> bool {
+    let scheduler = job.start_scheduler();
+    assert!(soon(LIMIT, || call(&job.root, &[]).is_some()));
+    let session = session("tcp", &job.root, login).unwrap();
+    for who in ["-/mallory", "worker.1/mallory", "server/127.0.0.1:1", "server.0/127.0.0.1:1"] {
+        let hello = Frame::hello(&job_name(job), SERVER, 0, (1, 1), "127.0.0.1:1");
+        let key = format!("kvstore/-/scheduler/{who}");
+        session.put(key, hello.bytes()).wait().unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let mut all = vec![scheduler, job.start_server(0)];
+    if soon(Duration::from_secs(3), || all[1].has_ended()) {
+        let text = all.pop().unwrap().end(LIMIT).text();
+        assert!(text.contains("already") || text.contains("taken"), "{text}");
+        return true;
+    }
+    all.push(job.start_worker(0));
+    Running { all, job: job.clone() }.end_well();
+    false
+}
+
+#[test]
+fn a_worker_with_its_token_cannot_act_as_a_server() {
+    let _turn = Turn::take();
+    let keys = Folder::new("roles");
+    let token = token(&keys);
+    let job = || Job::new("train", 1, 1).told(ROUNDS, 5);
+    // Where nobody asks for a credential it can.
+    assert!(takes_a_seat(&job(), &[]));
+    assert!(!takes_a_seat(
+        &job().with("num_workers", 1).told("KV_TOKEN", &token),
+        &login(&keys, "worker.1")
+    ));
+}
