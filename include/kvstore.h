@@ -68,6 +68,7 @@
  *   on_worker_loss    fail or continue: rounds that wait for a lost worker; fail.
  *   server_updater    yes or no: workers may call kv_set_updater(), without an effect there; no.
  *   insecure          yes or no: may listen off the loopback, where anybody may join; no.
+ *   metrics           scheduler: the host:port where Prometheus finds the numbers of the job; none.
  *   shm               yes or no: processes of one machine share memory for values; yes.
  */
 #ifndef KVSTORE_H

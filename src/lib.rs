@@ -39,6 +39,10 @@ mod error;
 mod kernel;
 mod key;
 mod log;
+#[cfg(feature = "dist")]
+mod metrics;
+#[cfg(feature = "dist")]
+mod observer;
 mod optim;
 mod panics;
 mod params;
@@ -56,6 +60,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
+#[cfg(feature = "dist")]
+pub use observer::{
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, Rates, State, View, WaitedFor, Waiting,
+};
 pub use role::Role;
 pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};
 pub use tensor::{DType, Element, Tensor, TensorMut};

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::common::{Data, Limits, Peer, Time};
+use super::facts::Traffic;
 use super::link::{Link, Received};
-use super::wire::{Header, Kind, Message};
+use super::wire::{HEADER, Header, Kind, Message};
 
 /// A frame for the engine: where to, and what.
 pub(crate) struct Frame<D> {
@@ -51,12 +52,14 @@ pub(super) struct Net<D> {
     lines: BTreeMap<Peer, Line<D>>,
     frames: Vec<Frame<D>>,
     last_now: Time,
+    traffic: Traffic,
 }
 
 impl<D: Data> Net<D> {
     pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
         let lines = BTreeMap::new();
-        Self { limits, me, incarnation, epoch: 0, lines, frames: Vec::new(), last_now: now }
+        let (frames, traffic) = (Vec::new(), Traffic::default());
+        Self { limits, me, incarnation, epoch: 0, lines, frames, last_now: now, traffic }
     }
 
     /// Starts a fresh stream to a peer, whatever was before.
@@ -129,7 +132,11 @@ impl<D: Data> Net<D> {
                 line.link.hear(now);
                 Incoming::Stranger(message)
             }
-            Ordering::Equal => Incoming::Linked(line.link.receive(message, now, &self.limits)),
+            Ordering::Equal => {
+                self.traffic.messages_in += 1;
+                self.traffic.bytes_in += HEADER as u64 + message.body.len();
+                Incoming::Linked(line.link.receive(message, now, &self.limits))
+            }
         }
     }
 
@@ -141,6 +148,18 @@ impl<D: Data> Net<D> {
         link.is_some_and(|link| {
             link.incarnation() == head.incarnation && link.is_new(head.sequence, &self.limits)
         })
+    }
+
+    /// What came was no frame.
+    pub(super) fn note_bad(&mut self) {
+        self.traffic.bad += 1;
+    }
+
+    /// What has gone over the links, and what is on its way.
+    pub(super) fn traffic(&self) -> Traffic {
+        let backlogs = self.lines.values().map(|line| line.link.backlog());
+        let (queued, in_flight) = backlogs.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        Traffic { queued, in_flight, ..self.traffic }
     }
 
     /// The moment of the last event.
@@ -175,11 +194,15 @@ impl<D: Data> Net<D> {
         for line in self.lines.values_mut() {
             let Line { address, link } = line;
             let to_incarnation = link.incarnation();
+            let traffic = &mut self.traffic;
             link.send(now, &self.limits, |mut message, backlog| {
+                traffic.messages_out += 1;
+                traffic.bytes_out += HEADER as u64 + message.body.len();
                 message.head.to_incarnation = to_incarnation;
                 stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
                 self.frames.push(Frame { to: address.clone(), message, backlog });
             });
+            self.traffic.resent += std::mem::take(&mut link.resent);
         }
         std::mem::take(&mut self.frames)
     }

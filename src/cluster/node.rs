@@ -1,6 +1,7 @@
 //! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
 
 use super::common::{Data, Failure, Limits, Mode, NO_RANK, Peer, Role, Time};
+use super::facts::Facts;
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
 use super::net::{Frame, Incoming, Letter, Net};
@@ -70,6 +71,7 @@ impl<D: Data> Node<D> {
     /// A frame came in.
     pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
+        self.tell_time(now);
         let from = Peer { role: message.head.role, rank: message.head.rank };
         match self.net.receive(message, now) {
             Incoming::Linked(received) => {
@@ -82,6 +84,9 @@ impl<D: Data> Node<D> {
                 }
             }
             Incoming::Stranger(message) if from == Peer::SCHEDULER => {
+                if message.head.kind == Kind::Report {
+                    return self.report(message.head.incarnation, now);
+                }
                 if self.client.stranger(&message, &mut self.net, now) {
                     return self.receive(message, now);
                 }
@@ -102,6 +107,7 @@ impl<D: Data> Node<D> {
 
     /// Bytes came in that are no frame of this version.
     pub(crate) fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time) {
+        self.net.note_bad();
         self.client.bad_frame(from, bad);
         self.settle(now);
     }
@@ -118,6 +124,7 @@ impl<D: Data> Node<D> {
 
     pub(crate) fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
+        self.tell_time(now);
         for peer in self.net.silent(now) {
             let state = self.client.book().find(peer).map(|member| member.state);
             match (peer, state) {
@@ -170,6 +177,33 @@ impl<D: Data> Node<D> {
     #[cfg(test)]
     pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
         self.net.post(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    fn tell_time(&mut self, now: Time) {
+        match &mut self.part {
+            Part::Worker(worker) => worker.tell_time(now),
+            Part::Server(server) => server.tell_time(now),
+        }
+    }
+
+    /// What this process can say of itself.
+    pub(crate) fn facts(&mut self, now: Time) -> Facts {
+        self.tell_time(now);
+        let mut facts = Facts { age: now, traffic: self.net.traffic(), ..Facts::default() };
+        match &mut self.part {
+            Part::Worker(worker) => worker.report(&mut facts),
+            Part::Server(server) => server.report(&mut facts),
+        }
+        facts
+    }
+
+    /// The scheduler, in the life that is linked, wants to know how this process does.
+    fn report(&mut self, incarnation: u64, now: Time) {
+        if self.net.incarnation_of(Peer::SCHEDULER) == Some(incarnation) {
+            let facts = self.facts(now);
+            self.client.report(&mut self.net, incarnation, &facts);
+            self.settle(now);
+        }
     }
 
     fn suspect(&mut self, peer: Peer) {

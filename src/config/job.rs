@@ -29,6 +29,8 @@ pub(crate) struct Job {
     pub(crate) insecure: bool,
     /// Processes of one machine exchange values through shared memory.
     pub(crate) shm: bool,
+    /// Where the scheduler tells Prometheus how the job does, if it does.
+    pub(crate) metrics: Option<String>,
     /// A worker may set an updater, which has no effect: the servers have it too.
     pub(crate) server_updater: bool,
 }
@@ -64,10 +66,7 @@ impl Job {
             let text = find(name)?.ok_or_else(|| missing(name, role))?;
             text.parse().map_err(|_| fail!(Option, "{name} is {text:?}; it must be a number"))
         };
-        let root = match find("root")? {
-            Some(root) => root,
-            None => root_of_old(config)?.ok_or_else(|| missing("root", role))?,
-        };
+        let root = root(config)?;
         let optional = |name: &str| -> Result<Option<u64>> {
             Ok(find(name)?.and_then(|text| text.parse().ok()))
         };
@@ -89,6 +88,7 @@ impl Job {
             hold_bytes: number("hold_bytes", 256 << 20)?,
             insecure: yes("insecure")?,
             shm: find("shm")?.as_deref() != Some("no"),
+            metrics: find("metrics")?,
             server_updater: yes("server_updater")?,
         })
     }
@@ -99,6 +99,14 @@ fn text(config: &Config, name: &str, role: Role) -> Result<Option<String>> {
     match (config.find(name)?, variable_of_old(name, role)) {
         (None, Some(old)) => config.find_in(name, old),
         (found, _) => Ok(found),
+    }
+}
+
+/// The scheduler's address, for whoever only looks.
+pub(crate) fn root(config: &Config) -> Result<String> {
+    match config.find("root")? {
+        Some(root) => Ok(root),
+        None => root_of_old(config)?.ok_or_else(|| missing("root", Role::Worker)),
     }
 }
 

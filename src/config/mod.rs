@@ -8,7 +8,7 @@ use std::env;
 use std::time::Duration;
 
 #[cfg(feature = "dist")]
-pub(crate) use job::Job;
+pub(crate) use job::{Job, root};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;

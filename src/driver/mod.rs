@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Landing, Loan};
-use inbox::Broken;
+pub(crate) use inbox::{Broken, read_all};
 use outbox::Outbox;
 
 use crate::cluster::{Birth, Failure, Header, Limits, Node, Peer, Scheduler, Time};
@@ -265,6 +265,7 @@ impl<H: Host> Driver<H> {
                 }
             }
             Machine::Scheduler(scheduler) => {
+                scheduler.tell_time(clock(), now);
                 messages.into_iter().for_each(|message| scheduler.receive(message, now));
                 if let Some(Broken::Bad(bad)) = broken {
                     scheduler.bad_frame(from, bad);
@@ -283,10 +284,20 @@ impl<H: Host> Inbox for Door<H> {
 
     fn down(&self, address: &str) {
         if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
-            driver.step(|machine, now| match machine {
-                Machine::Node(node) => node.down(address, now),
-                Machine::Scheduler(scheduler) => scheduler.down(address),
+            let stranger = driver.step(|machine, now| match machine {
+                Machine::Node(node) => {
+                    node.down(address, now);
+                    false
+                }
+                Machine::Scheduler(scheduler) => {
+                    scheduler.down(address);
+                    !scheduler.knows(address)
+                }
             });
+            // Who only looked does not come again, and nothing is kept for it.
+            if stranger == Some(true) {
+                driver.outbox.forget(address);
+            }
         }
     }
 }
@@ -317,9 +328,15 @@ impl Machine {
     }
 }
 
+/// Microseconds since 1970, by the clock of the machine.
+pub(crate) fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// A number that is larger than that of every process before this one, by the clock of the machine,
 /// and another one than that of a process that starts in the same moment: milliseconds, then chance.
-fn incarnation() -> u64 {
+pub(crate) fn incarnation() -> u64 {
     const CHANCE: u32 = 22;
     static LAST: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -93,6 +93,14 @@ impl Outbox {
         self.ways.lock().values().all(is_idle)
     }
 
+    /// Ends the way to an address that nobody is at any more.
+    pub(crate) fn forget(&self, to: &str) {
+        if let Some(way) = self.ways.lock().remove(to) {
+            way.state.lock().closed = true;
+            way.wake.notify_all();
+        }
+    }
+
     /// Ends all ways. A thread that waits for the other side ends later.
     pub(crate) fn close(&self) {
         for (_, way) in self.ways.lock().drain() {

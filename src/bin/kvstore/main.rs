@@ -1,4 +1,5 @@
-//! The program `kvstore`: starts a job on one machine, and is its servers and its scheduler.
+//! The program `kvstore`: starts a job on one machine, is its servers and its scheduler, and shows
+//! what a running one is like.
 //!
 //! docs/cli.md describes the commands.
 #![deny(unsafe_code)]
@@ -7,6 +8,7 @@ mod children;
 mod input;
 mod job;
 mod keeper;
+mod look;
 mod messages;
 mod node;
 mod output;
@@ -14,8 +16,11 @@ mod plan;
 mod run;
 mod scheduler;
 mod server;
+mod show;
 mod signals;
+mod status;
 mod sys;
+mod top;
 
 use std::process::ExitCode;
 
@@ -34,6 +39,8 @@ enum Command {
     Run(run::Arguments),
     Server(server::Arguments),
     Scheduler(scheduler::Arguments),
+    Status(status::Arguments),
+    Top(top::Arguments),
     /// Ends the processes of a job whose launcher was killed.
     #[command(hide = true)]
     Keeper,
@@ -44,6 +51,8 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),
         Command::Scheduler(arguments) => scheduler::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
         Command::Keeper => keeper::keep(),
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Options {
 }
 
 /// A value of `--set`, if the library takes it.
-fn assignment(text: &str) -> Result<(String, String), String> {
+pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     Config::new().set(name, value).map_err(|error| error.message().to_owned())?;
     Ok((name.to_owned(), value.to_owned()))

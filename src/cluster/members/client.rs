@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cluster::common::{Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list};
+use crate::cluster::facts::Facts;
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::net::{Letter, Net};
 use crate::cluster::wire::{
@@ -97,6 +98,17 @@ impl Client {
     /// Asks whom a barrier waits for.
     pub(in crate::cluster) fn ask<D: Data>(net: &mut Net<D>, barrier: u64) {
         tell(net, Kind::Ask, barrier, CONTROL, None);
+    }
+
+    /// Says what this process knows of itself.
+    pub(in crate::cluster) fn report<D: Data>(
+        &self,
+        net: &mut Net<D>,
+        incarnation: u64,
+        facts: &Facts,
+    ) {
+        let message = Message::new(Kind::Report, facts.encode());
+        net.cast(&self.scheduler, incarnation, message);
     }
 
     pub(in crate::cluster) fn done<D: Data>(&mut self, net: &mut Net<D>) {

@@ -3,11 +3,14 @@
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use std::sync::Arc;
+
 use siphasher::sip::SipHasher24;
 
 use crate::cluster::{self, Limits, MS, Mode, OnLoss};
 use crate::codec;
 use crate::config::Job;
+use crate::driver::{Driver, Host, Machine};
 use crate::engine::{Calls, Place};
 use crate::error::{Result, fail};
 use crate::role::Role;
@@ -72,6 +75,15 @@ pub(super) fn place(job: &Job) -> Result<Place> {
              insecure=yes if the network is closed to others"
         ));
     }
+    if let (Some(metrics), Role::Scheduler, false) = (&job.metrics, job.role, job.insecure)
+        && !is_loopback(metrics)?
+    {
+        return Err(fail!(
+            Option,
+            "create: metrics={metrics} is not on the loopback, and whoever reaches it could read how the \
+             job does; set insecure=yes if the network is closed to others"
+        ));
+    }
     let advertised = match &listen {
         Some(listen) if is_any(listen)? => Some(way_to(&job.root)?),
         _ => None,
@@ -80,6 +92,21 @@ pub(super) fn place(job: &Job) -> Result<Place> {
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
     Ok(Place { listen, advertised, calls, root, is_scheduler, lease_ms, shm: job.shm })
+}
+
+/// What a process says of itself, as one more member of its statistics.
+pub(super) fn facts<H: Host>(driver: &Arc<Driver<H>>) -> String {
+    let said = driver.step(|machine, now| match machine {
+        Machine::Node(node) => Some(node.facts(now)),
+        Machine::Scheduler(_) => None,
+    });
+    let facts = said.flatten().map(|said| {
+        // Lists would change the length from one call to the next.
+        let said = cluster::Facts { waiting: Vec::new(), late: Vec::new(), ..said };
+        crate::observer::facts(&said, None)
+    });
+    let json = facts.and_then(|facts| serde_json::to_string(&facts).ok());
+    json.map_or_else(String::new, |json| format!(",\"node\":{json}"))
 }
 
 /// What a process is for the protocol.

@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 use crate::driver::{Driver, Host, Idle, Machine};
 use crate::engine;
 use crate::error::{Result, fail};
+use crate::metrics;
 use crate::role::Role;
 use crate::store::StoreKind;
 use crate::store::local::Local;
@@ -45,6 +46,16 @@ impl Serving {
             aborted: AtomicBool::new(false),
             running: OnceLock::new(),
         })
+    }
+
+    fn serve_as_scheduler(&self) -> Result<()> {
+        let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
+        let driver = self.start_scheduler()?;
+        let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
+        let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
+        let result = self.run(&driver, Running::Scheduler);
+        drop(endpoint);
+        result
     }
 
     fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
@@ -132,7 +143,8 @@ impl Remote for Serving {
             let address = driver.address();
             let _ = write!(
                 text,
-                ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}"
+                ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
+                super::place::facts(driver)
             );
         }
         text
@@ -148,7 +160,7 @@ impl Remote for Serving {
             return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
         }
         let result = if self.job.role == Role::Scheduler {
-            self.start_scheduler().and_then(|driver| self.run(&driver, Running::Scheduler))
+            self.serve_as_scheduler()
         } else {
             self.start_server().and_then(|driver| self.run(&driver, Running::Server))
         };

@@ -93,7 +93,7 @@ impl WorkerStore {
         });
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
         match started.unwrap_or_else(|| Err(closed())) {
-            Ok(me) => Ok(Self {
+            Ok(me) => Ok(Self::named(Self {
                 local: Arc::clone(local),
                 driver,
                 rank: me.rank,
@@ -102,12 +102,26 @@ impl WorkerStore {
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
-            }),
+            })),
             Err(failure) => {
                 driver.stop();
                 Err(error_of(&local.keys.names, &failure).at("create"))
             }
         }
+    }
+
+    /// Lets whoever looks at the job see the names of keys.
+    fn named(self) -> Self {
+        let names = Arc::downgrade(&self.local.keys.names);
+        let name = move |key| {
+            let names = names.upgrade()?;
+            names.with(Key::from(key), |name| name.to_string_lossy().into_owned())
+        };
+        let _ = self.step(|worker, _, _| {
+            worker.name_keys(Arc::new(name));
+            Ok(())
+        });
+        self
     }
 
     /// The end of a wait, for the machine.
@@ -569,7 +583,12 @@ impl Remote for WorkerStore {
     }
 
     fn stats(&self) -> String {
-        format!(",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}", self.rank, self.workers)
+        format!(
+            ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
+            self.rank,
+            self.workers,
+            place::facts(&self.driver)
+        )
     }
 
     fn init(&self, values: &Pairs<'_>) -> Result<()> {
