@@ -102,6 +102,18 @@ fn text(config: &Config, name: &str, role: Role) -> Result<Option<String>> {
     }
 }
 
+/// An option as a process of a job finds it.
+pub(super) fn get(config: &Config, name: &str) -> Result<Option<String>> {
+    let role = match text(config, "role", Role::Worker)?.as_deref() {
+        Some("server") => Role::Server,
+        _ => Role::Worker,
+    };
+    match text(config, name, role)? {
+        None if name == "root" => root_of_old(config),
+        found => Ok(found),
+    }
+}
+
 /// The scheduler's address, for whoever only looks.
 pub(crate) fn root(config: &Config) -> Result<String> {
     match config.find("root")? {

@@ -100,6 +100,18 @@ impl Config {
         Ok(self)
     }
 
+    /// The value of an option: set here, else in the environment, else None.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name, or a value in the environment that does not fit.
+    #[cfg(feature = "dist")]
+    pub fn get(&self, name: &str) -> Result<Option<String>> {
+        if OPTIONS.iter().all(|(known, _)| *known != name) {
+            check(name, "").map_err(|text| fail!(Option, "config: {text}"))?;
+        }
+        job::get(self, name)
+    }
+
     /// The value set here, else in the environment.
     fn find(&self, name: &str) -> Result<Option<String>> {
         if let Some(value) = self.values.get(name) {

@@ -1,6 +1,8 @@
 //! Looks at a running job from outside: no member, no rank, and nobody waits for it.
 
 mod compose;
+#[cfg(test)]
+mod tests;
 mod view;
 
 use std::net::{TcpStream, ToSocketAddrs};
@@ -13,7 +15,7 @@ pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, Wait
 
 use crate::cluster::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, write};
 use crate::config::{Config, root};
-use crate::driver::{Blocks, Broken, incarnation, read_all};
+use crate::driver::{Blocks, Broken, Opener, incarnation, read_all};
 use crate::engine::{self, Calls, Engine, Inbox, Line, Place};
 use crate::error::{Result, fail};
 
@@ -84,7 +86,6 @@ impl Observer {
     /// `Option` without a `root`, or `Network`.
     pub fn open(config: &Config) -> Result<Self> {
         let root: Arc<str> = root(config).map_err(|error| error.at("observe"))?.into();
-        let (sender, answers) = sync_channel(MOST_ANSWERS);
         let place = Place {
             listen: None,
             advertised: None,
@@ -94,8 +95,12 @@ impl Observer {
             lease_ms: 10_000,
             shm: false,
         };
-        let door = Door { answers: sender, blocks: Arc::default() };
-        let engine = engine::open(&place, Arc::new(door)).map_err(|error| error.at("observe"))?;
+        Self::with(root, &|inbox| engine::open(&place, inbox)).map_err(|error| error.at("observe"))
+    }
+
+    fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
+        let (sender, answers) = sync_channel(MOST_ANSWERS);
+        let engine = open(Arc::new(Door { answers: sender, blocks: Arc::default() }))?;
         let line = engine.line(&root);
         let (incarnation, before) = (incarnation(), Before::new());
         Ok(Self { root, engine, line, answers, incarnation, requests: 0, before })

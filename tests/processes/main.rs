@@ -15,6 +15,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod deaths;
+mod doctor;
 mod job;
 mod launcher;
 mod looks;

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod children;
+mod doctor;
 mod input;
 mod job;
 mod keeper;
@@ -41,6 +42,7 @@ enum Command {
     Scheduler(scheduler::Arguments),
     Status(status::Arguments),
     Top(top::Arguments),
+    Doctor(doctor::Arguments),
     /// Ends the processes of a job whose launcher was killed.
     #[command(hide = true)]
     Keeper,
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         Command::Scheduler(arguments) => scheduler::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Keeper => keeper::keep(),
     }
 }
