@@ -69,6 +69,8 @@
  *   server_updater    yes or no: workers may call kv_set_updater(), without an effect there; no.
  *   insecure          yes or no: may listen off the loopback, where anybody may join; no.
  *   metrics           scheduler: the host:port where Prometheus finds the numbers of the job; none.
+ *   trace             each process writes what it did to a file of this name and its own; none.
+ *   trace_rounds      the first and the last round of that, such as 5-9; 1-10.
  *   shm               yes or no: processes of one machine share memory for values; yes.
  */
 #ifndef KVSTORE_H

@@ -53,6 +53,8 @@ mod suggest;
 mod sync;
 mod sys;
 mod tensor;
+#[cfg(feature = "dist")]
+mod trace;
 
 pub use config::Config;
 pub use deadline::Deadline;

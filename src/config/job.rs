@@ -31,6 +31,8 @@ pub(crate) struct Job {
     pub(crate) shm: bool,
     /// Where the scheduler tells Prometheus how the job does, if it does.
     pub(crate) metrics: Option<String>,
+    /// Where traces are written, if they are, and of which rounds.
+    pub(crate) trace: Option<(String, (u64, u64))>,
     /// A worker may set an updater, which has no effect: the servers have it too.
     pub(crate) server_updater: bool,
 }
@@ -89,9 +91,16 @@ impl Job {
             insecure: yes("insecure")?,
             shm: find("shm")?.as_deref() != Some("no"),
             metrics: find("metrics")?,
+            trace: trace(config)?,
             server_updater: yes("server_updater")?,
         })
     }
+}
+
+/// Where to write traces, and of which rounds.
+fn trace(config: &Config) -> Result<Option<(String, (u64, u64))>> {
+    let rounds = config.find("trace_rounds")?.as_deref().and_then(super::rounds);
+    Ok(config.find("trace")?.map(|prefix| (prefix, rounds.unwrap_or((1, 10)))))
 }
 
 /// An option's value, set here, in the environment, or in that of MXNet's launchers.

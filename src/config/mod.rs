@@ -16,13 +16,18 @@ use crate::suggest;
 
 /// What an option's value must look like.
 enum Form {
-    Number { least: i64, most: i64 },
+    Number {
+        least: i64,
+        most: i64,
+    },
     YesNo,
     OneOf(&'static [&'static str]),
+    /// The first and the last of some rounds.
+    Rounds,
     Text,
 }
 
-use Form::{Number, OneOf, Text, YesNo};
+use Form::{Number, OneOf, Rounds, Text, YesNo};
 
 /// Times up to a year, in milliseconds.
 const MS: Form = Number { least: 1, most: 31_536_000_000 };
@@ -60,6 +65,8 @@ const OPTIONS: &[(&str, Form)] = &[
     ("tls_key_file", Text),
     ("insecure", YesNo),
     ("metrics", Text),
+    ("trace", Text),
+    ("trace_rounds", Rounds),
 ];
 
 const MOST_THREADS: i64 = 256;
@@ -142,6 +149,13 @@ impl Config {
     }
 }
 
+/// The rounds of an option such as `5-9`.
+pub(crate) fn rounds(text: &str) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-')?;
+    let rounds: (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    (rounds.0 >= 1 && rounds.0 <= rounds.1).then_some(rounds)
+}
+
 /// Why a value does not fit its option, if so.
 fn check(name: &str, value: &str) -> std::result::Result<(), String> {
     let Some((_, form)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
@@ -157,6 +171,8 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         YesNo => Err(format!("{name} is {value:?}; it must be yes or no")),
         OneOf(words) if words.contains(&value) => Ok(()),
         OneOf(words) => Err(format!("{name} is {value:?}; it must be one of {}", words.join(", "))),
+        Rounds if rounds(value).is_some() => Ok(()),
+        Rounds => Err(format!("{name} is {value:?}; it must be two rounds, such as 1-10")),
         Text if value.is_empty() => Err(format!("{name} is empty")),
         Text => Ok(()),
     }

@@ -27,3 +27,4 @@ mod program;
 mod shared;
 mod starts;
 mod sums;
+mod traces;

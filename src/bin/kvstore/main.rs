@@ -22,6 +22,7 @@ mod signals;
 mod status;
 mod sys;
 mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -43,6 +44,7 @@ enum Command {
     Status(status::Arguments),
     Top(top::Arguments),
     Doctor(doctor::Arguments),
+    Trace(trace::Arguments),
     /// Ends the processes of a job whose launcher was killed.
     #[command(hide = true)]
     Keeper,
@@ -56,6 +58,7 @@ fn main() -> ExitCode {
         Command::Status(arguments) => status::run(&arguments),
         Command::Top(arguments) => top::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
         Command::Keeper => keeper::keep(),
     }
 }

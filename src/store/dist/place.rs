@@ -15,6 +15,7 @@ use crate::engine::{Calls, Place};
 use crate::error::{Result, fail};
 use crate::role::Role;
 use crate::store::StoreKind;
+use crate::trace::Tracer;
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
@@ -92,6 +93,24 @@ pub(super) fn place(job: &Job) -> Result<Place> {
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
     Ok(Place { listen, advertised, calls, root, is_scheduler, lease_ms, shm: job.shm })
+}
+
+/// Notes what this process does in some rounds, if that is asked for.
+pub(super) fn tracer<H: Host>(job: &Job, driver: &Arc<Driver<H>>) -> Option<Arc<Tracer>> {
+    let tracer = new_tracer(job)?;
+    trace(driver, &tracer);
+    Some(tracer)
+}
+
+pub(super) fn new_tracer(job: &Job) -> Option<Arc<Tracer>> {
+    job.trace.as_ref().map(|(prefix, rounds)| Arc::new(Tracer::new(prefix, *rounds)))
+}
+
+pub(super) fn trace<H: Host>(driver: &Arc<Driver<H>>, tracer: &Arc<Tracer>) {
+    driver.step(|machine, now| match machine {
+        Machine::Node(node) => node.trace(tracer, now),
+        Machine::Scheduler(_) => {}
+    });
 }
 
 /// What a process says of itself, as one more member of its statistics.

@@ -19,6 +19,7 @@ use crate::store::local::Local;
 use crate::store::merger::Merger;
 use crate::store::remote::Remote;
 use crate::sync::{AtomicBool, Ordering};
+use crate::trace::Tracer;
 
 pub(crate) struct Serving {
     local: Arc<Local>,
@@ -27,6 +28,7 @@ pub(crate) struct Serving {
     serves: AtomicBool,
     aborted: AtomicBool,
     running: OnceLock<Running>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 enum Running {
@@ -40,12 +42,21 @@ impl Serving {
         place::place(&job)?;
         Ok(Self {
             local: Arc::clone(local),
+            tracer: place::new_tracer(&job),
             job,
             kind,
             serves: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             running: OnceLock::new(),
         })
+    }
+
+    fn serve_as_server(&self) -> Result<()> {
+        let driver = self.start_server()?;
+        if let Some(tracer) = &self.tracer {
+            place::trace(&driver, tracer);
+        }
+        self.run(&driver, Running::Server)
     }
 
     fn serve_as_scheduler(&self) -> Result<()> {
@@ -70,7 +81,7 @@ impl Serving {
         // A user's updater gets whole keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
-            Shop::new(Arc::clone(&self.local)),
+            Shop::new(Arc::clone(&self.local), self.tracer.clone()),
             &|inbox| engine::open(&place, inbox),
             |address, incarnation| {
                 let (role, scheduler) = (place::role(self.job.role), &self.job.root);
@@ -97,6 +108,10 @@ impl Serving {
         }
         let end = driver.wait(None, Machine::end);
         driver.flush();
+        // While it is known who this is.
+        if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
+            tracer.finish("server", self.rank());
+        }
         driver.stop();
         match end {
             Some(Ok(())) => Ok(()),
@@ -162,7 +177,7 @@ impl Remote for Serving {
         let result = if self.job.role == Role::Scheduler {
             self.serve_as_scheduler()
         } else {
-            self.start_server().and_then(|driver| self.run(&driver, Running::Server))
+            self.serve_as_server()
         };
         result.map_err(|error: crate::Error| error.at("serve"))
     }
