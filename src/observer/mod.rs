@@ -145,6 +145,8 @@ impl Observer {
         let count = bytes.div_ceil(PIECE).max(1);
         for _ in 1..count {
             self.send(u32::MAX, PIECE);
+            // Their answers say nothing.
+            while self.answers.try_recv().is_ok() {}
         }
         // Answers come in order; that of the last piece says that all have come.
         self.ask(u32::MAX, PIECE, end)?;
@@ -175,7 +177,9 @@ impl Observer {
             if !self.line.is_ready() {
                 self.explain(end)?;
             }
-            let until = end.min(now + Duration::from_secs(1) + AGAIN);
+            // What is large may be long on its way, and twice would make that longer.
+            let again = now + Duration::from_secs(1) + AGAIN;
+            let until = if ballast > 0 { end } else { end.min(again) };
             if let Some(seen) = self.receive(request, until)? {
                 return Ok(seen);
             }

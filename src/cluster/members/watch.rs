@@ -12,14 +12,29 @@ use crate::cluster::wire::{Kind, Look, MOST_REPORT, Message, Seen, Sight, State}
 const ASK_AGAIN: Time = 100 * MS;
 /// Members in one answer.
 const PAGE: usize = 64;
+/// Looks that are answered in that time; who gets no answer asks again.
+const MOST_LOOKS: u32 = 256;
 
 /// What the members last said of themselves.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     asked: Option<Time>,
+    /// How many looks were answered since when.
+    answered: (Time, u32),
     reports: BTreeMap<Peer, (Time, Facts)>,
     /// The clock of the machine at some moment of ours.
     clock: (u64, Time),
+}
+
+impl Watch {
+    /// Whether one more look can be answered now: a flood of them costs a bounded time and memory.
+    fn may_answer(&mut self, now: Time) -> bool {
+        if now >= self.answered.0 + ASK_AGAIN {
+            self.answered = (now, 0);
+        }
+        self.answered.1 += 1;
+        self.answered.1 <= MOST_LOOKS
+    }
 }
 
 impl<D: Data> Scheduler<D> {
@@ -31,6 +46,9 @@ impl<D: Data> Scheduler<D> {
     /// Somebody, of whatever job, wants to see this one.
     pub(super) fn look(&mut self, message: &Message<D>, now: Time) {
         let Some(look) = Look::decode(message.fields()) else { return };
+        if !self.watch.may_answer(now) {
+            return;
+        }
         // Who wants to see nobody measures the way, or compares clocks.
         if look.skip != u32::MAX {
             self.ask_for_reports(now);
@@ -101,5 +119,34 @@ impl<D: Data> Scheduler<D> {
             heard: self.net.heard_at(peer).map(|at| now.saturating_sub(at)),
             report: report.map(|(at, facts)| (now.saturating_sub(*at), facts.clone())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ASK_AGAIN, MOST_LOOKS};
+    use crate::cluster::common::{NO_RANK, Role};
+    use crate::cluster::members::Scheduler;
+    use crate::cluster::sim::{Bytes, limits};
+    use crate::cluster::wire::{Header, Kind, Look, Message};
+
+    #[test]
+    fn a_flood_of_looks_is_answered_in_part_and_the_next_look_again() {
+        let mut scheduler = Scheduler::<Bytes>::new(limits(), 1, 1);
+        let mut flood = |now| {
+            for request in 0..10 * u64::from(MOST_LOOKS) {
+                let look = Look { address: format!("a-{request}"), skip: 0 };
+                let mut message = Message::new(Kind::Look, look.encode(0));
+                let head = Header { role: Role::Worker, rank: NO_RANK, ..message.head };
+                message.head = Header { request, incarnation: 3, ..head };
+                scheduler.receive(message, now);
+            }
+            let frames = scheduler.send(now);
+            assert!(frames.iter().all(|frame| frame.message.head.kind == Kind::Seen));
+            frames.len()
+        };
+        assert_eq!(flood(5), MOST_LOOKS as usize);
+        assert_eq!(flood(5 + ASK_AGAIN / 2), 0);
+        assert_eq!(flood(5 + ASK_AGAIN), MOST_LOOKS as usize);
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Asked {
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 5_000)]
     pub(crate) timeout_ms: u64,
 
-    /// How much to send to measure the bandwidth, in megabytes; 0 does not measure
+    /// How much to send to measure the bandwidth, in megabytes up to 128; 0 does not measure
     #[arg(long, value_name = "MEGABYTES", default_value_t = 16)]
     pub(crate) measure_mb: usize,
 }
@@ -115,7 +115,7 @@ impl Case {
             config,
             wrong,
             timeout: Duration::from_millis(asked.timeout_ms.clamp(1, 3_600_000)),
-            measure_bytes: asked.measure_mb.min(1_024) << 20,
+            measure_bytes: asked.measure_mb.min(128) << 20,
             addresses: Vec::new(),
             reached: false,
             observer: None,
