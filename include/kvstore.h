@@ -74,6 +74,9 @@
  *   tls_key_file      its key, in PEM.
  *   tls_verify_names  yes or no: a certificate must name the address that was called; yes.
  *   insecure          yes or no: may listen off the loopback without any of these; no.
+ *   metrics           scheduler: the host:port where Prometheus finds the numbers of the job; none.
+ *   trace             each process writes what it did to a file of this name and its own; none.
+ *   trace_rounds      the first and the last round of that, such as 5-9; 1-10.
  *   shm               yes or no: processes of one machine share memory for values; yes.
  */
 #ifndef KVSTORE_H
@@ -649,7 +652,8 @@ kv_status kv_serve(struct kv_store *store);
  *
  * Members are added over time, never renamed: `type`, `keys`, `bytes` (stored values), `pushes`,
  * `pulls` (per key), `push_bytes`, `pull_bytes`, `updater_calls`, `pending`, `failed` (kept for
- * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`.
+ * kv_wait_all()), `threads`, `isa`, `compression` (the codec, or `none`), `compression_params`;
+ * in jobs also `role`, `rank`, `num_workers` and `node` (as `kvstore status` shows it).
  *
  * @param buffer    receives at most `capacity` bytes with a terminating NUL. NULL with
  *                  `capacity` 0 asks for the length only.

@@ -44,6 +44,10 @@ pub mod fuzz;
 mod kernel;
 mod key;
 mod log;
+#[cfg(feature = "dist")]
+mod metrics;
+#[cfg(feature = "dist")]
+mod observer;
 mod optim;
 mod panics;
 mod params;
@@ -54,6 +58,8 @@ mod suggest;
 mod sync;
 mod sys;
 mod tensor;
+#[cfg(feature = "dist")]
+mod trace;
 
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
@@ -62,6 +68,10 @@ pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
 pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
+#[cfg(feature = "dist")]
+pub use observer::{
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, Rates, State, View, WaitedFor, Waiting,
+};
 pub use role::Role;
 pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};
 pub use tensor::{DType, Element, Tensor, TensorMut};

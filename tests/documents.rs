@@ -44,6 +44,19 @@ fn the_table_of_statuses_is_complete_and_has_the_right_numbers() {
     assert_eq!(documented, expected);
 }
 
+#[test]
+fn the_page_about_running_jobs_says_what_to_do_about_every_error() {
+    let page = read("docs/operations.md");
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let words: BTreeSet<&str> = page.split(|c| !is_name(c)).collect();
+    let missing: Vec<&str> = ErrorKind::ALL
+        .iter()
+        .map(|kind| kind.name())
+        .filter(|name| !words.contains(name))
+        .collect();
+    assert!(missing.is_empty(), "docs/operations.md does not mention {missing:?}");
+}
+
 /// The rows of docs/config.md that describe an option: name, variable, values.
 fn options() -> Vec<(String, String, String)> {
     let text = read("docs/config.md");

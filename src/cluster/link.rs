@@ -57,6 +57,8 @@ pub(super) struct Link<D> {
     unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
+    /// Messages that were sent again.
+    pub(super) resent: u64,
 }
 
 /// What came of a frame.
@@ -85,6 +87,7 @@ impl<D: Data> Link<D> {
             unacknowledged_bytes: 0,
             last_sent: now,
             last_heard: now,
+            resent: 0,
         }
     }
 
@@ -189,6 +192,7 @@ impl<D: Data> Link<D> {
                     sent.pause = (sent.pause * 2).min(limits.resend() * 4);
                     sent.due = now + sent.pause;
                     emit(&sent.message, sequence, self.flight_bytes);
+                    self.resent += 1;
                     said = true;
                 }
                 self.due = self.due.min(sent.due_after(self.progress));
@@ -238,6 +242,11 @@ impl<D: Data> Link<D> {
     /// When the peer counts as lost unless it is heard before.
     pub(super) fn silent_at(&self, limits: &Limits) -> Time {
         self.last_heard + limits.silence()
+    }
+
+    /// Messages in line, and bytes that are not known to have arrived.
+    pub(super) fn backlog(&self) -> (u64, u64) {
+        (self.queue.len() as u64, self.flight_bytes)
     }
 
     pub(super) fn last_heard(&self) -> Time {

@@ -5,10 +5,13 @@
 //! run in one thread from one seed (`sim`). The arithmetic is not here either: a server is told
 //! *which* contributions to add in which order, and when a round closes.
 //!
+//! What a process can say of itself is in `facts`.
+//!
 //! Arrows between the rooms point one way: `node` joins `worker`, `server` and `members` with the
 //! links to their peers (`net`, `link`); all of them speak `wire`; `common` is at the bottom.
 
 mod common;
+mod facts;
 mod link;
 mod members;
 mod net;
@@ -24,13 +27,17 @@ mod worker;
 pub(crate) use common::{
     Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Time,
 };
+pub(crate) use facts::{Facts, Histogram, Waiting};
 pub(crate) use members::Scheduler;
 pub(crate) use net::Frame;
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 #[cfg(test)]
 pub(crate) use wire::encode;
-pub(crate) use wire::{BadFrame, Body, HEADER, Header, Kind, Message, Opening, Place, Spec, write};
+pub(crate) use wire::{
+    BadFrame, Body, HEADER, Header, Kind, Look, Message, Opening, Place, Seen, Sight, Spec, State,
+    VERSION, write,
+};
 pub(crate) use worker::{Action as WorkerAction, OpId, Worker};
 
 /// Reads bytes as the fields of every control message that has some.

@@ -4,9 +4,11 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{Data, Limits, Peer, Time};
+use super::common::{Data, Limits, Peer, Role, Time};
+use super::facts::Traffic;
 use super::link::{Link, Received};
-use super::wire::{Header, Kind, Message};
+use super::wire::{HEADER, Header, Kind, Message};
+use crate::trace::{Event, Tracer, What};
 
 /// A frame for the engine: where to, and what.
 pub(crate) struct Frame<D> {
@@ -51,12 +53,26 @@ pub(super) struct Net<D> {
     lines: BTreeMap<Peer, Line<D>>,
     frames: Vec<Frame<D>>,
     last_now: Time,
+    traffic: Traffic,
+    /// Notes the messages with values of some rounds, if it is there.
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 impl<D: Data> Net<D> {
     pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
         let lines = BTreeMap::new();
-        Self { limits, me, incarnation, epoch: 0, lines, frames: Vec::new(), last_now: now }
+        let (frames, traffic) = (Vec::new(), Traffic::default());
+        Self {
+            limits,
+            me,
+            incarnation,
+            epoch: 0,
+            lines,
+            frames,
+            last_now: now,
+            traffic,
+            tracer: None,
+        }
     }
 
     /// Starts a fresh stream to a peer, whatever was before.
@@ -134,7 +150,14 @@ impl<D: Data> Net<D> {
                 line.link.hear(now);
                 Incoming::Stranger(message)
             }
-            Ordering::Equal => Incoming::Linked(line.link.receive(message, now, &self.limits)),
+            Ordering::Equal => {
+                if let Some(tracer) = &self.tracer {
+                    note(tracer, &message.head, self.me, peer, now, false);
+                }
+                self.traffic.messages_in += 1;
+                self.traffic.bytes_in += HEADER as u64 + message.body.len();
+                Incoming::Linked(line.link.receive(message, now, &self.limits))
+            }
         }
     }
 
@@ -146,6 +169,18 @@ impl<D: Data> Net<D> {
         link.is_some_and(|link| {
             link.incarnation() == head.incarnation && link.is_new(head.sequence, &self.limits)
         })
+    }
+
+    /// What came was no frame.
+    pub(super) fn note_bad(&mut self) {
+        self.traffic.bad += 1;
+    }
+
+    /// What has gone over the links, and what is on its way.
+    pub(super) fn traffic(&self) -> Traffic {
+        let backlogs = self.lines.values().map(|line| line.link.backlog());
+        let (queued, in_flight) = backlogs.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        Traffic { queued, in_flight, ..self.traffic }
     }
 
     /// The moment of the last event.
@@ -177,14 +212,21 @@ impl<D: Data> Net<D> {
     /// All frames that are to be sent now.
     pub(super) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
-        for line in self.lines.values_mut() {
+        for (peer, line) in &mut self.lines {
             let Line { address, link } = line;
             let to_incarnation = link.incarnation();
+            let traffic = &mut self.traffic;
             link.send(now, &self.limits, |mut message, backlog| {
+                if let Some(tracer) = &self.tracer {
+                    note(tracer, &message.head, me, *peer, now, true);
+                }
+                traffic.messages_out += 1;
+                traffic.bytes_out += HEADER as u64 + message.body.len();
                 message.head.to_incarnation = to_incarnation;
                 stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
                 self.frames.push(Frame { to: address.clone(), message, backlog });
             });
+            self.traffic.resent += std::mem::take(&mut link.resent);
         }
         std::mem::take(&mut self.frames)
     }
@@ -193,6 +235,23 @@ impl<D: Data> Net<D> {
         let wake =
             |line: &Line<D>| line.link.wake_at(&self.limits).min(line.link.silent_at(&self.limits));
         self.lines.values().map(wake).min().unwrap_or(Time::MAX)
+    }
+}
+
+/// Notes a message with values that leaves or comes.
+fn note(tracer: &Tracer, head: &Header, me: Peer, other: Peer, now: Time, leaves: bool) {
+    let what = match (head.kind, leaves) {
+        (Kind::Push, true) => What::SentPush,
+        (Kind::Push, false) => What::GotPush,
+        (Kind::Value, true) => What::SentValue,
+        (Kind::Value, false) => What::GotValue,
+        _ => return,
+    };
+    if tracer.wants(head.round) {
+        let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
+        let between = (worker.rank, server.rank, head.request);
+        let event = Event::new(what, head.key, head.slice, head.round);
+        tracer.machine(Event { between, begin: now, end: now, ..event });
     }
 }
 

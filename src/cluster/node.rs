@@ -1,12 +1,19 @@
 //! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
 
-use super::common::{Data, Failure, Limits, Mode, NO_RANK, Peer, Role, Time};
+use std::sync::Arc;
+
+use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Role, Time};
+use super::facts::Facts;
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
 use super::net::{Frame, Incoming, Letter, Net};
 use super::server::Server;
-use super::wire::{BadFrame, Header, Kind, Message, State, accused};
+use super::wire::{BadFrame, Header, Kind, Message, Seen, State, accused};
 use super::worker::{OpId, Want, Worker};
+use crate::trace::Tracer;
+
+/// Clocks are compared so often while something is traced.
+const COMPARE_AGAIN: Time = 1_000 * MS;
 
 /// What a node does beside keeping its links.
 #[derive(Debug)]
@@ -33,6 +40,8 @@ pub(crate) struct Node<D> {
     pub(crate) part: Part<D>,
     end: Option<Result<(), Failure>>,
     leaving: bool,
+    /// When to compare clocks next, while something is traced.
+    compare_at: Time,
 }
 
 impl<D: Data> Node<D> {
@@ -44,7 +53,7 @@ impl<D: Data> Node<D> {
         };
         let client = Client::new(&limits, birth.role, birth.address, birth.scheduler, now);
         let net = Net::new(limits, me, birth.incarnation, now);
-        Self { net, client, part, end: None, leaving: false }
+        Self { net, client, part, end: None, leaving: false, compare_at: Time::MAX }
     }
 
     /// Where a member is to be reached that there is a stream to.
@@ -79,6 +88,7 @@ impl<D: Data> Node<D> {
     /// A frame came in.
     pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
+        self.tell_time(now);
         let from = Peer { role: message.head.role, rank: message.head.rank };
         match self.net.receive(message, now) {
             Incoming::Linked(received) => {
@@ -91,6 +101,11 @@ impl<D: Data> Node<D> {
                 }
             }
             Incoming::Stranger(message) if from == Peer::SCHEDULER => {
+                match message.head.kind {
+                    Kind::Report => return self.report(message.head.incarnation, now),
+                    Kind::Seen => return self.compared(&message, now),
+                    _ => {}
+                }
                 if self.client.stranger(&message, &mut self.net, now) {
                     return self.receive(message, now);
                 }
@@ -111,6 +126,7 @@ impl<D: Data> Node<D> {
 
     /// Bytes came in that are no frame of this version.
     pub(crate) fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time) {
+        self.net.note_bad();
         self.client.bad_frame(from, bad);
         self.settle(now);
     }
@@ -146,6 +162,7 @@ impl<D: Data> Node<D> {
 
     pub(crate) fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
+        self.tell_time(now);
         for peer in self.net.silent(now) {
             let state = self.client.book().find(peer).map(|member| member.state);
             match (peer, state) {
@@ -156,6 +173,10 @@ impl<D: Data> Node<D> {
             }
         }
         self.client.tick(&mut self.net, now);
+        if now >= self.compare_at {
+            self.compare_at = now + COMPARE_AGAIN;
+            self.client.ask_time(&mut self.net, now);
+        }
         if let Part::Worker(worker) = &mut self.part {
             worker.tick(now);
         }
@@ -180,7 +201,8 @@ impl<D: Data> Node<D> {
             Part::Worker(worker) => worker.wake_at(),
             Part::Server(_) => Time::MAX,
         };
-        part.min(self.net.wake_at()).min(self.client.wake_at(&self.net.limits))
+        let own = self.net.wake_at().min(self.compare_at);
+        part.min(own).min(self.client.wake_at(&self.net.limits))
     }
 
     /// A slice comes a second time on another way than its link, as after a change of servers.
@@ -198,6 +220,50 @@ impl<D: Data> Node<D> {
     #[cfg(test)]
     pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
         self.net.post(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    fn tell_time(&mut self, now: Time) {
+        match &mut self.part {
+            Part::Worker(worker) => worker.tell_time(now),
+            Part::Server(server) => server.tell_time(now),
+        }
+    }
+
+    /// What this process can say of itself.
+    pub(crate) fn facts(&mut self, now: Time) -> Facts {
+        self.tell_time(now);
+        let mut facts = Facts { age: now, traffic: self.net.traffic(), ..Facts::default() };
+        match &mut self.part {
+            Part::Worker(worker) => worker.report(&mut facts),
+            Part::Server(server) => server.report(&mut facts),
+        }
+        facts
+    }
+
+    /// From now on notes what happens in some rounds, and compares its clock with the scheduler's.
+    pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, now: Time) {
+        tracer.align(now);
+        self.compare_at = now;
+        self.net.tracer = Some(Arc::clone(tracer));
+        if let Part::Worker(worker) = &mut self.part {
+            worker.trace(Arc::clone(tracer));
+        }
+    }
+
+    /// The scheduler has said how late it is; the request says when it was asked.
+    fn compared(&mut self, message: &Message<D>, now: Time) {
+        if let (Some(tracer), Some(seen)) = (&self.net.tracer, Seen::decode(message.fields())) {
+            tracer.compare(message.head.request, now, seen.clock);
+        }
+    }
+
+    /// The scheduler, in the life that is linked, wants to know how this process does.
+    fn report(&mut self, incarnation: u64, now: Time) {
+        if self.net.incarnation_of(Peer::SCHEDULER) == Some(incarnation) {
+            let facts = self.facts(now);
+            self.client.report(&mut self.net, incarnation, &facts);
+            self.settle(now);
+        }
     }
 
     fn suspect(&mut self, peer: Peer) {

@@ -33,6 +33,10 @@ impl<D> Default for Queue<D> {
 }
 
 impl<D> Queue<D> {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

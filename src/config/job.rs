@@ -29,6 +29,10 @@ pub(crate) struct Job {
     /// Processes of one machine exchange values through shared memory.
     pub(crate) shm: bool,
     pub(crate) secrets: Secrets,
+    /// Where the scheduler tells Prometheus how the job does, if it does.
+    pub(crate) metrics: Option<String>,
+    /// Where traces are written, if they are, and of which rounds.
+    pub(crate) trace: Option<(String, (u64, u64))>,
     /// A worker may set an updater, which has no effect: the servers have it too.
     pub(crate) server_updater: bool,
 }
@@ -86,10 +90,7 @@ impl Job {
             let text = find(name)?.ok_or_else(|| missing(name, role))?;
             text.parse().map_err(|_| fail!(Option, "{name} is {text:?}; it must be a number"))
         };
-        let root = match find("root")? {
-            Some(root) => root,
-            None => root_of_old(config)?.ok_or_else(|| missing("root", role))?,
-        };
+        let root = root(config)?;
         let optional = |name: &str| -> Result<Option<u64>> {
             Ok(find(name)?.and_then(|text| text.parse().ok()))
         };
@@ -110,6 +111,8 @@ impl Job {
             slice_bytes: number("slice_bytes", 256 << 10)?,
             hold_bytes: number("hold_bytes", 256 << 20)?,
             shm: find("shm")?.as_deref() != Some("no"),
+            metrics: find("metrics")?,
+            trace: trace(config)?,
             server_updater: yes("server_updater")?,
             secrets: Secrets {
                 token: find("token")?,
@@ -125,11 +128,37 @@ impl Job {
     }
 }
 
+/// Where to write traces, and of which rounds.
+fn trace(config: &Config) -> Result<Option<(String, (u64, u64))>> {
+    let rounds = config.find("trace_rounds")?.as_deref().and_then(super::rounds);
+    Ok(config.find("trace")?.map(|prefix| (prefix, rounds.unwrap_or((1, 10)))))
+}
+
 /// An option's value, set here, in the environment, or in that of MXNet's launchers.
 fn text(config: &Config, name: &str, role: Role) -> Result<Option<String>> {
     match (config.find(name)?, variable_of_old(name, role)) {
         (None, Some(old)) => config.find_in(name, old),
         (found, _) => Ok(found),
+    }
+}
+
+/// An option as a process of a job finds it.
+pub(super) fn get(config: &Config, name: &str) -> Result<Option<String>> {
+    let role = match text(config, "role", Role::Worker)?.as_deref() {
+        Some("server") => Role::Server,
+        _ => Role::Worker,
+    };
+    match text(config, name, role)? {
+        None if name == "root" => root_of_old(config),
+        found => Ok(found),
+    }
+}
+
+/// The scheduler's address, for whoever only looks.
+pub(crate) fn root(config: &Config) -> Result<String> {
+    match config.find("root")? {
+        Some(root) => Ok(root),
+        None => root_of_old(config)?.ok_or_else(|| missing("root", Role::Worker)),
     }
 }
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "dist")]
-pub(crate) use job::{Job, Secrets};
+pub(crate) use job::{Job, Secrets, root};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
@@ -23,12 +23,14 @@ enum Form {
     },
     YesNo,
     OneOf(&'static [&'static str]),
+    /// The first and the last of some rounds.
+    Rounds,
     Text,
     /// A text that is never shown.
     Secret,
 }
 
-use Form::{Number, OneOf, Secret, Text, YesNo};
+use Form::{Number, OneOf, Rounds, Secret, Text, YesNo};
 
 /// Times up to a year, in milliseconds.
 const MS: Form = Number { least: 1, most: 31_536_000_000 };
@@ -68,6 +70,8 @@ const OPTIONS: &[(&str, Form)] = &[
     ("tls_verify_names", YesNo),
     ("insecure", YesNo),
     ("metrics", Text),
+    ("trace", Text),
+    ("trace_rounds", Rounds),
 ];
 
 const MOST_THREADS: i64 = 256;
@@ -106,6 +110,18 @@ impl Config {
     pub fn with(mut self, name: &str, value: &str) -> Result<Self> {
         self.set(name, value)?;
         Ok(self)
+    }
+
+    /// The value of an option: set here, else in the environment, else None.
+    ///
+    /// # Errors
+    /// `Option` for an unknown name, or a value in the environment that does not fit.
+    #[cfg(feature = "dist")]
+    pub fn get(&self, name: &str) -> Result<Option<String>> {
+        if OPTIONS.iter().all(|(known, _)| *known != name) {
+            check(name, "").map_err(|text| fail!(Option, "config: {text}"))?;
+        }
+        job::get(self, name)
     }
 
     /// The value set here, else in the environment.
@@ -162,6 +178,13 @@ pub(crate) fn engine_may_use_tls() -> bool {
     env::var(ENGINE_VARIABLE.0).is_ok_and(|value| value == ENGINE_VARIABLE.1)
 }
 
+/// The rounds of an option such as `5-9`.
+pub(crate) fn rounds(text: &str) -> Option<(u64, u64)> {
+    let (first, last) = text.split_once('-')?;
+    let rounds: (u64, u64) = (first.parse().ok()?, last.parse().ok()?);
+    (rounds.0 >= 1 && rounds.0 <= rounds.1).then_some(rounds)
+}
+
 /// Why a value does not fit its option, if so.
 fn check(name: &str, value: &str) -> std::result::Result<(), String> {
     let Some((_, form)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
@@ -179,6 +202,8 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         OneOf(words) => Err(format!("{name} is {value:?}; it must be one of {}", words.join(", "))),
         Text | Secret if value.is_empty() => Err(format!("{name} is empty")),
         Text | Secret => Ok(()),
+        Rounds if rounds(value).is_some() => Ok(()),
+        Rounds => Err(format!("{name} is {value:?}; it must be two rounds, such as 1-10")),
     }
 }
 

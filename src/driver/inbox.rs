@@ -88,6 +88,15 @@ pub(crate) fn read_alone(pieces: &mut dyn Iterator<Item = &[u8]>, len: usize) {
     let _ = read(len, pieces, &mut Reader { blocks, land: &|_, _| None, landings });
 }
 
+/// The same, for whoever waits for no values.
+pub(crate) fn read_all(
+    len: usize,
+    pieces: &mut dyn Iterator<Item = &[u8]>,
+    blocks: &Arc<Blocks>,
+) -> (Vec<Message<Bytes>>, Option<Broken>) {
+    read(len, pieces, &mut Reader { blocks, land: &|_, _| None, landings: Vec::new() })
+}
+
 fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<Bytes>, Broken> {
     const SHORT: Broken = Broken::Bad(BadFrame::Short);
     let mut fixed = [0; HEADER];

@@ -15,9 +15,9 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Landing, Loan};
-use inbox::Broken;
 #[cfg(fuzzing)]
 pub(crate) use inbox::read_alone;
+pub(crate) use inbox::{Broken, read_all};
 use outbox::Outbox;
 
 use crate::cluster::{Birth, Failure, Header, Limits, Message, Node, Peer, Scheduler, Time};
@@ -29,6 +29,8 @@ use crate::sync::{Condvar, Mutex};
 /// How long a process that ends waits for its last words to be sent, and how often it looks.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Ways of a scheduler to processes that are not of its job.
+const MOST_STRANGERS: usize = 64;
 
 /// What a process is for the protocol.
 pub(crate) enum Machine {
@@ -241,10 +243,25 @@ impl<H: Host> Driver<H> {
                 }
                 core.wake = Time::MAX;
             }
+            self.forget_strangers();
             self.step(|machine, now| match machine {
                 Machine::Node(node) => node.tick(now),
                 Machine::Scheduler(scheduler) => scheduler.tick(now),
             });
+        }
+    }
+
+    /// Whoever looked at the job, and did not come back, is not kept in mind.
+    fn forget_strangers(&self) {
+        let ways = self.outbox.count_ways();
+        let members = |machine: &Machine| match machine {
+            Machine::Scheduler(scheduler) => Some(scheduler.addresses()),
+            Machine::Node(_) => None,
+        };
+        if ways > MOST_STRANGERS
+            && let Some(members) = self.peek(members).filter(|it| ways > it.len() + MOST_STRANGERS)
+        {
+            self.outbox.keep(&members);
         }
     }
 
@@ -286,10 +303,20 @@ impl<H: Host> Inbox for Door<H> {
 
     fn down(&self, address: &str) {
         if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
-            driver.step(|machine, now| match machine {
-                Machine::Node(node) => node.down(address, now),
-                Machine::Scheduler(scheduler) => scheduler.down(address),
+            let stranger = driver.step(|machine, now| match machine {
+                Machine::Node(node) => {
+                    node.down(address, now);
+                    false
+                }
+                Machine::Scheduler(scheduler) => {
+                    scheduler.down(address);
+                    !scheduler.knows(address)
+                }
             });
+            // Who only looked does not come again, and nothing is kept for it.
+            if stranger == Some(true) {
+                driver.outbox.forget(address);
+            }
         }
     }
 
@@ -328,6 +355,7 @@ impl Machine {
                 }
             }
             Self::Scheduler(scheduler) => {
+                scheduler.tell_time(clock(), now);
                 messages.into_iter().for_each(|message| scheduler.receive(message, now));
                 if let Some(Broken::Bad(bad)) = broken {
                     scheduler.bad_frame(from, bad);
@@ -377,9 +405,15 @@ impl Machine {
     }
 }
 
+/// Microseconds since 1970, by the clock of the machine.
+pub(crate) fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
 /// A number that is larger than that of every process before this one, by the clock of the machine,
 /// and another one than that of a process that starts in the same moment: milliseconds, then chance.
-fn incarnation() -> u64 {
+pub(crate) fn incarnation() -> u64 {
     const CHANCE: u32 = 22;
     static LAST: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

@@ -117,6 +117,30 @@ impl Outbox {
         self.ways.lock().values().all(is_idle)
     }
 
+    /// Ends the way to an address that nobody is at any more.
+    pub(crate) fn forget(&self, to: &str) {
+        if let Some(way) = self.ways.lock().remove(to) {
+            way.state.lock().closed = true;
+            way.wake.notify_all();
+        }
+    }
+
+    pub(crate) fn count_ways(&self) -> usize {
+        self.ways.lock().len()
+    }
+
+    /// Ends the ways to all others that have nothing to send.
+    pub(crate) fn keep(&self, addresses: &[String]) {
+        self.ways.lock().retain(|to, way| {
+            let mut state = way.state.lock();
+            let idle = state.messages.is_empty() && state.line.is_some();
+            let kept = !idle || addresses.iter().any(|address| **address == **to);
+            state.closed |= !kept;
+            way.wake.notify_all();
+            kept
+        });
+    }
+
     /// Ends all ways. A thread that waits for the other side ends later.
     pub(crate) fn close(&self) {
         for (_, way) in self.ways.lock().drain() {

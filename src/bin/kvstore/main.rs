@@ -1,4 +1,5 @@
-//! The program `kvstore`: starts jobs, and is their servers and their schedulers.
+//! The program `kvstore`: starts jobs, is their servers and their schedulers, and shows what running
+//! ones are like.
 //!
 //! docs/cli.md describes the commands.
 #![deny(unsafe_code)]
@@ -9,12 +10,14 @@ mod children;
 mod crew;
 mod generate;
 mod hosts;
+mod doctor;
 mod input;
 mod inspect;
 mod job;
 mod join;
 mod keeper;
 mod launch;
+mod look;
 mod messages;
 mod node;
 mod output;
@@ -32,6 +35,10 @@ mod slurm;
 mod summary;
 mod sys;
 mod talk;
+mod show;
+mod status;
+mod top;
+mod trace;
 
 use std::env;
 use std::ffi::OsStr;
@@ -57,6 +64,10 @@ enum Command {
     Completions(generate::Completions),
     Man(generate::Man),
     Certs(certs::Arguments),
+    Status(status::Arguments),
+    Top(top::Arguments),
+    Doctor(doctor::Arguments),
+    Trace(trace::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -75,6 +86,10 @@ fn main() -> ExitCode {
         Command::Completions(arguments) => generate::completions(&arguments, definition()),
         Command::Man(arguments) => generate::man(&arguments, definition()),
         Command::Certs(arguments) => certs::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+        Command::Top(arguments) => top::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
     }
 }
 

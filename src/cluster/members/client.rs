@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::cluster::common::{Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list};
+use crate::cluster::facts::Facts;
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::net::{Letter, Net};
 use crate::cluster::wire::{
-    Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, failed,
+    Awaited, BadFrame, Book, Hello, Kind, Look, Message, Standing, State, VERSION, failed,
 };
 
 /// What a member learns from its client.
@@ -97,6 +98,25 @@ impl Client {
     /// Asks whom a barrier waits for.
     pub(in crate::cluster) fn ask<D: Data>(net: &mut Net<D>, barrier: u64) {
         tell(net, Kind::Ask, barrier, CONTROL, None);
+    }
+
+    /// Says what this process knows of itself.
+    pub(in crate::cluster) fn report<D: Data>(
+        &self,
+        net: &mut Net<D>,
+        incarnation: u64,
+        facts: &Facts,
+    ) {
+        let message = Message::new(Kind::Report, facts.encode());
+        net.cast(&self.scheduler, incarnation, message);
+    }
+
+    /// Asks how late it is; the answer has our moment as its request.
+    pub(in crate::cluster) fn ask_time<D: Data>(&self, net: &mut Net<D>, now: Time) {
+        let look = Look { address: self.hello.address.clone(), skip: u32::MAX };
+        let mut message = Message::new(Kind::Look, look.encode(0));
+        message.head.request = now;
+        net.cast(&self.scheduler, 0, message);
     }
 
     pub(in crate::cluster) fn done<D: Data>(&mut self, net: &mut Net<D>) {

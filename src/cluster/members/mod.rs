@@ -3,6 +3,7 @@
 mod client;
 mod scheduler;
 mod takeover;
+mod watch;
 
 pub(super) use client::{Client, Event, GOODBYE};
 pub(crate) use scheduler::Scheduler;

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::watch::Watch;
 use crate::cluster::common::{
     Data, Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
 };
@@ -49,6 +50,7 @@ pub(crate) struct Scheduler<D> {
     gone_at: Option<Time>,
     end: Option<Result<(), Failure>>,
     start_by: Time,
+    pub(super) watch: Watch,
 }
 
 impl<D: Data> Scheduler<D> {
@@ -65,6 +67,7 @@ impl<D: Data> Scheduler<D> {
             gone_at: None,
             end: None,
             start_by,
+            watch: Watch::default(),
         }
     }
 
@@ -85,6 +88,10 @@ impl<D: Data> Scheduler<D> {
     /// A frame came in.
     pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
+        // Whoever looks need not know what the job is called.
+        if message.head.kind == Kind::Look {
+            return self.look(&message, now);
+        }
         if message.head.job != self.net.limits.job {
             return self.turn_away(&message);
         }
@@ -104,6 +111,7 @@ impl<D: Data> Scheduler<D> {
 
     /// Bytes came in that are no frame of this version.
     pub(crate) fn bad_frame(&mut self, from: &str, bad: BadFrame) {
+        self.net.note_bad();
         if let BadFrame::Version(theirs) = bad {
             let text = format!(
                 "the scheduler speaks version {VERSION} of the protocol, the process at {from} version \
@@ -111,6 +119,16 @@ impl<D: Data> Scheduler<D> {
             );
             self.refuse(from, 0, text);
         }
+    }
+
+    /// The addresses of all processes that the job ever had.
+    pub(crate) fn addresses(&self) -> Vec<String> {
+        self.book.members.iter().map(|member| member.address.clone()).collect()
+    }
+
+    /// Whether an address is that of a process of the job.
+    pub(crate) fn knows(&self, address: &str) -> bool {
+        self.book.members.iter().any(|member| member.address == address)
     }
 
     /// The engine saw a connection end.
@@ -161,6 +179,9 @@ impl<D: Data> Scheduler<D> {
                 self.hello(peer, incarnation, &hello, false, now);
             }
             return;
+        }
+        if message.head.kind == Kind::Report {
+            return self.report(peer, message, now);
         }
         self.unknown(peer, incarnation);
     }

@@ -5,6 +5,7 @@
 
 mod agreement;
 mod directory;
+mod facts;
 mod slice;
 
 use std::collections::BTreeSet;
@@ -142,6 +143,7 @@ pub(crate) struct Server<D> {
     broken: Option<Failure>,
     letters: Vec<Letter<D>>,
     actions: Vec<Action<D>>,
+    tally: facts::Tally,
 }
 
 impl<D: Data> Server<D> {
@@ -162,6 +164,7 @@ impl<D: Data> Server<D> {
             broken: None,
             letters: Vec::new(),
             actions: Vec::new(),
+            tally: facts::Tally::new(limits.workers),
         }
     }
 
@@ -327,7 +330,9 @@ impl<D: Data> Server<D> {
             if at >= key.slices.len() {
                 key.slices.resize_with(at + 1, || None);
             }
-            key.slices[at] = Some(Slice::new(data.len(), workers));
+            self.tally.stored_bytes += data.len();
+            let old = key.slices[at].replace(Slice::new(data.len(), workers));
+            self.tally.stored_bytes -= old.map_or(0, |old| old.len());
             let place = Arc::clone(&key.place);
             self.actions.push(Action::Install { slice: name(head), place, data });
         }
@@ -353,12 +358,15 @@ impl<D: Data> Server<D> {
         }
         let contribution = Contribution { data, paid, setting: head.setting, codec: head.codec };
         slice.push(rank, head.round, contribution);
+        let before = slice.came(self.tally.now);
         if head.flags & flags::ANSWER != 0 {
             slice.pull(asked_by(rank, head, Vec::new()));
         }
         self.used[rank as usize] += paid;
         self.held_bytes += bytes;
+        let rounds = self.tally.rounds();
         self.settle(name(head));
+        self.note_late(rank, before, rounds);
     }
 
     fn offer(&mut self, rank: u32, head: &Header) {
@@ -401,6 +409,8 @@ impl<D: Data> Server<D> {
 
     fn drop_key(&mut self, key: u64, generation: u32) {
         if let Some(state) = self.keys.remove(&(key, generation)) {
+            let stored = state.slices.iter().flatten().map(Slice::len).sum::<u64>();
+            self.tally.stored_bytes -= stored;
             for contribution in state.slices.into_iter().flatten().flat_map(Slice::into_held) {
                 self.held_bytes -= contribution.data.len();
             }
@@ -447,6 +457,7 @@ impl<D: Data> Server<D> {
                 self.give_back(rank, paid);
             }
             Step::Close { round, setting } => {
+                self.tally.closed(round);
                 self.actions.push(Action::Close { slice, round, setting });
             }
             Step::Grant { rank, round } => {

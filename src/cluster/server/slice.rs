@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Workers;
-use crate::cluster::common::{Data, Mode, Peer};
+use crate::cluster::common::{Data, Mode, Peer, Time};
 
 /// A push that waits for its turn.
 #[derive(Debug)]
@@ -53,6 +53,8 @@ pub(super) struct Slice<D> {
     /// The round of each rank that was added last; every round up to it was.
     taken: Vec<u64>,
     pulls: Vec<Pull>,
+    /// When the last push came.
+    came: Option<Time>,
 }
 
 impl<D: Data> Slice<D> {
@@ -67,6 +69,7 @@ impl<D: Data> Slice<D> {
             offers: BTreeMap::new(),
             taken: vec![0; workers as usize],
             pulls: Vec::new(),
+            came: None,
         }
     }
 
@@ -113,6 +116,11 @@ impl<D: Data> Slice<D> {
         if let Err(at) = self.place(round, rank) {
             self.held.insert(at, ((round, rank), contribution));
         }
+    }
+
+    /// A push has come now; gives when the one before it came.
+    pub(super) fn came(&mut self, now: Time) -> Option<Time> {
+        self.came.replace(now)
     }
 
     /// Notes a push that is held back by its worker for want of credit.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::Bytes;
 use super::model::Model;
 use super::network::{Happening, Network};
+use super::onlooker::ONLOOKER;
 use super::program::{self, Line};
 use super::random::Random;
 use super::scenario::{Scenario, Trouble};
@@ -64,6 +65,8 @@ pub(super) struct Met {
     pub(super) most_held: u64,
     pub(super) failures: u64,
     pub(super) evictions: u64,
+    pub(super) reports: u64,
+    pub(super) waiting: u64,
 }
 
 pub(super) struct Cluster {
@@ -77,7 +80,7 @@ pub(super) struct Cluster {
     /// Who was hit, and when.
     pub(super) victim: Option<Peer>,
     pub(super) struck: Time,
-    met: Met,
+    pub(super) met: Met,
     trace: bool,
 }
 
@@ -91,6 +94,7 @@ impl Cluster {
         for address in workers.chain(servers).chain([SCHEDULER.to_string()]) {
             network.at(random.below(2_000 * MS), Happening::Birth(address.into()));
         }
+        network.at(random.below(2_000 * MS), Happening::Look);
         let model = Model::new(&scenario);
         Self {
             scenario,
@@ -116,6 +120,7 @@ impl Cluster {
                 Happening::Frame { from, to, bytes } => self.frame(from, to, bytes),
                 Happening::Wake(address) => self.wake(&address),
                 Happening::Trouble => self.trouble(),
+                Happening::Look => self.look(),
             }
         }
         self.check_end();
@@ -148,6 +153,9 @@ impl Cluster {
     }
 
     fn frame(&mut self, from: Arc<str>, to: Arc<str>, bytes: Vec<u8>) {
+        if *to == *ONLOOKER {
+            return self.seen(&bytes);
+        }
         let Some(process) = self.processes.get_mut(&to) else { return };
         if process.asleep_until > self.network.now {
             let at = process.asleep_until;

@@ -7,6 +7,7 @@ mod cluster;
 mod model;
 mod network;
 mod networks;
+mod onlooker;
 mod program;
 mod random;
 mod scenario;

@@ -19,6 +19,8 @@ pub(super) enum Happening {
     },
     /// A process asked to be woken.
     Wake(Arc<str>),
+    /// Somebody looks at the job.
+    Look,
     /// The trouble of the scenario begins.
     Trouble,
 }

@@ -32,9 +32,12 @@ fn clusters_of_every_seed_keep_the_contract() {
         sum.damaged += met.damaged;
         sum.failures += met.failures;
         sum.evictions += met.evictions;
+        sum.reports += met.reports;
+        sum.waiting += met.waiting;
         sum.most_held = sum.most_held.max(met.most_held);
     }
     println!("{sum:?}");
     assert!(sum.closed > 0 && sum.duplicates > 0 && sum.grants > 0 && sum.damaged > 0);
     assert!(sum.failures > 0 && sum.evictions > 0 && sum.most_held > 0);
+    assert!(sum.reports > 0 && sum.waiting > 0);
 }

@@ -12,7 +12,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    fn from_code(code: u8) -> Option<Self> {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::Here, Self::Lost, Self::Left].into_iter().find(|state| *state as u8 == code)
     }
 }
@@ -27,7 +27,7 @@ pub(crate) struct Standing {
 }
 
 /// Puts what the workers have agreed on, or that it is not known.
-fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
+pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
     let Some(terms) = terms else { return out.push(0) };
     let (mode, staleness) = match terms.mode {
         Mode::Sync => (1, 0),
@@ -42,7 +42,7 @@ fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
 }
 
 /// Terms, or that they are not known; `Err` for what is neither.
-fn take_terms(from: &mut Reader) -> Result<Option<Terms>, ()> {
+pub(super) fn take_terms(from: &mut Reader) -> Result<Option<Terms>, ()> {
     match from.u8().ok_or(())? {
         0 => Ok(None),
         mode => take_known_terms(mode, from).map(Some).ok_or(()),

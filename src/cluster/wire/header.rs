@@ -93,6 +93,12 @@ kinds! {
     Describe = 27,
     /// A slice as a checkpoint has it: value and state.
     Restore = 28,
+    /// Somebody who is no member wants to see the job.
+    Look = 29,
+    /// What there is to see.
+    Seen = 30,
+    /// What a member says of itself, or that it is asked for it.
+    Report = 31,
 }
 
 impl Kind {

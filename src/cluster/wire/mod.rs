@@ -1,6 +1,7 @@
 //! The messages between processes, byte for byte as in docs/wire.md.
 
 mod body;
+mod facts;
 mod header;
 mod reader;
 #[cfg(test)]
@@ -11,6 +12,7 @@ use super::common::Data;
 pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
 };
+pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};
 pub(crate) use header::{BadFrame, HEADER, Header, Kind, Opening, VERSION, flags, write};
 #[cfg(test)]
 pub(crate) use header::{decode, encode};

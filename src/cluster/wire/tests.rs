@@ -2,7 +2,11 @@
 
 use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
 use super::{Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed};
+use super::{Look, MOST_REPORT, Seen, Sight};
 use crate::cluster::common::{Failure, Peer, Reason, Role};
+use crate::cluster::facts::{
+    BUCKETS, CallKind, Facts, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Waiting,
+};
 use crate::cluster::sim::{Random, limits};
 
 const MOST: u64 = 1 << 20;
@@ -148,6 +152,91 @@ fn the_format_is_the_documented_one() {
     );
 }
 
+fn any_facts(random: &mut Random, full: bool) -> Facts {
+    let mut facts = Facts { age: random.next(), held_bytes: random.next(), ..Facts::default() };
+    facts.traffic.bytes_in = random.next();
+    facts.traffic.resent = random.next();
+    for histogram in [&mut facts.push, &mut facts.pull, &mut facts.pushpull] {
+        histogram.sum = random.next();
+        let used = if full { BUCKETS as u64 } else { random.below(9) };
+        for at in 0..used {
+            histogram.counts[usize::try_from(at).unwrap()] = 1 + random.below(1 << 40);
+        }
+    }
+    let most = |random: &mut Random, most: usize| {
+        if full { most as u64 } else { random.below(most as u64 + 1) }
+    };
+    let count = most(random, MOST_WAITING);
+    for at in 0..count {
+        let peers = most(random, MOST_PEERS);
+        facts.waiting.push(Waiting {
+            call: CallKind::from_code(u8::try_from(at % 11).unwrap()).unwrap(),
+            started: at % 2 == 0,
+            key: random.next(),
+            name: "n".repeat(if full { MOST_NAME } else { 3 }),
+            round: random.next(),
+            age: random.next(),
+            awaited: (0..peers).map(|rank| Peer::worker(u32::try_from(rank).unwrap())).collect(),
+        });
+    }
+    let count = most(random, MOST_PEERS);
+    facts.late = (0..count).map(|_| Late { rank: 3, rounds: random.next(), time: 5 }).collect();
+    facts
+}
+
+fn any_seen(random: &mut Random) -> Seen {
+    let sight = |report| Sight {
+        peer: Peer::server(1),
+        state: State::Lost,
+        address: "h:1".into(),
+        heard: Some(7),
+        report,
+    };
+    let report = Some((3, any_facts(random, false)));
+    Seen {
+        clock: random.next(),
+        job: random.next(),
+        workers: 2,
+        servers: 1,
+        epoch: 3,
+        terms: Some(limits().terms()),
+        facts: any_facts(random, false),
+        members: 9,
+        sights: vec![sight(report), sight(None)],
+    }
+}
+
+#[test]
+fn the_longest_report_is_short_enough_to_be_kept() {
+    let facts = any_facts(&mut Random::new(1), true);
+    let bytes = facts.encode();
+    assert!(bytes.len() <= MOST_REPORT, "{}", bytes.len());
+    assert_eq!(Facts::decode(&bytes), Some(facts.clone()));
+    // More than there may be is left out.
+    let mut more = facts.clone();
+    more.waiting.push(more.waiting[0].clone());
+    more.waiting[0].name += "m";
+    more.late.push(more.late[0]);
+    assert_eq!(Facts::decode(&more.encode()), Some(facts));
+}
+
+#[test]
+fn what_is_seen_is_read_as_it_was_written_or_refused() {
+    let mut random = Random::new(9);
+    for _ in 0..300 {
+        let seen = any_seen(&mut random);
+        let mut bytes = seen.encode();
+        assert_eq!(Seen::decode(&bytes), Some(seen.clone()));
+        let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+        bytes[at] = u8::try_from(random.below(256)).unwrap();
+        assert!(Seen::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
+        assert_eq!(Seen::decode(&bytes[..at]), None);
+    }
+    let look = Look { address: "a:1".into(), skip: 64 };
+    assert_eq!(Look::decode(&look.encode(0)), Some(look.clone()));
+    assert_eq!(Look::decode(&look.encode(5_000)), Some(look));
+}
+
 fn fields() -> Vec<Vec<u8>> {
     let peer = Peer::worker(2);
     let member = Standing { peer, incarnation: 9, state: State::Lost, address: "tcp/h:1".into() };
@@ -174,6 +263,8 @@ fn fields() -> Vec<Vec<u8>> {
         awaited.encode(),
         failed::encode(&failure),
         accused::encode(peer, 7),
+        any_facts(&mut Random::new(4), false).encode(),
+        any_seen(&mut Random::new(5)).encode(),
     ]
 }
 
@@ -198,10 +289,17 @@ fn fields_of_any_bytes_are_read_or_refused() {
             Place::decode(&bytes).map(|read| read.encode()),
             Awaited::decode(&bytes).map(|read| read.encode()),
             failed::decode(&bytes).map(|read| failed::encode(&read)),
+            Facts::decode(&bytes).map(|read| read.encode()),
+            Seen::decode(&bytes).map(|read| read.encode()),
         ] {
             assert!(again.is_none_or(|again| again.len() == bytes.len()));
         }
-        let _ = (Hello::decode(&bytes), Declare::decode(&bytes), accused::decode(&bytes));
+        let _ = (
+            Look::decode(&bytes),
+            Hello::decode(&bytes),
+            Declare::decode(&bytes),
+            accused::decode(&bytes),
+        );
         assert!(decode(&bytes, MOST).is_err());
     }
 }

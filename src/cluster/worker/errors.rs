@@ -41,15 +41,15 @@ pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>) -> Failure {
     let waited = (op.deadline.saturating_sub(op.began)) / MS;
     let state = match (&op.awaited, op.started) {
         (Some(peers), true) if !peers.is_empty() => format!("waiting for {}", list(peers)),
-        (_, true) => silent(op, key),
+        (_, true) => format!("waiting for {}", silent(op, key)),
         (_, false) => "waiting for earlier calls of this worker".into(),
     };
     Failure::new(Reason::Timeout, format!("{}: not done within {waited} ms, {state}", name(op)))
 }
 
 /// Nobody said who is missing: those that did not answer.
-fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> String {
-    let peer = match &op.what {
+pub(super) fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> Peer {
+    match &op.what {
         What::Barrier { .. } | What::Done | What::Close => Peer::SCHEDULER,
         What::Push { .. } | What::Pull { .. } => {
             let slice = op.unanswered.first().or(op.unsent.first());
@@ -57,6 +57,5 @@ fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> String {
             Peer::server(server.unwrap_or(0))
         }
         _ => Peer::server(0),
-    };
-    format!("waiting for {peer}")
+    }
 }

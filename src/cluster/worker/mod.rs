@@ -3,6 +3,7 @@
 
 mod collective;
 mod errors;
+mod facts;
 mod flow;
 mod keys;
 mod operation;
@@ -85,6 +86,7 @@ pub(crate) struct Worker<D> {
     letters: Vec<Letter<D>>,
     wants: Vec<Want>,
     actions: Vec<Action<D>>,
+    tally: Box<facts::Tally>,
 }
 
 impl<D: Data> Worker<D> {
@@ -113,6 +115,7 @@ impl<D: Data> Worker<D> {
             letters: Vec::new(),
             wants: Vec::new(),
             actions: Vec::new(),
+            tally: Box::default(),
         }
     }
 
@@ -456,6 +459,7 @@ impl<D: Data> Worker<D> {
             self.ended = true;
         }
         if !op.abandoned {
+            self.tally.ended(&op, result.is_ok());
             let result = result.map_err(|failure| errors::during(&op, failure));
             self.actions.push(Action::Finished { op: id, result });
         }
@@ -487,6 +491,7 @@ impl<D: Data> Worker<D> {
             }
             let failure = errors::overdue(op, self.keys.get(&op.key));
             op.abandoned = true;
+            self.tally.ended(op, false);
             let gives_up = matches!(op.what, What::Close);
             self.actions.push(Action::Finished { op: id, result: Err(failure) });
             if gives_up {

@@ -15,6 +15,7 @@ mod setting;
 mod shard;
 mod shop;
 mod state;
+mod steps;
 mod together;
 mod units;
 mod worker;

@@ -12,12 +12,14 @@ use crate::deadline::Deadline;
 use crate::driver::{Driver, Host, Idle, Machine};
 use crate::engine;
 use crate::error::{Result, fail};
+use crate::metrics;
 use crate::role::Role;
 use crate::store::StoreKind;
 use crate::store::local::Local;
 use crate::store::merger::Merger;
 use crate::store::remote::Remote;
 use crate::sync::{AtomicBool, Ordering};
+use crate::trace::Tracer;
 
 pub(crate) struct Serving {
     local: Arc<Local>,
@@ -26,6 +28,7 @@ pub(crate) struct Serving {
     serves: AtomicBool,
     aborted: AtomicBool,
     running: OnceLock<Running>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 enum Running {
@@ -39,12 +42,31 @@ impl Serving {
         place::place(&job)?;
         Ok(Self {
             local: Arc::clone(local),
+            tracer: place::new_tracer(&job),
             job,
             kind,
             serves: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
             running: OnceLock::new(),
         })
+    }
+
+    fn serve_as_server(&self) -> Result<()> {
+        let driver = self.start_server()?;
+        if let Some(tracer) = &self.tracer {
+            place::trace(&driver, tracer);
+        }
+        self.run(&driver, Running::Server)
+    }
+
+    fn serve_as_scheduler(&self) -> Result<()> {
+        let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
+        let driver = self.start_scheduler()?;
+        let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
+        let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
+        let result = self.run(&driver, Running::Scheduler);
+        drop(endpoint);
+        result
     }
 
     fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
@@ -59,7 +81,7 @@ impl Serving {
         // A user's updater gets whole keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
-            Shop::new(Arc::clone(&self.local)),
+            Shop::new(Arc::clone(&self.local), self.tracer.clone()),
             &|inbox| engine::open(&place, inbox),
             |address, incarnation| {
                 let (role, scheduler) = (place::role(self.job.role), &self.job.root);
@@ -87,6 +109,10 @@ impl Serving {
         }
         let end = driver.wait(None, Machine::end);
         driver.flush();
+        // While it is known who this is.
+        if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
+            tracer.finish("server", self.rank());
+        }
         driver.stop();
         match end {
             Some(Ok(())) => Ok(()),
@@ -133,7 +159,8 @@ impl Remote for Serving {
             let address = driver.address();
             let _ = write!(
                 text,
-                ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}"
+                ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
+                super::place::facts(driver)
             );
         }
         text
@@ -149,9 +176,9 @@ impl Remote for Serving {
             return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
         }
         let result = if self.job.role == Role::Scheduler {
-            self.start_scheduler().and_then(|driver| self.run(&driver, Running::Scheduler))
+            self.serve_as_scheduler()
         } else {
-            self.start_server().and_then(|driver| self.run(&driver, Running::Server))
+            self.serve_as_server()
         };
         result.map_err(|error: crate::Error| error.at("serve"))
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::rows::{WANT_ROWS, WANT_STATE};
+use super::steps::Steps;
 use super::units;
 use crate::cluster::{Answer, Failure, Reason};
 use crate::codec::Origin;
@@ -17,6 +18,7 @@ use crate::store::table::{Slot, Value};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
+use crate::trace::{Event, Tracer, What};
 
 /// What is to be done with a slice, in this order.
 pub(crate) enum Job {
@@ -43,6 +45,8 @@ pub(crate) struct Shard {
     block: u64,
     queue: Mutex<Queue>,
     state: Mutex<State>,
+    /// Notes its work, while something is traced.
+    steps: Option<Steps>,
 }
 
 #[derive(Default)]
@@ -67,6 +71,8 @@ struct State {
     merger: Option<Arc<Handling>>,
     /// Why the last round was not merged.
     failure: Option<Failure>,
+    /// Of the last contribution.
+    round: u64,
 }
 
 /// A contribution to single rows, or to all.
@@ -94,8 +100,30 @@ impl Shard {
             lost: None,
             merger: None,
             failure: None,
+            round: 0,
         };
-        Ok(Self { slot, block, queue: Mutex::default(), state: Mutex::new(state) })
+        let (queue, state) = (Mutex::default(), Mutex::new(state));
+        Ok(Self { slot, block, queue, state, steps: None })
+    }
+
+    /// Its work is noted, if there is a tracer.
+    pub(super) fn traced(mut self, slice: u32, tracer: Option<Arc<Tracer>>) -> Self {
+        let key = self.slot.key.id();
+        self.steps = tracer.map(|tracer| Steps { tracer, key, slice });
+        self
+    }
+
+    /// A job begins; what is to be noted at its end.
+    fn begin(&self, job: &Job, state: &mut State) -> Option<Event> {
+        let what = match job {
+            Job::Add { origin, .. } => {
+                state.round = origin.round + 1;
+                What::Sum
+            }
+            Job::Close(_) => What::Update,
+            _ => return None,
+        };
+        self.steps.as_ref()?.begin(what, state.round)
     }
 
     pub(super) fn first_block(&self) -> u64 {
@@ -127,6 +155,7 @@ impl Shard {
 
     fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
         let mut state = self.state.lock();
+        let step = self.begin(&job, &mut state);
         let result = match job {
             Job::Install(data) => state.install(data, blocks),
             Job::Restore(data, handling) => {
@@ -168,6 +197,9 @@ impl Shard {
                 Ok(())
             }
         };
+        if let (Some(steps), Some(step)) = (&self.steps, step) {
+            steps.end(step);
+        }
         if let Err(error) = result {
             let key = local.keys.names.label(self.slot.key);
             let reason = match error.kind() {

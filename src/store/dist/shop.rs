@@ -20,6 +20,7 @@ use crate::store::merger::Handling;
 use crate::store::table::Slot;
 use crate::sync::Mutex;
 use crate::tensor::{DType, element_count};
+use crate::trace::Tracer;
 
 /// Settings that are kept; pushes under an older one are under the oldest of these.
 const MOST_SETTINGS: usize = 4_096;
@@ -41,12 +42,13 @@ struct Books {
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Each push is merged by itself, under the last setting that is in force.
     asynchronous: bool,
+    tracer: Option<Arc<Tracer>>,
 }
 
 impl Shop {
-    pub(super) fn new(local: Arc<Local>) -> Self {
+    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
         let first = Arc::new(local.handling.read().clone());
-        let books = Books { handlings: [(0, first)].into(), ..Books::default() };
+        let books = Books { handlings: [(0, first)].into(), tracer, ..Books::default() };
         Self { local, books: Mutex::new(books) }
     }
 }
@@ -71,7 +73,8 @@ impl Books {
                 let shard = shard_of(slice, &place)
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
-                self.shards.insert(slice, Arc::new(shard.ok()?));
+                let shard = shard.ok()?.traced(slice.slice, self.tracer.clone());
+                self.shards.insert(slice, Arc::new(shard));
                 (slice, Job::Install(data))
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {

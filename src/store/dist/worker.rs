@@ -34,6 +34,7 @@ use crate::store::ticket::{Label, Tickets};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, DType, Lent, element_count};
+use crate::trace::Tracer;
 
 /// Keys of a call that are given to the machine at a time.
 const AT_ONCE: usize = 32;
@@ -52,6 +53,7 @@ pub(crate) struct WorkerStore {
     whole: Mutex<bool>,
     /// Held from the encoding of a push until it is in the machine: both in one order.
     unsent: Mutex<Unsent>,
+    tracer: Option<Arc<Tracer>>,
 }
 
 /// A key of a call, ready for the machine.
@@ -99,21 +101,36 @@ impl WorkerStore {
         });
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
         match started.unwrap_or_else(|| Err(closed())) {
-            Ok(me) => Ok(Self {
+            Ok(me) => Ok(Self::named(Self {
                 local: Arc::clone(local),
-                driver,
                 rank: me.rank,
                 workers: job.workers,
                 server_updater: job.server_updater,
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
-            }),
+                tracer: place::tracer(job, &driver),
+                driver,
+            })),
             Err(failure) => {
                 driver.stop();
                 Err(error_of(&local.keys.names, &failure).at("create"))
             }
         }
+    }
+
+    /// Lets whoever looks at the job see the names of keys.
+    fn named(self) -> Self {
+        let names = Arc::downgrade(&self.local.keys.names);
+        let name = move |key| {
+            let names = names.upgrade()?;
+            names.with(Key::from(key), |name| name.to_string_lossy().into_owned())
+        };
+        let _ = self.step(|worker, _, _| {
+            worker.name_keys(Arc::new(name));
+            Ok(())
+        });
+        self
     }
 
     /// The end of a wait, for the machine.
@@ -548,6 +565,9 @@ impl Remote for WorkerStore {
     fn abort(&self) {
         self.driver.stop();
         self.driver.host.abort(&closed(), &self.driver.blocks);
+        if let Some(tracer) = &self.tracer {
+            tracer.finish("worker", self.rank);
+        }
     }
 
     /// Leaves the job; what is pending has ended before.
@@ -575,7 +595,12 @@ impl Remote for WorkerStore {
     }
 
     fn stats(&self) -> String {
-        format!(",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}", self.rank, self.workers)
+        format!(
+            ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
+            self.rank,
+            self.workers,
+            place::facts(&self.driver)
+        )
     }
 
     fn init(&self, values: &Pairs<'_>) -> Result<()> {

@@ -1,0 +1,185 @@
+//! What a process would be told, and what has been found out.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use clap::Args;
+use kvstore::{Config, Observer, Result, View};
+
+use super::{Outcome, bad, good};
+
+#[derive(Debug, Args)]
+pub(crate) struct Asked {
+    /// Address of the job's scheduler; else `KV_ROOT`
+    #[arg(value_name = "ROOT")]
+    pub(crate) root: Option<String>,
+
+    /// Role of the process: worker, server or scheduler; else `KV_ROLE`
+    #[arg(long)]
+    pub(crate) role: Option<String>,
+
+    /// Its rank; else `KV_RANK`
+    #[arg(long)]
+    pub(crate) rank: Option<String>,
+
+    /// How many workers it expects; else `KV_NUM_WORKERS`
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) num_workers: Option<String>,
+
+    /// How many servers it expects; else `KV_NUM_SERVERS`
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) num_servers: Option<String>,
+
+    /// Address that it listens at; else `KV_BIND`
+    #[arg(long, value_name = "HOST[:PORT]")]
+    pub(crate) bind: Option<String>,
+
+    /// Set any option of the library, repeatable
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub(crate) set: Vec<String>,
+
+    /// How long the network may take to answer
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 5_000)]
+    pub(crate) timeout_ms: u64,
+
+    /// How much to send to measure the bandwidth, in megabytes up to 128; 0 does not measure
+    #[arg(long, value_name = "MEGABYTES", default_value_t = 16)]
+    pub(crate) measure_mb: usize,
+}
+
+/// Everything that checks share.
+pub(crate) struct Case {
+    config: Config,
+    wrong: Vec<String>,
+    pub(crate) timeout: Duration,
+    pub(crate) measure_bytes: usize,
+    /// Where the scheduler is, once its name was looked up.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// Whether something listens there.
+    pub(crate) reached: bool,
+    pub(crate) observer: Option<Observer>,
+    pub(crate) view: Option<View>,
+    /// When the view came, by the clock of this machine in milliseconds since 1970.
+    pub(crate) seen_ms: u64,
+}
+
+/// The options that a process of a job reads.
+const NAMES: [&str; 18] = [
+    "root",
+    "role",
+    "rank",
+    "num_workers",
+    "num_servers",
+    "bind",
+    "job",
+    "start_timeout_ms",
+    "peer_timeout_ms",
+    "max_rounds_ahead",
+    "staleness",
+    "slice_bytes",
+    "hold_bytes",
+    "on_worker_loss",
+    "timeout_ms",
+    "insecure",
+    "metrics",
+    "threads",
+];
+
+impl Case {
+    pub(crate) fn new(asked: &Asked) -> Self {
+        let (mut config, mut wrong) = (Config::new(), Vec::new());
+        let mut set = |name: &str, value: &str| {
+            if let Err(error) = config.set(name, value) {
+                wrong.push(error.message().trim_start_matches("config: ").to_owned());
+            }
+        };
+        for assignment in &asked.set {
+            match assignment.split_once('=') {
+                Some((name, value)) => set(name, value),
+                None => wrong_assignment(&mut set, assignment),
+            }
+        }
+        for (name, value) in [
+            ("root", &asked.root),
+            ("role", &asked.role),
+            ("rank", &asked.rank),
+            ("num_workers", &asked.num_workers),
+            ("num_servers", &asked.num_servers),
+            ("bind", &asked.bind),
+        ] {
+            if let Some(value) = value {
+                set(name, value);
+            }
+        }
+        Self {
+            config,
+            wrong,
+            timeout: Duration::from_millis(asked.timeout_ms.clamp(1, 3_600_000)),
+            measure_bytes: asked.measure_mb.min(128) << 20,
+            addresses: Vec::new(),
+            reached: false,
+            observer: None,
+            view: None,
+            seen_ms: 0,
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// An option, set or from the environment; one that does not fit is reported by `options`.
+    pub(crate) fn option(&self, name: &str) -> Option<String> {
+        self.config.get(name).ok().flatten()
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<u32> {
+        self.option(name)?.parse().ok()
+    }
+
+    pub(crate) fn root(&self) -> Option<String> {
+        self.option("root")
+    }
+
+    pub(crate) fn role(&self) -> String {
+        self.option("role").unwrap_or_else(|| "worker".into())
+    }
+
+    fn check_all(&self) -> Vec<String> {
+        let found = NAMES.iter().map(|name| self.config.get(name));
+        let errors = found.filter_map(Result::err).map(|error| error.message().to_owned());
+        self.wrong.iter().cloned().chain(errors).collect()
+    }
+}
+
+/// An assignment without a value is an option without a name, which is refused as such.
+fn wrong_assignment(set: &mut impl FnMut(&str, &str), assignment: &str) {
+    set(assignment, "");
+}
+
+/// Whether options are known, fit, and are there.
+pub(crate) fn options(case: &mut Case) -> Outcome {
+    let wrong = case.check_all();
+    if !wrong.is_empty() {
+        return bad(wrong.join("; "), "docs/config.md has the values of every option");
+    }
+    let needed: &[&str] = &["root", "num_workers", "num_servers"];
+    let missing: Vec<&str> =
+        needed.iter().copied().filter(|name| case.option(name).is_none()).collect();
+    match missing[..] {
+        [] => good(format!(
+            "a {} of a job of {} workers and {} servers at {}",
+            case.role(),
+            case.option("num_workers").unwrap_or_default(),
+            case.option("num_servers").unwrap_or_default(),
+            case.root().unwrap_or_default()
+        )),
+        ["num_workers", "num_servers"] if case.role() == "worker" => {
+            good("no world size was given: only what needs none is checked")
+        }
+        _ => bad(
+            format!("not set: {}", missing.join(", ")),
+            "set the option, or KV_ and its name in the environment; `kvstore run` sets all of them",
+        ),
+    }
+}

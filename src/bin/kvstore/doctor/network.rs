@@ -1,0 +1,216 @@
+//! Names, interfaces, ports, and whether the scheduler can be reached.
+
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+
+use super::case::Case;
+use super::system::{self, Interface};
+use super::{Outcome, bad, good, skipped};
+
+/// Whether the scheduler's host has an address.
+pub(crate) fn address(case: &mut Case) -> Outcome {
+    let Some(root) = case.root() else { return skipped("no root is set") };
+    match root.to_socket_addrs() {
+        Ok(found) => {
+            case.addresses = found.collect();
+            let texts: Vec<_> = case.addresses.iter().map(ToString::to_string).collect();
+            let loopback = case.addresses.iter().all(|address| address.ip().is_loopback());
+            let named = !root.starts_with("localhost")
+                && root.rsplit_once(':').is_some_and(|(host, _)| host.parse::<IpAddr>().is_err());
+            if loopback && named && !root.starts_with('[') {
+                return bad(
+                    format!("{root} is {}, the loopback of this machine alone", texts.join(", ")),
+                    "use an address that means the same on all machines; /etc/hosts may map the \
+                     machine's own name to the loopback",
+                );
+            }
+            good(format!("{root} is {}", texts.join(", ")))
+        }
+        Err(error) => bad(
+            format!("{root:?} is no address: {error}"),
+            "use a host and a port, such as 10.0.0.1:9091; check the name on this machine",
+        ),
+    }
+}
+
+/// This machine's own address on the way to another one; nothing is sent.
+fn way_to(address: SocketAddr) -> std::io::Result<IpAddr> {
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any)?;
+    socket.connect(address)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// Which interface leads to the scheduler, and whether it is the one that this process listens at.
+pub(crate) fn interface(case: &mut Case) -> Outcome {
+    let Some(root) = case.addresses.first().copied() else {
+        return skipped("the address of the scheduler is not known");
+    };
+    let own = match way_to(root) {
+        Ok(own) => own,
+        Err(error) => {
+            return bad(
+                format!("there is no way to {root}: {error}"),
+                "this machine has no route there: is the interface up, is it the right network?",
+            );
+        }
+    };
+    let bind = case.option("bind").filter(|_| case.role() != "worker");
+    let bound = bind.as_deref().and_then(|bind| host_of(bind).parse().ok());
+    let is_here = root.ip() == own;
+    judge_interface(root, own, is_here, bound, &system::interfaces())
+}
+
+/// The way that was chosen, against the address that was asked for.
+pub(crate) fn judge_interface(
+    root: SocketAddr,
+    own: IpAddr,
+    is_here: bool,
+    bound: Option<IpAddr>,
+    all: &[Interface],
+) -> Outcome {
+    let called = |ip: IpAddr| {
+        all.iter().find(|it| it.ip == ip).map_or_else(
+            || ip.to_string(),
+            |it| {
+                let speed =
+                    it.megabits.map_or_else(String::new, |speed| format!(", {speed} Mbit/s"));
+                format!("{} ({ip}{speed})", it.name)
+            },
+        )
+    };
+    let chosen = called(own);
+    if let Some(bound) = bound.filter(|bound| !bound.is_unspecified() && *bound != own) {
+        if bound.is_loopback() && !root.ip().is_loopback() {
+            return bad(
+                format!(
+                    "this process would listen at {}, and {root} is reached over {chosen}: other \
+                     machines cannot reach it",
+                    called(bound)
+                ),
+                format!("set bind={own}, or leave it away"),
+            );
+        }
+        let name_of = |ip| all.iter().find(|it| it.ip == ip).map(|it| &it.name);
+        if name_of(bound).is_some() && name_of(bound) != name_of(own) {
+            return bad(
+                format!(
+                    "this process would listen at {}, and {root} is reached over {chosen}: values \
+                     take another way than you may think",
+                    called(bound)
+                ),
+                format!("set bind={own}, or use the address of the scheduler in the other network"),
+            );
+        }
+        if name_of(bound).is_none() {
+            return bad(
+                format!("bind is {bound}, which is no address of this machine"),
+                format!("set bind={own}, or leave it away"),
+            );
+        }
+    }
+    let faster = all.iter().filter(|it| it.is_up && it.megabits > speed_of(all, own));
+    match faster.max_by_key(|it| it.megabits) {
+        Some(other) if !is_here && speed_of(all, own).is_some() => good(format!(
+            "{root} is reached over {chosen}; {} is faster: is the scheduler's address the one in \
+             that network?",
+            called(other.ip)
+        )),
+        _ => good(format!("{root} is reached over {chosen}")),
+    }
+}
+
+fn speed_of(all: &[Interface], ip: IpAddr) -> Option<u32> {
+    all.iter().find(|it| it.ip == ip)?.megabits
+}
+
+fn host_of(address: &str) -> &str {
+    if address.parse::<IpAddr>().is_ok() {
+        return address;
+    }
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    host.trim_start_matches('[').trim_end_matches(']')
+}
+
+/// Whether this process can listen where it would.
+pub(crate) fn port(case: &mut Case) -> Outcome {
+    let role = case.role();
+    let listens = match (role.as_str(), case.option("bind")) {
+        ("worker", _) => None,
+        (_, Some(bind)) if bind.to_socket_addrs().is_ok() => Some(bind),
+        ("scheduler", _) => case.root(),
+        _ => None,
+    };
+    let metrics = case.option("metrics").filter(|_| role == "scheduler");
+    let wanted: Vec<String> = listens.into_iter().chain(metrics).collect();
+    if wanted.is_empty() {
+        return skipped(format!("a {role} needs no port of its own, or takes any free one"));
+    }
+    for address in &wanted {
+        if let Err(error) = TcpListener::bind(address) {
+            return refused(address, &error);
+        }
+    }
+    good(format!("free: {}", wanted.join(", ")))
+}
+
+fn refused(address: &str, error: &std::io::Error) -> Outcome {
+    let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            let who = port.and_then(system::listener).map_or_else(
+                || "by a process that this user cannot see".into(),
+                |(number, name)| format!("by {name}, process {number}"),
+            );
+            bad(
+                format!("{address} is in use {who}"),
+                "end that process if it is left from an earlier job, or take another port",
+            )
+        }
+        ErrorKind::AddrNotAvailable => bad(
+            format!("{address} is no address of this machine"),
+            "run it on the machine that has this address, or set bind",
+        ),
+        ErrorKind::PermissionDenied => {
+            bad(format!("{address}: this user may not listen there"), "take a port from 1024 on")
+        }
+        _ => bad(format!("cannot listen at {address}: {error}"), "take another address or port"),
+    }
+}
+
+/// Whether something listens at the scheduler's address.
+pub(crate) fn scheduler(case: &mut Case) -> Outcome {
+    let Some(root) = case.addresses.first().copied() else {
+        return skipped("its address is not known");
+    };
+    match TcpStream::connect_timeout(&root, case.timeout) {
+        Ok(_) => {
+            case.reached = true;
+            good(format!("something listens at {root}"))
+        }
+        Err(_) if case.role() == "scheduler" => {
+            skipped("this process would be the scheduler, and none runs yet")
+        }
+        Err(error) => unreachable_for(root, &error, case.timeout.as_millis()),
+    }
+}
+
+fn unreachable_for(root: SocketAddr, error: &std::io::Error, waited_ms: u128) -> Outcome {
+    match error.kind() {
+        ErrorKind::ConnectionRefused => bad(
+            format!("nothing listens at {root}: the connection is refused"),
+            "start the scheduler there, or correct root; a scheduler that listens on the loopback \
+             (127.0.0.1) is not reached from other machines",
+        ),
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => bad(
+            format!("{root} does not answer within {waited_ms} ms: packets are dropped"),
+            "a firewall drops them, or the machine is down: open the port of the scheduler, and those \
+             of the servers (set bind to give them fixed ones)",
+        ),
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => bad(
+            format!("there is no way to {root}: {error}"),
+            "check the network of this machine, and the address",
+        ),
+        _ => bad(format!("{root} cannot be reached: {error}"), "check the address and the network"),
+    }
+}

@@ -1,0 +1,69 @@
+//! Faults that no test can seed in a real machine: clocks, releases, cards and slow networks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use kvstore::ErrorKind;
+
+use super::Outcome;
+use super::job::{judge_answer, judge_bandwidth, judge_clock};
+use super::network::judge_interface;
+use super::system::Interface;
+
+#[track_caller]
+fn is_bad(outcome: &Outcome, words: &[&str]) {
+    let Outcome::Bad(found, todo) = outcome else { panic!("{outcome:?}") };
+    for word in words {
+        assert!(found.contains(word) || todo.contains(word), "{word}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_clock_that_is_off_is_named_with_its_side() {
+    let now = 1_795_302_465_172;
+    assert!(matches!(judge_clock(now, now + 900), Outcome::Good(_)));
+    is_bad(&judge_clock(now + 90_000, now), &["1m30s ahead of", "time server"]);
+    is_bad(&judge_clock(now, now + 3_000), &["3.0s behind"]);
+}
+
+#[test]
+fn another_release_and_something_else_are_told_apart() {
+    let text =
+        "observe: the scheduler at h:1 speaks version 2 of the protocol, this program version 1";
+    is_bad(&judge_answer(ErrorKind::Refused, text), &["version 2", "same release"]);
+    is_bad(&judge_answer(ErrorKind::Timeout, "does not answer"), &["something else listens"]);
+}
+
+#[test]
+fn the_wrong_card_is_named_with_the_right_one() {
+    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+    let card = |name: &str, at: &str, megabits| Interface {
+        name: name.into(),
+        ip: ip(at),
+        is_up: true,
+        megabits,
+    };
+    let cards = [
+        card("lo", "127.0.0.1", None),
+        card("eth0", "192.168.1.7", Some(1_000)),
+        card("ib0", "10.0.0.7", Some(100_000)),
+    ];
+    let root: SocketAddr = "192.168.1.1:9091".parse().unwrap();
+    let judge = |bound: Option<&str>| {
+        judge_interface(root, ip("192.168.1.7"), false, bound.map(ip), &cards)
+    };
+    let Outcome::Good(text) = judge(None) else { panic!() };
+    assert!(text.contains("eth0 (192.168.1.7, 1000 Mbit/s)"), "{text}");
+    assert!(text.contains("ib0 (10.0.0.7, 100000 Mbit/s) is faster"), "{text}");
+    is_bad(&judge(Some("127.0.0.1")), &["lo (127.0.0.1)", "eth0", "bind=192.168.1.7"]);
+    is_bad(&judge(Some("10.0.0.7")), &["ib0", "eth0"]);
+    is_bad(&judge(Some("10.9.9.9")), &["no address of this machine"]);
+    assert!(matches!(judge(Some("0.0.0.0")), Outcome::Good(_)));
+}
+
+#[test]
+fn a_slow_way_is_named_with_its_bandwidth() {
+    let trip = Duration::from_micros(300);
+    assert!(matches!(judge_bandwidth(1.2e9, trip), Outcome::Good(_)));
+    is_bad(&judge_bandwidth(1.2e6, trip), &["1.2 MB/s", "300us", "interface"]);
+}

@@ -1,0 +1,37 @@
+//! Which job to look at, for the commands that do.
+
+use std::time::Duration;
+
+use clap::Args;
+use kvstore::{Config, Observer, Result};
+
+/// How long a first look may take.
+pub(crate) const FIRST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub(crate) struct Target {
+    /// Address of the job's scheduler; else `KV_ROOT`
+    #[arg(value_name = "ROOT")]
+    root: Option<String>,
+
+    /// Set any option of the library, repeatable
+    #[arg(long, value_name = "NAME=VALUE", value_parser = crate::node::assignment)]
+    set: Vec<(String, String)>,
+}
+
+impl Target {
+    pub(crate) fn config(&self) -> Result<Config> {
+        let mut config = Config::new();
+        for (name, value) in &self.set {
+            config.set(name, value)?;
+        }
+        if let Some(root) = &self.root {
+            config.set("root", root)?;
+        }
+        Ok(config)
+    }
+
+    pub(crate) fn open(&self) -> Result<Observer> {
+        Observer::open(&self.config()?)
+    }
+}

@@ -1,0 +1,159 @@
+//! What a worker can say of itself: how long its calls took, and which ones wait for whom.
+
+use std::sync::Arc;
+
+use super::operation::{Operation, What};
+use super::{OpId, Worker, errors};
+use crate::cluster::common::{Data, Peer, Time};
+use crate::cluster::facts::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
+use crate::trace::{self, Event, Tracer};
+
+/// What people call a key.
+pub(crate) type Namer = Arc<dyn Fn(u64) -> Option<String> + Send + Sync>;
+
+/// Calls that have ended, counted.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// The moment of the last event.
+    pub(super) now: Time,
+    round: u64,
+    rounds: u64,
+    failures: u64,
+    push: Histogram,
+    pull: Histogram,
+    pushpull: Histogram,
+    pub(super) namer: Option<Namer>,
+    /// Notes the calls of some rounds, if it is there.
+    tracer: Option<Arc<Tracer>>,
+}
+
+impl std::fmt::Debug for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tally").field("rounds", &self.rounds).finish_non_exhaustive()
+    }
+}
+
+impl Tally {
+    /// A call has ended, well or not.
+    pub(super) fn ended<D>(&mut self, op: &Operation<D>, well: bool) {
+        let took = self.now.saturating_sub(op.began);
+        if well {
+            self.trace(op);
+        }
+        match op.what {
+            _ if !well => self.failures += 1,
+            What::Push { answer, round, .. } => {
+                self.round = self.round.max(round);
+                self.rounds += 1;
+                if answer { &mut self.pushpull } else { &mut self.push }.add(took);
+            }
+            What::Pull { .. } => self.pull.add(took),
+            _ => {}
+        }
+    }
+}
+
+impl Tally {
+    fn trace<D>(&self, op: &Operation<D>) {
+        let Some(tracer) = self.tracer.as_ref().filter(|it| it.wants(op.round())) else { return };
+        let what = match op.what {
+            What::Push { answer: false, .. } => trace::What::Push,
+            What::Push { .. } => trace::What::Pushpull,
+            What::Pull { .. } => trace::What::Pull,
+            _ => return,
+        };
+        let event = Event::new(what, op.key, 0, op.round());
+        tracer.machine(Event { begin: op.began, end: self.now, ..event });
+    }
+}
+
+impl<D: Data> Worker<D> {
+    pub(in crate::cluster) fn trace(&mut self, tracer: Arc<Tracer>) {
+        self.tally.tracer = Some(tracer);
+    }
+
+    /// The time of what happens next.
+    pub(in crate::cluster) fn tell_time(&mut self, now: Time) {
+        self.tally.now = now;
+    }
+
+    /// From now on keys are called by their names, to whoever looks.
+    pub(crate) fn name_keys(&mut self, namer: Namer) {
+        self.tally.namer = Some(namer);
+    }
+
+    /// Says what is to be said of this worker, and asks anew whom its oldest calls wait for.
+    pub(in crate::cluster) fn report(&mut self, facts: &mut Facts) {
+        let now = self.tally.now;
+        let mut oldest: Vec<(Time, OpId)> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| !op.abandoned)
+            .map(|(id, op)| (op.began, *id))
+            .collect();
+        facts.pending = oldest.len() as u64;
+        if oldest.len() > MOST_WAITING {
+            oldest.select_nth_unstable(MOST_WAITING);
+            oldest.truncate(MOST_WAITING);
+        }
+        oldest.sort_unstable();
+        for (_, id) in oldest {
+            facts.waiting.extend(self.ops.get(&id).map(|op| self.waiting(op, now)));
+            if self.ops.get(&id).is_some_and(|op| op.started) {
+                self.ask(id);
+            }
+        }
+        let tally = &self.tally;
+        facts.round = tally.round;
+        facts.rounds = tally.rounds;
+        facts.failures = tally.failures;
+        facts.keys = self.keys.values().filter(|key| key.place().is_some()).count() as u64;
+        facts.push.clone_from(&tally.push);
+        facts.pull.clone_from(&tally.pull);
+        facts.pushpull.clone_from(&tally.pushpull);
+    }
+
+    fn waiting(&self, op: &Operation<D>, now: Time) -> Waiting {
+        let call = kind(&op.what);
+        let round = match op.what {
+            What::Barrier { number } => number,
+            What::Set { version, .. } => version,
+            _ => op.round(),
+        };
+        let namer = self.tally.namer.as_ref().filter(|_| call.has_key());
+        Waiting {
+            call,
+            started: op.started,
+            key: op.key,
+            name: namer.and_then(|name| name(op.key)).unwrap_or_default(),
+            round,
+            age: now.saturating_sub(op.began),
+            awaited: self.awaited(op),
+        }
+    }
+
+    /// Whom a call waits for, as far as this worker knows.
+    fn awaited(&self, op: &Operation<D>) -> Vec<Peer> {
+        match &op.awaited {
+            _ if !op.started => Vec::new(),
+            Some(peers) if !peers.is_empty() => peers.clone(),
+            _ => vec![errors::silent(op, self.keys.get(&op.key))],
+        }
+    }
+}
+
+fn kind<D>(what: &What<D>) -> CallKind {
+    match what {
+        What::Init { .. } => CallKind::Init,
+        What::Push { answer: false, .. } => CallKind::Push,
+        What::Push { .. } => CallKind::Pushpull,
+        What::Pull { .. } => CallKind::Pull,
+        What::Restore { .. } => CallKind::Load,
+        What::Find => CallKind::Find,
+        What::Remove { .. } => CallKind::Remove,
+        What::Set { .. } => CallKind::Setting,
+        What::Barrier { .. } => CallKind::Barrier,
+        What::Done => CallKind::Done,
+        What::Close => CallKind::Close,
+    }
+}

@@ -1,0 +1,58 @@
+//! The numbers of a job for Prometheus, from its scheduler: one address for all its processes.
+
+mod http;
+mod text;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::driver::{Driver, Idle, Machine};
+use crate::error::{Result, fail};
+use crate::observer::{Before, view};
+
+pub(crate) use http::Endpoint;
+
+/// How long a process may take to say how it does; after that its last report counts.
+const PATIENCE: Duration = Duration::from_millis(300);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// Listens at an address; before a job starts, so that what cannot work is said at once.
+pub(crate) fn listen(address: &str) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .map_err(|error| fail!(Network, "cannot listen at {address} for metrics: {error}"))
+}
+
+/// Answers until it is dropped.
+pub(crate) fn serve(
+    listener: TcpListener,
+    root: &str,
+    driver: &Arc<Driver<Idle>>,
+) -> Result<Endpoint> {
+    let (root, driver) = (root.to_owned(), Arc::downgrade(driver));
+    Endpoint::start(listener, move || Some(text::of(&look(&root, &driver.upgrade()?)?)))
+}
+
+/// The job as it is now, or None at its end.
+fn look(root: &str, driver: &Arc<Driver<Idle>>) -> Option<crate::observer::View> {
+    let asked = driver.now();
+    let scheduler = |machine: &mut Machine, now| match machine {
+        Machine::Scheduler(scheduler) => scheduler.ask_for_reports(now),
+        Machine::Node(_) => {}
+    };
+    driver.step(scheduler)?;
+    let end = Instant::now() + PATIENCE;
+    let complete = |machine: &Machine| match machine {
+        Machine::Scheduler(scheduler) => Some(scheduler.has_reports_since(asked)),
+        Machine::Node(_) => None,
+    };
+    while !driver.peek(complete)? && Instant::now() < end {
+        std::thread::sleep(LOOK_AGAIN);
+    }
+    let now = driver.now();
+    let seen = driver.peek(|machine| match machine {
+        Machine::Scheduler(scheduler) => Some(scheduler.seen(0, usize::MAX, now)),
+        Machine::Node(_) => None,
+    })?;
+    Some(view(root, &seen, &mut Before::new()))
+}

@@ -1,0 +1,224 @@
+//! From what the scheduler says to what people see.
+
+use std::collections::BTreeMap;
+
+use super::view::{Facts, Latency, Node, POWERS, Rates, State, View, WaitedFor, Waiting};
+use crate::cluster::{self, Histogram, MS, Mode, Peer, Role, Seen, Sight, Time};
+use crate::key::Key;
+
+/// Reports of the look before, to compare with.
+pub(crate) type Before = BTreeMap<Peer, cluster::Facts>;
+
+const MOST_MISSING: usize = 64;
+/// A call that waits for so long is held up by whom it waits for.
+const LONG: Time = 1_000 * MS;
+/// Somebody is slow when so much of all waiting, in per cent, was for him alone,
+const MOST_OF_IT: u64 = 60;
+/// and when that is so much of the time, in per mille.
+const SOME_TIME: u64 = 50;
+
+/// The job as people see it; `before` becomes what this look has shown.
+pub(crate) fn view(root: &str, seen: &Seen, before: &mut Before) -> View {
+    let terms = seen.terms.as_ref();
+    let silent = terms.map_or(Time::MAX, |terms| terms.peer_timeout / 4);
+    let scheduler = Sight {
+        peer: Peer::SCHEDULER,
+        state: cluster::State::Here,
+        address: root.into(),
+        heard: Some(0),
+        report: Some((0, seen.facts.clone())),
+    };
+    let mut sights: Vec<&Sight> = std::iter::once(&scheduler).chain(&seen.sights).collect();
+    sights.sort_by_key(|sight| (order(sight.peer.role), sight.peer.rank));
+    let view = View {
+        root: root.into(),
+        clock_ms: seen.clock / MS,
+        started: seen.epoch > 0,
+        kind: terms.map(|terms| match terms.mode {
+            Mode::Sync => "dist_sync",
+            Mode::Async { .. } => "dist_async",
+        }),
+        num_workers: seen.workers,
+        num_servers: seen.servers,
+        epoch: seen.epoch,
+        peer_timeout_ms: terms.map(|terms| terms.peer_timeout / MS),
+        hold_bytes: terms.map(|terms| terms.hold_bytes),
+        missing: missing(seen),
+        slowest_worker: slowest(seen, before),
+        nodes: sights.iter().map(|sight| node(sight, silent, before)).collect(),
+    };
+    let said = |sight: &&Sight| Some((sight.peer, sight.report.as_ref()?.1.clone()));
+    *before = sights.iter().filter_map(said).collect();
+    view
+}
+
+fn order(role: Role) -> u8 {
+    match role {
+        Role::Scheduler => 0,
+        Role::Server => 1,
+        Role::Worker => 2,
+    }
+}
+
+fn missing(seen: &Seen) -> Vec<String> {
+    let servers = (0..seen.servers).map(Peer::server);
+    let workers = (0..seen.workers).map(Peer::worker);
+    let known = |peer: &Peer| seen.sights.iter().any(|sight| sight.peer == *peer);
+    let missing = servers.chain(workers).filter(|peer| !known(peer));
+    missing.take(MOST_MISSING).map(|peer| peer.to_string()).collect()
+}
+
+fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
+    let is_silent = sight.heard.is_none_or(|ago| ago > silent);
+    let state = match sight.state {
+        cluster::State::Here if is_silent => State::Silent,
+        cluster::State::Here => State::Here,
+        cluster::State::Lost => State::Lost,
+        cluster::State::Left => State::Left,
+    };
+    Node {
+        role: match sight.peer.role {
+            Role::Scheduler => "scheduler",
+            Role::Server => "server",
+            Role::Worker => "worker",
+        },
+        rank: sight.peer.rank,
+        address: sight.address.clone(),
+        state,
+        heard_ms: sight.heard.map(|ago| ago / MS),
+        report_ms: sight.report.as_ref().map(|(ago, _)| ago / MS),
+        facts: sight.report.as_ref().map(|(_, said)| facts(said, last(sight, before))),
+    }
+}
+
+/// What the same process said at the look before.
+fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a cluster::Facts> {
+    let age = sight.report.as_ref()?.1.age;
+    before.get(&sight.peer).filter(|old| old.age <= age)
+}
+
+/// One process, compared with what it said before.
+pub(crate) fn facts(said: &cluster::Facts, before: Option<&cluster::Facts>) -> Facts {
+    let traffic = &said.traffic;
+    let latency = |now: &Histogram, old: fn(&cluster::Facts) -> &Histogram| {
+        let recent = before.map_or_else(|| now.clone(), |before| now.since(old(before)));
+        Latency {
+            count: now.count(),
+            p50_us: recent.quantile(500),
+            p99_us: recent.quantile(990),
+            sum_us: now.sum,
+            below: POWERS.map(|power| now.below(power)),
+        }
+    };
+    Facts {
+        age_s: seconds(said.age),
+        round: said.round,
+        rounds: said.rounds,
+        bytes_in: traffic.bytes_in,
+        bytes_out: traffic.bytes_out,
+        messages_in: traffic.messages_in,
+        messages_out: traffic.messages_out,
+        resent: traffic.resent,
+        bad_frames: traffic.bad,
+        queued: traffic.queued,
+        in_flight_bytes: traffic.in_flight,
+        keys: said.keys,
+        slices: said.slices,
+        stored_bytes: said.stored_bytes,
+        held_bytes: said.held_bytes,
+        duplicates: said.duplicates,
+        failures: said.failures,
+        rates: before.and_then(|before| rates(said, before)),
+        push: latency(&said.push, |before| &before.push),
+        pull: latency(&said.pull, |before| &before.pull),
+        pushpull: latency(&said.pushpull, |before| &before.pushpull),
+        pending: said.pending,
+        waiting: said.waiting.iter().map(waiting).collect(),
+        waited_for: said
+            .late
+            .iter()
+            .map(|late| WaitedFor {
+                worker: late.rank,
+                rounds: late.rounds,
+                seconds: seconds(late.time),
+            })
+            .collect(),
+    }
+}
+
+fn rates(now: &cluster::Facts, before: &cluster::Facts) -> Option<Rates> {
+    let over_s = seconds(now.age.saturating_sub(before.age));
+    if over_s <= 0.0 {
+        return None;
+    }
+    let rate = |now: u64, before: u64| number(now.saturating_sub(before)) / over_s;
+    Some(Rates {
+        over_s,
+        bytes_in_per_s: rate(now.traffic.bytes_in, before.traffic.bytes_in),
+        bytes_out_per_s: rate(now.traffic.bytes_out, before.traffic.bytes_out),
+        rounds_per_s: rate(now.rounds, before.rounds),
+    })
+}
+
+fn waiting(call: &cluster::Waiting) -> Waiting {
+    let key = match &call.name {
+        _ if !call.call.has_key() => None,
+        name if name.is_empty() => Some(number_of(call.key)),
+        name => Some(name.clone()),
+    };
+    Waiting {
+        call: call.call.name(),
+        key,
+        round: call.round,
+        age_ms: call.age / MS,
+        awaited: call.awaited.iter().map(ToString::to_string).collect(),
+    }
+}
+
+/// A key without a name that is known.
+fn number_of(key: u64) -> String {
+    if Key::from(key).id() >> 63 == 0 { key.to_string() } else { format!("{key:#018x}") }
+}
+
+/// The worker that others wait for: now and for long, or most of the time since the look before.
+fn slowest(seen: &Seen, before: &Before) -> Option<u32> {
+    let mut awaited: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut late: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut over: Time = 0;
+    for sight in &seen.sights {
+        let Some((_, said)) = &sight.report else { continue };
+        for call in said.waiting.iter().filter(|call| call.age >= LONG) {
+            let workers = call.awaited.iter().filter(|peer| peer.role == Role::Worker);
+            workers.for_each(|peer| *awaited.entry(peer.rank).or_default() += 1);
+        }
+        let Some(old) = last(sight, before) else { continue };
+        over = over.max(said.age - old.age);
+        for now in &said.late {
+            let old = old.late.iter().find(|old| old.rank == now.rank);
+            let more = now.time.saturating_sub(old.map_or(0, |old| old.time));
+            *late.entry(now.rank).or_default() += more;
+        }
+    }
+    // A worker that waits for its turn is not the one that keeps others waiting.
+    let most = |counts: &BTreeMap<u32, u64>| {
+        counts
+            .iter()
+            .max_by_key(|(rank, count)| (**count, std::cmp::Reverse(**rank)))
+            .map(|(rank, count)| (*rank, *count))
+    };
+    if let Some((rank, _)) = most(&awaited) {
+        return Some(rank);
+    }
+    let all: u64 = late.values().sum();
+    let (rank, time) = most(&late)?;
+    (time * 100 >= all * MOST_OF_IT && time * 1_000 >= over * SOME_TIME && time > 0).then_some(rank)
+}
+
+fn seconds(time: Time) -> f64 {
+    number(time) / 1e6
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn number(count: u64) -> f64 {
+    count as f64
+}

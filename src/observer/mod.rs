@@ -1,0 +1,270 @@
+//! Looks at a running job from outside: no member, no rank, and nobody waits for it.
+
+mod compose;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+
+pub(crate) use compose::{Before, facts, view};
+pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
+
+use crate::cluster::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, write};
+use crate::config::{Config, root};
+use crate::driver::{Blocks, Broken, Opener, incarnation, read_all};
+use crate::engine::{self, Calls, Engine, Inbox, Line, Place};
+use crate::error::{Result, fail};
+
+/// Answers that nobody has taken yet; more are dropped.
+const MOST_ANSWERS: usize = 16;
+/// A look is repeated so soon: it may have been lost, or reports may have come meanwhile.
+const AGAIN: Duration = Duration::from_millis(120);
+/// Reports that are not older than this need not be asked for again.
+const FRESH: Duration = Duration::from_millis(150);
+/// How long to wait for reports of processes that say nothing.
+const PATIENCE: Duration = Duration::from_millis(600);
+/// How long the connection may take that finds out why there is none.
+const PROBE: Duration = Duration::from_secs(2);
+
+/// Looks at the job of a scheduler. It is no part of the job, and may come and go at any time.
+///
+/// ```no_run
+/// # fn main() -> kvstore::Result<()> {
+/// let config = kvstore::Config::new().with("root", "127.0.0.1:9091")?;
+/// let mut observer = kvstore::Observer::open(&config)?;
+/// let view = observer.look(std::time::Duration::from_secs(5))?;
+/// println!("{} of {} workers", view.nodes.len(), view.num_workers);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Observer {
+    root: Arc<str>,
+    engine: Arc<dyn Engine>,
+    line: Box<dyn Line>,
+    answers: Receiver<Answer>,
+    incarnation: u64,
+    requests: u64,
+    before: Before,
+}
+
+enum Answer {
+    Seen { request: u64, seen: Box<Seen> },
+    Version(u16),
+}
+
+/// Where answers come in.
+struct Door {
+    answers: SyncSender<Answer>,
+    blocks: Arc<Blocks>,
+}
+
+impl Inbox for Door {
+    fn arrived(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        let (messages, broken) = read_all(len, pieces, &self.blocks);
+        for message in messages.iter().filter(|message| message.head.kind == Kind::Seen) {
+            if let Some(seen) = Seen::decode(message.fields()) {
+                let (request, seen) = (message.head.request, Box::new(seen));
+                let _ = self.answers.try_send(Answer::Seen { request, seen });
+            }
+        }
+        if let Some(Broken::Bad(BadFrame::Version(version))) = broken {
+            let _ = self.answers.try_send(Answer::Version(version));
+        }
+    }
+
+    fn down(&self, _: &str) {}
+}
+
+impl Observer {
+    /// Gets ready to look at the job whose scheduler is at the option `root`.
+    ///
+    /// # Errors
+    /// `Option` without a `root`, or `Network`.
+    pub fn open(config: &Config) -> Result<Self> {
+        let root: Arc<str> = root(config).map_err(|error| error.at("observe"))?.into();
+        let place = Place {
+            listen: None,
+            advertised: None,
+            calls: Calls::Scheduler,
+            root: Arc::clone(&root),
+            is_scheduler: false,
+            lease_ms: 10_000,
+            shm: false,
+        };
+        Self::with(root, &|inbox| engine::open(&place, inbox)).map_err(|error| error.at("observe"))
+    }
+
+    fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
+        let (sender, answers) = sync_channel(MOST_ANSWERS);
+        let engine = open(Arc::new(Door { answers: sender, blocks: Arc::default() }))?;
+        let line = engine.line(&root);
+        let (incarnation, before) = (incarnation(), Before::new());
+        Ok(Self { root, engine, line, answers, incarnation, requests: 0, before })
+    }
+
+    /// What the job is like now. Rates and quantiles are those since the look before.
+    ///
+    /// Processes that say nothing for more than half a second are shown as they were.
+    ///
+    /// # Errors
+    /// `Network`: nobody listens there. `Refused`: it speaks another version. `Timeout`.
+    pub fn look(&mut self, timeout: Duration) -> Result<View> {
+        let begun = Instant::now();
+        let end = begun + timeout;
+        loop {
+            let seen = self.see(end)?;
+            let elapsed = begun.elapsed();
+            if elapsed >= PATIENCE.min(timeout) || all_are_fresh(&seen, elapsed + FRESH) {
+                return Ok(view(&self.root, &seen, &mut self.before));
+            }
+            std::thread::sleep(AGAIN.min(end.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// How many bytes in a second the way to the scheduler takes, and how long a short question and
+    /// its answer take: sends `bytes` of nothing, in pieces.
+    ///
+    /// # Errors
+    /// As [`Observer::look`].
+    pub fn measure(&mut self, bytes: usize, timeout: Duration) -> Result<(f64, Duration)> {
+        const PIECE: usize = 1 << 20;
+        let end = Instant::now() + timeout;
+        self.ask(0, 0, end)?;
+        let mut trips = Vec::new();
+        for _ in 0..5 {
+            let begun = Instant::now();
+            self.ask(u32::MAX, 0, end)?;
+            trips.push(begun.elapsed());
+        }
+        let trip = trips.into_iter().min().unwrap_or_default();
+        let begun = Instant::now();
+        let count = bytes.div_ceil(PIECE).max(1);
+        for _ in 1..count {
+            self.send(u32::MAX, PIECE);
+            // Their answers say nothing.
+            while self.answers.try_recv().is_ok() {}
+        }
+        // Answers come in order; that of the last piece says that all have come.
+        self.ask(u32::MAX, PIECE, end)?;
+        let took = begun.elapsed().saturating_sub(trip).max(Duration::from_micros(1));
+        #[allow(clippy::cast_precision_loss, reason = "for people")]
+        let sent = (count * PIECE) as f64;
+        Ok((sent / took.as_secs_f64(), trip))
+    }
+
+    /// All members, page by page.
+    fn see(&mut self, end: Instant) -> Result<Seen> {
+        let mut seen = self.ask(0, 0, end)?;
+        while seen.sights.len() < seen.members as usize {
+            let skip = u32::try_from(seen.sights.len()).unwrap_or(u32::MAX);
+            let more = self.ask(skip, 0, end)?.sights;
+            if more.is_empty() {
+                break;
+            }
+            seen.sights.extend(more);
+        }
+        Ok(seen)
+    }
+
+    fn ask(&mut self, skip: u32, ballast: usize, end: Instant) -> Result<Seen> {
+        loop {
+            let request = self.send(skip, ballast);
+            let now = Instant::now();
+            if !self.line.is_ready() {
+                self.explain(end)?;
+            }
+            // What is large may be long on its way, and twice would make that longer.
+            let again = now + Duration::from_secs(1) + AGAIN;
+            let until = if ballast > 0 { end } else { end.min(again) };
+            if let Some(seen) = self.receive(request, until)? {
+                return Ok(seen);
+            }
+            if Instant::now() >= end {
+                return Err(fail!(
+                    Timeout,
+                    "observe: the scheduler at {} does not answer; it is stopped, or of a release that \
+                     cannot be looked at",
+                    self.root
+                ));
+            }
+        }
+    }
+
+    fn send(&mut self, skip: u32, ballast: usize) -> u64 {
+        self.requests += 1;
+        let look = Look { address: self.engine.address().into(), skip };
+        let head = Header {
+            kind: Kind::Look,
+            role: Role::Worker,
+            rank: NO_RANK,
+            incarnation: self.incarnation,
+            request: self.requests,
+            ..Header::default()
+        };
+        let fields = look.encode(ballast);
+        let mut parcel = self.line.parcel(HEADER + fields.len());
+        let written = write(&head, &fields, parcel.room());
+        parcel.grow(written);
+        self.line.send(parcel);
+        self.requests
+    }
+
+    fn receive(&mut self, request: u64, until: Instant) -> Result<Option<Seen>> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match self.answers.recv_timeout(left) {
+                Ok(Answer::Seen { request: of, seen }) if of == request => return Ok(Some(*seen)),
+                Ok(Answer::Seen { .. }) => {}
+                Ok(Answer::Version(theirs)) => {
+                    return Err(fail!(
+                        Refused,
+                        "observe: the scheduler at {} speaks version {theirs} of the protocol, this \
+                         program version {}; use the same release",
+                        self.root,
+                        crate::cluster::VERSION
+                    ));
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+    }
+
+    /// Why there is no connection, unless it is only late.
+    fn explain(&self, end: Instant) -> Result<()> {
+        let name = |error: &dyn std::fmt::Display| {
+            fail!(Network, "observe: nothing can be reached at {}: {error}", self.root)
+        };
+        let mut last = None;
+        for address in self.root.to_socket_addrs().map_err(|error| name(&error))? {
+            match TcpStream::connect_timeout(&address, PROBE) {
+                Ok(_) if Instant::now() < end => return Ok(()),
+                Ok(_) => {
+                    return Err(fail!(
+                        Timeout,
+                        "observe: what listens at {} is no scheduler, or is stopped",
+                        self.root
+                    ));
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.map_or_else(|| name(&"nobody knows this host"), |error| name(&error)))
+    }
+}
+
+impl Drop for Observer {
+    fn drop(&mut self) {
+        self.engine.close();
+    }
+}
+
+/// Whether everybody who is here has said something since then.
+fn all_are_fresh(seen: &Seen, limit: Duration) -> bool {
+    let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
+    let here = seen.sights.iter().filter(|sight| sight.state == crate::cluster::State::Here);
+    here.into_iter().all(|sight| sight.report.as_ref().is_some_and(|(ago, _)| *ago <= limit))
+}

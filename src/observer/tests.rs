@@ -1,0 +1,59 @@
+//! Schedulers that a job never has.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::Observer;
+use crate::ErrorKind;
+use crate::cluster::{Header, Kind, encode};
+use crate::engine::{Engine, Exchange, Inbox};
+
+/// Answers everything with the same bytes.
+struct Parrot {
+    engine: OnceLock<Arc<dyn Engine>>,
+    bytes: Vec<u8>,
+    asked: SyncSender<()>,
+}
+
+impl Inbox for Parrot {
+    fn arrived(&self, from: &str, _: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        pieces.for_each(drop);
+        let _ = self.asked.try_send(());
+        let mut line = self.engine.get().unwrap().line(from);
+        let mut parcel = line.parcel(self.bytes.len());
+        parcel.room()[..self.bytes.len()].copy_from_slice(&self.bytes);
+        parcel.grow(self.bytes.len());
+        line.send(parcel);
+    }
+
+    fn down(&self, _: &str) {}
+}
+
+/// What a look says of a scheduler that answers with these bytes.
+fn look(bytes: Vec<u8>, timeout: Duration) -> crate::Error {
+    let exchange = Arc::new(Exchange::default());
+    let (asked, questions) = sync_channel(1);
+    let parrot = Arc::new(Parrot { engine: OnceLock::new(), bytes, asked });
+    let inbox: Arc<dyn Inbox> = parrot.clone();
+    let _ = parrot.engine.set(exchange.join("root:1", &inbox));
+    let mut observer =
+        Observer::with("root:1".into(), &|inbox| Ok(exchange.join("me", &inbox))).unwrap();
+    let error = observer.look(timeout).unwrap_err();
+    questions.try_recv().expect("it was asked");
+    error
+}
+
+#[test]
+fn a_scheduler_of_another_version_is_told_from_one_that_is_silent() {
+    let mut bytes = Vec::new();
+    encode(&Header { kind: Kind::Refused, ..Header::default() }, &[], &mut bytes);
+    bytes[4] = 9;
+    let error = look(bytes.clone(), Duration::from_secs(20));
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert!(error.message().contains("speaks version 9"), "{error}");
+    // Nothing that it says is believed, and the wait ends.
+    bytes[0] = 0;
+    let error = look(bytes, Duration::from_millis(50));
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}

@@ -1,0 +1,74 @@
+//! A trace as the tools of Chrome and Perfetto read it.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+use serde_json::{Value, json};
+
+use super::{Event, Kept, What};
+
+/// Writes the file of one process. Times are those of the common clock, if it was compared with ours.
+pub(super) fn write(path: &str, role: &str, rank: u32, kept: &Kept) -> std::io::Result<()> {
+    let mut out = BufWriter::new(File::create(path)?);
+    let process = u64::from(rank) * 2 + u64::from(role == "server");
+    let offset = kept.clock.map_or(0, |clock| clock.offset);
+    let name = json!({"ph": "M", "name": "process_name", "pid": process, "tid": 0,
+        "args": {"name": format!("{role} {rank}")}});
+    let about = json!({
+        "role": role, "rank": rank, "dropped": kept.dropped,
+        "clock_error_us": kept.clock.map(|clock| clock.trip / 2),
+    });
+    write!(out, "{{\"displayTimeUnit\":\"ms\",\"otherData\":{about},\"traceEvents\":[\n{name}")?;
+    for (number, event) in kept.events.iter().enumerate() {
+        for value in lines(event, process, number, offset) {
+            write!(out, ",\n{value}")?;
+        }
+    }
+    writeln!(out, "\n]}}")?;
+    out.flush()
+}
+
+/// What stands in the file for an event: calls overlap, and so they are a begin and an end; work has
+/// a thread for itself; a message is one moment here, and another one elsewhere.
+fn lines(event: &Event, process: u64, number: usize, offset: i64) -> Vec<Value> {
+    let time = |at: u64| i64::try_from(at).unwrap_or(i64::MAX).saturating_add(offset);
+    let (begin, end) = (time(event.begin), time(event.end));
+    let args = json!({"key": key(event.key), "slice": event.slice, "round": event.round});
+    let call = |name: &str| {
+        let id = format!("{process}.{number}");
+        let args = json!({"key": key(event.key), "round": event.round});
+        let line = |phase: &str, at: i64| {
+            json!({"ph": phase, "cat": "call", "id": id, "name": name, "pid": process, "tid": 0,
+                "ts": at, "args": args})
+        };
+        vec![line("b", begin), line("e", end)]
+    };
+    let work = |name: &str| {
+        vec![json!({"ph": "X", "cat": "work", "name": name, "pid": process, "tid": event.thread,
+            "ts": begin, "dur": end - begin, "args": args})]
+    };
+    let message = |name: &str, what: &str| {
+        let (worker, server, request) = event.between;
+        let Event { key: id, slice, round, .. } = event;
+        let id = format!("{what}.{worker}.{server}.{id:x}.{slice}.{round}.{request}");
+        vec![json!({"ph": "i", "s": "t", "cat": "message", "name": format!("{name} {what}"),
+            "pid": process, "tid": 0, "ts": begin,
+            "args": {"id": id, "key": key(event.key), "slice": slice, "round": round}})]
+    };
+    match event.what {
+        What::Push => call("push"),
+        What::Pull => call("pull"),
+        What::Pushpull => call("pushpull"),
+        What::Sum => work("sum"),
+        What::Update => work("update"),
+        What::SentPush => message("sent", "push"),
+        What::GotPush => message("got", "push"),
+        What::SentValue => message("sent", "value"),
+        What::GotValue => message("got", "value"),
+    }
+}
+
+/// Numbers of names are too large for readers that know float64 only.
+fn key(key: u64) -> Value {
+    if key >> 53 == 0 { json!(key) } else { json!(format!("{key:#018x}")) }
+}

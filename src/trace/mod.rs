@@ -1,0 +1,177 @@
+//! What one process did in chosen rounds, with times that can be compared with those of the others.
+//!
+//! Every process writes a file of its own when it ends; `kvstore trace` puts them together. Nothing
+//! here knows what a message or a key is.
+
+mod file;
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI64, AtomicU32};
+use std::time::Instant;
+
+use crate::log::{Level, log};
+use crate::sync::{Mutex, Ordering};
+
+/// More are counted, and not kept: 16 MB.
+const MOST_EVENTS: usize = 1 << 18;
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// A call of a program, from its beginning to its end.
+    Push,
+    Pull,
+    Pushpull,
+    /// Work of a server on a slice.
+    Sum,
+    Update,
+    /// A message that carries values leaves, or has come.
+    SentPush,
+    GotPush,
+    SentValue,
+    GotValue,
+}
+
+/// Something that happened. Times are microseconds of the tracer's own clock.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Event {
+    pub(crate) what: What,
+    pub(crate) key: u64,
+    pub(crate) slice: u32,
+    pub(crate) round: u64,
+    /// The rank of the worker and of the server between which a message goes, and its request.
+    pub(crate) between: (u32, u32, u64),
+    pub(crate) begin: u64,
+    pub(crate) end: u64,
+    /// Set when it is kept.
+    pub(crate) thread: u32,
+}
+
+/// One comparison of our clock with that of the scheduler.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// What has to be added to our time.
+    offset: i64,
+    /// The offset is wrong by half of this at most.
+    trip: u64,
+}
+
+#[derive(Default)]
+struct Kept {
+    events: Vec<Event>,
+    dropped: u64,
+    clock: Option<Sample>,
+    written: bool,
+}
+
+/// Remembers the events of some rounds.
+pub(crate) struct Tracer {
+    prefix: String,
+    rounds: (u64, u64),
+    began: Instant,
+    /// What has to be added to the time of the machine to get ours.
+    shift: AtomicI64,
+    kept: Mutex<Kept>,
+}
+
+impl std::fmt::Debug for Tracer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tracer").field("rounds", &self.rounds).finish_non_exhaustive()
+    }
+}
+
+impl Tracer {
+    pub(crate) fn new(prefix: &str, rounds: (u64, u64)) -> Self {
+        Self {
+            prefix: prefix.into(),
+            rounds,
+            began: Instant::now(),
+            shift: AtomicI64::new(0),
+            kept: Mutex::default(),
+        }
+    }
+
+    /// Whether a round is one of those.
+    pub(crate) fn wants(&self, round: u64) -> bool {
+        (self.rounds.0..=self.rounds.1).contains(&round)
+    }
+
+    /// Our time.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// The clock of the machine shows this at the moment.
+    pub(crate) fn align(&self, machine_now: u64) {
+        self.shift.store(signed(self.now()) - signed(machine_now), Ordering::SeqCst);
+    }
+
+    /// Our time at a moment of the machine's.
+    fn at(&self, machine: u64) -> u64 {
+        u64::try_from(signed(machine) + self.shift.load(Ordering::SeqCst)).unwrap_or(0)
+    }
+
+    /// Notes something that the machine saw, in its time.
+    pub(crate) fn machine(&self, event: Event) {
+        self.add(Event { begin: self.at(event.begin), end: self.at(event.end), ..event });
+    }
+
+    /// Notes something, in our time.
+    pub(crate) fn add(&self, event: Event) {
+        let mut kept = self.kept.lock();
+        if kept.events.len() < MOST_EVENTS {
+            kept.events.push(Event { thread: thread(), ..event });
+        } else {
+            kept.dropped += 1;
+        }
+    }
+
+    /// A question that left, and whose answer came, at these moments of the machine was answered at
+    /// this one of the common clock. The quickest answer counts.
+    pub(crate) fn compare(&self, sent: u64, came: u64, clock: u64) {
+        let (sent, came) = (self.at(sent), self.at(came));
+        let trip = came.saturating_sub(sent);
+        let sample = Sample { offset: signed(clock) - signed(sent + trip / 2), trip };
+        let mut kept = self.kept.lock();
+        if kept.clock.is_none_or(|before| trip < before.trip) {
+            kept.clock = Some(sample);
+        }
+    }
+
+    /// Writes everything, once.
+    pub(crate) fn finish(&self, role: &str, rank: u32) {
+        let kept = {
+            let mut kept = self.kept.lock();
+            if std::mem::replace(&mut kept.written, true) {
+                return;
+            }
+            std::mem::take(&mut *kept)
+        };
+        self.kept.lock().written = true;
+        let path = format!("{}.{role}-{rank}.json", self.prefix);
+        if let Err(error) = file::write(&path, role, rank, &kept) {
+            log(Level::Warn, || format!("the trace {path} cannot be written: {error}"));
+        }
+    }
+}
+
+impl Event {
+    /// Something between a worker and a server, or of one of them.
+    pub(crate) fn new(what: What, key: u64, slice: u32, round: u64) -> Self {
+        Self { what, key, slice, round, between: (0, 0, 0), begin: 0, end: 0, thread: 0 }
+    }
+}
+
+fn signed(time: u64) -> i64 {
+    i64::try_from(time).unwrap_or(i64::MAX)
+}
+
+/// A small number for this thread.
+fn thread() -> u32 {
+    static THREADS: AtomicU32 = AtomicU32::new(1);
+    thread_local! {
+        static NUMBER: OnceLock<u32> = const { OnceLock::new() };
+    }
+    // Relaxed: the number only tells the threads apart.
+    NUMBER.with(|number| *number.get_or_init(|| THREADS.fetch_add(1, Ordering::Relaxed)))
+}

@@ -1,0 +1,186 @@
+//! `kvstore doctor` names faults that are seeded here, and finds none where there is none. Those that
+//! no test can seed are in the program's own tests.
+#![allow(unsafe_code, reason = "a listener whose queue is full")]
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use super::job::{Job, KVSTORE, LIMIT, Turn, free_address, soon};
+use super::program::PAUSE_MS;
+
+fn doctor() -> Command {
+    let mut command = Command::new(KVSTORE);
+    command.args(["doctor", "--timeout-ms", "2000"]);
+    command
+}
+
+/// What it said, and whether it found nothing.
+fn told(output: &Output) -> (String, bool) {
+    let text = String::from_utf8(output.stdout.clone()).unwrap();
+    let ends = [Some(0), Some(1)];
+    assert!(ends.contains(&output.status.code()) && output.stderr.is_empty(), "{output:?}");
+    (text, output.status.success())
+}
+
+/// It finds a fault, in this check, with these words.
+#[track_caller]
+fn finds(command: &mut Command, check: &str, words: &[&str]) -> String {
+    let output = command.output().unwrap();
+    let (text, well) = told(&output);
+    let begin = format!("BAD   {check}: ");
+    let at = text.find(&begin).unwrap_or_else(|| panic!("no {check} in\n{text}"));
+    let about: Vec<&str> = text[at..].lines().take(2).collect();
+    let about = about.join(" ");
+    for word in words {
+        assert!(about.contains(word), "{word} is not in {about}");
+    }
+    assert!(!well && text.contains("found"), "{text}");
+    text
+}
+
+/// A command in a network and with mounts of its own, if the machine lets users have them.
+#[allow(clippy::print_stdout, reason = "says what was left out")]
+fn apart(script: &str) -> Option<Command> {
+    let unshare = |script: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["-rnm", "sh", "-c", script, "sh", KVSTORE]);
+        command
+    };
+    let works = unshare("ip link set lo up && mount -t tmpfs none /mnt").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        println!("not run: no namespaces for users here");
+        return None;
+    }
+    Some(unshare(script))
+}
+
+#[test]
+fn wrong_options_are_found() {
+    let address = free_address();
+    let mut command = doctor();
+    command.args([&address, "--num-workers", "none", "--set", "peer_timeout=1"]);
+    let words = ["num_workers is \"none\"", "did you mean peer_timeout_ms?", "docs/config.md"];
+    finds(&mut command, "options", &words);
+    finds(doctor().env("KV_HOLD_BYTES", "1"), "options", &["KV_HOLD_BYTES"]);
+    finds(&mut doctor(), "options", &["not set: root", "KV_"]);
+}
+
+#[test]
+fn a_host_that_nobody_knows_is_found() {
+    finds(doctor().arg("no-such-host.invalid:9091"), "address", &["no-such-host", "is no address"]);
+}
+
+#[test]
+fn a_name_that_is_the_loopback_is_found() {
+    let script = "echo 127.0.1.1 trainer > /mnt/h 2>/dev/null || { mount -t tmpfs none /mnt && \
+                  echo 127.0.1.1 trainer > /mnt/h; }; mount --bind /mnt/h /etc/hosts && \
+                  ip link set lo up && exec $1 doctor trainer:9";
+    let Some(mut command) = apart(script) else { return };
+    finds(&mut command, "address", &["127.0.1.1", "loopback of this machine", "/etc/hosts"]);
+}
+
+#[test]
+fn nothing_that_listens_is_found() {
+    let root = free_address();
+    finds(doctor().arg(&root), "scheduler", &["nothing listens at", &root, "start the scheduler"]);
+}
+
+/// The queue of a listener that nobody looks at is full: what comes is dropped, as by a firewall.
+#[test]
+fn packets_that_are_dropped_are_found() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // SAFETY: touches no memory of ours.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let address = listener.local_addr().unwrap();
+    let mut queued = Vec::new();
+    let full = soon(LIMIT, || {
+        match TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
+            Ok(stream) => queued.push(stream),
+            Err(_) => return true,
+        }
+        false
+    });
+    assert!(full);
+    let words = ["does not answer within 2000 ms", "firewall"];
+    finds(doctor().arg(address.to_string()), "scheduler", &words);
+}
+
+#[test]
+fn the_wrong_interface_is_found() {
+    let script = "ip link set lo up && ip addr add 10.9.9.1/24 dev lo && \
+                  exec $1 doctor 10.9.9.1:9 --role server --bind 127.0.0.1:0";
+    let Some(mut command) = apart(script) else { return };
+    let words = ["listen at lo (127.0.0.1)", "reached over lo (10.9.9.1)", "set bind=10.9.9.1"];
+    finds(&mut command, "interface", &words);
+    let script = "ip link set lo up && exec $1 doctor 10.9.9.1:9";
+    finds(&mut apart(script).unwrap(), "interface", &["no way to 10.9.9.1:9"]);
+}
+
+#[test]
+fn a_port_in_use_is_found_with_its_user() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let root = taken.local_addr().unwrap().to_string();
+    let number = format!("process {}", std::process::id());
+    let words = [&*root, "is in use by", &number, "another port"];
+    finds(doctor().args([&root, "--role", "scheduler"]), "port", &words);
+}
+
+#[test]
+fn what_listens_and_is_no_scheduler_is_found() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let root = other.local_addr().unwrap().to_string();
+    finds(doctor().arg(&root), "answer", &[&root, "something else listens"]);
+}
+
+#[test]
+fn shared_memory_that_is_small_or_full_is_found() {
+    let small = "mount -t tmpfs -o size=1m none /dev/shm && exec $1 doctor 127.0.0.1:9";
+    let Some(mut command) = apart(small) else { return };
+    finds(&mut command, "shared memory", &["too small", "1.0 MB", "--shm-size"]);
+    let full = "mount -t tmpfs -o size=65m none /dev/shm && \
+                head -c 4194304 /dev/zero > /dev/shm/left && exec $1 doctor 127.0.0.1:9";
+    finds(&mut apart(full).unwrap(), "shared memory", &["is full", "remove what nobody uses"]);
+}
+
+#[test]
+fn a_low_limit_on_open_files_is_found() {
+    let mut command = Command::new("sh");
+    let script = "ulimit -Sn 70; exec $0 doctor 127.0.0.1:9 --num-workers 30 --num-servers 2";
+    command.args(["-c", script, KVSTORE]);
+    finds(&mut command, "open files", &["70 open files are allowed", "about 196", "ulimit -n 196"]);
+}
+
+#[test]
+fn what_does_not_fit_a_running_job_is_found_and_nothing_where_all_fits() {
+    let _turn = Turn::take();
+    let job = Job::new("train", 2, 1).told(PAUSE_MS, 5).with("peer_timeout_ms", 20_000);
+    let mut running = job.start();
+    running.hear("sum 2");
+    let as_worker = |workers: &str, rank: &str| {
+        let mut command = doctor();
+        command.args([&job.root, "--num-workers", workers, "--num-servers", "1"]);
+        command.args(["--role", "worker", "--rank", rank]);
+        command
+    };
+    let words = ["expects 3 workers and 1 servers", "has 2 workers and 1 servers"];
+    finds(&mut as_worker("3", "1"), "world size", &words);
+    finds(&mut as_worker("2", "1"), "rank", &["there is a worker 1 already", "of its own"]);
+    finds(&mut as_worker("2", "2"), "rank", &["too large", "begin at 0"]);
+    let mut command = doctor();
+    let output = command.args([&*job.root, "--measure-mb", "8"]).output().unwrap();
+    let (text, well) = told(&output);
+    // A machine that is used by others may have no room.
+    assert!(well || text.contains("BAD   shared memory"), "{text}");
+    assert!(text.contains("ok    bandwidth: ") && text.contains("ok    clock: "), "{text}");
+    assert!(text.contains("ok    processes: 4 are there"), "{text}");
+    running.servers()[0].signal("STOP");
+    let silent = soon(LIMIT, || {
+        let output = doctor().args([&*job.root, "--measure-mb", "0"]).output().unwrap();
+        told(&output).0.contains("BAD   processes: lost or silent: server 0")
+    });
+    assert!(silent);
+    running.servers()[0].signal("CONT");
+    running.hear("sum");
+}
