@@ -75,6 +75,15 @@ impl Job {
         Self::read(config).map_err(|error: Error| error.at("create"))
     }
 
+    /// What somebody who only looks at a job must know of it.
+    pub(crate) fn of_observer(config: &Config) -> Result<Self> {
+        let mut config = config.clone();
+        for name in ["num_workers", "num_servers"] {
+            config.set(name, "1")?;
+        }
+        Self::read(&config)
+    }
+
     fn read(config: &Config) -> Result<Self> {
         let told = text(config, "role", Role::Worker)?;
         let role = match told.as_deref() {
@@ -155,7 +164,7 @@ pub(super) fn get(config: &Config, name: &str) -> Result<Option<String>> {
 }
 
 /// The scheduler's address, for whoever only looks.
-pub(crate) fn root(config: &Config) -> Result<String> {
+fn root(config: &Config) -> Result<String> {
     match config.find("root")? {
         Some(root) => Ok(root),
         None => root_of_old(config)?.ok_or_else(|| missing("root", Role::Worker)),

@@ -9,7 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "dist")]
-pub(crate) use job::{Job, Secrets, root};
+pub(crate) use job::{Job, Secrets};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;

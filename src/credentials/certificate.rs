@@ -28,7 +28,7 @@ pub(crate) struct Tls {
 impl Tls {
     /// Reads all files, and says who the certificate is for.
     pub(crate) fn check(&self) -> Result<Identity> {
-        self.client().map_err(|error| error.at("create"))?;
+        self.client()?;
         let chain = self.chain()?;
         let leaf = chain.first().ok_or_else(|| self.bad("there is no certificate in it"))?;
         let (_, leaf) = X509Certificate::from_der(leaf)

@@ -75,6 +75,7 @@ fn only_reads(message: &mut Message<Bytes>) -> bool {
     match kind {
         Kind::Alive
         | Kind::Hello
+        | Kind::Look
         | Kind::Done
         | Kind::Leave
         | Kind::Ask

@@ -14,7 +14,8 @@ pub(crate) use compose::{Before, facts, view};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
 use crate::cluster::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, write};
-use crate::config::{Config, root};
+use crate::config::{Config, Job};
+use crate::credentials::Credentials;
 use crate::driver::{Blocks, Broken, Opener, incarnation, read_all};
 use crate::engine::{self, Calls, Engine, Inbox, Line, Place};
 use crate::error::{Result, fail};
@@ -52,8 +53,13 @@ pub struct Observer {
 }
 
 enum Answer {
-    Seen { request: u64, seen: Box<Seen> },
+    Seen {
+        request: u64,
+        seen: Box<Seen>,
+    },
     Version(u16),
+    /// It does not take this process.
+    Refused(String),
 }
 
 /// Where answers come in.
@@ -77,6 +83,10 @@ impl Inbox for Door {
     }
 
     fn down(&self, _: &str) {}
+
+    fn refused(&self, _: &str, reason: &str) {
+        let _ = self.answers.try_send(Answer::Refused(reason.into()));
+    }
 }
 
 impl Observer {
@@ -85,7 +95,12 @@ impl Observer {
     /// # Errors
     /// `Option` without a `root`, or `Network`.
     pub fn open(config: &Config) -> Result<Self> {
-        let root: Arc<str> = root(config).map_err(|error| error.at("observe"))?.into();
+        Self::connect(config).map_err(|error| error.at("observe"))
+    }
+
+    fn connect(config: &Config) -> Result<Self> {
+        let job = Job::of_observer(config)?;
+        let root: Arc<str> = job.root.as_str().into();
         let place = Place {
             listen: None,
             advertised: None,
@@ -94,8 +109,10 @@ impl Observer {
             is_scheduler: false,
             lease_ms: 10_000,
             shm: false,
+            most_sessions: 1,
+            credentials: Credentials::load(&job)?,
         };
-        Self::with(root, &|inbox| engine::open(&place, inbox)).map_err(|error| error.at("observe"))
+        Self::with(root, &|inbox| engine::open(&place, inbox))
     }
 
     fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
@@ -227,6 +244,10 @@ impl Observer {
                         self.root,
                         crate::cluster::VERSION
                     ));
+                }
+                Ok(Answer::Refused(reason)) => {
+                    let root = &self.root;
+                    return Err(fail!(Refused, "observe: not let in by {root}: {reason}"));
                 }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return Ok(None),
             }

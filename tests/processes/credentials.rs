@@ -267,3 +267,51 @@ fn a_token_is_never_shown() {
     let text = String::from_utf8_lossy(&set.stderr);
     assert!(text.contains("command line") && !text.contains(secret), "{text}");
 }
+
+/// What `kvstore doctor` says of a running job to whoever has these options.
+fn doctor(root: &str, options: &[(&str, PathBuf)]) -> String {
+    let mut doctor = Command::new(KVSTORE);
+    doctor.args(["doctor", root, "--timeout-ms", "5000", "--measure-mb", "0"]);
+    for (name, value) in options {
+        doctor.arg("--set").arg(format!("{name}={}", value.display()));
+    }
+    String::from_utf8(doctor.output().unwrap().stdout).unwrap()
+}
+
+#[test]
+fn the_doctor_says_which_credential_is_wrong() {
+    let _turn = Turn::take();
+    let (keys, others) = (Keys::new("doctor"), Keys::new("doctor-others"));
+    let give = certified(&keys);
+    others.make(&["worker"]);
+    keys.odd("old", "worker", -9, -2);
+    let job = Job::new("train", 1, 1).told(ROUNDS, 1_000_000).told(PAUSE_MS, 20);
+    let of = |keys: &Keys, ca: &str, name: &str| {
+        [
+            ("tls_ca_file", keys.path(ca)),
+            ("tls_cert_file", keys.path(&format!("{name}.pem"))),
+            ("tls_key_file", keys.path(&format!("{name}.key"))),
+        ]
+    };
+    let mut running = start(&job, give);
+    running.hear("sum 3 ");
+    let root = job.root.as_str();
+    let text = doctor(root, &of(&keys, "ca.pem", "worker"));
+    assert!(!text.contains("BAD"), "{text}");
+    let text = doctor(root, &of(&keys, "ca.pem", "old"));
+    assert!(text.contains("BAD   credentials: ") && text.contains("expired"), "{text}");
+    let text = doctor(root, &of(&keys, "ca.pem", "nobody"));
+    assert!(text.contains("BAD   credentials: ") && text.contains("nobody."), "{text}");
+    let text = doctor(root, &of(&others, "ca.pem", "worker"));
+    assert!(text.contains("BAD   answer: ") && text.contains("not let in"), "{text}");
+    drop(running);
+
+    let job = Job::new("train", 1, 1).told(ROUNDS, 1_000_000).told(PAUSE_MS, 20);
+    let mut running = start(&job, |job, _| keys.tokened(job, "job"));
+    running.hear("sum 3 ");
+    let token = |keys: &Keys| [("token_file", keys.path("job.token"))];
+    let text = doctor(&job.root, &token(&keys));
+    assert!(!text.contains("BAD"), "{text}");
+    let text = doctor(&job.root, &token(&others));
+    assert!(text.contains("BAD   answer: ") && text.contains("not let in"), "{text}");
+}

@@ -32,6 +32,7 @@ impl Target {
     }
 
     pub(crate) fn open(&self) -> Result<Observer> {
+        crate::sys::prepare_for_tls(&self.set);
         Observer::open(&self.config()?)
     }
 }

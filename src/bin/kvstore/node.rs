@@ -121,10 +121,7 @@ pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCod
             return ExitCode::from(2);
         }
     };
-    let named = |name: &str| options.set.iter().any(|(known, _)| known == name);
-    if named("tls_cert_file") || std::env::var_os("KV_TLS_CERT_FILE").is_some() {
-        crate::sys::prepare_for_tls();
-    }
+    crate::sys::prepare_for_tls(&options.set);
     refusals::announce(role);
     let service = Arc::new(Service::default());
     let stopped = Arc::clone(&service);

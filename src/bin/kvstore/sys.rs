@@ -55,13 +55,22 @@ pub(crate) fn ending(child: u32) -> Option<Ending> {
     })
 }
 
-/// The threads of the engine that TLS needs, see docs/security.md. To be called before any thread is
-/// started.
-pub(crate) fn prepare_for_tls() {
-    const VARIABLE: &str = "ZENOH_RUNTIME";
-    if std::env::var_os(VARIABLE).is_none() {
+/// The threads of the engine that TLS needs, see docs/security.md, as a variable of the environment.
+pub(crate) const THREADS_FOR_TLS: (&str, &str) =
+    ("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))");
+
+/// Whether options, or the environment, turn TLS on.
+pub(crate) fn wants_tls(options: &[(String, String)]) -> bool {
+    options.iter().any(|(name, _)| name == "tls_cert_file")
+        || std::env::var_os("KV_TLS_CERT_FILE").is_some()
+}
+
+/// Prepares this process for TLS if it is wanted. To be called before any thread is started.
+pub(crate) fn prepare_for_tls(options: &[(String, String)]) {
+    let (variable, value) = THREADS_FOR_TLS;
+    if wants_tls(options) && std::env::var_os(variable).is_none() {
         // SAFETY: there is only this thread.
-        unsafe { std::env::set_var(VARIABLE, "(rx:(worker_threads:1),tx:(handover:rx))") };
+        unsafe { std::env::set_var(variable, value) };
     }
 }
 

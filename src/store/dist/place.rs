@@ -130,7 +130,7 @@ pub(super) fn reads_only(job: &Job, place: &Place) -> bool {
 
 /// The rank that a process asks for: the one that it was told, or the one on its credential.
 pub(super) fn rank(job: &Job, place: &Place) -> Option<u32> {
-    job.rank.or(place.credentials.as_ref()?.identity.rank)
+    job.rank.or_else(|| place.credentials.as_ref()?.identity.rank)
 }
 
 /// Notes what this process does in some rounds, if that is asked for.

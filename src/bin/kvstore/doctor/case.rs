@@ -85,6 +85,15 @@ const NAMES: [&str; 18] = [
     "threads",
 ];
 
+impl Asked {
+    /// The options that are set, as far as they are assignments.
+    pub(crate) fn options(&self) -> Vec<(String, String)> {
+        let split =
+            |text: &String| text.split_once('=').map(|(name, value)| (name.into(), value.into()));
+        self.set.iter().filter_map(split).collect()
+    }
+}
+
 impl Case {
     pub(crate) fn new(asked: &Asked) -> Self {
         let (mut config, mut wrong) = (Config::new(), Vec::new());

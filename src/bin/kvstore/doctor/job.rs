@@ -18,6 +18,26 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Whether the certificate and the token of this process can be used.
+pub(crate) fn credentials(case: &mut Case) -> Outcome {
+    let given = |name: &&str| case.option(name).is_some();
+    let names = ["token", "token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"];
+    let given: Vec<&str> = names.into_iter().filter(|name| given(name)).collect();
+    if given.is_empty() {
+        return good("none: enough on the loopback, or with insecure=yes");
+    }
+    if case.root().is_none() {
+        return skipped("no root is given");
+    }
+    match Observer::open(case.config()) {
+        Ok(_) => good(format!("{} can be used", given.join(", "))),
+        Err(error) => bad(
+            error.message().trim_start_matches("observe: "),
+            "`kvstore certs` makes certificates and tokens; docs/security.md says who needs which",
+        ),
+    }
+}
+
 /// Whether what listens there is a scheduler of this release.
 pub(crate) fn answer(case: &mut Case) -> Outcome {
     if !case.reached {
@@ -40,6 +60,10 @@ pub(crate) fn answer(case: &mut Case) -> Outcome {
 
 pub(crate) fn judge_answer(kind: ErrorKind, text: &str) -> Outcome {
     let todo = match kind {
+        ErrorKind::Refused if text.contains("not let in") => {
+            "give all processes of the job the same authority (tls_ca_file) and certificates of it, or \
+             the same token; `kvstore certs` makes them"
+        }
         ErrorKind::Refused => "install the same release of the library on all machines",
         ErrorKind::Timeout => {
             "something else listens at this port, the scheduler is stopped, or it is of a release \

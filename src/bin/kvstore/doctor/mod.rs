@@ -62,6 +62,7 @@ const CHECKS: &[Check] = &[
     Check { name: "port", run: network::port },
     Check { name: "open files", run: machine::files },
     Check { name: "shared memory", run: machine::shared_memory },
+    Check { name: "credentials", run: job::credentials },
     Check { name: "scheduler", run: network::scheduler },
     Check { name: "answer", run: job::answer },
     Check { name: "world size", run: job::world_size },
@@ -72,6 +73,7 @@ const CHECKS: &[Check] = &[
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    crate::sys::prepare_for_tls(&arguments.asked.options());
     let mut case = Case::new(&arguments.asked);
     let mut out = io::stdout().lock();
     let mut problems = 0;
