@@ -1,9 +1,9 @@
 //! What the credentials of a process are for the engine: how it shows them, what it asks of others,
 //! and who may say what to whom.
 //!
-//! Names of the engine say who speaks: `kvstore/<to>/<who>/<from>`, where <who> is the identity on the
-//! credential. The engine lets nothing in under another one's, so that whoever receives it can rely on
-//! it.
+//! Names of the engine say who speaks: `kvstore/<to>/<who>/<from>`, where `<who>` is the identity on
+//! the credential. The engine lets nothing in under another one's, so that whoever receives it can
+//! rely on it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
