@@ -149,8 +149,11 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
             sender: sender.clone(),
             events: &events,
         };
-        let Outcome { status, may_be_repeated } =
-            launch.run(plan(arguments, site, serial)?.processes())?;
+        let plan = plan(arguments, site, serial)?;
+        if let (Some(root), true) = (&plan.root, arguments.verbose) {
+            say(format_args!("`kvstore top {root}` shows the job"));
+        }
+        let Outcome { status, may_be_repeated } = launch.run(plan.processes())?;
         if !may_be_repeated || serial == arguments.restarts {
             return Ok(status);
         }
