@@ -5,6 +5,7 @@
 use std::os::fd::AsRawFd;
 
 use crate::checkpoint::Reader;
+use crate::checksum;
 use crate::cluster::parse;
 use crate::codec::Codec;
 use crate::config::Config;
@@ -29,9 +30,9 @@ pub fn wire(data: &[u8]) {
         frame[..6].copy_from_slice(&[b'K', b'V', b'S', b'T', 1, 0]);
         frame[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&(payload as u64).to_le_bytes());
         frame[128..130].fill(0);
-        let sum = crc32c::crc32c(&frame[HEADER..]);
+        let sum = checksum::crc32c(&frame[HEADER..]);
         frame[PAYLOAD_SUM_AT..PAYLOAD_SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
-        let sum = crc32c::crc32c(&frame[..HEADER_SUM_AT]);
+        let sum = checksum::crc32c(&frame[..HEADER_SUM_AT]);
         frame[HEADER_SUM_AT..HEADER].copy_from_slice(&sum.to_le_bytes());
         deliver(&frame);
     }

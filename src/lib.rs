@@ -26,6 +26,7 @@
 
 mod capi;
 mod checkpoint;
+mod checksum;
 #[cfg(feature = "dist")]
 mod cluster;
 mod codec;

@@ -9,6 +9,7 @@ use std::path::Path;
 use super::header::{Entry, Header};
 use super::reader::{PREFIX, checksums, failed, header_bytes, open_file};
 use super::{CHECKSUM, KeyName, PIECE_BYTES, split_part};
+use crate::checksum;
 use crate::error::Result;
 use crate::tensor::DType;
 
@@ -113,7 +114,7 @@ impl Inspection {
                 None
             }
         };
-        if sums.as_ref().is_some_and(|sums| sums[0] != crc32c::crc32c(&head)) {
+        if sums.as_ref().is_some_and(|sums| sums[0] != checksum::crc32c(&head)) {
             damage.push("its header is altered: the checksum differs".to_owned());
         }
         let mut found =
@@ -199,7 +200,7 @@ fn summed(file: &File, from: u64, bytes: u64, mut kept: Option<&mut Vec<u8>>) ->
         let count = usize::try_from(bytes - done).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         let piece = &mut buffer[..count];
         file.read_exact_at(piece, from + done).map_err(|error| failed(&error))?;
-        sum = crc32c::crc32c_append(sum, piece);
+        sum = checksum::append(sum, piece);
         if let Some(kept) = &mut kept {
             kept.extend_from_slice(piece);
         }

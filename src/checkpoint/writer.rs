@@ -6,6 +6,7 @@ use std::path::Path;
 use super::header::Header;
 use super::replacement::Replacement;
 use super::{BUFFER_BYTES, PIECE_BYTES};
+use crate::checksum;
 use crate::error::{Error, Result, fail};
 
 /// Writes a file; the path has its old one until [`Writer::finish`].
@@ -63,7 +64,7 @@ impl Writer {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         let mut sum = 0;
         for piece in bytes.chunks(PIECE_BYTES) {
-            sum = crc32c::crc32c_append(sum, piece);
+            sum = checksum::append(sum, piece);
             self.out.write_all(piece).map_err(|error| failed(&error))?;
         }
         self.sums.push(sum);

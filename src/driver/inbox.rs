@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::bytes::{Blocks, Bytes, Landing};
+use crate::checksum;
 use crate::cluster::{BadFrame, Body, HEADER, Header, Kind, Message, Opening};
 
 /// Bytes that are copied and added to the checksum while they are in the cache.
@@ -39,7 +40,7 @@ impl Pieces<'_, '_> {
             let (taken, rest) = self.current.split_at(count);
             let place = &mut out[done..done + count];
             place.copy_from_slice(taken);
-            sum = crc32c::crc32c_append(sum, place);
+            sum = checksum::append(sum, place);
             self.current = rest;
             done += count;
         }

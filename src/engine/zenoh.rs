@@ -26,6 +26,7 @@ use super::{
     Engine, Inbox, Line, Memory, Parcel, Parcels, Place, has_port, name_of_this_process, probe,
     who_and_address,
 };
+use crate::config::ENGINE_VARIABLE;
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -110,7 +111,7 @@ impl Engine for Zenoh {
             Way::Hall(self.hall.clone())
         };
         let (from, parcels) = (Arc::clone(&self.address), Arc::clone(&self.parcels));
-        let (shm, apart) = (self.place.shm, self.place.protocol() == "tls");
+        let (shm, apart) = (self.place.shm, threads_are_set());
         Box::new(ToOne {
             to: to.into(),
             from,
@@ -236,7 +237,7 @@ struct ToOne {
     publisher: Option<Publisher<'static>>,
     parcels: Arc<Parcels>,
     shm: bool,
-    /// Never used by a thread of the engine.
+    /// Never used by a thread of the engine: it may be the one that sends.
     apart: bool,
     /// Memory that the other side reads, if it is on this machine.
     outlet: Option<Outlet>,
@@ -362,7 +363,6 @@ impl ToOne {
 
 impl Line for ToOne {
     fn is_ready(&self) -> bool {
-        // Over TLS one thread of the engine receives and sends: it must never wait for itself.
         self.publisher.is_some() && !self.apart
     }
 
@@ -388,6 +388,12 @@ impl Line for ToOne {
             }
         }
     }
+}
+
+/// Whether somebody has chosen the threads of the engine, as TLS needs it: one may then both receive
+/// and send, and must never wait for itself.
+fn threads_are_set() -> bool {
+    std::env::var_os(ENGINE_VARIABLE.0).is_some()
 }
 
 /// Makes a connection to an address.

@@ -15,7 +15,7 @@ const MARGIN: u64 = 16_000;
 #[test]
 fn a_server_needs_no_more_memory_after_many_rounds() {
     let _turn = Turn::take();
-    let rounds = amount(300, 10_000);
+    let rounds = amount(1_000, 10_000);
     let job = Job::new("load", 2, 1).with("peer_timeout_ms", 20_000).told(ROUNDS, rounds);
     let mut running = job.start();
     let mut most = [0; 2];

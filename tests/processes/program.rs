@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use half::f16;
-use kvstore::{Config, ErrorKind, Key, Result, Role, Store, Tensor, TensorMut};
+use kvstore::{Config, Deadline, ErrorKind, Key, Result, Role, Store, Tensor, TensorMut};
 
 /// The variable that names the program.
 pub const PROGRAM: &str = "KV_TEST_PROGRAM";
@@ -47,6 +47,7 @@ fn worker() {
         "train" => train(&store),
         "barriers" => barriers(&store),
         "load" => load(&store),
+        "lists" => lists(&store),
         "updater" => updater(&store),
         "fails" => fails(&store),
         "resume" => resume(&store),
@@ -263,6 +264,26 @@ fn load(store: &Store) -> Result<()> {
             assert_eq!(out[count - 1], store.num_workers() as f32);
         }
         say(format_args!("round {round}"));
+    }
+    Ok(())
+}
+
+/// Lists of many keys, pushed and pulled without a wait between.
+fn lists(store: &Store) -> Result<()> {
+    let keys: Vec<Key> = (0..1_000_u64).map(Key::from).collect();
+    let values: Vec<Vec<f32>> = (0..keys.len()).map(|key| vec![key as f32; 1024]).collect();
+    let tensors: Vec<Tensor<'_>> = values.iter().map(|it| it.as_slice().into()).collect();
+    let mut outs = vec![vec![0.0f32; 1024]; keys.len()];
+    store.init_list(&keys, &tensors)?;
+    for _ in 0..number(ROUNDS, 3) {
+        outs.iter_mut().for_each(|out| out.fill(-1.0));
+        let places: Vec<TensorMut<'_>> =
+            outs.iter_mut().map(|it| it.as_mut_slice().into()).collect();
+        store.scope(Deadline::Never, |scope| {
+            scope.push_list(&keys, &tensors, 0)?;
+            scope.pull_list(&keys, places, 0)
+        })?;
+        assert!(outs == values, "the values of one worker are the sums");
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The frame: a fixed header, the replicas, the payload; two checksums.
 
 use super::reader::Reader;
+use crate::checksum;
 use crate::cluster::common::Role;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
@@ -224,7 +225,7 @@ pub(crate) fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
     for chunk in payload.chunks(CHUNK) {
         let (place, others) = rest.split_at_mut(chunk.len());
         place.copy_from_slice(chunk);
-        sum = crc32c::crc32c_append(sum, place);
+        sum = checksum::append(sum, place);
         rest = others;
     }
     write_front(head, payload.len(), sum, front);
@@ -258,8 +259,8 @@ fn write_front(head: &Header, payload: usize, sum: u32, front: &mut [u8]) {
     for (place, rank) in places.chunks_exact_mut(4).zip(replicas) {
         place.copy_from_slice(&rank.to_le_bytes());
     }
-    let checksum = crc32c::crc32c_append(crc32c::crc32c(&fixed[..CHECKSUM_AT]), places);
-    fixed[CHECKSUM_AT..].copy_from_slice(&checksum.to_le_bytes());
+    let sum = checksum::append(checksum::crc32c(&fixed[..CHECKSUM_AT]), places);
+    fixed[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// A place to be filled from the front. What does not fit is not written.
@@ -312,7 +313,7 @@ impl Opening {
         if opening.replicas > MAX_REPLICAS {
             return Err(BadFrame::Replicas(opening.replicas));
         }
-        opening.found = crc32c::crc32c(&fixed[..CHECKSUM_AT]);
+        opening.found = checksum::crc32c(&fixed[..CHECKSUM_AT]);
         Ok(opening)
     }
 
@@ -326,7 +327,7 @@ impl Opening {
     /// # Errors
     /// It is not, or it announces a payload of more than `most` bytes.
     pub(crate) fn open(self, places: &[u8], most: u64) -> Result<Opened, BadFrame> {
-        if crc32c::crc32c_append(self.found, places) != self.checksum {
+        if checksum::append(self.found, places) != self.checksum {
             return Err(BadFrame::HeaderChecksum);
         }
         if self.payload > most {
@@ -403,7 +404,7 @@ pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), 
     let (places, rest) = rest.split_at_checked(opening.places()).ok_or(BadFrame::Short)?;
     let opened = opening.open(places, most)?;
     let (payload, rest) = rest.split_at_checked(opened.payload).ok_or(BadFrame::Short)?;
-    if !opened.is_intact(crc32c::crc32c(payload)) {
+    if !opened.is_intact(checksum::crc32c(payload)) {
         return Err(BadFrame::PayloadChecksum);
     }
     Ok((opened.head, payload, rest))

@@ -1,0 +1,119 @@
+//! Long runs of bytes, by multiplication of polynomials: V. Gopal et al., "Fast CRC Computation for
+//! Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), here with sixteen products at a time.
+#![allow(unsafe_code, reason = "instructions that not every processor has")]
+
+use std::arch::x86_64::{
+    __m128i, __m512i, _mm_clmulepi64_si128, _mm_crc32_u64, _mm_cvtsi128_si64, _mm_extract_epi64,
+    _mm_set_epi64x, _mm_xor_si128, _mm512_broadcast_i64x2, _mm512_clmulepi64_epi128,
+    _mm512_extracti64x2_epi64, _mm512_loadu_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm512_zextsi128_si512,
+};
+
+/// Bytes of one register, and of one step.
+const WIDE: usize = 64;
+const STEP: usize = 4 * WIDE;
+
+/// Fewer are done faster without.
+const LEAST: usize = 2 * STEP;
+
+/// The polynomial with its bits reversed, without the highest one.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// x to the power of `exponent`, modulo the polynomial; its bits reversed, and one place further left,
+/// because a product of reversed factors is one place too far right.
+const fn power(exponent: u32) -> i64 {
+    let (mut value, mut done) = (0x8000_0000_u32, 0);
+    while done < exponent {
+        value = (value >> 1) ^ if value & 1 == 1 { POLYNOMIAL } else { 0 };
+        done += 1;
+    }
+    (value as i64) << 1
+}
+
+/// What 16 bytes are multiplied by, half by half, to stand for the same so many bytes further on.
+const fn factors(bytes: u32) -> (i64, i64) {
+    let bits = bytes * 8;
+    (power(bits + 32), power(bits - 32))
+}
+
+const BY_STEP: (i64, i64) = factors(256);
+const BY_WIDE: (i64, i64) = factors(64);
+const BY_LANE: (i64, i64) = factors(16);
+
+/// Takes as many whole steps as there are into the sum; gives it, and the bytes that are left.
+pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
+    let can = is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx512dq")
+        && is_x86_feature_detected!("vpclmulqdq")
+        && is_x86_feature_detected!("pclmulqdq")
+        && is_x86_feature_detected!("sse4.2");
+    if !can || bytes.len() < LEAST {
+        return (sum, bytes);
+    }
+    let (steps, rest) = bytes.as_chunks::<STEP>();
+    // SAFETY: the processor has the instructions, as was just seen.
+    (unsafe { fold(sum, steps) }, rest)
+}
+
+#[target_feature(enable = "avx512f,avx512dq,vpclmulqdq,pclmulqdq,sse4.2")]
+fn fold(sum: u32, steps: &[[u8; STEP]]) -> u32 {
+    let Some((first, steps)) = steps.split_first() else { return sum };
+    let mut all = load(first);
+    all[0] = _mm512_xor_si512(all[0], _mm512_zextsi128_si512(_mm_set_epi64x(0, (!sum).into())));
+    let factors = pair(BY_STEP);
+    for step in steps {
+        let next = load(step);
+        for (sum, next) in all.iter_mut().zip(next) {
+            *sum = further(*sum, factors, next);
+        }
+    }
+    let factors = pair(BY_WIDE);
+    let [first, second, third, fourth] = all;
+    let one = further(first, factors, second);
+    let one = further(one, factors, third);
+    let one = further(one, factors, fourth);
+    let lanes = [
+        _mm512_extracti64x2_epi64::<0>(one),
+        _mm512_extracti64x2_epi64::<1>(one),
+        _mm512_extracti64x2_epi64::<2>(one),
+        _mm512_extracti64x2_epi64::<3>(one),
+    ];
+    let [mut last, rest @ ..] = lanes;
+    for lane in rest {
+        last = one_further(last, lane);
+    }
+    let low = _mm_crc32_u64(0, _mm_cvtsi128_si64(last).cast_unsigned());
+    let sum = _mm_crc32_u64(low, _mm_extract_epi64::<1>(last).cast_unsigned());
+    !u32::try_from(sum).expect("32 bits")
+}
+
+#[target_feature(enable = "avx512f")]
+fn load(step: &[u8; STEP]) -> [__m512i; 4] {
+    let at = |index: usize| {
+        // SAFETY: inside of the step.
+        unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
+    };
+    [at(0), at(1), at(2), at(3)]
+}
+
+#[target_feature(enable = "avx512f,avx512dq")]
+fn pair((low, high): (i64, i64)) -> __m512i {
+    _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
+}
+
+/// What stands for `sum`, as far on as `next` is, and `next` added.
+#[target_feature(enable = "avx512f,vpclmulqdq")]
+fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
+    let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);
+    let high = _mm512_clmulepi64_epi128::<0x11>(sum, factors);
+    // 0x96: the exclusive or of three.
+    _mm512_ternarylogic_epi64::<0x96>(low, high, next)
+}
+
+#[target_feature(enable = "pclmulqdq")]
+fn one_further(sum: __m128i, next: __m128i) -> __m128i {
+    let factors = _mm_set_epi64x(BY_LANE.1, BY_LANE.0);
+    let low = _mm_clmulepi64_si128::<0x00>(sum, factors);
+    let high = _mm_clmulepi64_si128::<0x11>(sum, factors);
+    _mm_xor_si128(_mm_xor_si128(low, high), next)
+}
