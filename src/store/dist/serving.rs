@@ -4,8 +4,8 @@ use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
 use super::failure::error_of;
-use super::place;
 use super::shop::Shop;
+use super::{insight, place};
 use crate::cluster::{Birth, Part, Peer};
 use crate::config::Job;
 use crate::deadline::Deadline;
@@ -42,7 +42,7 @@ impl Serving {
         place::place(&job)?;
         Ok(Self {
             local: Arc::clone(local),
-            tracer: place::new_tracer(&job),
+            tracer: insight::tracer(&job),
             job,
             kind,
             serves: AtomicBool::new(false),
@@ -53,9 +53,7 @@ impl Serving {
 
     fn serve_as_server(&self) -> Result<()> {
         let driver = self.start_server()?;
-        if let Some(tracer) = &self.tracer {
-            place::trace(&driver, tracer);
-        }
+        insight::trace(&driver, self.tracer.as_ref());
         self.run(&driver, Running::Server)
     }
 
@@ -160,7 +158,7 @@ impl Remote for Serving {
             let _ = write!(
                 text,
                 ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
-                super::place::facts(driver)
+                insight::facts(driver)
             );
         }
         text

@@ -9,9 +9,9 @@ use super::call::{Call, Part, Target};
 use super::coding::{Source, Unsent};
 use super::desk::Desk;
 use super::failure::error_of;
-use super::place;
 use super::rows::{self, Wanted};
 use super::setting::Change;
+use super::{insight, place};
 use crate::cluster::{self, Birth, Failure, OpId, Place, Reason, Spec, Time};
 use crate::codec::Codec;
 use crate::config::Job;
@@ -100,6 +100,8 @@ impl WorkerStore {
             _ => machine.me().map(Ok),
         });
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
+        let tracer = insight::tracer(job);
+        insight::trace(&driver, tracer.as_ref());
         match started.unwrap_or_else(|| Err(closed())) {
             Ok(me) => Ok(Self::named(Self {
                 local: Arc::clone(local),
@@ -109,7 +111,7 @@ impl WorkerStore {
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
-                tracer: place::tracer(job, &driver),
+                tracer,
                 driver,
             })),
             Err(failure) => {
@@ -599,7 +601,7 @@ impl Remote for WorkerStore {
             ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
             self.rank,
             self.workers,
-            place::facts(&self.driver)
+            insight::facts(&self.driver)
         )
     }
 
