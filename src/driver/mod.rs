@@ -20,10 +20,11 @@ pub(crate) use inbox::read_alone;
 pub(crate) use inbox::{Broken, read_all};
 use outbox::Outbox;
 
-use crate::cluster::{Birth, Failure, Header, Limits, Message, Node, Peer, Scheduler, Time};
+use crate::cluster::{Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time};
 use crate::engine::{Engine, Inbox, who_and_address};
 use crate::error::Result;
 use crate::log::{Level, log};
+use crate::spans;
 use crate::sync::{Condvar, Mutex};
 
 /// How long a process that ends waits for its last words to be sent, and how often it looks.
@@ -158,6 +159,7 @@ impl<H: Host> Driver<H> {
             }
             Machine::Scheduler(it) => (it.send(now), it.wake_at(), (true, it.end().is_some())),
         };
+        let (who, news) = machine.news();
         frames.into_iter().for_each(|frame| self.outbox.post(frame, &mut ways));
         if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);
@@ -166,6 +168,7 @@ impl<H: Host> Driver<H> {
         }
         drop(core);
         ways.iter().for_each(outbox::Way::flush);
+        spans::tell(who, &news);
         self.host.carry_out(self, todo);
         Some(result)
     }
@@ -361,6 +364,14 @@ impl Machine {
                     scheduler.bad_frame(from, bad);
                 }
             }
+        }
+    }
+
+    /// What has changed for whom since the last time.
+    fn news(&mut self) -> (Peer, Vec<News>) {
+        match self {
+            Self::Node(node) => (node.me(), node.news()),
+            Self::Scheduler(scheduler) => (Peer::SCHEDULER, scheduler.news()),
         }
     }
 

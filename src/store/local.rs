@@ -24,6 +24,7 @@ use crate::log::{Level, log};
 use crate::optim::Optimizer;
 use crate::panics;
 use crate::pool::{Task, pool};
+use crate::spans::Carried;
 use crate::sync::{Mutex, RwLock};
 
 pub(crate) struct Local {
@@ -45,6 +46,7 @@ pub(crate) struct Op {
     call: Call,
     plan: Plan,
     handling: Handling,
+    span: Carried,
 }
 
 impl Work for Op {
@@ -331,7 +333,8 @@ impl Local {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
         let handling = self.handling(&plan);
-        let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, handling })?;
+        let op = Op { call, plan, handling, span: Carried::current() };
+        let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
             // Nobody else would ever run it.
             self.tickets.cancel(ticket, self.deadline())?;
@@ -487,14 +490,15 @@ impl Task for Local {
         let Some(job) = self.tickets.take(self.settings.threads) else {
             return;
         };
-        let Op { call, mut plan, handling } = job.work;
-        let outcome = panics::catch(|| {
+        let Op { call, mut plan, handling, span } = job.work;
+        let work = || {
             self.fault("task");
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
             let limits = Limits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
             self.applier.apply(call, &mut plan, &handling, limits)
-        });
+        };
+        let outcome = panics::catch(|| span.run(work));
         let result = outcome.unwrap_or_else(|panic| {
             let error = internal(&panic);
             self.poison();
@@ -508,7 +512,7 @@ impl Task for Local {
         plan.clear();
         self.plans.lock().push(plan);
         // The updater goes first: with the last operation done, its context may be dropped.
-        drop(handling);
+        drop((handling, span));
         let ready = self.tickets.finish(job.sequence, result);
         self.schedule(ready);
     }

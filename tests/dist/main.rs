@@ -19,6 +19,7 @@ mod golden;
 mod job;
 mod keys;
 mod lists;
+mod quiet;
 mod rounds;
 mod rows;
 mod rules;

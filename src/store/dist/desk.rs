@@ -6,26 +6,29 @@ use foldhash::HashMap;
 
 use super::call::Call;
 use super::failure::error_of;
-use crate::cluster::{Failure, Header, Node, OpId, Part, WorkerAction};
+use crate::cluster::{CallKind, Ended, Failure, Header, Node, OpId, Part, WorkerAction};
 use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
 use crate::store::local::Local;
 use crate::sync::Mutex;
+use crate::trace::{Event, Tracer, What};
 
 pub(crate) struct Desk {
     pub(super) local: Arc<Local>,
     open: Mutex<HashMap<OpId, (Arc<Call>, usize)>>,
+    /// Notes the calls of some rounds, if it is there.
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// What is to be done for a call.
 pub(crate) enum Errand {
     Fill { call: Arc<Call>, part: usize, slice: u32, at: u64, data: Bytes },
-    Finished { call: Arc<Call>, part: usize, result: Result<(), Failure> },
+    Finished { call: Arc<Call>, part: usize, ended: Ended, result: Result<(), Failure> },
 }
 
 impl Desk {
-    pub(super) fn new(local: Arc<Local>) -> Self {
-        Self { local, open: Mutex::default() }
+    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { local, open: Mutex::default(), tracer }
     }
 
     /// An operation of a call has begun. Called with the machine locked.
@@ -39,7 +42,9 @@ impl Desk {
         if !call.settle() {
             return;
         }
-        let result = call.complete(self.local.keys.team, blocks);
+        let span = call.take_span();
+        let result = span.run(|| call.complete(self.local.keys.team, blocks));
+        drop(span);
         match call.ticket {
             Some(sequence) => _ = self.local.tickets.finish(sequence, result),
             None => call.finish(result),
@@ -57,6 +62,22 @@ impl Desk {
         let open = self.open.lock();
         let mut calls = open.values().map(|(call, _)| call);
         calls.find(|call| call.ticket == Some(sequence)).cloned()
+    }
+
+    /// One key of a call has ended: for the trace, and for whoever listens.
+    fn note(&self, call: &Call, ended: &Ended, ok: bool) {
+        call.ended(ended, ok);
+        let Some(tracer) = self.tracer.as_ref().filter(|it| ok && it.wants(ended.round)) else {
+            return;
+        };
+        let what = match ended.call {
+            CallKind::Push => What::Push,
+            CallKind::Pushpull => What::Pushpull,
+            CallKind::Pull => What::Pull,
+            _ => return,
+        };
+        let event = Event::new(what, ended.key, 0, ended.round);
+        tracer.machine(Event { begin: ended.began, end: ended.end, ..event });
     }
 
     /// Whether no call is open.
@@ -98,9 +119,9 @@ impl Host for Desk {
                         call.tell(fields);
                     }
                 }
-                WorkerAction::Finished { op, result } => {
+                WorkerAction::Finished { op, ended, result } => {
                     if let Some((call, part)) = open.remove(&op) {
-                        todo.push(Errand::Finished { call, part, result });
+                        todo.push(Errand::Finished { call, part, ended, result });
                     }
                 }
             }
@@ -128,7 +149,8 @@ impl Host for Desk {
                     call.fill(part, slice, at, data);
                     call
                 }
-                Errand::Finished { call, part, result } => {
+                Errand::Finished { call, part, ended, result } => {
+                    self.note(&call, &ended, result.is_ok());
                     if let Err(failure) = result {
                         call.fail(part, error_of(&self.local.keys.names, &failure));
                     }

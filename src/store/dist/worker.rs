@@ -34,7 +34,6 @@ use crate::store::ticket::{Label, Tickets};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, DType, Lent, element_count};
-use crate::trace::Tracer;
 
 /// Keys of a call that are given to the machine at a time.
 const AT_ONCE: usize = 32;
@@ -53,7 +52,6 @@ pub(crate) struct WorkerStore {
     whole: Mutex<bool>,
     /// Held from the encoding of a push until it is in the machine: both in one order.
     unsent: Mutex<Unsent>,
-    tracer: Option<Arc<Tracer>>,
 }
 
 /// A key of a call, ready for the machine.
@@ -84,7 +82,7 @@ impl WorkerStore {
         let limits = place::limits(job, kind);
         let role = place::role(job.role);
         let driver = Driver::start(
-            Desk::new(Arc::clone(local)),
+            Desk::new(Arc::clone(local), insight::tracer(job)),
             &|inbox| engine::open(place, inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
@@ -100,8 +98,7 @@ impl WorkerStore {
             _ => machine.me().map(Ok),
         });
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
-        let tracer = insight::tracer(job);
-        insight::trace(&driver, tracer.as_ref());
+        insight::trace(&driver, driver.host.tracer.as_ref());
         match started.unwrap_or_else(|| Err(closed())) {
             Ok(me) => Ok(Self::named(Self {
                 local: Arc::clone(local),
@@ -111,7 +108,6 @@ impl WorkerStore {
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
-                tracer,
                 driver,
             })),
             Err(failure) => {
@@ -567,7 +563,7 @@ impl Remote for WorkerStore {
     fn abort(&self) {
         self.driver.stop();
         self.driver.host.abort(&closed(), &self.driver.blocks);
-        if let Some(tracer) = &self.tracer {
+        if let Some(tracer) = &self.driver.host.tracer {
             tracer.finish("worker", self.rank);
         }
     }
