@@ -54,6 +54,8 @@ mod panics;
 mod params;
 mod pool;
 mod role;
+#[cfg_attr(not(feature = "dist"), path = "no_spans.rs")]
+mod spans;
 mod store;
 mod suggest;
 mod sync;

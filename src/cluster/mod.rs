@@ -27,9 +27,9 @@ mod worker;
 pub(crate) use common::{
     Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Time,
 };
-pub(crate) use facts::{Facts, Histogram, Waiting};
+pub(crate) use facts::{CallKind, Facts, Histogram, Waiting};
 pub(crate) use members::Scheduler;
-pub(crate) use net::Frame;
+pub(crate) use net::{Frame, News};
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 #[cfg(test)]
@@ -38,7 +38,7 @@ pub(crate) use wire::{
     BadFrame, Body, HEADER, Header, Kind, Look, Message, Opening, Place, Seen, Sight, Spec, State,
     VERSION, write,
 };
-pub(crate) use worker::{Action as WorkerAction, OpId, Worker};
+pub(crate) use worker::{Action as WorkerAction, Ended, OpId, Worker};
 
 /// Reads bytes as the fields of every control message that has some.
 #[cfg(fuzzing)]

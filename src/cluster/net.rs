@@ -18,6 +18,15 @@ pub(crate) struct Frame<D> {
     pub(crate) backlog: u64,
 }
 
+/// What has changed for this process.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A stream to a peer begins, or has ended.
+    Up(Peer, Arc<str>),
+    Down(Peer),
+    Epoch(u32),
+}
+
 /// A message to a peer, on its way to the link.
 #[derive(Debug)]
 pub(super) struct Letter<D> {
@@ -56,6 +65,9 @@ pub(super) struct Net<D> {
     traffic: Traffic,
     /// Notes the messages with values of some rounds, if it is there.
     pub(super) tracer: Option<Arc<Tracer>>,
+    news: Vec<News>,
+    /// The epoch that was news.
+    told: u32,
 }
 
 impl<D: Data> Net<D> {
@@ -72,17 +84,28 @@ impl<D: Data> Net<D> {
             last_now: now,
             traffic,
             tracer: None,
+            news: Vec::new(),
+            told: 0,
         }
     }
 
     /// Starts a fresh stream to a peer, whatever was before.
     pub(super) fn connect(&mut self, peer: Peer, incarnation: u64, address: &str, now: Time) {
-        let link = Link::new(incarnation, now);
-        self.lines.insert(peer, Line { address: address.into(), link });
+        let (address, link): (Arc<str>, _) = (address.into(), Link::new(incarnation, now));
+        self.news.push(News::Up(peer, Arc::clone(&address)));
+        self.lines.insert(peer, Line { address, link });
     }
 
     pub(super) fn disconnect(&mut self, peer: Peer) {
-        self.lines.remove(&peer);
+        self.news.extend(self.lines.remove(&peer).map(|_| News::Down(peer)));
+    }
+
+    /// What has changed since the last time.
+    pub(super) fn news(&mut self) -> Vec<News> {
+        if std::mem::replace(&mut self.told, self.epoch) != self.epoch {
+            self.news.push(News::Epoch(self.epoch));
+        }
+        std::mem::take(&mut self.news)
     }
 
     /// Members turn out to be others: their streams go on under the right names.

@@ -6,7 +6,7 @@ use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Role, Time};
 use super::facts::Facts;
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
-use super::net::{Frame, Incoming, Letter, Net};
+use super::net::{Frame, Incoming, Letter, Net, News};
 use super::server::Server;
 use super::wire::{BadFrame, Header, Kind, Message, Seen, State, accused};
 use super::worker::{OpId, Want, Worker};
@@ -192,6 +192,11 @@ impl<D: Data> Node<D> {
         self.net.send(now)
     }
 
+    /// What has changed since the last time.
+    pub(crate) fn news(&mut self) -> Vec<News> {
+        self.net.news()
+    }
+
     /// When `tick` has something to do at the latest.
     pub(crate) fn wake_at(&self) -> Time {
         if self.end.is_some() {
@@ -245,9 +250,6 @@ impl<D: Data> Node<D> {
         tracer.align(now);
         self.compare_at = now;
         self.net.tracer = Some(Arc::clone(tracer));
-        if let Part::Worker(worker) = &mut self.part {
-            worker.trace(Arc::clone(tracer));
-        }
     }
 
     /// The scheduler has said how late it is; the request says when it was asked.

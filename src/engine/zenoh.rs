@@ -419,8 +419,9 @@ fn call(
 
 /// Opens a session. What it is told is not for the logs of the engine.
 fn open(config: Config) -> zenoh::Result<Session> {
-    use tracing::subscriber::{NoSubscriber, with_default};
-    with_default(NoSubscriber::default(), || zenoh::open(config).wait())
+    use tracing::dispatcher::{Dispatch, with_default};
+    // Not a subscriber that wants nothing: with one known, nobody is sure any more that none listens.
+    with_default(&Dispatch::none(), || zenoh::open(config).wait())
 }
 
 /// Opens the session of a process that listens; gives the address that others know it by.

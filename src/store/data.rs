@@ -4,6 +4,7 @@ use super::plan::{Pairs, RowPairs, Tensors};
 use super::{Call, Gate, Store};
 use crate::error::{Result, fail};
 use crate::key::Key;
+use crate::spans;
 use crate::tensor::{Tensor, TensorMut};
 
 impl Store {
@@ -24,6 +25,7 @@ impl Store {
     }
 
     pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
+        let _span = spans::call("init", &self.local.keys.names, values, &Pairs::NONE);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.init(values),
             None => local.init(values),
@@ -166,6 +168,7 @@ impl Store {
     /// # Errors
     /// `KeyNotFound`, `Timeout`: nothing has been removed.
     pub fn remove(&self, keys: &[Key]) -> Result<()> {
+        let _span = spans::enter!("remove", keys = keys.len());
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.remove(keys),
             None => local.remove(keys),
@@ -174,6 +177,7 @@ impl Store {
 
     /// Runs a data call here.
     pub(crate) fn call(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        let _span = spans::call(call.name(), &self.local.keys.names, values, outs);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.run(call, values, outs),
             None => local.run(call, values, outs),
@@ -188,14 +192,18 @@ impl Store {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        self.enter(Gate::Work, |local| match &self.remote {
+        let span = spans::call(call.name(), &self.local.keys.names, values, outs);
+        let ticket = self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.submit(call, values, outs, priority),
             None => local.submit(call, values, outs, priority),
-        })
+        });
+        spans::note_ticket(&span, &ticket);
+        ticket
     }
 
     /// Runs a call on rows here.
     pub(crate) fn call_rows(&self, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+        let _span = spans::call(call.name(), &self.local.keys.names, &pairs.rows, &Pairs::NONE);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.run_rows(call, pairs),
             None => local.run_rows(call, pairs),
@@ -209,10 +217,13 @@ impl Store {
         pairs: &RowPairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        self.enter(Gate::Work, |local| match &self.remote {
+        let span = spans::call(call.name(), &self.local.keys.names, &pairs.rows, &Pairs::NONE);
+        let ticket = self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.submit_rows(call, pairs, priority),
             None => local.submit_rows(call, pairs, priority),
-        })
+        });
+        spans::note_ticket(&span, &ticket);
+        ticket
     }
 }
 

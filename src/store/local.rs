@@ -24,6 +24,7 @@ use crate::log::{Level, log};
 use crate::optim::Optimizer;
 use crate::panics;
 use crate::pool::{Task, pool};
+use crate::spans::Carried;
 use crate::sync::{Mutex, RwLock};
 
 pub(crate) struct Local {
@@ -45,6 +46,7 @@ pub(crate) struct Op {
     call: Call,
     plan: Plan,
     handling: Handling,
+    span: Carried,
 }
 
 impl Work for Op {
@@ -331,7 +333,8 @@ impl Local {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
         let handling = self.handling(&plan);
-        let (ticket, ready) = self.tickets.submit(priority, Op { call, plan, handling })?;
+        let op = Op { call, plan, handling, span: Carried::current() };
+        let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
             // Nobody else would ever run it.
             self.tickets.cancel(ticket, self.deadline())?;
@@ -450,13 +453,13 @@ impl Local {
     }
 
     #[cfg(feature = "fault-injection")]
-    fn fault(&self, point: &str) {
+    pub(super) fn fault(&self, point: &str) {
         assert!(self.settings.fault.as_deref() != Some(point), "injected fault at {point}");
     }
 
     #[cfg(not(feature = "fault-injection"))]
     #[allow(clippy::unused_self, reason = "the other build uses it")]
-    fn fault(&self, _: &str) {}
+    pub(super) fn fault(&self, _: &str) {}
 }
 
 /// Runs a closure when it goes, also while a panic unwinds.
@@ -474,29 +477,23 @@ pub(super) fn poisoned() -> Error {
     fail!(Poisoned, "the store met a bug of this library and refuses to go on; free it")
 }
 
-/// What a panic of ours becomes.
-pub(super) fn internal(panic: &str) -> Error {
-    let text = fail!(Internal, "a bug of this library: {panic}; the store is poisoned");
-    log(Level::Error, || text.message().to_owned());
-    text
-}
-
 impl Task for Local {
     /// Runs the most urgent operation that is ready.
     fn run(self: Arc<Self>) {
         let Some(job) = self.tickets.take(self.settings.threads) else {
             return;
         };
-        let Op { call, mut plan, handling } = job.work;
-        let outcome = panics::catch(|| {
+        let Op { call, mut plan, handling, span } = job.work;
+        let work = || {
             self.fault("task");
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
             let limits = Limits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
             self.applier.apply(call, &mut plan, &handling, limits)
-        });
+        };
+        let outcome = panics::catch(|| span.run(work));
         let result = outcome.unwrap_or_else(|panic| {
-            let error = internal(&panic);
+            let error = panics::internal(&panic);
             self.poison();
             Err(error)
         });
@@ -508,7 +505,7 @@ impl Task for Local {
         plan.clear();
         self.plans.lock().push(plan);
         // The updater goes first: with the last operation done, its context may be dropped.
-        drop(handling);
+        drop((handling, span));
         let ready = self.tickets.finish(job.sequence, result);
         self.schedule(ready);
     }

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
-use local::{Local, internal, poisoned};
+use local::{Local, poisoned};
 use merger::Merger;
 pub(crate) use plan::{Pairs, RowPairs, Tensors};
 use remote::Remote;
@@ -48,6 +48,7 @@ use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::role::Role;
+use crate::spans;
 use crate::sys;
 use crate::tensor::{Tensor, TensorMut};
 
@@ -149,13 +150,16 @@ impl Store {
     /// which names who is missing, `Refused`, `Network`.
     pub fn open(kind: &str, config: &Config) -> Result<Self> {
         let kind = StoreKind::parse(kind)?;
+        let _span = spans::enter!("open", kind = kind.name());
         let settings = Settings::new(config)?;
         sys::watch_forks();
         let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
         let id = claim_id(serial)?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
         let local = Arc::new(Local::new(serial, id, settings));
-        let remote = join(&local, kind, config).inspect_err(|_| release_id(id))?;
+        let remote = panics::catch(|| join(&local, kind, config))
+            .unwrap_or_else(|panic| Err(panics::internal(&panic)))
+            .inspect_err(|_| release_id(id))?;
         Ok(Self {
             local,
             remote,
@@ -188,8 +192,11 @@ impl Store {
             return Err(closed());
         }
         panics::catch(|| call(&self.local)).unwrap_or_else(|panic| {
-            let error = internal(&panic);
+            let error = panics::internal(&panic);
             self.local.poison();
+            if let Some(remote) = &self.remote {
+                remote.abort();
+            }
             Err(error)
         })
     }
@@ -244,11 +251,13 @@ impl Store {
     /// Waits until all workers have arrived here: on a store of one process, at once.
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
+        let _span = spans::enter!("barrier");
         self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.barrier(deadline)))
     }
 
     /// Says that this worker pushes no more.
     pub fn done(&self) -> Result<()> {
+        let _span = spans::enter!("done");
         self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
     }
 
@@ -305,6 +314,7 @@ impl Store {
     }
 
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
+        let _span = spans::enter!("wait", ticket);
         self.enter(Gate::End, |local| local.tickets.wait(ticket, deadline))
     }
 
@@ -326,6 +336,7 @@ impl Store {
     /// Waits for every operation that is pending now; gives the first failure nobody has been told
     /// of.
     pub fn wait_all(&self, deadline: impl Into<Deadline>) -> Result<()> {
+        let _span = spans::enter!("wait_all");
         self.enter(Gate::End, |local| local.tickets.wait_all(deadline.into()))
     }
 
@@ -465,6 +476,7 @@ impl Store {
     /// that nobody waited for; the store is closed then.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
+        let _span = spans::enter!("close");
         self.enter(Gate::End, |local| {
             let result = local.tickets.close(deadline, closed());
             let late =

@@ -14,4 +14,5 @@ pub mod random;
 pub mod rules;
 pub mod scalar;
 pub mod updater;
+pub mod wait;
 pub mod watchdog;

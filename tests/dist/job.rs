@@ -1,12 +1,13 @@
 //! Starts the scheduler, the servers and the workers of a job.
 
-use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use kvstore::{Config, ErrorKind, Result, Role, Store};
+
+pub use super::common::wait::free_address;
 
 /// Longer than any test takes.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -18,11 +19,6 @@ pub struct Job {
     pub workers: usize,
     pub servers: usize,
     pub options: Vec<(&'static str, String)>,
-}
-
-/// A port that nobody uses now.
-pub fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 impl Job {
@@ -67,7 +63,7 @@ impl Job {
 
     /// Starts the scheduler and the servers, which run `prepare` first.
     pub fn start(&self, prepare: impl Fn(&Store) + Clone + Send + 'static) -> Others {
-        let root = format!("127.0.0.1:{}", free_port());
+        let root = free_address();
         let mut threads = Vec::new();
         for (role, count) in [("scheduler", 1), ("server", self.servers)] {
             for _ in 0..count {

@@ -15,10 +15,13 @@ mod common;
 mod checkpoint;
 mod codecs;
 mod ends;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod golden;
 mod job;
 mod keys;
 mod lists;
+mod quiet;
 mod rounds;
 mod rows;
 mod rules;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use kvstore::ErrorKind::{self, Network, Refused, Timeout};
 use kvstore::{Config, Store};
 
-use super::job::{Job, failure, free_port, join};
+use super::job::{Job, failure, free_address, join};
 
 const SOON: Duration = Duration::from_secs(2);
 
 #[test]
 fn processes_come_in_any_order() {
     let job = Job::new(2, 1);
-    let root = format!("127.0.0.1:{}", free_port());
+    let root = free_address();
     let workers: Vec<_> = (0..2)
         .map(|rank| {
             let (job, root) = (job.clone(), root.clone());
@@ -98,7 +98,7 @@ fn a_missing_process_is_named_after_the_time_to_start() {
     let job = Job::new(2, 2).with("start_timeout_ms", 700);
     let began = Instant::now();
     // No scheduler, and nobody at all.
-    let root = format!("127.0.0.1:{}", free_port());
+    let root = free_address();
     let text = failure(job.open(0, &root), Timeout);
     assert!(text.contains("scheduler") && text.contains(&root), "{text}");
     // One of three.
@@ -123,7 +123,7 @@ fn what_cannot_work_is_said_before_anything_is_tried() {
     let text = failure(scheduler.serve(), Network);
     assert!(text.contains(&address) && text.starts_with("serve: "), "{text}");
 
-    let root = format!("127.0.0.1:{}", free_port());
+    let root = free_address();
     for role in ["scheduler", "server"] {
         let mut config = job.config(role, None, &root);
         config.set("bind", "0.0.0.0:0").unwrap();
@@ -196,14 +196,15 @@ fn variables_of_old_launchers_are_understood() {
     if let Ok(role) = env::var("DMLC_ROLE") {
         return be_a_process_of_an_old_launcher(&role);
     }
-    let (port, program) = (free_port().to_string(), env::current_exe().unwrap());
+    let (address, program) = (free_address(), env::current_exe().unwrap());
+    let (host, port) = address.split_once(':').unwrap();
     let start = |role: &str, rank: &str| {
         let mut command = Command::new(&program);
         command
             .args(["--exact", "starting::variables_of_old_launchers_are_understood"])
             .env("DMLC_ROLE", role)
-            .env("DMLC_PS_ROOT_URI", "127.0.0.1")
-            .env("DMLC_PS_ROOT_PORT", &port)
+            .env("DMLC_PS_ROOT_URI", host)
+            .env("DMLC_PS_ROOT_PORT", port)
             .env("DMLC_NUM_WORKER", "2")
             .env("DMLC_NUM_SERVER", "1")
             .env("DMLC_WORKER_ID", rank)

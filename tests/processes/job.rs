@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{self, Child, Command, Stdio};
@@ -12,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use super::common::wait::{free_address, soon};
 use super::program::{MARK, PROGRAM};
 
 pub const KVSTORE: &str = env!("CARGO_BIN_EXE_kvstore");
@@ -20,7 +20,6 @@ pub const KVSTORE: &str = env!("CARGO_BIN_EXE_kvstore");
 pub const LIMIT: Duration = Duration::from_secs(60);
 /// What a busy machine may add to a time that the library promises.
 pub const MARGIN: Duration = Duration::from_secs(8);
-const STEP: Duration = Duration::from_millis(2);
 
 /// Held by one test at a time: the times that they check are those of a machine with little else to
 /// do.
@@ -36,23 +35,6 @@ impl Turn {
 /// Whether this is the long suite.
 pub fn amount(usual: usize, long: usize) -> usize {
     if std::env::var_os("KV_TEST_OPERATIONS").is_some() { long } else { usual }
-}
-
-/// An address that nobody uses now.
-pub fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
-}
-
-/// Repeats until `done`; false when the time is up.
-pub fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !done() {
-        if start.elapsed() > limit {
-            return false;
-        }
-        thread::sleep(STEP);
-    }
-    true
 }
 
 /// What the processes of one job are told.

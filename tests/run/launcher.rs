@@ -7,7 +7,9 @@ use std::process::{self, Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+pub use super::common::wait::soon;
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kvstore");
 
@@ -15,19 +17,6 @@ pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kvstore");
 pub const LIMIT: Duration = Duration::from_secs(30);
 /// Within this nobody may be left of a launcher that was killed.
 pub const VANISH: Duration = Duration::from_secs(2);
-const STEP: Duration = Duration::from_millis(2);
-
-/// Repeats until `done`; false when the time is up.
-pub fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
-    let start = Instant::now();
-    while !done() {
-        if start.elapsed() > limit {
-            return false;
-        }
-        thread::sleep(STEP);
-    }
-    true
-}
 
 /// What a program writes, line by line.
 fn lines(pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {

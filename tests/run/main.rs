@@ -4,6 +4,8 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
+#[path = "../common/mod.rs"]
+mod common;
 mod generate;
 mod here;
 mod hosts;

@@ -8,7 +8,7 @@ use crate::cluster::common::{
     Data, Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
 };
 use crate::cluster::link::CONTROL;
-use crate::cluster::net::{Frame, Incoming, Letter, Net};
+use crate::cluster::net::{Frame, Incoming, Letter, Net, News};
 use crate::cluster::wire::{
     Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, accused, failed,
 };
@@ -161,6 +161,11 @@ impl<D: Data> Scheduler<D> {
 
     pub(crate) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         self.net.send(now)
+    }
+
+    /// What has changed since the last time.
+    pub(crate) fn news(&mut self) -> Vec<News> {
+        self.net.news()
     }
 
     pub(crate) fn wake_at(&self) -> Time {

@@ -441,7 +441,7 @@ impl Cluster {
                 }
                 return;
             }
-            worker::Action::Finished { op, result } => (op, result),
+            worker::Action::Finished { op, result, .. } => (op, result),
         };
         let open = program.open.remove(&op).expect("an operation ends once");
         assert!(self.network.now <= open.began + DEADLINE, "an operation ends by its deadline");

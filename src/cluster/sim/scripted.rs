@@ -159,7 +159,7 @@ impl Job {
 
 fn note(worker: &mut Worker<Bytes>, results: &mut Results) {
     for action in worker.actions() {
-        if let worker::Action::Finished { op, result } = action {
+        if let worker::Action::Finished { op, result, .. } = action {
             assert!(results.insert(op, result).is_none(), "an operation ends once");
         }
     }

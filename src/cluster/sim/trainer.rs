@@ -69,7 +69,7 @@ impl Trainer {
     pub(super) fn act(&mut self, worker: &mut Worker<Length>, now: Nanos) {
         loop {
             for action in worker.actions() {
-                if let Action::Finished { op, result } = action {
+                if let Action::Finished { op, result, .. } = action {
                     result.unwrap_or_else(|failure| panic!("{}", failure.text));
                     let layer = self.open.remove(&op);
                     layer.into_iter().for_each(|layer| self.missing[layer] -= 1);

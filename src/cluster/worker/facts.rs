@@ -6,10 +6,20 @@ use super::operation::{Operation, What};
 use super::{OpId, Worker, errors};
 use crate::cluster::common::{Data, Peer, Time};
 use crate::cluster::facts::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
-use crate::trace::{self, Event, Tracer};
 
 /// What people call a key.
 pub(crate) type Namer = Arc<dyn Fn(u64) -> Option<String> + Send + Sync>;
+
+/// A call of one key that has ended, or one of none.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    pub(crate) call: CallKind,
+    pub(crate) key: u64,
+    /// 0 for what is of no round.
+    pub(crate) round: u64,
+    pub(crate) began: Time,
+    pub(crate) end: Time,
+}
 
 /// Calls that have ended, counted.
 #[derive(Default)]
@@ -23,8 +33,6 @@ pub(super) struct Tally {
     pull: Histogram,
     pushpull: Histogram,
     pub(super) namer: Option<Namer>,
-    /// Notes the calls of some rounds, if it is there.
-    tracer: Option<Arc<Tracer>>,
 }
 
 impl std::fmt::Debug for Tally {
@@ -35,11 +43,8 @@ impl std::fmt::Debug for Tally {
 
 impl Tally {
     /// A call has ended, well or not.
-    pub(super) fn ended<D>(&mut self, op: &Operation<D>, well: bool) {
+    pub(super) fn ended<D>(&mut self, op: &Operation<D>, well: bool) -> Ended {
         let took = self.now.saturating_sub(op.began);
-        if well {
-            self.trace(op);
-        }
         match op.what {
             _ if !well => self.failures += 1,
             What::Push { answer, round, .. } => {
@@ -50,28 +55,12 @@ impl Tally {
             What::Pull { .. } => self.pull.add(took),
             _ => {}
         }
-    }
-}
-
-impl Tally {
-    fn trace<D>(&self, op: &Operation<D>) {
-        let Some(tracer) = self.tracer.as_ref().filter(|it| it.wants(op.round())) else { return };
-        let what = match op.what {
-            What::Push { answer: false, .. } => trace::What::Push,
-            What::Push { .. } => trace::What::Pushpull,
-            What::Pull { .. } => trace::What::Pull,
-            _ => return,
-        };
-        let event = Event::new(what, op.key, 0, op.round());
-        tracer.machine(Event { begin: op.began, end: self.now, ..event });
+        let (call, key, round) = (kind(&op.what), op.key, op.round());
+        Ended { call, key, round, began: op.began, end: self.now }
     }
 }
 
 impl<D: Data> Worker<D> {
-    pub(in crate::cluster) fn trace(&mut self, tracer: Arc<Tracer>) {
-        self.tally.tracer = Some(tracer);
-    }
-
     /// The time of what happens next.
     pub(in crate::cluster) fn tell_time(&mut self, now: Time) {
         self.tally.now = now;

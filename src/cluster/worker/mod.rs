@@ -17,6 +17,7 @@ use super::common::{Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Tim
 use super::link::CONTROL;
 use super::net::Letter;
 use super::wire::{Awaited, Book, Header, Kind, Message, Place, State, failed, flags};
+pub(crate) use facts::Ended;
 use flow::Flow;
 use keys::Key;
 pub(crate) use operation::OpId;
@@ -33,7 +34,7 @@ pub(crate) enum Action<D> {
     /// What the job has decided, for an operation that asked for nothing of its own.
     Told { op: OpId, fields: Vec<u8> },
     /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
-    Finished { op: OpId, result: Result<(), Failure> },
+    Finished { op: OpId, ended: Ended, result: Result<(), Failure> },
 }
 
 /// What the node has to arrange with the scheduler.
@@ -459,9 +460,9 @@ impl<D: Data> Worker<D> {
             self.ended = true;
         }
         if !op.abandoned {
-            self.tally.ended(&op, result.is_ok());
+            let ended = self.tally.ended(&op, result.is_ok());
             let result = result.map_err(|failure| errors::during(&op, failure));
-            self.actions.push(Action::Finished { op: id, result });
+            self.actions.push(Action::Finished { op: id, ended, result });
         }
     }
 
@@ -491,9 +492,9 @@ impl<D: Data> Worker<D> {
             }
             let failure = errors::overdue(op, self.keys.get(&op.key));
             op.abandoned = true;
-            self.tally.ended(op, false);
+            let ended = self.tally.ended(op, false);
             let gives_up = matches!(op.what, What::Close);
-            self.actions.push(Action::Finished { op: id, result: Err(failure) });
+            self.actions.push(Action::Finished { op: id, ended, result: Err(failure) });
             if gives_up {
                 self.ended = true;
             }

@@ -17,6 +17,7 @@ use crate::codec::Codec;
 use crate::error::{Error, Result, fail};
 use crate::log::{Level, log};
 use crate::optim::{Kept, Optimizer};
+use crate::spans;
 use crate::tensor::DType;
 
 /// Texts of the header.
@@ -65,6 +66,7 @@ impl Store {
     /// `Io`, `Timeout`: the old file is as it was.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
+        let _span = spans::enter!("save", path = %path.display());
         self.enter(Gate::Work, |local| {
             log(Level::Debug, || format!("save {}", path.display()));
             match &self.remote {
@@ -82,6 +84,7 @@ impl Store {
     /// a key of the store is another one, `Timeout`; nothing has changed then.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
+        let _span = spans::enter!("load", path = %path.display());
         self.enter(Gate::Work, |local| {
             log(Level::Debug, || format!("load {}", path.display()));
             match &self.remote {

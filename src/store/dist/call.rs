@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::rows::Wanted;
-use crate::cluster::OpId;
+use crate::cluster::{Ended, OpId};
 use crate::driver::{Blocks, Bytes, Landing, Loan};
 use crate::error::{Error, Result};
+use crate::spans::Carried;
 use crate::store::merge::Team;
 use crate::store::plan::{Plan, PlannedOut};
 use crate::store::table::Slot;
@@ -24,6 +25,8 @@ pub(crate) struct Call {
     /// Operations that have not ended, values that are being copied, and one for the submission.
     remaining: AtomicUsize,
     parts: Vec<Part>,
+    /// Of the program's call, until this one ends.
+    span: Mutex<Carried>,
 }
 
 /// What one key of a call has lent.
@@ -67,7 +70,8 @@ impl Call {
         let state =
             State { plan, operations: Vec::new(), failure: None, told: Vec::new(), result: None };
         let (state, changed) = (Mutex::new(state), Condvar::new());
-        Arc::new(Self { ticket, state, changed, remaining: AtomicUsize::new(1), parts })
+        let (remaining, span) = (AtomicUsize::new(1), Mutex::new(Carried::current()));
+        Arc::new(Self { ticket, state, changed, remaining, parts, span })
     }
 
     /// One more thing has to end.
@@ -87,6 +91,17 @@ impl Call {
 
     pub(super) fn operations(&self) -> Vec<OpId> {
         self.state.lock().operations.clone()
+    }
+
+    /// Tells whoever listens that one of its operations has ended.
+    pub(super) fn ended(&self, ended: &Ended, ok: bool) {
+        let span = self.span.lock().clone();
+        span.ended(ended, ok, self.parts.len() == 1);
+    }
+
+    /// Its span, which nobody tells anything any more.
+    pub(super) fn take_span(&self) -> Carried {
+        std::mem::take(&mut *self.span.lock())
     }
 
     /// Notes a failure of one of the keys.

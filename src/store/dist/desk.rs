@@ -1,31 +1,37 @@
 //! The host of a worker: which call each operation of the machine belongs to.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use foldhash::HashMap;
 
 use super::call::Call;
 use super::failure::error_of;
-use crate::cluster::{Failure, Header, Node, OpId, Part, WorkerAction};
+use crate::cluster::{CallKind, Ended, Failure, Header, Node, OpId, Part, WorkerAction};
 use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
-use crate::store::local::Local;
+use crate::panics;
+use crate::store::local::{Local, poisoned};
 use crate::sync::Mutex;
+use crate::trace::{Event, Tracer, What};
 
 pub(crate) struct Desk {
     pub(super) local: Arc<Local>,
     open: Mutex<HashMap<OpId, (Arc<Call>, usize)>>,
+    /// Notes the calls of some rounds, if it is there.
+    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// What is to be done for a call.
 pub(crate) enum Errand {
     Fill { call: Arc<Call>, part: usize, slice: u32, at: u64, data: Bytes },
-    Finished { call: Arc<Call>, part: usize, result: Result<(), Failure> },
+    Finished { call: Arc<Call>, part: usize, ended: Ended, result: Result<(), Failure> },
 }
 
 impl Desk {
-    pub(super) fn new(local: Arc<Local>) -> Self {
-        Self { local, open: Mutex::default() }
+    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { local, open: Mutex::default(), tracer }
     }
 
     /// An operation of a call has begun. Called with the machine locked.
@@ -39,7 +45,17 @@ impl Desk {
         if !call.settle() {
             return;
         }
-        let result = call.complete(self.local.keys.team, blocks);
+        let span = call.take_span();
+        let complete = || {
+            self.local.fault("complete");
+            call.complete(self.local.keys.team, blocks)
+        };
+        let result = panics::catch(|| span.run(complete)).unwrap_or_else(|panic| {
+            let bug = panics::internal(&panic);
+            self.local.poison();
+            Err(bug)
+        });
+        drop(span);
         match call.ticket {
             Some(sequence) => _ = self.local.tickets.finish(sequence, result),
             None => call.finish(result),
@@ -59,6 +75,35 @@ impl Desk {
         calls.find(|call| call.ticket == Some(sequence)).cloned()
     }
 
+    fn run(&self, errand: Errand) {
+        self.local.fault("errand");
+        match errand {
+            Errand::Fill { call, part, slice, at, data } => call.fill(part, slice, at, data),
+            Errand::Finished { call, part, ended, result } => {
+                self.note(&call, &ended, result.is_ok());
+                if let Err(failure) = result {
+                    call.fail(part, error_of(&self.local.keys.names, &failure));
+                }
+            }
+        }
+    }
+
+    /// One key of a call has ended: for the trace, and for whoever listens.
+    fn note(&self, call: &Call, ended: &Ended, ok: bool) {
+        call.ended(ended, ok);
+        let Some(tracer) = self.tracer.as_ref().filter(|it| ok && it.wants(ended.round)) else {
+            return;
+        };
+        let what = match ended.call {
+            CallKind::Push => What::Push,
+            CallKind::Pushpull => What::Pushpull,
+            CallKind::Pull => What::Pull,
+            _ => return,
+        };
+        let event = Event::new(what, ended.key, 0, ended.round);
+        tracer.machine(Event { begin: ended.began, end: ended.end, ..event });
+    }
+
     /// Whether no call is open.
     pub(super) fn is_idle(&self) -> bool {
         self.open.lock().is_empty()
@@ -74,6 +119,14 @@ impl Desk {
     }
 }
 
+impl Errand {
+    fn call(&self) -> &Arc<Call> {
+        match self {
+            Errand::Fill { call, .. } | Errand::Finished { call, .. } => call,
+        }
+    }
+}
+
 impl Host for Desk {
     type Todo = Vec<Errand>;
 
@@ -85,6 +138,7 @@ impl Host for Desk {
         }
         let mut open = self.open.lock();
         for action in actions {
+            self.local.fault("collect");
             match action {
                 WorkerAction::Fill { op, slice, at, data } => {
                     if let Some((call, part)) = open.get(&op) {
@@ -98,9 +152,9 @@ impl Host for Desk {
                         call.tell(fields);
                     }
                 }
-                WorkerAction::Finished { op, result } => {
+                WorkerAction::Finished { op, ended, result } => {
                     if let Some((call, part)) = open.remove(&op) {
-                        todo.push(Errand::Finished { call, part, result });
+                        todo.push(Errand::Finished { call, part, ended, result });
                     }
                 }
             }
@@ -122,20 +176,27 @@ impl Host for Desk {
     }
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {
+        let mut bug = None;
         for errand in todo {
-            let call = match errand {
-                Errand::Fill { call, part, slice, at, data } => {
-                    call.fill(part, slice, at, data);
-                    call
-                }
-                Errand::Finished { call, part, result } => {
-                    if let Err(failure) = result {
-                        call.fail(part, error_of(&self.local.keys.names, &failure));
-                    }
-                    call
-                }
-            };
+            let call = Arc::clone(errand.call());
+            // Whatever happens, the call must know that this has ended.
+            if let Err(panic) = panics::catch(|| self.run(errand)) {
+                let error = panics::internal(&panic);
+                call.fail(0, error);
+                bug = Some(panic);
+            }
             self.settle(&call, &driver.blocks);
         }
+        if let Some(panic) = bug {
+            resume_unwind(Box::new(panic));
+        }
+        if self.local.poisoned.load(Ordering::SeqCst) {
+            self.abort(&poisoned(), &driver.blocks);
+        }
+    }
+
+    fn broken(&self, bug: &Error, blocks: &Arc<Blocks>) {
+        self.local.poison();
+        self.abort(bug, blocks);
     }
 }

@@ -7,6 +7,7 @@ mod call;
 mod coding;
 mod desk;
 mod failure;
+mod insight;
 mod place;
 mod reader;
 mod rows;

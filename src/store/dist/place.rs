@@ -2,7 +2,6 @@
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
-
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
@@ -11,12 +10,10 @@ use crate::cluster::{self, Limits, MS, Mode, OnLoss};
 use crate::codec;
 use crate::config::Job;
 use crate::credentials::Credentials;
-use crate::driver::{Driver, Host, Machine};
 use crate::engine::{Calls, Place};
 use crate::error::{Result, fail};
 use crate::role::Role;
 use crate::store::StoreKind;
-use crate::trace::Tracer;
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
@@ -53,7 +50,7 @@ pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
 /// or being told that it is not secure.
 pub(super) fn place(job: &Job) -> Result<Place> {
     let credentials = Credentials::load(job)?;
-    let root: std::sync::Arc<str> = job.root.as_str().into();
+    let root: Arc<str> = job.root.as_str().into();
     let calls = match job.role {
         Role::Scheduler => Calls::Nobody,
         Role::Server => Calls::Scheduler,
@@ -131,39 +128,6 @@ pub(super) fn reads_only(job: &Job, place: &Place) -> bool {
 /// The rank that a process asks for: the one that it was told, or the one on its credential.
 pub(super) fn rank(job: &Job, place: &Place) -> Option<u32> {
     job.rank.or_else(|| place.credentials.as_ref()?.identity.rank)
-}
-
-/// Notes what this process does in some rounds, if that is asked for.
-pub(super) fn tracer<H: Host>(job: &Job, driver: &Arc<Driver<H>>) -> Option<Arc<Tracer>> {
-    let tracer = new_tracer(job)?;
-    trace(driver, &tracer);
-    Some(tracer)
-}
-
-pub(super) fn new_tracer(job: &Job) -> Option<Arc<Tracer>> {
-    job.trace.as_ref().map(|(prefix, rounds)| Arc::new(Tracer::new(prefix, *rounds)))
-}
-
-pub(super) fn trace<H: Host>(driver: &Arc<Driver<H>>, tracer: &Arc<Tracer>) {
-    driver.step(|machine, now| match machine {
-        Machine::Node(node) => node.trace(tracer, now),
-        Machine::Scheduler(_) => {}
-    });
-}
-
-/// What a process says of itself, as one more member of its statistics.
-pub(super) fn facts<H: Host>(driver: &Arc<Driver<H>>) -> String {
-    let said = driver.step(|machine, now| match machine {
-        Machine::Node(node) => Some(node.facts(now)),
-        Machine::Scheduler(_) => None,
-    });
-    let facts = said.flatten().map(|said| {
-        // Lists would change the length from one call to the next.
-        let said = cluster::Facts { waiting: Vec::new(), late: Vec::new(), ..said };
-        crate::observer::facts(&said, None)
-    });
-    let json = facts.and_then(|facts| serde_json::to_string(&facts).ok());
-    json.map_or_else(String::new, |json| format!(",\"node\":{json}"))
 }
 
 /// What a process is for the protocol.

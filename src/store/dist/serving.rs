@@ -4,13 +4,13 @@ use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
 use super::failure::error_of;
-use super::place;
 use super::shop::Shop;
+use super::{insight, place};
 use crate::cluster::{Birth, Part, Peer};
 use crate::config::Job;
 use crate::deadline::Deadline;
 use crate::driver::{Driver, Host, Idle, Machine};
-use crate::engine;
+use crate::engine::{self, Place};
 use crate::error::{Result, fail};
 use crate::metrics;
 use crate::role::Role;
@@ -24,6 +24,7 @@ use crate::trace::Tracer;
 pub(crate) struct Serving {
     local: Arc<Local>,
     job: Job,
+    place: Place,
     kind: StoreKind,
     serves: AtomicBool,
     aborted: AtomicBool,
@@ -38,11 +39,11 @@ enum Running {
 
 impl Serving {
     pub(super) fn new(local: &Arc<Local>, job: Job, kind: StoreKind) -> Result<Self> {
-        // What cannot work is said at once.
-        place::place(&job)?;
         Ok(Self {
             local: Arc::clone(local),
-            tracer: place::new_tracer(&job),
+            // What cannot work is said at once.
+            place: place::place(&job)?,
+            tracer: insight::tracer(&job),
             job,
             kind,
             serves: AtomicBool::new(false),
@@ -53,9 +54,7 @@ impl Serving {
 
     fn serve_as_server(&self) -> Result<()> {
         let driver = self.start_server()?;
-        if let Some(tracer) = &self.tracer {
-            place::trace(&driver, tracer);
-        }
+        insight::trace(&driver, self.tracer.as_ref());
         self.run(&driver, Running::Server)
     }
 
@@ -70,22 +69,22 @@ impl Serving {
     }
 
     fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
-        let (limits, place) = (place::limits(&self.job, self.kind), place::place(&self.job)?);
-        Driver::start(Idle, &|inbox| engine::open(&place, inbox), |_, incarnation| {
+        let limits = place::limits(&self.job, self.kind);
+        Driver::start(Idle, &|inbox| engine::open(&self.place, inbox), |_, incarnation| {
             Machine::scheduler(limits, incarnation)
         })
     }
 
     fn start_server(&self) -> Result<Arc<Driver<Shop>>> {
-        let (limits, place) = (place::limits(&self.job, self.kind), place::place(&self.job)?);
+        let limits = place::limits(&self.job, self.kind);
         // A user's updater gets whole keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
             Shop::new(Arc::clone(&self.local), self.tracer.clone()),
-            &|inbox| engine::open(&place, inbox),
+            &|inbox| engine::open(&self.place, inbox),
             |address, incarnation| {
                 let (role, scheduler) = (place::role(self.job.role), &self.job.root);
-                let rank = place::rank(&self.job, &place);
+                let rank = place::rank(&self.job, &self.place);
                 let birth = Birth { role, rank, incarnation, address, scheduler };
                 let mut machine = Machine::node(limits, &birth);
                 if let Machine::Node(node) = &mut machine
@@ -114,6 +113,10 @@ impl Serving {
             tracer.finish("server", self.rank());
         }
         driver.stop();
+        if let Some(bug) = driver.bug() {
+            self.local.poison();
+            return Err(bug);
+        }
         match end {
             Some(Ok(())) => Ok(()),
             Some(Err(failure)) => Err(error_of(&self.local.keys.names, &failure)),
@@ -160,7 +163,7 @@ impl Remote for Serving {
             let _ = write!(
                 text,
                 ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
-                super::place::facts(driver)
+                insight::facts(driver)
             );
         }
         text

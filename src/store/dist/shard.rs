@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::rows::{WANT_ROWS, WANT_STATE};
-use super::steps::Steps;
+use super::steps::{Step, Steps};
 use super::units;
 use crate::cluster::{Answer, Failure, Reason};
 use crate::codec::Origin;
@@ -18,7 +19,7 @@ use crate::store::table::{Slot, Value};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
-use crate::trace::{Event, Tracer, What};
+use crate::trace::{Tracer, What};
 
 /// What is to be done with a slice, in this order.
 pub(crate) enum Job {
@@ -45,8 +46,9 @@ pub(crate) struct Shard {
     block: u64,
     queue: Mutex<Queue>,
     state: Mutex<State>,
-    /// Notes its work, while something is traced.
-    steps: Option<Steps>,
+    steps: Steps,
+    /// Of the last contribution.
+    round: AtomicU64,
 }
 
 #[derive(Default)]
@@ -71,8 +73,6 @@ struct State {
     merger: Option<Arc<Handling>>,
     /// Why the last round was not merged.
     failure: Option<Failure>,
-    /// Of the last contribution.
-    round: u64,
 }
 
 /// A contribution to single rows, or to all.
@@ -100,30 +100,31 @@ impl Shard {
             lost: None,
             merger: None,
             failure: None,
-            round: 0,
         };
         let (queue, state) = (Mutex::default(), Mutex::new(state));
-        Ok(Self { slot, block, queue, state, steps: None })
+        let (steps, round) = (Steps::default(), AtomicU64::new(0));
+        Ok(Self { slot, block, queue, state, steps, round })
     }
 
-    /// Its work is noted, if there is a tracer.
+    /// Its work is noted for this slice of its key.
     pub(super) fn traced(mut self, slice: u32, tracer: Option<Arc<Tracer>>) -> Self {
         let key = self.slot.key.id();
-        self.steps = tracer.map(|tracer| Steps { tracer, key, slice });
+        self.steps = Steps { tracer, key, slice };
         self
     }
 
-    /// A job begins; what is to be noted at its end.
-    fn begin(&self, job: &Job, state: &mut State) -> Option<Event> {
-        let what = match job {
+    /// A job begins; it ends, for whoever notes that, when what this gives goes.
+    fn begin(&self, job: &Job) -> Option<Step<'_>> {
+        // Relaxed: one thread at a time works on a slice.
+        let (what, round) = match job {
             Job::Add { origin, .. } => {
-                state.round = origin.round + 1;
-                What::Sum
+                self.round.store(origin.round + 1, Ordering::Relaxed);
+                (What::Sum, origin.round + 1)
             }
-            Job::Close(_) => What::Update,
+            Job::Close(_) => (What::Update, self.round.load(Ordering::Relaxed)),
             _ => return None,
         };
-        self.steps.as_ref()?.begin(what, state.round)
+        Some(self.steps.begin(what, round))
     }
 
     pub(super) fn first_block(&self) -> u64 {
@@ -154,8 +155,10 @@ impl Shard {
     }
 
     fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+        // Nobody is told with the state locked.
+        let _step = self.begin(&job);
+        local.fault("slice");
         let mut state = self.state.lock();
-        let step = self.begin(&job, &mut state);
         let result = match job {
             Job::Install(data) => state.install(data, blocks),
             Job::Restore(data, handling) => {
@@ -197,9 +200,6 @@ impl Shard {
                 Ok(())
             }
         };
-        if let (Some(steps), Some(step)) = (&self.steps, step) {
-            steps.end(step);
-        }
         if let Err(error) = result {
             let key = local.keys.names.label(self.slot.key);
             let reason = match error.kind() {

@@ -4,14 +4,15 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::call::{Call, Part, Target};
 use super::coding::{Source, Unsent};
 use super::desk::Desk;
 use super::failure::error_of;
-use super::place;
 use super::rows::{self, Wanted};
 use super::setting::Change;
+use super::{insight, place};
 use crate::cluster::{self, Birth, Failure, OpId, Place, Reason, Spec, Time};
 use crate::codec::Codec;
 use crate::config::Job;
@@ -25,7 +26,7 @@ use crate::role::Role;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
 use crate::store::counters::Tally;
-use crate::store::local::{Local, Op};
+use crate::store::local::{Local, Op, poisoned};
 use crate::store::merger::Merger;
 use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
 use crate::store::remote::Remote;
@@ -34,7 +35,6 @@ use crate::store::ticket::{Label, Tickets};
 use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, DType, Lent, element_count};
-use crate::trace::Tracer;
 
 /// Keys of a call that are given to the machine at a time.
 const AT_ONCE: usize = 32;
@@ -53,7 +53,6 @@ pub(crate) struct WorkerStore {
     whole: Mutex<bool>,
     /// Held from the encoding of a push until it is in the machine: both in one order.
     unsent: Mutex<Unsent>,
-    tracer: Option<Arc<Tracer>>,
 }
 
 /// A key of a call, ready for the machine.
@@ -84,7 +83,7 @@ impl WorkerStore {
         let limits = place::limits(job, kind);
         let role = place::role(job.role);
         let driver = Driver::start(
-            Desk::new(Arc::clone(local)),
+            Desk::new(Arc::clone(local), insight::tracer(job)),
             &|inbox| engine::open(place, inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
@@ -99,7 +98,11 @@ impl WorkerStore {
             Some(Err(failure)) => Some(Err(failure)),
             _ => machine.me().map(Ok),
         });
+        if let Some(bug) = driver.bug() {
+            return Err(bug.at("create"));
+        }
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
+        insight::trace(&driver, driver.host.tracer.as_ref());
         match started.unwrap_or_else(|| Err(closed())) {
             Ok(me) => Ok(Self::named(Self {
                 local: Arc::clone(local),
@@ -109,7 +112,6 @@ impl WorkerStore {
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
-                tracer: place::tracer(job, &driver),
                 driver,
             })),
             Err(failure) => {
@@ -548,6 +550,13 @@ impl WorkerStore {
     }
 }
 
+impl Drop for WorkerStore {
+    /// Also when the store was never opened: its threads would go on as a member of the job.
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
 impl Remote for WorkerStore {
     fn role(&self) -> Role {
         Role::Worker
@@ -564,8 +573,10 @@ impl Remote for WorkerStore {
     /// Ends everything at once.
     fn abort(&self) {
         self.driver.stop();
-        self.driver.host.abort(&closed(), &self.driver.blocks);
-        if let Some(tracer) = &self.tracer {
+        let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
+        let why = if is_poisoned { poisoned() } else { closed() };
+        self.driver.host.abort(&why, &self.driver.blocks);
+        if let Some(tracer) = &self.driver.host.tracer {
             tracer.finish("worker", self.rank);
         }
     }
@@ -599,7 +610,7 @@ impl Remote for WorkerStore {
             ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
             self.rank,
             self.workers,
-            place::facts(&self.driver)
+            insight::facts(&self.driver)
         )
     }
 

@@ -33,6 +33,18 @@ pub(crate) struct Pairs<'a> {
 impl<'a> Pairs<'a> {
     pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
 
+    /// Bytes of all tensors that are valid.
+    #[cfg(feature = "dist")]
+    pub(crate) fn bytes(&self) -> usize {
+        let tensor = |index: usize| match self.tensors {
+            Tensors::Values(tensors) => Some(tensors[index]),
+            Tensors::Outs(tensors) => Some(*tensors[index].as_tensor()),
+            Tensors::Raw(tensors) => tensors.get(index).ok(),
+        };
+        let tensors = (0..self.keys.len()).filter_map(tensor);
+        tensors.map(|tensor| tensor.count() * tensor.dtype().size()).sum()
+    }
+
     /// The data of a tensor that is at a glance a plain array of a dtype and shape; None if it takes
     /// a closer look.
     #[inline]

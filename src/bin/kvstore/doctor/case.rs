@@ -57,7 +57,8 @@ pub(crate) struct Case {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether something listens there.
     pub(crate) reached: bool,
-    pub(crate) observer: Option<Observer>,
+    /// Opened by the first check that needs it.
+    pub(crate) observer: Option<Result<Observer>>,
     pub(crate) view: Option<View>,
     /// When the view came, by the clock of this machine in milliseconds since 1970.
     pub(crate) seen_ms: u64,
@@ -133,8 +134,9 @@ impl Case {
         }
     }
 
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
+    /// Who looks at the job for all checks, or why nobody can.
+    pub(crate) fn open(&mut self) -> &mut Result<Observer> {
+        self.observer.get_or_insert_with(|| Observer::open(&self.config))
     }
 
     /// An option, set or from the environment; one that does not fit is reported by `options`.

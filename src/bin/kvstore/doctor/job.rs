@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use kvstore::{ErrorKind, Observer, State, View};
+use kvstore::{ErrorKind, State, View};
 
 use super::case::Case;
 use super::{Outcome, bad, good, skipped};
@@ -29,7 +29,7 @@ pub(crate) fn credentials(case: &mut Case) -> Outcome {
     if case.root().is_none() {
         return skipped("no root is given");
     }
-    match Observer::open(case.config()) {
+    match case.open() {
         Ok(_) => good(format!("{} can be used", given.join(", "))),
         Err(error) => bad(
             error.message().trim_start_matches("observe: "),
@@ -43,15 +43,18 @@ pub(crate) fn answer(case: &mut Case) -> Outcome {
     if !case.reached {
         return skipped("nothing was reached");
     }
-    let looked = Observer::open(case.config()).and_then(|mut observer| {
-        let view = observer.look(case.timeout)?;
-        Ok((observer, view))
-    });
+    if matches!(case.observer, Some(Err(_))) {
+        return skipped("the credentials cannot be used");
+    }
+    let timeout = case.timeout;
+    let looked = match case.open() {
+        Ok(observer) => observer.look(timeout),
+        Err(error) => Err(error.clone()),
+    };
     match looked {
-        Ok((observer, view)) => {
+        Ok(view) => {
             let text = format!("a scheduler of kvstore: {}", table::verdict(&view).1);
-            case.seen_ms = now_ms();
-            (case.observer, case.view) = (Some(observer), Some(view));
+            (case.seen_ms, case.view) = (now_ms(), Some(view));
             good(text)
         }
         Err(error) => judge_answer(error.kind(), error.message()),
@@ -173,7 +176,7 @@ pub(crate) fn processes(case: &mut Case) -> Outcome {
 /// How fast the way to the scheduler is.
 pub(crate) fn bandwidth(case: &mut Case) -> Outcome {
     let (bytes, timeout) = (case.measure_bytes, case.timeout.max(Duration::from_secs(10)));
-    let Some(observer) = case.observer.as_mut() else {
+    let Some(Ok(observer)) = case.observer.as_mut().filter(|_| case.view.is_some()) else {
         return skipped("no scheduler has answered");
     };
     if bytes == 0 {

@@ -1,0 +1,144 @@
+//! What a subscriber of the crate `tracing` sees: calls, a server's work, and changes of a job.
+//!
+//! While nobody listens each of these costs one relaxed load. A subscriber is the host's code: it is
+//! never told anything while the machine of the protocol is locked.
+
+use std::sync::Arc;
+
+use tracing::field::Empty;
+use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
+use tracing::span::EnteredSpan;
+use tracing::{Level, Span, debug, debug_span, trace, trace_span};
+
+use crate::cluster::{Ended, News, Peer};
+use crate::error::Result;
+use crate::key::{Key, Names};
+use crate::store::Pairs;
+
+pub(crate) const CALL: &str = "kvstore::call";
+const SERVER: &str = "kvstore::server";
+const JOB: &str = "kvstore::job";
+
+/// Somebody may listen at this level.
+#[inline]
+pub(crate) fn listens(level: Level) -> bool {
+    // One relaxed load, as the macros of `tracing` do.
+    level <= STATIC_MAX_LEVEL && level <= LevelFilter::current()
+}
+
+/// A span that this thread is inside of until it goes.
+pub(crate) type Entered = Option<EnteredSpan>;
+
+/// Enters the span of a call without values.
+macro_rules! enter {
+    ($name:literal $(, $($fields:tt)*)?) => {
+        $crate::spans::listens(tracing::Level::DEBUG).then(|| {
+            tracing::debug_span!(target: $crate::spans::CALL, $name $(, $($fields)*)?).entered()
+        })
+    };
+}
+pub(crate) use enter;
+
+/// Enters the span of a call with values or outs.
+#[inline]
+pub(crate) fn call(name: &str, names: &Names, values: &Pairs<'_>, outs: &Pairs<'_>) -> Entered {
+    listens(Level::DEBUG).then(|| data_span(name, names, values, outs).entered())
+}
+
+#[cold]
+fn data_span(name: &str, names: &Names, values: &Pairs<'_>, outs: &Pairs<'_>) -> Span {
+    let keys = if values.keys.is_empty() { outs.keys } else { values.keys };
+    let first = keys.first().copied();
+    // Fields are made only if this very span is wanted.
+    macro_rules! span {
+        ($($name:literal)*) => {
+            match name {
+                $($name => debug_span!(
+                    target: CALL,
+                    $name,
+                    key = first.map(Key::id),
+                    name = Empty,
+                    keys = keys.len(),
+                    bytes = values.bytes() + outs.bytes(),
+                    round = Empty,
+                    ticket = Empty,
+                ),)*
+                _ => Span::none(),
+            }
+        };
+    }
+    let span = span!("init" "push" "pull" "pushpull" "broadcast" "push_rows" "pull_rows");
+    if let Some(key) = first.filter(|key| key.is_name() && !span.is_disabled()) {
+        names.with(key, |name| _ = span.record("name", &*name.to_string_lossy()));
+    }
+    span
+}
+
+/// Notes the ticket of a call.
+pub(crate) fn note_ticket(span: &Entered, ticket: &Result<u64>) {
+    if let (Some(span), Ok(ticket)) = (span, ticket) {
+        span.record("ticket", ticket);
+    }
+}
+
+/// The span of a call, for what goes on when the call has returned. Small, and often empty.
+#[derive(Clone, Default)]
+pub(crate) struct Carried(Option<Arc<Span>>);
+
+impl Carried {
+    /// The span that this thread is inside of, if it is that of a call.
+    pub(crate) fn current() -> Self {
+        if !listens(Level::DEBUG) {
+            return Self(None);
+        }
+        let span = Span::current();
+        let is_ours = span.metadata().is_some_and(|about| about.target() == CALL);
+        Self(is_ours.then(|| Arc::new(span)))
+    }
+
+    /// Does something inside of it.
+    pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some(span) => span.in_scope(work),
+            None => work(),
+        }
+    }
+
+    /// One key of the call has ended; the round is that of the call if it is the only one.
+    pub(crate) fn ended(&self, ended: &Ended, ok: bool, only: bool) {
+        let Some(span) = &self.0 else { return };
+        let Ended { call, key, round, .. } = *ended;
+        let key = call.has_key().then_some(key);
+        if only && round > 0 {
+            span.record("round", round);
+        }
+        trace!(target: CALL, parent: &**span, call = call.name(), key, round, ok, "ended");
+    }
+}
+
+/// Enters the span of what a server does with a slice.
+#[inline]
+pub(crate) fn work(is_sum: bool, key: u64, slice: u32, round: u64) -> Entered {
+    // It belongs to nothing that the engine is about.
+    listens(Level::TRACE).then(|| {
+        let span = if is_sum {
+            trace_span!(target: SERVER, parent: None, "sum", key, slice, round)
+        } else {
+            trace_span!(target: SERVER, parent: None, "update", key, slice, round)
+        };
+        span.entered()
+    })
+}
+
+/// Tells what has changed in the job, as one of its processes sees it.
+pub(crate) fn tell(me: Peer, news: &[News]) {
+    for news in news {
+        match news {
+            News::Up(peer, address) => {
+                debug!(target: JOB, parent: None, %me, %peer, %address, "connected");
+            }
+            News::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
+            News::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
+        }
+    }
+}
