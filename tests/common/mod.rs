@@ -10,6 +10,7 @@ pub mod folder;
 pub mod gate;
 pub mod memory;
 pub mod model;
+pub mod network;
 pub mod random;
 pub mod rules;
 pub mod scalar;

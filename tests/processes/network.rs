@@ -1,17 +1,15 @@
 //! Jobs over a network between two machines that is slow, or that is cut: two network namespaces of
 //! the kernel with a wire between them. Where these may not be made, the tests say so and do nothing.
 
-use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::common::network::{self, NEAR, Network, ip};
 use super::job::{End, Job, LIMIT, MARGIN, Running, Turn};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
 /// Set in the process that has a network of its own.
 const INSIDE: &str = "KV_TEST_NETWORK";
-const NEAR: &str = "10.77.0.1";
-const FAR: &str = "10.77.0.2";
 
 /// Runs a test of this module again where it may change the network; true in there.
 #[allow(clippy::print_stderr, reason = "a test that is left out says so")]
@@ -19,96 +17,29 @@ fn is_inside(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }
-    let mut allowed = Command::new("unshare");
-    allowed.args(["-rn", "tc", "qdisc"]).stdout(Stdio::null()).stderr(Stdio::null());
-    if !allowed.status().is_ok_and(|status| status.success()) {
+    if !network::can_be_made() {
         eprintln!("skipped: this machine does not let us make networks");
         return false;
     }
     let _turn = Turn::take();
-    let this = std::env::current_exe().unwrap();
-    let mut test = Command::new("unshare");
-    test.arg("-rn").arg(this).args(["--exact", name, "--nocapture"]).env(INSIDE, "1");
-    let output = test.output().unwrap();
+    let mut test = network::inside();
+    let output = test.args(["--exact", name, "--nocapture"]).env(INSIDE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}:\n{text}");
     false
 }
 
-/// Two machines with a wire between them.
-struct Network {
-    /// Keeps the far machine.
-    keeper: Child,
-}
-
-impl Network {
-    fn new() -> Self {
-        let mut keeper = Command::new("unshare");
-        let keeper = keeper.args(["-n", "sleep", "600"]).spawn().unwrap();
-        let far = keeper.id().to_string();
-        let network = Self { keeper };
-        ip(&["link", "set", "lo", "up"]);
-        ip(&["link", "add", "near", "type", "veth", "peer", "name", "far"]);
-        // The other machine may not be there yet.
-        let moved = super::job::soon(LIMIT, || {
-            let moved = Command::new("ip").args(["link", "set", "far", "netns", &far]).status();
-            let there = network.far("ip", &["link", "show", "far"]).output();
-            moved.is_ok() && there.is_ok_and(|output| output.status.success())
-        });
-        assert!(moved, "the wire has no far end");
-        ip(&["addr", "add", &format!("{NEAR}/24"), "dev", "near"]);
-        ip(&["link", "set", "near", "up"]);
-        for arguments in [
-            &["addr", "add", &format!("{FAR}/24"), "dev", "far"][..],
-            &["link", "set", "far", "up"],
-            &["link", "set", "lo", "up"],
-        ] {
-            assert!(network.far("ip", arguments).status().unwrap().success());
-        }
-        network
-    }
-
-    /// A command on the far machine.
-    fn far(&self, program: &str, arguments: &[&str]) -> Command {
-        let mut command = Command::new("nsenter");
-        command.args(["-t", &self.keeper.id().to_string(), "-n", program]).args(arguments);
-        command
-    }
-
-    /// Limits the speed of the wire in both directions.
-    fn limit(&self, rate: &str) {
-        let arguments = |device| {
-            let queue = ["root", "tbf", "rate", rate, "burst", "64kb", "latency", "200ms"];
-            ["qdisc", "add", "dev", device].into_iter().chain(queue).collect::<Vec<_>>()
-        };
-        let near = Command::new("tc").args(arguments("near")).status().unwrap();
-        assert!(near.success() && self.far("tc", &arguments("far")).status().unwrap().success());
-    }
-
-    /// Starts a job: the scheduler and the server here, the workers on the far machine.
-    fn start(&self, job: &Job) -> Running {
-        // Their memory is not as far apart as their networks.
-        let mut job = job.clone().with("insecure", "yes").with("shm", "no");
-        job.root = format!("{NEAR}:9000");
-        let far = ["nsenter", "-t", &self.keeper.id().to_string(), "-n"].map(String::from).to_vec();
-        let here = job.clone().with("bind", NEAR);
-        let mut all = vec![here.start_scheduler(), here.start_server(0)];
-        let mut there = job.clone();
-        there.through = far;
-        all.extend((0..job.workers).map(|rank| there.start_worker(rank)));
-        Running { all, job }
-    }
-}
-
-impl Drop for Network {
-    fn drop(&mut self) {
-        let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-    }
-}
-
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "ip {arguments:?}");
+/// Starts a job: the scheduler and the server here, the workers on the far machine.
+fn start(network: &Network, job: &Job) -> Running {
+    // Their memory is not as far apart as their networks.
+    let mut job = job.clone().with("insecure", "yes").with("shm", "no");
+    job.root = format!("{NEAR}:9000");
+    let here = job.clone().with("bind", NEAR);
+    let mut all = vec![here.start_scheduler(), here.start_server(0)];
+    let mut there = job.clone();
+    there.through = network.way().to_vec();
+    all.extend((0..job.workers).map(|rank| there.start_worker(rank)));
+    Running { all, job }
 }
 
 fn cut() {
@@ -138,7 +69,7 @@ fn a_network_of_ten_megabits_is_slow_and_nothing_else() {
     let network = Network::new();
     network.limit("10mbit");
     let began = Instant::now();
-    end_well(network.start(&job(Duration::from_secs(3)).told(ROUNDS, 6)));
+    end_well(start(&network, &job(Duration::from_secs(3)).told(ROUNDS, 6)));
     // 6 rounds of 2 workers, 400 kB each way: the wire was in the way.
     assert!(began.elapsed() > Duration::from_secs(3), "after {:?}", began.elapsed());
 }
@@ -149,7 +80,7 @@ fn a_job_goes_on_when_a_network_that_was_cut_is_mended() {
         return;
     }
     let network = Network::new();
-    let mut running = network.start(&job(Duration::from_secs(40)).told(ROUNDS, 200));
+    let mut running = start(&network, &job(Duration::from_secs(40)).told(ROUNDS, 200));
     running.hear("sum 3");
     cut();
     thread::sleep(Duration::from_secs(10));
@@ -165,7 +96,7 @@ fn every_process_says_whom_it_misses_when_a_network_stays_cut() {
     let timeout = Duration::from_secs(3);
     let network = Network::new();
     let job = job(timeout).with("start_timeout_ms", 5_000).told(ROUNDS, 1_000_000);
-    let mut running = network.start(&job);
+    let mut running = start(&network, &job);
     running.hear("sum 3");
     cut();
     let at = Instant::now();
