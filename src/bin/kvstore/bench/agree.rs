@@ -72,7 +72,7 @@ impl<'a> Group<'a> {
     /// Makes sure that all workers run this command, and measure the same; gives the machine of
     /// each. Before it has succeeded, the job may be somebody else's: nothing but keys with names
     /// of our own is touched.
-    pub(crate) fn meet(&mut self, work: &Work) -> Result<Vec<f64>> {
+    pub(crate) fn meet(&mut self, work: &Work) -> Result<Vec<u64>> {
         let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let told = self.exchange(&[number_of(&work.text()), number_of(&machine)]);
         let told = told.map_err(|error| {
@@ -82,14 +82,16 @@ impl<'a> Group<'a> {
             }
             format!("{error}; every worker of the job has to be `kvstore bench`").into()
         })?;
-        if let Some(rank) = told.iter().position(|it| it[0] != told[self.rank][0]) {
+        if let Some(rank) =
+            told.iter().position(|it| it[0].to_bits() != told[self.rank][0].to_bits())
+        {
             return Err(format!(
                 "worker {rank} was told to measure something else, or is of another release; start \
                  all with the same command"
             )
             .into());
         }
-        Ok(told.iter().map(|it| it[1]).collect())
+        Ok(told.iter().map(|it| it[1].to_bits()).collect())
     }
 
     /// From now on pushes merge so.

@@ -78,6 +78,7 @@ impl History {
 }
 
 #[cfg(test)]
+#[allow(clippy::float_cmp, reason = "whole numbers and quarters are exact")]
 mod tests {
     use super::{History, Optimizer};
 

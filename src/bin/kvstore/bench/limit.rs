@@ -22,11 +22,17 @@ pub(crate) enum Limit {
 
 impl Limit {
     /// `machines` tells which workers share one.
-    pub(crate) fn new(group: &mut Group<'_>, machines: &[f64], config: &Config) -> Result<Self> {
+    pub(crate) fn new(
+        group: &mut Group<'_>,
+        machines: &[u64],
+        config: &Config,
+        cases: &[Case],
+    ) -> Result<Self> {
         if matches!(group.store.kind(), StoreKind::Local | StoreKind::Device) {
             return Ok(Self::Copy(Copy::default()));
         }
-        Ok(Self::Wire(Wire::new(group, machines, config)?))
+        let most = cases.iter().map(Case::bytes).max().unwrap_or(0);
+        Ok(Self::Wire(Wire::new(group, machines, config, most)?))
     }
 
     /// What it is, for people.

@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
     local: bool,
 
     /// The type of the store
-    #[arg(long = "type", value_enum, default_value_t = Kind::DistSync)]
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = Kind::DistSync)]
     kind: Kind,
 
     /// Address of the scheduler of a job all of whose workers are this command; else `KV_ROOT`
@@ -210,14 +210,14 @@ impl Arguments {
     }
 
     fn measure_in(&self, store: &Store, config: &Config) -> Result<()> {
+        let cases = self.work.cases();
         let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
         let mut group = Group::new(store, timeout);
         let machines = group.meet(&self.work)?;
-        let mut limit = Limit::new(&mut group, &machines, config)?;
+        let mut limit = Limit::new(&mut group, &machines, config, &cases.measured)?;
         group.set_rule(self.work.optimizer)?;
         let servers = config.get("num_servers")?.and_then(|text| text.parse().ok());
-        let mut report = Report::new(&self.work, &group, &limit, servers);
-        let cases = self.work.cases();
+        let mut report = Report::new(&self.work, &group, &limit, servers)?;
         for case in &cases.measured {
             report.add(measure::measure(&mut group, &mut limit, &self.work, case)?);
         }
@@ -227,7 +227,7 @@ impl Arguments {
 
 /// The error of a worker that does not get into its job, with what may be behind it.
 fn explained(error: kvstore::Error) -> Box<dyn std::error::Error> {
-    if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Timeout | ErrorKind::Option) {
+    if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Option) {
         return format!(
             "{error}; the workers of a job are fixed when it starts: let the job run this command, as \
              in `kvstore run -n 2 -s 1 -- kvstore bench`, or unset KV_ROOT for a job of its own"

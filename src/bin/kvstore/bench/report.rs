@@ -1,6 +1,7 @@
 //! What was measured, as a table, as an object, and as a picture.
 
-use std::fs;
+use std::fmt::Write as _;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 
 use serde_json::{Value, json};
@@ -42,7 +43,7 @@ impl<'a> Report<'a> {
         group: &Group<'_>,
         limit: &Limit,
         servers: Option<u32>,
-    ) -> Self {
+    ) -> Result<Self> {
         let report = Self {
             work,
             is_first: group.rank == 0,
@@ -52,9 +53,19 @@ impl<'a> Report<'a> {
             limit: limit.name(),
             all: Vec::new(),
         };
+        report.check_file()?;
         report.table(|| format!("{}; the limit is {}\n", report.about(), report.limit));
-        report.table(|| row(COLUMNS.map(|(title, _)| title.to_owned())));
-        report
+        report.table(|| row(&COLUMNS.map(|(title, _)| title.to_owned())));
+        Ok(report)
+    }
+
+    /// Whether the picture can be written, before hours are spent.
+    fn check_file(&self) -> Result<()> {
+        if let Some(file) = self.work.svg.as_ref().filter(|_| self.is_first) {
+            let opened = OpenOptions::new().create(true).append(true).open(file);
+            opened.map_err(|error| format!("{}: {error}", file.display()))?;
+        }
+        Ok(())
     }
 
     /// What was measured, in a line.
@@ -91,7 +102,7 @@ impl<'a> Report<'a> {
             let [p50, p99, rate, limit, ratio] = cells(&measured, &times);
             let (keys, rounds) = (case.keys.to_string(), measured.rounds.to_string());
             let name = case.op.name().to_owned();
-            row([name, keys, size_name(case.size), rounds, p50, p99, rate, limit, ratio])
+            row(&[name, keys, size_name(case.size), rounds, p50, p99, rate, limit, ratio])
         });
         self.all.push(measured);
     }
@@ -171,8 +182,8 @@ impl<'a> Report<'a> {
         let drawn: Vec<Line<'_>> =
             kinds.iter().zip(names.iter().map(String::as_str)).map(line).collect();
         let frame = Frame {
-            title: &format!("kvstore bench: {}", self.kind),
-            subtitle: &format!("{}; medians", self.about()),
+            title: "Throughput of pushes and pulls",
+            subtitle: &format!("{}; medians of kvstore bench", self.about()),
             x: "size of the value of one key, bytes",
             y: "GB/s of each worker",
         };
@@ -187,16 +198,22 @@ fn cells(measured: &Measured, times: &Times) -> [String; 5] {
     [
         format!("{:.3}", times.p50 * 1e3),
         format!("{:.3}", times.p99 * 1e3),
-        format!("{rate:.3}"),
-        format!("{limit:.3}"),
+        figure(rate),
+        figure(limit),
         format!("{:.2}", times.limit / times.p50),
     ]
 }
 
-fn row(cells: [String; 9]) -> String {
-    let mut text = String::new();
-    for (index, (cell, (_, width))) in cells.iter().zip(COLUMNS).enumerate() {
-        text += &if index == 0 { format!("{cell:<width$}") } else { format!("  {cell:>width$}") };
+/// A rate that is shown as more than 0 wherever it is.
+fn figure(rate: f64) -> String {
+    if rate < 0.1 { format!("{rate:.6}") } else { format!("{rate:.3}") }
+}
+
+fn row(cells: &[String; 9]) -> String {
+    let [first, others @ ..] = cells;
+    let mut text = format!("{first:<0$}", COLUMNS[0].1);
+    for (cell, (_, width)) in others.iter().zip(&COLUMNS[1..]) {
+        let _ = write!(text, "  {cell:>width$}");
     }
     text
 }
@@ -212,7 +229,7 @@ fn each_worker(measured: &Measured) -> String {
     );
     for (rank, times) in measured.workers.iter().enumerate() {
         let [p50, p99, rate, limit, ratio] = cells(measured, times);
-        text += &format!("\n{rank:<8}  {p50:>9}  {p99:>9}  {rate:>8}  {limit:>8}  {ratio:>7}");
+        let _ = write!(text, "\n{rank:<8}  {p50:>9}  {p99:>9}  {rate:>8}  {limit:>8}  {ratio:>7}");
     }
     text
 }

@@ -37,13 +37,20 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    pub(crate) fn new(group: &mut Group<'_>, machines: &[f64], config: &Config) -> Result<Self> {
+    /// Nobody will send more than `most` bytes at a time.
+    pub(crate) fn new(
+        group: &mut Group<'_>,
+        machines: &[u64],
+        config: &Config,
+        most: usize,
+    ) -> Result<Self> {
         let partner = partner(group.rank, machines);
         let is_alone = machines.iter().all(|machine| *machine == machines[0]);
         let own = if is_alone { Ipv4Addr::LOCALHOST.into() } else { own_address(config)? };
         let (listener, password) = (TcpListener::bind((own, 0))?, number_of(&token()?));
         let address = listener.local_addr()?;
-        thread::Builder::new().name("wire".into()).spawn(move || serve_all(&listener, password))?;
+        let serve = move || serve_all(&listener, password, most);
+        thread::Builder::new().name("wire".into()).spawn(serve)?;
         let all = group.exchange(&[&words(address)[..], &[password]].concat())?;
         let connect = |rank: usize| -> io::Result<TcpStream> {
             let (address, password) = all[rank].split_at(5);
@@ -89,7 +96,7 @@ impl Wire {
 }
 
 /// The next worker on another machine, such that all of one machine do not meet at one if they can.
-fn partner(rank: usize, machines: &[f64]) -> Option<usize> {
+fn partner(rank: usize, machines: &[u64]) -> Option<usize> {
     let others = (1..machines.len()).map(|step| (rank + step) % machines.len());
     others.into_iter().find(|other| machines[*other] != machines[rank])
 }
@@ -114,14 +121,15 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Serves as long as this process lives.
-fn serve_all(listener: &TcpListener, password: f64) {
+fn serve_all(listener: &TcpListener, password: f64, most: usize) {
     for stream in listener.incoming().flatten() {
         // A partner that leaves ends its thread.
-        let _ = thread::Builder::new().name("wire".into()).spawn(move || serve(stream, password));
+        let serve = move || serve(stream, password, most);
+        let _ = thread::Builder::new().name("wire".into()).spawn(serve);
     }
 }
 
-fn serve(mut stream: TcpStream, password: f64) -> io::Result<()> {
+fn serve(mut stream: TcpStream, password: f64, most: usize) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(CONNECT))?;
     let mut word = [0; 8];
@@ -138,9 +146,9 @@ fn serve(mut stream: TcpStream, password: f64) -> io::Result<()> {
         match order[0] {
             PREPARE => {
                 stream.read_exact(&mut word)?;
-                let bytes = usize::try_from(u64::from_le_bytes(word)).unwrap_or(0);
+                let bytes = usize::try_from(u64::from_le_bytes(word)).unwrap_or(most);
                 stored.clear();
-                stored.resize(bytes, 0);
+                stored.resize(bytes.min(most), 0);
                 stream.write_all(&[PREPARE])?;
             }
             TAKE => {
@@ -184,9 +192,9 @@ mod tests {
 
     #[test]
     fn the_partner_is_on_another_machine() {
-        let machines = [1.0, 1.0, 2.0, 2.0];
+        let machines = [1, 1, 2, 2];
         let partners: Vec<_> = (0..4).map(|rank| partner(rank, &machines)).collect();
         assert_eq!(partners, [Some(2), Some(2), Some(0), Some(0)]);
-        assert_eq!(partner(1, &[1.0, 1.0]), None);
+        assert_eq!(partner(1, &[1, 1]), None);
     }
 }
