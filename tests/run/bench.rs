@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::TcpListener;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
 
 use kvstore::{Config, Store};
 use serde_json::Value;
@@ -200,6 +201,23 @@ fn a_signal_ends_it_and_leaves_nobody() {
     launcher.hear("the loopback", 1);
     launcher.process.kill().unwrap();
     assert!(soon(VANISH, || launcher.living().is_empty()), "{:?}", launcher.living());
+}
+
+#[test]
+fn it_ends_when_nobody_reads_it_or_one_worker_fails() {
+    let words = ["-n", "2", "--sizes", "4K", "--keys", "1,2", "--seconds", "1"];
+    let mut launcher = Launcher::spawn(&mut bench(&words));
+    launcher.hear("the loopback", 1);
+    // Its reader goes with the other end of this channel.
+    launcher.out = mpsc::channel().1;
+    let end = launcher.end();
+    assert_eq!(end.status, Some(1), "{}", end.err);
+    assert!(end.err.contains("kvstore bench: nobody reads this"), "{}", end.err);
+
+    let end = Launcher::spawn(&mut bench(&["-n", "2", "--svg", "/nowhere/x.svg"])).end();
+    assert_eq!((end.status, end.out()), (Some(1), ""), "{}", end.err);
+    assert!(end.err.contains("kvstore bench: /nowhere/x.svg: "), "{}", end.err);
+    assert!(!end.err.contains("came back wrong"), "{}", end.err);
 }
 
 /// Servers of a job whose workers are somebody else's.

@@ -54,12 +54,9 @@ impl<'a> Group<'a> {
         }
     }
 
-    fn deadline(&self) -> Deadline {
-        self.timeout.map_or(Deadline::Never, Deadline::after)
-    }
-
+    /// Waits for all workers, however slow one is: the job notices by itself when one is gone.
     pub(crate) fn barrier(&self) -> Result<()> {
-        Ok(self.store.barrier(self.deadline())?)
+        Ok(self.store.barrier(Deadline::Never)?)
     }
 
     /// Keys that nobody has used.
@@ -111,10 +108,14 @@ impl<'a> Group<'a> {
     /// Gives every worker what each has to say, by rank; all say equally much.
     ///
     /// Each worker has a key that only it pushes to; where a round needs the others' pushes too,
-    /// they are zeros. Barriers are none: a strange job may be at one of its own.
+    /// they are zeros. The first time there is no barrier: a strange job may be at one of its own.
     pub(crate) fn exchange(&mut self, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
         if self.workers == 1 {
             return Ok(vec![mine.to_vec()]);
+        }
+        // Nobody waits for a slow worker inside of calls, whose time is limited.
+        if self.told > 0 {
+            self.barrier()?;
         }
         let serial = self.told;
         self.told += 1;

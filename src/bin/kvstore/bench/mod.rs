@@ -203,23 +203,29 @@ impl Arguments {
             .into());
         }
         let store = Store::open(self.kind().name(), config).map_err(explained)?;
-        let measured = self.measure_in(&store, config);
+        let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
+        let mut group = Group::new(&store, timeout);
+        let met = group.meet(&self.work);
+        // A strange job does not wait for who has left, but one of our own must not go on.
+        let is_ours = met.is_ok();
+        let measured = met.and_then(|machines| self.measure_in(&mut group, &machines, config));
+        if is_ours && measured.is_err() {
+            store.abort();
+            return measured;
+        }
         let left = store.close(Deadline::after(LEAVE));
         // What went wrong first is the reason.
         measured.and_then(|()| Ok(left?))
     }
 
-    fn measure_in(&self, store: &Store, config: &Config) -> Result<()> {
+    fn measure_in(&self, group: &mut Group<'_>, machines: &[u64], config: &Config) -> Result<()> {
         let cases = self.work.cases();
-        let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
-        let mut group = Group::new(store, timeout);
-        let machines = group.meet(&self.work)?;
-        let mut limit = Limit::new(&mut group, &machines, config, &cases.measured)?;
+        let mut limit = Limit::new(group, machines, config, &cases.measured)?;
         group.set_rule(self.work.optimizer)?;
         let servers = config.get("num_servers")?.and_then(|text| text.parse().ok());
-        let mut report = Report::new(&self.work, &group, &limit, servers)?;
+        let mut report = Report::new(&self.work, group, &limit, servers)?;
         for case in &cases.measured {
-            report.add(measure::measure(&mut group, &mut limit, &self.work, case)?);
+            report.add(measure::measure(group, &mut limit, &self.work, case)?)?;
         }
         report.end(&cases.left_out)
     }

@@ -54,8 +54,8 @@ impl<'a> Report<'a> {
             all: Vec::new(),
         };
         report.check_file()?;
-        report.table(|| format!("{}; the limit is {}\n", report.about(), report.limit));
-        report.table(|| row(&COLUMNS.map(|(title, _)| title.to_owned())));
+        report.table(|| format!("{}; the limit is {}\n", report.about(), report.limit))?;
+        report.table(|| row(&COLUMNS.map(|(title, _)| title.to_owned())))?;
         Ok(report)
     }
 
@@ -84,14 +84,11 @@ impl<'a> Report<'a> {
     }
 
     /// Prints a line of the table, if that is wanted here.
-    fn table(&self, text: impl FnOnce() -> String) {
-        if self.is_first && !self.work.json {
-            // Who reads it may have had enough.
-            let _ = writeln!(io::stdout(), "{}", text());
-        }
+    fn table(&self, text: impl FnOnce() -> String) -> Result<()> {
+        if self.is_first && !self.work.json { print(&text()) } else { Ok(()) }
     }
 
-    pub(crate) fn add(&mut self, measured: Measured) {
+    pub(crate) fn add(&mut self, measured: Measured) -> Result<()> {
         let times = Times {
             p50: measured.median(|times| times.p50),
             p99: measured.slowest(),
@@ -103,8 +100,9 @@ impl<'a> Report<'a> {
             let (keys, rounds) = (case.keys.to_string(), measured.rounds.to_string());
             let name = case.op.name().to_owned();
             row(&[name, keys, size_name(case.size), rounds, p50, p99, rate, limit, ratio])
-        });
+        })?;
         self.all.push(measured);
+        Ok(())
     }
 
     pub(crate) fn end(&self, left_out: &[(usize, usize)]) -> Result<()> {
@@ -113,18 +111,18 @@ impl<'a> Report<'a> {
         }
         if self.work.json {
             let text = serde_json::to_string_pretty(&self.object(left_out))?;
-            let _ = writeln!(io::stdout(), "{text}");
+            print(&text)?;
         }
         let largest = self.all.iter().max_by_key(|it| it.case.bytes());
         if let Some(measured) = largest.filter(|_| self.workers > 1) {
-            self.table(|| each_worker(measured));
+            self.table(|| each_worker(measured))?;
         }
         if !left_out.is_empty() {
             self.table(|| {
                 let name = |(keys, size): &(usize, usize)| format!("{keys} x {}", size_name(*size));
                 let names: Vec<String> = left_out.iter().map(name).collect();
                 format!("\nleft out, see --most: {}", names.join(", "))
-            });
+            })?;
         }
         if let Some(file) = &self.work.svg {
             let at = |error: io::Error| format!("{}: {error}", file.display());
@@ -190,6 +188,11 @@ impl<'a> Report<'a> {
         let places: Vec<String> = sizes.iter().map(|size| size_name(*size)).collect();
         lines(&frame, &places, None, &drawn)
     }
+}
+
+/// Prints a line. When nobody reads any more there is no reason to go on.
+fn print(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").map_err(|error| format!("nobody reads this: {error}").into())
 }
 
 /// Times in milliseconds, rates, and their ratio.
