@@ -83,19 +83,12 @@ pub(crate) fn measure(
     let values = work.values(case);
     let mut race = Race { group, limit, case: *case, keys, values, history };
     race.prepare()?;
-    let rounds = match work.rounds {
-        Some(rounds) => rounds.into(),
-        None => race.rounds(work.seconds)?,
+    let (mut ours, mut limits) = if let Some(rounds) = work.rounds {
+        race.take_turns(rounds.into(), f64::INFINITY)?
+    } else {
+        let rounds = race.rounds(work.seconds)?;
+        race.take_turns(rounds, work.seconds)?
     };
-    let (mut ours, mut limits) = (Vec::new(), Vec::new());
-    let turns = TURNS.min(rounds);
-    for turn in 0..turns {
-        let count = rounds * (turn + 1) / turns - rounds * turn / turns;
-        race.group.barrier()?;
-        race.run(count, &mut ours)?;
-        race.group.barrier()?;
-        race.run_limit(count, &mut limits)?;
-    }
     race.check()?;
     race.group.barrier()?;
     race.group.store.remove(&race.keys)?;
@@ -104,7 +97,7 @@ pub(crate) fn measure(
     let mine = [quantile(&ours, 0.5), quantile(&ours, 0.99), quantile(&limits, 0.5)];
     let all = race.group.exchange(&mine)?;
     let times = |it: Vec<f64>| Times { p50: it[0], p99: it[1], limit: it[2] };
-    Ok(Measured { case: *case, rounds, workers: all.into_iter().map(times).collect() })
+    Ok(Measured { case: *case, rounds: ours.len(), workers: all.into_iter().map(times).collect() })
 }
 
 impl Race<'_, '_> {
@@ -129,9 +122,36 @@ impl Race<'_, '_> {
         self.run_limit(FIRST, &mut times)?;
         // The first ones are slow; one of each kind counts.
         let one = times[FIRST - 1] + times[2 * FIRST - 1];
-        let all = self.group.exchange(&[one])?;
-        let one = all.iter().map(|it| it[0]).fold(0.0, f64::max).max(1e-9);
+        let one = self.most(one)?.max(1e-9);
         Ok(((seconds / one) as usize).clamp(FEWEST, MOST))
+    }
+
+    /// Seconds of the rounds of the store and of the limit: of so many, or of fewer when they are
+    /// slower than the first ones.
+    fn take_turns(&mut self, rounds: usize, seconds: f64) -> Result<(Vec<f64>, Vec<f64>)> {
+        let (mut ours, mut limits) = (Vec::new(), Vec::new());
+        let turns = TURNS.min(rounds);
+        let start = Instant::now();
+        for turn in 0..turns {
+            let count = rounds * (turn + 1) / turns - rounds * turn / turns;
+            self.group.barrier()?;
+            self.run(count, &mut ours)?;
+            self.group.barrier()?;
+            self.run_limit(count, &mut limits)?;
+            if seconds.is_finite()
+                && self.most(start.elapsed().as_secs_f64())? > seconds
+                && ours.len() >= FEWEST
+            {
+                break;
+            }
+        }
+        Ok((ours, limits))
+    }
+
+    /// The largest number that a worker has, which all find alike.
+    fn most(&mut self, mine: f64) -> Result<f64> {
+        let all = self.group.exchange(&[mine])?;
+        Ok(all.iter().map(|it| it[0]).fold(0.0, f64::max))
     }
 
     fn run(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
