@@ -2,8 +2,9 @@
 
 use std::io;
 
+use crate::bars::{Group, bars, figure};
 use crate::compare::{Call, Measured};
-use crate::plot::{Frame, Group, Line, bars, figure, lines};
+use crate::plot::{Frame, Line, lines};
 use crate::race::{Race, Runner};
 use crate::report::{Report, count};
 use crate::store::Rule;
@@ -40,6 +41,8 @@ fn sweep(report: &mut Report, swept: &[&Measured], call: Call, threads: usize) -
     };
     let line = |rule: Rule| Line {
         name: rule.name(),
+        colour: rule as usize,
+        mark: rule as usize,
         values: SIZES.iter().map(|len| find(rule, *len)).collect(),
     };
     let threads = count(threads, "thread");
@@ -51,7 +54,11 @@ fn sweep(report: &mut Report, swept: &[&Measured], call: Call, threads: usize) -
         y: "bytes a second, ratio to the limit",
     };
     let name = format!("{}-{}", call.name().replace(" + ", "-"), threads.replace(' ', "-"));
-    report.plot(&name, frame.title, &lines(&frame, &places, &Rule::ALL.map(line)))
+    report.plot(
+        &name,
+        frame.title,
+        &lines(&frame, &places, Some("the limit"), &Rule::ALL.map(line)),
+    )
 }
 
 /// Ours beside the others, in bytes that every implementation must move.

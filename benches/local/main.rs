@@ -14,6 +14,7 @@
 
 mod alignment;
 mod api;
+mod bars;
 mod charts;
 mod codecs;
 mod compare;
@@ -24,6 +25,7 @@ mod lists;
 mod memory;
 mod models;
 mod peers;
+#[path = "../../src/bin/kvstore/plot.rs"]
 mod plot;
 mod race;
 mod report;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::io;
+use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use signal_hook::consts::SIGCHLD;
 use crate::crew::{Crew, Heard, Refused, Sources};
 use crate::job::{Job, Patience};
 use crate::messages;
-use crate::output;
+use crate::output::{self, Label};
 use crate::plan::Process;
 use crate::remote::News;
 use crate::site::Site;
@@ -20,10 +21,6 @@ use crate::summary;
 const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
 /// How long agents may take to end and say so.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
-
-pub(crate) fn say(text: impl std::fmt::Display) {
-    messages::say("run", text);
-}
 
 /// What the launcher waits for.
 pub(crate) enum Event {
@@ -52,8 +49,28 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl Failure {
+    /// Says it as this subcommand, and gives the exit status.
+    pub(crate) fn tell(&self, command: &str) -> ExitCode {
+        match self {
+            Failure::Process(Refused { name, error }) => {
+                messages::say(command, format_args!("cannot start {name}: {}", error.text));
+                ExitCode::from(error.status)
+            }
+            Failure::System(error) => {
+                messages::say(command, error);
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
 /// What a launcher needs beside the processes.
 pub(crate) struct Launch<'a> {
+    /// The subcommand that speaks.
+    pub(crate) command: &'static str,
+    /// Whether the lines of the first worker pass without its name.
+    pub(crate) is_plain: bool,
     pub(crate) site: &'a Site,
     pub(crate) patience: Patience,
     /// Whether the job goes on without workers that fail.
@@ -85,10 +102,10 @@ impl Launch<'_> {
             }
         };
         for member in crew.members.iter().filter(|member| self.verbose && member.host.is_none()) {
-            say(format_args!("{} is process {}", member.name, member.number.unwrap_or(0)));
+            self.say(format_args!("{} is process {}", member.name, member.number.unwrap_or(0)));
         }
         let sender = self.sender.clone();
-        let closer = output::copy(sources, move || {
+        let closer = output::copy(self.labelled(sources), move || {
             let _ = sender.send(Event::Copied);
         })?;
         let roles = crew.members.iter().map(|member| member.name.role);
@@ -103,11 +120,23 @@ impl Launch<'_> {
         drop(closer);
         self.wait_for_output();
         if job.status() != 0 || job.has_lost_workers() || self.verbose {
-            summary::lines(&members, &job).iter().for_each(say);
+            summary::lines(&members, &job).iter().for_each(|line| self.say(line));
         }
         let was_refused = members.iter().any(|member| member.refusal.is_some());
         let may_be_repeated = job.first_failure().is_some() && !job.was_signalled() && !was_refused;
         Ok(Outcome { status: job.status(), may_be_repeated })
+    }
+
+    fn say(&self, text: impl std::fmt::Display) {
+        messages::say(self.command, text);
+    }
+
+    fn labelled(&self, mut sources: Sources) -> Sources {
+        let first = |label: &Label| self.is_plain && label.rank == Some(0);
+        for (label, _) in sources.iter_mut().filter(|(label, _)| first(label)) {
+            label.text.clear();
+        }
+        sources
     }
 
     fn start(&self, crew: &mut Crew, processes: Vec<Process>) -> Result<Sources, Failure> {
@@ -165,9 +194,13 @@ impl Launch<'_> {
         match crew.hear(connection, news) {
             Some(Heard::Started(index)) if self.verbose => {
                 let member = &crew.members[index];
-                say(format_args!("{} is process {}", member.title(), member.number.unwrap_or(0)));
+                self.say(format_args!(
+                    "{} is process {}",
+                    member.title(),
+                    member.number.unwrap_or(0)
+                ));
             }
-            Some(Heard::Trouble(text)) => say(text),
+            Some(Heard::Trouble(text)) => self.say(text),
             _ => {}
         }
     }

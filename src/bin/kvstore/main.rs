@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod agent;
+mod bench;
 mod certs;
 mod children;
 mod crew;
@@ -22,6 +23,7 @@ mod messages;
 mod node;
 mod output;
 mod plan;
+mod plot;
 mod refusals;
 mod remote;
 mod role_env;
@@ -68,6 +70,7 @@ enum Command {
     Top(top::Arguments),
     Doctor(doctor::Arguments),
     Trace(trace::Arguments),
+    Bench(Box<bench::Arguments>),
 }
 
 fn main() -> ExitCode {
@@ -90,6 +93,7 @@ fn main() -> ExitCode {
         Command::Top(arguments) => top::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
     }
 }
 

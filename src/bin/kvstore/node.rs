@@ -43,7 +43,7 @@ pub(crate) struct Options {
 }
 
 /// The option that must not stand on a command line, which everybody on a machine can read.
-const SECRET: &str = "token";
+pub(crate) const SECRET: &str = "token";
 
 /// A value of `--set`, if the library takes it.
 pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {

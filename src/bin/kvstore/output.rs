@@ -40,7 +40,7 @@ impl Source {
     }
 }
 
-/// Who writes, as it stands before the lines.
+/// Who writes, as it stands before the lines; nothing stands there if the text is empty.
 #[derive(Debug, Clone)]
 pub(crate) struct Label {
     pub(crate) text: String,
@@ -104,6 +104,7 @@ fn before_lines(label: &Label, width: usize, coloured: bool) -> String {
     const COLOURS: [u32; 4] = [36, 32, 33, 35];
     let Label { text, rank } = label;
     match rank {
+        _ if text.is_empty() => String::new(),
         _ if !coloured => format!("{text:width$}"),
         Some(rank) => {
             let colour = COLOURS[*rank as usize % COLOURS.len()];
@@ -203,6 +204,9 @@ struct Lines {
 
 impl Lines {
     fn new(label: &str) -> Self {
+        if label.is_empty() {
+            return Self { first: Vec::new(), further: Vec::new(), held: Vec::new(), cut: false };
+        }
         let first = format!("{label} | ").into_bytes();
         let further = format!("{label} + ").into_bytes();
         Self { first, further, held: Vec::new(), cut: false }
@@ -309,6 +313,11 @@ mod tests {
         assert_eq!(before_lines(&worker, 10, true), "\x1b[33mworker 2  \x1b[0m");
         let scheduler = Label { text: "scheduler".into(), rank: None };
         assert_eq!(before_lines(&scheduler, 9, true), "\x1b[2mscheduler\x1b[0m");
+        let nobody = Label { text: String::new(), rank: Some(0) };
+        assert_eq!(before_lines(&nobody, 9, true), "");
+        let mut text = Vec::new();
+        Lines::new("").take(b"as it is\n", &mut text);
+        assert_eq!(text, b"as it is\n");
     }
 
     fn open(stream: Stream) -> (Open, io::PipeWriter) {

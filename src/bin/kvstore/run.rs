@@ -11,7 +11,8 @@ use clap::{Args, ValueEnum, value_parser};
 use signal_hook::consts::SIGCHLD;
 
 use crate::job::Patience;
-use crate::launch::{Event, Failure, Launch, Outcome, say};
+use crate::launch::{Event, Failure, Launch, Outcome};
+use crate::messages;
 use crate::node;
 use crate::plan::{Plan, token};
 use crate::role_env;
@@ -84,6 +85,12 @@ pub(crate) enum Format {
     Json,
 }
 
+const COMMAND: &str = "run";
+
+fn say(text: impl std::fmt::Display) {
+    messages::say(COMMAND, text);
+}
+
 /// A value of `--set`, if the library takes it and nobody else sets it.
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     const OURS: [&str; 6] = ["root", "role", "rank", "num_workers", "num_servers", "job"];
@@ -110,14 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     match result {
         Ok(status) => ExitCode::from(status),
-        Err(Failure::Process(refused)) => {
-            say(format_args!("cannot start {}: {}", refused.name, refused.error.text));
-            ExitCode::from(refused.error.status)
-        }
-        Err(Failure::System(error)) => {
-            say(error);
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.tell(COMMAND),
     }
 }
 
@@ -141,6 +141,8 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
     let mut serial = 0;
     loop {
         let launch = Launch {
+            command: COMMAND,
+            is_plain: false,
             site,
             patience,
             goes_on: goes_on(arguments),
@@ -170,7 +172,8 @@ fn goes_on(arguments: &Arguments) -> bool {
     set.or_else(|| env::var("KV_ON_WORKER_LOSS").ok()).as_deref() == Some("continue")
 }
 
-fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
+/// Tells a launcher of the signals that it must know of.
+pub(crate) fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
     let mut watched = signals::ending();
     watched.push(SIGCHLD);
     signals::watch(&watched, move |signal| {

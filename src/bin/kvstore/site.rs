@@ -101,6 +101,12 @@ impl Site {
         Ok(Self { others, workers, places, environment, root: options.root.clone() })
     }
 
+    /// Everything on this machine.
+    pub(crate) fn here(workers: u32) -> Self {
+        let places = (Vec::new(), Vec::new());
+        Self { others: None, workers, places, environment: Vec::new(), root: None }
+    }
+
     pub(crate) fn workers(&self) -> u32 {
         self.workers
     }
@@ -262,7 +268,7 @@ fn free_port(host: &str) -> io::Result<u16> {
 }
 
 /// This machine's own address on the way to another one; nothing is sent.
-fn way_to(host: &str) -> io::Result<IpAddr> {
+pub(crate) fn way_to(host: &str) -> io::Result<IpAddr> {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
     let unknown = || io::Error::new(io::ErrorKind::NotFound, "nobody knows it");
     let address = (host, 9).to_socket_addrs()?.next().ok_or_else(unknown)?;

@@ -1,0 +1,240 @@
+//! What is to be measured.
+
+use std::fmt::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use kvstore::DType;
+
+use super::Result;
+use super::case::{Case, Cases};
+use super::values::{Values, new_values};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum Kind {
+    Local,
+    Device,
+    DistSync,
+    DistAsync,
+    DistDeviceSync,
+    DistDeviceAsync,
+}
+
+impl Kind {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Local => "local",
+            Self::Device => "device",
+            Self::DistSync => "dist_sync",
+            Self::DistAsync => "dist_async",
+            Self::DistDeviceSync => "dist_device_sync",
+            Self::DistDeviceAsync => "dist_device_async",
+        }
+    }
+
+    pub(crate) fn is_distributed(self) -> bool {
+        !matches!(self, Self::Local | Self::Device)
+    }
+}
+
+/// A call of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Op {
+    Push,
+    Pull,
+    Pushpull,
+}
+
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Push => "push",
+            Self::Pull => "pull",
+            Self::Pushpull => "pushpull",
+        }
+    }
+
+    /// How often the bytes of the keys go in or out.
+    pub(crate) fn ways(self) -> f64 {
+        if self == Self::Pushpull { 2.0 } else { 1.0 }
+    }
+}
+
+/// How pushes merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Optimizer {
+    None,
+    Sgd,
+    Momentum,
+}
+
+impl Optimizer {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sgd => "sgd",
+            Self::Momentum => "momentum",
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Work {
+    /// Bytes of the value of one key, with K, M or G
+    #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
+    #[arg(default_value = "4K,256K,4M,64M")]
+    sizes: Vec<usize>,
+
+    /// How many keys one call has
+    #[arg(long, value_name = "COUNT,...", value_delimiter = ',', default_value = "1,100,1000")]
+    keys: Vec<NonZeroUsize>,
+
+    /// What to measure
+    #[arg(long, value_name = "CALL,...", value_delimiter = ',', value_enum)]
+    #[arg(default_value = "push,pull,pushpull")]
+    ops: Vec<Op>,
+
+    /// How pushes merge: they replace the value, or an optimizer changes it
+    #[arg(long, value_enum, default_value_t = Optimizer::None)]
+    pub(crate) optimizer: Optimizer,
+
+    /// The type of the elements, such as float16
+    #[arg(long, value_name = "TYPE", value_parser = dtype, default_value = "float32")]
+    pub(crate) dtype: DType,
+
+    /// Leave out cases with more bytes than this in one call
+    #[arg(long, value_name = "BYTES", value_parser = bytes, default_value = "256M")]
+    most: usize,
+
+    /// About how long to measure each case
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    pub(crate) seconds: f64,
+
+    /// Measure each case exactly so often, however long that takes
+    #[arg(long, value_name = "COUNT", conflicts_with = "seconds")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) rounds: Option<u16>,
+
+    /// Draw the throughput over the size into this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    /// Print one object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl Work {
+    pub(crate) fn check(&self) -> Result<()> {
+        let element = self.dtype.size();
+        if let Some(size) = self.sizes.iter().find(|size| **size % element != 0) {
+            let name = self.dtype.name();
+            return Err(format!(
+                "a value of {size} bytes is no whole number of {name}; use a multiple of {element}"
+            )
+            .into());
+        }
+        // What 16 bits hold of many steps has no closed form to compare with.
+        if self.optimizer != Optimizer::None && !matches!(self.dtype, DType::F32 | DType::F64) {
+            return Err(format!(
+                "the results of --optimizer {} are checked in float32 and float64 only, not in {}",
+                self.optimizer.name(),
+                self.dtype.name()
+            )
+            .into());
+        }
+        if self.cases().measured.is_empty() {
+            let most = size_name(self.most);
+            return Err(format!(
+                "every case has more than {most} in one call; say --most, or use fewer keys or \
+                 smaller sizes"
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn cases(&self) -> Cases {
+        let mut cases = Cases { measured: Vec::new(), left_out: Vec::new() };
+        for keys in self.keys.iter().map(|keys| keys.get()) {
+            for &size in &self.sizes {
+                if keys.checked_mul(size).is_none_or(|bytes| bytes > self.most) {
+                    cases.left_out.push((keys, size));
+                    continue;
+                }
+                let case = |op: &Op| Case { op: *op, keys, size };
+                cases.measured.extend(self.ops.iter().map(case));
+            }
+        }
+        cases
+    }
+
+    /// The arrays of a case.
+    pub(crate) fn values(&self, case: &Case) -> Box<dyn Values> {
+        new_values(self.dtype, case.keys, case.size / self.dtype.size())
+    }
+
+    /// What all workers must have been told alike.
+    pub(crate) fn text(&self) -> String {
+        let mut text = String::from(kvstore::VERSION);
+        let Self { sizes, keys, ops, optimizer, dtype, most, seconds, rounds, .. } = self;
+        let _ = write!(
+            text,
+            " {sizes:?} {keys:?} {ops:?} {optimizer:?} {dtype:?} {most} {seconds} {rounds:?}"
+        );
+        text
+    }
+}
+
+/// Bytes as the command line takes them, such as `4K`.
+pub(crate) fn size_name(bytes: usize) -> String {
+    for (shift, unit) in [(30, "G"), (20, "M"), (10, "K")] {
+        if bytes != 0 && bytes.trailing_zeros() >= shift {
+            return format!("{}{unit}", bytes >> shift);
+        }
+    }
+    bytes.to_string()
+}
+
+fn bytes(text: &str) -> std::result::Result<usize, String> {
+    const FORM: &str = "must be bytes such as 512, 4K, 64M or 1G";
+    let (digits, shift) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 10),
+        Some((at, 'm' | 'M')) => (&text[..at], 20),
+        Some((at, 'g' | 'G')) => (&text[..at], 30),
+        _ => (text, 0),
+    };
+    let number: usize = digits.parse().map_err(|_| FORM.to_owned())?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| FORM.to_owned())
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    let seconds = text.parse().ok().filter(|seconds| (0.001..=600.0).contains(seconds));
+    seconds.ok_or_else(|| "must be seconds from 0.001 to 600".to_owned())
+}
+
+fn dtype(text: &str) -> std::result::Result<DType, String> {
+    let named = DType::ALL.iter().find(|dtype| dtype.name() == text);
+    named.copied().ok_or_else(|| {
+        let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+        format!("must be one of {}", names.join(", "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{bytes, size_name};
+
+    #[test]
+    fn sizes_are_read_as_they_are_written() {
+        for (text, count) in [("512", 512), ("4K", 4096), ("6M", 6 << 20), ("1G", 1 << 30)] {
+            assert_eq!((bytes(text), &*size_name(count)), (Ok(count), text));
+        }
+        for text in ["", "K", "-1", "0", "4KB", "1.5M", "99999999999999G"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+}

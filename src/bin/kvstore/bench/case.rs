@@ -1,0 +1,97 @@
+//! A case, and what must come out of it.
+
+use super::asked::{Op, Optimizer};
+
+/// What one round is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Case {
+    pub(crate) op: Op,
+    pub(crate) keys: usize,
+    /// Bytes of the value of each key.
+    pub(crate) size: usize,
+}
+
+impl Case {
+    pub(crate) fn bytes(&self) -> usize {
+        self.keys * self.size
+    }
+}
+
+pub(crate) struct Cases {
+    pub(crate) measured: Vec<Case>,
+    /// Keys and bytes of a key of those that are too large.
+    pub(crate) left_out: Vec<(usize, usize)>,
+}
+
+/// Values repeat after so many elements.
+pub(crate) const PERIOD: usize = 3;
+/// What is left of the last step with `momentum`.
+pub(crate) const MOMENTUM: f64 = 0.5;
+
+/// The element at this place of what a worker pushes in its `turn`, which is also a small whole
+/// number, so that sums are exact.
+#[allow(clippy::cast_precision_loss, reason = "at most 3")]
+pub(crate) fn pushed(place: usize, rank: usize, turn: usize) -> f64 {
+    (1 + (place + rank + turn) % PERIOD) as f64
+}
+
+/// All that a stored value depends on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct History {
+    pub(crate) optimizer: Optimizer,
+    pub(crate) workers: usize,
+    /// Whether each push is a step of its own, or all workers' together are one.
+    pub(crate) is_async: bool,
+    /// Pushes of each worker that were like turn 0; one like turn 1 came after them.
+    pub(crate) pushes: usize,
+}
+
+impl History {
+    /// The rank by which a worker's values differ: without rounds it is not known whose push comes
+    /// last, so that all push the same.
+    pub(crate) fn rank(&self, rank: usize) -> usize {
+        if self.is_async { 0 } else { rank }
+    }
+
+    /// What is stored at each place of the period.
+    pub(crate) fn stored(&self) -> [f64; PERIOD] {
+        std::array::from_fn(|place| self.stored_at(place))
+    }
+
+    fn stored_at(&self, place: usize) -> f64 {
+        let (summed, steps) = if self.is_async { (1, self.workers) } else { (self.workers, 1) };
+        let sum = |turn| (0..summed).map(|rank| pushed(place, rank, turn)).sum::<f64>();
+        let kept = match self.optimizer {
+            Optimizer::None => return sum(1),
+            Optimizer::Sgd => 0.0,
+            Optimizer::Momentum => MOMENTUM,
+        };
+        let (mut value, mut moving) = (0.0, 0.0);
+        for (turn, pushes) in [(0, self.pushes), (1, 1)] {
+            for _ in 0..pushes * steps {
+                moving = kept * moving - sum(turn);
+                value += moving;
+            }
+        }
+        value
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::float_cmp, reason = "whole numbers and quarters are exact")]
+mod tests {
+    use super::{History, Optimizer};
+
+    #[test]
+    fn what_is_stored_follows_from_what_was_pushed() {
+        let history =
+            |optimizer, is_async| History { optimizer, workers: 2, is_async, pushes: 2 }.stored();
+        // Turn 0: 1 2 3 and 2 3 1; turn 1: 2 3 1 and 3 1 2.
+        assert_eq!(history(Optimizer::None, false), [5.0, 4.0, 3.0]);
+        assert_eq!(history(Optimizer::None, true), [2.0, 3.0, 1.0]);
+        assert_eq!(history(Optimizer::Sgd, false), [-11.0, -14.0, -11.0]);
+        assert_eq!(history(Optimizer::Sgd, true), [-8.0, -14.0, -14.0]);
+        // Steps of 3, 1.5 + 3 and 2.25 + 5.
+        assert_eq!(history(Optimizer::Momentum, false)[0], -14.75);
+    }
+}

@@ -1,0 +1,229 @@
+//! Measures one case: the store and the limit in turn, so that a noisy machine is noisy for both.
+
+use std::time::Instant;
+
+use kvstore::Key;
+
+use super::Result;
+use super::agree::Group;
+use super::asked::{Op, Optimizer, Work};
+use super::case::{Case, History};
+use super::limit::Limit;
+use super::values::Values;
+
+/// Rounds that are not counted: they make memory and connections warm, and say how long one takes.
+const FIRST: usize = 2;
+const FEWEST: usize = 5;
+/// Sums of so many rounds are exact in float32.
+const MOST: usize = 10_000;
+/// How often the store and the limit take turns.
+const TURNS: usize = 9;
+
+/// Seconds of rounds.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Times {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) limit: f64,
+}
+
+pub(crate) struct Measured {
+    pub(crate) case: Case,
+    pub(crate) rounds: usize,
+    /// Of each worker.
+    pub(crate) workers: Vec<Times>,
+}
+
+impl Measured {
+    /// The middle one of the workers.
+    pub(crate) fn median(&self, what: impl Fn(&Times) -> f64) -> f64 {
+        let mut all: Vec<f64> = self.workers.iter().map(what).collect();
+        all.sort_by(f64::total_cmp);
+        quantile(&all, 0.5)
+    }
+
+    pub(crate) fn slowest(&self) -> f64 {
+        self.workers.iter().map(|times| times.p99).fold(0.0, f64::max)
+    }
+
+    /// Bytes that a worker moves in a second, 10^9 of them, when a round takes so many seconds.
+    #[allow(clippy::cast_precision_loss, reason = "for people")]
+    pub(crate) fn gb_per_s(&self, seconds: f64) -> f64 {
+        self.case.op.ways() * self.case.bytes() as f64 / seconds / 1e9
+    }
+
+    pub(crate) fn ratio(&self) -> f64 {
+        self.median(|times| times.limit) / self.median(|times| times.p50)
+    }
+}
+
+/// A case at work.
+struct Race<'a, 'b> {
+    group: &'a mut Group<'b>,
+    limit: &'a mut Limit,
+    case: Case,
+    keys: Vec<Key>,
+    values: Box<dyn Values>,
+    history: History,
+}
+
+pub(crate) fn measure(
+    group: &mut Group<'_>,
+    limit: &mut Limit,
+    work: &Work,
+    case: &Case,
+) -> Result<Measured> {
+    let history = History {
+        optimizer: work.optimizer,
+        workers: group.workers,
+        is_async: group.is_async,
+        pushes: 0,
+    };
+    let keys = group.new_keys(case.keys);
+    let values = work.values(case);
+    let mut race = Race { group, limit, case: *case, keys, values, history };
+    race.prepare()?;
+    let (mut ours, mut limits) = if let Some(rounds) = work.rounds {
+        race.take_turns(rounds.into(), f64::INFINITY)?
+    } else {
+        let rounds = race.rounds(work.seconds)?;
+        race.take_turns(rounds, work.seconds)?
+    };
+    race.check()?;
+    race.group.barrier()?;
+    race.group.store.remove(&race.keys)?;
+    ours.sort_by(f64::total_cmp);
+    limits.sort_by(f64::total_cmp);
+    let mine = [quantile(&ours, 0.5), quantile(&ours, 0.99), quantile(&limits, 0.5)];
+    let all = race.group.exchange(&mine)?;
+    let times = |it: Vec<f64>| Times { p50: it[0], p99: it[1], limit: it[2] };
+    Ok(Measured { case: *case, rounds: ours.len(), workers: all.into_iter().map(times).collect() })
+}
+
+impl Race<'_, '_> {
+    fn prepare(&mut self) -> Result<()> {
+        self.limit.prepare(&self.case)?;
+        self.values.clear();
+        self.group.store.init_list(&self.keys, &self.values.lend().0)?;
+        self.values.fill(self.history.rank(self.group.rank), 0);
+        self.group.barrier()?;
+        if self.case.op == Op::Pull {
+            self.call_once(Op::Push)?;
+            self.history.pushes += 1;
+        }
+        Ok(())
+    }
+
+    /// How many rounds take so many seconds; all workers find the same.
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
+    fn rounds(&mut self, seconds: f64) -> Result<usize> {
+        let mut times = Vec::new();
+        self.run(FIRST, &mut times)?;
+        self.run_limit(FIRST, &mut times)?;
+        // The first ones are slow; one of each kind counts.
+        let one = times[FIRST - 1] + times[2 * FIRST - 1];
+        let one = self.most(one)?.max(1e-9);
+        Ok(((seconds / one) as usize).clamp(FEWEST, MOST))
+    }
+
+    /// Seconds of the rounds of the store and of the limit: of so many, or of fewer when they are
+    /// slower than the first ones.
+    fn take_turns(&mut self, rounds: usize, seconds: f64) -> Result<(Vec<f64>, Vec<f64>)> {
+        let (mut ours, mut limits) = (Vec::new(), Vec::new());
+        let turns = TURNS.min(rounds);
+        let start = Instant::now();
+        for turn in 0..turns {
+            let count = rounds * (turn + 1) / turns - rounds * turn / turns;
+            self.group.barrier()?;
+            self.run(count, &mut ours)?;
+            self.group.barrier()?;
+            self.run_limit(count, &mut limits)?;
+            if seconds.is_finite()
+                && self.most(start.elapsed().as_secs_f64())? > seconds
+                && ours.len() >= FEWEST
+            {
+                break;
+            }
+        }
+        Ok((ours, limits))
+    }
+
+    /// The largest number that a worker has, which all find alike.
+    fn most(&mut self, mine: f64) -> Result<f64> {
+        let all = self.group.exchange(&[mine])?;
+        Ok(all.iter().map(|it| it[0]).fold(0.0, f64::max))
+    }
+
+    fn run(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
+        self.call(self.case.op, rounds, times)?;
+        if self.case.op != Op::Pull {
+            self.history.pushes += rounds;
+        }
+        Ok(())
+    }
+
+    fn run_limit(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
+        for _ in 0..rounds {
+            let start = Instant::now();
+            self.limit.round(self.case.op)?;
+            times.push(start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, op: Op, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
+        let (values, mut outs) = self.values.lend();
+        let (store, keys) = (self.group.store, &self.keys);
+        for _ in 0..rounds {
+            let start = Instant::now();
+            match op {
+                Op::Push => store.push_list(keys, &values)?,
+                Op::Pull => store.pull_list(keys, &mut outs)?,
+                Op::Pushpull => store.pushpull_list(keys, &values, keys, &mut outs)?,
+            }
+            times.push(start.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    fn call_once(&mut self, op: Op) -> Result<()> {
+        self.call(op, 1, &mut Vec::new())
+    }
+
+    /// One more round with other values, whose result is compared with what must come out.
+    fn check(&mut self) -> Result<()> {
+        let Race { case, history, .. } = *self;
+        self.values.clear();
+        self.values.fill(history.rank(self.group.rank), 1);
+        self.group.barrier()?;
+        self.call_once(if case.op == Op::Pushpull { Op::Pushpull } else { Op::Push })?;
+        // Without rounds, the others' pushes may come later.
+        if case.op != Op::Pushpull || history.is_async {
+            self.group.barrier()?;
+            self.call_once(Op::Pull)?;
+        }
+        let exactly = history.optimizer == Optimizer::None;
+        match self.values.difference(history.stored(), exactly) {
+            None => Ok(()),
+            Some(text) => Err(format!(
+                "{} of {} keys of {} bytes came back wrong: {text}; the times of a store that is \
+                 wrong mean nothing",
+                case.op.name(),
+                case.keys,
+                case.size
+            )
+            .into()),
+        }
+    }
+}
+
+fn quantile(sorted: &[f64], part: f64) -> f64 {
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a place in a list"
+    )]
+    let at = ((sorted.len().max(1) - 1) as f64 * part).round() as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
