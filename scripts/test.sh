@@ -96,7 +96,7 @@ suite_checks() {
   run "rust format" count_status cargo fmt --all --check
   run "rust lints" count_status cargo clippy --all-targets -- -D warnings
   run "rust lints, fault injection" count_status \
-    cargo clippy --all-targets --no-default-features --features fault-injection -- -D warnings
+    cargo clippy --all-targets --features fault-injection -- -D warnings
   run "rust lints, local stores only" count_status \
     cargo clippy --all-targets --no-default-features -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
@@ -112,6 +112,8 @@ suite_rust() {
   run "cargo test" count_cargo cargo test --no-fail-fast
   run "cargo test, fault injection" count_cargo \
     cargo test --no-fail-fast --no-default-features --features fault-injection --test fault
+  run "cargo test, faults in jobs" count_cargo \
+    cargo test --no-fail-fast --features fault-injection --test dist faults
   run "cargo test, local stores only" count_cargo \
     cargo test --no-fail-fast --no-default-features --lib --test safe_api --test lists
 }

@@ -4,6 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
 use std::sync::Once;
 
+use crate::error::{Error, fail};
+use crate::log::{Level, log};
+
 thread_local! {
     /// How many [`catch`] are around what this thread does.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
@@ -24,6 +27,13 @@ pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
             None => text.to_owned(),
         }
     })
+}
+
+/// What a panic of ours becomes.
+pub(crate) fn internal(panic: &str) -> Error {
+    let error = fail!(Internal, "a bug of this library: {panic}; the store is poisoned");
+    log(Level::Error, || error.message().to_owned());
+    error
 }
 
 /// Stops the standard library from printing panics that [`catch`] will catch.

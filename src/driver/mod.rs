@@ -10,6 +10,7 @@ mod tests;
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,10 +23,10 @@ use outbox::Outbox;
 
 use crate::cluster::{Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time};
 use crate::engine::{Engine, Inbox, who_and_address};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::log::{Level, log};
-use crate::spans;
 use crate::sync::{Condvar, Mutex};
+use crate::{panics, spans};
 
 /// How long a process that ends waits for its last words to be sent, and how often it looks.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -48,6 +49,9 @@ pub(crate) trait Host: Send + Sync + Sized + 'static {
 
     /// Does it, without the lock.
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
+
+    /// Everything has ended because of a bug; who waits is to be told.
+    fn broken(&self, _bug: &Error, _blocks: &Arc<Blocks>) {}
 
     /// The place of a value of so many bytes, if somebody waits for it; with the machine locked.
     fn landing(
@@ -76,6 +80,8 @@ pub(crate) struct Driver<H> {
     core: Mutex<Core>,
     /// Wakes the timer, and whoever waits for the job to start or to end.
     changed: Condvar,
+    /// Why everything has ended, if that was a panic.
+    bug: OnceLock<Error>,
     outbox: Outbox,
     engine: OnceLock<Arc<dyn Engine>>,
     began: Instant,
@@ -110,6 +116,7 @@ impl<H: Host> Driver<H> {
         let driver = Arc::new(Self {
             core: Mutex::new(Core { machine: None, wake: 0, told: (false, false), stopped: false }),
             changed: Condvar::new(),
+            bug: OnceLock::new(),
             outbox: Outbox::default(),
             engine: OnceLock::new(),
             began: Instant::now(),
@@ -117,7 +124,13 @@ impl<H: Host> Driver<H> {
             host,
         });
         let machine = make(engine.address(), incarnation());
-        driver.outbox.open(Arc::clone(&engine), machine.members());
+        let broken = Arc::downgrade(&driver);
+        let alarm = move |panic: &str| {
+            if let Some(driver) = broken.upgrade() {
+                driver.break_down(panic);
+            }
+        };
+        driver.outbox.open(Arc::clone(&engine), machine.members(), Box::new(alarm));
         driver.core.lock().machine = Some(machine);
         let _ = driver.engine.set(engine);
         let _ = door.0.set(Arc::downgrade(&driver));
@@ -142,11 +155,32 @@ impl<H: Host> Driver<H> {
     }
 
     /// Does something with the machine, then everything that follows from it. None after the end.
+    ///
+    /// After a panic the machine does nothing any more; what it had asked for is done, because calls
+    /// wait for that, before the panic goes on.
     pub(crate) fn step<T>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Machine, Time) -> T,
     ) -> Option<T> {
-        let (mut todo, mut ways) = (H::Todo::default(), Vec::new());
+        let (mut todo, mut news) = (H::Todo::default(), None);
+        let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
+        if result.is_err() {
+            self.halt();
+        }
+        self.host.carry_out(self, todo);
+        if let Some((who, news)) = news {
+            spans::tell(who, &news);
+        }
+        result.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))
+    }
+
+    fn advance<T>(
+        &self,
+        work: impl FnOnce(&mut Machine, Time) -> T,
+        todo: &mut H::Todo,
+        news: &mut Option<(Peer, Vec<News>)>,
+    ) -> Option<T> {
+        let mut ways = Vec::new();
         let mut core = self.core.lock();
         let now = self.now();
         let core_now = &mut *core;
@@ -154,12 +188,12 @@ impl<H: Host> Driver<H> {
         let result = work(machine, now);
         let (frames, wake, told) = match machine {
             Machine::Node(node) => {
-                self.host.collect(node, &mut todo);
+                self.host.collect(node, todo);
                 (node.send(now), node.wake_at(), (node.has_started(), node.end().is_some()))
             }
             Machine::Scheduler(it) => (it.send(now), it.wake_at(), (true, it.end().is_some())),
         };
-        let (who, news) = machine.news();
+        *news = Some(machine.news());
         frames.into_iter().for_each(|frame| self.outbox.post(frame, &mut ways));
         if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);
@@ -168,9 +202,35 @@ impl<H: Host> Driver<H> {
         }
         drop(core);
         ways.iter().for_each(outbox::Way::flush);
-        spans::tell(who, &news);
-        self.host.carry_out(self, todo);
         Some(result)
+    }
+
+    /// Does what no caller could answer for: a panic ends everything.
+    fn guard(&self, work: impl FnOnce()) {
+        if let Err(panic) = panics::catch(work) {
+            self.break_down(&panic);
+        }
+    }
+
+    /// Ends everything because of a bug, and tells who waits.
+    fn break_down(&self, panic: &str) {
+        let bug = self.bug.get_or_init(|| panics::internal(panic));
+        self.halt();
+        self.host.broken(bug, &self.blocks);
+        self.stop();
+    }
+
+    /// The bug that has ended everything, if one has.
+    pub(crate) fn bug(&self) -> Option<Error> {
+        self.bug.get().cloned()
+    }
+
+    /// The machine does nothing any more.
+    fn halt(&self) -> Option<Machine> {
+        let mut core = self.core.lock();
+        core.stopped = true;
+        self.changed.notify_all();
+        core.machine.take()
     }
 
     /// Waits until `ready` has an answer, or the deadline has passed.
@@ -210,13 +270,7 @@ impl<H: Host> Driver<H> {
 
     /// Ends everything at once: nothing is sent and nothing arrives any more.
     pub(crate) fn stop(&self) {
-        let machine = {
-            let mut core = self.core.lock();
-            core.stopped = true;
-            core.machine.take()
-        };
-        self.changed.notify_all();
-        drop(machine);
+        drop(self.halt());
         self.outbox.close();
         if let Some(engine) = self.engine.get() {
             engine.close();
@@ -226,12 +280,13 @@ impl<H: Host> Driver<H> {
     fn start_timer(self: &Arc<Self>) -> Result<()> {
         let driver = Arc::clone(self);
         let thread = std::thread::Builder::new().name("kvstore-timer".into());
-        crate::pool::without_signals(|| thread.spawn(move || driver.keep_time()))
+        let keep_time = move || driver.guard(|| driver.keep_time());
+        crate::pool::without_signals(|| thread.spawn(keep_time))
             .map_err(|error| crate::error::fail!(OutOfMemory, "cannot start a thread: {error}"))?;
         Ok(())
     }
 
-    fn keep_time(self: Arc<Self>) {
+    fn keep_time(self: &Arc<Self>) {
         loop {
             {
                 let mut core = self.core.lock();
@@ -297,15 +352,22 @@ impl<H: Host> Driver<H> {
     }
 }
 
+impl<H: Host> Door<H> {
+    /// Lets the driver do something, if it is there. The threads here are the engine's.
+    fn tell(&self, work: impl FnOnce(&Arc<Driver<H>>)) {
+        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+            driver.guard(|| work(&driver));
+        }
+    }
+}
+
 impl<H: Host> Inbox for Door<H> {
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
-        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
-            driver.arrived(from, len, pieces);
-        }
+        self.tell(|driver| driver.arrived(from, len, pieces));
     }
 
     fn down(&self, address: &str) {
-        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+        self.tell(|driver| {
             let stranger = driver.step(|machine, now| match machine {
                 Machine::Node(node) => {
                     node.down(address, now);
@@ -320,17 +382,17 @@ impl<H: Host> Inbox for Door<H> {
             if stranger == Some(true) {
                 driver.outbox.forget(address);
             }
-        }
+        });
     }
 
     fn refused(&self, address: &str, reason: &str) {
         log(Level::Warn, || format!("no way to {address}: {reason}"));
-        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+        self.tell(|driver| {
             driver.step(|machine, now| match machine {
                 Machine::Node(node) => node.refused(address, reason, now),
                 Machine::Scheduler(_) => {}
             });
-        }
+        });
     }
 }
 

@@ -13,6 +13,7 @@ use super::bytes::Bytes;
 use crate::cluster::{Body, Frame, Message, write};
 use crate::engine::{Engine, Line};
 use crate::log::{Level, log};
+use crate::panics;
 use crate::sync::{Condvar, Mutex};
 
 /// Small messages travel together, up to so many bytes.
@@ -28,9 +29,13 @@ const MOST_BUSY: usize = 32;
 /// engine's own queue is larger.
 const CALM: u64 = 512 << 10;
 
+/// Is told of a panic on a thread that sends.
+type Alarm = Box<dyn Fn(&str) + Send + Sync>;
+
 #[derive(Default)]
 pub(crate) struct Outbox {
     engine: OnceLock<Arc<dyn Engine>>,
+    alarm: Arc<OnceLock<Alarm>>,
     ways: Mutex<HashMap<Arc<str>, Arc<Way>>>,
     /// Members of the job: as many ways as there are of them are always open.
     members: AtomicUsize,
@@ -42,6 +47,7 @@ pub(crate) struct Way {
     to: Arc<str>,
     state: Mutex<State>,
     wake: Condvar,
+    alarm: Arc<OnceLock<Alarm>>,
 }
 
 struct State {
@@ -58,7 +64,8 @@ struct State {
 }
 
 impl Outbox {
-    pub(crate) fn open(&self, engine: Arc<dyn Engine>, members: usize) {
+    pub(crate) fn open(&self, engine: Arc<dyn Engine>, members: usize, alarm: Alarm) {
+        let _ = self.alarm.set(alarm);
         self.members.store(members, Ordering::Relaxed);
         let _ = self.engine.set(engine);
     }
@@ -103,7 +110,8 @@ impl Outbox {
                 used: 0,
             };
             let state = Mutex::new(state);
-            Arc::new(Way { to: Arc::clone(to), state, wake: Condvar::new() })
+            let (to, alarm) = (Arc::clone(to), Arc::clone(&self.alarm));
+            Arc::new(Way { to, state, wake: Condvar::new(), alarm })
         });
         Some(Arc::clone(way))
     }
@@ -188,7 +196,9 @@ impl Way {
             state.has_thread = true;
             let way = Arc::clone(self);
             let thread = std::thread::Builder::new().name("kvstore-send".into());
-            if let Err(error) = crate::pool::without_signals(|| thread.spawn(move || way.serve())) {
+            if let Err(error) =
+                crate::pool::without_signals(|| thread.spawn(move || way.serve_guarded()))
+            {
                 state.has_thread = false;
                 log(Level::Error, || format!("cannot start a thread to send: {error}"));
             }
@@ -212,6 +222,14 @@ impl Way {
             line.send(parcel);
         }
         line
+    }
+
+    fn serve_guarded(&self) {
+        if let Err(panic) = panics::catch(|| self.serve())
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm(&panic);
+        }
     }
 
     fn serve(&self) {

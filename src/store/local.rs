@@ -453,13 +453,13 @@ impl Local {
     }
 
     #[cfg(feature = "fault-injection")]
-    fn fault(&self, point: &str) {
+    pub(super) fn fault(&self, point: &str) {
         assert!(self.settings.fault.as_deref() != Some(point), "injected fault at {point}");
     }
 
     #[cfg(not(feature = "fault-injection"))]
     #[allow(clippy::unused_self, reason = "the other build uses it")]
-    fn fault(&self, _: &str) {}
+    pub(super) fn fault(&self, _: &str) {}
 }
 
 /// Runs a closure when it goes, also while a panic unwinds.
@@ -475,13 +475,6 @@ impl<F: FnOnce()> Drop for OnDrop<F> {
 
 pub(super) fn poisoned() -> Error {
     fail!(Poisoned, "the store met a bug of this library and refuses to go on; free it")
-}
-
-/// What a panic of ours becomes.
-pub(super) fn internal(panic: &str) -> Error {
-    let text = fail!(Internal, "a bug of this library: {panic}; the store is poisoned");
-    log(Level::Error, || text.message().to_owned());
-    text
 }
 
 impl Task for Local {
@@ -500,7 +493,7 @@ impl Task for Local {
         };
         let outcome = panics::catch(|| span.run(work));
         let result = outcome.unwrap_or_else(|panic| {
-            let error = internal(&panic);
+            let error = panics::internal(&panic);
             self.poison();
             Err(error)
         });

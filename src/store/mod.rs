@@ -34,7 +34,7 @@ use std::time::Duration;
 
 pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
-use local::{Local, internal, poisoned};
+use local::{Local, poisoned};
 use merger::Merger;
 pub(crate) use plan::{Pairs, RowPairs, Tensors};
 use remote::Remote;
@@ -157,7 +157,9 @@ impl Store {
         let id = claim_id(serial)?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
         let local = Arc::new(Local::new(serial, id, settings));
-        let remote = join(&local, kind, config).inspect_err(|_| release_id(id))?;
+        let remote = panics::catch(|| join(&local, kind, config))
+            .unwrap_or_else(|panic| Err(panics::internal(&panic)))
+            .inspect_err(|_| release_id(id))?;
         Ok(Self {
             local,
             remote,
@@ -190,8 +192,11 @@ impl Store {
             return Err(closed());
         }
         panics::catch(|| call(&self.local)).unwrap_or_else(|panic| {
-            let error = internal(&panic);
+            let error = panics::internal(&panic);
             self.local.poison();
+            if let Some(remote) = &self.remote {
+                remote.abort();
+            }
             Err(error)
         })
     }

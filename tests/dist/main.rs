@@ -15,6 +15,8 @@ mod common;
 mod checkpoint;
 mod codecs;
 mod ends;
+#[cfg(feature = "fault-injection")]
+mod faults;
 mod golden;
 mod job;
 mod keys;

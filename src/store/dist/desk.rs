@@ -1,6 +1,8 @@
 //! The host of a worker: which call each operation of the machine belongs to.
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use foldhash::HashMap;
 
@@ -9,7 +11,8 @@ use super::failure::error_of;
 use crate::cluster::{CallKind, Ended, Failure, Header, Node, OpId, Part, WorkerAction};
 use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
-use crate::store::local::Local;
+use crate::panics;
+use crate::store::local::{Local, poisoned};
 use crate::sync::Mutex;
 use crate::trace::{Event, Tracer, What};
 
@@ -43,7 +46,15 @@ impl Desk {
             return;
         }
         let span = call.take_span();
-        let result = span.run(|| call.complete(self.local.keys.team, blocks));
+        let complete = || {
+            self.local.fault("complete");
+            call.complete(self.local.keys.team, blocks)
+        };
+        let result = panics::catch(|| span.run(complete)).unwrap_or_else(|panic| {
+            let bug = panics::internal(&panic);
+            self.local.poison();
+            Err(bug)
+        });
         drop(span);
         match call.ticket {
             Some(sequence) => _ = self.local.tickets.finish(sequence, result),
@@ -62,6 +73,19 @@ impl Desk {
         let open = self.open.lock();
         let mut calls = open.values().map(|(call, _)| call);
         calls.find(|call| call.ticket == Some(sequence)).cloned()
+    }
+
+    fn run(&self, errand: Errand) {
+        self.local.fault("errand");
+        match errand {
+            Errand::Fill { call, part, slice, at, data } => call.fill(part, slice, at, data),
+            Errand::Finished { call, part, ended, result } => {
+                self.note(&call, &ended, result.is_ok());
+                if let Err(failure) = result {
+                    call.fail(part, error_of(&self.local.keys.names, &failure));
+                }
+            }
+        }
     }
 
     /// One key of a call has ended: for the trace, and for whoever listens.
@@ -95,6 +119,14 @@ impl Desk {
     }
 }
 
+impl Errand {
+    fn call(&self) -> &Arc<Call> {
+        match self {
+            Errand::Fill { call, .. } | Errand::Finished { call, .. } => call,
+        }
+    }
+}
+
 impl Host for Desk {
     type Todo = Vec<Errand>;
 
@@ -106,6 +138,7 @@ impl Host for Desk {
         }
         let mut open = self.open.lock();
         for action in actions {
+            self.local.fault("collect");
             match action {
                 WorkerAction::Fill { op, slice, at, data } => {
                     if let Some((call, part)) = open.get(&op) {
@@ -143,21 +176,27 @@ impl Host for Desk {
     }
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {
+        let mut bug = None;
         for errand in todo {
-            let call = match errand {
-                Errand::Fill { call, part, slice, at, data } => {
-                    call.fill(part, slice, at, data);
-                    call
-                }
-                Errand::Finished { call, part, ended, result } => {
-                    self.note(&call, &ended, result.is_ok());
-                    if let Err(failure) = result {
-                        call.fail(part, error_of(&self.local.keys.names, &failure));
-                    }
-                    call
-                }
-            };
+            let call = Arc::clone(errand.call());
+            // Whatever happens, the call must know that this has ended.
+            if let Err(panic) = panics::catch(|| self.run(errand)) {
+                let error = panics::internal(&panic);
+                call.fail(0, error);
+                bug = Some(panic);
+            }
             self.settle(&call, &driver.blocks);
         }
+        if let Some(panic) = bug {
+            resume_unwind(Box::new(panic));
+        }
+        if self.local.poisoned.load(Ordering::SeqCst) {
+            self.abort(&poisoned(), &driver.blocks);
+        }
+    }
+
+    fn broken(&self, bug: &Error, blocks: &Arc<Blocks>) {
+        self.local.poison();
+        self.abort(bug, blocks);
     }
 }

@@ -14,6 +14,7 @@ pub(crate) struct Reader(WorkerStore);
 impl Reader {
     /// Its part of the rounds is over before it begins.
     pub(super) fn new(worker: WorkerStore) -> Result<Self> {
+        worker.local.fault("done");
         worker.done().map_err(|error| error.at("create"))?;
         Ok(Self(worker))
     }

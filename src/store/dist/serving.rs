@@ -113,6 +113,10 @@ impl Serving {
             tracer.finish("server", self.rank());
         }
         driver.stop();
+        if let Some(bug) = driver.bug() {
+            self.local.poison();
+            return Err(bug);
+        }
         match end {
             Some(Ok(())) => Ok(()),
             Some(Err(failure)) => Err(error_of(&self.local.keys.names, &failure)),

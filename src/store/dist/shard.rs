@@ -157,6 +157,7 @@ impl Shard {
     fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
         // Nobody is told with the state locked.
         let _step = self.begin(&job);
+        local.fault("slice");
         let mut state = self.state.lock();
         let result = match job {
             Job::Install(data) => state.install(data, blocks),

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::call::{Call, Part, Target};
 use super::coding::{Source, Unsent};
@@ -25,7 +26,7 @@ use crate::role::Role;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
 use crate::store::counters::Tally;
-use crate::store::local::{Local, Op};
+use crate::store::local::{Local, Op, poisoned};
 use crate::store::merger::Merger;
 use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
 use crate::store::remote::Remote;
@@ -97,6 +98,9 @@ impl WorkerStore {
             Some(Err(failure)) => Some(Err(failure)),
             _ => machine.me().map(Ok),
         });
+        if let Some(bug) = driver.bug() {
+            return Err(bug.at("create"));
+        }
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
         insight::trace(&driver, driver.host.tracer.as_ref());
         match started.unwrap_or_else(|| Err(closed())) {
@@ -546,6 +550,13 @@ impl WorkerStore {
     }
 }
 
+impl Drop for WorkerStore {
+    /// Also when the store was never opened: its threads would go on as a member of the job.
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
 impl Remote for WorkerStore {
     fn role(&self) -> Role {
         Role::Worker
@@ -562,7 +573,9 @@ impl Remote for WorkerStore {
     /// Ends everything at once.
     fn abort(&self) {
         self.driver.stop();
-        self.driver.host.abort(&closed(), &self.driver.blocks);
+        let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
+        let why = if is_poisoned { poisoned() } else { closed() };
+        self.driver.host.abort(&why, &self.driver.blocks);
         if let Some(tracer) = &self.driver.host.tracer {
             tracer.finish("worker", self.rank);
         }
