@@ -8,10 +8,14 @@ pub(crate) struct Entered;
 
 macro_rules! enter {
     ($($any:tt)*) => {
-        $crate::spans::Entered
+        $crate::spans::enter_none()
     };
 }
 pub(crate) use enter;
+
+pub(crate) fn enter_none() -> Entered {
+    Entered
+}
 
 pub(crate) fn call(_: &str, _: &Names, _: &Pairs<'_>, _: &Pairs<'_>) -> Entered {
     Entered

@@ -39,6 +39,7 @@ fn seen() -> MutexGuard<'static, Vec<Seen>> {
 /// Listens for one test at a time.
 pub struct Listener(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
+#[allow(clippy::unused_self, reason = "only who listens may ask")]
 impl Listener {
     pub fn start() -> Self {
         static TURN: Mutex<()> = Mutex::new(());
