@@ -38,7 +38,7 @@ mod driver;
 #[cfg(feature = "dist")]
 mod engine;
 mod error;
-#[cfg(all(fuzzing, feature = "dist"))]
+#[cfg(all(any(fuzzing, test), feature = "dist"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod kernel;
@@ -63,6 +63,8 @@ mod trace;
 
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
+#[cfg(feature = "dist")]
+pub use config::TLS_VARIABLE;
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
