@@ -112,7 +112,7 @@ fn plays() {
 /// What is no frame, much of it, frames cut off, and lengths that lie.
 pub fn lie(session: &Session, key: &str, job: &str) {
     let put = |bytes: Vec<u8>| session.put(key, bytes).wait().unwrap();
-    for _ in 0..20 {
+    for _ in 0..8 {
         put(vec![0x5a; 8 << 20]);
     }
     let hello = || Frame::hello(job, WORKER, 0, (2, 1), "mallory");

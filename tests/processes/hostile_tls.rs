@@ -15,7 +15,6 @@ use super::common::random::Random;
 use super::hostile::{job, job_name, survives};
 use super::job::{Job, LIMIT, Process, Turn, this_program};
 use super::keys::{Keys, certified};
-use super::program::ROUNDS;
 
 type Stream = StreamOwned<ClientConnection, TcpStream>;
 
@@ -68,8 +67,7 @@ fn handshakes_that_do_not_end_disturb_nobody() {
     let _turn = Turn::take();
     let keys = Keys::new("tls-half");
     let give = certified(&keys);
-    let job = job().told(ROUNDS, 400);
-    survives("half a handshake", &job, give, |_, at| {
+    survives("half a handshake", &job(), give, |_, at| {
         let hello = client_hello(&client(&keys, None));
         let mut random = Random::new(11);
         let mut held: Vec<TcpStream> = Vec::new();
@@ -85,9 +83,8 @@ fn handshakes_that_do_not_end_disturb_nobody() {
             }
         }
         assert!(held.len() > 100, "{}", held.len());
-        // Both the one that says nothing and the one that says noise have to go.
-        assert!(ends(held.pop().unwrap(), LIMIT));
-        assert!(ends(held.swap_remove(0), LIMIT));
+        // Whoever says noise has to go at once.
+        assert!(ends(held.swap_remove(4), LIMIT));
     });
 }
 
@@ -168,8 +165,7 @@ fn lies_of_a_process_with_a_certificate_disturb_nobody() {
     let _turn = Turn::take();
     let keys = Keys::new("tls-lies");
     let give = certified(&keys);
-    let job = job().told(ROUNDS, 400);
-    survives("lies over TLS", &job, give, |job, at| {
+    survives("lies over TLS", &job(), give, |job, at| {
         for (to, place) in at.iter().zip(["scheduler", &at[1]]) {
             attacks(&keys, job, (to, place), true);
         }
@@ -208,13 +204,12 @@ fn what_was_overheard_is_of_no_use() {
     let _turn = Turn::take();
     let keys = Keys::new("tls-replay");
     let give = certified(&keys);
-    let job = job().told(ROUNDS, 400);
-    survives("replay", &job, give, |job, at| {
+    survives("replay", &job(), give, |job, at| {
         let said = overhear(&at[0], |to| attacks(&keys, job, (to, "scheduler"), false));
         assert!(said.len() > 1_000, "{}", said.len());
         for to in at {
             for end in [said.len(), said.len() / 2] {
-                for _ in 0..3 {
+                for _ in 0..2 {
                     // The other side may end it before all is said.
                     if let Some(stream) = call(to, &said[..end]) {
                         let _ = stream.shutdown(Shutdown::Write);
