@@ -39,7 +39,7 @@ mod driver;
 #[cfg(feature = "dist")]
 mod engine;
 mod error;
-#[cfg(all(fuzzing, feature = "dist"))]
+#[cfg(all(any(fuzzing, test), feature = "dist"))]
 #[doc(hidden)]
 pub mod fuzz;
 mod kernel;
@@ -66,6 +66,8 @@ mod trace;
 
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
+#[cfg(feature = "dist")]
+pub use config::TLS_VARIABLE;
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};

@@ -50,7 +50,7 @@ impl Entry {
         )
     }
 
-    pub(super) fn is_pad(&self) -> bool {
+    pub(crate) fn is_pad(&self) -> bool {
         self.name.starts_with(PAD)
     }
 }
@@ -126,7 +126,7 @@ impl Header {
     ///
     /// # Errors
     /// `Unsupported` for a file of another program or of a later version, `Corrupt`.
-    pub(super) fn parse(json: &[u8], data: u64) -> Result<Self> {
+    pub(crate) fn parse(json: &[u8], data: u64) -> Result<Self> {
         let header = Self::read(json)?;
         header.check(data)?;
         Ok(header)

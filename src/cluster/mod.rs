@@ -35,19 +35,24 @@ pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 #[cfg(test)]
 pub(crate) use wire::encode;
 pub(crate) use wire::{
-    BadFrame, Body, HEADER, Header, Kind, Look, Message, Opening, Place, Seen, Sight, Spec, State,
-    VERSION, write,
+    BadFrame, Body, Declare, HEADER, Header, Hello, Kind, Look, Message, Opening, Place, Seen,
+    Sight, Spec, State, VERSION, write,
 };
 pub(crate) use worker::{Action as WorkerAction, Ended, OpId, Worker};
 
 /// Reads bytes as the fields of every control message that has some.
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(crate) fn parse(bytes: &[u8]) {
-    use wire::{Awaited, Book, Declare, Hello, accused, failed};
+    use wire::{Awaited, Book, accused, failed};
     let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
     again(Book::decode(bytes).map(|read| read.encode()));
+    again(Hello::decode(bytes).map(|read| read.encode()));
+    again(Declare::decode(bytes).map(|read| read.encode()));
     again(Place::decode(bytes).map(|read| read.encode()));
     again(Awaited::decode(bytes).map(|read| read.encode()));
+    again(Facts::decode(bytes).map(|read| read.encode()));
+    again(Seen::decode(bytes).map(|read| read.encode()));
+    again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));
     again(failed::decode(bytes).map(|read| failed::encode(&read)));
-    let _ = (Hello::decode(bytes), Declare::decode(bytes), accused::decode(bytes));
+    let _ = Look::decode(bytes);
 }

@@ -2,6 +2,11 @@
 
 use super::wire::{Place, Spec};
 
+/// Most slices of a key: all of them are placed, and told, in one go.
+pub(super) const MOST_SLICES: u32 = 1 << 22;
+/// Most bytes of a key, so that sums of them can be expressed.
+const MOST_BYTES: u64 = 1 << 44;
+
 /// Puts keys, in the order of their init, on servers by size.
 ///
 /// Every slice goes to the server with the fewest bytes of slices, so that none ever has more than
@@ -27,11 +32,12 @@ impl Placer {
         (self.slice_bytes / block * block).max(block)
     }
 
-    /// Places one more key; None when its size cannot be expressed, or it has too many slices.
+    /// Places one more key; None when it is too large, or has too many slices.
     pub(super) fn add(&mut self, spec: Spec) -> Option<Place> {
-        let bytes = spec.bytes()?;
+        let bytes = spec.bytes().filter(|bytes| *bytes <= MOST_BYTES)?;
         let slice_bytes = if spec.whole { bytes.max(1) } else { self.slice_of(spec.item_bytes()) };
-        let slices = u32::try_from(bytes.div_ceil(slice_bytes).max(1)).ok()?;
+        let slices = u32::try_from(bytes.div_ceil(slice_bytes).max(1)).ok();
+        let slices = slices.filter(|slices| *slices <= MOST_SLICES)?;
         let mut place = Place { spec, slice_bytes, servers: Vec::new() };
         for slice in 0..slices {
             let (_, len) = place.range(slice);
@@ -68,7 +74,7 @@ impl Placer {
 
 #[cfg(test)]
 mod tests {
-    use super::{Placer, Spec};
+    use super::{MOST_SLICES, Placer, Spec};
     use crate::cluster::sim::Random;
     use crate::codec::BLOCK;
 
@@ -76,6 +82,17 @@ mod tests {
 
     fn spec(elements: u64, whole: bool) -> Spec {
         Spec { dtype: F32, shape: vec![elements], whole }
+    }
+
+    #[test]
+    fn a_key_that_is_too_large_is_refused_at_once() {
+        let mut placer = Placer::new(1, 16, 4);
+        let elements = u64::from(MOST_SLICES) * 4;
+        assert!(placer.add(spec(elements + 1, false)).is_none());
+        assert!(placer.add(spec(u64::MAX / 4, false)).is_none());
+        assert!(placer.add(spec(u64::MAX / 4, true)).is_none());
+        assert_eq!((placer.sliced[0], placer.whole[0]), (0, 0));
+        assert!(placer.add(spec(elements, false)).is_some());
     }
 
     #[test]

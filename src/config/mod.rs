@@ -165,17 +165,19 @@ impl fmt::Debug for Config {
     }
 }
 
-/// What the engine needs to find in the environment of a process that speaks TLS: its version 1.10.2
-/// reads from and writes to one TLS session on two threads, which ends connections at random, unless
-/// both are one. It reads the variable once, at its first use.
+/// The variable, and its value, that a process that speaks TLS needs in its environment when it
+/// starts; without it [`Store::open`](crate::Store::open) refuses TLS.
+///
+/// The engine, Zenoh 1.10.2, reads from and writes to one TLS session on two threads, which ends
+/// connections at random, unless both are one. It reads the variable once, at its first use.
 #[cfg(feature = "dist")]
-pub(crate) const ENGINE_VARIABLE: (&str, &str) =
+pub const TLS_VARIABLE: (&str, &str) =
     ("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))");
 
 /// Whether that is there.
 #[cfg(feature = "dist")]
 pub(crate) fn engine_may_use_tls() -> bool {
-    env::var(ENGINE_VARIABLE.0).is_ok_and(|value| value == ENGINE_VARIABLE.1)
+    env::var(TLS_VARIABLE.0).is_ok_and(|value| value == TLS_VARIABLE.1)
 }
 
 /// The rounds of an option such as `5-9`.

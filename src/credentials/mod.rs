@@ -38,7 +38,7 @@ impl Credentials {
         let (tls, token) = (tls(&job.secrets)?, token(&job.secrets)?);
         let certified = tls.as_ref().map(Tls::check).transpose()?;
         if tls.is_some() && !config::engine_may_use_tls() {
-            let (variable, value) = config::ENGINE_VARIABLE;
+            let (variable, value) = config::TLS_VARIABLE;
             return Err(fail!(
                 Option,
                 "TLS needs the environment variable {variable} to be '{value}' when the process starts; \
@@ -158,7 +158,13 @@ fn identity(
     }
 }
 
-#[cfg(fuzzing)]
-pub(crate) fn parse_token(text: &str) -> bool {
-    Token::parse(text, "").is_ok()
+/// Reads a file as everything that a credential can be in.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn read_file(path: &str) {
+    let of = |path: &str| path.to_owned();
+    let [ca_file, cert_file, key_file] = [of(path), of(path), of(path)];
+    let _ = Tls { ca_file, cert_file, key_file, verify_names: true }.check();
+    if let Ok(token) = Token::load(path) {
+        assert!(token.password(Identity::SCHEDULER).is_none_or(|it| !it.is_empty()));
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use super::bytes::Bytes;
-use crate::cluster::{Body, Header, Kind, Message, NO_RANK, Peer, Role as Part};
+use crate::cluster::{Body, Declare, Header, Hello, Kind, Message, NO_RANK, Peer, Role as Part};
 use crate::credentials::Identity;
 use crate::log::{Level, log};
 use crate::role::Role;
@@ -11,7 +11,7 @@ use crate::role::Role;
 pub(super) fn keep_own(who: Identity, from: &str, messages: &mut Vec<Message<Bytes>>) {
     messages.retain_mut(|message| {
         let may = speaks_for_itself(who, &message.head)
-            && (message.head.kind != Kind::Hello || comes_from(message, from))
+            && (message.head.kind != Kind::Hello || greets(who, from, message))
             && (!who.is_reader() || only_reads(message));
         if !may {
             let (kind, rank) = (message.head.kind, message.head.rank);
@@ -55,24 +55,20 @@ pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
     who.allows(role_of(head.role), (head.rank != NO_RANK).then_some(head.rank))
 }
 
-/// A hello has the address at which its sender is to be answered, behind two numbers and a length.
-fn comes_from(message: &Message<Bytes>, from: &str) -> bool {
-    const LENGTH_AT: usize = 8;
-    let Some((_, rest)) = message.fields().split_at_checked(LENGTH_AT) else { return false };
-    let Some((length, rest)) = rest.split_first_chunk() else { return false };
-    let length = usize::from(u16::from_le_bytes(*length));
-    rest.get(..length) == Some(from.as_bytes())
+/// A hello has the address at which its sender is to be answered. A reader is done from the
+/// beginning, whatever it says.
+fn greets(who: Identity, from: &str, message: &mut Message<Bytes>) -> bool {
+    let Some(mut hello) = Hello::decode(message.fields()) else { return false };
+    if who.is_reader() {
+        hello.done = true;
+        message.body = Body::Fields(hello.encode());
+    }
+    hello.address == from
 }
 
-/// What leaves the job as it is. A reader is done from the beginning, whatever it says.
-fn only_reads(message: &mut Message<Bytes>) -> bool {
-    let kind = message.head.kind;
-    if let (Kind::Hello, Body::Fields(fields)) = (kind, &mut message.body)
-        && let Some(done) = fields.last_mut()
-    {
-        *done = 1;
-    }
-    match kind {
+/// What leaves the job as it is.
+fn only_reads(message: &Message<Bytes>) -> bool {
+    match message.head.kind {
         Kind::Alive
         | Kind::Hello
         | Kind::Look
@@ -82,7 +78,60 @@ fn only_reads(message: &mut Message<Bytes>) -> bool {
         | Kind::Pull
         | Kind::Suspect => true,
         // To know where a key is.
-        Kind::Declare => message.head.setting == 0 && message.fields().first() == Some(&0),
+        Kind::Declare => {
+            let declare = Declare::decode(message.fields());
+            message.head.setting == 0 && declare.is_some_and(|it| it.spec.is_none())
+        }
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Spec;
+
+    /// What is left of a message of a worker, of rank 1.
+    fn kept(who: &str, kind: Kind, fields: Vec<u8>) -> Option<Message<Bytes>> {
+        let mut message = Message::new(kind, fields);
+        (message.head.role, message.head.rank) = (Part::Worker, 1);
+        let mut messages = vec![message];
+        keep_own(Identity::parse(who).unwrap(), "worker.1@here", &mut messages);
+        messages.pop()
+    }
+
+    fn hello(address: &str) -> Hello {
+        Hello { address: address.into(), ..Hello::default() }
+    }
+
+    #[test]
+    fn a_hello_is_that_of_its_sender_and_whole() {
+        let own = hello("worker.1@here").encode();
+        let said = kept("worker.1", Kind::Hello, own.clone()).unwrap();
+        assert_eq!(said.fields(), own);
+        for address in ["", "worker.1@here2", "worker.1@her", "worker.1@there"] {
+            assert!(kept("worker.1", Kind::Hello, hello(address).encode()).is_none(), "{address}");
+        }
+        for end in 0..own.len() {
+            assert!(kept("worker.1", Kind::Hello, own[..end].to_vec()).is_none(), "cut at {end}");
+        }
+        assert!(kept("worker.2", Kind::Hello, own.clone()).is_none());
+        assert!(kept("server", Kind::Hello, own).is_none());
+    }
+
+    #[test]
+    fn a_reader_is_done_and_makes_nothing() {
+        let own = hello("worker.1@here").encode();
+        let said = kept("reader.1", Kind::Hello, own).unwrap();
+        assert!(Hello::decode(said.fields()).unwrap().done);
+        let spec = Spec { dtype: 0x0001_2002, shape: vec![3], whole: false };
+        let makes = Declare { spec: Some(spec) }.encode();
+        let asks = Declare { spec: None }.encode();
+        assert!(kept("reader.1", Kind::Declare, makes.clone()).is_none());
+        assert!(kept("reader.1", Kind::Declare, asks).is_some());
+        assert!(kept("worker.1", Kind::Declare, makes).is_some());
+        for kind in Kind::ALL.iter().filter(|kind| kind.carries_data()) {
+            assert!(kept("reader.1", *kind, Vec::new()).is_none(), "{kind:?}");
+        }
     }
 }

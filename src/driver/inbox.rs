@@ -82,13 +82,6 @@ pub(super) fn read(
     (messages, broken)
 }
 
-/// The same, where nobody waits for values.
-#[cfg(fuzzing)]
-pub(crate) fn read_alone(pieces: &mut dyn Iterator<Item = &[u8]>, len: usize) {
-    let (blocks, landings) = (&Arc::default(), Vec::new());
-    let _ = read(len, pieces, &mut Reader { blocks, land: &|_, _| None, landings });
-}
-
 /// The same, for whoever waits for no values.
 pub(crate) fn read_all(
     len: usize,
@@ -135,15 +128,6 @@ mod tests {
     use super::*;
     use crate::cluster::encode;
 
-    /// Reads where nobody waits for anything.
-    fn read_all(
-        len: usize,
-        pieces: &mut dyn Iterator<Item = &[u8]>,
-    ) -> (Vec<Message<Bytes>>, Option<Broken>) {
-        let blocks = Arc::default();
-        read(len, pieces, &mut Reader { blocks: &blocks, land: &|_, _| None, landings: Vec::new() })
-    }
-
     fn frames(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for at in 0..count {
@@ -157,9 +141,9 @@ mod tests {
 
     #[test]
     fn messages_are_read_from_pieces_of_any_size() {
-        let bytes = frames(20);
+        let (bytes, blocks) = (frames(20), Arc::default());
         for size in [1, 2, 3, 139, 140, 141, 1000, bytes.len()] {
-            let (messages, broken) = read_all(bytes.len(), &mut bytes.chunks(size));
+            let (messages, broken) = read_all(bytes.len(), &mut bytes.chunks(size), &blocks);
             assert_eq!((messages.len(), broken), (20, None), "in pieces of {size}");
             for (at, message) in messages.iter().enumerate() {
                 let content = match &message.body {
@@ -175,22 +159,22 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_or_altered_is_refused_and_nothing_before_it() {
-        let bytes = frames(6);
+        let (bytes, blocks) = (frames(6), Arc::default());
         for end in 0..bytes.len() {
-            let (messages, broken) = read_all(end, &mut bytes[..end].chunks(50));
+            let (messages, broken) = read_all(end, &mut bytes[..end].chunks(50), &blocks);
             assert!(messages.len() < 6);
             assert!(broken.is_some() || frames(messages.len()).len() == end, "cut at {end}");
         }
         for at in 0..bytes.len() {
             let mut altered = bytes.clone();
             altered[at] ^= 0x40;
-            let (messages, broken) = read_all(altered.len(), &mut altered.chunks(77));
+            let (messages, broken) = read_all(altered.len(), &mut altered.chunks(77), &blocks);
             // The reserved field is nobody's.
             assert!(broken.is_some(), "altered at {at}");
             assert!(messages.len() < 6);
         }
         // The header says more than ever came.
-        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64));
+        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64), &blocks);
         assert_eq!(broken, Some(Broken::Bad(BadFrame::Short)));
     }
 }

@@ -16,8 +16,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Landing, Loan};
-#[cfg(fuzzing)]
-pub(crate) use inbox::read_alone;
 pub(crate) use inbox::{Broken, read_all};
 use outbox::Outbox;
 
@@ -31,8 +29,6 @@ use crate::{panics, spans};
 /// How long a process that ends waits for its last words to be sent, and how often it looks.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Ways of a scheduler to processes that are not of its job.
-const MOST_STRANGERS: usize = 64;
 
 /// What a process is for the protocol.
 pub(crate) enum Machine {
@@ -301,25 +297,10 @@ impl<H: Host> Driver<H> {
                 }
                 core.wake = Time::MAX;
             }
-            self.forget_strangers();
             self.step(|machine, now| match machine {
                 Machine::Node(node) => node.tick(now),
                 Machine::Scheduler(scheduler) => scheduler.tick(now),
             });
-        }
-    }
-
-    /// Whoever looked at the job, and did not come back, is not kept in mind.
-    fn forget_strangers(&self) {
-        let ways = self.outbox.count_ways();
-        let members = |machine: &Machine| match machine {
-            Machine::Scheduler(scheduler) => Some(scheduler.addresses()),
-            Machine::Node(_) => None,
-        };
-        if ways > MOST_STRANGERS
-            && let Some(members) = self.peek(members).filter(|it| ways > it.len() + MOST_STRANGERS)
-        {
-            self.outbox.keep(&members);
         }
     }
 

@@ -128,25 +128,8 @@ impl Outbox {
     /// Ends the way to an address that nobody is at any more.
     pub(crate) fn forget(&self, to: &str) {
         if let Some(way) = self.ways.lock().remove(to) {
-            way.state.lock().closed = true;
-            way.wake.notify_all();
+            way.end();
         }
-    }
-
-    pub(crate) fn count_ways(&self) -> usize {
-        self.ways.lock().len()
-    }
-
-    /// Ends the ways to all others that have nothing to send.
-    pub(crate) fn keep(&self, addresses: &[String]) {
-        self.ways.lock().retain(|to, way| {
-            let mut state = way.state.lock();
-            let idle = state.messages.is_empty() && state.line.is_some();
-            let kept = !idle || addresses.iter().any(|address| **address == **to);
-            state.closed |= !kept;
-            way.wake.notify_all();
-            kept
-        });
     }
 
     /// Ends all ways. A thread that waits for the other side ends later.
@@ -273,5 +256,75 @@ impl State {
             batch.push(message);
         }
         batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Kind;
+    use crate::engine::{Exchange, Inbox};
+
+    const MEMBERS: usize = 4;
+
+    struct Deaf;
+
+    impl Inbox for Deaf {
+        fn arrived(&self, _: &str, _: usize, _: &mut dyn Iterator<Item = &[u8]>) {}
+
+        fn down(&self, _: &str) {}
+    }
+
+    fn outbox() -> Outbox {
+        let (exchange, inbox): (_, Arc<dyn Inbox>) =
+            (Arc::new(Exchange::default()), Arc::new(Deaf));
+        let outbox = Outbox::default();
+        outbox.open(exchange.join("here", &inbox), MEMBERS, Box::new(|_| {}));
+        outbox
+    }
+
+    /// Says something to an address; the ways are left as they are.
+    fn post(outbox: &Outbox, to: &str) -> Vec<Arc<Way>> {
+        let mut ways = Vec::new();
+        let message = Message::new(Kind::Alive, Vec::new());
+        outbox.post(Frame { to: to.into(), message, backlog: 0 }, &mut ways);
+        ways
+    }
+
+    fn answer(outbox: &Outbox, to: &str) -> usize {
+        post(outbox, to).iter().map(Way::flush).count()
+    }
+
+    #[test]
+    fn strangers_come_and_go_and_members_stay() {
+        let outbox = outbox();
+        let member = |at: usize| format!("member {at}");
+        let of_member = |at| Arc::clone(&outbox.ways.lock()[member(at).as_str()]);
+        (0..MEMBERS).for_each(|at| _ = answer(&outbox, &member(at)));
+        let before: Vec<_> = (0..MEMBERS).map(of_member).collect();
+        for number in 0..1_000 {
+            assert_eq!(answer(&outbox, &format!("stranger {number}")), 1);
+            // Members speak all the time.
+            answer(&outbox, &member(number % MEMBERS));
+            assert!(outbox.ways.lock().len() <= MEMBERS + MOST_WAYS);
+        }
+        for (at, before) in before.iter().enumerate() {
+            assert!(Arc::ptr_eq(before, &of_member(at)) && !before.state.lock().closed);
+        }
+        outbox.forget("stranger 999");
+        assert!(!outbox.ways.lock().contains_key("stranger 999"));
+    }
+
+    #[test]
+    fn strangers_that_take_nothing_are_not_answered_beyond_a_bound() {
+        let outbox = outbox();
+        let most = MEMBERS + MOST_WAYS + MOST_BUSY;
+        let said = |number| post(&outbox, &format!("stranger {number}")).len();
+        assert_eq!((0..1_000).map(said).sum::<usize>(), most);
+        assert_eq!(outbox.ways.lock().len(), most);
+        // One that is done makes room for another.
+        assert_eq!(answer(&outbox, "stranger 0"), 1);
+        assert_eq!(said(2_000), 1);
+        assert_eq!(outbox.ways.lock().len(), most);
     }
 }

@@ -26,7 +26,7 @@ use super::{
     Engine, Inbox, Line, Memory, Parcel, Parcels, Place, has_port, name_of_this_process, probe,
     who_and_address,
 };
-use crate::config::ENGINE_VARIABLE;
+use crate::config::TLS_VARIABLE;
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -393,7 +393,7 @@ impl Line for ToOne {
 /// Whether somebody has chosen the threads of the engine, as TLS needs it: one may then both receive
 /// and send, and must never wait for itself.
 fn threads_are_set() -> bool {
-    std::env::var_os(ENGINE_VARIABLE.0).is_some()
+    std::env::var_os(TLS_VARIABLE.0).is_some()
 }
 
 /// Makes a connection to an address.

@@ -134,7 +134,7 @@ fn left(end: Instant) -> std::io::Result<Duration> {
 }
 
 /// What a GET asks for, without what stands behind a question mark.
-fn target(request: &str) -> Option<&str> {
+pub(crate) fn target(request: &str) -> Option<&str> {
     let mut words = request.lines().next()?.split(' ');
     let target = words.next().filter(|method| *method == "GET").and(words.next())?;
     target.split('?').next()

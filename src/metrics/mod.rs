@@ -12,6 +12,8 @@ use crate::error::{Result, fail};
 use crate::observer::{Before, view};
 
 pub(crate) use http::Endpoint;
+#[cfg(any(fuzzing, test))]
+pub(crate) use http::target;
 
 /// How long a process may take to say how it does; after that its last report counts.
 const PATIENCE: Duration = Duration::from_millis(300);

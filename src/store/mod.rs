@@ -32,6 +32,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+#[cfg(all(any(fuzzing, test), feature = "dist"))]
+pub(crate) use dist::read_setting;
 pub use kind::StoreKind;
 pub use lending::{Pending, Scope};
 use local::{Local, poisoned};

@@ -1,4 +1,5 @@
-//! What processes that mean harm can say: by hand over TCP, and over a session of the engine.
+//! What processes that mean harm can say: by hand over TCP, and over a session of the engine. Over
+//! TLS a session needs a process of its own, for the variable that TLS needs.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -6,6 +7,16 @@ use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 use zenoh::{Session, Wait};
+
+use super::program::say;
+
+/// The variables that tell this program to attack: whom, as whom, the job, and how TLS is spoken.
+pub const TO: &str = "KV_TEST_ATTACK_TO";
+pub const KEY: &str = "KV_TEST_ATTACK_KEY";
+pub const NAME: &str = "KV_TEST_ATTACK_NAME";
+pub const TLS: &str = "KV_TEST_ATTACK_TLS";
+/// Whether it lies, or says one thing that is true.
+pub const LIES: &str = "KV_TEST_ATTACK_LIES";
 
 pub const HELLO: u8 = 1;
 pub const SERVER: u8 = 2;
@@ -78,6 +89,42 @@ pub fn session(protocol: &str, to: &str, settings: &[(&str, String)]) -> Option<
         config.insert_json5(name, value).unwrap();
     }
     zenoh::open(config).wait().ok()
+}
+
+/// Plays an attacker if this test was started as one.
+#[test]
+fn plays() {
+    let Ok(to) = std::env::var(TO) else { return };
+    let [key, name, tls] = [KEY, NAME, TLS].map(|name| std::env::var(name).unwrap());
+    let Some(session) = session("tls", &to, &[("transport/link/tls", tls)]) else {
+        return say("kept out");
+    };
+    if std::env::var_os(LIES).is_some() {
+        lie(&session, &key, &name);
+    } else {
+        let hello = Frame::hello(&name, WORKER, 0, (2, 1), "mallory");
+        session.put(&key, hello.bytes()).wait().unwrap();
+    }
+    session.close().wait().unwrap();
+    say("done");
+}
+
+/// What is no frame, much of it, frames cut off, and lengths that lie.
+pub fn lie(session: &Session, key: &str, job: &str) {
+    let put = |bytes: Vec<u8>| session.put(key, bytes).wait().unwrap();
+    for _ in 0..8 {
+        put(vec![0x5a; 8 << 20]);
+    }
+    let hello = || Frame::hello(job, WORKER, 0, (2, 1), "mallory");
+    let whole = hello().bytes();
+    for len in [u64::MAX, 1 << 40, 1 << 20, 141] {
+        for kind in [1, 5, 13, 16, 18, 23, 28, 200] {
+            put(Frame { kind, len: Some(len), ..hello() }.bytes());
+        }
+        for end in 0..whole.len() {
+            put(whole[..end].to_vec());
+        }
+    }
 }
 
 /// A connection that says something, and nothing more.

@@ -2,92 +2,14 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
-use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, Issuer, KeyPair};
-
-use super::common::folder::Folder;
 use super::job::{End, Job, KVSTORE, LIMIT, MARGIN, Process, Running, Turn};
+use super::keys::{Keys, certified, start};
 use super::program::{PAUSE_MS, PROGRAM, ROUNDS};
 
 /// A refused process says so within this, whatever a busy machine adds.
 const SOON: Duration = Duration::from_secs(5);
-
-/// A folder of credentials.
-struct Keys(Folder);
-
-impl Keys {
-    /// An authority, and a token.
-    fn new(name: &str) -> Self {
-        let keys = Self(Folder::new(name));
-        keys.make(&["init"]);
-        keys.make(&["token"]);
-        keys
-    }
-
-    fn make(&self, arguments: &[&str]) {
-        let end = self.certs(arguments);
-        assert!(end.status.success(), "{end:?}");
-    }
-
-    fn certs(&self, arguments: &[&str]) -> std::process::Output {
-        let dir = self.path("").into_os_string();
-        Command::new(KVSTORE).arg("certs").args(arguments).arg("--dir").arg(dir).output().unwrap()
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// A job whose processes have a certificate each; its name is that of the file.
-    fn secured(&self, job: &Job, name: &str) -> Job {
-        let file = |name: &str| self.path(name).display().to_string();
-        job.clone()
-            .told("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))")
-            .with("tls_ca_file", file("ca.pem"))
-            .with("tls_cert_file", file(&format!("{name}.pem")))
-            .with("tls_key_file", file(&format!("{name}.key")))
-    }
-
-    fn tokened(&self, job: &Job, name: &str) -> Job {
-        job.clone().with("token_file", self.path(&format!("{name}.token")).display())
-    }
-
-    /// A certificate that `kvstore certs` would not make.
-    fn odd(&self, name: &str, common_name: &str, from_days: i64, to_days: i64) {
-        let read = |name: &str| std::fs::read_to_string(self.path(name)).unwrap();
-        let authority = KeyPair::from_pem(&read("ca.key")).unwrap();
-        let issuer = Issuer::from_ca_cert_pem(&read("ca.pem"), authority).unwrap();
-        let mut params = CertificateParams::new(vec!["127.0.0.1".into()]).unwrap();
-        params.distinguished_name.push(DnType::CommonName, common_name);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let at = |days: i64| {
-            let time = Duration::from_secs(days.unsigned_abs() * 86_400);
-            let now = SystemTime::now();
-            if days < 0 { now - time } else { now + time }
-        };
-        (params.not_before, params.not_after) = (at(from_days).into(), at(to_days).into());
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &issuer).unwrap();
-        std::fs::write(self.path(&format!("{name}.pem")), certificate.pem()).unwrap();
-        std::fs::write(self.path(&format!("{name}.key")), key.serialize_pem()).unwrap();
-    }
-}
-
-/// Starts a job whose processes each have what `give` gives to their role.
-fn start(job: &Job, give: impl Fn(&Job, &str) -> Job) -> Running {
-    let mut all = vec![give(job, "scheduler").start_scheduler()];
-    all.extend((0..job.servers).map(|rank| give(job, "server").start_server(rank)));
-    all.extend((0..job.workers).map(|rank| give(job, "worker").start_worker(rank)));
-    Running { all, job: job.clone() }
-}
-
-fn certified(keys: &Keys) -> impl Fn(&Job, &str) -> Job + '_ {
-    for role in ["scheduler", "server", "worker"] {
-        keys.make(&[role]);
-    }
-    |job, role| keys.secured(job, role)
-}
 
 /// A process that is not taken says why, in time.
 fn refused(process: Process, expected: &[&str]) -> End {

@@ -6,16 +6,17 @@ use std::time::{Duration, Instant};
 use zenoh::Wait;
 use zenoh::sample::Locality;
 
-use super::attacker::{self, Frame, SERVER, WORKER, call, greeting, session};
-use super::common::folder::Folder;
+use super::attacker::{self, Frame, SERVER, WORKER, call, greeting, lie, session};
 use super::common::random::Random;
-use super::job::{End, Job, KVSTORE, LIMIT, MARGIN, Running, Turn, soon};
+use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, soon};
+use super::keys::{Keys, start};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
 /// For how long the rounds of a job may stop, at most, if the machine is not busy.
 const PAUSE: Duration = Duration::from_secs(1);
-/// What a process may have besides, in kilobytes, when an attack is over.
+/// What a process may have besides, in kilobytes, when an attack is over; and open files.
 const GROWTH: u64 = 60_000;
+const FILES: usize = 30;
 
 /// The addresses at which the processes of a job listen, as the system knows them.
 fn addresses(running: &mut Running) -> Vec<String> {
@@ -53,9 +54,15 @@ fn longest_pause(end: &End) -> Duration {
 }
 
 /// A job makes rounds while it is attacked at all addresses where it listens; then it ends well.
-fn survives(name: &str, job: &Job, attack: impl FnOnce(&Job, &[String])) {
-    let job = job.clone().told(ROUNDS, 250).told(PAUSE_MS, 20).told(COUNT, 50_000);
-    let mut running = job.start();
+/// Its processes have what `give` gives to their role.
+pub fn survives(
+    name: &str,
+    job: &Job,
+    give: impl Fn(&Job, &str) -> Job,
+    attack: impl FnOnce(&Job, &[String]),
+) {
+    let job = job.clone().told(PAUSE_MS, 20).told(COUNT, 50_000);
+    let mut running = start(&job, give);
     running.hear("sum 5 ");
     let at = addresses(&mut running);
     assert_eq!(at.len(), 1 + job.servers, "{at:?}");
@@ -63,35 +70,45 @@ fn survives(name: &str, job: &Job, attack: impl FnOnce(&Job, &[String])) {
         let listeners = &running.all[..=job.servers];
         listeners.iter().map(|it| it.kilobytes("VmRSS").unwrap_or(0)).collect::<Vec<_>>()
     };
+    let files = |running: &mut Running| {
+        running.all[..=job.servers].iter().map(Process::files).max().unwrap()
+    };
     let threads = |running: &mut Running| running.all[0].kilobytes("Threads").unwrap_or(0);
-    let (before, few) = (size(&mut running), threads(&mut running));
+    let before = (size(&mut running), threads(&mut running), files(&mut running));
     attack(&job, &at);
     assert!(!running.workers()[0].has_ended(), "{name}: the attack was longer than the job");
     let grown = |running: &mut Running| {
-        let now = size(running).into_iter().zip(&before);
+        let now = size(running).into_iter().zip(&before.0);
         now.map(|(now, before)| now.saturating_sub(*before)).max().unwrap()
     };
     let small = soon(Duration::from_secs(3), || grown(&mut running) < GROWTH);
-    let (more, many) = (grown(&mut running), threads(&mut running));
+    let (more, threads) = (grown(&mut running), threads(&mut running));
     assert!(small, "{name}: grown by {more} kB");
-    assert!(many < few + 200, "{name}: {few} threads, then {many}");
+    assert!(threads < before.1 + 200, "{name}: {} threads, then {threads}", before.1);
+    let few = soon(LIMIT, || files(&mut running) < before.2 + FILES);
+    assert!(few, "{name}: {} files, then {}", before.2, files(&mut running));
     let ends = running.end_well();
     let pause = ends.iter().map(longest_pause).max().unwrap();
     assert!(pause < PAUSE + MARGIN / 2, "{name}: no round for {pause:?}");
 }
 
-fn job() -> Job {
-    Job::new("train", 2, 1)
+/// Nobody shows a credential.
+fn open(job: &Job, _: &str) -> Job {
+    job.clone()
 }
 
-fn job_name(job: &Job) -> String {
+pub fn job() -> Job {
+    Job::new("train", 2, 1).told(ROUNDS, 250)
+}
+
+pub fn job_name(job: &Job) -> String {
     job.option("job").unwrap()
 }
 
 #[test]
 fn connections_that_say_nothing_or_nonsense_disturb_nobody() {
     let _turn = Turn::take();
-    survives("silence and noise", &job(), |_, at| {
+    survives("silence and noise", &job(), open, |_, at| {
         let mut random = Random::new(7);
         let mut held: Vec<TcpStream> = Vec::new();
         for round in 0..400 {
@@ -132,30 +149,12 @@ fn nobody_is_kept_out_by_connections_that_say_nothing() {
 #[test]
 fn messages_that_are_no_frames_and_lengths_that_lie_disturb_nobody() {
     let _turn = Turn::take();
-    survives("lies over a session", &job(), |job, at| {
+    survives("lies over a session", &job(), open, |job, at| {
         let name = job_name(job);
         for (to, place) in at.iter().zip(["scheduler".to_owned(), at[1].clone()]) {
             let session = session("tcp", to, &[]).unwrap();
             let key = format!("kvstore/-/{place}/-/mallory");
-            let put = |bytes: Vec<u8>| session.put(&key, bytes).wait().unwrap();
-            for _ in 0..20 {
-                put(vec![0x5a; 8 << 20]);
-            }
-            for len in [u64::MAX, 1 << 40, 1 << 20, 141] {
-                let hello = Frame::hello(&name, WORKER, 0, (2, 1), "mallory");
-                for kind in [1, 5, 13, 16, 18, 23, 28, 200] {
-                    put(Frame {
-                        kind,
-                        len: Some(len),
-                        ..Frame::hello(&name, WORKER, 0, (2, 1), "m")
-                    }
-                    .bytes());
-                }
-                let whole = hello.bytes();
-                for end in 0..whole.len() {
-                    put(whole[..end].to_vec());
-                }
-            }
+            lie(&session, &key, &name);
             session.close().wait().unwrap();
         }
     });
@@ -164,7 +163,7 @@ fn messages_that_are_no_frames_and_lengths_that_lie_disturb_nobody() {
 #[test]
 fn hellos_and_versions_from_thousands_of_names_are_answered_within_bounds() {
     let _turn = Turn::take();
-    survives("many names", &job(), |job, at| {
+    survives("many names", &job(), open, |job, at| {
         let name = job_name(job);
         let session = session("tcp", &at[0], &[]).unwrap();
         for number in 0..4_000 {
@@ -182,10 +181,9 @@ fn hellos_and_versions_from_thousands_of_names_are_answered_within_bounds() {
 #[test]
 fn a_session_that_stops_reading_disturbs_nobody() {
     let _turn = Turn::take();
-    let keys = Folder::new("slow");
-    let token = token(&keys);
-    let job = job().told("KV_TOKEN", &token);
-    survives("slow reader", &job, |job, at| {
+    let keys = keys("slow");
+    let job = keys.tokened(&job(), "job");
+    survives("slow reader", &job, open, |job, at| {
         let login = login(&keys, "worker.1");
         let session = session("tcp", &at[1], &login).unwrap();
         // It asks for everything, its own name included, and takes nothing.
@@ -205,22 +203,17 @@ fn a_session_that_stops_reading_disturbs_nobody() {
     });
 }
 
-/// A token for a job; tokens of its processes are derived of it.
-fn token(keys: &Folder) -> String {
-    let certs = |arguments: &[&str]| {
-        let mut command = std::process::Command::new(KVSTORE);
-        command.arg("certs").args(arguments).arg("--dir").arg(keys.path());
-        assert!(command.output().unwrap().status.success());
-    };
-    certs(&["token"]);
-    certs(&["token", "--for", "worker", "--rank", "0"]);
-    certs(&["token", "--for", "worker", "--rank", "1"]);
-    std::fs::read_to_string(keys.path().join("job.token")).unwrap().trim().to_owned()
+/// A token for a job, and those of its workers.
+fn keys(name: &str) -> Keys {
+    let keys = Keys::new(name);
+    keys.make(&["token", "--for", "worker", "--rank", "0"]);
+    keys.make(&["token", "--for", "worker", "--rank", "1"]);
+    keys
 }
 
 /// What the engine needs to know to show a token.
-fn login(keys: &Folder, name: &str) -> Vec<(&'static str, String)> {
-    let text = std::fs::read_to_string(keys.path().join(format!("{name}.token"))).unwrap();
+fn login(keys: &Keys, name: &str) -> Vec<(&'static str, String)> {
+    let text = std::fs::read_to_string(keys.path(&format!("{name}.token"))).unwrap();
     let password = text.trim().split_once(':').unwrap().1;
     vec![("transport/auth/usrpwd", format!("{{user: \"{name}\", password: \"{password}\"}}"))]
 }
@@ -250,13 +243,9 @@ fn takes_a_seat(job: &Job, login: &[(&str, String)]) -> bool {
 #[test]
 fn a_worker_with_its_token_cannot_act_as_a_server() {
     let _turn = Turn::take();
-    let keys = Folder::new("roles");
-    let token = token(&keys);
+    let keys = keys("roles");
     let job = || Job::new("train", 1, 1).told(ROUNDS, 5);
     // Where nobody asks for a credential it can.
     assert!(takes_a_seat(&job(), &[]));
-    assert!(!takes_a_seat(
-        &job().with("num_workers", 1).told("KV_TOKEN", &token),
-        &login(&keys, "worker.0")
-    ));
+    assert!(!takes_a_seat(&keys.tokened(&job(), "job"), &login(&keys, "worker.0")));
 }

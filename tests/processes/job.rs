@@ -146,8 +146,13 @@ fn kvstore(command: &str) -> Command {
 
 /// This test program as a worker.
 pub fn worker() -> Command {
+    this_program("program::worker")
+}
+
+/// This test program, for one test.
+pub fn this_program(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "program::worker", "--nocapture"]);
+    command.args(["--exact", test, "--nocapture"]);
     command
 }
 
@@ -317,6 +322,11 @@ impl Process {
         let status = fs::read_to_string(format!("/proc/{}/status", self.number())).ok()?;
         let line = status.lines().find_map(|line| line.strip_prefix(field))?;
         line.trim_matches([':', '\t', ' ', 'k', 'B']).parse().ok()
+    }
+
+    /// How many files it has open; none when it has ended.
+    pub fn files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.number())).map_or(0, Iterator::count)
     }
 
     /// The files of shared memory that it has.

@@ -74,7 +74,7 @@ fn fail(word: &str, error: &kvstore::Error) -> ! {
     process::exit(error.kind().code());
 }
 
-fn say(text: impl std::fmt::Display) {
+pub fn say(text: impl std::fmt::Display) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{MARK}{text}");
     let _ = out.flush();

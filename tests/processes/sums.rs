@@ -40,7 +40,5 @@ fn a_thousand_rounds_of_float_sums_have_the_bits_of_a_loop() {
 fn the_threads_that_tls_needs_do_for_tcp_as_well() {
     let _turn = Turn::take();
     let job = Job::new("lists", 1, 1).with("shm", "no");
-    runs_well(
-        &job.told(ROUNDS, 40).told("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))"),
-    );
+    runs_well(&job.told(ROUNDS, 40).told(kvstore::TLS_VARIABLE.0, kvstore::TLS_VARIABLE.1));
 }

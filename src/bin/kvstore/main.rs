@@ -10,6 +10,8 @@ mod certs;
 mod children;
 mod crew;
 mod doctor;
+#[cfg(test)]
+mod fuzz;
 mod generate;
 mod hosts;
 mod input;

@@ -161,7 +161,7 @@ impl Plan {
         ];
         let set = |(name, value): &(String, String)| (variable(name), Some(value.clone()));
         let own = variables.into_iter().map(|(variable, value)| (variable.to_owned(), value));
-        let (threads, value) = crate::sys::THREADS_FOR_TLS;
+        let (threads, value) = kvstore::TLS_VARIABLE;
         let threads = crate::sys::wants_tls(&self.settings)
             .then(|| (threads.to_owned(), Some(value.to_owned())));
         self.settings.iter().map(set).chain(own).chain(threads).collect()

@@ -6,6 +6,8 @@ use crate::hosts::Host;
 
 /// More nodes than this no list has.
 const MOST: usize = 65_536;
+/// Longer names no network has.
+const MOST_NAME: usize = 253;
 
 /// The variable with this name, unless it is empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
@@ -28,18 +30,18 @@ pub(crate) fn nodes() -> Result<Option<Vec<Host>>, String> {
         return Ok(None);
     }
     let tasks = variable("SLURM_TASKS_PER_NODE");
-    let slots = match &tasks {
-        Some(text) => counts(text).filter(|counts| counts.len() == names.len()),
-        None => Some(vec![1; names.len()]),
-    };
-    let Some(slots) = slots else {
-        return Err(format!(
-            "SLURM_TASKS_PER_NODE is {:?}, and SLURM_JOB_NODELIST {list:?}",
-            tasks.unwrap_or_default()
-        ));
-    };
+    let hosts = with_slots(names, tasks.as_deref()).ok_or_else(|| {
+        let tasks = tasks.unwrap_or_default();
+        format!("SLURM_TASKS_PER_NODE is {tasks:?}, and SLURM_JOB_NODELIST {list:?}")
+    });
+    hosts.map(Some)
+}
+
+/// The nodes with as many slots as they have tasks; None if it is not said for each.
+pub(crate) fn with_slots(names: Vec<String>, tasks: Option<&str>) -> Option<Vec<Host>> {
+    let slots = tasks.map_or_else(|| Some(vec![1; names.len()]), counts)?;
     let host = |(name, slots)| Host { name, slots: Some(slots) };
-    Ok(Some(names.into_iter().zip(slots).map(host).collect()))
+    (slots.len() == names.len()).then(|| names.into_iter().zip(slots).map(host).collect())
 }
 
 /// The names in a list such as `node[01-03,07],gpu1`.
@@ -72,15 +74,20 @@ fn items(list: &str) -> Option<Vec<&str>> {
 
 /// Appends the names of one item, which may have several pairs of brackets.
 fn expand_item(item: &str, names: &mut Vec<String>) -> Option<()> {
+    let fits = |text: &str| text.len() <= MOST_NAME;
     let Some((before, rest)) = item.split_once('[') else {
-        let is_name = !item.is_empty() && !item.starts_with('-') && names.len() < MOST;
-        is_name.then(|| names.push(item.to_owned()))?;
+        let is_name = !item.is_empty() && !item.starts_with('-') && fits(item);
+        (is_name && names.len() < MOST).then(|| names.push(item.to_owned()))?;
         return Some(());
     };
+    // What stands before a bracket is part of a name, and grows with each bracket.
+    if !fits(before) {
+        return None;
+    }
     let (ranges, after) = rest.split_once(']')?;
     for range in ranges.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let width = first.len();
+        let width = Some(first.len()).filter(|_| fits(first))?;
         let (first, last): (u64, u64) = (number(first)?, number(last)?);
         if first > last || last - first >= MOST as u64 {
             return None;
@@ -135,6 +142,8 @@ mod tests {
         }
         // Each bracket alone is small.
         assert_eq!(expand("a[1-1000][1-1000][1-1000]"), None);
+        assert_eq!(expand(&format!("a{}", "[1]".repeat(200_000))), None);
+        assert_eq!(expand(&format!("a[{}1]", "0".repeat(70_000))), None);
     }
 
     #[test]

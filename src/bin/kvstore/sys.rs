@@ -55,10 +55,6 @@ pub(crate) fn ending(child: u32) -> Option<Ending> {
     })
 }
 
-/// The threads of the engine that TLS needs, see docs/security.md, as a variable of the environment.
-pub(crate) const THREADS_FOR_TLS: (&str, &str) =
-    ("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))");
-
 /// Whether options, or the environment, turn TLS on.
 pub(crate) fn wants_tls(options: &[(String, String)]) -> bool {
     options.iter().any(|(name, _)| name == "tls_cert_file")
@@ -67,7 +63,7 @@ pub(crate) fn wants_tls(options: &[(String, String)]) -> bool {
 
 /// Prepares this process for TLS if it is wanted. To be called before any thread is started.
 pub(crate) fn prepare_for_tls(options: &[(String, String)]) {
-    let (variable, value) = THREADS_FOR_TLS;
+    let (variable, value) = kvstore::TLS_VARIABLE;
     if wants_tls(options) && std::env::var_os(variable).is_none() {
         // SAFETY: there is only this thread.
         unsafe { std::env::set_var(variable, value) };

@@ -121,11 +121,6 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// The addresses of all processes that the job ever had.
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        self.book.members.iter().map(|member| member.address.clone()).collect()
-    }
-
     /// Whether an address is that of a process of the job.
     pub(crate) fn knows(&self, address: &str) -> bool {
         self.book.members.iter().any(|member| member.address == address)

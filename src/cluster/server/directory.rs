@@ -8,7 +8,7 @@ use foldhash::HashMap;
 use super::Workers;
 use super::agreement::{Agreement, Wish};
 use crate::cluster::common::{Failure, Limits, Peer, Reason, label};
-use crate::cluster::place::Placer;
+use crate::cluster::place::{MOST_SLICES, Placer};
 use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
 
 /// Settings that are remembered for ranks that ask for them later.
@@ -134,7 +134,11 @@ impl Directory {
         if entry.place.is_some() {
             return self.tell(key, rank, request, flags::PROVIDE);
         }
-        let text = format!("init: {} is larger than anything that can be addressed", label(key));
+        let text = format!(
+            "init: {} is too large: a key has at most {MOST_SLICES} slices; a larger slice_bytes \
+             makes fewer",
+            label(key)
+        );
         self.past.insert(key, entry.generation);
         self.entries.remove(&key);
         self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));

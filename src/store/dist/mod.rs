@@ -34,6 +34,14 @@ use crate::config::{Config, Job};
 use crate::error::Result;
 use crate::role::Role;
 
+/// Reads what somebody says of merging, and does it.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn read_setting(fields: &[u8]) {
+    if let Ok(change) = setting::Change::decode(fields) {
+        let _ = change.apply(&super::merger::Handling::PLAIN);
+    }
+}
+
 /// Joins a job; as a worker, when all its processes are there.
 pub(super) fn open(
     local: &Arc<Local>,

@@ -1,0 +1,183 @@
+//! What the targets of `fuzz/` call: everything that reads what others have written.
+//!
+//! Only there under `cargo fuzz`, and in tests, which read again what was found.
+#![allow(missing_docs, reason = "it is no part of the library")]
+
+mod talk;
+
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+
+use crate::checkpoint::{Header, Inspection, Reader};
+use crate::checksum;
+use crate::cluster::parse;
+use crate::codec::{Codec, Origin};
+use crate::config::Config;
+use crate::credentials::{Identity, read_file};
+use crate::driver::read_all;
+use crate::engine::who_and_address;
+use crate::kernel::Isa;
+use crate::metrics::target;
+use crate::optim::Optimizer;
+use crate::store::{Store, read_setting};
+
+pub use talk::talk;
+
+/// Where the checksums of a frame are, and what they cover.
+const HEADER: usize = 140;
+const LENGTH_AT: usize = 116;
+const PAYLOAD_SUM_AT: usize = 132;
+const HEADER_SUM_AT: usize = 136;
+
+/// Bytes from the network, as they are and with right checksums; as frames and as fields.
+pub fn wire(data: &[u8]) {
+    parse(data);
+    deliver(data);
+    if data.len() >= HEADER {
+        let mut frame = data.to_vec();
+        let payload = frame.len() - HEADER;
+        frame[..6].copy_from_slice(&[b'K', b'V', b'S', b'T', 1, 0]);
+        frame[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&(payload as u64).to_le_bytes());
+        frame[128..130].fill(0);
+        let sum = checksum::crc32c(&frame[HEADER..]);
+        frame[PAYLOAD_SUM_AT..PAYLOAD_SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
+        let sum = checksum::crc32c(&frame[..HEADER_SUM_AT]);
+        frame[HEADER_SUM_AT..HEADER].copy_from_slice(&sum.to_le_bytes());
+        deliver(&frame);
+        parse(&frame[HEADER..]);
+    }
+}
+
+fn deliver(data: &[u8]) {
+    let piece = usize::from(data.first().copied().unwrap_or(1)) + 1;
+    let _ = read_all(data.len(), &mut data.chunks(piece), &Arc::default());
+}
+
+/// Texts of options, optimizers, codecs, settings, names, addresses and requests.
+pub fn text(data: &[u8]) {
+    read_setting(data);
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    let (name, value) = text.split_once('\n').unwrap_or((text, ""));
+    let mut config = Config::new();
+    let _ = config.set(name, value);
+    let _ = Optimizer::new(name, value);
+    let _ = Codec::new(name, value);
+    if let Some(identity) = Identity::parse(name) {
+        assert_eq!(identity.to_string(), name);
+    }
+    let _ = who_and_address(value);
+    let _ = target(text);
+}
+
+/// What a worker has pushed through a codec: which, how many elements, the bytes.
+pub fn codec(data: &[u8]) {
+    const NAMES: [&str; 7] = ["1bit", "2bit", "fp16", "bf16", "int8", "topk", "randomk"];
+    let Some(([kind, low, high], bytes)) = data.split_first_chunk() else { return };
+    let Ok(Some(codec)) = Codec::new(NAMES[usize::from(*kind) % NAMES.len()], "") else { return };
+    let mut out = vec![0.0; usize::from(u16::from_le_bytes([*low, *high])) % 5_000];
+    let origin = Origin { key: 1, rank: 2, round: 3, block: 0 };
+    for name in ["scalar", "auto"] {
+        let Ok(isa) = Isa::choose(name) else { continue };
+        let _ = codec.decode(isa, origin, bytes, &mut out);
+        // As many as there should be.
+        let mut whole = bytes.to_vec();
+        whole.resize(codec.bytes(out.len()), 0);
+        let _ = codec.decode(isa, origin, &whole, &mut out);
+    }
+}
+
+/// A file that somebody calls a certificate, a key or a token.
+pub fn credentials(data: &[u8]) {
+    with_file(data, read_file);
+}
+
+/// A file that somebody calls a checkpoint, as it is and with right checksums; read to its end, and
+/// loaded.
+pub fn checkpoint(data: &[u8]) {
+    open(data);
+    if let Some(data) = with_right_sums(data) {
+        open(&data);
+        with_file(&data, |path| {
+            let config = Config::new().with("threads", "1");
+            if let Ok(store) = config.and_then(|config| Store::open("local", &config)) {
+                let _ = store.load(path);
+            }
+        });
+    }
+}
+
+fn open(data: &[u8]) {
+    with_file(data, |path| {
+        let found = Inspection::read(path);
+        let Ok(mut reader) = Reader::open(path.as_ref()) else { return };
+        let header = reader.header();
+        // Behind the others are their checksums.
+        let Some((_, entries)) = header.entries.split_last() else { return };
+        let intact = entries.iter().filter(|entry| !entry.is_pad()).all(|entry| {
+            assert!(entry.bytes() <= data.len() as u64, "more than there is");
+            let mut bytes = vec![0; usize::try_from(entry.bytes()).unwrap_or(0)];
+            reader.tensor(&mut bytes).is_ok()
+        });
+        assert!(!intact || found.is_ok(), "what can be loaded can be inspected");
+    });
+}
+
+/// The last tensor has the checksums: of the header, and of each other tensor.
+fn with_right_sums(data: &[u8]) -> Option<Vec<u8>> {
+    let (size, rest) = data.split_first_chunk()?;
+    let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
+    let (header, mut values) = rest.split_at_checked(size)?;
+    let header = Header::parse(header, values.len() as u64).ok()?;
+    let mut sums = checksum::crc32c(&data[..8 + size]).to_le_bytes().to_vec();
+    let (_, entries) = header.entries.split_last()?;
+    for entry in entries {
+        let (value, rest) = values.split_at_checked(usize::try_from(entry.bytes()).ok()?)?;
+        sums.extend_from_slice(&checksum::crc32c(value).to_le_bytes());
+        values = rest;
+    }
+    let mut data = data.to_vec();
+    data.truncate(data.len().checked_sub(sums.len())?);
+    data.extend_from_slice(&sums);
+    Some(data)
+}
+
+fn with_file(data: &[u8], read: impl FnOnce(&str)) {
+    if let Ok(file) = crate::sys::memory_file(data) {
+        read(&format!("/proc/self/fd/{}", file.as_raw_fd()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    /// What was found before is read again.
+    fn replay(name: &str, target: fn(&[u8])) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let count = files.map(|file| target(&std::fs::read(file).unwrap())).count();
+        assert!(count > 5, "{count} files");
+    }
+
+    #[test]
+    fn bytes_that_were_found_are_read() {
+        replay("wire", super::wire);
+        replay("codec", super::codec);
+    }
+
+    #[test]
+    fn texts_that_were_found_are_read() {
+        replay("text", super::text);
+    }
+
+    #[test]
+    fn files_that_were_found_are_read() {
+        replay("checkpoint", super::checkpoint);
+        replay("credentials", super::credentials);
+    }
+
+    #[test]
+    fn talks_that_were_found_are_held() {
+        replay("talk", super::talk);
+    }
+}

@@ -1,0 +1,187 @@
+//! A worker that says anything, to a job that it joins or has joined.
+
+use std::sync::Arc;
+
+use crate::cluster::{
+    Birth, Body, Header, Kind, Limits, MS, Message, Mode, Node, OnLoss, Part, Role, Scheduler,
+    ServerAction, Time,
+};
+use crate::driver::{Blocks, Bytes};
+
+const LIMITS: Limits = Limits {
+    job: 1,
+    workers: 2,
+    servers: 1,
+    mode: Mode::Sync,
+    on_loss: OnLoss::Continue,
+    peer_timeout: 5_000 * MS,
+    start_timeout: 20_000 * MS,
+    block_elements: 4,
+    slice_bytes: 16,
+    hold_bytes: 1 << 10,
+    max_rounds_ahead: 1,
+    window_frames: 32,
+    window_bytes: 1 << 10,
+};
+/// The incarnations of the scheduler and worker 0, and of the server.
+const LIFE: u64 = 7;
+const OF_SERVER: u64 = 8;
+
+/// A scheduler, a server and two workers, the first of which will be played.
+struct Job {
+    scheduler: Scheduler<Bytes>,
+    nodes: Vec<(&'static str, Node<Bytes>)>,
+    blocks: Arc<Blocks>,
+    now: Time,
+    /// The last places in the streams of worker 0: to the scheduler, and to the server.
+    sent: [u64; 2],
+}
+
+impl Job {
+    fn new(joined: bool) -> Self {
+        let node = |(role, rank, incarnation, address)| {
+            let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: "root" };
+            (address, Node::new(LIMITS, &birth, 0))
+        };
+        let nodes = [
+            (Role::Worker, 0, LIFE, "worker 0"),
+            (Role::Server, 0, OF_SERVER, "server"),
+            (Role::Worker, 1, 9, "worker 1"),
+        ];
+        let (nodes, blocks) = (nodes.map(node).into(), Arc::default());
+        let scheduler = Scheduler::new(LIMITS, LIFE, 0);
+        let mut job = Self { scheduler, nodes, blocks, now: 0, sent: [0; 2] };
+        for _ in 0..if joined { 10 } else { 0 } {
+            job.step();
+        }
+        assert_eq!(job.nodes.iter().all(|(_, node)| node.has_started()), joined);
+        // From now on somebody else speaks in its place.
+        job.nodes.remove(0);
+        job
+    }
+
+    /// Everybody hears what it was told; what is for worker 0 is lost once it is played.
+    fn step(&mut self) {
+        self.now += MS;
+        let now = self.now;
+        let mut frames = self.scheduler.send(now);
+        for (address, node) in &mut self.nodes {
+            let sent = node.send(now);
+            if *address == "worker 0" {
+                for frame in &sent {
+                    let last = &mut self.sent[usize::from(&*frame.to != "root")];
+                    *last = frame.message.head.sequence.max(*last);
+                }
+            }
+            frames.extend(sent);
+        }
+        for frame in frames {
+            self.deliver(&frame.to, frame.message);
+        }
+        if self.scheduler.wake_at() <= now {
+            self.scheduler.tick(now);
+        }
+        for (_, node) in &mut self.nodes {
+            if node.wake_at() <= now {
+                node.tick(now);
+            }
+            if let Part::Server(server) = &mut node.part {
+                let actions = server.actions();
+                assert!(server.held_bytes() <= LIMITS.hold_bytes, "more than it may hold");
+                for action in actions {
+                    if let ServerAction::Answer(answer) = action
+                        && let Ok(block) = self.blocks.join(&[&[0; 16]])
+                    {
+                        server.value(&answer, Bytes::of_block(Arc::new(block)));
+                    }
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, to: &str, message: Message<Bytes>) {
+        if to == "root" {
+            self.scheduler.receive(message, self.now);
+        } else if let Some((_, node)) = self.nodes.iter_mut().find(|(address, _)| *address == to) {
+            node.receive(message, self.now);
+        }
+    }
+}
+
+/// Small numbers, powers of two, and the largest ones.
+fn wide(byte: u8) -> u64 {
+    match byte {
+        0..0x80 => byte.into(),
+        0x80..0xc0 => 1 << (byte - 0x80),
+        _ => u64::MAX - u64::from(byte - 0xc0),
+    }
+}
+
+fn narrow(byte: u8) -> u32 {
+    u32::try_from(wide(byte)).unwrap_or(u32::MAX - u32::from(byte))
+}
+
+/// Whether it has joined, then its messages: each is 16 bytes, of which the last is the length of the
+/// payload that follows.
+pub fn talk(data: &[u8]) {
+    let Some((joined, mut data)) = data.split_first() else { return };
+    let mut job = Job::new(joined & 1 != 0);
+    while let Some((front, rest)) = data.split_first_chunk() {
+        let len = usize::from(front[15]).min(rest.len());
+        let (payload, rest) = rest.split_at(len);
+        if let Some((to, message)) = message(&mut job, front, payload) {
+            job.deliver(to, message);
+        }
+        job.now += u64::from(front[0] >> 4) * 100 * MS;
+        job.step();
+        data = rest;
+    }
+    for _ in 0..3 {
+        job.step();
+        job.now += 10_000 * MS;
+    }
+}
+
+fn message(
+    job: &mut Job,
+    front: &[u8; 16],
+    payload: &[u8],
+) -> Option<(&'static str, Message<Bytes>)> {
+    let [odd, kind, place, ack, key, generation, slice, round, rest @ ..] = *front;
+    let [offset, total, request, setting, flags, codec, priority, _] = rest;
+    let kind = *Kind::ALL.get(usize::from(kind) % Kind::ALL.len())?;
+    let to_server = odd & 1 != 0;
+    let last = &mut job.sent[usize::from(to_server)];
+    *last += u64::from(place < 0xc0);
+    let head = Header {
+        kind,
+        role: Role::Worker,
+        job: LIMITS.job,
+        incarnation: LIFE + u64::from(odd & 2 != 0),
+        to_incarnation: match (odd & 4 == 0, to_server) {
+            (true, true) => OF_SERVER,
+            (true, false) => LIFE,
+            (false, _) => 0,
+        },
+        sequence: if place < 0xc0 { *last } else { wide(place).wrapping_add(*last) },
+        ack: wide(ack),
+        key: wide(key),
+        generation: narrow(generation),
+        slice: narrow(slice),
+        round: wide(round),
+        offset: wide(offset),
+        total: wide(total),
+        request: wide(request),
+        setting: wide(setting),
+        flags: u16::from(flags),
+        codec: u16::from(codec),
+        priority: priority.into(),
+        ..Header::default()
+    };
+    let body = if kind.carries_data() {
+        Body::Data(Bytes::of_block(Arc::new(job.blocks.join(&[payload]).ok()?)))
+    } else {
+        Body::Fields(payload.to_vec())
+    };
+    Some((if to_server { "server" } else { "root" }, Message { head, body }))
+}
