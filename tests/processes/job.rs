@@ -33,8 +33,12 @@ impl Turn {
 }
 
 /// Whether this is the long suite.
+fn is_long() -> bool {
+    std::env::var_os("KV_TEST_OPERATIONS").is_some()
+}
+
 pub fn amount(usual: usize, long: usize) -> usize {
-    if std::env::var_os("KV_TEST_OPERATIONS").is_some() { long } else { usual }
+    if is_long() { long } else { usual }
 }
 
 /// What the processes of one job are told.
@@ -191,7 +195,7 @@ impl Running {
     /// Waits for all of them, which must end with status 0; gives the ends of the workers.
     pub fn end_well(self) -> Vec<End> {
         let servers = self.job.servers;
-        let ends = self.end(LIMIT);
+        let ends = self.end(LIMIT * if is_long() { 20 } else { 1 });
         for end in &ends {
             assert!(end.status == Some(0), "{end:?}");
         }
