@@ -423,7 +423,8 @@ impl<D: Data> Scheduler<D> {
 
     /// Tells everybody what has changed, as the next epoch.
     pub(super) fn publish(&mut self) {
-        self.book.epoch += 1;
+        // A member may have said that it is the last one already.
+        self.book.epoch = self.book.epoch.saturating_add(1);
         self.net.epoch = self.book.epoch;
         let here = self.book.members.iter().filter(|member| member.state == State::Here);
         for peer in here.map(|member| member.peer).collect::<Vec<_>>() {
