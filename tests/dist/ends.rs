@@ -86,7 +86,7 @@ fn a_store_that_is_dropped_is_a_worker_that_died() {
     assert!(text.contains("pull: key 1") && text.contains("worker 1"), "{text}");
     assert!(began.elapsed() < Duration::from_secs(6));
     let text = failure(first.push(1u64, &[1.0f32; 3]), PeerLost);
-    assert!(text.contains("worker 1"), "{text}");
+    assert!(text.starts_with("push: key 1: worker 1 at "), "{text}");
     failure(first.init(2u64, &[1.0f32; 3]), PeerLost);
     first.close(LIMIT).unwrap();
     drop(others.end());
@@ -128,7 +128,8 @@ fn the_end_of_a_server_ends_what_waits() {
     failure(join(serving), Closed);
     let text = failure(join(waiting), PeerLost);
     assert!(text.contains("server 0"), "{text}");
-    failure(second.push(1u64, &[1.0f32; 3]), PeerLost);
+    let text = failure(second.push(1u64, &[1.0f32; 3]), PeerLost);
+    assert!(text.starts_with("push: key 1: server 0 at "), "{text}");
     assert!(began.elapsed() < Duration::from_secs(6));
     for store in [first, second] {
         store.close(LIMIT).unwrap();

@@ -292,7 +292,7 @@ fn a_lost_connection_is_news_at_once() {
     assert_eq!(text, "pull: key 7, round 1: the round cannot close: worker 1 at worker-1 is lost");
     assert_eq!(job.text(0, barrier), "barrier 1: worker 1 at worker-1 is lost");
     let refused = job.push(0, 7, 8).unwrap_err();
-    assert_eq!(refused.text, "push: worker 1 at worker-1 is lost");
+    assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
 }
 
 #[test]
@@ -350,7 +350,7 @@ fn what_can_never_succeed_is_refused() {
     let now = job.now;
     job.worker(0).finish_pushing(now, now + MS).unwrap();
     let refused = job.push(0, 7, 8).unwrap_err();
-    assert_eq!(refused.text, "push: this worker is done; it may only pull and close");
+    assert_eq!(refused.text, "push: key 7: this worker is done; it may only pull and close");
     job.worker(0).close(now, now + MS).unwrap();
     assert_eq!(job.worker(0).barrier(now, now + MS).unwrap_err().reason, Reason::Closed);
 }

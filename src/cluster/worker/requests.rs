@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::errors;
 use super::operation::{OpId, Operation, What};
 use super::{DIRECTORY, Key, Pushes, Worker};
 use crate::cluster::common::{Data, Failure, Mode, Peer, Reason, Time, label};
@@ -22,7 +23,7 @@ impl<D: Data> Worker<D> {
             let text = format!("init: {}: the value has not the bytes of its shape", label(key));
             return Err(Failure::new(Reason::Invalid, text));
         }
-        self.request("init", What::Init { spec, data }, key, now, deadline)
+        self.request(What::Init { spec, data }, key, now, deadline)
     }
 
     pub(crate) fn push(
@@ -33,7 +34,7 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.request("push", self.a_push(data, priority, false), key, now, deadline)
+        self.request(self.a_push(data, priority, false), key, now, deadline)
     }
 
     pub(crate) fn pushpull(
@@ -44,7 +45,7 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.request("pushpull", self.a_push(data, priority, true), key, now, deadline)
+        self.request(self.a_push(data, priority, true), key, now, deadline)
     }
 
     fn a_push(&self, data: D, priority: i32, answer: bool) -> What<D> {
@@ -71,7 +72,7 @@ impl<D: Data> Worker<D> {
         deadline: Time,
     ) -> Result<OpId, Failure> {
         let what = What::Pull { round: 0, priority: bounded(priority), wanted };
-        self.request("pull", what, key, now, deadline)
+        self.request(what, key, now, deadline)
     }
 
     /// Gives every slice of a key its value and state from a checkpoint.
@@ -82,16 +83,16 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.request("load", What::Restore { slices }, key, now, deadline)
+        self.request(What::Restore { slices }, key, now, deadline)
     }
 
     /// Learns what a key is and where.
     pub(crate) fn find(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request("find", What::Find, key, now, deadline)
+        self.request(What::Find, key, now, deadline)
     }
 
     pub(crate) fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request("remove", What::Remove { waits: BTreeSet::new() }, key, now, deadline)
+        self.request(What::Remove { waits: BTreeSet::new() }, key, now, deadline)
     }
 
     /// Changes what merges pushes, or a number of it; every rank makes the same calls.
@@ -102,41 +103,39 @@ impl<D: Data> Worker<D> {
         deadline: Time,
     ) -> Result<OpId, Failure> {
         let version = self.settings + 1;
-        let id = self.request("set", What::Set { version, fields }, 0, now, deadline)?;
+        let id = self.request(What::Set { version, fields }, 0, now, deadline)?;
         self.settings = version;
         Ok(id)
     }
 
     pub(crate) fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let number = self.barriers + 1;
-        let id = self.request("barrier", What::Barrier { number }, 0, now, deadline)?;
+        let id = self.request(What::Barrier { number }, 0, now, deadline)?;
         self.barriers = number;
         Ok(id)
     }
 
     pub(crate) fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let id = self.request("done", What::Done, 0, now, deadline)?;
+        let id = self.request(What::Done, 0, now, deadline)?;
         self.pushes = Pushes::Over;
         Ok(id)
     }
 
     pub(crate) fn close(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let id = self.request("close", What::Close, 0, now, deadline)?;
+        let id = self.request(What::Close, 0, now, deadline)?;
         self.closing = true;
         Ok(id)
     }
 
     fn request(
         &mut self,
-        call: &str,
         what: What<D>,
         key: u64,
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
         let op = Operation::new(what, key, now, deadline);
-        self.admit(&op)
-            .map_err(|failure| Failure { text: format!("{call}: {}", failure.text), ..failure })?;
+        self.admit(&op).map_err(|failure| errors::during(&op, failure))?;
         let id = self.next_op;
         self.next_op += 1;
         self.wake = self.wake.min(op.first_moment());
