@@ -1,5 +1,7 @@
 //! One process-wide log sink, silent until somebody sets it.
 
+#[cfg(feature = "dist")]
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
@@ -46,9 +48,65 @@ pub(crate) fn log(level: Level, text: impl FnOnce() -> String) {
     if LEVEL.load(Ordering::Relaxed) < level as i32 {
         return;
     }
+    let text = text();
+    #[cfg(feature = "dist")]
+    let Some(text) = hold_back(level, text) else { return };
+    tell(level, &text);
+}
+
+fn tell(level: Level, text: &str) {
     if let Some(sink) = current() {
-        sink(level, &text());
+        sink(level, text);
     }
+}
+
+#[cfg(feature = "dist")]
+thread_local! {
+    /// Lines of this thread that wait for the end of `Later`.
+    static WAITING: RefCell<Option<Vec<(Level, String)>>> = const { RefCell::new(None) };
+}
+
+/// Until this goes, the lines of this thread wait: the sink is the host's code, and may call the
+/// library, which must not be locked then.
+#[cfg(feature = "dist")]
+pub(crate) struct Later {
+    is_first: bool,
+}
+
+#[cfg(feature = "dist")]
+impl Later {
+    pub(crate) fn begin() -> Self {
+        let begin = |lines: &RefCell<Option<_>>| {
+            let mut lines = lines.borrow_mut();
+            let is_first = lines.is_none();
+            lines.get_or_insert_default();
+            is_first
+        };
+        // A thread that is about to end has no such place any more, and says everything at once.
+        Self { is_first: WAITING.try_with(begin).unwrap_or(false) }
+    }
+}
+
+#[cfg(feature = "dist")]
+impl Drop for Later {
+    fn drop(&mut self) {
+        if self.is_first {
+            let lines = WAITING.try_with(RefCell::take).ok().flatten();
+            lines.into_iter().flatten().for_each(|(level, text)| tell(level, &text));
+        }
+    }
+}
+
+/// Keeps a line for later, or gives it back if there is nothing to wait for.
+#[cfg(feature = "dist")]
+fn hold_back(level: Level, text: String) -> Option<String> {
+    let mut text = Some(text);
+    let _ = WAITING.try_with(|lines| {
+        if let Some(lines) = &mut *lines.borrow_mut() {
+            lines.extend(text.take().map(|text| (level, text)));
+        }
+    });
+    text
 }
 
 /// The sink, unless its lock stays taken: in the child of a fork it may belong to a thread that is

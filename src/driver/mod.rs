@@ -22,7 +22,7 @@ use outbox::Outbox;
 use crate::cluster::{Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time};
 use crate::engine::{Engine, Inbox, who_and_address};
 use crate::error::{Error, Result};
-use crate::log::{Level, log};
+use crate::log::{Later, Level, log};
 use crate::sync::{Condvar, Mutex};
 use crate::{panics, spans};
 
@@ -177,6 +177,7 @@ impl<H: Host> Driver<H> {
         news: &mut Option<(Peer, Vec<News>)>,
     ) -> Option<T> {
         let mut ways = Vec::new();
+        let _logs_later = Later::begin();
         let mut core = self.core.lock();
         let now = self.now();
         let core_now = &mut *core;

@@ -1,11 +1,13 @@
 //! A job of three processes over the twin of the engine.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::{Bytes, Driver, Host, Idle, Machine, incarnation};
 use crate::cluster::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
 use crate::engine::Exchange;
+use crate::log::{Level, log, set_logger};
+use crate::sync::Mutex;
 
 /// Does nothing that its machine wants.
 struct Lazy;
@@ -14,6 +16,21 @@ impl Host for Lazy {
     type Todo = ();
 
     fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
+
+    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+}
+
+/// Logs while its machine is locked.
+struct Noisy;
+
+const NOISE: &str = "noise of a test";
+
+impl Host for Noisy {
+    type Todo = ();
+
+    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {
+        log(Level::Error, || NOISE.into());
+    }
 
     fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
 }
@@ -36,8 +53,13 @@ fn limits() -> Limits {
     }
 }
 
-fn node(exchange: &Arc<Exchange>, role: Role, address: &'static str) -> Arc<Driver<Lazy>> {
-    Driver::start(Lazy, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
+fn node<H: Host>(
+    host: H,
+    exchange: &Arc<Exchange>,
+    role: Role,
+    address: &'static str,
+) -> Arc<Driver<H>> {
+    Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
         let birth = Birth { role, rank: None, incarnation, address, scheduler: "root" };
         Machine::node(limits(), &birth)
     })
@@ -47,8 +69,8 @@ fn node(exchange: &Arc<Exchange>, role: Role, address: &'static str) -> Arc<Driv
 #[test]
 fn processes_meet_and_a_stopped_one_is_missed() {
     let exchange = Arc::new(Exchange::default());
-    let server = node(&exchange, Role::Server, "server");
-    let worker = node(&exchange, Role::Worker, "worker");
+    let server = node(Lazy, &exchange, Role::Server, "server");
+    let worker = node(Lazy, &exchange, Role::Worker, "worker");
     let scheduler =
         Driver::start(Idle, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
             Machine::scheduler(limits(), incarnation)
@@ -62,6 +84,26 @@ fn processes_meet_and_a_stopped_one_is_missed() {
     assert!(server.step(|_, _| ()).is_none(), "a stopped driver does nothing");
     worker.stop();
     scheduler.stop();
+}
+
+#[test]
+fn who_hears_the_log_may_ask_the_machine() {
+    let driver = node(Noisy, &Arc::default(), Role::Worker, "noisy");
+    let (heard, hears) = mpsc::channel();
+    let (heard, asked) = (Mutex::new(heard), Arc::downgrade(&driver));
+    let sink = move |_, text: &str| {
+        if let (NOISE, Some(driver)) = (text, asked.upgrade()) {
+            driver.peek(|_| Some(()));
+            let _ = heard.lock().send(());
+        }
+    };
+    set_logger(Level::Error, Some(Arc::new(sink)));
+    let noisy = Arc::clone(&driver);
+    // It stays locked for ever if it is locked.
+    std::thread::spawn(move || noisy.step(|_, _| ()));
+    hears.recv_timeout(Duration::from_secs(20)).expect("a word");
+    set_logger(Level::Off, None);
+    driver.stop();
 }
 
 #[test]
