@@ -71,6 +71,7 @@ fn a_job_of_its_own_is_measured_in_a_table_and_a_picture() {
         let numbers: Vec<f64> = row[4..].iter().map(|cell| cell.parse().unwrap()).collect();
         assert_eq!(numbers.len(), 5, "{row:?}");
         assert!(numbers.iter().all(|number| number.is_finite() && *number >= 0.0), "{row:?}");
+        assert!(numbers[0] > 0.0, "{row:?}");
         assert!(numbers[0] <= numbers[1], "{row:?}");
     }
     let (_, workers) = text.split_once("each worker, pushpull of 10 x 64K:\n").unwrap();
@@ -167,6 +168,7 @@ fn mistakes_are_refused_with_what_to_do() {
         (&["--sizes", "4X"][..], "such as 512, 4K, 64M or 1G"),
         (&["--sizes", "6"], "use a multiple of 4"),
         (&["--sizes", "1G"], "say --most"),
+        (&["--keys", "0"], "from 1 on"),
         (&["--ops", "pul"], "'pull'"),
         (&["--dtype", "f32"], "float32"),
         (&["--seconds", "0"], "from 0.001 to 600"),

@@ -88,7 +88,8 @@ pub(crate) struct Work {
     sizes: Vec<usize>,
 
     /// How many keys one call has
-    #[arg(long, value_name = "COUNT,...", value_delimiter = ',', default_value = "1,100,1000")]
+    #[arg(long, value_name = "COUNT,...", value_delimiter = ',', value_parser = count)]
+    #[arg(default_value = "1,100,1000")]
     keys: Vec<NonZeroUsize>,
 
     /// What to measure
@@ -209,6 +210,10 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
     let number: usize = digits.parse().map_err(|_| FORM.to_owned())?;
     let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| FORM.to_owned())
+}
+
+fn count(text: &str) -> std::result::Result<NonZeroUsize, String> {
+    text.parse().map_err(|_| "must be a number of keys from 1 on".to_owned())
 }
 
 fn seconds(text: &str) -> std::result::Result<f64, String> {

@@ -199,17 +199,17 @@ fn print(text: &str) -> Result<()> {
 fn cells(measured: &Measured, times: &Times) -> [String; 5] {
     let (rate, limit) = (measured.gb_per_s(times.p50), measured.gb_per_s(times.limit));
     [
-        format!("{:.3}", times.p50 * 1e3),
-        format!("{:.3}", times.p99 * 1e3),
+        figure(times.p50 * 1e3),
+        figure(times.p99 * 1e3),
         figure(rate),
         figure(limit),
         format!("{:.2}", times.limit / times.p50),
     ]
 }
 
-/// A rate that is shown as more than 0 wherever it is.
-fn figure(rate: f64) -> String {
-    if rate < 0.1 { format!("{rate:.6}") } else { format!("{rate:.3}") }
+/// A time or a rate, shown as more than 0 wherever it is.
+fn figure(number: f64) -> String {
+    if number < 0.1 { format!("{number:.6}") } else { format!("{number:.3}") }
 }
 
 fn row(cells: &[String; 9]) -> String {
