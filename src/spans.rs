@@ -13,7 +13,6 @@ use tracing::{Level, Span, debug, debug_span, trace, trace_span};
 use crate::cluster::{Ended, News, Peer};
 use crate::error::Result;
 use crate::key::{Key, Names};
-use crate::store::Pairs;
 
 pub(crate) const CALL: &str = "kvstore::call";
 const SERVER: &str = "kvstore::server";
@@ -41,13 +40,17 @@ pub(crate) use enter;
 
 /// Enters the span of a call with values or outs.
 #[inline]
-pub(crate) fn call(name: &str, names: &Names, values: &Pairs<'_>, outs: &Pairs<'_>) -> Entered {
-    listens(Level::DEBUG).then(|| data_span(name, names, values, outs).entered())
+pub(crate) fn call(
+    name: &str,
+    names: &Names,
+    keys: &[Key],
+    bytes: impl FnOnce() -> usize,
+) -> Entered {
+    listens(Level::DEBUG).then(|| data_span(name, names, keys, bytes()).entered())
 }
 
 #[cold]
-fn data_span(name: &str, names: &Names, values: &Pairs<'_>, outs: &Pairs<'_>) -> Span {
-    let keys = if values.keys.is_empty() { outs.keys } else { values.keys };
+fn data_span(name: &str, names: &Names, keys: &[Key], bytes: usize) -> Span {
     let first = keys.first().copied();
     // Fields are made only if this very span is wanted.
     macro_rules! span {
@@ -59,7 +62,7 @@ fn data_span(name: &str, names: &Names, values: &Pairs<'_>, outs: &Pairs<'_>) ->
                     key = first.map(Key::id),
                     name = Empty,
                     keys = keys.len(),
-                    bytes = values.bytes() + outs.bytes(),
+                    bytes,
                     round = Empty,
                     ticket = Empty,
                 ),)*

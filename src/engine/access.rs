@@ -39,8 +39,8 @@ pub(super) fn of_caller(credentials: &Credentials, names: &Names, to: &str) -> A
                 "connect_private_key": tls.key_file,
                 "enable_mtls": true,
                 "verify_name_on_connect": tls.verify_names,
-                "so_sndbuf": super::zenoh::SOCKET_BYTES,
-                "so_rcvbuf": super::zenoh::SOCKET_BYTES,
+                "so_sndbuf": super::SOCKET_BYTES,
+                "so_rcvbuf": super::SOCKET_BYTES,
             }),
         ));
         settings.push(("access_control", called(credentials, names, to)));
@@ -89,8 +89,8 @@ fn listening(tls: &Tls) -> Value {
         "listen_certificate": tls.cert_file,
         "listen_private_key": tls.key_file,
         "enable_mtls": true,
-        "so_sndbuf": super::zenoh::SOCKET_BYTES,
-        "so_rcvbuf": super::zenoh::SOCKET_BYTES,
+        "so_sndbuf": super::SOCKET_BYTES,
+        "so_rcvbuf": super::SOCKET_BYTES,
     })
 }
 

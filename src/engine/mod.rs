@@ -29,6 +29,9 @@ pub(crate) use zenoh::Zenoh;
 use crate::credentials::Credentials;
 use crate::error::Result;
 
+/// Buffers of sockets; the system may give less.
+const SOCKET_BYTES: usize = 4 << 20;
+
 /// What an engine tells its process, on threads of its own. Nothing here may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
     /// `len` bytes came in, in pieces. They are to be taken at once, up to the end of the iterator:

@@ -23,16 +23,14 @@ use super::access::{self, Access};
 use super::names::Names;
 use super::shared::{Inlets, Outlet, Reference};
 use super::{
-    Engine, Inbox, Line, Memory, Parcel, Parcels, Place, has_port, name_of_this_process, probe,
-    who_and_address,
+    Engine, Inbox, Line, Memory, Parcel, Parcels, Place, SOCKET_BYTES, has_port,
+    name_of_this_process, probe, who_and_address,
 };
 use crate::config::TLS_VARIABLE;
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
 
-/// Buffers of sockets; the system may give less.
-pub(super) const SOCKET_BYTES: usize = 4 << 20;
 const RECEIVE_BYTES: usize = 2 << 20;
 /// Batches that wait for the socket.
 const BATCHES: usize = 16;

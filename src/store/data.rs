@@ -25,7 +25,7 @@ impl Store {
     }
 
     pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
-        let _span = spans::call("init", &self.local.keys.names, values, &Pairs::NONE);
+        let _span = self.span("init", values, &Pairs::NONE);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.init(values),
             None => local.init(values),
@@ -175,9 +175,14 @@ impl Store {
         })
     }
 
+    fn span(&self, call: &str, values: &Pairs<'_>, outs: &Pairs<'_>) -> spans::Entered {
+        let keys = if values.keys.is_empty() { outs.keys } else { values.keys };
+        spans::call(call, &self.local.keys.names, keys, || values.bytes() + outs.bytes())
+    }
+
     /// Runs a data call here.
     pub(crate) fn call(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
-        let _span = spans::call(call.name(), &self.local.keys.names, values, outs);
+        let _span = self.span(call.name(), values, outs);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.run(call, values, outs),
             None => local.run(call, values, outs),
@@ -192,7 +197,7 @@ impl Store {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        let span = spans::call(call.name(), &self.local.keys.names, values, outs);
+        let span = self.span(call.name(), values, outs);
         let ticket = self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.submit(call, values, outs, priority),
             None => local.submit(call, values, outs, priority),
@@ -203,7 +208,7 @@ impl Store {
 
     /// Runs a call on rows here.
     pub(crate) fn call_rows(&self, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
-        let _span = spans::call(call.name(), &self.local.keys.names, &pairs.rows, &Pairs::NONE);
+        let _span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.run_rows(call, pairs),
             None => local.run_rows(call, pairs),
@@ -217,7 +222,7 @@ impl Store {
         pairs: &RowPairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        let span = spans::call(call.name(), &self.local.keys.names, &pairs.rows, &Pairs::NONE);
+        let span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
         let ticket = self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.submit_rows(call, pairs, priority),
             None => local.submit_rows(call, pairs, priority),

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGKILL;
 
+use crate::ending::Ending;
 use crate::input;
-use crate::job::Ending;
 use crate::keeper::Keeper;
 use crate::output::Source;
 use crate::plan::Process;

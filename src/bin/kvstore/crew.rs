@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::children::{Children, StartError};
-use crate::job::Ending;
+use crate::ending::Ending;
 use crate::output::{Label, Source};
 use crate::plan::{Name, Process, Role};
 use crate::remote::{News, Remote};

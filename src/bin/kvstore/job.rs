@@ -3,61 +3,12 @@
 //! No process, no clock and no call of the system is in here, so that tests can play any order of
 //! events: they are told with their time, and [`Job::take_signals`] says what to send.
 
-use std::fmt;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::low_level::signal_name;
 
+use crate::ending::{Ending, signal_status};
 use crate::plan::Role;
-
-/// The status of a process whose end nobody could tell: the one that ssh has for lost connections.
-const LOST: u8 = 255;
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ending {
-    /// By itself, with this exit status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-    /// With the connection to its host.
-    Lost,
-}
-
-impl Ending {
-    pub(crate) fn is_failure(self) -> bool {
-        self != Ending::Status(0)
-    }
-
-    /// The status by which shells report it.
-    pub(crate) fn status(self) -> u8 {
-        match self {
-            Ending::Status(status) => u8::try_from(status).unwrap_or(1),
-            Ending::Signal(signal) => signal_status(signal),
-            Ending::Lost => LOST,
-        }
-    }
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Ending::Status(status) => write!(formatter, "status {status}"),
-            Ending::Signal(signal) => match signal_name(signal) {
-                Some(name) => write!(formatter, "signal {signal} ({name})"),
-                None => write!(formatter, "signal {signal}"),
-            },
-            Ending::Lost => formatter.write_str("the connection to its host"),
-        }
-    }
-}
-
-/// The exit status of a program that a signal ended.
-pub(crate) fn signal_status(signal: i32) -> u8 {
-    u8::try_from(128 + signal).unwrap_or(1)
-}
 
 /// How long processes may take.
 #[derive(Debug, Clone, Copy)]

@@ -10,6 +10,7 @@ mod certs;
 mod children;
 mod crew;
 mod doctor;
+mod ending;
 #[cfg(test)]
 mod fuzz;
 mod generate;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Args;
 use kvstore::{Config, Store};
 
-use crate::job::signal_status;
+use crate::ending::signal_status;
 use crate::messages::say;
 use crate::plan::Role;
 use crate::refusals;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGKILL;
 
 use crate::children::Children;
-use crate::job::Ending;
+use crate::ending::Ending;
 use crate::output::Source;
 use crate::sys;
 use crate::talk::{self, Frame, Order, Report, Start, Stream};

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use crate::crew::Member;
-use crate::job::{Ending, Job};
+use crate::ending::Ending;
+use crate::job::Job;
 
 /// A line for each process, and last what ended the job.
 pub(crate) fn lines(members: &[Member], job: &Job) -> Vec<String> {

@@ -8,7 +8,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::job::Ending;
+use crate::ending::Ending;
 use crate::plan::Process;
 
 /// Begins what an agent writes. What the shell of a login says before is none of it.

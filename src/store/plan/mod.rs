@@ -34,7 +34,6 @@ impl<'a> Pairs<'a> {
     pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
 
     /// Bytes of all tensors that are valid.
-    #[cfg(feature = "dist")]
     pub(crate) fn bytes(&self) -> usize {
         let tensor = |index: usize| match self.tensors {
             Tensors::Values(tensors) => Some(tensors[index]),

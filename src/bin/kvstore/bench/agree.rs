@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use kvstore::{Deadline, ErrorKind, Key, Store, Tensor, TensorMut};
 
 use super::Result;
-use super::asked::{Optimizer, Work};
-use super::case::MOMENTUM;
+use super::asked::Work;
+use super::case::{MOMENTUM, Optimizer};
 
 /// Between two looks whether others have spoken.
 const STEP: Duration = Duration::from_millis(5);

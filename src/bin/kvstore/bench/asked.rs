@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use kvstore::DType;
 
 use super::Result;
-use super::case::{Case, Cases};
+use super::case::{Case, Cases, Op, Optimizer};
 use super::values::{Values, new_values};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -36,47 +36,6 @@ impl Kind {
 
     pub(crate) fn is_distributed(self) -> bool {
         !matches!(self, Self::Local | Self::Device)
-    }
-}
-
-/// A call of the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Op {
-    Push,
-    Pull,
-    Pushpull,
-}
-
-impl Op {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Push => "push",
-            Self::Pull => "pull",
-            Self::Pushpull => "pushpull",
-        }
-    }
-
-    /// How often the bytes of the keys go in or out.
-    pub(crate) fn ways(self) -> f64 {
-        if self == Self::Pushpull { 2.0 } else { 1.0 }
-    }
-}
-
-/// How pushes merge.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Optimizer {
-    None,
-    Sgd,
-    Momentum,
-}
-
-impl Optimizer {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Sgd => "sgd",
-            Self::Momentum => "momentum",
-        }
     }
 }
 

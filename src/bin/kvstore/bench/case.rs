@@ -1,6 +1,47 @@
 //! A case, and what must come out of it.
 
-use super::asked::{Op, Optimizer};
+use clap::ValueEnum;
+
+/// A call of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Op {
+    Push,
+    Pull,
+    Pushpull,
+}
+
+impl Op {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Push => "push",
+            Self::Pull => "pull",
+            Self::Pushpull => "pushpull",
+        }
+    }
+
+    /// How often the bytes of the keys go in or out.
+    pub(crate) fn ways(self) -> f64 {
+        if self == Self::Pushpull { 2.0 } else { 1.0 }
+    }
+}
+
+/// How pushes merge.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Optimizer {
+    None,
+    Sgd,
+    Momentum,
+}
+
+impl Optimizer {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Sgd => "sgd",
+            Self::Momentum => "momentum",
+        }
+    }
+}
 
 /// What one round is.
 #[derive(Debug, Clone, Copy)]

@@ -6,8 +6,8 @@ use kvstore::{Config, StoreKind};
 
 use super::Result;
 use super::agree::Group;
-use super::asked::Op;
 use super::case::Case;
+use super::case::Op;
 use super::wire::{Place, Wire};
 
 /// From this many bytes on, all processors copy together.

@@ -6,8 +6,8 @@ use kvstore::Key;
 
 use super::Result;
 use super::agree::Group;
-use super::asked::{Op, Optimizer, Work};
-use super::case::{Case, History};
+use super::asked::Work;
+use super::case::{Case, History, Op, Optimizer};
 use super::limit::Limit;
 use super::values::Values;
 

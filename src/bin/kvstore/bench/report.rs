@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::Result;
 use super::agree::Group;
-use super::asked::{Op, Work, size_name};
+use super::asked::{Work, size_name};
+use super::case::Op;
 use super::limit::Limit;
 use super::measure::{Measured, Times};
 use crate::plot::{Frame, Line, lines};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use kvstore::Config;
 
 use super::agree::{Group, number_of};
-use super::asked::Op;
+use super::case::Op;
 use super::{Result, say};
 use crate::plan::token;
 use crate::site::{split_root, way_to};

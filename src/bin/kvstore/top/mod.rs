@@ -14,7 +14,7 @@ use clap::Args;
 use kvstore::{Observer, Result, View};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::job::signal_status;
+use crate::ending::signal_status;
 use crate::look::{FIRST, Target};
 use crate::messages::say;
 use crate::signals;
