@@ -5,6 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use kvstore::{Config, Observer, Result};
 
+use crate::settings;
+
 /// How long a first look may take.
 pub(crate) const FIRST: Duration = Duration::from_secs(5);
 
@@ -15,20 +17,13 @@ pub(crate) struct Target {
     root: Option<String>,
 
     /// Set any option of the library, repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_parser = crate::node::assignment)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = settings::assignment)]
     set: Vec<(String, String)>,
 }
 
 impl Target {
     pub(crate) fn config(&self) -> Result<Config> {
-        let mut config = Config::new();
-        for (name, value) in &self.set {
-            config.set(name, value)?;
-        }
-        if let Some(root) = &self.root {
-            config.set("root", root)?;
-        }
-        Ok(config)
+        settings::config(&self.set, &[("root", self.root.clone())])
     }
 
     pub(crate) fn open(&self) -> Result<Observer> {

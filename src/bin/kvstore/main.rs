@@ -33,6 +33,7 @@ mod role_env;
 mod run;
 mod scheduler;
 mod server;
+mod settings;
 mod shell;
 mod show;
 mod signals;

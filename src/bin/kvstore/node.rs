@@ -13,6 +13,7 @@ use crate::ending::signal_status;
 use crate::messages::say;
 use crate::plan::Role;
 use crate::refusals;
+use crate::settings;
 use crate::signals;
 
 /// How long an aborted store may take to come back.
@@ -38,30 +39,12 @@ pub(crate) struct Options {
 
     /// Set any option of the library, repeatable; an option that is not set comes from the
     /// environment
-    #[arg(long, value_name = "NAME=VALUE", value_parser = assignment)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = settings::assignment)]
     set: Vec<(String, String)>,
-}
-
-/// The option that must not stand on a command line, which everybody on a machine can read.
-pub(crate) const SECRET: &str = "token";
-
-/// A value of `--set`, if the library takes it.
-pub(crate) fn assignment(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
-    if name == SECRET {
-        // What does not fit is shown; this must not be.
-        return Ok((name.to_owned(), String::new()));
-    }
-    Config::new().set(name, value).map_err(|error| error.message().to_owned())?;
-    Ok((name.to_owned(), value.to_owned()))
 }
 
 impl Options {
     fn config(&self, role: Role, rank: Option<u32>) -> kvstore::Result<Config> {
-        let mut config = Config::new();
-        for (name, value) in &self.set {
-            config.set(name, value)?;
-        }
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         let named = [
             ("root", self.root.clone()),
@@ -71,10 +54,7 @@ impl Options {
             ("rank", number(rank)),
             ("role", Some(role.name().to_owned())),
         ];
-        for (name, value) in named {
-            value.map_or(Ok(()), |value| config.set(name, &value))?;
-        }
-        Ok(config)
+        settings::config(&self.set, &named)
     }
 }
 
@@ -106,12 +86,8 @@ impl Service {
 
 /// Serves until the job ends.
 pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCode {
-    if options.set.iter().any(|(name, _)| name == SECRET) {
-        say(
-            role.name(),
-            "everybody on this machine can read a command line; use token_file, or KV_TOKEN in the \
-             environment",
-        );
+    if let Err(text) = settings::check(&options.set) {
+        say(role.name(), text);
         return ExitCode::from(2);
     }
     let config = match options.config(role, rank) {
@@ -137,18 +113,5 @@ pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCod
             ExitCode::FAILURE
         }
         (signal, _) => ExitCode::from(signal_status(signal)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::assignment;
-
-    #[test]
-    fn an_assignment_is_checked_as_the_library_does() {
-        assert_eq!(assignment("threads=2").unwrap(), ("threads".into(), "2".into()));
-        assert!(assignment("threads").unwrap_err().contains("NAME=VALUE"));
-        assert!(assignment("thread=2").unwrap_err().contains("did you mean threads?"));
-        assert!(assignment("threads=none").unwrap_err().contains("must be a number"));
     }
 }

@@ -13,9 +13,9 @@ use signal_hook::consts::SIGCHLD;
 use crate::job::Patience;
 use crate::launch::{Event, Failure, Launch, Outcome};
 use crate::messages;
-use crate::node;
 use crate::plan::{Plan, token};
 use crate::role_env;
+use crate::settings;
 use crate::signals;
 use crate::site::{self, Site};
 use crate::sys;
@@ -94,7 +94,7 @@ fn say(text: impl std::fmt::Display) {
 /// A value of `--set`, if the library takes it and nobody else sets it.
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     const OURS: [&str; 6] = ["root", "role", "rank", "num_workers", "num_servers", "job"];
-    let (name, value) = node::assignment(text)?;
+    let (name, value) = settings::assignment(text)?;
     if OURS.contains(&name.as_str()) {
         return Err(format!("{name} is what `kvstore run` sets itself"));
     }

@@ -25,9 +25,9 @@ use kvstore::{Config, Deadline, ErrorKind, Store};
 use crate::job::Patience;
 use crate::launch::{Failure, Launch};
 use crate::messages;
-use crate::node::SECRET;
 use crate::plan::{Plan, token};
 use crate::run;
+use crate::settings;
 use crate::site::Site;
 use crate::sys;
 
@@ -127,19 +127,11 @@ impl Arguments {
     }
 
     fn check(&self) -> Result<()> {
-        if self.set.iter().any(|(name, _)| name == SECRET) {
-            return Err("everybody on this machine can read a command line; use token_file, or \
-                        KV_TOKEN in the environment"
-                .into());
-        }
+        settings::check(&self.set)?;
         self.work.check()
     }
 
     fn config(&self) -> Result<Config> {
-        let mut config = Config::new();
-        for (name, value) in &self.set {
-            config.set(name, value)?;
-        }
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         let named = [
             ("root", self.root.clone()),
@@ -147,9 +139,7 @@ impl Arguments {
             ("num_workers", number(self.num_workers)),
             ("num_servers", number(self.num_servers)),
         ];
-        for (name, value) in named {
-            value.map_or(Ok(()), |value| config.set(name, &value))?;
-        }
+        let mut config = settings::config(&self.set, &named)?;
         if config.get("timeout_ms")?.is_none() {
             config.set("timeout_ms", TIMEOUT_MS)?;
         }

@@ -1,0 +1,51 @@
+//! Options of the library on a command line.
+
+use kvstore::{Config, Result};
+
+/// The option that must not stand on a command line, which everybody on a machine can read.
+const SECRET: &str = "token";
+
+/// A value of `--set`, if the library takes it.
+pub(crate) fn assignment(text: &str) -> std::result::Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
+    if name == SECRET {
+        // What does not fit is shown; this must not be.
+        return Ok((name.to_owned(), String::new()));
+    }
+    Config::new().set(name, value).map_err(|error| error.message().to_owned())?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// Why some of them must not stand there, if so.
+pub(crate) fn check(set: &[(String, String)]) -> std::result::Result<(), &'static str> {
+    if set.iter().any(|(name, _)| name == SECRET) {
+        return Err("everybody on this machine can read a command line; use token_file, or \
+                    KV_TOKEN in the environment");
+    }
+    Ok(())
+}
+
+/// Those of `--set`, and then those that have an option of their own and are given.
+pub(crate) fn config(set: &[(String, String)], named: &[(&str, Option<String>)]) -> Result<Config> {
+    let mut config = Config::new();
+    for (name, value) in set {
+        config.set(name, value)?;
+    }
+    for (name, value) in named {
+        value.as_ref().map_or(Ok(()), |value| config.set(name, value))?;
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::assignment;
+
+    #[test]
+    fn an_assignment_is_checked_as_the_library_does() {
+        assert_eq!(assignment("threads=2").unwrap(), ("threads".into(), "2".into()));
+        assert!(assignment("threads").unwrap_err().contains("NAME=VALUE"));
+        assert!(assignment("thread=2").unwrap_err().contains("did you mean threads?"));
+        assert!(assignment("threads=none").unwrap_err().contains("must be a number"));
+    }
+}
