@@ -265,6 +265,15 @@ impl Limits {
     }
 }
 
+/// What a message is called whose arrival its sender waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Token {
+    /// The operation that it is of.
+    pub(super) operation: u64,
+    /// Which of its attempts.
+    pub(super) attempt: u32,
+}
+
 /// A value on its way, by reference: the machines cut it into slices, and never look inside.
 pub(crate) trait Data: Clone {
     fn len(&self) -> u64;

@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::common::Data;
-use super::common::{Limits, Time};
+use super::common::{Data, Limits, Time, Token};
 use super::queue::{Queue, Queued};
 use super::wire::flags::{ANSWER, LAST as LAST_FLAG};
 use super::wire::{Header, Kind, Message};
@@ -18,7 +17,7 @@ pub(super) const LAST: i32 = i32::MIN;
 #[derive(Debug)]
 struct Sent<D> {
     message: Message<D>,
-    token: Option<u64>,
+    token: Option<Token>,
     /// When to send it again.
     due: Time,
     pause: Time,
@@ -67,7 +66,7 @@ pub(super) struct Received<D> {
     /// Messages that are now in order.
     pub(super) messages: Vec<Message<D>>,
     /// Tokens of messages that the peer has.
-    pub(super) delivered: Vec<u64>,
+    pub(super) delivered: Vec<Token>,
 }
 
 impl<D: Data> Link<D> {
@@ -97,7 +96,7 @@ impl<D: Data> Link<D> {
     }
 
     /// Puts a message in line. The token comes back when the peer has it.
-    pub(super) fn queue(&mut self, message: Message<D>, priority: i32, token: Option<u64>) {
+    pub(super) fn queue(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {
         self.queue.push(message, priority, token);
     }
 
@@ -150,7 +149,7 @@ impl<D: Data> Link<D> {
     }
 
     /// Drops what the peer has. An acknowledgement of what was never sent acknowledges nothing.
-    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<u64> {
+    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<Token> {
         let mut delivered = Vec::new();
         if ack >= self.first.saturating_add(self.flight.len() as u64) {
             return delivered;
@@ -265,7 +264,7 @@ impl<D: Data> Link<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::{CONTROL, LAST, Limits, Link, Time};
+    use super::{CONTROL, LAST, Limits, Link, Time, Token};
     use crate::cluster::sim::{Bytes, Random, limits};
     use crate::cluster::wire::{Body, Kind, Message};
 
@@ -276,6 +275,10 @@ mod tests {
         message.head.round = round;
         message.body = Body::Data(Bytes::new(&[]));
         message
+    }
+
+    fn token(operation: u64) -> Token {
+        Token { operation, attempt: 0 }
     }
 
     fn frames(link: &mut Link<Bytes>, now: Time, limits: &Limits) -> Frames {
@@ -291,7 +294,7 @@ mod tests {
             let window_frames = usize::try_from(1 + random.below(9)).unwrap();
             let limits = Limits { window_frames, ..limits() };
             let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
-            (0..60).for_each(|round| one.queue(message(0, round), 0, Some(round)));
+            (0..60).for_each(|round| one.queue(message(0, round), 0, Some(token(round))));
             let (mut got, mut delivered, mut now) = (Vec::new(), Vec::new(), 0);
             let mut wire: Vec<(bool, Message<Bytes>)> = Vec::new();
             while delivered.len() < 60 {
@@ -311,7 +314,7 @@ mod tests {
                     let to = if forth { &mut other } else { &mut one };
                     let received = to.receive(frame, now, &limits);
                     got.extend(received.messages.iter().map(|message| message.head.round));
-                    delivered.extend(received.delivered);
+                    delivered.extend(received.delivered.iter().map(|token| token.operation));
                     assert!(other.early.len() < limits.window_frames, "bounded memory");
                     if wire.is_empty() {
                         break;
@@ -352,13 +355,13 @@ mod tests {
     fn what_was_never_sent_cannot_be_acknowledged() {
         let limits = limits();
         let mut link = Link::new(1, 0);
-        link.queue(message(1, 1), 0, Some(7));
+        link.queue(message(1, 1), 0, Some(token(7)));
         frames(&mut link, 0, &limits);
         let mut ack = Message::new(Kind::Alive, Vec::new());
         ack.head.ack = 2;
         assert!(link.receive(ack.clone(), 0, &limits).delivered.is_empty());
         ack.head.ack = 1;
-        assert_eq!(link.receive(ack, 0, &limits).delivered, [7]);
+        assert_eq!(link.receive(ack, 0, &limits).delivered, [token(7)]);
     }
 
     #[test]

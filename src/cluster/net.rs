@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{Data, Limits, Peer, Role, Time};
+use super::common::{Data, Limits, Peer, Role, Time, Token};
 use super::facts::Traffic;
 use super::link::{Link, Received};
 use super::wire::{HEADER, Header, Kind, Message};
@@ -34,7 +34,7 @@ pub(super) struct Letter<D> {
     pub(super) message: Message<D>,
     pub(super) priority: i32,
     /// Comes back when the peer has it.
-    pub(super) token: Option<u64>,
+    pub(super) token: Option<Token>,
 }
 
 struct Line<D> {

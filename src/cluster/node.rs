@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Role, Time};
+use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Role, Time, Token};
 use super::facts::Facts;
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
@@ -95,7 +95,7 @@ impl<D: Data> Node<D> {
                 if from == Peer::SCHEDULER {
                     self.client.heard();
                 }
-                received.delivered.into_iter().for_each(|token| self.delivered(token));
+                received.delivered.into_iter().for_each(|token| self.delivered(from, token));
                 for message in received.messages {
                     self.message(from, message, now);
                 }
@@ -276,12 +276,12 @@ impl<D: Data> Node<D> {
         }
     }
 
-    fn delivered(&mut self, token: u64) {
+    fn delivered(&mut self, by: Peer, token: Token) {
         if token == GOODBYE {
             return self.leave_now();
         }
         if let Part::Worker(worker) = &mut self.part {
-            worker.delivered(token);
+            worker.delivered(by.rank, token);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::HashMap;
 
+use super::common::Token;
 use super::wire::Message;
 
 /// Levels that are kept though nothing is in them.
@@ -12,7 +13,7 @@ const KEPT: usize = 4;
 #[derive(Debug)]
 pub(super) struct Queued<D> {
     pub(super) message: Message<D>,
-    pub(super) token: Option<u64>,
+    pub(super) token: Option<Token>,
     age: u64,
 }
 
@@ -20,15 +21,18 @@ pub(super) struct Queued<D> {
 pub(super) struct Queue<D> {
     /// By urgency, small numbers first; in each the oldest first.
     levels: BTreeMap<i64, VecDeque<Queued<D>>>,
-    /// Urgency and age of the last slice of each key that was queued.
-    last: HashMap<u64, (i64, u64)>,
+    /// The least urgent slice that was queued: what is no more urgent overtakes nothing.
+    slowest: i64,
+    /// Urgency and age of the last slice of each key that was queued; none before somebody might
+    /// overtake.
+    last: Option<HashMap<u64, (i64, u64)>>,
     age: u64,
     len: usize,
 }
 
 impl<D> Default for Queue<D> {
     fn default() -> Self {
-        Self { levels: BTreeMap::new(), last: HashMap::default(), age: 0, len: 0 }
+        Self { levels: BTreeMap::new(), slowest: i64::MIN, last: None, age: 0, len: 0 }
     }
 }
 
@@ -43,20 +47,45 @@ impl<D> Queue<D> {
 
     /// Puts a message in line. Larger priorities are earlier; slices of one key keep their order, and
     /// so do messages of one priority.
-    pub(super) fn push(&mut self, message: Message<D>, priority: i32, token: Option<u64>) {
+    pub(super) fn push(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {
         if self.is_empty() {
-            self.last.clear();
+            (self.slowest, self.last) = (i64::MIN, None);
         }
         let mut urgency = -i64::from(priority);
         if message.head.kind.carries_data() {
-            let before = self.last.get(&message.head.key).filter(|place| self.has(**place));
-            urgency = before.map_or(urgency, |(last, _)| urgency.max(*last));
-            self.last.insert(message.head.key, (urgency, self.age));
+            urgency = self.place(message.head.key, urgency);
         }
         let queued = Queued { message, token, age: self.age };
         self.levels.entry(urgency).or_default().push_back(queued);
         self.age += 1;
         self.len += 1;
+    }
+
+    /// How urgent a slice may be, so that it stays behind those of its key.
+    fn place(&mut self, key: u64, urgency: i64) -> i64 {
+        if urgency >= self.slowest && self.last.is_none() {
+            self.slowest = urgency;
+            return urgency;
+        }
+        let mut last = self.last.take().unwrap_or_else(|| self.last_of_keys());
+        let before = last.get(&key).filter(|place| self.has(**place));
+        let urgency = before.map_or(urgency, |(last, _)| urgency.max(*last));
+        last.insert(key, (urgency, self.age));
+        self.last = Some(last);
+        urgency
+    }
+
+    /// Where the last slice of each key is.
+    fn last_of_keys(&self) -> HashMap<u64, (i64, u64)> {
+        let mut last = HashMap::default();
+        for (urgency, level) in &self.levels {
+            for Queued { message, age, .. } in level {
+                if message.head.kind.carries_data() {
+                    last.insert(message.head.key, (*urgency, *age));
+                }
+            }
+        }
+        last
     }
 
     /// Whether what was queued there is there still.
@@ -73,5 +102,46 @@ impl<D> Queue<D> {
         }
         self.len -= usize::from(queued.is_some());
         queued
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Queue;
+    use crate::cluster::sim::{Bytes, Random};
+    use crate::cluster::wire::{Body, Kind, Message};
+
+    /// Urgency, age, key, and whether it is a slice.
+    type Line = Vec<(i64, u64, u64, bool)>;
+
+    #[test]
+    fn the_most_urgent_is_first_and_no_slice_is_before_one_of_its_key() {
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let (mut queue, mut line) = (Queue::<Bytes>::default(), Line::new());
+            let (keys, levels) = (1 + random.below(6), 1 + random.below(4));
+            for age in 0..400 {
+                if random.below(5) < 2 {
+                    line.sort_unstable();
+                    let first = (!line.is_empty()).then(|| line.remove(0));
+                    let popped = queue.pop().map(|queued| queued.message.head.round);
+                    assert_eq!(popped, first.map(|first| first.1), "seed {seed}");
+                    continue;
+                }
+                let (key, slice) = (random.below(keys), random.below(4) > 0);
+                let level = i32::try_from(random.below(levels)).unwrap();
+                let kind = if slice { Kind::Push } else { Kind::Pull };
+                let mut message = Message::of_key(kind, key, 1, Vec::new());
+                message.head.round = age;
+                if slice {
+                    message.body = Body::Data(Bytes::new(&[]));
+                }
+                queue.push(message, -level, None);
+                let before = line.iter().filter(|other| slice && other.3 && other.2 == key);
+                let urgency = before.map(|other| other.0).chain([level.into()]).max().unwrap();
+                line.push((urgency, age, key, slice));
+                assert_eq!(queue.len(), line.len());
+            }
+        }
     }
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::cluster::common::{Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list};
+use crate::cluster::common::{
+    Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, Token, list,
+};
 use crate::cluster::facts::Facts;
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::net::{Letter, Net};
@@ -45,7 +47,7 @@ pub(in crate::cluster) struct Client {
 }
 
 /// The token of the message that says goodbye to the scheduler.
-pub(in crate::cluster) const GOODBYE: u64 = 1 << 63;
+pub(in crate::cluster) const GOODBYE: Token = Token { operation: u64::MAX, attempt: 0 };
 
 impl Client {
     pub(in crate::cluster) fn new(
@@ -332,7 +334,7 @@ impl Client {
     }
 }
 
-fn tell<D: Data>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<u64>) {
+fn tell<D: Data>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<Token>) {
     let mut message = Message::new(kind, Vec::new());
     message.head.round = round;
     net.post(Letter { to: Peer::SCHEDULER, message, priority, token });

@@ -14,10 +14,8 @@ impl<D: Data> Worker<D> {
             let mut earlier = self.waiting.range(..id).filter_map(|id| self.ops.get(id));
             let numbered = !earlier.any(|op| matches!(op.what, What::Push { .. }));
             // Whoever waited for something else than a push has given up, and so does the end.
-            let alone = self
-                .ops
-                .range(..id)
-                .all(|(_, op)| op.abandoned && !matches!(op.what, What::Push { .. }));
+            let mut before = self.ops.iter().filter(|(other, _)| **other < id);
+            let alone = before.all(|(_, op)| op.abandoned && !matches!(op.what, What::Push { .. }));
             match self.ops.get(&id).map(|op| &op.what) {
                 Some(What::Done) if numbered => self.start_collective(id),
                 Some(What::Close) => {
@@ -90,8 +88,7 @@ impl<D: Data> Worker<D> {
     pub(in crate::cluster) fn released(&mut self, barrier: u64) {
         let open =
             |op: &Operation<D>| matches!(op.what, What::Barrier { number } if number <= barrier);
-        for id in self.ops.iter().filter(|(_, op)| open(op)).map(|(id, _)| *id).collect::<Vec<_>>()
-        {
+        for id in self.ids(open) {
             self.finish(id, Ok(()));
         }
         self.pump_all();

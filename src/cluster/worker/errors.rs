@@ -53,7 +53,7 @@ pub(super) fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> Peer {
         What::Barrier { .. } | What::Done | What::Close => Peer::SCHEDULER,
         What::Push { .. } | What::Pull { .. } => {
             let slice = op.unanswered.first().or(op.unsent.first());
-            let server = slice.zip(key).and_then(|(slice, key)| key.server_of(*slice));
+            let server = slice.zip(key).and_then(|(slice, key)| key.server_of(slice));
             Peer::server(server.unwrap_or(0))
         }
         _ => Peer::server(0),

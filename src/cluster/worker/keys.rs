@@ -86,7 +86,8 @@ impl Key {
         self.queue.retain(|other| *other != id);
     }
 
-    pub(super) fn queue(&self) -> Vec<OpId> {
-        self.queue.iter().copied().collect()
+    /// The operations on the key, oldest first.
+    pub(super) fn queue(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.queue.iter().copied()
     }
 }

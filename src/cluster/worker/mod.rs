@@ -8,12 +8,14 @@ mod flow;
 mod keys;
 mod operation;
 mod requests;
+mod slices;
+mod undelivered;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 
-use super::common::{Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time};
+use super::common::{Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token};
 use super::link::CONTROL;
 use super::net::Letter;
 use super::wire::{Awaited, Book, Header, Kind, Message, Place, State, failed, flags};
@@ -61,8 +63,8 @@ enum Pushes {
 pub(crate) struct Worker<D> {
     limits: Limits,
     started: bool,
-    /// Boxed, so that the tree moves little.
-    ops: BTreeMap<OpId, Box<Operation<D>>>,
+    /// Boxed, so that the table moves little.
+    ops: HashMap<OpId, Box<Operation<D>>>,
     /// Those that have not started.
     waiting: BTreeSet<OpId>,
     next_op: OpId,
@@ -71,9 +73,8 @@ pub(crate) struct Worker<D> {
     keys: HashMap<u64, Key>,
     flows: Vec<Flow>,
     servers_here: Vec<bool>,
-    /// Messages whose arrival an operation waits for.
-    tokens: HashMap<u64, (OpId, Peer)>,
-    next_token: u64,
+    /// Kept for its memory: operations of a key that is looked at.
+    queue: Vec<OpId>,
     barriers: u64,
     settings: u64,
     /// The setting that pushes are made under.
@@ -96,15 +97,14 @@ impl<D: Data> Worker<D> {
         Self {
             limits: limits.clone(),
             started: false,
-            ops: BTreeMap::new(),
+            ops: HashMap::default(),
             waiting: BTreeSet::new(),
             next_op: 1,
             wake: Time::MAX,
             keys: HashMap::default(),
             flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
-            tokens: HashMap::default(),
-            next_token: 1,
+            queue: Vec::new(),
             barriers: 0,
             settings: 0,
             setting: 0,
@@ -144,7 +144,7 @@ impl<D: Data> Worker<D> {
             let op = self.ops.get(id);
             op.is_some_and(|op| !op.started && matches!(op.what, What::Push { .. }))
         };
-        state.pushed() + state.queue().iter().filter(|id| unnumbered(id)).count() as u64
+        state.pushed() + state.queue().filter(unnumbered).count() as u64
     }
 
     /// The driver wants to hear no more of an operation; what it has begun takes effect.
@@ -215,14 +215,24 @@ impl<D: Data> Worker<D> {
     fn stop_waiting_for(&mut self, server: Peer) {
         let Some(here) = self.servers_here.get_mut(server.rank as usize) else { return };
         *here = false;
-        let lost = |(_, (_, to)): &(&u64, &(OpId, Peer))| *to == server;
-        let tokens: Vec<_> = self.tokens.iter().filter(lost).map(|(token, _)| *token).collect();
-        tokens.into_iter().for_each(|token| self.delivered(token));
+        for id in self.ids(|op| !op.undelivered.is_empty()) {
+            if let Some(op) = self.ops.get_mut(&id) {
+                op.undelivered.give_up(server.rank);
+                self.finish_if_complete(id);
+            }
+        }
+    }
+
+    /// Operations, in the order of their requests.
+    fn ids(&self, which: impl Fn(&Operation<D>) -> bool) -> Vec<OpId> {
+        let ids = self.ops.iter().filter(|(_, op)| which(op)).map(|(id, _)| *id);
+        let mut ids: Vec<_> = ids.collect();
+        ids.sort_unstable();
+        ids
     }
 
     fn fail_where(&mut self, which: impl Fn(&Operation<D>) -> bool, failure: &Failure) {
-        let ids: Vec<_> = self.ops.iter().filter(|(_, op)| which(op)).map(|(id, _)| *id).collect();
-        for id in ids {
+        for id in self.ids(which) {
             self.finish(id, Err(failure.clone()));
         }
     }
@@ -278,7 +288,7 @@ impl<D: Data> Worker<D> {
         let data = data.clone();
         let Some(place) = self.keys.get(&head.key).and_then(Key::place).cloned() else { return };
         if let Some(op) = self.ops.get_mut(&head.request) {
-            op.undelivered.clear();
+            op.undelivered.restart();
         }
         let total = data.len();
         let fields = place.encode();
@@ -310,7 +320,7 @@ impl<D: Data> Worker<D> {
             self.setting = self.setting.max(version);
             return self.finish(head.request, Ok(()));
         }
-        op.undelivered.clear();
+        op.undelivered.restart();
         for server in 0..self.limits.servers {
             let mut message = Message::new(Kind::Setting, fields.clone());
             message.head.setting = version;
@@ -333,7 +343,7 @@ impl<D: Data> Worker<D> {
         let Some((op, at)) = self.asked(head, data.len()) else { return };
         let abandoned = op.abandoned;
         if let Some(op) = self.ops.get_mut(&head.request) {
-            op.unanswered.remove(&head.slice);
+            op.unanswered.remove(head.slice);
         }
         if !abandoned {
             let (op, slice) = (head.request, head.slice);
@@ -353,7 +363,7 @@ impl<D: Data> Worker<D> {
         let op = self.ops.get(&head.request).filter(|op| op.key == head.key)?;
         let (at, expected) = self.keys.get(&head.key)?.place()?.range(head.slice);
         let fits = !op.wants_whole_value() || len == expected;
-        (fits && op.unanswered.contains(&head.slice)).then_some((op, at))
+        (fits && op.unanswered.contains(head.slice)).then_some((op, at))
     }
 
     fn removed(&mut self, from: Peer, head: &Header) {
@@ -380,7 +390,7 @@ impl<D: Data> Worker<D> {
         // Nobody knows the key: whatever waits for it fails, up to its init.
         let Some(key) = self.keys.get_mut(&head.key) else { return };
         if key.stop_search(head.request) {
-            for id in key.queue() {
+            for id in key.queue().collect::<Vec<_>>() {
                 match self.ops.get(&id).map(|op| &op.what) {
                     Some(What::Init { .. }) => break,
                     _ => self.finish(id, Err(failure.clone())),
@@ -389,11 +399,11 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// A message with this token has arrived.
-    pub(super) fn delivered(&mut self, token: u64) {
-        let Some((id, _)) = self.tokens.remove(&token) else { return };
+    /// A message with this token has arrived at a server.
+    pub(super) fn delivered(&mut self, server: u32, token: Token) {
+        let id = token.operation;
         if let Some(op) = self.ops.get_mut(&id) {
-            op.undelivered.remove(&token);
+            op.undelivered.arrive(server, token.attempt);
             self.finish_if_complete(id);
             self.pump_all();
         }
@@ -401,14 +411,12 @@ impl<D: Data> Worker<D> {
 
     /// Sends a message whose arrival the operation waits for.
     fn send_awaited(&mut self, id: OpId, to: Peer, mut message: Message<D>, priority: i32) {
-        let token = self.next_token;
-        self.next_token += 1;
         message.head.request = id;
-        if let Some(op) = self.ops.get_mut(&id) {
-            op.undelivered.insert(token);
-            self.tokens.insert(token, (id, to));
-        }
-        self.letters.push(Letter { to, message, priority, token: Some(token) });
+        let token = self.ops.get_mut(&id).map(|op| {
+            let attempt = op.undelivered.send(to.rank);
+            Token { operation: id, attempt }
+        });
+        self.letters.push(Letter { to, message, priority, token });
     }
 
     fn post(&mut self, to: Peer, message: Message<D>) {
@@ -453,9 +461,6 @@ impl<D: Data> Worker<D> {
         if let Some(key) = self.keys.get_mut(&op.key) {
             key.leave(id);
         }
-        for token in &op.undelivered {
-            self.tokens.remove(token);
-        }
         if matches!(op.what, What::Close) {
             self.ended = true;
         }
@@ -482,8 +487,7 @@ impl<D: Data> Worker<D> {
             return;
         }
         let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
-        let ids: Vec<_> = self.ops.iter().filter(|(_, op)| due(op)).map(|(id, _)| *id).collect();
-        for id in ids {
+        for id in self.ids(due) {
             let Some(op) = self.ops.get_mut(&id) else { continue };
             if now < op.deadline {
                 op.asked = true;
@@ -519,7 +523,7 @@ impl<D: Data> Worker<D> {
             What::Set { version, .. } => message.head.setting = *version,
             What::Push { .. } | What::Pull { .. } => {
                 let Some(key) = self.keys.get(&op.key) else { return };
-                let slice = op.unanswered.first().copied().or_else(|| self.offered_slice(id));
+                let slice = op.unanswered.first().or_else(|| self.offered_slice(id));
                 let Some((slice, place)) = slice.zip(key.place()) else { return };
                 let Some(server) = place.servers.get(slice as usize) else { return };
                 to = Peer::server((*server).into());

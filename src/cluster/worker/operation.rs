@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::slices::Slices;
+use super::undelivered::Undelivered;
 use crate::cluster::common::{Peer, Time};
 use crate::cluster::wire::Spec;
 
@@ -64,12 +66,12 @@ pub(super) struct Operation<D> {
     pub(super) asked: bool,
     /// Whom it waits for, once somebody has said so.
     pub(super) awaited: Option<Vec<Peer>>,
-    /// Tokens of messages that have not arrived yet.
-    pub(super) undelivered: BTreeSet<u64>,
+    /// Messages that have not arrived yet.
+    pub(super) undelivered: Undelivered,
     /// Slices that are still to be sent, for want of credit.
-    pub(super) unsent: BTreeSet<u32>,
+    pub(super) unsent: Slices,
     /// Slices whose values have not come yet.
-    pub(super) unanswered: BTreeSet<u32>,
+    pub(super) unanswered: Slices,
 }
 
 impl<D> Operation<D> {
@@ -83,9 +85,9 @@ impl<D> Operation<D> {
             abandoned: false,
             asked: false,
             awaited: None,
-            undelivered: BTreeSet::new(),
-            unsent: BTreeSet::new(),
-            unanswered: BTreeSet::new(),
+            undelivered: Undelivered::default(),
+            unsent: Slices::default(),
+            unanswered: Slices::default(),
         }
     }
 

@@ -141,14 +141,17 @@ impl<D: Data> Worker<D> {
         self.wake = self.wake.min(op.first_moment());
         let is_collective = op.is_collective();
         self.ops.insert(id, Box::new(op));
-        self.waiting.insert(id);
         if is_collective {
+            self.waiting.insert(id);
             self.pump_all();
             return Ok(id);
         }
         self.keys.entry(key).or_default().enter(id);
         if self.started && !self.ended {
             self.pump(key);
+        }
+        if self.ops.get(&id).is_some_and(|op| !op.started) {
+            self.waiting.insert(id);
         }
         Ok(id)
     }
@@ -174,9 +177,17 @@ impl<D: Data> Worker<D> {
     /// Starts what may start on a key: in the order of the calls, and nothing before what it must
     /// not overtake.
     pub(super) fn pump(&mut self, key: u64) {
-        let queue = self.keys.get(&key).map(Key::queue).unwrap_or_default();
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.clear();
+        queue.extend(self.keys.get(&key).into_iter().flat_map(Key::queue));
+        self.pump_these(key, &queue);
+        self.queue = queue;
+    }
+
+    /// The same, for the operations on the key, oldest first.
+    fn pump_these(&mut self, key: u64, queue: &[OpId]) {
         let (mut first, mut value_wanted) = (true, false);
-        for id in queue {
+        for &id in queue {
             let Some(op) = self.ops.get(&id) else { continue };
             let (exclusive, wants_value) = (op.is_exclusive(), op.wants_value());
             if !op.started {
@@ -198,7 +209,8 @@ impl<D: Data> Worker<D> {
     /// Whether a setting that was asked for before this operation is not in force yet.
     fn is_setting(&self, id: OpId) -> bool {
         self.setting < self.settings
-            && self.ops.range(..id).any(|(_, op)| matches!(op.what, What::Set { .. }))
+            && (self.ops.iter())
+                .any(|(other, op)| *other < id && matches!(op.what, What::Set { .. }))
     }
 
     /// Starts one operation; false when it has to wait for the place of its key, or has failed.
@@ -242,9 +254,10 @@ impl<D: Data> Worker<D> {
             What::Pull { round, wanted, .. } => {
                 *round = state.pushed();
                 let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
-                op.unanswered = slices.filter(asked).collect();
-                let slices: Vec<u32> = op.unanswered.iter().copied().collect();
-                slices.into_iter().for_each(|slice| self.send_pull(id, slice));
+                op.unanswered = slices.clone().filter(asked).collect();
+                for slice in slices {
+                    self.send_pull(id, slice);
+                }
                 self.finish_if_complete(id);
             }
             What::Restore { slices: parts } => {
@@ -329,14 +342,18 @@ impl<D: Data> Worker<D> {
             ..Header::default()
         };
         let (priority, data) = (*priority, data.part(offset, len));
-        op.unsent.remove(&slice);
+        op.unsent.remove(slice);
         let message = Message { head, body: Body::Data(data) };
         self.send_awaited(id, Peer::server(server), message, priority);
     }
 
+    /// Asks for a slice, if the operation wants it.
     fn send_pull(&mut self, id: OpId, slice: u32) {
         let Some(op) = self.ops.get(&id) else { return };
         let What::Pull { round, priority, wanted } = &op.what else { return };
+        if !op.unanswered.contains(slice) {
+            return;
+        }
         let (round, priority) = (*round, *priority);
         let wanted = wanted.get(&slice).cloned().unwrap_or_default();
         // It waits at the server for what was pushed before: the value then leaves at once, while
@@ -376,7 +393,7 @@ impl<D: Data> Worker<D> {
 
     /// A slice of the operation that waits for credit.
     pub(super) fn offered_slice(&self, id: OpId) -> Option<u32> {
-        self.ops.get(&id)?.unsent.first().copied()
+        self.ops.get(&id)?.unsent.first()
     }
 }
 
