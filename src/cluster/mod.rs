@@ -36,7 +36,7 @@ pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 pub(crate) use wire::encode;
 pub(crate) use wire::{
     BadFrame, Body, Declare, HEADER, Header, Hello, Kind, Look, Message, Opening, Place, Seen,
-    Sight, Spec, State, VERSION, write,
+    Sight, Spec, State, VERSION, write, write_front,
 };
 pub(crate) use worker::{Action as WorkerAction, Ended, OpId, Worker};
 

@@ -1,10 +1,9 @@
 //! Values on their way: in blocks of our own, or in memory that a caller has lent.
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use foldhash::HashMap;
-
+use crate::checksum;
 use crate::cluster::Data;
 use crate::error::Result;
 use crate::sync::Mutex;
@@ -12,6 +11,9 @@ use crate::tensor::Buffer;
 
 /// Sizes of blocks that are kept for the next ones.
 const KEPT: std::ops::RangeInclusive<usize> = 512..=4 << 20;
+
+/// As many powers of two as there are in [`KEPT`], and all below.
+const SIZES: usize = KEPT.end().ilog2() as usize + 1;
 
 /// Most bytes of blocks that wait for their next use.
 const MOST_SPARE: usize = 64 << 20;
@@ -24,8 +26,8 @@ pub(crate) struct Blocks {
 
 #[derive(Default)]
 struct Spare {
-    /// By size, a power of two: each serves every block that is larger than half of it.
-    buffers: HashMap<usize, Vec<Buffer>>,
+    /// By the logarithm of their size: each serves every block that is larger than half of it.
+    buffers: [Vec<Buffer>; SIZES],
     bytes: usize,
 }
 
@@ -33,6 +35,8 @@ struct Spare {
 pub(crate) struct Block {
     buffer: Option<Buffer>,
     len: usize,
+    /// Their CRC32C, once somebody has computed it.
+    sum: OnceLock<u32>,
     home: Arc<Blocks>,
 }
 
@@ -45,7 +49,7 @@ impl Blocks {
         // What a block does not write of it takes no memory.
         let size = len.next_power_of_two();
         let mut spare = self.spare.lock();
-        if let Some(buffer) = spare.buffers.get_mut(&size).and_then(Vec::pop) {
+        if let Some(buffer) = spare.buffers[size.ilog2() as usize].pop() {
             spare.bytes -= size;
             return Ok(buffer);
         }
@@ -57,7 +61,7 @@ impl Blocks {
         let (mut spare, size) = (self.spare.lock(), buffer.len());
         if KEPT.contains(&size) && size.is_power_of_two() && spare.bytes + size <= MOST_SPARE {
             spare.bytes += size;
-            spare.buffers.entry(size).or_default().push(buffer);
+            spare.buffers[size.ilog2() as usize].push(buffer);
         }
     }
 
@@ -89,7 +93,7 @@ impl Blocks {
     /// Makes a block of memory that has been written.
     pub(crate) fn wrap(self: &Arc<Self>, buffer: Buffer, len: usize) -> Block {
         assert!(len <= buffer.len(), "a block inside of its memory");
-        Block { buffer: Some(buffer), len, home: Arc::clone(self) }
+        Block { buffer: Some(buffer), len, sum: OnceLock::new(), home: Arc::clone(self) }
     }
 }
 
@@ -98,6 +102,11 @@ impl Block {
         let start = self.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
         // SAFETY: so many bytes are there, written, and nobody changes those of a block.
         unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+
+    /// It was received, and has this CRC32C.
+    pub(super) fn has_checksum(&self, sum: u32) {
+        let _ = self.sum.set(sum);
     }
 
     /// The memory, without a copy.
@@ -270,6 +279,12 @@ impl Bytes {
         }
     }
 
+    /// The bytes in the memory of their block, if they are in one.
+    pub(super) fn in_place(&self) -> Option<InPlace> {
+        let Source::Block(block) = &self.source else { return None };
+        Some(InPlace { block: Arc::clone(block), at: self.at, len: self.len })
+    }
+
     /// The block, if this is the whole of one that nobody else has.
     pub(crate) fn into_block(self) -> std::result::Result<Block, Self> {
         let Self { source, at, len } = self;
@@ -278,6 +293,39 @@ impl Bytes {
                 .map_err(|block| Self { source: Source::Block(block), at, len }),
             source => Err(Self { source, at, len }),
         }
+    }
+}
+
+/// Bytes of a block that stay where they are.
+pub(super) struct InPlace {
+    block: Arc<Block>,
+    at: usize,
+    len: usize,
+}
+
+impl InPlace {
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Their CRC32C, if that is known.
+    pub(super) fn known_checksum(&self) -> Option<u32> {
+        self.block.sum.get().copied().filter(|_| self.len == self.block.len)
+    }
+
+    /// Their CRC32C. That of a whole block is computed once, however many are to have it.
+    pub(super) fn checksum(&self) -> u32 {
+        if self.len == self.block.len {
+            *self.block.sum.get_or_init(|| checksum::crc32c(self.block.bytes()))
+        } else {
+            checksum::crc32c(self.as_ref())
+        }
+    }
+}
+
+impl AsRef<[u8]> for InPlace {
+    fn as_ref(&self) -> &[u8] {
+        &self.block.bytes()[self.at..self.at + self.len]
     }
 }
 

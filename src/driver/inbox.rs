@@ -110,6 +110,7 @@ fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<B
     } else if opened.head.kind.carries_data() {
         let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
         let block = reader.blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
+        sum.into_iter().for_each(|sum| block.has_checksum(sum));
         Body::Data(Bytes::of_block(Arc::new(block)))
     } else {
         let mut fields = vec![0; len];

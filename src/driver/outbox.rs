@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use foldhash::HashMap;
 
-use super::bytes::Bytes;
-use crate::cluster::{Body, Frame, Message, write};
-use crate::engine::{Engine, Line};
+use super::bytes::{Bytes, InPlace};
+use crate::cluster::{Body, Frame, Message, write, write_front};
+use crate::engine::{Engine, Line, Parcel};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::sync::{Condvar, Mutex};
@@ -24,6 +24,9 @@ const TOGETHER: u64 = 192 << 10;
 const MOST_WAYS: usize = 16;
 /// So many more are open while all are in use.
 const MOST_BUSY: usize = 32;
+
+/// Payloads of our own from this size on are sent from where they are; smaller ones are as soon copied.
+const LENT: usize = 16 << 10;
 
 /// With no more than this on its way nobody waits for the other side, even if it is stopped: the
 /// engine's own queue is larger.
@@ -191,16 +194,9 @@ impl Way {
     }
 
     fn send(mut line: Box<dyn Line>, batch: &[Message<Bytes>]) -> Box<dyn Line> {
-        let room: u64 = batch.iter().map(Message::frame_len).sum();
-        let mut parcel = line.parcel(usize::try_from(room).unwrap_or(0));
-        for Message { head, body } in batch {
-            let written = match body {
-                Body::Fields(fields) => write(head, fields, parcel.room()),
-                // What nobody needs any more has arrived before.
-                Body::Data(data) => data.read(|data| write(head, data, parcel.room())).unwrap_or(0),
-            };
-            parcel.grow(written);
-        }
+        let room: usize = batch.iter().map(|message| length(message.frame_len())).sum();
+        let mut parcel = line.parcel(room, batch.iter().map(lent).sum());
+        batch.iter().for_each(|message| pack(message, &mut parcel));
         if parcel.len() > 0 {
             line.send(parcel);
         }
@@ -235,6 +231,42 @@ impl Way {
     }
 }
 
+/// Puts a message into a parcel.
+fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
+    let data = match body {
+        Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
+        Body::Data(data) => data,
+    };
+    let in_place = data.in_place();
+    let known = in_place.as_ref().and_then(InPlace::known_checksum);
+    match (in_place, known) {
+        (Some(data), _) if parcel.borrows() && is_worth_a_loan(&data) => {
+            parcel.put(|room| write_front(head, data.len(), data.checksum(), room));
+            parcel.lend(bytes::Bytes::from_owner(data));
+        }
+        (Some(data), Some(sum)) => {
+            parcel.put(|room| write_front(head, data.len(), sum, room));
+            parcel.copy(data.as_ref());
+        }
+        // What nobody needs any more has arrived before.
+        _ => parcel.put(|room| data.read(|data| write(head, data, room)).unwrap_or(0)),
+    }
+}
+
+/// How many bytes of a message need no room in a parcel that borrows.
+fn lent(message: &Message<Bytes>) -> usize {
+    let Body::Data(data) = &message.body else { return 0 };
+    data.in_place().filter(is_worth_a_loan).map_or(0, |data| data.len())
+}
+
+fn is_worth_a_loan(data: &InPlace) -> bool {
+    data.len() >= LENT
+}
+
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(0)
+}
+
 impl State {
     /// Whether something is queued that can be sent without waiting for the other side.
     fn can_send_at_once(&self) -> bool {
@@ -262,7 +294,8 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Kind;
+    use crate::cluster::{Data, Header, Kind, encode};
+    use crate::driver::bytes::Blocks;
     use crate::engine::{Exchange, Inbox};
 
     const MEMBERS: usize = 4;
@@ -273,6 +306,44 @@ mod tests {
         fn arrived(&self, _: &str, _: usize, _: &mut dyn Iterator<Item = &[u8]>) {}
 
         fn down(&self, _: &str) {}
+    }
+
+    /// Keeps the bytes that come.
+    #[derive(Default)]
+    struct Keeper(Mutex<Vec<u8>>);
+
+    impl Inbox for Keeper {
+        fn arrived(&self, _: &str, _: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+            pieces.for_each(|piece| self.0.lock().extend_from_slice(piece));
+        }
+
+        fn down(&self, _: &str) {}
+    }
+
+    #[test]
+    fn frames_are_the_same_wherever_their_values_lie() {
+        let (exchange, blocks): (Arc<Exchange>, Arc<Blocks>) = (Arc::default(), Arc::default());
+        let keeper = Arc::new(Keeper::default());
+        let inbox: Arc<dyn Inbox> = keeper.clone();
+        let _there = exchange.join("there", &inbox);
+        let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
+        let line = exchange.join("here", &deaf).line("there");
+        let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
+        let block = || blocks.join(&[&value]).unwrap();
+        let (summed, whole) = (block(), Bytes::of_block(Arc::new(block())));
+        summed.has_checksum(crate::checksum::crc32c(&value));
+        let summed = Bytes::of_block(Arc::new(summed));
+        let parts = [(0, value.len()), (1, LENT), (LENT, LENT - 1), (7, 0)];
+        let (mut batch, mut expected) = (Vec::new(), Vec::new());
+        for (at, len) in parts {
+            for data in [&summed, &whole] {
+                let head = Header { kind: Kind::Value, key: at as u64, ..Header::default() };
+                encode(&head, &value[at..at + len], &mut expected);
+                batch.push(Message { head, body: Body::Data(data.part(at as u64, len as u64)) });
+            }
+        }
+        Way::send(line, &batch);
+        assert!(*keeper.0.lock() == expected);
     }
 
     fn outbox() -> Outbox {

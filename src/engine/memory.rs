@@ -56,15 +56,21 @@ impl Line for Wire {
         true
     }
 
-    fn parcel(&mut self, room: usize) -> Parcel {
-        self.parcels.take(room)
+    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
+        self.parcels.take(room - lent)
     }
 
     fn send(&mut self, parcel: Parcel) {
         let len = parcel.len();
         let Memory::Own(own) = parcel.memory else { return };
         let own = own.cut(len);
-        let bytes = own.as_ref();
+        let (mut bytes, mut taken) = (Vec::new(), 0);
+        for (at, lent) in parcel.lent {
+            bytes.extend_from_slice(&own.as_ref()[taken..at]);
+            bytes.extend_from_slice(&lent);
+            taken = at;
+        }
+        bytes.extend_from_slice(&own.as_ref()[taken..]);
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
             // In uneven pieces, as from a network.

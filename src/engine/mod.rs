@@ -63,8 +63,8 @@ pub(crate) trait Line: Send {
     /// Whether `send` does not have to make a connection first.
     fn is_ready(&self) -> bool;
 
-    /// Room for so many bytes that are to be sent next.
-    fn parcel(&mut self, room: usize) -> Parcel;
+    /// Room for so many bytes that are to be sent next. If the parcel borrows, `lent` of them need none.
+    fn parcel(&mut self, room: usize, lent: usize) -> Parcel;
 
     /// Sends bytes, or drops them if the way is not there. May wait while the other side takes no
     /// more, and bounds that wait itself.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::shared::Claim;
 use crate::sync::Mutex;
 
@@ -22,7 +24,10 @@ pub(crate) struct Parcels {
 /// Bytes to be sent.
 pub(crate) struct Parcel {
     pub(super) memory: Memory,
+    /// Bytes of the memory that were written.
     len: usize,
+    /// What is not copied: behind so many bytes of the memory stand these.
+    pub(super) lent: Vec<(usize, Bytes)>,
 }
 
 pub(super) enum Memory {
@@ -49,29 +54,45 @@ impl Parcels {
             vec![0; room]
         };
         let own = Own { bytes, used: 0, home: Arc::clone(self) };
-        Parcel { memory: Memory::Own(own), len: 0 }
+        Parcel { memory: Memory::Own(own), len: 0, lent: Vec::new() }
     }
 }
 
 impl Parcel {
     pub(super) fn shared(claim: Claim) -> Self {
-        Self { memory: Memory::Shared(claim), len: 0 }
+        Self { memory: Memory::Shared(claim), len: 0, lent: Vec::new() }
     }
 
-    /// The room that is left, some of which may become part of it by `grow`.
-    pub(crate) fn room(&mut self) -> &mut [u8] {
+    /// Puts bytes behind those so far: `write` writes some to the front of the room that is left, and
+    /// says how many.
+    pub(crate) fn put(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
         let all = match &mut self.memory {
             Memory::Own(own) => &mut own.bytes,
             Memory::Shared(claim) => claim.bytes(),
         };
-        &mut all[self.len..]
+        self.len += write(&mut all[self.len..]);
     }
 
-    /// So many bytes of the room have been written.
-    pub(crate) fn grow(&mut self, bytes: usize) {
-        self.len += bytes;
+    /// Puts a copy of these bytes behind those so far.
+    pub(crate) fn copy(&mut self, bytes: &[u8]) {
+        self.put(|room| {
+            room[..bytes.len()].copy_from_slice(bytes);
+            bytes.len()
+        });
     }
 
+    /// Whether bytes may stay where they are until they are sent.
+    pub(crate) fn borrows(&self) -> bool {
+        matches!(self.memory, Memory::Own(_))
+    }
+
+    /// Puts bytes behind those so far, without a copy, if the parcel borrows.
+    pub(crate) fn lend(&mut self, bytes: Bytes) {
+        debug_assert!(self.borrows(), "the other side reads only the memory of the parcel");
+        self.lent.push((self.len, bytes));
+    }
+
+    /// Bytes of the memory that were written.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

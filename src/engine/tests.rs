@@ -22,9 +22,8 @@ fn place(listen: Option<&str>, calls: Calls) -> Place {
 }
 
 fn send(line: &mut dyn Line, bytes: &[u8]) {
-    let mut parcel = line.parcel(bytes.len());
-    parcel.room()[..bytes.len()].copy_from_slice(bytes);
-    parcel.grow(bytes.len());
+    let mut parcel = line.parcel(bytes.len(), 0);
+    parcel.copy(bytes);
     line.send(parcel);
 }
 
@@ -87,6 +86,42 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
     worker.close();
     server_mail.wait(|_, down| down.contains(&name));
     server.close();
+}
+
+#[test]
+fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
+    for shm in [false, true] {
+        let mail = Arc::new(Mail::default());
+        let listens = Place { shm, ..place(Some("127.0.0.1:0"), Calls::Nobody) };
+        let calls = Place { shm, ..place(None, Calls::Everybody) };
+        let server = open(&listens, mail.clone()).unwrap();
+        let worker = open(&calls, Arc::new(Mail::default())).unwrap();
+        let mut line = worker.line(server.address());
+        // The other side may take some memory to read in only once it was offered.
+        send(&mut *line, &[0]);
+        mail.wait(|mail, _| mail.len() == 1);
+        let parts: Vec<Vec<u8>> = [3_u8, 0, 5, 7, 9]
+            .map(|seed| (0..251).cycle().skip(seed.into()).take(usize::from(seed) << 15).collect())
+            .into();
+        let lent = |at: usize| at % 2 == 1 || at == 4;
+        let length = |which: &dyn Fn(usize) -> bool| -> usize {
+            let parts = parts.iter().enumerate().filter(|(at, _)| which(*at));
+            parts.map(|(_, part)| part.len()).sum()
+        };
+        let mut parcel = line.parcel(length(&|_| true), length(&lent));
+        for (at, part) in parts.iter().enumerate() {
+            if parcel.borrows() && lent(at) {
+                parcel.lend(part.clone().into());
+            } else {
+                parcel.copy(part);
+            }
+        }
+        line.send(parcel);
+        mail.wait(|mail, _| mail.len() == 2);
+        assert!(mail.state.lock().unwrap().0[1].1 == parts.concat(), "shared memory: {shm}");
+        worker.close();
+        server.close();
+    }
 }
 
 #[test]

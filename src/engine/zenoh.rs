@@ -364,13 +364,13 @@ impl Line for ToOne {
         self.publisher.is_some() && !self.apart
     }
 
-    fn parcel(&mut self, room: usize) -> Parcel {
+    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
         if self.outlet.as_ref().is_some_and(Outlet::is_declined) {
             self.outlet = None;
         }
         let outlet = self.outlet.as_mut().filter(|_| room >= SHARED);
         let claim = outlet.and_then(|outlet| outlet.claim(room));
-        claim.map_or_else(|| self.parcels.take(room), Parcel::shared)
+        claim.map_or_else(|| self.parcels.take(room - lent), Parcel::shared)
     }
 
     fn send(&mut self, parcel: Parcel) {
@@ -379,13 +379,31 @@ impl Line for ToOne {
         }
         let len = parcel.len();
         match parcel.memory {
-            Memory::Own(own) => self.put(ZBytes::from(Bytes::from_owner(own.cut(len))), None),
+            Memory::Own(own) => {
+                let own = Bytes::from_owner(own.cut(len));
+                self.put(joined(&own, parcel.lent), None);
+            }
             Memory::Shared(claim) => {
                 let reference = self.outlet.as_mut().map(|outlet| outlet.publish(&claim, len));
                 self.put(ZBytes::new(), reference);
             }
         }
     }
+}
+
+/// The bytes of a parcel with those that it has borrowed, each behind so many of its own.
+fn joined(own: &Bytes, lent: Vec<(usize, Bytes)>) -> ZBytes {
+    if lent.is_empty() {
+        return ZBytes::from(own.clone());
+    }
+    let (mut all, mut taken) = (ZBytes::writer(), 0);
+    for (at, lent) in lent {
+        all.append(ZBytes::from(own.slice(taken..at)));
+        all.append(ZBytes::from(lent));
+        taken = at;
+    }
+    all.append(ZBytes::from(own.slice(taken..)));
+    all.finish()
 }
 
 /// Whether somebody has chosen the threads of the engine, as TLS needs it: one may then both receive

@@ -223,9 +223,8 @@ impl Observer {
             ..Header::default()
         };
         let fields = look.encode(ballast);
-        let mut parcel = self.line.parcel(HEADER + fields.len());
-        let written = write(&head, &fields, parcel.room());
-        parcel.grow(written);
+        let mut parcel = self.line.parcel(HEADER + fields.len(), 0);
+        parcel.put(|room| write(&head, &fields, room));
         self.line.send(parcel);
         self.requests
     }

@@ -21,9 +21,8 @@ impl Inbox for Parrot {
         pieces.for_each(drop);
         let _ = self.asked.try_send(());
         let mut line = self.engine.get().unwrap().line(from);
-        let mut parcel = line.parcel(self.bytes.len());
-        parcel.room()[..self.bytes.len()].copy_from_slice(&self.bytes);
-        parcel.grow(self.bytes.len());
+        let mut parcel = line.parcel(self.bytes.len(), 0);
+        parcel.copy(&self.bytes);
         line.send(parcel);
     }
 

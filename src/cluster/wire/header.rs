@@ -228,15 +228,18 @@ pub(crate) fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
         sum = checksum::append(sum, place);
         rest = others;
     }
-    write_front(head, payload.len(), sum, front);
-    front.len() + payload.len()
+    write_front(head, payload.len(), sum, front) + payload.len()
 }
 
-/// Writes what is in front of a payload to a place of its length.
-fn write_front(head: &Header, payload: usize, sum: u32, front: &mut [u8]) {
+/// Writes what is in front of a payload, of which the length and the CRC32C are known, to the front of
+/// `out`; gives its bytes.
+///
+/// # Panics
+/// There is no room for it.
+pub(crate) fn write_front(head: &Header, payload: usize, sum: u32, out: &mut [u8]) -> usize {
     let replicas = head.places();
     let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
-    let (fixed, places) = front.split_at_mut(HEADER);
+    let (fixed, places) = out[..head.len()].split_at_mut(HEADER);
     let mut out = Cursor(fixed);
     out.put(MAGIC.to_le_bytes());
     out.put(VERSION.to_le_bytes());
@@ -261,6 +264,7 @@ fn write_front(head: &Header, payload: usize, sum: u32, front: &mut [u8]) {
     }
     let sum = checksum::append(checksum::crc32c(&fixed[..CHECKSUM_AT]), places);
     fixed[CHECKSUM_AT..].copy_from_slice(&sum.to_le_bytes());
+    head.len()
 }
 
 /// A place to be filled from the front. What does not fit is not written.

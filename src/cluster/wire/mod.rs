@@ -13,7 +13,9 @@ pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
 };
 pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};
-pub(crate) use header::{BadFrame, HEADER, Header, Kind, Opening, VERSION, flags, write};
+pub(crate) use header::{
+    BadFrame, HEADER, Header, Kind, Opening, VERSION, flags, write, write_front,
+};
 #[cfg(test)]
 pub(crate) use header::{decode, encode};
 
