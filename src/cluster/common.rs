@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Room for so many elements is kept at most in lists that are emptied again and again.
+const MOST_ROOM: usize = 256;
+
 /// Microseconds since any fixed moment; the driver's clock, which never goes back.
 pub(crate) type Time = u64;
 
@@ -263,6 +266,12 @@ impl Limits {
     pub(crate) fn credit(&self) -> u64 {
         self.hold_bytes / u64::from(self.workers.max(1))
     }
+}
+
+/// Takes what is in a list, and leaves an empty one with room for as much the next time.
+pub(super) fn take_all<T>(list: &mut Vec<T>) -> Vec<T> {
+    let next = Vec::with_capacity(list.len().min(MOST_ROOM));
+    std::mem::replace(list, next)
 }
 
 /// What a message is called whose arrival its sender waits for.

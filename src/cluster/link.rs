@@ -63,8 +63,9 @@ pub(super) struct Link<D> {
 /// What came of a frame.
 #[derive(Debug)]
 pub(super) struct Received<D> {
-    /// Messages that are now in order.
-    pub(super) messages: Vec<Message<D>>,
+    /// Messages that are now in order: this one, and those that had come before it.
+    pub(super) next: Option<Message<D>>,
+    pub(super) early: Vec<Message<D>>,
     /// Tokens of messages that the peer has.
     pub(super) delivered: Vec<Token>,
 }
@@ -109,22 +110,32 @@ impl<D: Data> Link<D> {
     ) -> Received<D> {
         self.last_heard = self.last_heard.max(now);
         let delivered = self.acknowledge(message.head.ack, now);
-        let (sequence, mut messages) = (message.head.sequence, Vec::new());
+        let (sequence, mut next, mut early) = (message.head.sequence, None, Vec::new());
         if sequence > 0 {
             self.owe(&message, now, limits);
             if sequence == self.received + 1 {
                 self.received = sequence;
-                self.early.remove(&sequence);
-                messages.push(message);
+                next = Some(message);
             } else if self.is_new(sequence, limits) {
                 self.early.insert(sequence, message);
             }
-            while let Some(next) = self.early.remove(&(self.received + 1)) {
+            if !self.early.is_empty() {
+                self.early.remove(&self.received);
+            }
+            while let Some(next) = self.next_early() {
                 self.received += 1;
-                messages.push(next);
+                early.push(next);
             }
         }
-        Received { messages, delivered }
+        Received { next, early, delivered }
+    }
+
+    /// The next message, if it came too early.
+    fn next_early(&mut self) -> Option<Message<D>> {
+        if self.early.is_empty() {
+            return None;
+        }
+        self.early.remove(&(self.received + 1))
     }
 
     /// Whether a message of this sequence has not come before, and may come now.
@@ -313,7 +324,8 @@ mod tests {
                     }
                     let to = if forth { &mut other } else { &mut one };
                     let received = to.receive(frame, now, &limits);
-                    got.extend(received.messages.iter().map(|message| message.head.round));
+                    let messages = received.next.iter().chain(&received.early);
+                    got.extend(messages.map(|message| message.head.round));
                     delivered.extend(received.delivered.iter().map(|token| token.operation));
                     assert!(other.early.len() < limits.window_frames, "bounded memory");
                     if wire.is_empty() {

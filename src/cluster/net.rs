@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{Data, Limits, Peer, Role, Time, Token};
+use super::common::{Data, Limits, Peer, Role, Time, Token, take_all};
 use super::facts::Traffic;
 use super::link::{Link, Received};
 use super::wire::{HEADER, Header, Kind, Message};
@@ -251,7 +251,7 @@ impl<D: Data> Net<D> {
             });
             self.traffic.resent += std::mem::take(&mut link.resent);
         }
-        std::mem::take(&mut self.frames)
+        take_all(&mut self.frames)
     }
 
     pub(super) fn wake_at(&self) -> Time {

@@ -96,7 +96,7 @@ impl<D: Data> Node<D> {
                     self.client.heard();
                 }
                 received.delivered.into_iter().for_each(|token| self.delivered(from, token));
-                for message in received.messages {
+                for message in received.next.into_iter().chain(received.early) {
                     self.message(from, message, now);
                 }
             }
@@ -112,7 +112,10 @@ impl<D: Data> Node<D> {
             }
             Incoming::Stale | Incoming::Former(..) | Incoming::Stranger(_) => {}
         }
-        self.settle(now);
+        // What comes next may concern members that this message has named. All else waits for `send`.
+        if from == Peer::SCHEDULER {
+            self.settle(now);
+        }
     }
 
     /// The operation that a slice of a value is for, and the place of the slice in its key; None if

@@ -1,13 +1,13 @@
 //! Messages that were not sent yet, the most urgent first.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use foldhash::HashMap;
 
 use super::common::Token;
 use super::wire::Message;
 
-/// Levels that are kept though nothing is in them.
+/// Levels whose memory is kept when nothing is in them.
 const KEPT: usize = 4;
 
 #[derive(Debug)]
@@ -19,8 +19,10 @@ pub(super) struct Queued<D> {
 
 #[derive(Debug)]
 pub(super) struct Queue<D> {
-    /// By urgency, small numbers first; in each the oldest first.
-    levels: BTreeMap<i64, VecDeque<Queued<D>>>,
+    /// By urgency, the least urgent first; in each the oldest first, and none is empty.
+    levels: Vec<(i64, VecDeque<Queued<D>>)>,
+    /// Memory of levels that were.
+    spare: Vec<VecDeque<Queued<D>>>,
     /// The least urgent slice that was queued: what is no more urgent overtakes nothing.
     slowest: i64,
     /// Urgency and age of the last slice of each key that was queued; none before somebody might
@@ -32,7 +34,8 @@ pub(super) struct Queue<D> {
 
 impl<D> Default for Queue<D> {
     fn default() -> Self {
-        Self { levels: BTreeMap::new(), slowest: i64::MIN, last: None, age: 0, len: 0 }
+        let (levels, spare) = (Vec::new(), Vec::new());
+        Self { levels, spare, slowest: i64::MIN, last: None, age: 0, len: 0 }
     }
 }
 
@@ -56,7 +59,11 @@ impl<D> Queue<D> {
             urgency = self.place(message.head.key, urgency);
         }
         let queued = Queued { message, token, age: self.age };
-        self.levels.entry(urgency).or_default().push_back(queued);
+        let at = self.find(urgency).unwrap_or_else(|at| {
+            self.levels.insert(at, (urgency, self.spare.pop().unwrap_or_default()));
+            at
+        });
+        self.levels[at].1.push_back(queued);
         self.age += 1;
         self.len += 1;
     }
@@ -78,7 +85,7 @@ impl<D> Queue<D> {
     /// Where the last slice of each key is.
     fn last_of_keys(&self) -> HashMap<u64, (i64, u64)> {
         let mut last = HashMap::default();
-        for (urgency, level) in &self.levels {
+        for (urgency, level) in self.levels.iter().rev() {
             for Queued { message, age, .. } in level {
                 if message.head.kind.carries_data() {
                     last.insert(message.head.key, (*urgency, *age));
@@ -90,18 +97,26 @@ impl<D> Queue<D> {
 
     /// Whether what was queued there is there still.
     fn has(&self, (urgency, age): (i64, u64)) -> bool {
-        let first = self.levels.get(&urgency).and_then(VecDeque::front);
-        first.is_some_and(|first| first.age <= age)
+        let level = self.find(urgency).ok().map(|at| &self.levels[at].1);
+        level.and_then(VecDeque::front).is_some_and(|first| first.age <= age)
+    }
+
+    /// Where a level is, or would be.
+    fn find(&self, urgency: i64) -> Result<usize, usize> {
+        self.levels.binary_search_by(|(other, _)| urgency.cmp(other))
     }
 
     pub(super) fn pop(&mut self) -> Option<Queued<D>> {
-        let (urgency, level) = self.levels.iter_mut().find(|(_, level)| !level.is_empty())?;
-        let (urgency, queued) = (*urgency, level.pop_front());
-        if level.is_empty() && self.levels.len() > KEPT {
-            self.levels.remove(&urgency);
+        let (_, level) = self.levels.last_mut()?;
+        let queued = level.pop_front()?;
+        self.len -= 1;
+        if level.is_empty()
+            && let Some((_, level)) = self.levels.pop()
+            && self.spare.len() < KEPT
+        {
+            self.spare.push(level);
         }
-        self.len -= usize::from(queued.is_some());
-        queued
+        Some(queued)
     }
 }
 

@@ -13,6 +13,9 @@ const CHUNK: usize = 16 << 10;
 /// than to find the place.
 const LARGE: usize = 32 << 10;
 
+/// Messages of a delivery that there is room for from the start.
+const SOME: usize = 64;
+
 /// Why the rest of a delivery is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Broken {
@@ -71,7 +74,8 @@ pub(super) fn read(
     reader: &mut Reader<'_>,
 ) -> (Vec<Message<Bytes>>, Option<Broken>) {
     let mut pieces = Pieces { current: &[], rest: pieces, left: len };
-    let (mut messages, mut broken) = (Vec::new(), None);
+    // Most deliveries are one message, or some small ones.
+    let (mut messages, mut broken) = (Vec::with_capacity((len / HEADER).clamp(1, SOME)), None);
     while pieces.left > 0 && broken.is_none() {
         match one(&mut pieces, reader) {
             Ok(message) => messages.push(message),

@@ -191,7 +191,7 @@ impl<H: Host> Driver<H> {
             Machine::Scheduler(it) => (it.send(now), it.wake_at(), (true, it.end().is_some())),
         };
         *news = Some(machine.news());
-        frames.into_iter().for_each(|frame| self.outbox.post(frame, &mut ways));
+        self.outbox.post(frames, &mut ways);
         if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);
             core_now.told = told;

@@ -19,6 +19,9 @@ use crate::sync::{Condvar, Mutex};
 /// Small messages travel together, up to so many bytes.
 const TOGETHER: u64 = 192 << 10;
 
+/// Messages of a batch that there is room for from the start.
+const MOST_AT_ONCE: usize = 64;
+
 /// Ways beyond this are to strangers that were refused; members speak all the time. The one that was
 /// not used for the longest time ends.
 const MOST_WAYS: usize = 16;
@@ -73,22 +76,27 @@ impl Outbox {
         let _ = self.engine.set(engine);
     }
 
-    /// Queues a frame; its way is to be flushed afterwards.
-    pub(crate) fn post(&self, frame: Frame<Bytes>, ways: &mut Vec<Arc<Way>>) {
-        let known = ways.iter().find(|way| way.to == frame.to);
-        let way = if let Some(way) = known {
-            Arc::clone(way)
-        } else {
-            let Some(way) = self.way(&frame.to) else { return };
-            ways.push(Arc::clone(&way));
-            way
-        };
-        let mut state = way.state.lock();
-        // Relaxed: only which of two was used before counts, and that not exactly.
-        state.used = self.posts.fetch_add(1, Ordering::Relaxed);
-        state.bytes += frame.message.frame_len();
-        state.backlog = frame.backlog;
-        state.messages.push_back(frame.message);
+    /// Queues frames; their ways, which are added to `ways`, are to be flushed afterwards.
+    pub(crate) fn post(&self, frames: Vec<Frame<Bytes>>, ways: &mut Vec<Arc<Way>>) {
+        let mut frames = frames.into_iter().peekable();
+        while let Some(first) = frames.next() {
+            let to = Arc::clone(&first.to);
+            let way = if let Some(known) = ways.iter().find(|way| way.to == to) {
+                Arc::clone(known)
+            } else if let Some(way) = self.way(&to) {
+                ways.push(Arc::clone(&way));
+                way
+            } else {
+                continue;
+            };
+            let mut state = way.state.lock();
+            // Relaxed: only which of two was used before counts, and that not exactly.
+            state.used = self.posts.fetch_add(1, Ordering::Relaxed);
+            state.post(first);
+            while let Some(next) = frames.next_if(|frame| Arc::ptr_eq(&frame.to, &to)) {
+                state.post(next);
+            }
+        }
     }
 
     fn way(&self, to: &Arc<str>) -> Option<Arc<Way>> {
@@ -268,6 +276,12 @@ fn length(bytes: u64) -> usize {
 }
 
 impl State {
+    fn post(&mut self, Frame { message, backlog, .. }: Frame<Bytes>) {
+        self.bytes += message.frame_len();
+        self.backlog = backlog;
+        self.messages.push_back(message);
+    }
+
     /// Whether something is queued that can be sent without waiting for the other side.
     fn can_send_at_once(&self) -> bool {
         let ready = self.line.as_ref().is_some_and(|line| line.is_ready());
@@ -276,7 +290,8 @@ impl State {
 
     /// The next messages that travel together.
     fn batch(&mut self) -> Vec<Message<Bytes>> {
-        let (mut batch, mut bytes) = (Vec::new(), 0);
+        let most = self.messages.len().min(MOST_AT_ONCE);
+        let (mut batch, mut bytes) = (Vec::with_capacity(most), 0);
         while let Some(message) = self.messages.pop_front() {
             let more = message.frame_len();
             if !batch.is_empty() && bytes + more > TOGETHER {
@@ -358,7 +373,7 @@ mod tests {
     fn post(outbox: &Outbox, to: &str) -> Vec<Arc<Way>> {
         let mut ways = Vec::new();
         let message = Message::new(Kind::Alive, Vec::new());
-        outbox.post(Frame { to: to.into(), message, backlog: 0 }, &mut ways);
+        outbox.post(vec![Frame { to: to.into(), message, backlog: 0 }], &mut ways);
         ways
     }
 

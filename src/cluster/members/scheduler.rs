@@ -100,7 +100,7 @@ impl<D: Data> Scheduler<D> {
             Incoming::Stale => {}
             Incoming::Former(peer, incarnation) => self.unknown(peer, incarnation),
             Incoming::Linked(received) => {
-                for message in received.messages {
+                for message in received.next.into_iter().chain(received.early) {
                     self.message(peer, &message, now);
                 }
             }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use foldhash::HashMap;
 
-use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role};
+use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, take_all};
 use super::link::CONTROL;
 use super::net::Letter;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
@@ -144,6 +144,8 @@ pub(crate) struct Server<D> {
     letters: Vec<Letter<D>>,
     actions: Vec<Action<D>>,
     tally: facts::Tally,
+    /// Kept for its memory: what is to be done with the slice that is looked at.
+    steps: Vec<Step<D>>,
 }
 
 impl<D: Data> Server<D> {
@@ -165,6 +167,7 @@ impl<D: Data> Server<D> {
             letters: Vec::new(),
             actions: Vec::new(),
             tally: facts::Tally::new(limits.workers),
+            steps: Vec::new(),
         }
     }
 
@@ -178,11 +181,11 @@ impl<D: Data> Server<D> {
     }
 
     pub(crate) fn actions(&mut self) -> Vec<Action<D>> {
-        std::mem::take(&mut self.actions)
+        take_all(&mut self.actions)
     }
 
     pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
-        std::mem::take(&mut self.letters)
+        take_all(&mut self.letters)
     }
 
     /// Bytes of contributions that wait for their turn; never more than `hold_bytes`.
@@ -423,14 +426,15 @@ impl<D: Data> Server<D> {
         let broken = self.broken.clone();
         let Some(key) = self.keys.get_mut(&(name.key, name.generation)) else { return };
         let Some(Some(slice)) = key.slices.get_mut(name.slice as usize) else { return };
-        let mut steps = Vec::new();
+        let mut steps = std::mem::take(&mut self.steps);
         if broken.is_none() {
             slice.advance(&self.workers, &key.pushes, &mut steps);
         }
         slice.answer(&self.workers, &mut steps);
         let hopeless = if broken.is_some() { slice.give_up() } else { (Vec::new(), 0) };
         self.held_bytes -= hopeless.1;
-        steps.into_iter().for_each(|step| self.step(name, step));
+        steps.drain(..).for_each(|step| self.step(name, step));
+        self.steps = steps;
         if let Some(lost) = broken {
             hopeless.0.into_iter().for_each(|pull| self.disappoint(name, &pull, &lost));
         }

@@ -147,7 +147,7 @@ pub(crate) struct Header {
     /// How the payload is encoded; 0 is raw little-endian values.
     pub(crate) codec: u16,
     /// Servers that must have the push before it counts, by rank; none without replication.
-    pub(crate) replicas: Vec<u32>,
+    pub(crate) replicas: Option<Box<[u32]>>,
 }
 
 impl Default for Header {
@@ -173,7 +173,7 @@ impl Default for Header {
             priority: 0,
             flags: 0,
             codec: 0,
-            replicas: Vec::new(),
+            replicas: None,
         }
     }
 }
@@ -197,7 +197,8 @@ pub(crate) enum BadFrame {
 
 impl Header {
     fn places(&self) -> &[u32] {
-        &self.replicas[..self.replicas.len().min(usize::from(MAX_REPLICAS))]
+        let replicas = self.replicas.as_deref().unwrap_or_default();
+        &replicas[..replicas.len().min(usize::from(MAX_REPLICAS))]
     }
 
     /// The bytes of the frame in front of its payload.
@@ -340,7 +341,9 @@ impl Opening {
         let payload = usize::try_from(self.payload).map_err(|_| BadFrame::Length(self.payload))?;
         let mut head = self.head?;
         let mut places = Reader::new(places);
-        head.replicas.extend(std::iter::from_fn(|| places.u32()));
+        if self.replicas > 0 {
+            head.replicas = Some(std::iter::from_fn(|| places.u32()).collect());
+        }
         Ok(Opened { head, payload, payload_checksum: self.payload_checksum })
     }
 

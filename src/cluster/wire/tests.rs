@@ -35,7 +35,10 @@ fn any_header(random: &mut Random) -> Header {
         priority: i32::try_from(random.below(200)).unwrap() - 100,
         flags: short(random),
         codec: short(random),
-        replicas: (0..random.below(17)).map(|i| u32::try_from(i * 7).unwrap()).collect(),
+        replicas: match random.below(17) {
+            0 => None,
+            count => Some((0..count).map(|i| u32::try_from(i * 7).unwrap()).collect()),
+        },
     }
 }
 
@@ -135,7 +138,7 @@ fn the_format_is_the_documented_one() {
         priority: -1,
         flags: 2,
         codec: 0,
-        replicas: vec![1],
+        replicas: Some([1].into()),
     };
     let mut bytes = Vec::new();
     encode(&head, &[0x3f, 0x80], &mut bytes);

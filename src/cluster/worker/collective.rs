@@ -79,7 +79,7 @@ impl<D: Data> Worker<D> {
 
     /// With no server left, nobody need be told.
     fn finish_if_complete_leaving(&mut self, id: OpId) {
-        if self.ops.get(&id).is_some_and(|op| op.is_leaving()) {
+        if self.ops.get(&id).is_some_and(Operation::is_leaving) {
             self.finish_if_complete(id);
         }
     }

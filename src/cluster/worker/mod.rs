@@ -15,10 +15,12 @@ use std::collections::BTreeSet;
 
 use foldhash::HashMap;
 
-use super::common::{Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token};
+use super::common::{
+    Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token, take_all,
+};
 use super::link::CONTROL;
 use super::net::Letter;
-use super::wire::{Awaited, Book, Header, Kind, Message, Place, State, failed, flags};
+use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
 pub(crate) use facts::Ended;
 use flow::Flow;
 use keys::Key;
@@ -63,8 +65,7 @@ enum Pushes {
 pub(crate) struct Worker<D> {
     limits: Limits,
     started: bool,
-    /// Boxed, so that the table moves little.
-    ops: HashMap<OpId, Box<Operation<D>>>,
+    ops: HashMap<OpId, Operation<D>>,
     /// Those that have not started.
     waiting: BTreeSet<OpId>,
     next_op: OpId,
@@ -121,11 +122,11 @@ impl<D: Data> Worker<D> {
     }
 
     pub(crate) fn actions(&mut self) -> Vec<Action<D>> {
-        std::mem::take(&mut self.actions)
+        take_all(&mut self.actions)
     }
 
     pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
-        std::mem::take(&mut self.letters)
+        take_all(&mut self.letters)
     }
 
     pub(super) fn wants(&mut self) -> Vec<Want> {
@@ -239,24 +240,24 @@ impl<D: Data> Worker<D> {
 
     /// A message of a server.
     pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
-        let head = message.head.clone();
-        match head.kind {
-            Kind::Place => self.place(&head, message.fields()),
-            Kind::Grant => self.grant(from, &head),
-            Kind::Credit => {
+        let Message { head, body } = message;
+        match (head.kind, body) {
+            (Kind::Place, Body::Fields(fields)) => self.place(&head, &fields),
+            (Kind::Grant, _) => self.grant(from, &head),
+            (Kind::Credit, _) => {
                 if let Some(flow) = self.flows.get_mut(from.rank as usize) {
                     flow.refund(head.total, self.limits.credit());
                 }
             }
-            Kind::Value => self.value(&head, message),
-            Kind::Removed => self.removed(from, &head),
-            Kind::Awaited => {
+            (Kind::Value, Body::Data(data)) => self.value(&head, data),
+            (Kind::Removed, _) => self.removed(from, &head),
+            (Kind::Awaited, Body::Fields(fields)) => {
                 if let Some(op) = self.ops.get_mut(&head.request) {
-                    op.awaited = Awaited::decode(message.fields()).map(|awaited| awaited.peers);
+                    op.awaited = Awaited::decode(&fields).map(|awaited| awaited.peers);
                 }
             }
-            Kind::Failed => {
-                if let Some(failure) = failed::decode(message.fields()) {
+            (Kind::Failed, Body::Fields(fields)) => {
+                if let Some(failure) = failed::decode(&fields) {
                     self.failed(&head, failure);
                 }
             }
@@ -303,7 +304,7 @@ impl<D: Data> Worker<D> {
             message.head.slice = slice;
             message.head.offset = offset;
             message.head.total = total;
-            message.body = super::wire::Body::Data(data.part(offset, len));
+            message.body = Body::Data(data.part(offset, len));
             self.send_awaited(head.request, Peer::server((*server).into()), message, 0);
         }
     }
@@ -334,8 +335,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    fn value(&mut self, head: &Header, message: Message<D>) {
-        let super::wire::Body::Data(data) = message.body else { return };
+    fn value(&mut self, head: &Header, data: D) {
         let Some(key) = self.keys.get_mut(&head.key) else { return };
         if self.limits.mode == Mode::Sync {
             key.note_closed(head.slice, head.round);
@@ -504,7 +504,7 @@ impl<D: Data> Worker<D> {
             }
         }
         let live = self.ops.values().filter(|op| !op.abandoned);
-        self.wake = live.map(|op| op.next_moment()).min().unwrap_or(Time::MAX);
+        self.wake = live.map(Operation::next_moment).min().unwrap_or(Time::MAX);
         self.pump_all();
     }
 

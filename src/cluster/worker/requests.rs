@@ -140,7 +140,7 @@ impl<D: Data> Worker<D> {
         self.next_op += 1;
         self.wake = self.wake.min(op.first_moment());
         let is_collective = op.is_collective();
-        self.ops.insert(id, Box::new(op));
+        self.ops.insert(id, op);
         if is_collective {
             self.waiting.insert(id);
             self.pump_all();
@@ -179,7 +179,9 @@ impl<D: Data> Worker<D> {
     pub(super) fn pump(&mut self, key: u64) {
         let mut queue = std::mem::take(&mut self.queue);
         queue.clear();
-        queue.extend(self.keys.get(&key).into_iter().flat_map(Key::queue));
+        if let Some(state) = self.keys.get(&key) {
+            queue.extend(state.queue());
+        }
         self.pump_these(key, &queue);
         self.queue = queue;
     }

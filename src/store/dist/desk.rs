@@ -136,6 +136,7 @@ impl Host for Desk {
         if actions.is_empty() {
             return;
         }
+        todo.reserve(actions.len());
         let mut open = self.open.lock();
         for action in actions {
             self.local.fault("collect");

@@ -163,11 +163,13 @@ impl Shard {
             Job::Install(data) => state.install(data, blocks),
             Job::Restore(data, handling) => {
                 let merger = &handling.merger;
-                state.shared = None;
                 let restore = |bytes: &[u8]| {
                     super::state::restore(&self.slot, &mut state.value, bytes, merger, blocks)
                 };
                 let result = data.read(restore).unwrap_or(Ok(()));
+                if result.is_ok() {
+                    state.shared = None;
+                }
                 state.merger = Some(handling);
                 result
             }
@@ -283,11 +285,11 @@ impl State {
         let Some(last) = self.last.take() else { return Ok(()) };
         let sum = self.sum.take();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
-            // The only contribution becomes the value.
-            let fresh = own(last, blocks)?;
-            let old = std::mem::replace(&mut self.value.buffer, fresh);
+            // The only contribution becomes the value, as it came.
+            let fresh = whole(last, blocks)?;
+            let old = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
             blocks.give_back(old);
-            self.shared = None;
+            self.shared = Some(fresh);
             return Ok(());
         }
         self.take_back(slot, &handling.merger, blocks)?;
@@ -376,9 +378,21 @@ impl State {
                     self.value.buffer = buffer;
                 }
             }
-            // Messages still refer to it.
-            Err(shared) if content => self.value.buffer = own(Bytes::of_block(shared), blocks)?,
-            Err(_) => self.value.buffer = blocks.take(slot.bytes())?,
+            Err(shared) => {
+                // Messages still refer to it. It stays the value if there is no memory for another.
+                let fresh = if content {
+                    own(Bytes::of_block(Arc::clone(&shared)), blocks)
+                } else {
+                    blocks.take(slot.bytes())
+                };
+                match fresh {
+                    Ok(buffer) => self.value.buffer = buffer,
+                    Err(error) => {
+                        self.shared = Some(shared);
+                        return Err(error);
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -504,6 +518,17 @@ fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
     buffer.ok_or_else(|| fail!(Internal, "a value without memory"))
 }
 
+/// A value that fills a slice, in a block of its own.
+fn whole(data: Bytes, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
+    match data.into_shared_block() {
+        Ok(block) => Ok(block),
+        Err(data) => {
+            let copy = data.read(|bytes| blocks.join(&[bytes])).transpose()?;
+            copy.map(Arc::new).ok_or_else(|| fail!(Internal, "a value without memory"))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -531,7 +556,10 @@ mod tests {
         shard.post(Job::Close(Arc::clone(&plain)));
         let work = || shard.work(&local, &blocks, &mut |_| panic!("nobody asks"));
         work();
-        let stored = || shard.state.lock().value.buffer.bytes()[..16].to_vec();
+        let stored = || {
+            let mut state = shard.state.lock();
+            state.share(&shard.slot, &blocks).unwrap().bytes().to_vec()
+        };
         assert!(shard.state.lock().failure.is_some(), "the round has failed");
         assert_eq!(stored(), [1; 16], "and nothing of it is merged");
         shard.post(add(true, bytes(4), None));

@@ -361,7 +361,8 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<Arc<Call>> {
         let groups = std::mem::take(&mut plan.groups);
-        let (mut parts, mut orders) = (Vec::new(), Vec::new());
+        let (mut parts, mut orders) =
+            (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));
         let mut tally = Tally::default();
         let codec = self.local.handling.read().codec.clone();
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));

@@ -195,6 +195,9 @@ impl Plan {
         let held = scene.table.hold();
         sort(scene, &held, values.keys, &mut self.value_order)?;
         sort(scene, &held, outs.keys, &mut self.out_order)?;
+        self.values.reserve(values.keys.len());
+        self.outs.reserve(outs.keys.len());
+        self.groups.reserve(values.keys.len().max(outs.keys.len()));
         let (mut value_at, mut out_at) = (0, 0);
         loop {
             let next_value = self.value_order.get(value_at);
@@ -267,6 +270,7 @@ fn sort(
     order: &mut Vec<(u64, usize)>,
 ) -> Result<()> {
     order.clear();
+    order.reserve(keys.len());
     for (index, &key) in keys.iter().enumerate() {
         let place = if key.is_name() { scene.find(held, key)?.order } else { key.id() };
         order.push((place, index));
