@@ -211,9 +211,8 @@ impl<D: Data> Link<D> {
         while self.has_room(limits) {
             let Some(Queued { mut message, token, .. }) = self.queue.pop() else { break };
             self.flight_bytes += message.body.len();
-            let full = self.flight.len() + 1 >= limits.window_frames
-                || self.flight_bytes >= limits.window_bytes;
-            if self.queue.is_empty() || full {
+            // One that fills the window need not say so: each quarter of it is acknowledged.
+            if self.queue.is_empty() {
                 message.head.flags |= LAST_FLAG;
             }
             emit(&message, self.first + self.flight.len() as u64, self.flight_bytes);
@@ -387,6 +386,27 @@ mod tests {
             link.receive(value.clone(), 0, &limits);
             assert_eq!(frames(&mut link, 0, &limits).len(), acks, "after {sequence}");
         }
+    }
+
+    #[test]
+    fn a_full_window_is_acknowledged_in_quarters_and_the_end_at_once() {
+        let limits = Limits { window_frames: 8, ..limits() };
+        let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+        (0..18).for_each(|round| one.queue(message(0, round), 0, None));
+        let (mut acks, mut arrived) = (Vec::new(), 0);
+        while arrived < 18 {
+            let sent = frames(&mut one, 0, &limits);
+            assert!(!sent.is_empty(), "it waits for nothing");
+            for frame in sent {
+                other.receive(frame, 0, &limits);
+                arrived += 1;
+                for ack in frames(&mut other, 0, &limits) {
+                    acks.push(arrived);
+                    one.receive(ack, 0, &limits);
+                }
+            }
+        }
+        assert_eq!(acks, [2, 4, 6, 8, 10, 12, 14, 16, 18]);
     }
 
     #[test]

@@ -280,9 +280,9 @@ impl Bytes {
     }
 
     /// The bytes in the memory of their block, if they are in one.
-    pub(super) fn in_place(&self) -> Option<InPlace> {
+    pub(super) fn in_place(&self) -> Option<InPlace<'_>> {
         let Source::Block(block) = &self.source else { return None };
-        Some(InPlace { block: Arc::clone(block), at: self.at, len: self.len })
+        Some(InPlace { block, at: self.at, len: self.len })
     }
 
     /// The block, if this is the whole of one, which others may have as well.
@@ -301,36 +301,53 @@ impl Bytes {
     }
 }
 
-/// Bytes of a block that stay where they are.
-pub(super) struct InPlace {
+/// Bytes where they lie in a block.
+#[derive(Clone, Copy)]
+pub(super) struct InPlace<'a> {
+    block: &'a Arc<Block>,
+    at: usize,
+    len: usize,
+}
+
+impl<'a> InPlace<'a> {
+    pub(super) fn len(self) -> usize {
+        self.len
+    }
+
+    pub(super) fn bytes(self) -> &'a [u8] {
+        &self.block.bytes()[self.at..self.at + self.len]
+    }
+
+    /// Their CRC32C, if that is known.
+    pub(super) fn known_checksum(self) -> Option<u32> {
+        self.block.sum.get().copied().filter(|_| self.len == self.block.len)
+    }
+
+    /// Their CRC32C. That of a whole block is computed once, however many are to have it.
+    pub(super) fn checksum(self) -> u32 {
+        if self.len == self.block.len {
+            *self.block.sum.get_or_init(|| checksum::crc32c(self.block.bytes()))
+        } else {
+            checksum::crc32c(self.bytes())
+        }
+    }
+
+    /// Keeps the block for whoever sends them.
+    pub(super) fn lend(self) -> impl AsRef<[u8]> + Send + 'static {
+        Held { block: Arc::clone(self.block), at: self.at, len: self.len }
+    }
+}
+
+/// Bytes of a block that stays.
+struct Held {
     block: Arc<Block>,
     at: usize,
     len: usize,
 }
 
-impl InPlace {
-    pub(super) fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Their CRC32C, if that is known.
-    pub(super) fn known_checksum(&self) -> Option<u32> {
-        self.block.sum.get().copied().filter(|_| self.len == self.block.len)
-    }
-
-    /// Their CRC32C. That of a whole block is computed once, however many are to have it.
-    pub(super) fn checksum(&self) -> u32 {
-        if self.len == self.block.len {
-            *self.block.sum.get_or_init(|| checksum::crc32c(self.block.bytes()))
-        } else {
-            checksum::crc32c(self.as_ref())
-        }
-    }
-}
-
-impl AsRef<[u8]> for InPlace {
+impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
-        &self.block.bytes()[self.at..self.at + self.len]
+        InPlace { block: &self.block, at: self.at, len: self.len }.bytes()
     }
 }
 

@@ -246,15 +246,14 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
         Body::Data(data) => data,
     };
     let in_place = data.in_place();
-    let known = in_place.as_ref().and_then(InPlace::known_checksum);
-    match (in_place, known) {
+    match (in_place, in_place.and_then(InPlace::known_checksum)) {
         (Some(data), _) if parcel.borrows() && is_worth_a_loan(&data) => {
             parcel.put(|room| write_front(head, data.len(), data.checksum(), room));
-            parcel.lend(bytes::Bytes::from_owner(data));
+            parcel.lend(bytes::Bytes::from_owner(data.lend()));
         }
         (Some(data), Some(sum)) => {
             parcel.put(|room| write_front(head, data.len(), sum, room));
-            parcel.copy(data.as_ref());
+            parcel.copy(data.bytes());
         }
         // What nobody needs any more has arrived before.
         _ => parcel.put(|room| data.read(|data| write(head, data, room)).unwrap_or(0)),
@@ -267,7 +266,7 @@ fn lent(message: &Message<Bytes>) -> usize {
     data.in_place().filter(is_worth_a_loan).map_or(0, |data| data.len())
 }
 
-fn is_worth_a_loan(data: &InPlace) -> bool {
+fn is_worth_a_loan(data: &InPlace<'_>) -> bool {
     data.len() >= LENT
 }
 

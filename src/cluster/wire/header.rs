@@ -20,7 +20,7 @@ pub(crate) mod flags {
     pub(crate) const GRANTED: u16 = 1;
     /// The push asks for the value of its round.
     pub(crate) const ANSWER: u16 = 2;
-    /// The sender has nothing more to send before this is acknowledged.
+    /// The sender has nothing more to send.
     pub(crate) const LAST: u16 = 8;
     /// The receiver is the one whose value, or setting, counts.
     pub(crate) const PROVIDE: u16 = 4;
