@@ -88,9 +88,7 @@ fn measure(case: &Case) -> io::Result<()> {
     if credentials::can_be_made() {
         subjects.push(Box::new(ours::Ours::start(case, Way::Tls, Calls::Queued)?));
     }
-    if case.keys.len() == 1 && case.rule.is_empty() {
-        subjects.push(Box::new(raw::Raw::start(case)?));
-    }
+    subjects.push(Box::new(raw::Raw::start(case)?));
     subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
     let repeats: Vec<usize> = subjects.iter_mut().map(repeats).collect::<io::Result<_>>()?;
     let mut all: Vec<Figures> = subjects

@@ -1,5 +1,6 @@
 //! Plain blocking sockets: what the wire allows. The server copies what it gets into the stored
-//! value, says so, and sends it back when it is asked for.
+//! value, says so, and sends it back when it is asked for. All keys are one array, and no rule is
+//! applied.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
