@@ -263,7 +263,7 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
 /// How many bytes of a message need no room in a parcel that borrows.
 fn lent(message: &Message<Bytes>) -> usize {
     let Body::Data(data) = &message.body else { return 0 };
-    data.in_place().filter(is_worth_a_loan).map_or(0, |data| data.len())
+    data.in_place().filter(is_worth_a_loan).map_or(0, InPlace::len)
 }
 
 fn is_worth_a_loan(data: &InPlace<'_>) -> bool {
