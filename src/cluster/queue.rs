@@ -1,6 +1,6 @@
 //! Messages that were not sent yet, the most urgent first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::HashMap;
 
@@ -19,8 +19,8 @@ pub(super) struct Queued<D> {
 
 #[derive(Debug)]
 pub(super) struct Queue<D> {
-    /// By urgency, the least urgent first; in each the oldest first, and none is empty.
-    levels: Vec<(i64, VecDeque<Queued<D>>)>,
+    /// By urgency, small numbers first; in each the oldest first, and none is empty.
+    levels: BTreeMap<i64, VecDeque<Queued<D>>>,
     /// Memory of levels that were.
     spare: Vec<VecDeque<Queued<D>>>,
     /// The least urgent slice that was queued: what is no more urgent overtakes nothing.
@@ -34,7 +34,7 @@ pub(super) struct Queue<D> {
 
 impl<D> Default for Queue<D> {
     fn default() -> Self {
-        let (levels, spare) = (Vec::new(), Vec::new());
+        let (levels, spare) = (BTreeMap::new(), Vec::new());
         Self { levels, spare, slowest: i64::MIN, last: None, age: 0, len: 0 }
     }
 }
@@ -59,11 +59,8 @@ impl<D> Queue<D> {
             urgency = self.place(message.head.key, urgency);
         }
         let queued = Queued { message, token, age: self.age };
-        let at = self.find(urgency).unwrap_or_else(|at| {
-            self.levels.insert(at, (urgency, self.spare.pop().unwrap_or_default()));
-            at
-        });
-        self.levels[at].1.push_back(queued);
+        let level = self.levels.entry(urgency);
+        level.or_insert_with(|| self.spare.pop().unwrap_or_default()).push_back(queued);
         self.age += 1;
         self.len += 1;
     }
@@ -85,7 +82,7 @@ impl<D> Queue<D> {
     /// Where the last slice of each key is.
     fn last_of_keys(&self) -> HashMap<u64, (i64, u64)> {
         let mut last = HashMap::default();
-        for (urgency, level) in self.levels.iter().rev() {
+        for (urgency, level) in &self.levels {
             for Queued { message, age, .. } in level {
                 if message.head.kind.carries_data() {
                     last.insert(message.head.key, (*urgency, *age));
@@ -97,24 +94,19 @@ impl<D> Queue<D> {
 
     /// Whether what was queued there is there still.
     fn has(&self, (urgency, age): (i64, u64)) -> bool {
-        let level = self.find(urgency).ok().map(|at| &self.levels[at].1);
-        level.and_then(VecDeque::front).is_some_and(|first| first.age <= age)
-    }
-
-    /// Where a level is, or would be.
-    fn find(&self, urgency: i64) -> Result<usize, usize> {
-        self.levels.binary_search_by(|(other, _)| urgency.cmp(other))
+        let first = self.levels.get(&urgency).and_then(VecDeque::front);
+        first.is_some_and(|first| first.age <= age)
     }
 
     pub(super) fn pop(&mut self) -> Option<Queued<D>> {
-        let (_, level) = self.levels.last_mut()?;
-        let queued = level.pop_front()?;
+        let mut level = self.levels.first_entry()?;
+        let queued = level.get_mut().pop_front()?;
         self.len -= 1;
-        if level.is_empty()
-            && let Some((_, level)) = self.levels.pop()
-            && self.spare.len() < KEPT
-        {
-            self.spare.push(level);
+        if level.get().is_empty() {
+            let level = level.remove();
+            if self.spare.len() < KEPT {
+                self.spare.push(level);
+            }
         }
         Some(queued)
     }
