@@ -286,18 +286,12 @@ impl Bytes {
     }
 
     /// The block, if this is the whole of one, which others may have as well.
-    pub(crate) fn into_shared_block(self) -> std::result::Result<Arc<Block>, Self> {
+    pub(crate) fn into_block(self) -> std::result::Result<Arc<Block>, Self> {
         let Self { source, at, len } = self;
         match source {
             Source::Block(block) if at == 0 && len == block.len => Ok(block),
             source => Err(Self { source, at, len }),
         }
-    }
-
-    /// The block, if this is the whole of one that nobody else has.
-    pub(crate) fn into_block(self) -> std::result::Result<Block, Self> {
-        let block = self.into_shared_block()?;
-        Arc::try_unwrap(block).map_err(Self::of_block)
     }
 }
 

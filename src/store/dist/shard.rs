@@ -510,17 +510,16 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Res
 
 /// The memory of a value that fills a slice; without a copy if nobody else has it.
 fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
-    let block = match data.into_block() {
-        Ok(block) => Some(block),
-        Err(data) => data.read(|bytes| blocks.join(&[bytes])).transpose()?,
+    let block = match Arc::try_unwrap(whole(data, blocks)?) {
+        Ok(block) => block,
+        Err(shared) => blocks.join(&[shared.bytes()])?,
     };
-    let buffer = block.and_then(Block::into_buffer);
-    buffer.ok_or_else(|| fail!(Internal, "a value without memory"))
+    block.into_buffer().ok_or_else(|| fail!(Internal, "a value without memory"))
 }
 
 /// A value that fills a slice, in a block of its own.
 fn whole(data: Bytes, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
-    match data.into_shared_block() {
+    match data.into_block() {
         Ok(block) => Ok(block),
         Err(data) => {
             let copy = data.read(|bytes| blocks.join(&[bytes])).transpose()?;
