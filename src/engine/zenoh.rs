@@ -1,12 +1,14 @@
 //! The engine: Eclipse Zenoh, over TCP or TLS.
 //!
-//! A process that listens has one session for all who come to it; whoever calls has a session of its
-//! own for each address. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
+//! A process that listens has one session for all who come to it; whoever calls has sessions of its own
+//! for each address: one for each direction, if values go there, because a socket that sends does not
+//! receive meanwhile. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
 //! process lives, each of its sessions has the token `kvstore-alive/<who>/<name>`. A message may instead
 //! be an attachment that says where its bytes are in the memory of this machine.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
@@ -66,13 +68,14 @@ struct Made {
     closed: bool,
 }
 
-/// A session with what makes this process heard and seen over it.
+/// A session, and what lets this process hear and be seen over it, unless it only speaks.
 struct Connection {
     session: Session,
-    parts: Mutex<Option<Parts>>,
+    ears: Mutex<Option<Ears>>,
+    closed: AtomicBool,
 }
 
-type Parts = (Subscriber<()>, Subscriber<()>, LivelinessToken);
+type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken);
 
 impl Zenoh {
     pub(super) fn open(place: &Place, inbox: Arc<dyn Inbox>) -> Result<Self> {
@@ -87,7 +90,7 @@ impl Zenoh {
             return Ok(Self { address, place: place.clone(), inbox, hall: None, made, parcels });
         };
         let (address, session) = listen_at(listen, place)?;
-        let hall = Connection::new(session, &address, place, &inbox)
+        let hall = Connection::to_hear(session, &address, place, &inbox)
             .map_err(|error| fail!(Network, "cannot listen at {address}: {error}"))?;
         let (hall, parcels) = (Some(Arc::new(hall)), Arc::default());
         Ok(Self { address, place: place.clone(), inbox, hall, made, parcels })
@@ -151,7 +154,11 @@ impl Drop for Zenoh {
 }
 
 impl Connection {
-    fn new(
+    fn to_speak(session: Session) -> Self {
+        Self { session, ears: Mutex::new(None), closed: AtomicBool::new(false) }
+    }
+
+    fn to_hear(
         session: Session,
         me: &Arc<str>,
         place: &Place,
@@ -195,12 +202,13 @@ impl Connection {
         let liveliness = session.liveliness();
         let lives = liveliness.declare_subscriber("kvstore-alive/*/*").callback(lives).wait()?;
         let token = liveliness.declare_token(format!("kvstore-alive/{token}")).wait()?;
-        Ok(Self { session, parts: Mutex::new(Some((messages, lives, token))) })
+        let ears = Mutex::new(Some((messages, lives, token)));
+        Ok(Self { session, ears, closed: AtomicBool::new(false) })
     }
 
     /// Closes it on a thread of its own, which says when it has; false if it was closed before.
     fn close_apart(self: Arc<Self>, done: Sender<()>) -> bool {
-        if self.parts.lock().is_none() {
+        if self.closed.load(Ordering::Relaxed) {
             return false;
         }
         let connection = Arc::clone(&self);
@@ -218,8 +226,10 @@ impl Connection {
     }
 
     fn close(&self) {
-        let Some(parts) = self.parts.lock().take() else { return };
-        drop(parts);
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        drop(self.ears.lock().take());
         if let Err(error) = self.session.close().wait() {
             log(Level::Debug, || format!("closing a session: {error}"));
         }
@@ -257,8 +267,8 @@ enum Way {
 
 impl ToOne {
     fn connect(&mut self) -> Option<()> {
-        let connection = match &mut self.way {
-            Way::Hall(hall) => hall.clone()?,
+        let connections = match &mut self.way {
+            Way::Hall(hall) => vec![hall.clone()?],
             Way::Call { place, inbox, made, last, .. } => {
                 if last.is_some_and(|last| last.elapsed() < CONNECT_AGAIN) || made.lock().closed {
                     return None;
@@ -269,10 +279,10 @@ impl ToOne {
                     self.blame(Some(why));
                     return None;
                 }
-                let connection = call(&self.to, &self.from, place, inbox);
+                let connections = call(&self.to, &self.from, place, inbox);
                 *last = Some(Instant::now());
-                let connection = match connection {
-                    Ok(connection) => Arc::new(connection),
+                let connections = match connections {
+                    Ok(connections) => connections,
                     Err(error) => {
                         log(Level::Debug, || format!("no way to {}: {error}", self.to));
                         let why = probe::refusal(&self.to, place.credentials.as_deref());
@@ -282,15 +292,15 @@ impl ToOne {
                 };
                 let mut made = made.lock();
                 if made.closed {
-                    connection.close();
+                    connections.iter().for_each(|connection| connection.close());
                     return None;
                 }
-                made.connections.push(Arc::clone(&connection));
-                connection
+                made.connections.extend(connections.iter().cloned());
+                connections
             }
         };
-        let Some(publisher) = self.publisher(&connection) else {
-            self.give_up(&connection);
+        let Some(publisher) = self.publisher(connections.first()?) else {
+            self.give_up(&connections);
             return None;
         };
         self.publisher = Some(publisher);
@@ -319,10 +329,12 @@ impl ToOne {
     }
 
     /// The session is there, and the other side does not listen to this process.
-    fn give_up(&mut self, connection: &Arc<Connection>) {
+    fn give_up(&mut self, connections: &[Arc<Connection>]) {
         let Way::Call { place, made, .. } = &self.way else { return };
-        made.lock().connections.retain(|made| !Arc::ptr_eq(made, connection));
-        connection.close();
+        let ours =
+            |made: &Arc<_>| connections.iter().any(|connection| Arc::ptr_eq(made, connection));
+        made.lock().connections.retain(|made| !ours(made));
+        connections.iter().for_each(|connection| connection.close());
         let why = place
             .credentials
             .as_ref()
@@ -412,15 +424,16 @@ fn threads_are_set() -> bool {
     std::env::var_os(TLS_VARIABLE.0).is_some()
 }
 
-/// Makes a connection to an address.
+/// Makes the connections to an address; over the first one this process speaks, over the last it hears.
 fn call(
     to: &str,
     from: &Arc<str>,
     place: &Place,
     inbox: &Arc<dyn Inbox>,
-) -> zenoh::Result<Connection> {
+) -> zenoh::Result<Vec<Arc<Connection>>> {
+    let names = Names::new(from, place);
     let access = match &place.credentials {
-        Some(credentials) => access::of_caller(credentials, &Names::new(from, place), to),
+        Some(credentials) => access::of_caller(credentials, &names, to),
         None => Access::default(),
     };
     let mut config = settings(place, &access)?;
@@ -430,7 +443,13 @@ fn call(
     config.insert_json5("connect/exit_on_failure", "true")?;
     let again = "{ period_init_ms: 20, period_max_ms: 200, period_increase_factor: 2 }";
     config.insert_json5("connect/retry", again)?;
-    Connection::new(open(config)?, from, place, inbox)
+    let mut connections = Vec::new();
+    if !names.is_root(to) {
+        connections.push(Arc::new(Connection::to_speak(open(config.clone())?)));
+    }
+    let hears = Connection::to_hear(open(config)?, from, place, inbox)?;
+    connections.push(Arc::new(hears));
+    Ok(connections)
 }
 
 /// Opens a session. What it is told is not for the logs of the engine.

@@ -104,8 +104,8 @@ pub(super) fn place(job: &Job) -> Result<Place> {
     // The protocol finds out sooner who is silent.
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
-    // One that is gone may still be there when it comes again.
-    let most_sessions = 2 * (u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
+    // A worker has two for each server, and one that is gone may still be there when it comes again.
+    let most_sessions = 2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
     Ok(Place {
         listen,
         advertised,
