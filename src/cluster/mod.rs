@@ -35,8 +35,8 @@ pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 #[cfg(test)]
 pub(crate) use wire::encode;
 pub(crate) use wire::{
-    BadFrame, Body, Declare, HEADER, Header, Hello, Kind, Look, Message, Opening, Place, Seen,
-    Sight, Spec, State, VERSION, write, write_front,
+    BadFrame, Body, Declare, Entry, HEADER, Header, Hello, Kind, Look, Message, Opened, Opening,
+    Place, Seen, Sight, Spec, State, VERSION, copy, read_table, write, write_front, write_parts,
 };
 pub(crate) use worker::{Action as WorkerAction, Ended, OpId, Worker};
 

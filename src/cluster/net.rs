@@ -175,7 +175,7 @@ impl<D: Data> Net<D> {
             }
             Ordering::Equal => {
                 if let Some(tracer) = &self.tracer {
-                    note(tracer, &message.head, self.me, peer, now, false);
+                    note(tracer, &message, self.me, peer, now, false);
                 }
                 self.traffic.messages_in += 1;
                 self.traffic.bytes_in += HEADER as u64 + message.body.len();
@@ -241,7 +241,7 @@ impl<D: Data> Net<D> {
             let traffic = &mut self.traffic;
             link.send(now, &self.limits, |mut message, backlog| {
                 if let Some(tracer) = &self.tracer {
-                    note(tracer, &message.head, me, *peer, now, true);
+                    note(tracer, &message, me, *peer, now, true);
                 }
                 traffic.messages_out += 1;
                 traffic.bytes_out += HEADER as u64 + message.body.len();
@@ -261,20 +261,29 @@ impl<D: Data> Net<D> {
     }
 }
 
-/// Notes a message with values that leaves or comes.
-fn note(tracer: &Tracer, head: &Header, me: Peer, other: Peer, now: Time, leaves: bool) {
-    let what = match (head.kind, leaves) {
-        (Kind::Push, true) => What::SentPush,
-        (Kind::Push, false) => What::GotPush,
-        (Kind::Value, true) => What::SentValue,
-        (Kind::Value, false) => What::GotValue,
-        _ => return,
-    };
-    if tracer.wants(head.round) {
-        let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
-        let between = (worker.rank, server.rank, head.request);
-        let event = Event::new(what, head.key, head.slice, head.round);
-        tracer.machine(Event { between, begin: now, end: now, ..event });
+/// Notes the values of a message that leaves or comes.
+fn note<D: Data>(
+    tracer: &Tracer,
+    message: &Message<D>,
+    me: Peer,
+    other: Peer,
+    now: Time,
+    leaves: bool,
+) {
+    for Message { head, .. } in message.parts() {
+        let what = match (head.kind, leaves) {
+            (Kind::Push, true) => What::SentPush,
+            (Kind::Push, false) => What::GotPush,
+            (Kind::Value, true) => What::SentValue,
+            (Kind::Value, false) => What::GotValue,
+            _ => continue,
+        };
+        if tracer.wants(head.round) {
+            let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
+            let between = (worker.rank, server.rank, head.request);
+            let event = Event::new(what, head.key, head.slice, head.round);
+            tracer.machine(Event { between, begin: now, end: now, ..event });
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
 use super::net::{Frame, Incoming, Letter, Net, News};
 use super::server::Server;
-use super::wire::{BadFrame, Header, Kind, Message, Seen, State, accused};
+use super::wire::{BadFrame, Body, Header, Kind, Message, Seen, State, accused};
 use super::worker::{OpId, Want, Worker};
 use crate::trace::Tracer;
 
@@ -297,6 +297,10 @@ impl<D: Data> Node<D> {
     }
 
     fn message(&mut self, from: Peer, message: Message<D>, now: Time) {
+        if let Body::Parts(parts) = message.body {
+            let parts = Arc::unwrap_or_clone(parts).into_iter();
+            return parts.for_each(|part| self.message(from, part, now));
+        }
         if from == Peer::SCHEDULER {
             self.client.message(&message, &mut self.net);
             // What follows in the stream may concern members that this message has named.

@@ -98,6 +98,12 @@ impl<D> Queue<D> {
         first.is_some_and(|first| first.age <= age)
     }
 
+    /// The next one.
+    pub(super) fn first(&self) -> Option<&Message<D>> {
+        let (_, level) = self.levels.first_key_value()?;
+        level.front().map(|queued| &queued.message)
+    }
+
     pub(super) fn pop(&mut self) -> Option<Queued<D>> {
         let mut level = self.levels.first_entry()?;
         let queued = level.get_mut().pop_front()?;

@@ -147,6 +147,12 @@ impl Loan {
         Self(RwLock::new(Lent::Theirs(start, len)))
     }
 
+    /// Of bytes that are always there.
+    #[cfg(test)]
+    pub(super) fn of_static(bytes: &'static [u8]) -> Self {
+        Self(RwLock::new(Lent::Theirs(bytes.as_ptr(), bytes.len())))
+    }
+
     /// Gives the memory back; what is still on its way goes on from a copy.
     pub(crate) fn copy(&self, blocks: &Arc<Blocks>) -> Result<()> {
         let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);

@@ -69,6 +69,7 @@ fn greets(who: Identity, from: &str, message: &mut Message<Bytes>) -> bool {
 /// What leaves the job as it is.
 fn only_reads(message: &Message<Bytes>) -> bool {
     match message.head.kind {
+        Kind::Bundle => message.parts().iter().all(|part| part.head.kind == Kind::Pull),
         Kind::Alive
         | Kind::Hello
         | Kind::Look
@@ -132,6 +133,14 @@ mod tests {
         assert!(kept("worker.1", Kind::Declare, makes).is_some());
         for kind in Kind::ALL.iter().filter(|kind| kind.carries_data()) {
             assert!(kept("reader.1", *kind, Vec::new()).is_none(), "{kind:?}");
+        }
+        for (other, allowed) in [(Kind::Pull, true), (Kind::Push, false), (Kind::Declare, false)] {
+            let parts = [Kind::Pull, other].map(|kind| Message::new(kind, Vec::new())).into();
+            let mut bundle = Message::bundle(parts);
+            (bundle.head.role, bundle.head.rank) = (Part::Worker, 1);
+            let mut messages = vec![bundle];
+            keep_own(Identity::parse("reader.1").unwrap(), "worker.1@here", &mut messages);
+            assert_eq!(!messages.is_empty(), allowed, "{other:?}");
         }
     }
 }

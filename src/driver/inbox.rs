@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use super::bytes::{Blocks, Bytes, Landing};
 use crate::checksum;
-use crate::cluster::{BadFrame, Body, HEADER, Header, Kind, Message, Opening};
+use crate::cluster::{
+    BadFrame, Body, Data as _, Entry, HEADER, Header, Kind, Message, Opened, Opening, read_table,
+};
 
 /// Bytes that are copied and added to the checksum while they are in the cache.
 const CHUNK: usize = 16 << 10;
@@ -23,6 +25,8 @@ pub(crate) enum Broken {
     /// There is no memory for it; it comes again.
     NoMemory,
 }
+
+const SHORT: Broken = Broken::Bad(BadFrame::Short);
 
 /// A delivery, as one run of bytes.
 struct Pieces<'a, 'b> {
@@ -96,7 +100,6 @@ pub(crate) fn read_all(
 }
 
 fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<Bytes>, Broken> {
-    const SHORT: Broken = Broken::Bad(BadFrame::Short);
     let mut fixed = [0; HEADER];
     pieces.take(&mut fixed).ok_or(SHORT)?;
     let opening = Opening::new(&fixed).map_err(Broken::Bad)?;
@@ -104,28 +107,112 @@ fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<B
     pieces.take(&mut places).ok_or(SHORT)?;
     let opened = opening.open(&places, pieces.left as u64).map_err(Broken::Bad)?;
     let len = opened.payload;
-    let mut sum = None;
+    if opened.head.kind == Kind::Bundle {
+        return bundle(&opened, pieces, reader);
+    }
     let is_large = opened.head.kind == Kind::Value && len >= LARGE;
     let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
-    let body = if let Some(mut landing) = landing {
-        sum = pieces.take(landing.bytes());
+    let (sum, body) = if let Some(mut landing) = landing {
+        let sum = pieces.take(landing.bytes());
         reader.landings.push(landing);
-        Body::Data(Bytes::landed(len))
+        (sum, Body::Data(Bytes::landed(len)))
     } else if opened.head.kind.carries_data() {
-        let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
-        let block = reader.blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
-        sum.into_iter().for_each(|sum| block.has_checksum(sum));
-        Body::Data(Bytes::of_block(Arc::new(block)))
+        data(len, pieces, reader.blocks)?
     } else {
-        let mut fields = vec![0; len];
-        sum = pieces.take(&mut fields);
-        Body::Fields(fields)
+        fields(len, pieces)
     };
     match sum {
         Some(sum) if opened.is_intact(sum) => Ok(Message { head: opened.head, body }),
         Some(_) => Err(Broken::Bad(BadFrame::PayloadChecksum)),
         None => Err(SHORT),
     }
+}
+
+/// Several messages, of which the payload begins with a table.
+fn bundle(
+    opened: &Opened,
+    pieces: &mut Pieces<'_, '_>,
+    reader: &Reader<'_>,
+) -> Result<Message<Bytes>, Broken> {
+    let mut table = vec![0; opened.head.covered(opened.payload)];
+    let sum = pieces.take(&mut table).ok_or(SHORT)?;
+    if !opened.is_intact(sum) {
+        return Err(Broken::Bad(BadFrame::PayloadChecksum));
+    }
+    let entries = read_table(&opened.head, &table, opened.payload).map_err(Broken::Bad)?;
+    let parts = if entries.iter().all(|entry| entry.head.kind == Kind::Value) {
+        values(entries, pieces, reader.blocks)?
+    } else {
+        entries.into_iter().map(|entry| part(entry, pieces, reader)).collect::<Result<_, _>>()?
+    };
+    Ok(Message { head: opened.head.clone(), body: Body::Parts(Arc::new(parts)) })
+}
+
+/// Values share a block: they are soon where they belong. Pushes do not, because a server keeps them.
+fn values(
+    entries: Vec<Entry>,
+    pieces: &mut Pieces<'_, '_>,
+    blocks: &Arc<Blocks>,
+) -> Result<Vec<Message<Bytes>>, Broken> {
+    let mut read = Ok(());
+    let fill = |mut bytes: &mut [u8]| {
+        for entry in &entries {
+            let (place, rest) = bytes.split_at_mut(entry.payload);
+            read = read.and_then(|()| intact(pieces.take(place), entry.checksum));
+            bytes = rest;
+        }
+    };
+    let bytes = entries.iter().map(|entry| entry.payload).sum();
+    let block = blocks.make(bytes, fill).map_err(|_| Broken::NoMemory)?;
+    read?;
+    let (all, mut at) = (Bytes::of_block(Arc::new(block)), 0);
+    let part = |Entry { head, payload, .. }| {
+        let len = payload as u64;
+        let body = Body::Data(all.part(at, len));
+        at += len;
+        Message { head, body }
+    };
+    Ok(entries.into_iter().map(part).collect())
+}
+
+fn part(
+    Entry { head, payload, checksum }: Entry,
+    pieces: &mut Pieces<'_, '_>,
+    reader: &Reader<'_>,
+) -> Result<Message<Bytes>, Broken> {
+    let (sum, body) = if head.kind.carries_data() {
+        data(payload, pieces, reader.blocks)?
+    } else {
+        fields(payload, pieces)
+    };
+    intact(sum, checksum).map(|()| Message { head, body })
+}
+
+/// Whether a payload was all there, and has the checksum that it should have.
+fn intact(found: Option<u32>, checksum: u32) -> Result<(), Broken> {
+    match found {
+        Some(sum) if sum == checksum => Ok(()),
+        Some(_) => Err(Broken::Bad(BadFrame::PayloadChecksum)),
+        None => Err(SHORT),
+    }
+}
+
+/// A value, in a block, and its checksum; none if it is not all there.
+fn data(
+    len: usize,
+    pieces: &mut Pieces<'_, '_>,
+    blocks: &Arc<Blocks>,
+) -> Result<(Option<u32>, Body<Bytes>), Broken> {
+    let mut sum = None;
+    let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
+    let block = blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
+    sum.into_iter().for_each(|sum| block.has_checksum(sum));
+    Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
+}
+
+fn fields(len: usize, pieces: &mut Pieces<'_, '_>) -> (Option<u32>, Body<Bytes>) {
+    let mut fields = vec![0; len];
+    (pieces.take(&mut fields), Body::Fields(fields))
 }
 
 #[cfg(test)]
@@ -154,6 +241,7 @@ mod tests {
                 let content = match &message.body {
                     Body::Fields(fields) => fields.clone(),
                     Body::Data(data) => data.read(<[u8]>::to_vec).unwrap(),
+                    Body::Parts(_) => panic!("nobody has sent a bundle"),
                 };
                 assert_eq!(message.head.key, at as u64);
                 assert!(content.iter().copied().eq((0..=255).cycle().take(at * 37)));

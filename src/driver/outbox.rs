@@ -10,7 +10,8 @@ use std::sync::{Arc, OnceLock};
 use foldhash::HashMap;
 
 use super::bytes::{Bytes, InPlace};
-use crate::cluster::{Body, Frame, Message, write, write_front};
+use crate::checksum;
+use crate::cluster::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
 use crate::engine::{Engine, Line, Parcel};
 use crate::log::{Level, log};
 use crate::panics;
@@ -243,6 +244,10 @@ impl Way {
 fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
     let data = match body {
         Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
+        Body::Parts(parts) => {
+            let len = length(body.len());
+            return parcel.put(|room| write_bundle(head, parts, &mut room[..head.len() + len]));
+        }
         Body::Data(data) => data,
     };
     let in_place = data.in_place();
@@ -258,6 +263,22 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
         // What nobody needs any more has arrived before.
         _ => parcel.put(|room| data.read(|data| write(head, data, room)).unwrap_or(0)),
     }
+}
+
+/// Writes a bundle, unless nobody needs it any more: one acknowledgement is for all of it.
+fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usize {
+    let (front, payload) = room.split_at_mut(head.len());
+    let table = write_parts(parts, payload, |body, place| match body {
+        Body::Data(data) => match data.in_place().and_then(InPlace::known_checksum) {
+            Some(sum) => data.read(|bytes| place.copy_from_slice(bytes)).map(|()| sum),
+            None => data.read(|bytes| copy(bytes, place)),
+        },
+        Body::Fields(fields) => Some(copy(fields, place)),
+        Body::Parts(_) => None,
+    });
+    let Some(table) = table else { return 0 };
+    let sum = checksum::crc32c(&payload[..table]);
+    write_front(head, payload.len(), sum, front) + payload.len()
 }
 
 /// How many bytes of a message need no room in a parcel that borrows.
@@ -308,8 +329,9 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{Data, Header, Kind, encode};
-    use crate::driver::bytes::Blocks;
+    use crate::cluster::{Data, Header, Kind, Role, encode};
+    use crate::driver::bytes::{Blocks, Loan};
+    use crate::driver::inbox::read_all;
     use crate::engine::{Exchange, Inbox};
 
     const MEMBERS: usize = 4;
@@ -358,6 +380,94 @@ mod tests {
         }
         Way::send(line, &batch);
         assert!(*keeper.0.lock() == expected);
+    }
+
+    /// The bytes that a message becomes.
+    fn sent(message: Message<Bytes>) -> Vec<u8> {
+        let exchange: Arc<Exchange> = Arc::default();
+        let keeper = Arc::new(Keeper::default());
+        let inbox: Arc<dyn Inbox> = keeper.clone();
+        let _there = exchange.join("there", &inbox);
+        let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
+        let line = exchange.join("here", &deaf).line("there");
+        Way::send(line, &[message]);
+        std::mem::take(&mut *keeper.0.lock())
+    }
+
+    #[test]
+    fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
+        let blocks: Arc<Blocks> = Arc::default();
+        let value: Vec<u8> = (0..251).cycle().take(300).collect();
+        let block = blocks.join(&[&value]).unwrap();
+        block.has_checksum(checksum::crc32c(&value));
+        let block = Bytes::of_block(Arc::new(block));
+        let loan = Arc::new(Loan::of_static(&[3; 300]));
+        let lent = Bytes::of_loan(Arc::clone(&loan), 300);
+        let head = |kind, number: u16| Header {
+            kind,
+            role: Role::Worker,
+            rank: 3,
+            key: u64::MAX - u64::from(number),
+            generation: u32::from(number) + 1,
+            slice: 1 << 20 | u32::from(number),
+            round: 1 << 40 | u64::from(number),
+            offset: 5 * u64::from(number),
+            total: 6,
+            request: 7 << 33,
+            setting: 8 << 50,
+            priority: -9,
+            flags: number,
+            codec: number + 10,
+            ..Header::default()
+        };
+        let message = |kind, number, body| Message { head: head(kind, number), body };
+        let parts = vec![
+            message(Kind::Value, 0, Body::Data(block.part(0, 300))),
+            message(Kind::Push, 1, Body::Data(lent.part(7, 200))),
+            message(Kind::Pull, 2, Body::Fields(vec![1, 2, 3])),
+            message(Kind::Push, 3, Body::Data(block.part(5, 0))),
+            message(Kind::Pull, 4, Body::Fields(Vec::new())),
+        ];
+        is_read_as_written(parts, &blocks);
+        let values =
+            (0..5).map(|at| message(Kind::Value, at, Body::Data(block.part(at.into(), 90))));
+        is_read_as_written(values.collect(), &blocks);
+        let parts = vec![message(Kind::Push, 1, Body::Data(lent)); 2];
+        loan.end();
+        assert!(sent(Message::bundle(parts)).is_empty(), "nobody needs it, so it has arrived");
+    }
+
+    fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<Blocks>) {
+        let mut bundle = Message::bundle(parts);
+        (bundle.head.role, bundle.head.rank) = (Role::Worker, 3);
+        let bytes = sent(bundle.clone());
+        assert_eq!(bytes.len() as u64, bundle.frame_len());
+        for size in [1, 2, 75, 76, 141, bytes.len()] {
+            let (read, broken) = read_all(bytes.len(), &mut bytes.chunks(size), blocks);
+            assert_eq!((read.len(), broken), (1, None), "in pieces of {size}");
+            assert_eq!(read[0].head, bundle.head);
+            assert_eq!(read[0].parts().len(), bundle.parts().len());
+            for (read, sent) in read[0].parts().iter().zip(bundle.parts()) {
+                assert_eq!(read.head, sent.head);
+                assert_eq!(content(read), content(sent));
+            }
+        }
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 0x10;
+            let (read, broken) = read_all(altered.len(), &mut altered.chunks(99), blocks);
+            assert!(read.is_empty() && broken.is_some(), "altered at {at}");
+            let (read, broken) = read_all(at, &mut bytes[..at].chunks(99), blocks);
+            assert!(read.is_empty() && (at == 0 || broken.is_some()), "cut at {at}");
+        }
+    }
+
+    fn content(message: &Message<Bytes>) -> Vec<u8> {
+        match &message.body {
+            Body::Fields(fields) => fields.clone(),
+            Body::Data(data) => data.read(<[u8]>::to_vec).unwrap(),
+            Body::Parts(_) => panic!("a bundle in a bundle"),
+        }
     }
 
     fn outbox() -> Outbox {

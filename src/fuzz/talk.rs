@@ -178,10 +178,19 @@ fn message(
         priority: priority.into(),
         ..Header::default()
     };
-    let body = if kind.carries_data() {
-        Body::Data(Bytes::of_block(Arc::new(job.blocks.join(&[payload]).ok()?)))
-    } else {
-        Body::Fields(payload.to_vec())
+    let of_kind = |kind: Kind| {
+        let body = if kind.carries_data() {
+            Body::Data(Bytes::of_block(Arc::new(job.blocks.join(&[payload]).ok()?)))
+        } else {
+            Body::Fields(payload.to_vec())
+        };
+        Some(Message { head: Header { kind, ..head.clone() }, body })
     };
-    Some((if to_server { "server" } else { "root" }, Message { head, body }))
+    let mut message = of_kind(kind)?;
+    if kind == Kind::Bundle {
+        let parts: Option<Vec<_>> =
+            [Kind::Push, Kind::Pull, Kind::Value].map(of_kind).into_iter().collect();
+        message.body = Message::bundle(parts?).body;
+    }
+    Some((if to_server { "server" } else { "root" }, message))
 }

@@ -14,9 +14,6 @@ use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Place, Spec, fa
 /// Settings that are remembered for ranks that ask for them later.
 const MOST_SETTINGS: usize = 65_536;
 
-/// A message without data, so that the directory does not depend on what data is.
-type Answer = Message<std::convert::Infallible>;
-
 #[derive(Debug)]
 struct Entry {
     generation: u32,
@@ -40,7 +37,8 @@ pub(super) struct Directory {
     /// The last generation of keys that were removed.
     past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
-    answers: Vec<(u32, Answer)>,
+    /// For a rank, the header and the fields.
+    answers: Vec<(u32, Header, Vec<u8>)>,
     /// Every key is placed whole.
     whole: bool,
 }
@@ -67,10 +65,9 @@ impl Directory {
 
     /// By rank.
     pub(super) fn answers<D>(&mut self) -> Vec<(u32, Message<D>)> {
-        let open = |(rank, Message { head, body })| match body {
-            Body::Fields(fields) => (rank, Message { head, body: Body::Fields(fields) }),
-        };
-        std::mem::take(&mut self.answers).into_iter().map(open).collect()
+        let message = |head, fields| Message { head, body: Body::Fields(fields) };
+        let answers = std::mem::take(&mut self.answers).into_iter();
+        answers.map(|(rank, head, fields)| (rank, message(head, fields))).collect()
     }
 
     pub(super) fn declare(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
@@ -192,10 +189,10 @@ impl Directory {
     fn tell(&mut self, key: u64, rank: u32, request: u64, flags: u16) {
         let Some(entry) = self.entries.get(&key) else { return };
         let Some(place) = &entry.place else { return };
-        let mut answer = Message::of_key(Kind::Place, key, entry.generation, place.encode());
-        answer.head.request = request;
-        answer.head.flags = flags;
-        self.answers.push((rank, answer));
+        let generation = entry.generation;
+        let head =
+            Header { kind: Kind::Place, key, generation, request, flags, ..Header::default() };
+        self.answers.push((rank, head, place.encode()));
     }
 
     pub(super) fn remove(&mut self, rank: u32, head: &Header, workers: &Workers) {
@@ -218,9 +215,9 @@ impl Directory {
         }
         self.past.insert(key, entry.generation);
         for rank in entry.removed_by {
-            let mut answer = Message::of_key(Kind::Removed, key, entry.generation, Vec::new());
-            answer.head.flags = flags::PROVIDE;
-            self.answers.push((rank, answer));
+            let (generation, flags) = (entry.generation, flags::PROVIDE);
+            let head = Header { kind: Kind::Removed, key, generation, flags, ..Header::default() };
+            self.answers.push((rank, head, Vec::new()));
         }
     }
 
@@ -274,11 +271,9 @@ impl Directory {
     }
 
     fn tell_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>, flags: u16, decided: Vec<u8>) {
-        let mut answer = Message::new(Kind::Place, decided);
-        answer.head.setting = version;
-        answer.head.request = wish.request;
-        answer.head.flags = flags;
-        self.answers.push((wish.rank, answer));
+        let (setting, request) = (version, wish.request);
+        let head = Header { kind: Kind::Place, setting, request, flags, ..Header::default() };
+        self.answers.push((wish.rank, head, decided));
     }
 
     /// The workers have changed.
@@ -302,9 +297,8 @@ impl Directory {
     }
 
     fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
-        let mut answer = Message::of_key(Kind::Failed, key, 0, failed::encode(failure));
-        answer.head.request = request;
-        self.answers.push((rank, answer));
+        let head = Header { kind: Kind::Failed, key, request, ..Header::default() };
+        self.answers.push((rank, head, failed::encode(failure)));
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::Bytes;
+use super::frames::{read_frame, write_frame};
 use super::model::Model;
 use super::network::{Happening, Network};
 use super::onlooker::ONLOOKER;
@@ -14,7 +15,7 @@ use crate::cluster::common::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time
 use crate::cluster::members::Scheduler;
 use crate::cluster::net::Frame;
 use crate::cluster::node::{Birth, Node, Part};
-use crate::cluster::wire::{Body, Kind, Message, decode, encode};
+use crate::cluster::wire::{Kind, Message};
 use crate::cluster::{server, worker};
 
 pub(super) const SCHEDULER: &str = "scheduler";
@@ -61,6 +62,7 @@ pub(super) struct Met {
     pub(super) closed: u64,
     pub(super) duplicates: u64,
     pub(super) grants: u64,
+    pub(super) bundles: u64,
     pub(super) damaged: u64,
     pub(super) most_held: u64,
     pub(super) failures: u64,
@@ -162,11 +164,8 @@ impl Cluster {
             return self.network.at(at, Happening::Frame { from, to, bytes });
         }
         let now = self.network.now;
-        let (head, payload) = match decode(&bytes, 1 << 20) {
-            Ok((head, payload, rest)) => {
-                assert!(rest.is_empty(), "one frame at a time");
-                (head, payload)
-            }
+        let message = match read_frame(&bytes) {
+            Ok(message) => message,
             Err(bad) => {
                 self.met.damaged += 1;
                 if let Machine::Node(node) = &mut process.machine {
@@ -179,20 +178,18 @@ impl Cluster {
             }
         };
         if self.trace {
-            println!("{now} {from} -> {to}: {head:?}");
+            println!("{now} {from} -> {to}: {:?}", message.head);
         }
-        let data = head.kind.carries_data();
-        let body =
-            if data { Body::Data(Bytes::new(payload)) } else { Body::Fields(payload.to_vec()) };
-        let message = Message { head, body };
-        let again = message.head.kind == Kind::Push && self.random.per_mille(self.scenario.again);
+        let is_push = |part: &&Message<_>| part.head.kind == Kind::Push;
+        let push = message.parts().iter().rfind(is_push);
+        let again = push.filter(|_| self.random.per_mille(self.scenario.again)).cloned();
+        self.met.bundles += u64::from(message.head.kind == Kind::Bundle);
         self.met.grants += u64::from(message.head.kind == Kind::Grant);
         match &mut process.machine {
             Machine::Scheduler(scheduler) => scheduler.receive(message, now),
             Machine::Node(node) => {
-                let copy = again.then(|| message.clone());
                 node.receive(message, now);
-                copy.into_iter().for_each(|copy| node.come_again(copy, now));
+                again.into_iter().for_each(|copy| node.come_again(copy, now));
             }
         }
         self.after(&to);
@@ -236,13 +233,8 @@ impl Cluster {
             Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
             Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
         };
-        for Frame { to, message: Message { head, body }, .. } in frames {
-            let mut bytes = Vec::new();
-            match &body {
-                Body::Fields(fields) => encode(&head, fields, &mut bytes),
-                Body::Data(data) => encode(&head, data.bytes(), &mut bytes),
-            }
-            self.network.send(address, &to, &bytes, &self.scenario);
+        for Frame { to, message, .. } in frames {
+            self.network.send(address, &to, &write_frame(&message), &self.scenario);
         }
         if ended {
             return self.farewell(address, &process);

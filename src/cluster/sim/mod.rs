@@ -4,6 +4,7 @@
 
 mod bandwidth;
 mod cluster;
+mod frames;
 mod model;
 mod network;
 mod networks;
@@ -18,6 +19,7 @@ mod trainer;
 mod training;
 mod trouble;
 
+pub(super) use frames::{read_frame, write_frame};
 pub(super) use random::Random;
 
 use std::sync::Arc;

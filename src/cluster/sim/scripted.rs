@@ -429,6 +429,11 @@ fn peer_of(address: &str) -> Peer {
 
 fn any_message(random: &mut Random, request: u64) -> Message<Bytes> {
     let kind = Kind::ALL[usize::try_from(random.below(Kind::ALL.len() as u64)).unwrap()];
+    if kind == Kind::Bundle {
+        return Message::bundle(
+            (0..random.below(4)).map(|_| any_message(random, request)).collect(),
+        );
+    }
     let small = |random: &mut Random| match random.below(8) {
         0 => u64::MAX,
         _ => random.below(4),

@@ -29,6 +29,7 @@ fn clusters_of_every_seed_keep_the_contract() {
         sum.closed += met.closed;
         sum.duplicates += met.duplicates;
         sum.grants += met.grants;
+        sum.bundles += met.bundles;
         sum.damaged += met.damaged;
         sum.failures += met.failures;
         sum.evictions += met.evictions;
@@ -39,5 +40,5 @@ fn clusters_of_every_seed_keep_the_contract() {
     println!("{sum:?}");
     assert!(sum.closed > 0 && sum.duplicates > 0 && sum.grants > 0 && sum.damaged > 0);
     assert!(sum.failures > 0 && sum.evictions > 0 && sum.most_held > 0);
-    assert!(sum.reports > 0 && sum.waiting > 0);
+    assert!(sum.reports > 0 && sum.waiting > 0 && sum.bundles > 0);
 }

@@ -100,10 +100,12 @@ kinds! {
     Seen = 30,
     /// What a member says of itself, or that it is asked for it.
     Report = 31,
+    /// Small messages of a stream, in their order.
+    Bundle = 32,
 }
 
 impl Kind {
-    fn from_code(code: u8) -> Option<Self> {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
 
@@ -213,6 +215,8 @@ pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + head.len() + payload.len(), 0);
     write(head, payload, &mut out[start..]);
+    let sum = checksum::crc32c(&payload[..head.covered(payload.len())]);
+    write_front(head, payload.len(), sum, &mut out[start..]);
 }
 
 /// Writes a frame to the front of `out`; gives its bytes.
@@ -221,15 +225,21 @@ pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
 /// There is no room for it.
 pub(crate) fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
     let (front, rest) = out.split_at_mut(head.len());
-    // While a chunk is in the cache it is copied, too.
-    let (mut sum, mut rest) = (0, &mut rest[..payload.len()]);
+    let sum = copy(payload, &mut rest[..payload.len()]);
+    write_front(head, payload.len(), sum, front) + payload.len()
+}
+
+/// Copies a payload to a place of its size; gives its CRC32C.
+pub(crate) fn copy(payload: &[u8], mut out: &mut [u8]) -> u32 {
+    let mut sum = 0;
+    // While a chunk is in the cache it is read again.
     for chunk in payload.chunks(CHUNK) {
-        let (place, others) = rest.split_at_mut(chunk.len());
+        let (place, rest) = out.split_at_mut(chunk.len());
         place.copy_from_slice(chunk);
         sum = checksum::append(sum, place);
-        rest = others;
+        out = rest;
     }
-    write_front(head, payload.len(), sum, front) + payload.len()
+    sum
 }
 
 /// Writes what is in front of a payload, of which the length and the CRC32C are known, to the front of
@@ -269,10 +279,10 @@ pub(crate) fn write_front(head: &Header, payload: usize, sum: u32, out: &mut [u8
 }
 
 /// A place to be filled from the front. What does not fit is not written.
-struct Cursor<'a>(&'a mut [u8]);
+pub(super) struct Cursor<'a>(pub(super) &'a mut [u8]);
 
 impl Cursor<'_> {
-    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+    pub(super) fn put<const N: usize>(&mut self, bytes: [u8; N]) {
         if let Some((place, rest)) = std::mem::take(&mut self.0).split_first_chunk_mut() {
             *place = bytes;
             self.0 = rest;
@@ -411,7 +421,7 @@ pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), 
     let (places, rest) = rest.split_at_checked(opening.places()).ok_or(BadFrame::Short)?;
     let opened = opening.open(places, most)?;
     let (payload, rest) = rest.split_at_checked(opened.payload).ok_or(BadFrame::Short)?;
-    if !opened.is_intact(checksum::crc32c(payload)) {
+    if !opened.is_intact(checksum::crc32c(&payload[..opened.head.covered(payload.len())])) {
         return Err(BadFrame::PayloadChecksum);
     }
     Ok((opened.head, payload, rest))

@@ -1,20 +1,24 @@
 //! The messages between processes, byte for byte as in docs/wire.md.
 
 mod body;
+mod bundle;
 mod facts;
 mod header;
 mod reader;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use super::common::Data;
 
 pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
 };
+pub(crate) use bundle::{Entry, MOST_BYTES, MOST_PARTS, read_table, write_parts};
 pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};
 pub(crate) use header::{
-    BadFrame, HEADER, Header, Kind, Opening, VERSION, flags, write, write_front,
+    BadFrame, HEADER, Header, Kind, Opened, Opening, VERSION, copy, flags, write, write_front,
 };
 #[cfg(test)]
 pub(crate) use header::{decode, encode};
@@ -26,6 +30,8 @@ pub(crate) enum Body<D> {
     Fields(Vec<u8>),
     /// A slice of a value.
     Data(D),
+    /// The messages of a bundle.
+    Parts(Arc<Vec<Message<D>>>),
 }
 
 impl<D: Data> Body<D> {
@@ -33,6 +39,7 @@ impl<D: Data> Body<D> {
         match self {
             Self::Fields(fields) => fields.len() as u64,
             Self::Data(data) => data.len(),
+            Self::Parts(parts) => bundle::len(parts),
         }
     }
 }
@@ -69,7 +76,7 @@ impl<D> Message<D> {
     pub(crate) fn fields(&self) -> &[u8] {
         match &self.body {
             Body::Fields(bytes) => bytes,
-            Body::Data(_) => &[],
+            Body::Data(_) | Body::Parts(_) => &[],
         }
     }
 }

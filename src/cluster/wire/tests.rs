@@ -1,13 +1,14 @@
 //! Frames and fields: what is written is read, and nothing else is; no bytes are a danger.
 
 use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
-use super::{Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed};
+use super::{Awaited, Body, Book, Declare, Hello, Message, Place, Spec, Standing, State};
 use super::{Look, MOST_REPORT, Seen, Sight};
+use super::{accused, failed};
 use crate::cluster::common::{Failure, Peer, Reason, Role};
 use crate::cluster::facts::{
     BUCKETS, CallKind, Facts, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Waiting,
 };
-use crate::cluster::sim::{Random, limits};
+use crate::cluster::sim::{Bytes, Random, limits, read_frame, write_frame};
 
 const MOST: u64 = 1 << 20;
 
@@ -68,7 +69,10 @@ fn frames_travel_together_and_come_out_as_they_went_in() {
 fn a_frame_with_one_changed_byte_is_refused() {
     let mut random = Random::new(1);
     for _ in 0..20 {
-        let (head, payload) = (any_header(&mut random), some_bytes(&mut random, 100));
+        let (mut head, payload) = (any_header(&mut random), some_bytes(&mut random, 100));
+        if head.kind == Kind::Bundle {
+            head.kind = Kind::Push;
+        }
         let mut bytes = Vec::new();
         encode(&head, &payload, &mut bytes);
         // Two bytes of the header are reserved: receivers ignore them, checksums do not.
@@ -81,6 +85,92 @@ fn a_frame_with_one_changed_byte_is_refused() {
             assert!(decode(&bytes[..len], MOST).is_err(), "the first {len} bytes");
         }
     }
+}
+
+fn any_part(random: &mut Random) -> Message<Bytes> {
+    let kinds = [Kind::Push, Kind::Pull, Kind::Value];
+    let kind = kinds[usize::try_from(random.below(3)).unwrap()];
+    let bytes = some_bytes(random, 40);
+    let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
+    let head = Header { kind, replicas: None, ..any_header(random) };
+    Message { head, body: if kind.carries_data() { data } else { fields } }
+}
+
+fn content(message: &Message<Bytes>) -> &[u8] {
+    match &message.body {
+        Body::Data(data) => data.bytes(),
+        _ => message.fields(),
+    }
+}
+
+#[test]
+fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let parts: Vec<_> = (0..=random.below(64)).map(|_| any_part(&mut random)).collect();
+        let mut bundle = Message::bundle(parts.clone());
+        let of_frame = Header { kind: Kind::Bundle, ..any_header(&mut random) };
+        bundle.head = Header { total: bundle.head.total, replicas: None, ..of_frame };
+        let read = read_frame(&write_frame(&bundle)).unwrap();
+        assert_eq!((&read.head, read.parts().len()), (&bundle.head, parts.len()), "seed {seed}");
+        for (read, part) in read.parts().iter().zip(&parts) {
+            let of_part = &part.head;
+            let expected = Header {
+                kind: of_part.kind,
+                key: of_part.key,
+                round: of_part.round,
+                offset: of_part.offset,
+                total: of_part.total,
+                request: of_part.request,
+                setting: of_part.setting,
+                generation: of_part.generation,
+                slice: of_part.slice,
+                priority: of_part.priority,
+                flags: of_part.flags,
+                codec: of_part.codec,
+                ..bundle.head.clone()
+            };
+            assert_eq!((&read.head, content(read)), (&expected, content(part)), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_bundle_that_is_not_what_it_says_is_refused() {
+    let mut random = Random::new(3);
+    let parts: Vec<_> = (0..3).map(|_| any_part(&mut random)).collect();
+    let frame = write_frame(&Message::bundle(parts.clone()));
+    for at in 0..frame.len() {
+        let mut changed = frame.clone();
+        changed[at] ^= 1 << random.below(8);
+        assert!(read_frame(&changed).is_err(), "byte {at}");
+    }
+    // Under right checksums: more parts than may be, than there are, other kinds, other lengths.
+    let (head, payload, _) = decode(&frame, MOST).unwrap();
+    let refused = |head: &Header, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        encode(head, payload, &mut bytes);
+        read_frame(&bytes).is_err()
+    };
+    assert!(!refused(&head, payload));
+    for total in [0, 2, 4, 65, u64::MAX] {
+        assert!(refused(&Header { total, ..head.clone() }, payload), "{total} parts");
+    }
+    assert!(refused(&head, &payload[..payload.len() - 1]));
+    assert!(refused(&head, &[payload, &[0]].concat()));
+    // Where the kind and the length of the second part are.
+    let (kind_at, length_at) = (76 + 68, 76 + 60);
+    for kind in Kind::ALL {
+        let mut changed = payload.to_vec();
+        changed[kind_at] = *kind as u8;
+        let allowed = matches!(kind, Kind::Push | Kind::Pull | Kind::Value);
+        assert_eq!(refused(&head, &changed), !allowed, "{kind:?}");
+    }
+    let mut changed = payload.to_vec();
+    changed[length_at + 3] = 0xff;
+    assert!(refused(&head, &changed), "a length that no frame has");
+    let many = Message::bundle((0..65).map(|_| any_part(&mut random)).collect());
+    assert!(read_frame(&write_frame(&many)).is_err());
 }
 
 #[test]

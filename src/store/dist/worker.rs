@@ -13,7 +13,7 @@ use super::failure::error_of;
 use super::rows::{self, Wanted};
 use super::setting::Change;
 use super::{insight, place};
-use crate::cluster::{self, Birth, Failure, OpId, Place, Reason, Spec, Time};
+use crate::cluster::{self, Birth, Data as _, Failure, OpId, Place, Reason, Spec, Time};
 use crate::codec::Codec;
 use crate::config::Job;
 use crate::deadline::Deadline;
@@ -36,8 +36,8 @@ use crate::sync::Mutex;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, DType, Lent, element_count};
 
-/// Keys of a call that are given to the machine at a time.
-const AT_ONCE: usize = 32;
+/// Keys of a call that are given to the machine at a time, and bytes of their values.
+const AT_ONCE: (usize, u64) = (128, 512 << 10);
 
 type Machinery = cluster::Worker<Bytes>;
 
@@ -59,6 +59,16 @@ pub(crate) struct WorkerStore {
 pub(super) struct Order {
     pub(super) key: u64,
     pub(super) what: What,
+}
+
+impl Order {
+    /// Of the values that it sends.
+    fn bytes(&self) -> u64 {
+        match &self.what {
+            What::Push(value) | What::PushPull(value) => value.len(),
+            _ => 0,
+        }
+    }
 }
 
 /// What the machine is asked for.
@@ -386,11 +396,17 @@ impl WorkerStore {
         priority: i32,
         deadline: Deadline,
     ) -> Result<Arc<Call>> {
-        let end = self.moment(deadline);
-        let mut orders = orders.into_iter().enumerate();
+        let (end, mut first) = (self.moment(deadline), 0);
+        let mut orders = orders.into_iter().enumerate().peekable();
         // What is first is on its way before the last is in the machine.
-        for first in (0..orders.len()).step_by(AT_ONCE) {
-            match self.start(&call, orders.by_ref().take(AT_ONCE), priority, end) {
+        while orders.peek().is_some() {
+            let mut bytes = 0;
+            let mut few = |(part, order): &(usize, Order)| {
+                bytes += order.bytes();
+                *part == first || (*part < first + AT_ONCE.0 && bytes <= AT_ONCE.1)
+            };
+            let some = std::iter::from_fn(|| orders.next_if(&mut few));
+            match self.start(&call, some, priority, end) {
                 Ok(()) => {}
                 Err(error) if first == 0 => return Err(error),
                 Err(error) => {
@@ -398,6 +414,7 @@ impl WorkerStore {
                     break;
                 }
             }
+            first = orders.peek().map_or(0, |(part, _)| *part);
         }
         self.driver.host.settle(&call, &self.driver.blocks);
         Ok(call)
