@@ -30,6 +30,9 @@ use crate::{panics, spans};
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
+/// Messages of a delivery that are taken at a time.
+const PORTION: usize = 64;
+
 /// What a process is for the protocol.
 pub(crate) enum Machine {
     Node(Box<Node<Bytes>>),
@@ -325,13 +328,34 @@ impl<H: Host> Driver<H> {
         if let Some(broken) = broken {
             log(Level::Warn, || format!("from {from}: dropped what is no frame: {broken:?}"));
         }
-        self.step(|machine, now| {
-            if let Some(who) = who {
-                guard::keep_known(who, from, &mut messages, machine);
+        let mut messages = messages.into_iter().peekable();
+        loop {
+            let mut some = portion(&mut messages);
+            let broken = broken.filter(|_| messages.peek().is_none());
+            self.step(|machine, now| {
+                if let Some(who) = who {
+                    guard::keep_known(who, from, &mut some, machine);
+                }
+                machine.receive(from, some, broken, now);
+            });
+            if messages.peek().is_none() {
+                return;
             }
-            machine.receive(from, messages, broken, now);
-        });
+        }
     }
+}
+
+/// The next messages that are taken in one step: answers to them are on their way before the last one
+/// of a delivery is looked at.
+fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<Bytes>> {
+    let (mut some, mut parts) = (Vec::new(), 0);
+    while parts < PORTION
+        && let Some(message) = messages.next()
+    {
+        parts += message.parts().len();
+        some.push(message);
+    }
+    some
 }
 
 impl<H: Host> Door<H> {

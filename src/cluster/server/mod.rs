@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use foldhash::HashMap;
+use smallvec::SmallVec;
 
 use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, take_all};
 use super::link::CONTROL;
@@ -118,9 +119,9 @@ impl Workers {
 struct Key<D> {
     place: Arc<Place>,
     /// Those that are here, by their number.
-    slices: Vec<Option<Slice<D>>>,
+    slices: SmallVec<[Option<Slice<D>>; 1]>,
     /// By rank, the pushes that there are from workers that make no more.
-    pushes: Vec<u64>,
+    pushes: SmallVec<[u64; 2]>,
     removed_by: BTreeSet<u32>,
 }
 
@@ -317,8 +318,8 @@ impl<D: Data> Server<D> {
         let workers = self.workers.limits.workers as usize;
         let key = Key {
             place: Arc::new(place),
-            slices: Vec::new(),
-            pushes: vec![0; workers],
+            slices: SmallVec::new(),
+            pushes: SmallVec::from_elem(0, workers),
             removed_by: BTreeSet::new(),
         };
         self.keys.insert((head.key, head.generation), key);

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use smallvec::SmallVec;
+
 use super::Workers;
 use crate::cluster::common::{Data, Mode, Peer, Time};
 
@@ -14,6 +16,9 @@ pub(super) struct Contribution<D> {
     pub(super) setting: u64,
     pub(super) codec: u16,
 }
+
+/// A push, by round and rank.
+type Held<D> = ((u64, u32), Contribution<D>);
 
 /// A worker that wants the value after its own push of this round.
 #[derive(Debug, Clone)]
@@ -37,6 +42,8 @@ pub(super) enum Step<D> {
 
 /// The rounds of one slice.
 ///
+/// What there is one of, most of the time, is in it and not behind a pointer: see a worker's keys.
+///
 /// In rounds, contributions are added in the order of ranks: `next` is the rank whose turn it is in
 /// the open round. Without rounds every push is a round of its own, and `open` counts them.
 #[derive(Debug)]
@@ -47,12 +54,12 @@ pub(super) struct Slice<D> {
     added: u32,
     setting: u64,
     /// By round and rank, in their order.
-    held: Vec<((u64, u32), Contribution<D>)>,
+    held: SmallVec<[Held<D>; 1]>,
     /// Pushes that their workers hold back, and whether they were told to send them.
     offers: BTreeMap<(u64, u32), bool>,
     /// The round of each rank that was added last; every round up to it was.
-    taken: Vec<u64>,
-    pulls: Vec<Pull>,
+    taken: SmallVec<[u64; 2]>,
+    pulls: SmallVec<[Pull; 1]>,
     /// When the last push came.
     came: Option<Time>,
 }
@@ -65,10 +72,10 @@ impl<D: Data> Slice<D> {
             next: 0,
             added: 0,
             setting: 0,
-            held: Vec::new(),
+            held: SmallVec::new(),
             offers: BTreeMap::new(),
-            taken: vec![0; workers as usize],
-            pulls: Vec::new(),
+            taken: SmallVec::from_elem(0, workers as usize),
+            pulls: SmallVec::new(),
             came: None,
         }
     }
@@ -263,7 +270,7 @@ impl<D: Data> Slice<D> {
         self.offers.clear();
         let held = std::mem::take(&mut self.held).into_iter();
         let bytes = held.map(|(_, contribution)| contribution.data.len()).sum();
-        (std::mem::take(&mut self.pulls), bytes)
+        (std::mem::take(&mut self.pulls).into_vec(), bytes)
     }
 
     /// The workers that a round waits for, which may be an earlier one.

@@ -278,10 +278,14 @@ impl Place {
 
     /// Where a slice begins, and its length.
     pub(crate) fn range(&self, slice: u32) -> (u64, u64) {
-        let bytes = self.spec.bytes().unwrap_or(0);
-        let at = u64::from(slice).saturating_mul(self.slice_bytes).min(bytes);
-        (at, (bytes - at).min(self.slice_bytes))
+        range(self.spec.bytes().unwrap_or(0), self.slice_bytes, slice)
     }
+}
+
+/// Where a slice of a value of so many bytes begins, and its length.
+pub(crate) fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
+    let at = u64::from(slice).saturating_mul(slice_bytes).min(bytes);
+    (at, (bytes - at).min(slice_bytes))
 }
 
 /// Whom something waits for.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use super::common::Data;
 
 pub(crate) use body::{
-    Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed,
+    Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed, range,
 };
 pub(crate) use bundle::{Entry, MOST_BYTES, MOST_PARTS, read_table, write_parts};
 pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};

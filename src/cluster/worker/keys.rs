@@ -1,23 +1,33 @@
 //! What a worker knows of a key.
 
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 use super::operation::OpId;
-use crate::cluster::wire::Place;
+use crate::cluster::wire::{Place, range};
 
+/// Each step of a call comes back to its key after it was with all others, and what is not next to it in
+/// memory has left the caches by then. So a key of one slice has all that is often asked for in itself.
 #[derive(Debug, Default)]
 pub(super) struct Key {
     generation: u32,
-    place: Option<Place>,
-    /// The number under which this worker asks where the key is.
-    search: Option<OpId>,
+    /// The server of the first slice.
+    server: u16,
+    slices: u32,
+    /// Of the value, and of each slice but the last.
+    bytes: u64,
+    slice_bytes: u64,
     /// Pushes of this worker so far.
     pushed: u64,
-    /// Per slice, the last round that is known to have closed; without rounds, how many pushes even
-    /// the slowest worker is known to have made.
-    closed: Vec<u64>,
+    /// The last round of the first slice that is known to have closed; without rounds, how many pushes
+    /// even the slowest worker is known to have made.
+    closed: u64,
     /// Operations on the key, oldest first.
-    queue: VecDeque<OpId>,
+    queue: SmallVec<[OpId; 3]>,
+    /// The same as `closed`, of the other slices.
+    closed_behind: Vec<u64>,
+    place: Option<Box<Place>>,
+    /// The number under which this worker asks where the key is.
+    search: Option<OpId>,
 }
 
 impl Key {
@@ -26,19 +36,42 @@ impl Key {
     }
 
     pub(super) fn place(&self) -> Option<&Place> {
-        self.place.as_ref()
+        self.place.as_deref()
+    }
+
+    /// Its slices, if it is known where they are.
+    pub(super) fn slices(&self) -> Option<std::ops::Range<u32>> {
+        self.place.is_some().then_some(0..self.slices)
+    }
+
+    /// The bytes of its value, if they are known.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     pub(super) fn server_of(&self, slice: u32) -> Option<u32> {
+        if slice == 0 {
+            return self.place.is_some().then(|| self.server.into());
+        }
         self.place()?.servers.get(slice as usize).map(|server| u32::from(*server))
+    }
+
+    /// Where a slice begins, and its length.
+    pub(super) fn range(&self, slice: u32) -> (u64, u64) {
+        range(self.bytes, self.slice_bytes, slice)
     }
 
     pub(super) fn set_place(&mut self, generation: u32, place: Place) {
         if generation > self.generation || self.place.is_none() {
-            self.closed = vec![0; place.servers.len()];
+            self.slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
+            self.server = place.servers.first().copied().unwrap_or(0);
+            self.bytes = place.spec.bytes().unwrap_or(0);
+            self.slice_bytes = place.slice_bytes;
+            self.closed = 0;
+            self.closed_behind = vec![0; place.servers.len().saturating_sub(1)];
             self.pushed = 0;
             self.generation = generation;
-            self.place = Some(place);
+            self.place = Some(Box::new(place));
         }
         self.search = None;
     }
@@ -69,17 +102,24 @@ impl Key {
     }
 
     pub(super) fn closed(&self, slice: u32) -> u64 {
-        self.closed.get(slice as usize).copied().unwrap_or(0)
+        match slice.checked_sub(1) {
+            None => self.closed,
+            Some(at) => self.closed_behind.get(at as usize).copied().unwrap_or(0),
+        }
     }
 
     pub(super) fn note_closed(&mut self, slice: u32, round: u64) {
-        if let Some(closed) = self.closed.get_mut(slice as usize) {
+        let closed = match slice.checked_sub(1) {
+            None => Some(&mut self.closed),
+            Some(at) => self.closed_behind.get_mut(at as usize),
+        };
+        if let Some(closed) = closed {
             *closed = round.max(*closed);
         }
     }
 
     pub(super) fn enter(&mut self, id: OpId) {
-        self.queue.push_back(id);
+        self.queue.push(id);
     }
 
     pub(super) fn leave(&mut self, id: OpId) {

@@ -361,7 +361,8 @@ impl<D: Data> Worker<D> {
     /// The operation that has asked for a slice, and where it belongs.
     fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
         let op = self.ops.get(&head.request).filter(|op| op.key == head.key)?;
-        let (at, expected) = self.keys.get(&head.key)?.place()?.range(head.slice);
+        let key = self.keys.get(&head.key).filter(|key| key.slices().is_some())?;
+        let (at, expected) = key.range(head.slice);
         let fits = !op.wants_whole_value() || len == expected;
         (fits && op.unanswered.contains(head.slice)).then_some((op, at))
     }

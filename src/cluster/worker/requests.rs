@@ -226,7 +226,7 @@ impl<D: Data> Worker<D> {
             return true;
         }
         let state = self.keys.entry(key).or_default();
-        let Some(place) = state.place() else {
+        let Some(slices) = state.slices() else {
             let search = self.next_op;
             if state.search(search) {
                 self.next_op += 1;
@@ -234,8 +234,7 @@ impl<D: Data> Worker<D> {
             }
             return false;
         };
-        let (expected, slices) = (place.spec.bytes().unwrap_or(0), place.servers.len());
-        let slices = 0..u32::try_from(slices).unwrap_or(u32::MAX);
+        let expected = state.bytes();
         op.started = true;
         self.waiting.remove(&id);
         match &mut op.what {
@@ -290,9 +289,9 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get(&id) else { return };
         let (round, key) = (op.round(), op.key);
         let Some(state) = self.keys.get(&key) else { return };
-        let Some((server, place)) = state.server_of(slice).zip(state.place()) else { return };
+        let Some(server) = state.server_of(slice) else { return };
         let What::Push { data, .. } = &op.what else { return };
-        let (offset, len) = place.range(slice);
+        let (offset, len) = state.range(slice);
         let len = data.part(offset, len).len();
         let generation = state.generation();
         let lead = self.limits.lead();
@@ -327,8 +326,8 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get_mut(&id) else { return };
         let What::Push { round, data, priority, answer, setting } = &op.what else { return };
         let Some(state) = self.keys.get(&op.key) else { return };
-        let Some((server, place)) = state.server_of(slice).zip(state.place()) else { return };
-        let (offset, len) = place.range(slice);
+        let Some(server) = state.server_of(slice) else { return };
+        let (offset, len) = state.range(slice);
         let head = Header {
             kind: Kind::Push,
             key: op.key,
