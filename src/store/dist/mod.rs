@@ -1,6 +1,6 @@
 //! The distributed stores: one job of many processes, over the protocol of `cluster`.
 //!
-//! A worker's calls become operations of its machine (`worker`, `call`, `desk`); a server does the
+//! A worker's calls become operations of its machine (`worker`, `sending`, `call`, `desk`); a server does the
 //! arithmetic that its machine asks for, slice by slice (`serving`, `shop`, `shard`).
 
 mod call;
@@ -11,6 +11,7 @@ mod insight;
 mod place;
 mod reader;
 mod rows;
+mod sending;
 mod serving;
 mod setting;
 mod shard;

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use super::call::{Call, Part, Target};
 use super::rows::WANT_STATE;
+use super::sending::{Order, What};
 use super::setting::{Change, Rules};
 use super::state;
-use super::worker::{Order, What, WorkerStore};
+use super::worker::WorkerStore;
 use crate::cluster::{self, Place, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;

@@ -1,0 +1,241 @@
+//! The way to one address: connected when it is first used.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use zenoh::Wait;
+use zenoh::bytes::ZBytes;
+use zenoh::pubsub::Publisher;
+use zenoh::qos::CongestionControl;
+
+use super::connection::{CONNECT, Connection, Made, call};
+use crate::config::TLS_VARIABLE;
+use crate::engine::names::Names;
+use crate::engine::shared::{Outlet, Reference};
+use crate::engine::{Inbox, Line, Memory, Parcel, Parcels, Place, probe};
+use crate::log::{Level, log};
+use crate::sync::Mutex;
+
+/// How soon the next attempt to connect follows one.
+const CONNECT_AGAIN: Duration = Duration::from_millis(50);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// Fewer bytes are sent as fast as word of them would be.
+const SHARED: usize = 4 << 10;
+
+/// A line to one address.
+pub(super) struct ToOne {
+    to: Arc<str>,
+    from: Arc<str>,
+    name: String,
+    way: Way,
+    publisher: Option<Publisher<'static>>,
+    parcels: Arc<Parcels>,
+    shm: bool,
+    /// Never used by a thread of the engine: it may be the one that sends.
+    apart: bool,
+    /// Memory that the other side reads, if it is on this machine.
+    outlet: Option<Outlet>,
+}
+
+pub(super) enum Way {
+    /// They come to us, if we listen.
+    Hall(Option<Arc<Connection>>),
+    /// We call them.
+    Call {
+        place: Place,
+        inbox: Arc<dyn Inbox>,
+        made: Arc<Mutex<Made>>,
+        last: Option<Instant>,
+        /// The last attempt failed because the other side does not take this process.
+        refused: bool,
+    },
+}
+
+impl Way {
+    pub(super) fn call(place: &Place, inbox: &Arc<dyn Inbox>, made: &Arc<Mutex<Made>>) -> Self {
+        let (place, inbox, made) = (place.clone(), Arc::clone(inbox), Arc::clone(made));
+        Self::Call { place, inbox, made, last: None, refused: false }
+    }
+}
+
+impl ToOne {
+    /// A line that is not connected yet.
+    pub(super) fn new(
+        to: &str,
+        from: &Arc<str>,
+        way: Way,
+        place: &Place,
+        parcels: &Arc<Parcels>,
+    ) -> Self {
+        let names = Names::new(from, place);
+        Self {
+            to: to.into(),
+            from: Arc::clone(from),
+            name: format!("kvstore/{}/{}", names.place(to), names.speaker()),
+            way,
+            publisher: None,
+            parcels: Arc::clone(parcels),
+            shm: place.shm,
+            apart: threads_are_set(),
+            outlet: None,
+        }
+    }
+
+    fn connect(&mut self) -> Option<()> {
+        let connections = match &mut self.way {
+            Way::Hall(hall) => vec![hall.clone()?],
+            Way::Call { place, inbox, made, last, .. } => {
+                if last.is_some_and(|last| last.elapsed() < CONNECT_AGAIN) || made.lock().closed {
+                    return None;
+                }
+                let tls = place.credentials.as_ref().and_then(|known| known.tls.as_ref());
+                if let Some(why) = tls.and_then(|tls| probe::refusal_of_tls(&self.to, tls)) {
+                    *last = Some(Instant::now());
+                    self.blame(Some(why));
+                    return None;
+                }
+                let connections = call(&self.to, &self.from, place, inbox);
+                *last = Some(Instant::now());
+                let connections = match connections {
+                    Ok(connections) => connections,
+                    Err(error) => {
+                        log(Level::Debug, || format!("no way to {}: {error}", self.to));
+                        let why = probe::refusal(&self.to, place.credentials.as_deref());
+                        self.blame(why);
+                        return None;
+                    }
+                };
+                let mut made = made.lock();
+                if made.closed {
+                    connections.iter().for_each(|connection| connection.close());
+                    return None;
+                }
+                made.connections.extend(connections.iter().cloned());
+                connections
+            }
+        };
+        let Some(publisher) = self.publisher(connections.first()?) else {
+            self.give_up(&connections);
+            return None;
+        };
+        self.publisher = Some(publisher);
+        if let Way::Call { refused, .. } = &mut self.way {
+            *refused = false;
+        }
+        if self.shm {
+            self.offer();
+        }
+        Some(())
+    }
+
+    /// What is put before the other side is known to listen goes nowhere.
+    fn publisher(&self, connection: &Connection) -> Option<Publisher<'static>> {
+        let publisher = connection.session.declare_publisher(self.name.clone());
+        let publisher = publisher.congestion_control(CongestionControl::Block).express(true).wait();
+        let publisher = publisher.ok()?;
+        let end = Instant::now() + CONNECT;
+        while !publisher.matching_status().wait().is_ok_and(|status| status.matching()) {
+            if Instant::now() >= end {
+                return None;
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+        Some(publisher)
+    }
+
+    /// The session is there, and the other side does not listen to this process.
+    fn give_up(&mut self, connections: &[Arc<Connection>]) {
+        let Way::Call { place, made, .. } = &self.way else { return };
+        let ours =
+            |made: &Arc<_>| connections.iter().any(|connection| Arc::ptr_eq(made, connection));
+        made.lock().connections.retain(|made| !ours(made));
+        connections.iter().for_each(|connection| connection.close());
+        let why = place
+            .credentials
+            .as_ref()
+            .map(|credentials| format!("{} takes nothing from {}", self.to, credentials.identity));
+        self.blame(why);
+    }
+
+    /// Says why there is no way, once that is certain: it may be the end, or the start, of a process.
+    fn blame(&mut self, reason: Option<String>) {
+        let Way::Call { inbox, refused, .. } = &mut self.way else { return };
+        let Some(reason) = reason else { return };
+        if std::mem::replace(refused, true) {
+            inbox.refused(&self.to, &reason);
+        }
+    }
+
+    /// Asks the other side to read the memory that this one writes.
+    fn offer(&mut self) {
+        match Outlet::new() {
+            Ok(outlet) => {
+                self.put(ZBytes::new(), Some(outlet.offer()));
+                self.outlet = Some(outlet);
+            }
+            Err(error) => log(Level::Debug, || format!("no memory to share: {error}")),
+        }
+    }
+
+    fn put(&self, payload: ZBytes, reference: Option<Reference>) {
+        let Some(publisher) = &self.publisher else { return };
+        let put = publisher.put(payload).attachment(reference.map(|it| it.encode()));
+        if let Err(error) = put.wait() {
+            log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
+        }
+    }
+}
+
+impl Line for ToOne {
+    fn is_ready(&self) -> bool {
+        self.publisher.is_some() && !self.apart
+    }
+
+    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
+        if self.outlet.as_ref().is_some_and(Outlet::is_declined) {
+            self.outlet = None;
+        }
+        let outlet = self.outlet.as_mut().filter(|_| room >= SHARED);
+        let claim = outlet.and_then(|outlet| outlet.claim(room));
+        claim.map_or_else(|| self.parcels.take(room - lent), Parcel::shared)
+    }
+
+    fn send(&mut self, parcel: Parcel) {
+        if self.publisher.is_none() && self.connect().is_none() {
+            return;
+        }
+        let len = parcel.len();
+        match parcel.memory {
+            Memory::Own(own) => {
+                let own = Bytes::from_owner(own.cut(len));
+                self.put(joined(&own, parcel.lent), None);
+            }
+            Memory::Shared(claim) => {
+                let reference = self.outlet.as_mut().map(|outlet| outlet.publish(&claim, len));
+                self.put(ZBytes::new(), reference);
+            }
+        }
+    }
+}
+
+/// The bytes of a parcel with those that it has borrowed, each behind so many of its own.
+fn joined(own: &Bytes, lent: Vec<(usize, Bytes)>) -> ZBytes {
+    if lent.is_empty() {
+        return ZBytes::from(own.clone());
+    }
+    let (mut all, mut taken) = (ZBytes::writer(), 0);
+    for (at, lent) in lent {
+        all.append(ZBytes::from(own.slice(taken..at)));
+        all.append(ZBytes::from(lent));
+        taken = at;
+    }
+    all.append(ZBytes::from(own.slice(taken..)));
+    all.finish()
+}
+
+/// Whether somebody has chosen the threads of the engine, as TLS needs it: one may then both receive
+/// and send, and must never wait for itself.
+fn threads_are_set() -> bool {
+    std::env::var_os(TLS_VARIABLE.0).is_some()
+}
