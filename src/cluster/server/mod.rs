@@ -6,12 +6,12 @@
 mod agreement;
 mod directory;
 mod facts;
+mod keys;
 mod slice;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, take_all};
@@ -19,6 +19,7 @@ use super::link::CONTROL;
 use super::net::Letter;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
 use directory::Directory;
+use keys::{Key, Keys};
 use slice::{Contribution, Pull, Slice, Step};
 
 /// One slice of one key, in one of the key's lives.
@@ -59,7 +60,12 @@ pub(crate) enum Action<D> {
     /// From this version on, pushes merge like this.
     Setting { version: u64, fields: Vec<u8> },
     /// The key is gone.
-    Drop { key: u64, generation: u32 },
+    Drop {
+        key: u64,
+        generation: u32,
+        /// All of it here have a smaller number.
+        slices: u32,
+    },
 }
 
 /// A value that a worker waits for.
@@ -115,19 +121,6 @@ impl Workers {
     }
 }
 
-#[derive(Debug)]
-struct Key<D> {
-    place: Arc<Place>,
-    /// Those that are here, by their number.
-    slices: SmallVec<[Option<Slice<D>>; 1]>,
-    /// By rank, the pushes that there are from workers that make no more.
-    pushes: SmallVec<[u64; 2]>,
-    removed_by: BTreeSet<u32>,
-}
-
-/// By key and generation.
-type Keys<D> = HashMap<(u64, u32), Key<D>>;
-
 /// The machine of one server.
 #[derive(Debug)]
 pub(crate) struct Server<D> {
@@ -158,7 +151,7 @@ impl<D: Data> Server<D> {
                 here: vec![true; workers],
                 done: vec![false; workers],
             },
-            keys: HashMap::default(),
+            keys: Keys::default(),
             directory: Directory::new(limits),
             used: vec![0; workers],
             owed: vec![0; workers],
@@ -266,7 +259,7 @@ impl<D: Data> Server<D> {
             }
             (Kind::Init, Body::Data(data)) => self.install(&head, data),
             (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
-            (Kind::Restore, Body::Data(data)) if find(&mut self.keys, &head).is_some() => {
+            (Kind::Restore, Body::Data(data)) if self.keys.slice_mut(name(&head)).is_some() => {
                 self.actions.push(Action::Restore { slice: name(&head), data });
             }
             (Kind::Setting, Body::Fields(fields)) => {
@@ -276,7 +269,7 @@ impl<D: Data> Server<D> {
             (Kind::Pull, Body::Fields(wanted)) => self.pull(rank, &head, wanted),
             (Kind::Remove, _) => self.remove(rank, &head),
             (Kind::Done, _) if head.generation > 0 => {
-                if let Some(key) = self.keys.get_mut(&(head.key, head.generation)) {
+                if let Some(key) = self.keys.get_mut(head.key, head.generation) {
                     key.pushes[rank as usize] = head.round;
                 }
             }
@@ -309,25 +302,26 @@ impl<D: Data> Server<D> {
     /// A key begins a life here. A provider that was lost half way left an older one behind, or is
     /// still heard.
     fn describe(&mut self, head: &Header, place: Place) {
-        let same = |key: u64| key == head.key;
-        if self.keys.keys().any(|(key, generation)| same(*key) && *generation >= head.generation) {
-            return;
+        if let Some(generation) = self.keys.generation_of(head.key) {
+            if generation >= head.generation {
+                return;
+            }
+            self.drop_key(head.key, generation);
         }
-        let old: Vec<_> = self.keys.keys().copied().filter(|(key, _)| same(*key)).collect();
-        old.into_iter().for_each(|(key, generation)| self.drop_key(key, generation));
         let workers = self.workers.limits.workers as usize;
         let key = Key {
+            generation: head.generation,
             place: Arc::new(place),
             slices: SmallVec::new(),
             pushes: SmallVec::from_elem(0, workers),
             removed_by: BTreeSet::new(),
         };
-        self.keys.insert((head.key, head.generation), key);
+        self.keys.insert(head.key, key);
     }
 
     fn install(&mut self, head: &Header, data: D) {
         let workers = self.workers.limits.workers;
-        let Some(key) = self.keys.get_mut(&(head.key, head.generation)) else { return };
+        let Some(key) = self.keys.get_mut(head.key, head.generation) else { return };
         let known = (head.slice as usize) < key.place.servers.len();
         if known && key.place.range(head.slice).1 == data.len() {
             let at = head.slice as usize;
@@ -344,7 +338,7 @@ impl<D: Data> Server<D> {
 
     fn push(&mut self, rank: u32, head: &Header, data: D) {
         let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
-        let Some(slice) = find(&mut self.keys, head) else {
+        let Some(slice) = self.keys.slice_mut(name(head)) else {
             return self.fail(rank, head, &unknown(head));
         };
         if slice.has(rank, head.round) {
@@ -374,14 +368,14 @@ impl<D: Data> Server<D> {
     }
 
     fn offer(&mut self, rank: u32, head: &Header) {
-        if let Some(slice) = find(&mut self.keys, head) {
+        if let Some(slice) = self.keys.slice_mut(name(head)) {
             slice.offer(rank, head.round);
             self.settle(name(head));
         }
     }
 
     fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) {
-        match find(&mut self.keys, head) {
+        match self.keys.slice_mut(name(head)) {
             Some(slice) => {
                 slice.pull(asked_by(rank, head, wanted));
                 self.settle(name(head));
@@ -394,14 +388,14 @@ impl<D: Data> Server<D> {
         if head.flags & flags::PROVIDE != 0 {
             self.directory.remove(rank, head, &self.workers);
             self.post_directory();
-        } else if let Some(key) = self.keys.get_mut(&(head.key, head.generation)) {
+        } else if let Some(key) = self.keys.get_mut(head.key, head.generation) {
             key.removed_by.insert(rank);
             self.settle_removal(head.key, head.generation);
         }
     }
 
     fn settle_removal(&mut self, key: u64, generation: u32) {
-        let Some(state) = self.keys.get(&(key, generation)) else { return };
+        let Some(state) = self.keys.get(key, generation) else { return };
         if state.removed_by.is_empty() || !self.workers.absent(&state.removed_by).is_empty() {
             return;
         }
@@ -412,20 +406,21 @@ impl<D: Data> Server<D> {
     }
 
     fn drop_key(&mut self, key: u64, generation: u32) {
-        if let Some(state) = self.keys.remove(&(key, generation)) {
+        if let Some(state) = self.keys.remove(key, generation) {
             let stored = state.slices.iter().flatten().map(Slice::len).sum::<u64>();
             self.tally.stored_bytes -= stored;
+            let slices = u32::try_from(state.slices.len()).unwrap_or(u32::MAX);
             for contribution in state.slices.into_iter().flatten().flat_map(Slice::into_held) {
                 self.held_bytes -= contribution.data.len();
             }
-            self.actions.push(Action::Drop { key, generation });
+            self.actions.push(Action::Drop { key, generation, slices });
         }
     }
 
     /// Does whatever can be done on a slice now.
     fn settle(&mut self, name: SliceName) {
         let broken = self.broken.clone();
-        let Some(key) = self.keys.get_mut(&(name.key, name.generation)) else { return };
+        let Some(key) = self.keys.get_mut(name.key, name.generation) else { return };
         let Some(Some(slice)) = key.slices.get_mut(name.slice as usize) else { return };
         let mut steps = std::mem::take(&mut self.steps);
         if broken.is_none() {
@@ -493,17 +488,10 @@ impl<D: Data> Server<D> {
     }
 
     fn settle_all(&mut self) {
-        let names: BTreeSet<_> = self
-            .keys
-            .iter()
-            .flat_map(|((key, generation), state)| {
-                let here = (0..).zip(&state.slices).filter(|(_, slice)| slice.is_some());
-                let name = |slice| SliceName { key: *key, generation: *generation, slice };
-                here.map(|(slice, _)| name(slice)).collect::<Vec<_>>()
-            })
-            .collect();
+        let names: BTreeSet<_> = self.keys.slice_names().collect();
         names.iter().for_each(|name| self.settle(*name));
-        let keys: BTreeSet<_> = self.keys.keys().copied().collect();
+        let lives = self.keys.iter().map(|(key, state)| (key, state.generation));
+        let keys: BTreeSet<_> = lives.collect();
         keys.iter().for_each(|(key, generation)| self.settle_removal(*key, *generation));
         self.directory.settle_all(&self.workers);
         self.post_directory();
@@ -513,7 +501,7 @@ impl<D: Data> Server<D> {
         let peers = if head.round == 0 {
             self.directory.awaited(head, &self.workers)
         } else {
-            match self.keys.get(&(head.key, head.generation)) {
+            match self.keys.get(head.key, head.generation) {
                 Some(key) => key
                     .slices
                     .get(head.slice as usize)
@@ -548,18 +536,17 @@ impl<D: Data> Server<D> {
     /// Nothing is held and nobody waits.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
-        let idle =
-            self.keys.values().flat_map(|key| key.slices.iter().flatten()).all(Slice::is_at_rest);
+        let idle = self
+            .keys
+            .iter()
+            .flat_map(|(_, key)| key.slices.iter().flatten())
+            .all(Slice::is_at_rest);
         idle && self.held_bytes == 0
     }
 }
 
 fn name(head: &Header) -> SliceName {
     SliceName { key: head.key, generation: head.generation, slice: head.slice }
-}
-
-fn find<'a, D>(keys: &'a mut Keys<D>, head: &Header) -> Option<&'a mut Slice<D>> {
-    keys.get_mut(&(head.key, head.generation))?.slices.get_mut(head.slice as usize)?.as_mut()
 }
 
 fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> Pull {

@@ -317,7 +317,9 @@ impl Cluster {
                     server.value(&answer, self.model.stored(answer.slice));
                 }
                 server::Action::Setting { version, fields } => self.model.set(version, &fields),
-                server::Action::Drop { key, generation } => self.model.drop_key(key, generation),
+                server::Action::Drop { key, generation, .. } => {
+                    self.model.drop_key(key, generation);
+                }
             }
         }
         busy

@@ -97,10 +97,11 @@ impl Books {
                 self.set(version, &fields);
                 return None;
             }
-            ServerAction::Drop { key, generation } => {
-                let of_key = |name: &SliceName| (name.key, name.generation) == (key, generation);
+            ServerAction::Drop { key, generation, slices } => {
                 self.last = None;
-                self.shards.retain(|name, _| !of_key(name));
+                for slice in 0..slices {
+                    self.shards.remove(&SliceName { key, generation, slice });
+                }
                 return None;
             }
         };
