@@ -368,12 +368,12 @@ impl<D: Data> Worker<D> {
     }
 
     fn removed(&mut self, from: Peer, head: &Header) {
-        let of_key = |op: &Operation<D>| {
-            op.key == head.key && op.started && matches!(op.what, What::Remove { .. })
+        let removes = |id: &OpId| {
+            let op = self.ops.get(id);
+            op.is_some_and(|op| op.started && matches!(op.what, What::Remove { .. }))
         };
-        let Some(id) = self.ops.iter().find(|(_, op)| of_key(op)).map(|(id, _)| *id) else {
-            return;
-        };
+        let key = self.keys.get(&head.key);
+        let Some(id) = key.and_then(|key| key.queue().find(removes)) else { return };
         let directory = head.flags & flags::PROVIDE != 0;
         if let Some(What::Remove { waits }) = self.ops.get_mut(&id).map(|op| &mut op.what) {
             waits.remove(&(from.rank, directory));
