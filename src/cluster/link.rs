@@ -238,20 +238,22 @@ impl<D: Data> Link<D> {
         let Queued { message, token, .. } = self.queue.pop()?;
         let mut tokens: Vec<_> = token.into_iter().collect();
         let mut bytes = message.body.len();
-        if !message.is_small() || !self.queue.first().is_some_and(Message::is_small) {
+        if !message.is_small() {
             return Some((message, tokens));
         }
         let mut parts = vec![message];
+        let fits =
+            |next: &Message<D>, bytes| next.is_small() && bytes + next.body.len() <= MOST_BYTES;
         while parts.len() < MOST_PARTS
-            && let Some(next) = self.queue.first().filter(|next| next.is_small())
-            && bytes + next.body.len() <= MOST_BYTES
-            && let Some(Queued { message, token, .. }) = self.queue.pop()
+            && let Some(Queued { message, token, .. }) = self.queue.pop_if(|next| fits(next, bytes))
         {
             bytes += message.body.len();
             parts.push(message);
             tokens.extend(token);
         }
-        Some((Message::bundle(parts), tokens))
+        let alone = parts.len() == 1;
+        let message = if alone { parts.pop()? } else { Message::bundle(parts) };
+        Some((message, tokens))
     }
 
     fn has_room(&self, limits: &Limits) -> bool {

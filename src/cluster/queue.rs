@@ -98,14 +98,14 @@ impl<D> Queue<D> {
         first.is_some_and(|first| first.age <= age)
     }
 
-    /// The next one.
-    pub(super) fn first(&self) -> Option<&Message<D>> {
-        let (_, level) = self.levels.first_key_value()?;
-        level.front().map(|queued| &queued.message)
+    pub(super) fn pop(&mut self) -> Option<Queued<D>> {
+        self.pop_if(|_| true)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Queued<D>> {
+    /// Takes the next one, if it is wanted.
+    pub(super) fn pop_if(&mut self, wanted: impl FnOnce(&Message<D>) -> bool) -> Option<Queued<D>> {
         let mut level = self.levels.first_entry()?;
+        level.get().front().filter(|first| wanted(&first.message))?;
         let queued = level.get_mut().pop_front()?;
         self.len -= 1;
         if level.get().is_empty() {

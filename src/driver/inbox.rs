@@ -116,16 +116,11 @@ fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<B
         let sum = pieces.take(landing.bytes());
         reader.landings.push(landing);
         (sum, Body::Data(Bytes::landed(len)))
-    } else if opened.head.kind.carries_data() {
-        data(len, pieces, reader.blocks)?
     } else {
-        fields(len, pieces)
+        body(opened.head.kind, len, pieces, reader.blocks)?
     };
-    match sum {
-        Some(sum) if opened.is_intact(sum) => Ok(Message { head: opened.head, body }),
-        Some(_) => Err(Broken::Bad(BadFrame::PayloadChecksum)),
-        None => Err(SHORT),
-    }
+    intact(sum, opened.payload_checksum)?;
+    Ok(Message { head: opened.head, body })
 }
 
 /// Several messages, of which the payload begins with a table.
@@ -135,10 +130,7 @@ fn bundle(
     reader: &Reader<'_>,
 ) -> Result<Message<Bytes>, Broken> {
     let mut table = vec![0; opened.head.covered(opened.payload)];
-    let sum = pieces.take(&mut table).ok_or(SHORT)?;
-    if !opened.is_intact(sum) {
-        return Err(Broken::Bad(BadFrame::PayloadChecksum));
-    }
+    intact(pieces.take(&mut table), opened.payload_checksum)?;
     let entries = read_table(&opened.head, &table, opened.payload).map_err(Broken::Bad)?;
     let parts = if entries.iter().all(|entry| entry.head.kind == Kind::Value) {
         values(entries, pieces, reader.blocks)?
@@ -180,11 +172,7 @@ fn part(
     pieces: &mut Pieces<'_, '_>,
     reader: &Reader<'_>,
 ) -> Result<Message<Bytes>, Broken> {
-    let (sum, body) = if head.kind.carries_data() {
-        data(payload, pieces, reader.blocks)?
-    } else {
-        fields(payload, pieces)
-    };
+    let (sum, body) = body(head.kind, payload, pieces, reader.blocks)?;
     intact(sum, checksum).map(|()| Message { head, body })
 }
 
@@ -197,22 +185,22 @@ fn intact(found: Option<u32>, checksum: u32) -> Result<(), Broken> {
     }
 }
 
-/// A value, in a block, and its checksum; none if it is not all there.
-fn data(
+/// What a message carries, a value in a block, and its checksum; none if it is not all there.
+fn body(
+    kind: Kind,
     len: usize,
     pieces: &mut Pieces<'_, '_>,
     blocks: &Arc<Blocks>,
 ) -> Result<(Option<u32>, Body<Bytes>), Broken> {
+    if !kind.carries_data() {
+        let mut fields = vec![0; len];
+        return Ok((pieces.take(&mut fields), Body::Fields(fields)));
+    }
     let mut sum = None;
     let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
     let block = blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
     sum.into_iter().for_each(|sum| block.has_checksum(sum));
     Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
-}
-
-fn fields(len: usize, pieces: &mut Pieces<'_, '_>) -> (Option<u32>, Body<Bytes>) {
-    let mut fields = vec![0; len];
-    (pieces.take(&mut fields), Body::Fields(fields))
 }
 
 #[cfg(test)]

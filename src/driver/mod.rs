@@ -331,14 +331,14 @@ impl<H: Host> Driver<H> {
         let mut messages = messages.into_iter().peekable();
         loop {
             let mut some = portion(&mut messages);
-            let broken = broken.filter(|_| messages.peek().is_none());
+            let last = messages.peek().is_none();
             self.step(|machine, now| {
                 if let Some(who) = who {
                     guard::keep_known(who, from, &mut some, machine);
                 }
-                machine.receive(from, some, broken, now);
+                machine.receive(from, some, broken.filter(|_| last), now);
             });
-            if messages.peek().is_none() {
+            if last {
                 return;
             }
         }

@@ -10,7 +10,6 @@ use std::sync::{Arc, OnceLock};
 use foldhash::HashMap;
 
 use super::bytes::{Bytes, InPlace};
-use crate::checksum;
 use crate::cluster::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
 use crate::engine::{Engine, Line, Parcel};
 use crate::log::{Level, log};
@@ -268,7 +267,7 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
 /// Writes a bundle, unless nobody needs it any more: one acknowledgement is for all of it.
 fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usize {
     let (front, payload) = room.split_at_mut(head.len());
-    let table = write_parts(parts, payload, |body, place| match body {
+    let sum = write_parts(parts, payload, |body, place| match body {
         Body::Data(data) => match data.in_place().and_then(InPlace::known_checksum) {
             Some(sum) => data.read(|bytes| place.copy_from_slice(bytes)).map(|()| sum),
             None => data.read(|bytes| copy(bytes, place)),
@@ -276,9 +275,7 @@ fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usi
         Body::Fields(fields) => Some(copy(fields, place)),
         Body::Parts(_) => None,
     });
-    let Some(table) = table else { return 0 };
-    let sum = checksum::crc32c(&payload[..table]);
-    write_front(head, payload.len(), sum, front) + payload.len()
+    sum.map_or(0, |sum| write_front(head, payload.len(), sum, front) + payload.len())
 }
 
 /// How many bytes of a message need no room in a parcel that borrows.

@@ -60,7 +60,7 @@ impl<D: Data> Server<D> {
     pub(in crate::cluster) fn report(&self, facts: &mut Facts) {
         facts.round = self.tally.round;
         facts.rounds = self.tally.rounds;
-        facts.keys = self.keys.iter().count() as u64;
+        facts.keys = self.keys.len() as u64;
         facts.slices = self.keys.slice_names().count() as u64;
         facts.stored_bytes = self.tally.stored_bytes;
         facts.held_bytes = self.held_bytes;

@@ -32,6 +32,10 @@ impl<D> Default for Keys<D> {
 }
 
 impl<D> Keys<D> {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// The life that a key is in.
     pub(super) fn generation_of(&self, key: u64) -> Option<u32> {
         self.0.get(&key).map(|key| key.generation)

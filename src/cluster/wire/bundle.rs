@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::header::{BadFrame, Cursor, Header, Kind};
 use super::reader::Reader;
 use super::{Body, Message};
+use crate::checksum;
 use crate::cluster::common::Data;
 
 /// Messages of a bundle, and bytes of their payloads, at most.
@@ -70,7 +71,7 @@ fn table_len(parts: u64) -> usize {
     usize::try_from(parts).unwrap_or(usize::MAX).saturating_mul(ENTRY)
 }
 
-/// Writes the payload of a bundle; gives the bytes of its table. `copy` puts the payload of one part to
+/// Writes the payload of a bundle; gives the CRC32C of its table. `copy` puts the payload of one part to
 /// its place, and gives its CRC32C, or None if nobody needs the bundle any more.
 ///
 /// # Panics
@@ -79,9 +80,8 @@ pub(crate) fn write_parts<D: Data>(
     parts: &[Message<D>],
     out: &mut [u8],
     copy: impl Fn(&Body<D>, &mut [u8]) -> Option<u32>,
-) -> Option<usize> {
-    let table_len = parts.len() * ENTRY;
-    let (table, mut rest) = out.split_at_mut(table_len);
+) -> Option<u32> {
+    let (table, mut rest) = out.split_at_mut(parts.len() * ENTRY);
     for (part, entry) in parts.iter().zip(table.chunks_exact_mut(ENTRY)) {
         let len = part.body.len();
         let (place, others) = rest.split_at_mut(usize::try_from(len).unwrap_or(usize::MAX));
@@ -89,7 +89,7 @@ pub(crate) fn write_parts<D: Data>(
         write_entry(&part.head, len, sum, entry);
         rest = others;
     }
-    Some(table_len)
+    Some(checksum::crc32c(table))
 }
 
 fn write_entry(head: &Header, len: u64, sum: u32, out: &mut [u8]) {

@@ -214,9 +214,10 @@ impl Header {
 pub(crate) fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + head.len() + payload.len(), 0);
-    write(head, payload, &mut out[start..]);
+    let (front, place) = out[start..].split_at_mut(head.len());
+    place.copy_from_slice(payload);
     let sum = checksum::crc32c(&payload[..head.covered(payload.len())]);
-    write_front(head, payload.len(), sum, &mut out[start..]);
+    write_front(head, payload.len(), sum, front);
 }
 
 /// Writes a frame to the front of `out`; gives its bytes.
@@ -306,7 +307,8 @@ pub(crate) struct Opened {
     pub(crate) head: Header,
     /// Bytes of the payload that follows.
     pub(crate) payload: usize,
-    payload_checksum: u32,
+    /// The CRC32C of what it covers of the payload.
+    pub(crate) payload_checksum: u32,
 }
 
 impl Opening {
@@ -392,13 +394,6 @@ impl Opening {
     }
 }
 
-impl Opened {
-    /// Whether a payload with this CRC32C is the one that was sent.
-    pub(crate) fn is_intact(&self, checksum: u32) -> bool {
-        checksum == self.payload_checksum
-    }
-}
-
 /// Takes the first frame off `bytes`: its header, its payload, and what follows.
 ///
 /// # Errors
@@ -421,7 +416,8 @@ pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), 
     let (places, rest) = rest.split_at_checked(opening.places()).ok_or(BadFrame::Short)?;
     let opened = opening.open(places, most)?;
     let (payload, rest) = rest.split_at_checked(opened.payload).ok_or(BadFrame::Short)?;
-    if !opened.is_intact(checksum::crc32c(&payload[..opened.head.covered(payload.len())])) {
+    let covered = &payload[..opened.head.covered(payload.len())];
+    if checksum::crc32c(covered) != opened.payload_checksum {
         return Err(BadFrame::PayloadChecksum);
     }
     Ok((opened.head, payload, rest))

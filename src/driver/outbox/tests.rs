@@ -30,12 +30,7 @@ impl Inbox for Keeper {
 
 #[test]
 fn frames_are_the_same_wherever_their_values_lie() {
-    let (exchange, blocks): (Arc<Exchange>, Arc<Blocks>) = (Arc::default(), Arc::default());
-    let keeper = Arc::new(Keeper::default());
-    let inbox: Arc<dyn Inbox> = keeper.clone();
-    let _there = exchange.join("there", &inbox);
-    let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
-    let line = exchange.join("here", &deaf).line("there");
+    let blocks: Arc<Blocks> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
     let block = || blocks.join(&[&value]).unwrap();
     let (summed, whole) = (block(), Bytes::of_block(Arc::new(block())));
@@ -50,19 +45,18 @@ fn frames_are_the_same_wherever_their_values_lie() {
             batch.push(Message { head, body: Body::Data(data.part(at as u64, len as u64)) });
         }
     }
-    Way::send(line, &batch);
-    assert!(*keeper.0.lock() == expected);
+    assert!(sent(&batch) == expected);
 }
 
-/// The bytes that a message becomes.
-fn sent(message: Message<Bytes>) -> Vec<u8> {
+/// The bytes that messages become.
+fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
     let exchange: Arc<Exchange> = Arc::default();
     let keeper = Arc::new(Keeper::default());
     let inbox: Arc<dyn Inbox> = keeper.clone();
     let _there = exchange.join("there", &inbox);
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
     let line = exchange.join("here", &deaf).line("there");
-    Way::send(line, &[message]);
+    Way::send(line, batch);
     std::mem::take(&mut *keeper.0.lock())
 }
 
@@ -71,7 +65,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let blocks: Arc<Blocks> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(300).collect();
     let block = blocks.join(&[&value]).unwrap();
-    block.has_checksum(checksum::crc32c(&value));
+    block.has_checksum(crate::checksum::crc32c(&value));
     let block = Bytes::of_block(Arc::new(block));
     let loan = Arc::new(Loan::of_static(&[3; 300]));
     let lent = Bytes::of_loan(Arc::clone(&loan), 300);
@@ -105,13 +99,13 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     is_read_as_written(values.collect(), &blocks);
     let parts = vec![message(Kind::Push, 1, Body::Data(lent)); 2];
     loan.end();
-    assert!(sent(Message::bundle(parts)).is_empty(), "nobody needs it, so it has arrived");
+    assert!(sent(&[Message::bundle(parts)]).is_empty(), "nobody needs it, so it has arrived");
 }
 
 fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<Blocks>) {
     let mut bundle = Message::bundle(parts);
     (bundle.head.role, bundle.head.rank) = (Role::Worker, 3);
-    let bytes = sent(bundle.clone());
+    let bytes = sent(std::slice::from_ref(&bundle));
     assert_eq!(bytes.len() as u64, bundle.frame_len());
     for size in [1, 2, 75, 76, 141, bytes.len()] {
         let (read, broken) = read_all(bytes.len(), &mut bytes.chunks(size), blocks);

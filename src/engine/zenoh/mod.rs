@@ -3,8 +3,8 @@
 //! A process that listens has one session for all who come to it; whoever calls has sessions of its own
 //! for each address: one for each direction, if values go there, because a socket that sends does not
 //! receive meanwhile. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
-//! process lives, each of its sessions has the token `kvstore-alive/<who>/<name>`. A message may instead
-//! be an attachment that says where its bytes are in the memory of this machine.
+//! process lives, each session on which it hears has the token `kvstore-alive/<who>/<name>`. A message may
+//! instead be an attachment that says where its bytes are in the memory of this machine.
 
 mod connection;
 mod line;
