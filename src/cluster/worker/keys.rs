@@ -10,21 +10,18 @@ use crate::cluster::wire::{Place, range};
 #[derive(Debug, Default)]
 pub(super) struct Key {
     generation: u32,
-    /// The server of the first slice.
-    server: u16,
-    slices: u32,
+    /// By slice; those of `place`, nearer.
+    servers: SmallVec<[u16; 4]>,
     /// Of the value, and of each slice but the last.
     bytes: u64,
     slice_bytes: u64,
     /// Pushes of this worker so far.
     pushed: u64,
-    /// The last round of the first slice that is known to have closed; without rounds, how many pushes
-    /// even the slowest worker is known to have made.
-    closed: u64,
+    /// Per slice, the last round that is known to have closed; without rounds, how many pushes even
+    /// the slowest worker is known to have made.
+    closed: SmallVec<[u64; 1]>,
     /// Operations on the key, oldest first.
     queue: SmallVec<[OpId; 3]>,
-    /// The same as `closed`, of the other slices.
-    closed_behind: Vec<u64>,
     place: Option<Box<Place>>,
     /// The number under which this worker asks where the key is.
     search: Option<OpId>,
@@ -41,7 +38,8 @@ impl Key {
 
     /// Its slices, if it is known where they are.
     pub(super) fn slices(&self) -> Option<std::ops::Range<u32>> {
-        self.place.is_some().then_some(0..self.slices)
+        let count = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
+        self.place.is_some().then_some(0..count)
     }
 
     /// The bytes of its value, if they are known.
@@ -50,10 +48,8 @@ impl Key {
     }
 
     pub(super) fn server_of(&self, slice: u32) -> Option<u32> {
-        if slice == 0 {
-            return self.place.is_some().then(|| self.server.into());
-        }
-        self.place()?.servers.get(slice as usize).map(|server| u32::from(*server))
+        let server = self.servers.get(slice as usize).filter(|_| self.place.is_some());
+        server.map(|server| u32::from(*server))
     }
 
     /// Where a slice begins, and its length.
@@ -63,12 +59,10 @@ impl Key {
 
     pub(super) fn set_place(&mut self, generation: u32, place: Place) {
         if generation > self.generation || self.place.is_none() {
-            self.slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
-            self.server = place.servers.first().copied().unwrap_or(0);
+            self.servers = SmallVec::from_slice(&place.servers);
             self.bytes = place.spec.bytes().unwrap_or(0);
             self.slice_bytes = place.slice_bytes;
-            self.closed = 0;
-            self.closed_behind = vec![0; place.servers.len().saturating_sub(1)];
+            self.closed = SmallVec::from_elem(0, place.servers.len());
             self.pushed = 0;
             self.generation = generation;
             self.place = Some(Box::new(place));
@@ -102,18 +96,11 @@ impl Key {
     }
 
     pub(super) fn closed(&self, slice: u32) -> u64 {
-        match slice.checked_sub(1) {
-            None => self.closed,
-            Some(at) => self.closed_behind.get(at as usize).copied().unwrap_or(0),
-        }
+        self.closed.get(slice as usize).copied().unwrap_or(0)
     }
 
     pub(super) fn note_closed(&mut self, slice: u32, round: u64) {
-        let closed = match slice.checked_sub(1) {
-            None => Some(&mut self.closed),
-            Some(at) => self.closed_behind.get_mut(at as usize),
-        };
-        if let Some(closed) = closed {
+        if let Some(closed) = self.closed.get_mut(slice as usize) {
             *closed = round.max(*closed);
         }
     }
