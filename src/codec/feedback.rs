@@ -10,11 +10,12 @@ use crate::error::Result;
 use crate::kernel::{Isa, Loop};
 use crate::tensor::{Array, Buffer, DType, Place};
 
-/// What the pushes of one key have left unsent: an array of f32 for each value of a push.
+/// What the pushes of one key have left unsent: an array of f32 for each value of a push. On its way to
+/// or from a file, for each worker of a job instead.
 pub(crate) struct Residuals {
     codec: u64,
-    /// Pushes of the key under this codec.
-    pub(crate) round: u64,
+    /// Pushes of the key under this codec, of each worker.
+    rounds: SmallVec<[u64; 1]>,
     slots: SmallVec<[Buffer; 1]>,
 }
 
@@ -61,7 +62,27 @@ impl Residuals {
     }
 
     fn new(codec: &Codec) -> Self {
-        Self { codec: codec.serial, round: 0, slots: SmallVec::new() }
+        Self { codec: codec.serial, rounds: SmallVec::from_elem(0, 1), slots: SmallVec::new() }
+    }
+
+    /// Pushes of the key under this codec.
+    pub(crate) fn round(&self) -> u64 {
+        self.rounds[0]
+    }
+
+    pub(crate) fn end_round(&mut self) {
+        self.rounds[0] += 1;
+    }
+
+    /// The same of each worker: of one, unless they were set.
+    pub(crate) fn rounds(&self) -> &[u64] {
+        &self.rounds
+    }
+
+    /// Sets the pushes of each worker, of which there is at least one.
+    pub(crate) fn set_rounds(&mut self, rounds: &[u64]) {
+        debug_assert!(!rounds.is_empty(), "there is at least one worker");
+        self.rounds = SmallVec::from_slice(rounds);
     }
 
     /// Adds a residual of zeros, where it does not meet the stored value in the cache.

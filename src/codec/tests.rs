@@ -406,8 +406,8 @@ fn residuals_begin_at_zero_and_go_with_their_codec() {
             whole.push(array.slice::<f32>(&(0..3)).to_vec());
             array.slice_mut::<f32>(&(0..3)).fill(1.0);
         }
-        residuals.round += 1;
-        (whole, residuals.round)
+        residuals.end_round();
+        (whole, residuals.round())
     };
     assert_eq!(prepare(&one, &mut kept, 1), (vec![vec![0.0; 3]], 1));
     assert_eq!(prepare(&one, &mut kept, 2), (vec![vec![1.0; 3], vec![0.0; 3]], 2));

@@ -280,6 +280,14 @@ fn residuals_that_no_codec_has_are_refused_though_the_checksums_fit() {
     let integers: Part<'_> = ("a", "I32", "[2]", A.3);
     let rounds: Part<'_> = ("#rounds", "I64", "[1]", STATE.3);
     let minus: Part<'_> = ("#rounds", "I64", "[1]", MINUS);
+    // Two workers, each with a residual and a count of its own.
+    let two = format!("{TWO_BIT},\"kvstore.workers\":\"2\"");
+    let other: Part<'_> = ("#residual.1.0:a", "F32", "[2]", STATE.3);
+    let counts = [STATE.3, MINUS].concat();
+    let both: Part<'_> = ("#rounds", "I64", "[1,2]", &[0; 16]);
+    let negative: Part<'_> = ("#rounds", "I64", "[1,2]", &counts);
+    let [one, half, most] =
+        ["1", "2.5", "4294967296"].map(|it| two.replace("\"2\"", &format!("\"{it}\"")));
     let odd = TWO_BIT.replace("0.5", "-1");
     let unknown = TWO_BIT.replace("2bit", "3bit");
     refuse_all(
@@ -292,9 +300,20 @@ fn residuals_that_no_codec_has_are_refused_though_the_checksums_fit() {
             (TWO_BIT, &[A, longer, rounds], "float32[3]"),
             (TWO_BIT, &[integers, residual, rounds], "#residual.0.0:a"),
             (TWO_BIT, &[A, residual, minus], "pushed -1 times"),
+            (TWO_BIT, &[A, residual, other, rounds], "#residual.1.0:a"),
+            (&two, &[A, residual, both], "has not what each of 2 workers has left"),
+            (&two, &[A, residual, second, both], "#residual.0.1:a"),
+            (&two, &[A, residual, other, rounds], "#rounds"),
+            (&two, &[A, residual, other, negative], "pushed -1 times"),
+            (&one, &[A, residual, rounds], "\"1\" workers"),
+            (&half, &[A, residual, rounds], "\"2.5\" workers"),
+            (&most, &[A, rounds], "\"4294967296\" workers"),
         ],
     );
     let trial = Trial::new("codecs");
+    let path = trial.folder.file("workers");
+    fs::write(&path, file(&two, &[A, residual, other, both])).unwrap();
+    open().load(&path).unwrap();
     for (texts, says) in [(&odd, "threshold"), (&unknown, "3bit")] {
         let error = trial.refuse(&file(texts, &[A, residual, rounds]), texts);
         assert_eq!(error.kind(), ErrorKind::Unsupported);

@@ -102,3 +102,183 @@ fn a_file_that_cannot_be_written_or_read_is_an_error_on_every_rank() {
         assert!(text.contains("/nowhere/at/all"), "{text}");
     }
 }
+
+/// What keys are under a codec, before the first round.
+fn begin_encoded(store: &Store, (codec, params): (&str, &str)) {
+    for key in 0..KEYS {
+        store.init(key, &vec![0.5f32; count(key)]).unwrap();
+    }
+    store.set_optimizer("sgd", "learning_rate=0.01,momentum=0.9").unwrap();
+    store.set_compression(codec, params).unwrap();
+}
+
+#[test]
+fn what_codecs_have_left_unsent_goes_on_with_other_servers() {
+    for codec in [("2bit", "threshold=0.75"), ("randomk", "ratio=0.1,seed=3"), ("topk", "")] {
+        let file = path(&format!("unsent-{}.safetensors", codec.0));
+        let (saved, straight) = (file.clone(), Job::new(3, 1).with("slice_bytes", 8192));
+        let expected = straight.run(move |store, rank| {
+            begin_encoded(store, codec);
+            train(store, rank, 0..3);
+            store.save(&saved).unwrap();
+            train(store, rank, 3..6)
+        });
+        for (servers, slice, before) in [(3, 16_384, 0), (2, 1 << 20, 2)] {
+            let (saved, job) = (file.clone(), Job::new(3, servers).with("slice_bytes", slice));
+            let results = job.run(move |store, rank| {
+                if before > 0 {
+                    // What other pushes have left does not matter, nor how many there were.
+                    begin_encoded(store, codec);
+                    train(store, rank, 7..7 + before);
+                }
+                // Otherwise the other ranks learn of the keys with the file.
+                store.load(&saved).unwrap();
+                train(store, rank, 3..6)
+            });
+            assert!(results == expected, "{codec:?}, {servers} servers, slices of {slice}");
+        }
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn what_is_unsent_in_an_asynchronous_job_is_that_of_each_worker() {
+    let file = path("unsent-async.safetensors");
+    let (saved, job) = (file.clone(), Job::of("dist_async", 2, 2).with("slice_bytes", 8192));
+    // Rank 1 has pushed more often; each pushes a key of its own afterwards.
+    let last = |store: &Store, rank: usize| {
+        let key = 1 + rank as u64;
+        store.push(key, &gradient(key, rank, 9)).unwrap();
+        store.barrier(std::time::Duration::from_secs(20)).unwrap();
+        let mut outs = Vec::new();
+        for key in 1..KEYS {
+            let mut out = vec![0.0f32; count(key)];
+            store.pull(key, &mut out).unwrap();
+            outs.extend(out.into_iter().map(f32::to_bits));
+        }
+        outs
+    };
+    let codec = ("randomk", "ratio=0.1,seed=3");
+    let expected = job.run(move |store, rank| {
+        begin_encoded(store, codec);
+        for round in 0..2 + rank {
+            (1..KEYS).for_each(|key| store.push(key, &gradient(key, rank, round)).unwrap());
+        }
+        store.save(&saved).unwrap();
+        last(store, rank)
+    });
+    let saved = file.clone();
+    let results = Job::of("dist_async", 2, 1).run(move |store, rank| {
+        begin_encoded(store, codec);
+        store.push(1u64, &gradient(1, rank, 5)).unwrap();
+        store.load(&saved).unwrap();
+        last(store, rank)
+    });
+    assert!(results == expected);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn what_is_unsent_is_for_as_many_workers_only() {
+    let codec = ("2bit", "threshold=1");
+    let push = |store: &Store| {
+        store.push(0u64, &[0.75f32; 7]).unwrap();
+        let mut out = [0.0f32; 7];
+        store.pull(0u64, &mut out).unwrap();
+        out[0]
+    };
+    let save = move |file: PathBuf| {
+        move |store: &Store, _: usize| {
+            store.init(0u64, &[0.0f32; 7]).unwrap();
+            // Of these nothing is encoded.
+            store.init(1u64, &[7i32; 3]).unwrap();
+            store.init(2u64, &[0.0f32; 0]).unwrap();
+            store.set_compression(codec.0, codec.1).unwrap();
+            assert!(push(store) == 0.0, "0.75 stays, of each worker");
+            store.save(&file).unwrap();
+        }
+    };
+    let (two, one, own) =
+        (path("two.safetensors"), path("one.safetensors"), path("own.safetensors"));
+    Job::new(2, 1).run(save(two.clone()));
+    Job::new(1, 1).run(save(one.clone()));
+    let local = || Store::open("local", &Config::new()).unwrap();
+    save(own.clone())(&local(), 0);
+    // With what was left it is 1.5, of which 1 is sent; without it nothing.
+    for (file, alone, two_workers) in [(&two, 0.0, 2.0), (&one, 1.0, 0.0), (&own, 1.0, 0.0)] {
+        let store = local();
+        store.load(file).unwrap();
+        assert_eq!(push(&store), alone, "local, {}", file.display());
+        for (workers, expected) in [(1, alone), (2, two_workers)] {
+            let file = file.clone();
+            let results = Job::new(workers, 1).run(move |store, _| {
+                store.load(&file).unwrap();
+                push(store)
+            });
+            assert_eq!(results, vec![expected; workers], "{workers} workers");
+        }
+    }
+    for file in [two, one, own] {
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn a_file_without_a_codec_leaves_nothing_unsent_on_any_rank() {
+    let file = path("plain.safetensors");
+    let local = Store::open("local", &Config::new()).unwrap();
+    local.init(0u64, &[0.0f32; 7]).unwrap();
+    local.save(&file).unwrap();
+    let (saved, job) = (file.clone(), Job::new(2, 1));
+    let results = job.run(move |store, rank| {
+        store.init(0u64, &[0.0f32; 7]).unwrap();
+        store.set_compression("2bit", "threshold=1").unwrap();
+        let push = |value: f32| {
+            store.push(0u64, &[value; 7]).unwrap();
+            let mut out = [0.0f32; 7];
+            store.pull(0u64, &mut out).unwrap();
+            out[0]
+        };
+        let before = push(0.75);
+        store.load(&saved).unwrap();
+        // What is left of rank 1 is not there any more, and neither is that of rank 0.
+        (before, push(0.75), push(if rank == 0 { 0.25 } else { 0.0 }))
+    });
+    assert_eq!(results, [(0.0, 0.0, 1.0); 2]);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
+fn a_lost_worker_leaves_nothing_unsent_behind() {
+    let file = path("lost.safetensors");
+    let job = Job::new(3, 2).with("on_worker_loss", "continue").with("slice_bytes", 8192);
+    let others = job.start(|_| {});
+    let mut stores: Vec<Store> =
+        job.open_all(&others.root).into_iter().map(kvstore::Result::unwrap).collect();
+    let codec = ("2bit", "threshold=1");
+    let all = |stores: &[Store], work: &(dyn Fn(&Store) + Sync)| {
+        std::thread::scope(|scope| stores.iter().for_each(|store| _ = scope.spawn(|| work(store))));
+    };
+    let pushed = |store: &Store, value: f32, expected: f32| {
+        store.push(1u64, &[value; 5_000]).unwrap();
+        let mut out = [0.0f32; 5_000];
+        store.pull(1u64, &mut out).unwrap();
+        assert_eq!(out, [expected; 5_000]);
+    };
+    all(&stores, &|store| {
+        store.init(1u64, &[0.0f32; 5_000]).unwrap();
+        store.set_compression(codec.0, codec.1).unwrap();
+        pushed(store, 0.75, 0.0);
+    });
+    drop(stores.remove(1));
+    all(&stores, &|store| store.save(&file).unwrap());
+    all(&stores, &|store| {
+        pushed(store, 0.5, 2.0);
+        // Of the first push 0.75 is left again, and not 0.25 of both.
+        store.load(&file).unwrap();
+        pushed(store, 0.25, 2.0);
+        store.close(std::time::Duration::from_secs(20)).unwrap();
+    });
+    others.end().into_iter().for_each(kvstore::Result::unwrap);
+    std::fs::remove_file(&file).unwrap();
+}

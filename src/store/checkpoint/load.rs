@@ -9,7 +9,7 @@ use super::super::merger::{Handling, Merger};
 use super::super::table::Slot;
 use super::{
     CODEC, CODEC_OPTIONS, MASTER, OPTIMIZER, OPTIONS, PREFIX, Parts, RESIDUAL, Rules, STATE,
-    add_key, add_numbers, at_file, check_byte_order,
+    WORKERS, add_key, add_numbers, at_file, check_byte_order,
 };
 use crate::checkpoint::{Entry, Header, KeyName, Reader, split_part};
 use crate::codec::{Codec, Residuals};
@@ -39,15 +39,18 @@ struct Found<'a> {
 }
 
 impl Local {
-    /// Takes over a checkpoint.
-    pub(in super::super) fn load(self: &Arc<Self>, path: &Path) -> Result<()> {
+    /// Takes over a checkpoint. What is unsent is of no use to another number of workers.
+    pub(in super::super) fn load(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
         check_byte_order("load")?;
-        let loaded = Loaded::read(path).map_err(at_file("load", path))?;
+        let mut loaded = Loaded::read(path).map_err(at_file("load", path))?;
+        if loaded.rules.workers != workers {
+            loaded.slots.iter_mut().for_each(|slot| slot.value.get_mut().residuals = None);
+        }
         let keys: Vec<Key> = loaded.slots.iter().map(|slot| slot.key).collect();
         let patience = self.patience();
         let limits = Limits { patience: &patience, cancel: None };
         self.in_turn("load", &keys, &patience, || {
-            let Loaded { rules: Rules { optimizer, codec }, slots, names } = loaded;
+            let Loaded { rules: Rules { optimizer, codec, .. }, slots, names } = loaded;
             self.change_handling(
                 |handling| {
                     if let Some(optimizer) = optimizer {
@@ -106,7 +109,8 @@ impl Loaded {
         let mut names = Vec::new();
         let header = reader.header();
         let optimizer = optimizer_of(&header, &mut names)?.map(Arc::new);
-        let rules = Rules { optimizer, codec: codec_of(&header)?.map(Arc::new) };
+        let codec = codec_of(&header)?.map(Arc::new);
+        let rules = Rules { optimizer, codec, workers: workers_of(&header)? };
         let found = keys_of(&header.entries, &rules)?;
         let mut slots = Vec::with_capacity(found.len());
         for found in found {
@@ -134,6 +138,13 @@ fn codec_of(header: &Header) -> Result<Option<Codec>> {
         let why = error.message();
         fail!(Unsupported, "its codec is not one of this library: {why}; use a newer library")
     })
+}
+
+/// How many workers have left something unsent.
+fn workers_of(header: &Header) -> Result<usize> {
+    let Some(text) = header.texts.get(WORKERS) else { return Ok(1) };
+    let workers = text.parse().ok().filter(|workers| (2..=i32::MAX as usize).contains(workers));
+    workers.ok_or_else(|| fail!(Corrupt, "its header is damaged: {text:?} workers"))
 }
 
 /// The optimizer of a file, with the multipliers of single keys. Adds the names of these.
@@ -179,6 +190,13 @@ fn keys_of<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Vec<Found<'a>>> {
     }
     let mut expected = Header::new();
     for Found { name, slot, parts } in &found {
+        if rules.workers > 1 && ![0, rules.workers].contains(&parts.residuals) {
+            let (label, workers) = (label(*name), rules.workers);
+            return Err(fail!(
+                Corrupt,
+                "its header is damaged: {label} has not what each of {workers} workers has left"
+            ));
+        }
         add_key(&mut expected, *name, slot, rules, *parts);
     }
     add_numbers(&mut expected, rules, found.len());
@@ -256,12 +274,12 @@ fn fill(found: Found<'_>, rules: &Rules, reader: &mut Reader) -> Result<Slot> {
 
 /// Reads what is one number for each key.
 fn read_numbers(slots: &mut [Slot], rules: &Rules, reader: &mut Reader) -> Result<()> {
-    let mut read = || {
-        let mut bytes = vec![0; slots.len() * size_of::<u64>()];
+    let mut read = |each: usize| {
+        let mut bytes = vec![0; slots.len() * each * size_of::<u64>()];
         reader.tensor(&mut bytes).map(|()| bytes)
     };
-    let numbers = rules.optimizer.as_ref().map(|_| Ok([read()?, read()?])).transpose()?;
-    let rounds = rules.codec.as_ref().map(|_| read()).transpose()?;
+    let numbers = rules.optimizer.as_ref().map(|_| Ok([read(1)?, read(1)?])).transpose()?;
+    let rounds = rules.codec.as_ref().map(|_| read(rules.workers)).transpose()?;
     if let Some([updates, carried]) = numbers {
         let (updates, carried) = (updates.as_chunks().0, carried.as_chunks().0);
         for (slot, (updates, carried)) in slots.iter_mut().zip(updates.iter().zip(carried)) {
@@ -271,10 +289,12 @@ fn read_numbers(slots: &mut [Slot], rules: &Rules, reader: &mut Reader) -> Resul
             }
         }
     }
-    for (slot, round) in slots.iter_mut().zip(rounds.iter().flat_map(|it| it.as_chunks().0)) {
-        let round = count_of(*round)?;
+    let rounds = rounds.iter().flat_map(|it| it.as_chunks().0.chunks_exact(rules.workers));
+    for (slot, rounds) in slots.iter_mut().zip(rounds) {
+        let rounds: Vec<u64> =
+            rounds.iter().map(|round| count_of(*round)).collect::<Result<_>>()?;
         if let Some(residuals) = &mut slot.value.get_mut().residuals {
-            residuals.round = round;
+            residuals.set_rounds(&rounds);
         }
     }
     Ok(())

@@ -26,6 +26,8 @@ const OPTIMIZER: &str = "kvstore.optimizer";
 const OPTIONS: &str = "kvstore.options";
 const CODEC: &str = "kvstore.codec";
 const CODEC_OPTIONS: &str = "kvstore.codec_options";
+/// How many workers have left something unsent, if not one.
+const WORKERS: &str = "kvstore.workers";
 /// Begins the names of texts that are multipliers: `kvstore.lr_mult:NAME`.
 const PREFIX: &str = "kvstore.";
 
@@ -33,18 +35,28 @@ const PREFIX: &str = "kvstore.";
 const STATE: &str = "state.";
 /// The part that is the unrounded value.
 const MASTER: &str = "master";
-/// Begins the parts that a codec has left unsent, of worker 0: `residual.0.0` of the first value.
-const RESIDUAL: &str = "residual.0.";
+/// Begins the parts that a codec has left unsent: `residual.2.1` of worker 2 and the second value.
+const RESIDUAL: &str = "residual.";
 
 /// Tensors with one number for each key: pushes under the optimizer, and what its rule carries.
 const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DType::F64)];
-/// The same for the codec: pushes under it.
+/// The same for the codec: pushes under it, of each worker.
 const ROUNDS: (&str, DType) = ("#rounds", DType::I64);
 
 /// What becomes of pushes, as far as files have it.
 struct Rules {
     optimizer: Option<Arc<Optimizer>>,
     codec: Option<Arc<Codec>>,
+    /// With more than one, each of them has left something of the sum of its values.
+    workers: usize,
+}
+
+impl Rules {
+    /// The part that a codec has left, by its place among those of its key.
+    fn residual(&self, at: usize) -> String {
+        let (worker, value) = if self.workers > 1 { (at, 0) } else { (0, at) };
+        format!("{RESIDUAL}{worker}.{value}")
+    }
 }
 
 /// What is kept for a key beside its value.
@@ -52,7 +64,7 @@ struct Rules {
 struct Parts {
     /// By the optimizer, if it has been pushed under it.
     kept: Option<Kept>,
-    /// Values that the codec has left something of.
+    /// Values, or workers, that the codec has left something of.
     residuals: usize,
 }
 
@@ -71,7 +83,7 @@ impl Store {
             log(Level::Debug, || format!("save {}", path.display()));
             match &self.remote {
                 Some(remote) => remote.save(path),
-                None => local.save(path),
+                None => local.save(path, 1),
             }
         })
     }
@@ -89,7 +101,7 @@ impl Store {
             log(Level::Debug, || format!("load {}", path.display()));
             match &self.remote {
                 Some(remote) => remote.load(path),
-                None => local.load(path),
+                None => local.load(path, 1),
             }
         })
     }
@@ -110,17 +122,21 @@ fn add_key(header: &mut Header, name: KeyName<'_>, slot: &Slot, rules: &Rules, p
     }
     if rules.codec.is_some() && slot.dtype.is_float() {
         for at in 0..parts.residuals {
-            header.add(part_name(&format!("{RESIDUAL}{at}"), name), DType::F32, &slot.shape);
+            header.add(part_name(&rules.residual(at), name), DType::F32, &slot.shape);
         }
     }
 }
 
 /// Adds the tensors with one number for each of so many keys.
 fn add_numbers(header: &mut Header, rules: &Rules, keys: usize) {
-    let shape = [keys.cast_signed() as i64];
-    let numbers = NUMBERS.iter().filter(|_| rules.optimizer.is_some());
-    let rounds = rules.codec.iter().map(|_| &ROUNDS);
-    numbers.chain(rounds).for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));
+    let mut shape = vec![keys.cast_signed() as i64];
+    if rules.optimizer.is_some() {
+        NUMBERS.iter().for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));
+    }
+    if rules.codec.is_some() {
+        shape.extend((rules.workers > 1).then_some(rules.workers.cast_signed() as i64));
+        header.add(ROUNDS.0.to_owned(), ROUNDS.1, &shape);
+    }
 }
 
 /// Refuses processors whose memory is not in the byte order of files.

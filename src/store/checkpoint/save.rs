@@ -8,8 +8,8 @@ use super::super::local::Local;
 use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
 use super::{
-    CODEC, CODEC_OPTIONS, OPTIMIZER, OPTIONS, PREFIX, Parts, Rules, VERSION, add_key, add_numbers,
-    at_file, check_byte_order,
+    CODEC, CODEC_OPTIONS, OPTIMIZER, OPTIONS, PREFIX, Parts, Rules, VERSION, WORKERS, add_key,
+    add_numbers, at_file, check_byte_order,
 };
 use crate::checkpoint::{Header, KeyName, Writer};
 use crate::codec::Residuals;
@@ -29,8 +29,9 @@ struct Found {
 }
 
 impl Local {
-    /// Writes a checkpoint.
-    pub(in super::super) fn save(self: &Arc<Self>, path: &Path) -> Result<()> {
+    /// Writes a checkpoint. What is unsent of a key is what so many workers have left, each of them, or
+    /// a single one of all values.
+    pub(in super::super) fn save(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
         check_byte_order("save")?;
         let patience = self.patience();
         let limits = Limits { patience: &patience, cancel: None };
@@ -38,7 +39,7 @@ impl Local {
         // What this thread queued before comes first. Others need not wait for the disk: each key
         // is locked while it is written.
         self.in_turn("save", &keys, &patience, || Ok(()))?;
-        while !self.try_save(path, limits)? {
+        while !self.try_save(path, workers, limits)? {
             if patience.end().has_passed() {
                 return Err(fail!(
                     Timeout,
@@ -52,9 +53,9 @@ impl Local {
 
     /// Writes a checkpoint, unless keys or what is kept for them come or go meanwhile: the header,
     /// which is written first, says what there is.
-    fn try_save(&self, path: &Path, limits: Limits<'_>) -> Result<bool> {
+    fn try_save(&self, path: &Path, workers: usize, limits: Limits<'_>) -> Result<bool> {
         let at_file = at_file("save", path);
-        let survey = self.survey(limits)?;
+        let survey = self.survey(workers, limits)?;
         let mut writer = Writer::create(path, survey.header(&self.keys.names)).map_err(&at_file)?;
         let (mut updates, mut carried, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         for Found { slot, parts } in &survey.keys {
@@ -71,9 +72,12 @@ impl Local {
             let (count, number) = state.map_or((0, 0.0), |state| state.progress());
             updates.extend(count.to_le_bytes());
             carried.extend(number.to_le_bytes());
-            rounds.extend(residuals.map_or(0, |residuals| residuals.round).to_le_bytes());
+            for worker in 0..workers {
+                let round = residuals.and_then(|it| it.rounds().get(worker));
+                rounds.extend(round.copied().unwrap_or(0).to_le_bytes());
+            }
         }
-        let Rules { optimizer, codec } = &survey.rules;
+        let Rules { optimizer, codec, .. } = &survey.rules;
         let (optimizes, compresses) = (optimizer.is_some(), codec.is_some());
         let numbers = [(optimizes, updates), (optimizes, carried), (compresses, rounds)];
         let mut numbers = numbers.iter().filter(|(wanted, _)| *wanted);
@@ -84,13 +88,13 @@ impl Local {
         Ok(true)
     }
 
-    fn survey(&self, limits: Limits<'_>) -> Result<Survey> {
+    fn survey(&self, workers: usize, limits: Limits<'_>) -> Result<Survey> {
         let handling = self.handling.read().clone();
         let optimizer = match &handling.merger {
             Merger::Optimizer(optimizer) => Some(Arc::clone(optimizer)),
             Merger::Assign | Merger::Updater(_) => None,
         };
-        let rules = Rules { optimizer, codec: handling.codec };
+        let rules = Rules { optimizer, codec: handling.codec, workers };
         let mut survey = Survey { rules, keys: Vec::new() };
         for slot in self.keys.table.slots() {
             let value = self.applier.look("save", &slot, limits)?;
@@ -133,6 +137,9 @@ impl Survey {
         if let Some(codec) = &self.rules.codec {
             say(CODEC.to_owned(), codec.name().to_owned());
             say(CODEC_OPTIONS.to_owned(), codec.params());
+            if self.rules.workers > 1 {
+                say(WORKERS.to_owned(), self.rules.workers.to_string());
+            }
         }
         for Found { slot, parts } in &self.keys {
             with_name(names, slot.key, |name| {

@@ -20,7 +20,15 @@ const ENCODED: u16 = 1;
 /// What the pushes of a worker have left unsent, by key.
 #[derive(Default)]
 pub(super) struct Unsent {
-    keys: HashMap<u64, Option<Box<Residuals>>>,
+    keys: HashMap<u64, Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    residuals: Option<Box<Residuals>>,
+    /// How many more pushes there are for the codec than this life of the key has seen, modulo 2^64:
+    /// those that a checkpoint has counted.
+    ahead: u64,
 }
 
 /// What is encoded.
@@ -40,6 +48,27 @@ impl Unsent {
         self.keys.remove(&key);
     }
 
+    /// What is left of a key under a codec: float32, if it leaves anything.
+    pub(super) fn residual(&self, key: u64, codec: &Codec) -> Option<&[u8]> {
+        let residuals = self.keys.get(&key)?.residuals.as_ref();
+        residuals.filter(|it| it.belong_to(codec))?.buffers().first().map(Buffer::bytes)
+    }
+
+    /// How many more pushes of a key there are for the codec than this life of it has seen.
+    pub(super) fn ahead(&self, key: u64) -> u64 {
+        self.keys.get(&key).map_or(0, |kept| kept.ahead)
+    }
+
+    /// Leaves nothing: keys have other values now.
+    pub(super) fn begin_anew(&mut self) {
+        self.keys.values_mut().for_each(|kept| kept.residuals = None);
+    }
+
+    /// Goes on with what a checkpoint has.
+    pub(super) fn take_up(&mut self, key: u64, residuals: Box<Residuals>, ahead: u64) {
+        self.keys.insert(key, Kept { residuals: Some(residuals), ahead });
+    }
+
     /// Encodes the next push of a key.
     pub(super) fn encode(
         &mut self,
@@ -49,8 +78,10 @@ impl Unsent {
         blocks: &Arc<Blocks>,
     ) -> Result<Bytes> {
         let slot = source.slot;
-        let kept = self.keys.entry(slot.key.id()).or_default();
-        let residuals = Residuals::prepare(codec, kept, 1, slot.count, source.sum.as_ptr())?;
+        let Kept { residuals, ahead } = self.keys.entry(slot.key.id()).or_default();
+        let stored = source.sum.as_ptr();
+        let residuals = Residuals::prepare(codec, residuals, 1, slot.count, stored)?;
+        let source = &Source { round: source.round.wrapping_add(*ahead), ..*source };
         let item = slot.dtype.size();
         let in_slice = (source.slice_bytes / item).max(1);
         let scratch = Scratch::new()?;
@@ -65,7 +96,6 @@ impl Unsent {
             slices.push(Arc::new(made));
             start = slice.end.max(start + 1);
         }
-        residuals.round += 1;
         let (codec, len, slice) = (ENCODED, slot.bytes(), source.slice_bytes);
         Ok(Bytes::of_encoded(Encoded { codec, len, slice, slices }))
     }

@@ -10,6 +10,7 @@ mod failure;
 mod insight;
 mod place;
 mod reader;
+mod relay;
 mod rows;
 mod sending;
 mod serving;

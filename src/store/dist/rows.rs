@@ -16,9 +16,11 @@ use crate::tensor::Buffer;
 /// The number on the wire of a push of rows.
 pub(super) const ROWS: u16 = 2;
 
-/// What is wanted of a slice instead of its value: rows, or everything that is kept for it.
+/// What is wanted of a slice instead of its value: rows, everything that is kept for it, or what a worker
+/// has laid down.
 pub(super) const WANT_ROWS: u8 = 1;
 pub(super) const WANT_STATE: u8 = 2;
+pub(super) const WANT_UNSENT: u8 = 3;
 
 /// A push of rows of one key, ready for the machine: every slice gets what it has of them.
 pub(super) fn push<'a>(

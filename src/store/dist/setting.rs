@@ -33,6 +33,10 @@ pub(super) enum Change {
     },
     /// Everything at once, from a checkpoint.
     Rules(Rules),
+    /// Nothing: rank 0 has what codecs have left of these keys.
+    Unsent {
+        keys: Vec<u64>,
+    },
     /// Nothing: how something went that only one rank has done.
     Outcome {
         code: i32,
@@ -108,7 +112,7 @@ impl Change {
                 after.codec = Codec::new(name, params)?.map(Arc::new);
             }
             Self::Rules(rules) => rules.apply(&mut after)?,
-            Self::Outcome { .. } => {}
+            Self::Unsent { .. } | Self::Outcome { .. } => {}
         }
         Ok(after)
     }

@@ -1,13 +1,14 @@
 //! One slice on a server: the sum of the open round, and the stored value.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::rows::{WANT_ROWS, WANT_STATE};
+use super::rows::{WANT_ROWS, WANT_STATE, WANT_UNSENT};
+use super::state::Found;
 use super::steps::{Step, Steps};
 use super::units;
-use crate::cluster::{Answer, Failure, Reason};
+use crate::cluster::{Answer, Data as _, Failure, Reason};
 use crate::codec::Origin;
 use crate::driver::{Block, Blocks, Bytes};
 use crate::error::{Error, Result, fail};
@@ -73,6 +74,11 @@ struct State {
     merger: Option<Arc<Handling>>,
     /// Why the last round was not merged.
     failure: Option<Failure>,
+    /// By rank, what workers have laid down of what their codecs have left.
+    laid: BTreeMap<u32, Bytes>,
+    /// By rank, how many more pushes there are for a codec than this life of the key has seen: modulo
+    /// 2^64.
+    ahead: BTreeMap<u32, u64>,
 }
 
 /// A contribution to single rows, or to all.
@@ -100,6 +106,8 @@ impl Shard {
             lost: None,
             merger: None,
             failure: None,
+            laid: BTreeMap::new(),
+            ahead: BTreeMap::new(),
         };
         let (queue, state) = (Mutex::default(), Mutex::new(state));
         let (steps, round) = (Steps::default(), AtomicU64::new(0));
@@ -161,26 +169,17 @@ impl Shard {
         let mut state = self.state.lock();
         let result = match job {
             Job::Install(data) => state.install(data, blocks),
-            Job::Restore(data, handling) => {
-                let merger = &handling.merger;
-                let restore = |bytes: &[u8]| {
-                    super::state::restore(&self.slot, &mut state.value, bytes, merger, blocks)
-                };
-                let result = data.read(restore).unwrap_or(Ok(()));
-                if result.is_ok() {
-                    state.shared = None;
-                }
-                state.merger = Some(handling);
-                result
-            }
+            Job::Restore(data, handling) => state.restore(&self.slot, &data, &handling, blocks),
             Job::Add { first, rows: true, data, .. } => {
                 state.begin(first);
                 state.add_rows(data);
                 Ok(())
             }
             Job::Add { first, data, origin, handling, .. } => {
+                let ahead = state.ahead.get(&u32::try_from(origin.rank).unwrap_or(u32::MAX));
+                let round = origin.round.wrapping_add(ahead.copied().unwrap_or(0));
                 let added = self
-                    .decode(data, origin, handling, local, blocks)
+                    .decode(data, Origin { round, ..origin }, handling, local, blocks)
                     .and_then(|data| state.add(&self.slot, first, data, local, blocks));
                 if let Err(error) = added {
                     state.lost.get_or_insert(error);
@@ -234,6 +233,49 @@ impl State {
     fn install(&mut self, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
         self.value.buffer = own(data, blocks)?;
         Ok(())
+    }
+
+    /// Takes what was brought.
+    fn restore(
+        &mut self,
+        slot: &Slot,
+        data: &Bytes,
+        handling: &Arc<Handling>,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        let read = |bytes: &[u8]| match Found::read(bytes, slot)? {
+            Found::State(bytes) => {
+                let merger = &handling.merger;
+                let restored = super::state::restore(slot, &mut self.value, bytes, merger, blocks);
+                if restored.is_ok() {
+                    self.shared = None;
+                }
+                self.merger = Some(Arc::clone(handling));
+                restored
+            }
+            Found::Laid { rank, front } => {
+                self.laid.insert(rank, data.part(front, data.len() - front));
+                Ok(())
+            }
+            Found::Taken { rank } => {
+                self.laid.remove(&rank);
+                Ok(())
+            }
+            Found::Ahead { rank, ahead } => {
+                self.ahead.insert(rank, ahead);
+                Ok(())
+            }
+        };
+        data.read(read).unwrap_or(Ok(()))
+    }
+
+    /// What a worker has laid down, or nothing.
+    fn laid(&self, rank: &[u8], blocks: &Arc<Blocks>) -> Result<Bytes> {
+        let rank = rank.first_chunk().map(|rank| u32::from_le_bytes(*rank));
+        match rank.and_then(|rank| self.laid.get(&rank)) {
+            Some(laid) => Ok(laid.clone()),
+            None => Ok(Bytes::of_block(Arc::new(blocks.join(&[])?))),
+        }
     }
 
     /// A new round begins.
@@ -413,6 +455,7 @@ impl State {
         let shared = self.share(slot, blocks).map_err(failed)?;
         let block = match wanted.split_first() {
             None => return Ok(Bytes::of_block(shared)),
+            Some((&WANT_UNSENT, rank)) => return self.laid(rank, blocks).map_err(failed),
             Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
             Some((&WANT_STATE, _)) => {
                 let first = local.handling.read().clone();

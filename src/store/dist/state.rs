@@ -1,14 +1,101 @@
 //! Everything that is kept for a slice, as it travels between a server and the worker that saves or
-//! loads: what the rule counts, the value, and the arrays of the rule's state.
+//! loads: what the rule counts, the value, and the arrays of the rule's state; and what a worker's codec
+//! has left unsent.
 
 use std::sync::Arc;
 
-use crate::driver::{Block, Blocks};
+use super::rows::WANT_UNSENT;
+use crate::driver::{Block, Blocks, Bytes};
 use crate::error::{Result, fail};
 use crate::optim::{Kept, Optimizer, Stored};
 use crate::store::merger::Merger;
 use crate::store::table::{Slot, Value};
-use crate::tensor::{Array, Buffer};
+use crate::tensor::{Array, Buffer, DType};
+
+/// What is brought to a slice, as its first number says; the second one is a rank.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Brought<'a> {
+    /// Takes the place of everything that is kept: the pieces of a state.
+    State(&'a [&'a [u8]]),
+    /// What the codec of a worker has left, after so many pushes: it lies here until somebody takes
+    /// it away.
+    Laid {
+        rank: u32,
+        pushes: u64,
+        array: &'a [u8],
+    },
+    Taken {
+        rank: u32,
+    },
+    /// The pushes of a worker are so many more, for its codec, than those of this life of the key.
+    Ahead {
+        rank: u32,
+        ahead: u64,
+    },
+}
+
+impl Brought<'_> {
+    pub(super) fn join(&self, blocks: &Arc<Blocks>) -> Result<Bytes> {
+        let (code, rank, number): (u32, u32, Option<u64>) = match *self {
+            Self::State(_) => (0, 0, None),
+            Self::Laid { rank, pushes, .. } => (1, rank, Some(pushes)),
+            Self::Taken { rank } => (2, rank, None),
+            Self::Ahead { rank, ahead } => (3, rank, Some(ahead)),
+        };
+        let (code, rank) = (code.to_le_bytes(), rank.to_le_bytes());
+        let number = number.map(u64::to_le_bytes);
+        let mut parts: Vec<&[u8]> = vec![&code, &rank];
+        parts.extend(number.iter().map(|it| &it[..]));
+        match self {
+            Self::State(pieces) => parts.extend(*pieces),
+            Self::Laid { array, .. } => parts.push(array),
+            Self::Taken { .. } | Self::Ahead { .. } => {}
+        }
+        Ok(Bytes::of_block(Arc::new(blocks.join(&parts)?)))
+    }
+
+    /// What a pull asks for to get what a worker has laid down: the number of pushes, and the array.
+    pub(super) fn wanted(rank: u32) -> Vec<u8> {
+        [&[WANT_UNSENT][..], &rank.to_le_bytes()].concat()
+    }
+}
+
+/// What a server finds that was brought.
+pub(super) enum Found<'a> {
+    State(&'a [u8]),
+    /// Behind so many bytes is what a pull asks for.
+    Laid {
+        rank: u32,
+        front: u64,
+    },
+    Taken {
+        rank: u32,
+    },
+    Ahead {
+        rank: u32,
+        ahead: u64,
+    },
+}
+
+impl<'a> Found<'a> {
+    /// Reads what was brought to a slice.
+    pub(super) fn read(bytes: &'a [u8], slot: &Slot) -> Result<Self> {
+        let unfit = || fail!(Corrupt, "what nobody can read was brought to a slice");
+        let (code, rest) = bytes.split_first_chunk().ok_or_else(unfit)?;
+        let (rank, rest) = rest.split_first_chunk().ok_or_else(unfit)?;
+        let rank = u32::from_le_bytes(*rank);
+        let (number, array) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let fits = rest.len() >= number.len()
+            && [0, slot.count * DType::F32.size()].contains(&array.len());
+        match u32::from_le_bytes(*code) {
+            0 => Ok(Self::State(rest)),
+            1 if fits => Ok(Self::Laid { rank, front: (bytes.len() - rest.len()) as u64 }),
+            2 => Ok(Self::Taken { rank }),
+            3 if fits => Ok(Self::Ahead { rank, ahead: u64::from_le_bytes(*number) }),
+            _ => Err(unfit()),
+        }
+    }
+}
 
 /// Bytes before the value.
 pub(super) const HEAD: usize = 24;

@@ -9,11 +9,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{Call, Part, Target};
+use super::relay::Gathered;
 use super::rows::WANT_STATE;
-use super::sending::{Order, What};
 use super::setting::{Change, Rules};
-use super::state;
+use super::state::{self, Brought};
 use super::worker::WorkerStore;
 use crate::cluster::{self, Place, Spec};
 use crate::deadline::Deadline;
@@ -22,9 +21,7 @@ use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::Key;
 use crate::optim::Stored;
 use crate::store::merger::Merger;
-use crate::store::plan::Plan;
 use crate::store::table::Slot;
-use crate::sync::Mutex;
 use crate::tensor::{Array, Buffer};
 
 /// How often a wait for this worker's own calls looks again.
@@ -34,10 +31,14 @@ impl WorkerStore {
     /// Saves the whole job: all workers call it.
     pub(super) fn save_together(&self, path: &Path) -> Result<()> {
         let deadline = self.meet("save")?;
+        let unsent = self.gather_unsent(deadline).map_err(|error| error.at("save"));
         if self.rank != 0 {
-            return self.hear("save", deadline);
+            let heard = self.hear("save", deadline);
+            return unsent.and(heard.map(drop));
         }
-        let result = self.gather(deadline).and_then(|()| self.local.save(path));
+        let workers = self.workers as usize;
+        let gathered = unsent.and_then(|unsent| self.gather(unsent, deadline));
+        let result = gathered.and_then(|()| self.local.save(path, workers));
         self.clear();
         self.say(result, deadline)
     }
@@ -46,12 +47,11 @@ impl WorkerStore {
     pub(super) fn load_together(&self, path: &Path) -> Result<()> {
         let deadline = self.meet("load")?;
         if self.rank != 0 {
-            self.hear("load", deadline)?;
-            return self.hear("load", deadline);
+            return self.follow(deadline);
         }
         let known: HashSet<Key> = self.local.keys.table.slots().iter().map(|it| it.key).collect();
         let before = self.local.handling.read().clone();
-        let loaded = self.local.load(path);
+        let loaded = self.local.load(path, self.workers as usize);
         if let Err(error) = loaded {
             let told = self.say(Err(error.clone()), deadline);
             return told.and(Err(error));
@@ -63,12 +63,43 @@ impl WorkerStore {
         let result = self
             .keep_whole_for("load", &after.merger, &there)
             .and_then(|_| self.agree(rules.encode(), deadline))
-            .and_then(|_| self.spread(&known, deadline));
+            .and_then(|_| self.spread(&known, deadline))
+            .and_then(|()| self.spread_all_unsent(deadline))
+            .map_err(|error| error.at("load"));
         self.clear();
         if result.is_err() {
             self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
         }
         self.say(result, deadline)
+    }
+
+    /// Tells everybody what there is of codecs, and gives it to them.
+    fn spread_all_unsent(&self, deadline: Deadline) -> Result<()> {
+        self.unsent.lock().begin_anew();
+        let keys = self.keys_with_unsent();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.agree(Change::Unsent { keys: keys.clone() }.encode(), deadline)?;
+        self.spread_unsent(&keys, deadline)
+    }
+
+    /// Does what rank 0 says while it loads.
+    fn follow(&self, deadline: Deadline) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            match self.hear("load", deadline)? {
+                None => return result,
+                Some(Change::Unsent { keys }) => {
+                    result = self.spread_unsent(&keys, deadline).map_err(|error| error.at("load"));
+                }
+                Some(change) => {
+                    let after = change.apply(&self.local.handling.read().clone())?;
+                    self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+                    self.unsent.lock().begin_anew();
+                }
+            }
+        }
     }
 
     /// Waits until all workers are here, and this one's calls have ended.
@@ -92,25 +123,22 @@ impl WorkerStore {
         result.and(told.map(drop))
     }
 
-    /// Learns from rank 0 what has changed, or how it went.
-    fn hear(&self, call: &str, deadline: Deadline) -> Result<()> {
+    /// Learns from rank 0 what is to be done, or how it went.
+    fn hear(&self, call: &str, deadline: Deadline) -> Result<Option<Change>> {
         let fields = self.agree(Vec::new(), deadline).map_err(|error| error.at(call))?;
         if fields.is_empty() {
             return Err(fail!(PeerLost, "{call}: rank 0 is not there"));
         }
         match Change::decode(&fields)? {
             Change::Outcome { code, failure } => match failure {
-                None => Ok(()),
+                None => Ok(None),
                 Some(text) => {
                     let kind = ErrorKind::ALL.iter().find(|kind| kind.code() == code);
                     let kind = kind.copied().unwrap_or(ErrorKind::Internal);
                     Err(Error::new(kind, format!("{call}: on rank 0: {text}")))
                 }
             },
-            change => {
-                let after = change.apply(&self.local.handling.read().clone())?;
-                self.local.change_handling(|handling| *handling = after, |_| Ok(()))
-            }
+            change => Ok(Some(change)),
         }
     }
 
@@ -120,34 +148,19 @@ impl WorkerStore {
     }
 
     /// Fetches every slice of every key into this worker's own table.
-    fn gather(&self, deadline: Deadline) -> Result<()> {
+    fn gather(&self, mut unsent: Gathered, deadline: Deadline) -> Result<()> {
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
-            let slices = self.fetch(&slot, &place, deadline)?;
+            let slices = self.fetch(&slot, &place, &[WANT_STATE], deadline)?;
             let joined = self.join(&slot, &place, &slices)?;
+            let residuals = self.join_unsent(&slot, &mut unsent, joined.0.as_ptr())?;
             let patience = self.local.patience();
             let limits = crate::store::apply::Limits { patience: &patience, cancel: None };
             let mut value = self.local.applier.lock("save", &slot, limits)?;
             (value.buffer, value.state) = joined;
+            value.residuals = residuals;
         }
         Ok(())
-    }
-
-    /// Everything that the servers keep for a key, by slice.
-    fn fetch(&self, slot: &Arc<Slot>, place: &Place, deadline: Deadline) -> Result<Vec<Bytes>> {
-        let slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
-        let wanted = (0..slices).map(|slice| (slice, vec![WANT_STATE])).collect();
-        let target = Target::Slices(Mutex::default());
-        let part = Part { slot: Arc::clone(slot), loan: None, target, outs: 0..0 };
-        let order = Order { key: slot.key.id(), what: What::Want(wanted) };
-        let call = Call::new(None, Plan::default(), vec![part]);
-        let call = self.launch(call, vec![order], 0, deadline)?;
-        call.wait()?;
-        let came: Vec<Bytes> = call.slices(0).into_values().collect();
-        if came.len() == place.servers.len() {
-            return Ok(came);
-        }
-        Err(fail!(Internal, "a bug of this library: slices are missing"))
     }
 
     /// Joins slices to a whole key.
@@ -159,7 +172,7 @@ impl WorkerStore {
     ) -> Result<(Buffer, Option<Box<crate::optim::State>>)> {
         let head = slices.first().map(|first| read(first, |bytes| Ok(state::head(bytes)?.0)));
         let head = head.transpose()?;
-        let mut whole = Buffer::zeroed(slot.bytes().max(1), false)?;
+        let mut whole = Buffer::zeroed(slot.bytes(), false)?;
         let mut at = vec![state::HEAD; slices.len()];
         // The same array of every slice, one after the other.
         let mut next = |to: &mut [u8]| {
@@ -211,11 +224,7 @@ impl WorkerStore {
             if slices.is_empty() {
                 continue;
             }
-            let part =
-                Part { slot: Arc::clone(slot), loan: None, target: Target::Nowhere, outs: 0..0 };
-            let order = Order { key: slot.key.id(), what: What::Restore(slices) };
-            let call = Call::new(None, Plan::default(), vec![part]);
-            self.launch(call, vec![order], 0, deadline)?.wait()?;
+            self.restore(slot, slices, deadline)?;
         }
         Ok(())
     }
@@ -254,7 +263,7 @@ impl WorkerStore {
             };
             let parts = arrays.iter().map(|array| &array[part(array)]);
             let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(parts).collect();
-            slices.push(Bytes::of_block(Arc::new(self.driver.blocks.join(&all)?)));
+            slices.push(Brought::State(&all).join(&self.driver.blocks)?);
         }
         Ok(slices)
     }

@@ -72,7 +72,7 @@ impl Compression<'_> {
     pub(crate) fn run(&mut self, threads: usize) {
         let threads = threads.min(self.scratch.lock().len());
         self.run_pieces(threads);
-        self.residuals.round += 1;
+        self.residuals.end_round();
     }
 
     fn run_pieces(&self, threads: usize) {
@@ -116,7 +116,7 @@ impl Compression<'_> {
         let origin = Origin {
             key: self.slot.key.id(),
             rank: 0,
-            round: self.residuals.round,
+            round: self.residuals.round(),
             block: (block.start / BLOCK) as u64,
         };
         let mut bytes = desk.bytes;
