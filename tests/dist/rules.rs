@@ -1,11 +1,10 @@
 //! Optimizers on the servers: the bits of a local store, and settings from an exact round on.
 
 use std::fmt::Debug;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
-use kvstore::ErrorKind::{
-    Differs, DtypeMismatch, InvalidArgument, Option as BadOption, Unsupported,
-};
+use kvstore::ErrorKind::{Differs, DtypeMismatch, InvalidArgument, Option as BadOption, Timeout};
 use kvstore::{Config, Key, Store, Tensor, bf16};
 
 use super::common::random::Random;
@@ -200,22 +199,23 @@ fn rules_that_measure_whole_keys_get_whole_keys() {
             twins.both(|store| {
                 store.init(1u64, &numbers::<f32>(0, 60)).unwrap();
                 store.init(2u64, &[1.0f32; 7]).unwrap();
+                store.set_optimizer("momentum", "learning_rate=0.1,momentum=0.9").unwrap();
             });
-            // Key 1 has several slices.
-            let text = failure(store.set_optimizer(rule, "learning_rate=0.1"), Unsupported);
-            assert!(text.contains("key 1") && text.contains(rule), "{text}");
+            // Key 1 has several slices, and what was pushed is under the rule before.
+            (0..2).for_each(|_| twins.round::<f32>(1));
             twins.both(|store| {
-                store.remove(&[1u64.into()]).unwrap();
                 store.set_optimizer(rule, "learning_rate=0.1").unwrap();
                 store.init(3u64, &numbers::<f32>(0, 61)).unwrap();
             });
             for _ in 0..3 {
+                twins.round::<f32>(1);
                 twins.round::<f32>(3);
                 store.push(2u64, &[rank as f32; 7]).unwrap();
                 let values = [0.0f32, 1.0, 2.0, 3.0].map(|value| [value; 7]);
                 let tensors = values.each_ref().map(Tensor::from);
                 twins.local.push_list(&[2u64.into(); WORKERS], &tensors).unwrap();
             }
+            twins.compare::<f32>(1, rule);
             twins.compare::<f32>(3, rule);
             let mut outs = [[0.0f32; 7]; 2];
             store.pull(2u64, &mut outs[0]).unwrap();
@@ -223,6 +223,54 @@ fn rules_that_measure_whole_keys_get_whole_keys() {
             assert_eq!(outs[0].map(f32::to_bits), outs[1].map(f32::to_bits), "{rule}");
         });
     }
+}
+
+#[test]
+fn a_codec_counts_on_when_its_key_becomes_whole() {
+    Job::new(1, 2).with("slice_bytes", 8192).run(|store, _| {
+        let local = Store::open("local", &Config::new()).unwrap();
+        let stores = [store, &local];
+        for store in stores {
+            store.init(1u64, &numbers::<f32>(0, 90)).unwrap();
+            store.set_compression("randomk", "ratio=0.1,seed=4").unwrap();
+        }
+        for rule in [None, Some("lars"), Some("lamb")] {
+            for store in stores {
+                if let Some(rule) = rule {
+                    store.set_optimizer(rule, "learning_rate=0.1").unwrap();
+                }
+                (0..2).for_each(|round| store.push(1u64, &numbers::<f32>(1, round)).unwrap());
+            }
+            let mut outs = [vec![0.0f32; COUNT], vec![0.0f32; COUNT]];
+            for (store, out) in stores.iter().zip(&mut outs) {
+                store.pull(1u64, out).unwrap();
+            }
+            assert!(outs[0] == outs[1], "{rule:?}");
+        }
+    });
+}
+
+#[test]
+fn keys_stay_in_slices_while_a_round_of_theirs_is_open() {
+    let job = Job::new(2, 2).with("slice_bytes", 8192).with("timeout_ms", 1500);
+    let both_have_failed = Arc::new(Barrier::new(2));
+    job.run(move |store, rank| {
+        let value = vec![1.0f32; COUNT];
+        store.init(1u64, &value).unwrap();
+        if rank == 0 {
+            store.push(1u64, &value).unwrap();
+        }
+        let text = failure(store.set_optimizer("lars", "learning_rate=1"), Timeout);
+        assert!(text.starts_with("set_optimizer: "), "{text}");
+        assert!(rank == 1 || text.contains("key 1") && text.contains("worker 1"), "{text}");
+        both_have_failed.wait();
+        // The rule is in force, and no part of a key is measured for the whole.
+        if rank == 1 {
+            store.push(1u64, &value).unwrap();
+        }
+        let error = store.pull(1u64, &mut vec![0.0f32; COUNT]).unwrap_err();
+        assert!(error.message().contains("lars measures whole keys"), "{error}");
+    });
 }
 
 #[test]

@@ -26,8 +26,7 @@ pub(super) struct Unsent {
 #[derive(Default)]
 struct Kept {
     residuals: Option<Box<Residuals>>,
-    /// How many more pushes there are for the codec than this life of the key has seen, modulo 2^64:
-    /// those that a checkpoint has counted.
+    /// How many more pushes there are for the codec than this life of the key has seen, modulo 2^64.
     ahead: u64,
 }
 
@@ -62,6 +61,13 @@ impl Unsent {
     /// Leaves nothing: keys have other values now.
     pub(super) fn begin_anew(&mut self) {
         self.keys.values_mut().for_each(|kept| kept.residuals = None);
+    }
+
+    /// A key begins a new life after so many pushes, which still count; gives how many do.
+    pub(super) fn go_on(&mut self, key: u64, pushes: u64) -> u64 {
+        let ahead = &mut self.keys.entry(key).or_default().ahead;
+        *ahead = ahead.wrapping_add(pushes);
+        *ahead
     }
 
     /// Goes on with what a checkpoint has.

@@ -21,6 +21,7 @@ mod state;
 mod steps;
 mod together;
 mod units;
+mod whole;
 mod worker;
 
 use std::sync::Arc;

@@ -101,7 +101,7 @@ impl WorkerStore {
     /// Gives every worker what a file has of it, which is in the table of rank 0: all of them call it.
     pub(super) fn spread_unsent(&self, keys: &[u64], deadline: Deadline) -> Result<()> {
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
-        let slots = self.found_slots(keys);
+        let slots = self.found_slots("load", keys);
         let each = |work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
             Ok(slots) => slots.iter().try_for_each(work),
             Err(error) => Err(Error::clone(error)),
@@ -165,12 +165,6 @@ impl WorkerStore {
         slots
     }
 
-    fn found_slots(&self, keys: &[u64]) -> Result<Vec<Arc<Slot>>> {
-        let keys = keys.iter().copied().map(Key::from);
-        self.find("load", keys.clone())?;
-        Ok(keys.filter_map(|key| self.local.keys.table.get(key)).collect())
-    }
-
     fn lay_down_own(
         &self,
         slots: &[Arc<Slot>],
@@ -216,7 +210,7 @@ impl WorkerStore {
         self.bring_slices(slot, &place, |_| Brought::Taken { rank }, deadline)
     }
 
-    fn bring_slices<'a>(
+    pub(super) fn bring_slices<'a>(
         &self,
         slot: &Arc<Slot>,
         place: &Place,
@@ -303,7 +297,7 @@ impl WorkerStore {
     }
 
     /// Pushes of this worker in the present life of a key.
-    fn pushes(&self, key: Key) -> Result<u64> {
+    pub(super) fn pushes(&self, key: Key) -> Result<u64> {
         self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
     }
 
@@ -335,7 +329,7 @@ impl WorkerStore {
         self.run_one(slot, Target::Nowhere, What::Restore(slices), deadline).map(drop)
     }
 
-    fn run_one(
+    pub(super) fn run_one(
         &self,
         slot: &Arc<Slot>,
         target: Target,

@@ -33,6 +33,10 @@ pub(super) enum Change {
     },
     /// Everything at once, from a checkpoint.
     Rules(Rules),
+    /// Nothing: these keys are to be whole.
+    Whole {
+        keys: Vec<u64>,
+    },
     /// Nothing: rank 0 has what codecs have left of these keys.
     Unsent {
         keys: Vec<u64>,
@@ -112,7 +116,7 @@ impl Change {
                 after.codec = Codec::new(name, params)?.map(Arc::new);
             }
             Self::Rules(rules) => rules.apply(&mut after)?,
-            Self::Unsent { .. } | Self::Outcome { .. } => {}
+            Self::Whole { .. } | Self::Unsent { .. } | Self::Outcome { .. } => {}
         }
         Ok(after)
     }

@@ -45,6 +45,8 @@ pub(crate) struct Shard {
     slot: Slot,
     /// The place of its first block among those of its key.
     block: u64,
+    /// It is all of its key.
+    whole: bool,
     queue: Mutex<Queue>,
     state: Mutex<State>,
     steps: Steps,
@@ -95,7 +97,7 @@ struct Sum {
 }
 
 impl Shard {
-    pub(super) fn new(slot: Slot, block: u64) -> Result<Self> {
+    pub(super) fn new(slot: Slot, block: u64, whole: bool) -> Result<Self> {
         let value = Value { buffer: Buffer::new(0)?, state: None, removed: false, residuals: None };
         let state = State {
             value,
@@ -111,7 +113,7 @@ impl Shard {
         };
         let (queue, state) = (Mutex::default(), Mutex::new(state));
         let (steps, round) = (Steps::default(), AtomicU64::new(0));
-        Ok(Self { slot, block, queue, state, steps, round })
+        Ok(Self { slot, block, whole, queue, state, steps, round })
     }
 
     /// Its work is noted for this slice of its key.
@@ -190,7 +192,9 @@ impl Shard {
                 state.failure = None;
                 let result = match state.lost.take() {
                     Some(error) => Err(error),
-                    None => state.close(&self.slot, &handling, local, blocks),
+                    None => self
+                        .check_whole(&handling.merger)
+                        .and_then(|()| state.close(&self.slot, &handling, local, blocks)),
                 };
                 state.merger = Some(handling);
                 result
@@ -210,6 +214,21 @@ impl Shard {
             let text = format!("on the server: {key}: {}", error.message());
             crate::log::log(crate::Level::Error, || text.clone());
             state.failure = Some(Failure { reason, text });
+        }
+    }
+
+    /// Refuses a rule that would measure a part of a key only.
+    fn check_whole(&self, merger: &Merger) -> Result<()> {
+        match merger {
+            Merger::Optimizer(optimizer) if !self.whole && !optimizer.is_elementwise() => {
+                Err(fail!(
+                    Unsupported,
+                    "{} measures whole keys, and this one is in slices; let all workers call \
+                 set_optimizer again, which makes it whole",
+                    optimizer.name()
+                ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -585,7 +604,7 @@ mod tests {
             Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
         };
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = Shard::new(slot, 0).unwrap();
+        let shard = Shard::new(slot, 0, true).unwrap();
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };

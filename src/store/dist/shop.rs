@@ -186,13 +186,14 @@ fn shard_of(name: SliceName, place: &Place) -> Result<Shard> {
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
     let (start, bytes) = place.range(name.slice);
     let unit = Cut::new(place).unit as u64;
+    let whole = place.servers.len() == 1;
     let extent = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let shape: Vec<i64> = if place.servers.len() == 1 {
+    let shape: Vec<i64> = if whole {
         place.spec.shape.iter().map(|number| extent(*number)).collect()
     } else {
         vec![extent(bytes / dtype.size() as u64 / unit), extent(unit)]
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    Shard::new(Slot::new(key, 0, dtype, &shape, count)?, block)
+    Shard::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
 }

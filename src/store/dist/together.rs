@@ -58,12 +58,11 @@ impl WorkerStore {
         }
         let after = self.local.handling.read().clone();
         let rules = Change::Rules(Rules::of(&after));
-        let mut there = self.local.keys.table.slots();
-        there.retain(|slot| known.contains(&slot.key));
+        self.keep_whole_for(&after.merger);
         let result = self
-            .keep_whole_for("load", &after.merger, &there)
-            .and_then(|_| self.agree(rules.encode(), deadline))
-            .and_then(|_| self.spread(&known, deadline))
+            .agree(rules.encode(), deadline)
+            .and_then(|_| self.announce_whole("load", deadline))
+            .and_then(|()| self.spread(&known, deadline))
             .and_then(|()| self.spread_all_unsent(deadline))
             .map_err(|error| error.at("load"));
         self.clear();
@@ -90,11 +89,13 @@ impl WorkerStore {
         loop {
             match self.hear("load", deadline)? {
                 None => return result,
+                Some(Change::Whole { keys }) => self.join_slices("load", &keys, deadline)?,
                 Some(Change::Unsent { keys }) => {
                     result = self.spread_unsent(&keys, deadline).map_err(|error| error.at("load"));
                 }
                 Some(change) => {
                     let after = change.apply(&self.local.handling.read().clone())?;
+                    self.keep_whole_for(&after.merger);
                     self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
                     self.unsent.lock().begin_anew();
                 }
@@ -103,7 +104,7 @@ impl WorkerStore {
     }
 
     /// Waits until all workers are here, and this one's calls have ended.
-    fn meet(&self, call: &str) -> Result<Deadline> {
+    pub(super) fn meet(&self, call: &str) -> Result<Deadline> {
         let deadline = self.local.deadline();
         while !self.driver.host.is_idle() {
             if deadline.has_passed() {
@@ -124,7 +125,7 @@ impl WorkerStore {
     }
 
     /// Learns from rank 0 what is to be done, or how it went.
-    fn hear(&self, call: &str, deadline: Deadline) -> Result<Option<Change>> {
+    pub(super) fn hear(&self, call: &str, deadline: Deadline) -> Result<Option<Change>> {
         let fields = self.agree(Vec::new(), deadline).map_err(|error| error.at(call))?;
         if fields.is_empty() {
             return Err(fail!(PeerLost, "{call}: rank 0 is not there"));
@@ -143,7 +144,7 @@ impl WorkerStore {
     }
 
     /// Agrees on a setting with all workers; empty fields take what rank 0 says, and give it.
-    fn agree(&self, fields: Vec<u8>, deadline: Deadline) -> Result<Vec<u8>> {
+    pub(super) fn agree(&self, fields: Vec<u8>, deadline: Deadline) -> Result<Vec<u8>> {
         self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
     }
 

@@ -18,12 +18,10 @@ use crate::driver::{Bytes, Driver, Machine};
 use crate::engine;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::Key;
-use crate::optim::Optimizer;
 use crate::role::Role;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
 use crate::store::local::{Local, Op, poisoned};
-use crate::store::merger::Merger;
 use crate::store::plan::{Pairs, Plan, RowPairs};
 use crate::store::remote::Remote;
 use crate::store::table::Slot;
@@ -42,7 +40,7 @@ pub(crate) struct WorkerStore {
     /// Keys that this worker uses without having initialised them.
     found: Mutex<HashSet<Key>>,
     /// Whether keys that come are kept whole, for a rule that needs it.
-    whole: Mutex<bool>,
+    pub(super) whole: Mutex<bool>,
     /// Held from the encoding of a push until it is in the machine: both in one order.
     pub(super) unsent: Mutex<Unsent>,
 }
@@ -158,10 +156,6 @@ impl WorkerStore {
         self.driver.host.settle(&call, &self.driver.blocks);
         call.wait()?;
         Ok(call.told())
-    }
-
-    pub(super) fn keeps_whole(&self) -> bool {
-        *self.whole.lock()
     }
 
     pub(super) fn error(&self, failure: &Failure) -> Error {
@@ -283,47 +277,15 @@ impl WorkerStore {
             change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
         let slots = self.local.keys.table.slots();
         self.local.check_keys(call, &after, &slots)?;
-        let before = self.keep_whole_for(call, &after.merger, &slots)?;
+        let before = self.keep_whole_for(&after.merger);
         let fields = change.encode();
         let deadline = self.local.deadline();
         self.request(deadline, |worker, now, end| worker.set(fields, now, end))
             .inspect_err(|_| *self.whole.lock() = before)
             .map_err(|error| error.at(call))?;
-        self.local.change_handling(|handling| *handling = after, |_| Ok(()))
-    }
-
-    /// Keeps keys that come whole if a rule needs it; gives whether they were before.
-    pub(super) fn keep_whole_for(
-        &self,
-        call: &str,
-        merger: &Merger,
-        slots: &[Arc<Slot>],
-    ) -> Result<bool> {
-        let whole = matches!(merger, Merger::Optimizer(it) if !it.is_elementwise());
-        if whole {
-            self.check_whole(call, merger, slots)?;
-        }
-        Ok(std::mem::replace(&mut *self.whole.lock(), whole))
-    }
-
-    /// Refuses a rule that measures whole keys while one is spread over slices.
-    fn check_whole(&self, call: &str, merger: &Merger, slots: &[Arc<Slot>]) -> Result<()> {
-        let name = match merger {
-            Merger::Optimizer(optimizer) => Optimizer::name(optimizer),
-            _ => "",
-        };
-        for slot in slots {
-            let slices = self.step(|worker, _, _| {
-                Ok(worker.place_of(slot.key.id()).map_or(0, |place| place.servers.len()))
-            })?;
-            if slices > 1 {
-                let key = self.local.keys.names.label(slot.key);
-                return Err(fail!(
-                    Unsupported,
-                    "{call}: {name} measures whole keys, and {key} is spread over {slices} slices; set \
-                     it before the keys are initialised"
-                ));
-            }
+        self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+        if self.keeps_whole() && matches!(change, Change::Optimizer { .. }) {
+            return self.make_whole(call, deadline).map_err(|error| error.at(call));
         }
         Ok(())
     }

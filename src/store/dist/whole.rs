@@ -1,0 +1,117 @@
+//! Rules that measure whole keys: keys that come later are placed whole, and those that are in several
+//! slices become whole, in a new life with the same value.
+
+use std::sync::Arc;
+
+use super::call::Target;
+use super::sending::What;
+use super::setting::Change;
+use super::state::Brought;
+use super::worker::WorkerStore;
+use crate::cluster::{self, Spec};
+use crate::deadline::Deadline;
+use crate::driver::Bytes;
+use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::store::merger::Merger;
+use crate::store::table::Slot;
+use crate::sync::Mutex;
+
+impl WorkerStore {
+    pub(super) fn keeps_whole(&self) -> bool {
+        *self.whole.lock()
+    }
+
+    /// Keeps keys that come whole if a rule needs it; gives whether they were before.
+    pub(super) fn keep_whole_for(&self, merger: &Merger) -> bool {
+        let whole = matches!(merger, Merger::Optimizer(it) if !it.is_elementwise());
+        std::mem::replace(&mut *self.whole.lock(), whole)
+    }
+
+    /// Makes keys whole of which rank 0 says that they are not: all workers call it, after a rule that
+    /// needs it is in force.
+    pub(super) fn make_whole(&self, call: &'static str, deadline: Deadline) -> Result<()> {
+        if self.rank == 0 {
+            return self.announce_whole(call, deadline);
+        }
+        match self.hear(call, deadline)? {
+            Some(Change::Whole { keys }) => self.join_slices(call, &keys, deadline),
+            _ => Err(fail!(Internal, "a bug of this library: rank 0 says something else")),
+        }
+    }
+
+    /// The same, of rank 0; nothing if no rule needs it.
+    pub(super) fn announce_whole(&self, call: &'static str, deadline: Deadline) -> Result<()> {
+        if !self.keeps_whole() {
+            return Ok(());
+        }
+        let mut keys: Vec<u64> =
+            self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
+        self.step(|worker, _, _| {
+            // Those that only a file has are nowhere yet.
+            keys.retain(|key| worker.place_of(*key).is_some_and(|place| place.servers.len() > 1));
+            Ok(())
+        })?;
+        self.agree(Change::Whole { keys: keys.clone() }.encode(), deadline)?;
+        self.join_slices(call, &keys, deadline)
+    }
+
+    /// Gives keys a new life, whole, one after the other. The slices of a key go when all workers have its
+    /// value, with everything that was pushed: each asks for it behind its own pushes.
+    pub(super) fn join_slices(
+        &self,
+        call: &'static str,
+        keys: &[u64],
+        deadline: Deadline,
+    ) -> Result<()> {
+        if keys.is_empty() {
+            return Ok(());
+        }
+        // Pushes of no worker are under way any more.
+        self.meet(call)?;
+        let slots = self.found_slots(call, keys)?;
+        slots.iter().try_for_each(|slot| self.join_slices_of(slot, deadline))
+    }
+
+    fn join_slices_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<()> {
+        let key = slot.key.id();
+        let value = self.value_of(slot, deadline)?;
+        let Spec { dtype, shape, .. } = self.place(slot.key)?.spec;
+        let pushes = self.pushes(slot.key)?;
+        // Until here nothing has changed.
+        self.request(deadline, cluster::Worker::barrier)?;
+        self.request(deadline, |worker, now, end| worker.remove(key, now, end))?;
+        let spec = Spec { dtype, shape, whole: true };
+        self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))?;
+        // A codec counts on.
+        let ahead = self.unsent.lock().go_on(key, pushes);
+        let place = self.place(slot.key)?;
+        self.bring_slices(slot, &place, |_| Brought::Ahead { rank: self.rank, ahead }, deadline)
+    }
+
+    /// The value of a key, once everything that this worker has pushed is in it.
+    fn value_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<Bytes> {
+        let call = self.run_one(slot, Target::Slices(Mutex::default()), What::Pull, deadline)?;
+        let (slices, mut filled) = (call.slices(0), 0);
+        let block = self.driver.blocks.make(slot.bytes(), |room| {
+            for slice in slices.values() {
+                slice.read(|bytes| {
+                    let place = room.get_mut(filled..filled + bytes.len());
+                    place.into_iter().for_each(|place| place.copy_from_slice(bytes));
+                    filled += bytes.len();
+                });
+            }
+        })?;
+        if filled != slot.bytes() {
+            return Err(fail!(Internal, "a bug of this library: slices are missing"));
+        }
+        Ok(Bytes::of_block(Arc::new(block)))
+    }
+
+    /// Keys that this worker may not have used yet.
+    pub(super) fn found_slots(&self, call: &'static str, keys: &[u64]) -> Result<Vec<Arc<Slot>>> {
+        let keys = keys.iter().copied().map(Key::from);
+        self.find(call, keys.clone())?;
+        Ok(keys.filter_map(|key| self.local.keys.table.get(key)).collect())
+    }
+}
