@@ -139,8 +139,9 @@ fn numbers_of_a_rule_change_from_one_round_to_the_next() {
 
 #[test]
 fn a_rank_that_sets_something_else_is_told_and_the_others_go_on() {
-    Job::new(2, 2).run(|store, rank| {
+    Job::new(2, 2).with("slice_bytes", 8192).run(|store, rank| {
         store.init(1u64, &[0.0f32; 3]).unwrap();
+        store.init(3u64, &vec![1.0f32; COUNT]).unwrap();
         if rank == 0 {
             store.set_optimizer("sgd", "learning_rate=1").unwrap();
         } else {
@@ -163,6 +164,19 @@ fn a_rank_that_sets_something_else_is_told_and_the_others_go_on() {
         } else {
             failure(store.set_key_hyperparameter(1u64, "lr_mult", 3.0), Differs);
             failure(store.set_compression("2bit", "threshold=0.25"), Differs);
+        }
+        // Also where the rule needs whole keys, and the ranks go on to make them.
+        for [first, second] in [["lars", "sgd"], ["sgd", "lamb"], ["lamb", "lars"]] {
+            let result = store.set_optimizer([first, second][rank], "learning_rate=1");
+            if rank == 1 {
+                failure(result, Differs);
+            } else {
+                result.unwrap();
+            }
+            store.init(2u64, &vec![1.0f32; COUNT]).unwrap();
+            store.push(2u64, &vec![1.0f32; COUNT]).unwrap();
+            store.pull(2u64, &mut vec![0.0f32; COUNT]).unwrap();
+            store.remove(&[2u64.into()]).unwrap();
         }
         store.barrier(LIMIT).unwrap();
     });

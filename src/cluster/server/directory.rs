@@ -261,6 +261,8 @@ impl Directory {
         if setting.decided == wish.value {
             return self.tell_setting(version, wish, 0, Vec::new());
         }
+        let decided = setting.decided.clone();
+        self.tell_setting(version, wish, flags::DIFFERS, decided);
         let text = format!(
             "worker {} asks for something else than the lowest rank; make the same calls in the same \
              order on all ranks",

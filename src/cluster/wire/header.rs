@@ -24,6 +24,8 @@ pub(crate) mod flags {
     pub(crate) const LAST: u16 = 8;
     /// The receiver is the one whose value, or setting, counts.
     pub(crate) const PROVIDE: u16 = 4;
+    /// Something else was decided, for which the receiver will be failed.
+    pub(crate) const DIFFERS: u16 = 16;
 }
 
 macro_rules! kinds {

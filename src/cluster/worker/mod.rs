@@ -35,7 +35,7 @@ const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
 pub(crate) enum Action<D> {
     /// Put a slice of the pulled value at this place of the operation's out.
     Fill { op: OpId, slice: u32, at: u64, data: D },
-    /// What the job has decided, for an operation that asked for nothing of its own.
+    /// What the job has decided, for an operation that asked for nothing of its own, or for something else.
     Told { op: OpId, fields: Vec<u8> },
     /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
     Finished { op: OpId, ended: Ended, result: Result<(), Failure> },
@@ -317,6 +317,9 @@ impl<D: Data> Worker<D> {
             if !decided.is_empty() {
                 let (op, fields) = (head.request, decided.to_vec());
                 self.actions.push(Action::Told { op, fields });
+            }
+            if head.flags & flags::DIFFERS != 0 {
+                return;
             }
             self.setting = self.setting.max(version);
             return self.finish(head.request, Ok(()));

@@ -96,6 +96,12 @@ impl Change {
             .map_err(|error| fail!(InvalidArgument, "a setting that nobody can read: {error}"))
     }
 
+    /// Whether it is a rule that needs whole keys.
+    pub(super) fn measures_whole_keys(&self) -> bool {
+        let Self::Optimizer { name, params } = self else { return false };
+        Optimizer::new(name, params).is_ok_and(|rule| !rule.is_elementwise())
+    }
+
     /// What happens to pushes after this change.
     pub(super) fn apply(&self, before: &Handling) -> Result<Handling> {
         let mut after = before.clone();

@@ -145,7 +145,9 @@ impl WorkerStore {
 
     /// Agrees on a setting with all workers; empty fields take what rank 0 says, and give it.
     pub(super) fn agree(&self, fields: Vec<u8>, deadline: Deadline) -> Result<Vec<u8>> {
-        self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
+        let (set, told) =
+            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end));
+        set.map(|()| told)
     }
 
     /// Fetches every slice of every key into this worker's own table.

@@ -137,25 +137,28 @@ impl WorkerStore {
         deadline: Deadline,
         ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> Result<()> {
-        self.request_told(deadline, ask).map(drop)
+        self.request_told(deadline, ask).0
     }
 
-    /// The same; gives what the job has decided, if this worker had asked for nothing.
+    /// The same; gives also what the job has decided, if this worker had asked for nothing, or for
+    /// something else.
     pub(super) fn request_told(
         &self,
         deadline: Deadline,
         ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
-    ) -> Result<Vec<u8>> {
+    ) -> (Result<()>, Vec<u8>) {
         let call = Call::new(None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
-        self.step(|worker, desk, now| {
+        let asked = self.step(|worker, desk, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
             desk.enter(operation, &call, 0);
             Ok(())
-        })?;
+        });
+        if asked.is_err() {
+            return (asked, Vec::new());
+        }
         self.driver.host.settle(&call, &self.driver.blocks);
-        call.wait()?;
-        Ok(call.told())
+        (call.wait(), call.told())
     }
 
     pub(super) fn error(&self, failure: &Failure) -> Error {
@@ -280,14 +283,22 @@ impl WorkerStore {
         let before = self.keep_whole_for(&after.merger);
         let fields = change.encode();
         let deadline = self.local.deadline();
-        self.request(deadline, |worker, now, end| worker.set(fields, now, end))
-            .inspect_err(|_| *self.whole.lock() = before)
-            .map_err(|error| error.at(call))?;
-        self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
-        if self.keeps_whole() && matches!(change, Change::Optimizer { .. }) {
-            return self.make_whole(call, deadline).map_err(|error| error.at(call));
+        let (set, told) =
+            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end));
+        let set = match set {
+            Ok(()) => self.local.change_handling(|handling| *handling = after, |_| Ok(())),
+            Err(error) => {
+                *self.whole.lock() = before;
+                Err(error.at(call))
+            }
+        };
+        // Whoever has asked for something else goes along with what the others do now.
+        let in_force = if told.is_empty() { Ok(change.clone()) } else { Change::decode(&told) };
+        if (set.is_ok() || !told.is_empty()) && in_force?.measures_whole_keys() {
+            let made = self.make_whole(call, deadline).map_err(|error| error.at(call));
+            return set.and(made);
         }
-        Ok(())
+        set
     }
 }
 
