@@ -19,6 +19,7 @@ mod shard;
 mod shop;
 mod state;
 mod steps;
+mod stored;
 mod together;
 mod units;
 mod whole;
