@@ -27,6 +27,7 @@ pub(crate) struct Arguments {
 /// Texts of the header that are said before the table.
 const OPTIMIZER: (&str, &str) = ("kvstore.optimizer", "kvstore.options");
 const CODEC: (&str, &str) = ("kvstore.codec", "kvstore.codec_options");
+const WORKERS: &str = "kvstore.workers";
 const VERSION: &str = "kvstore.version";
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -131,7 +132,10 @@ fn print_table(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
     writeln!(out, "saved by   {}", text(VERSION).unwrap_or_default())?;
     writeln!(out, "optimizer  {}", with(OPTIMIZER).unwrap_or("none".into()).trim_end())?;
     writeln!(out, "codec      {}", with(CODEC).unwrap_or("none".into()).trim_end())?;
-    let said = [VERSION, OPTIMIZER.0, OPTIMIZER.1, CODEC.0, CODEC.1, "kvstore.format"];
+    if let Some(workers) = text(WORKERS) {
+        writeln!(out, "workers    {workers}, each with what its codec has left")?;
+    }
+    let said = [VERSION, OPTIMIZER.0, OPTIMIZER.1, CODEC.0, CODEC.1, WORKERS, "kvstore.format"];
     for (name, text) in found.texts.iter().filter(|(name, _)| !said.contains(&name.as_str())) {
         writeln!(out, "{} {}", plain(name), plain(text))?;
     }
