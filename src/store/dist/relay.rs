@@ -329,7 +329,7 @@ impl WorkerStore {
         self.run_one(slot, Target::Nowhere, What::Restore(slices), deadline).map(drop)
     }
 
-    pub(super) fn run_one(
+    fn run_one(
         &self,
         slot: &Arc<Slot>,
         target: Target,

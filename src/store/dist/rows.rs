@@ -16,11 +16,12 @@ use crate::tensor::Buffer;
 /// The number on the wire of a push of rows.
 pub(super) const ROWS: u16 = 2;
 
-/// What is wanted of a slice instead of its value: rows, everything that is kept for it, or what a worker
-/// has laid down.
+/// What is wanted of a slice instead of its value: rows, everything that is kept for it, what a worker
+/// has laid down, or the value though the last round was not merged.
 pub(super) const WANT_ROWS: u8 = 1;
 pub(super) const WANT_STATE: u8 = 2;
 pub(super) const WANT_UNSENT: u8 = 3;
+pub(super) const WANT_VALUE: u8 = 4;
 
 /// A push of rows of one key, ready for the machine: every slice gets what it has of them.
 pub(super) fn push<'a>(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rows::{WANT_ROWS, WANT_STATE, WANT_UNSENT};
+use super::rows::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use super::state::Found;
 use super::units;
 use crate::cluster::{Data as _, Failure, Reason};
@@ -293,14 +293,14 @@ impl State {
         local: &Local,
         blocks: &Arc<Blocks>,
     ) -> std::result::Result<Bytes, Failure> {
-        if let Some(failure) = &self.failure {
+        if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
         }
         let failed =
             |error: Error| Failure { reason: Reason::Invalid, text: error.message().into() };
         let shared = self.share(slot, blocks).map_err(failed)?;
         let block = match wanted.split_first() {
-            None => return Ok(Bytes::of_block(shared)),
+            None | Some((&WANT_VALUE, _)) => return Ok(Bytes::of_block(shared)),
             Some((&WANT_UNSENT, rank)) => return self.laid(rank, blocks).map_err(failed),
             Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
             Some((&WANT_STATE, _)) => {

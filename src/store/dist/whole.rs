@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use super::call::Target;
-use super::sending::What;
+use super::rows::WANT_VALUE;
 use super::setting::Change;
 use super::state::Brought;
 use super::worker::WorkerStore;
@@ -15,7 +14,6 @@ use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::store::merger::Merger;
 use crate::store::table::Slot;
-use crate::sync::Mutex;
 
 impl WorkerStore {
     pub(super) fn keeps_whole(&self) -> bool {
@@ -89,12 +87,13 @@ impl WorkerStore {
         self.bring_slices(slot, &place, |_| Brought::Ahead { rank: self.rank, ahead }, deadline)
     }
 
-    /// The value of a key, once everything that this worker has pushed is in it.
+    /// The value of a key, once everything that this worker has pushed is in it; also if the last round
+    /// could not be merged.
     fn value_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<Bytes> {
-        let call = self.run_one(slot, Target::Slices(Mutex::default()), What::Pull, deadline)?;
-        let (slices, mut filled) = (call.slices(0), 0);
+        let slices = self.fetch(slot, &self.place(slot.key)?, &[WANT_VALUE], deadline)?;
+        let mut filled = 0;
         let block = self.driver.blocks.make(slot.bytes(), |room| {
-            for slice in slices.values() {
+            for slice in &slices {
                 slice.read(|bytes| {
                     let place = room.get_mut(filled..filled + bytes.len());
                     place.into_iter().for_each(|place| place.copy_from_slice(bytes));
