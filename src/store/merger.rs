@@ -55,3 +55,11 @@ pub(crate) enum Merger {
     /// A rule of ours.
     Optimizer(Arc<Optimizer>),
 }
+
+impl Merger {
+    /// Whether it is a rule that would do something else with a part of a key.
+    #[cfg(feature = "dist")]
+    pub(crate) fn measures_whole_keys(&self) -> bool {
+        matches!(self, Self::Optimizer(optimizer) if !optimizer.is_elementwise())
+    }
+}

@@ -6,17 +6,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::call::{Call, Part, Target};
-use super::sending::{Order, What};
 use super::state::Brought;
 use super::worker::WorkerStore;
-use crate::cluster::{self, Data as _, Place};
+use crate::cluster::{self, Place};
 use crate::codec::{Codec, Residuals};
 use crate::deadline::Deadline;
-use crate::driver::Bytes;
+use crate::driver::Block;
 use crate::error::{Error, Result, fail};
-use crate::key::Key;
-use crate::store::plan::Plan;
 use crate::store::table::Slot;
 use crate::tensor::{Buffer, DType};
 
@@ -30,10 +26,10 @@ enum Way {
     FromRank0,
 }
 
-/// What one worker has left of one key: its pushes so far, and the array, slice by slice, if there is one.
+/// What one worker has left of one key: its pushes so far, and the array, if there is one.
 struct Left {
     pushes: u64,
-    array: Vec<Bytes>,
+    array: Block,
 }
 
 /// What the other workers have left, by key and rank.
@@ -68,14 +64,13 @@ impl WorkerStore {
         let others = gathered.0.remove(&slot.key.id()).unwrap_or_default();
         let unsent = self.unsent.lock();
         let own = unsent.residual(slot.key.id(), &codec);
-        let any = own.is_some() || others.values().any(|left| !left.array.is_empty());
+        let any = own.is_some() || others.values().any(|left| !left.array.bytes().is_empty());
         let (mut rank, slots) = (0, if any { self.workers as usize } else { 0 });
         let fill = |room: &mut [u8]| {
-            match (rank, others.get(&rank)) {
-                (0, _) => own.iter().for_each(|own| room.copy_from_slice(own)),
-                (_, Some(left)) => left.fill(room)?,
-                (_, None) => {}
-            }
+            let array = if rank == 0 { own } else { others.get(&rank).map(|it| it.array.bytes()) };
+            // What was never pushed has left nothing.
+            let array = array.filter(|array| !array.is_empty());
+            array.into_iter().for_each(|array| room.copy_from_slice(array));
             rank += 1;
             Ok(())
         };
@@ -107,8 +102,9 @@ impl WorkerStore {
             Err(error) => Err(Error::clone(error)),
         };
         let own = |slot: &Arc<Slot>| {
-            let left = self.left_in_table(slot, 0)?;
-            self.take_up(slot, &codec, &left, deadline)
+            let take_up =
+                |pushes, array: &[u8]| self.take_up(slot, &codec, pushes, array, deadline);
+            self.with_left_in_table(slot, 0, take_up)
         };
         let first = if self.rank == 0 { each(&own) } else { Ok(()) };
         let others = self.relay(
@@ -116,13 +112,16 @@ impl WorkerStore {
             deadline,
             |rank| {
                 each(&|slot| {
-                    let left = self.left_in_table(slot, rank)?;
-                    self.lay_down(slot, rank, left.pushes, &left.whole(slot)?, deadline)
+                    let lay_down =
+                        |pushes, array: &[u8]| self.lay_down(slot, rank, pushes, array, deadline);
+                    self.with_left_in_table(slot, rank, lay_down)
                 })
             },
             |rank| {
                 each(&|slot| match self.find_left(slot, rank, deadline)? {
-                    Some(left) => self.take_up(slot, &codec, &left, deadline),
+                    Some(Left { pushes, array }) => {
+                        self.take_up(slot, &codec, pushes, array.bytes(), deadline)
+                    }
                     None => Ok(()),
                 })
             },
@@ -196,31 +195,16 @@ impl WorkerStore {
         array: &[u8],
         deadline: Deadline,
     ) -> Result<()> {
-        let place = self.place(slot.key)?;
-        let part = |slice| {
-            let part = array.get(in_array(&place, slot, slice)).unwrap_or_default();
-            Brought::Laid { rank, pushes, array: part }
+        let part = |place: &Place, slice| {
+            let array = array.get(in_array(place, slot, slice)).unwrap_or_default();
+            Brought::Laid { rank, pushes, array }
         };
-        self.bring_slices(slot, &place, part, deadline)
+        self.bring_each(slot, part, deadline)
     }
 
     /// Frees on the servers what `lay_down` has put there.
     fn take_away(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<()> {
-        let place = self.place(slot.key)?;
-        self.bring_slices(slot, &place, |_| Brought::Taken { rank }, deadline)
-    }
-
-    pub(super) fn bring_slices<'a>(
-        &self,
-        slot: &Arc<Slot>,
-        place: &Place,
-        part: impl Fn(u32) -> Brought<'a>,
-        deadline: Deadline,
-    ) -> Result<()> {
-        let slices = 0..u32::try_from(place.servers.len()).unwrap_or(0);
-        let join = |slice| part(slice).join(&self.driver.blocks);
-        let slices = slices.map(join).collect::<Result<_>>()?;
-        self.restore(slot, slices, deadline)
+        self.bring_each(slot, |_, _| Brought::Taken { rank }, deadline)
     }
 
     /// Everything that a worker has laid down of these keys.
@@ -243,39 +227,40 @@ impl WorkerStore {
     fn find_left(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<Option<Left>> {
         let place = self.place(slot.key)?;
         let slices = self.fetch(slot, &place, &Brought::wanted(rank), deadline)?;
-        let mut left = Left { pushes: 0, array: Vec::new() };
-        for slice in slices {
-            let pushes = slice.read(|bytes| bytes.first_chunk().map(|it| u64::from_le_bytes(*it)));
-            let Some(pushes) = pushes.flatten() else { return Ok(None) };
-            if pushes == NOTHING {
+        let mut pushes = 0;
+        for slice in &slices {
+            let number = slice.read(|bytes| bytes.first_chunk().map(|it| u64::from_le_bytes(*it)));
+            let Some(number) = number.flatten() else { return Ok(None) };
+            if number == NOTHING {
                 return Err(fail!(
                     OutOfMemory,
                     "worker {rank} could not bring what its codec has left unsent"
                 ));
             }
-            left.pushes = pushes;
-            let head = size_of::<u64>() as u64;
-            if slice.len() > head {
-                let len = slice.len() - head;
-                left.array.push(slice.part(head, len));
-            }
+            pushes = number;
         }
-        Ok(Some(left))
+        let array = self.joined(&slices, size_of_val(&pushes) as u64)?;
+        if ![0, slot.count * DType::F32.size()].contains(&array.bytes().len()) {
+            return Err(fail!(Corrupt, "what worker {rank} has left unsent does not fit its key"));
+        }
+        Ok(Some(Left { pushes, array }))
     }
 
-    /// What a file has of a worker, in the table of rank 0.
-    fn left_in_table(&self, slot: &Slot, rank: u32) -> Result<Left> {
+    /// Does something with what a file has of a worker, in the table of rank 0: its pushes, and the array
+    /// or nothing.
+    fn with_left_in_table(
+        &self,
+        slot: &Slot,
+        rank: u32,
+        work: impl FnOnce(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
         let value = slot.value.try_write(&self.local.applier.released);
         let value = value.ok_or_else(|| fail!(Timeout, "load: a key stays in use"))?;
         let rank = rank as usize;
         let residuals = value.residuals.as_ref();
         let array = residuals.and_then(|it| it.buffers().get(rank)).map(Buffer::bytes);
         let pushes = residuals.and_then(|it| it.rounds().get(rank)).copied().unwrap_or(0);
-        let array = array.map(|array| self.driver.blocks.join(&[array])).transpose()?;
-        Ok(Left {
-            pushes,
-            array: array.map(|it| Bytes::of_block(Arc::new(it))).into_iter().collect(),
-        })
+        work(pushes, array.unwrap_or_default())
     }
 
     /// Goes on with what a file has of this worker, here and on the servers.
@@ -283,87 +268,19 @@ impl WorkerStore {
         &self,
         slot: &Arc<Slot>,
         codec: &Codec,
-        left: &Left,
+        pushes: u64,
+        array: &[u8],
         deadline: Deadline,
     ) -> Result<()> {
-        let arrays = usize::from(!left.array.is_empty());
-        let fill = |room: &mut [u8]| left.fill(room);
+        let arrays = usize::from(!array.is_empty());
+        let fill = |room: &mut [u8]| {
+            room.copy_from_slice(array);
+            Ok(())
+        };
         let residuals = Residuals::restore(codec, arrays, slot.count, std::ptr::null(), fill)?;
-        let ahead = left.pushes.wrapping_sub(self.pushes(slot.key)?);
+        let ahead = pushes.wrapping_sub(self.pushes(slot.key)?);
         self.unsent.lock().take_up(slot.key.id(), residuals, ahead);
-        let place = self.place(slot.key)?;
-        let part = |_| Brought::Ahead { rank: self.rank, ahead };
-        self.bring_slices(slot, &place, part, deadline)
-    }
-
-    /// Pushes of this worker in the present life of a key.
-    pub(super) fn pushes(&self, key: Key) -> Result<u64> {
-        self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
-    }
-
-    /// Everything of one kind that the servers have of a key, by slice.
-    pub(super) fn fetch(
-        &self,
-        slot: &Arc<Slot>,
-        place: &Place,
-        wanted: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<Bytes>> {
-        let slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
-        let what = What::Want((0..slices).map(|slice| (slice, wanted.to_vec())).collect());
-        let target = Target::Slices(crate::sync::Mutex::default());
-        let came = self.run_one(slot, target, what, deadline)?.slices(0);
-        if came.len() == place.servers.len() {
-            return Ok(came.into_values().collect());
-        }
-        Err(fail!(Internal, "a bug of this library: slices are missing"))
-    }
-
-    /// Gives every slice of a key what is brought for it.
-    pub(super) fn restore(
-        &self,
-        slot: &Arc<Slot>,
-        slices: Vec<Bytes>,
-        deadline: Deadline,
-    ) -> Result<()> {
-        self.run_one(slot, Target::Nowhere, What::Restore(slices), deadline).map(drop)
-    }
-
-    fn run_one(
-        &self,
-        slot: &Arc<Slot>,
-        target: Target,
-        what: What,
-        deadline: Deadline,
-    ) -> Result<Arc<Call>> {
-        let part = Part { slot: Arc::clone(slot), loan: None, target, outs: 0..0 };
-        let order = Order { key: slot.key.id(), what };
-        let call = Call::new(None, Plan::default(), vec![part]);
-        let call = self.launch(call, vec![order], 0, deadline)?;
-        call.wait()?;
-        Ok(call)
-    }
-}
-
-impl Left {
-    /// Puts the array where there is room for all of it.
-    fn fill(&self, room: &mut [u8]) -> Result<()> {
-        let mut rest = room;
-        for part in &self.array {
-            let short = || fail!(Corrupt, "what is unsent of a slice is too long");
-            let len = usize::try_from(part.len()).unwrap_or(usize::MAX);
-            let (place, others) =
-                std::mem::take(&mut rest).split_at_mut_checked(len).ok_or_else(short)?;
-            part.read(|bytes| place.copy_from_slice(bytes));
-            rest = others;
-        }
-        Ok(())
-    }
-
-    fn whole(&self, slot: &Slot) -> Result<Vec<u8>> {
-        let mut whole =
-            vec![0; if self.array.is_empty() { 0 } else { slot.count * DType::F32.size() }];
-        self.fill(&mut whole).map(|()| whole)
+        self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
     }
 }
 

@@ -165,11 +165,11 @@ impl Shard {
     /// Refuses a rule that would measure a part of a key only.
     fn check_whole(&self, merger: &Merger) -> Result<()> {
         match merger {
-            Merger::Optimizer(optimizer) if !self.whole && !optimizer.is_elementwise() => {
+            Merger::Optimizer(optimizer) if !self.whole && merger.measures_whole_keys() => {
                 Err(fail!(
                     Unsupported,
                     "{} measures whole keys, and this one is in slices; let all workers call \
-                 set_optimizer again, which makes it whole",
+                     set_optimizer again, which makes it whole",
                     optimizer.name()
                 ))
             }

@@ -12,6 +12,12 @@ use crate::store::merger::Merger;
 use crate::store::table::{Slot, Value};
 use crate::tensor::{Array, Buffer, DType};
 
+/// The numbers on the wire of what is brought.
+const STATE: u32 = 0;
+const LAID: u32 = 1;
+const TAKEN: u32 = 2;
+const AHEAD: u32 = 3;
+
 /// What is brought to a slice, as its first number says; the second one is a rank.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Brought<'a> {
@@ -37,10 +43,10 @@ pub(super) enum Brought<'a> {
 impl Brought<'_> {
     pub(super) fn join(&self, blocks: &Arc<Blocks>) -> Result<Bytes> {
         let (code, rank, number): (u32, u32, Option<u64>) = match *self {
-            Self::State(_) => (0, 0, None),
-            Self::Laid { rank, pushes, .. } => (1, rank, Some(pushes)),
-            Self::Taken { rank } => (2, rank, None),
-            Self::Ahead { rank, ahead } => (3, rank, Some(ahead)),
+            Self::State(_) => (STATE, 0, None),
+            Self::Laid { rank, pushes, .. } => (LAID, rank, Some(pushes)),
+            Self::Taken { rank } => (TAKEN, rank, None),
+            Self::Ahead { rank, ahead } => (AHEAD, rank, Some(ahead)),
         };
         let (code, rank) = (code.to_le_bytes(), rank.to_le_bytes());
         let number = number.map(u64::to_le_bytes);
@@ -88,10 +94,10 @@ impl<'a> Found<'a> {
         let fits = rest.len() >= number.len()
             && [0, slot.count * DType::F32.size()].contains(&array.len());
         match u32::from_le_bytes(*code) {
-            0 => Ok(Self::State(rest)),
-            1 if fits => Ok(Self::Laid { rank, front: (bytes.len() - rest.len()) as u64 }),
-            2 => Ok(Self::Taken { rank }),
-            3 if fits => Ok(Self::Ahead { rank, ahead: u64::from_le_bytes(*number) }),
+            STATE => Ok(Self::State(rest)),
+            LAID if fits => Ok(Self::Laid { rank, front: (bytes.len() - rest.len()) as u64 }),
+            TAKEN => Ok(Self::Taken { rank }),
+            AHEAD if fits => Ok(Self::Ahead { rank, ahead: u64::from_le_bytes(*number) }),
             _ => Err(unfit()),
         }
     }

@@ -7,25 +7,21 @@
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::relay::Gathered;
 use super::rows::WANT_STATE;
 use super::setting::{Change, Rules};
 use super::state::{self, Brought};
 use super::worker::WorkerStore;
-use crate::cluster::{self, Place, Spec};
+use crate::cluster::{Place, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
-use crate::error::{Error, ErrorKind, Result, fail};
+use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::optim::Stored;
 use crate::store::merger::Merger;
 use crate::store::table::Slot;
 use crate::tensor::{Array, Buffer};
-
-/// How often a wait for this worker's own calls looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl WorkerStore {
     /// Saves the whole job: all workers call it.
@@ -101,53 +97,6 @@ impl WorkerStore {
                 }
             }
         }
-    }
-
-    /// Waits until all workers are here, and this one's calls have ended.
-    pub(super) fn meet(&self, call: &str) -> Result<Deadline> {
-        let deadline = self.local.deadline();
-        while !self.driver.host.is_idle() {
-            if deadline.has_passed() {
-                return Err(fail!(Timeout, "{call}: calls of this worker are still at work"));
-            }
-            std::thread::sleep(LOOK_AGAIN);
-        }
-        self.request(deadline, cluster::Worker::barrier).map_err(|error| error.at(call))?;
-        Ok(deadline)
-    }
-
-    /// Tells everybody how it went.
-    fn say(&self, result: Result<()>, deadline: Deadline) -> Result<()> {
-        let failure = result.as_ref().err().map(|error| error.message().to_owned());
-        let code = result.as_ref().err().map_or(0, |error| error.kind().code());
-        let told = self.agree(Change::Outcome { code, failure }.encode(), deadline);
-        result.and(told.map(drop))
-    }
-
-    /// Learns from rank 0 what is to be done, or how it went.
-    pub(super) fn hear(&self, call: &str, deadline: Deadline) -> Result<Option<Change>> {
-        let fields = self.agree(Vec::new(), deadline).map_err(|error| error.at(call))?;
-        if fields.is_empty() {
-            return Err(fail!(PeerLost, "{call}: rank 0 is not there"));
-        }
-        match Change::decode(&fields)? {
-            Change::Outcome { code, failure } => match failure {
-                None => Ok(None),
-                Some(text) => {
-                    let kind = ErrorKind::ALL.iter().find(|kind| kind.code() == code);
-                    let kind = kind.copied().unwrap_or(ErrorKind::Internal);
-                    Err(Error::new(kind, format!("{call}: on rank 0: {text}")))
-                }
-            },
-            change => Ok(Some(change)),
-        }
-    }
-
-    /// Agrees on a setting with all workers; empty fields take what rank 0 says, and give it.
-    pub(super) fn agree(&self, fields: Vec<u8>, deadline: Deadline) -> Result<Vec<u8>> {
-        let (set, told) =
-            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end));
-        set.map(|()| told)
     }
 
     /// Fetches every slice of every key into this worker's own table.

@@ -11,7 +11,6 @@ use crate::cluster::{self, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Result, fail};
-use crate::key::Key;
 use crate::store::merger::Merger;
 use crate::store::table::Slot;
 
@@ -22,8 +21,7 @@ impl WorkerStore {
 
     /// Keeps keys that come whole if a rule needs it; gives whether they were before.
     pub(super) fn keep_whole_for(&self, merger: &Merger) -> bool {
-        let whole = matches!(merger, Merger::Optimizer(it) if !it.is_elementwise());
-        std::mem::replace(&mut *self.whole.lock(), whole)
+        std::mem::replace(&mut *self.whole.lock(), merger.measures_whole_keys())
     }
 
     /// Makes keys whole of which rank 0 says that they are not: all workers call it, after a rule that
@@ -83,34 +81,17 @@ impl WorkerStore {
         self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))?;
         // A codec counts on.
         let ahead = self.unsent.lock().go_on(key, pushes);
-        let place = self.place(slot.key)?;
-        self.bring_slices(slot, &place, |_| Brought::Ahead { rank: self.rank, ahead }, deadline)
+        self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
     }
 
     /// The value of a key, once everything that this worker has pushed is in it; also if the last round
     /// could not be merged.
     fn value_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<Bytes> {
         let slices = self.fetch(slot, &self.place(slot.key)?, &[WANT_VALUE], deadline)?;
-        let mut filled = 0;
-        let block = self.driver.blocks.make(slot.bytes(), |room| {
-            for slice in &slices {
-                slice.read(|bytes| {
-                    let place = room.get_mut(filled..filled + bytes.len());
-                    place.into_iter().for_each(|place| place.copy_from_slice(bytes));
-                    filled += bytes.len();
-                });
-            }
-        })?;
-        if filled != slot.bytes() {
+        let block = self.joined(&slices, 0)?;
+        if block.bytes().len() != slot.bytes() {
             return Err(fail!(Internal, "a bug of this library: slices are missing"));
         }
         Ok(Bytes::of_block(Arc::new(block)))
-    }
-
-    /// Keys that this worker may not have used yet.
-    pub(super) fn found_slots(&self, call: &'static str, keys: &[u64]) -> Result<Vec<Arc<Slot>>> {
-        let keys = keys.iter().copied().map(Key::from);
-        self.find(call, keys.clone())?;
-        Ok(keys.filter_map(|key| self.local.keys.table.get(key)).collect())
     }
 }

@@ -1,0 +1,105 @@
+//! One key at a time, slice by slice: what its servers have of it, and what is brought to them.
+
+use std::sync::Arc;
+
+use super::call::{Call, Part, Target};
+use super::sending::{Order, What};
+use super::state::Brought;
+use super::worker::WorkerStore;
+use crate::cluster::{Data, Place};
+use crate::deadline::Deadline;
+use crate::driver::{Block, Bytes};
+use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::store::plan::Plan;
+use crate::store::table::Slot;
+use crate::sync::Mutex;
+
+impl WorkerStore {
+    /// Keys that this worker may not have used yet.
+    pub(super) fn found_slots(&self, call: &'static str, keys: &[u64]) -> Result<Vec<Arc<Slot>>> {
+        let keys = keys.iter().copied().map(Key::from);
+        self.find(call, keys.clone())?;
+        Ok(keys.filter_map(|key| self.local.keys.table.get(key)).collect())
+    }
+
+    /// Pushes of this worker in the present life of a key.
+    pub(super) fn pushes(&self, key: Key) -> Result<u64> {
+        self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
+    }
+
+    /// Everything of one kind that the servers have of a key, by slice.
+    pub(super) fn fetch(
+        &self,
+        slot: &Arc<Slot>,
+        place: &Place,
+        wanted: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Bytes>> {
+        let slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
+        let what = What::Want((0..slices).map(|slice| (slice, wanted.to_vec())).collect());
+        let target = Target::Slices(Mutex::default());
+        let came = self.run_one(slot, target, what, deadline)?.slices(0);
+        if came.len() == place.servers.len() {
+            return Ok(came.into_values().collect());
+        }
+        Err(fail!(Internal, "a bug of this library: slices are missing"))
+    }
+
+    /// Gives every slice of a key what is brought for it.
+    pub(super) fn restore(
+        &self,
+        slot: &Arc<Slot>,
+        slices: Vec<Bytes>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.run_one(slot, Target::Nowhere, What::Restore(slices), deadline).map(drop)
+    }
+
+    fn run_one(
+        &self,
+        slot: &Arc<Slot>,
+        target: Target,
+        what: What,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let part = Part { slot: Arc::clone(slot), loan: None, target, outs: 0..0 };
+        let order = Order { key: slot.key.id(), what };
+        let call = Call::new(None, Plan::default(), vec![part]);
+        let call = self.launch(call, vec![order], 0, deadline)?;
+        call.wait()?;
+        Ok(call)
+    }
+
+    /// Brings something to every slice of a key.
+    pub(super) fn bring_each<'a>(
+        &self,
+        slot: &Arc<Slot>,
+        part: impl Fn(&Place, u32) -> Brought<'a>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let place = self.place(slot.key)?;
+        let slices = 0..u32::try_from(place.servers.len()).unwrap_or(0);
+        let join = |slice| part(&place, slice).join(&self.driver.blocks);
+        let slices = slices.map(join).collect::<Result<_>>()?;
+        self.restore(slot, slices, deadline)
+    }
+
+    /// What slices have behind so many bytes each, one after the other.
+    pub(super) fn joined(&self, slices: &[Bytes], front: u64) -> Result<Block> {
+        let behind = |slice: &Bytes| slice.part(front, slice.len().saturating_sub(front));
+        let parts: Vec<Bytes> = slices.iter().map(behind).collect();
+        let len: u64 = parts.iter().map(Data::len).sum();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.driver.blocks.make(len, |room| {
+            let mut rest = room;
+            for part in &parts {
+                part.read(|bytes| {
+                    let (place, others) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+                    place.copy_from_slice(bytes);
+                    rest = others;
+                });
+            }
+        })
+    }
+}
