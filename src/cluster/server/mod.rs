@@ -437,8 +437,7 @@ impl<D: Data> Server<D> {
     }
 
     fn disappoint(&mut self, slice: SliceName, pull: &Pull, lost: &Failure) {
-        let text = format!("the round cannot close: {}", lost.text);
-        let mut message = failed_message(slice, &Failure::new(lost.reason, text));
+        let mut message = failed_message(slice, &lost.of_pull());
         message.head.request = pull.request;
         self.post(pull.rank, message);
     }

@@ -10,7 +10,7 @@ use crate::cluster::common::{Failure, Limits, MS, OnLoss, Peer, Reason, Role, Ti
 use crate::cluster::members::Scheduler;
 use crate::cluster::net::Frame;
 use crate::cluster::node::{Birth, Node, Part};
-use crate::cluster::wire::{BadFrame, Body, Header, Kind, Message, Spec};
+use crate::cluster::wire::{BadFrame, Body, Header, Kind, Message, Spec, failed};
 use crate::cluster::worker::{OpId, Worker};
 use crate::cluster::{server, worker};
 
@@ -291,6 +291,21 @@ fn a_lost_connection_is_news_at_once() {
     let text = job.text(0, pull);
     assert_eq!(text, "pull: key 7, round 1: the round cannot close: worker 1 at worker-1 is lost");
     assert_eq!(job.text(0, barrier), "barrier 1: worker 1 at worker-1 is lost");
+    let refused = job.push(0, 7, 8).unwrap_err();
+    assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
+}
+
+#[test]
+fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    job.init_all(2, 7, 8);
+    job.push(0, 7, 8).unwrap();
+    let pull = job.pull(0, 7);
+    let failure = Failure::new(Reason::PeerLost, "worker 1 at worker-1 is lost").of_pull();
+    let mut message = Message::of_key(Kind::Failed, 7, 1, failed::encode(&failure));
+    message.head.request = pull;
+    job.worker(0).message(Peer::server(0), message);
     let refused = job.push(0, 7, 8).unwrap_err();
     assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
 }

@@ -388,8 +388,12 @@ impl<D: Data> Worker<D> {
     }
 
     fn failed(&mut self, head: &Header, failure: Failure) {
+        // A server may know of a loss before the scheduler's word of it is here.
+        let lost = failure.reason == Reason::PeerLost && self.limits.on_loss == OnLoss::Fail;
+        let of_round = lost.then(|| failure.of_round());
         if self.ops.contains_key(&head.request) {
-            return self.finish(head.request, Err(failure));
+            self.finish(head.request, Err(failure));
+            return of_round.into_iter().for_each(|failure| self.lose_rounds(&failure));
         }
         // Nobody knows the key: whatever waits for it fails, up to its init.
         let Some(key) = self.keys.get_mut(&head.key) else { return };
