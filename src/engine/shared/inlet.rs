@@ -1,80 +1,83 @@
-//! The receiver's side of rings.
+//! The receiver's side: the rings of all senders.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-use super::reference::Reference;
+use super::offer::Offer;
+use super::ring::{End, Ring};
 use super::segment::Segment;
+use crate::engine::{Inbox, who_and_address};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
 
-/// More senders than this on one machine use the network.
-const MOST_RINGS: usize = 1_024;
+/// More senders than this on one machine use the network: each ring has a thread.
+const MOST_RINGS: usize = 256;
 
-/// The segments of all senders, by their address.
-#[derive(Default)]
+/// What is read past the network.
 pub(in crate::engine) struct Inlets {
-    rings: Mutex<HashMap<String, (Reference, Arc<Segment>)>>,
+    inbox: Arc<dyn Inbox>,
+    /// By the address of the sender; none after the end.
+    rings: Mutex<Option<Rings>>,
 }
 
-/// Bytes of a sender, until they are given back.
-pub(in crate::engine) struct Piece {
-    segment: Arc<Segment>,
-    at: usize,
-    len: usize,
-    end: u64,
-}
+type Rings = HashMap<String, (Offer, Arc<Ring>)>;
 
 impl Inlets {
-    /// The bytes that a sender speaks of; None if there are none, or if they cannot be had.
-    pub(in crate::engine) fn take(&self, from: &str, reference: &Reference) -> Option<Piece> {
-        let segment = self.segment(from, reference)?;
-        let (size, start, len) = (reference.size, reference.start, reference.len);
-        // Acquire: the sender has written them before it said so.
-        let head = segment.head().load(Ordering::Acquire);
-        let end = start.checked_add(len).filter(|end| *end <= head)?;
-        let (at, len) = (usize::try_from(start % size).ok()?, usize::try_from(len).ok()?);
-        let is_inside = at.checked_add(len).is_some_and(|end| end <= segment.len());
-        (len > 0 && is_inside).then_some(Piece { segment, at, len, end })
+    pub(in crate::engine) fn new(inbox: Arc<dyn Inbox>) -> Self {
+        Self { inbox, rings: Mutex::new(Some(Rings::new())) }
     }
 
-    /// Forgets a sender that has gone.
-    pub(in crate::engine) fn forget(&self, from: &str) {
-        self.rings.lock().remove(from);
-    }
-
-    fn segment(&self, from: &str, reference: &Reference) -> Option<Arc<Segment>> {
-        let offer = Reference { start: 0, len: 0, ..*reference };
+    /// Reads from now on what a sender writes there, unless it cannot be had. `from` is as in
+    /// [`Inbox::arrived`].
+    pub(in crate::engine) fn take(&self, from: &str, offer: &Offer) {
+        let address = who_and_address(from).1;
         let mut rings = self.rings.lock();
-        match rings.get(from) {
-            Some((known, segment)) if *known == offer => return Some(Arc::clone(segment)),
-            None if rings.len() >= MOST_RINGS => return None,
+        let Some(rings) = &mut *rings else { return };
+        match rings.get(address) {
+            Some((known, _)) if known == offer => return,
+            None if rings.len() >= MOST_RINGS => return,
             _ => {}
         }
-        let Reference { pid, fd, token, size, .. } = offer;
-        match Segment::open(pid, fd, usize::try_from(size).ok()?, token) {
-            Ok(segment) => {
-                let segment = Arc::new(segment);
-                segment.taken().store(1, Ordering::Release);
-                rings.insert(from.into(), (offer, Arc::clone(&segment)));
-                Some(segment)
+        match self.open(from, offer) {
+            Ok(ring) => {
+                if let Some((_, former)) = rings.insert(address.into(), (*offer, ring)) {
+                    former.end(End::Drained);
+                }
             }
             Err(error) => {
                 log(Level::Debug, || format!("no memory is shared with {from}: {error}"));
-                None
             }
+        }
+    }
+
+    fn open(&self, from: &str, offer: &Offer) -> io::Result<Arc<Ring>> {
+        let Offer { pid, fd, token, size } = *offer;
+        let size = usize::try_from(size).map_err(io::Error::other)?;
+        let ring = Arc::new(Ring::new(Segment::open(pid, fd, size, token)?, from));
+        ring.serve(&self.inbox)?;
+        Ok(ring)
+    }
+
+    /// A sender has gone: the inbox hears of that behind all that was sent.
+    pub(in crate::engine) fn forget(&self, address: &str) {
+        let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
+        match ring {
+            Some((_, ring)) => ring.end(End::Gone),
+            None => self.inbox.down(address),
+        }
+    }
+
+    /// Nothing more is read.
+    pub(in crate::engine) fn close(&self) {
+        for (_, ring) in self.rings.lock().take().into_iter().flatten().map(|(_, it)| it) {
+            ring.end(End::Closed);
         }
     }
 }
 
-impl Piece {
-    pub(in crate::engine) fn bytes(&self) -> &[u8] {
-        self.segment.bytes(self.at, self.len)
-    }
-
-    /// Says that they have been read: the sender may write there again.
-    pub(in crate::engine) fn give_back(&self) {
-        self.segment.tail().fetch_max(self.end, Ordering::Release);
+impl Drop for Inlets {
+    fn drop(&mut self) {
+        self.close();
     }
 }

@@ -1,17 +1,20 @@
 //! Bytes between two processes of one machine, past the network: they lie in memory that both have
-//! mapped, and only where they lie is said over the engine.
+//! mapped. The engine carries only the offer of that memory.
 //!
-//! The sender owns a [`Segment`] for each line and uses it as a ring; the receiver says in it how far
-//! it has read. Nobody waits for anybody: while there is no room, or the receiver cannot map the
-//! segment or does not read, everything goes over the network as before.
+//! The sender owns a [`segment::Segment`] for each line and uses it as a ring, with a queue that says
+//! where in it is what; the receiver has a thread for each ring, says how far it has read, and sleeps
+//! there until the sender wakes it.
+//! The sender waits for nobody: while there is no room, or the receiver cannot map the segment or does
+//! not read, everything goes over the network.
 
 mod inlet;
+mod offer;
 mod outlet;
-mod reference;
+mod ring;
 mod segment;
 #[cfg(test)]
 mod tests;
 
 pub(super) use inlet::Inlets;
+pub(super) use offer::Offer;
 pub(super) use outlet::{Claim, Outlet};
-pub(super) use reference::Reference;

@@ -1,6 +1,7 @@
 //! The sender's side of a ring.
 #![allow(unsafe_code, reason = "says which bytes of the ring nobody reads any more")]
 
+use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
@@ -8,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::reference::Reference;
-use super::segment::{Place, Segment};
+use super::offer::Offer;
+use super::segment::{Place, QUEUE, Segment, taken};
 
 /// The bytes of a ring: more than are in flight, so that hardly anything finds no room.
 const SIZE: usize = 8 << 20;
@@ -21,20 +22,25 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Memory that the receiver of a line reads.
 pub(in crate::engine) struct Outlet {
     segment: Arc<Segment>,
-    reference: Reference,
+    offer: Offer,
     offered: Instant,
-    /// Where the last published bytes end, and where those that were published without a pause began.
-    end: u64,
-    floor: u64,
-    /// How far the receiver had read, and since when.
+    /// Pieces that the receiver has read, and those that wait for it, oldest first.
     read: u64,
+    unread: VecDeque<Piece>,
+    /// When it last read one, or had nothing to read.
     since: Instant,
+}
+
+/// What was published: its place in the ring.
+struct Piece {
+    start: usize,
+    end: usize,
 }
 
 /// Room in the ring for bytes that are to be sent.
 pub(in crate::engine) struct Claim {
     place: Place,
-    start: u64,
+    at: usize,
 }
 
 impl Claim {
@@ -50,63 +56,94 @@ impl Outlet {
         let segment = Segment::create(SIZE, token)?;
         let fd = u32::try_from(segment.fd()).map_err(io::Error::other)?;
         let (pid, size, now) = (std::process::id(), SIZE as u64, Instant::now());
-        let reference = Reference { pid, fd, token, size, start: 0, len: 0 };
+        let offer = Offer { pid, fd, token, size };
         let segment = Arc::new(segment);
-        Ok(Self { segment, reference, offered: now, end: 0, floor: 0, read: 0, since: now })
+        Ok(Self { segment, offer, offered: now, read: 0, unread: VecDeque::new(), since: now })
     }
 
-    /// Asks the receiver to map the segment.
-    pub(in crate::engine) fn offer(&self) -> Reference {
-        self.reference
+    /// What asks the receiver to read the segment.
+    pub(in crate::engine) fn offer(&self) -> Offer {
+        self.offer
     }
 
-    /// Whether the receiver will never map it.
+    /// The offer, if it is time to make it again: whoever had taken it reads no more.
+    pub(in crate::engine) fn renewed(&mut self) -> Option<Offer> {
+        let is_due = self.is_taken() && self.is_stalled() && self.offered.elapsed() > PATIENCE;
+        is_due.then(|| {
+            self.offered = Instant::now();
+            self.offer
+        })
+    }
+
+    /// Whether nobody will ever read it.
     pub(in crate::engine) fn is_declined(&self) -> bool {
-        !self.is_taken() && self.offered.elapsed() > OFFER
+        match self.segment.taken().load(Ordering::Acquire) {
+            taken::NOT_YET => self.offered.elapsed() > OFFER,
+            state => state != taken::YES,
+        }
     }
 
     fn is_taken(&self) -> bool {
-        self.segment.taken().load(Ordering::Acquire) == 1
+        self.segment.taken().load(Ordering::Acquire) == taken::YES
+    }
+
+    fn is_stalled(&self) -> bool {
+        !self.unread.is_empty() && self.since.elapsed() > PATIENCE
+    }
+
+    /// Forgets what has been read; None if the receiver says that it has read what was never written.
+    fn look(&mut self) -> Option<()> {
+        // Acquire: the receiver has read what was there before it said so.
+        let tail = self.segment.tail().load(Ordering::Acquire);
+        let fresh = usize::try_from(tail.checked_sub(self.read)?).ok()?;
+        if fresh > self.unread.len() {
+            return None;
+        }
+        if fresh > 0 || self.unread.is_empty() {
+            self.since = Instant::now();
+        }
+        self.unread.drain(..fresh);
+        self.read = tail;
+        Some(())
     }
 
     /// Room for so many bytes, if there is some now. Only the last claim may be published.
     pub(in crate::engine) fn claim(&mut self, room: usize) -> Option<Claim> {
-        if room > SIZE || !self.is_taken() {
+        if !self.is_taken() {
             return None;
         }
-        // Acquire: the receiver has read what was there before it said so.
-        let tail = self.segment.tail().load(Ordering::Acquire);
-        if tail > self.end {
+        self.look()?;
+        if self.is_stalled() || self.unread.len() == QUEUE {
             return None;
         }
-        let (size, is_empty) = (SIZE as u64, tail == self.end);
-        if is_empty || tail != self.read {
-            (self.read, self.since) = (tail, Instant::now());
-        } else if self.since.elapsed() > PATIENCE {
-            return None;
-        }
-        // Starts over whenever it can: the same few bytes stay in the caches.
-        let mut start = if is_empty { self.end.next_multiple_of(size) } else { self.end };
-        if start % size + room as u64 > size {
-            start = start.next_multiple_of(size);
-        }
-        if is_empty {
-            self.floor = start;
-        }
-        if start + room as u64 - tail.max(self.floor) > size {
-            return None;
-        }
-        let at = usize::try_from(start % size).ok()?;
-        // SAFETY: everything from `tail` to the end of the last published bytes, a ring's length at
-        // most, lies elsewhere; `Outlet` has one claim at a time that counts.
+        let at = self.place(room)?;
+        // SAFETY: everything that the receiver has not read lies elsewhere; `Outlet` has one claim at a
+        // time that counts.
         let place = unsafe { Place::new(Arc::clone(&self.segment), at, room) };
-        Some(Claim { place, start })
+        Some(Claim { place, at })
+    }
+
+    /// Where so many bytes are free.
+    fn place(&self, room: usize) -> Option<usize> {
+        let (Some(first), Some(last)) = (self.unread.front(), self.unread.back()) else {
+            // Starts over whenever it can: the same few bytes stay in the caches.
+            return (room <= SIZE).then_some(0);
+        };
+        if first.start < last.end {
+            // Behind it, or in front of all.
+            let behind = SIZE - last.end >= room;
+            return if behind { Some(last.end) } else { (room < first.start).then_some(0) };
+        }
+        (first.start - last.end > room).then_some(last.end)
     }
 
     /// The first `len` bytes of a claim are written, and may be read.
-    pub(in crate::engine) fn publish(&mut self, claim: &Claim, len: usize) -> Reference {
-        self.end = claim.start + len as u64;
-        self.segment.head().store(self.end, Ordering::Release);
-        Reference { start: claim.start, len: len as u64, ..self.reference }
+    pub(in crate::engine) fn publish(&mut self, claim: &Claim, len: usize) {
+        let entry = self.segment.entry(self.read + self.unread.len() as u64);
+        // Relaxed: the receiver looks there only once it has seen how many there are, which follows.
+        entry.at.store(claim.at as u64, Ordering::Relaxed);
+        entry.len.store(len as u64, Ordering::Relaxed);
+        self.unread.push_back(Piece { start: claim.at, end: claim.at + len });
+        self.segment.publish(self.read + self.unread.len() as u64);
     }
 }

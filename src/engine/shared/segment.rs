@@ -7,14 +7,17 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 const NAME: &std::ffi::CStr = c"kvstore";
 const LINK: &str = "/memfd:kvstore";
 /// So that it can neither grow nor shrink: nobody who reads it can be made to read what is not there.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 /// What both sides say to each other is in front of the bytes.
-const FRONT: usize = 4096;
+const FRONT: usize = 8192;
+/// Pieces that may wait for the receiver.
+pub(super) const QUEUE: usize = 256;
 /// Larger ones are not ours.
 const MOST: usize = 64 << 20;
 
@@ -32,16 +35,45 @@ pub(super) struct Segment {
 #[repr(C)]
 struct Front {
     token: [AtomicU64; 2],
-    /// Where the next bytes go: the sender's.
+    /// Pieces that were written: the sender's.
     head: Line,
-    /// Up to where they have been read: the receiver's.
+    /// Those that have been read: the receiver's.
     tail: Line,
-    /// 1 once the receiver has mapped it.
+    /// Whether somebody reads it, as [`taken`] has it: the receiver's.
     taken: Line,
+    /// Both sides': 1 while the receiver sleeps.
+    bell: Bell,
+    /// Where the pieces are: the sender's.
+    queue: Queue,
 }
+
+#[repr(C, align(4096))]
+struct Queue([Entry; QUEUE]);
+
+/// A piece: where in the ring it begins, and its bytes.
+#[repr(C)]
+pub(super) struct Entry {
+    pub(super) at: AtomicU64,
+    pub(super) len: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Front>() == FRONT);
 
 #[repr(C, align(128))]
 struct Line(AtomicU64);
+
+#[repr(C, align(128))]
+struct Bell(AtomicU32);
+
+/// Whether somebody reads a segment.
+pub(super) mod taken {
+    pub(in super::super) const NOT_YET: u64 = 0;
+    pub(in super::super) const YES: u64 = 1;
+    pub(in super::super) const NO_MORE: u64 = 2;
+}
+
+const AWAKE: u32 = 0;
+const ASLEEP: u32 = 1;
 
 // SAFETY: a place in memory, like an `Arc`; its words are atomic, and its bytes belong to one side
 // at a time.
@@ -121,6 +153,42 @@ impl Segment {
         &self.front().taken.0
     }
 
+    /// Where a piece lies that comes behind so many others.
+    pub(super) fn entry(&self, number: u64) -> &Entry {
+        let at = usize::try_from(number % QUEUE as u64).unwrap_or_default();
+        &self.front().queue.0[at]
+    }
+
+    /// What was written before this is for the receiver, up to `head`; wakes it if it sleeps.
+    pub(super) fn publish(&self, head: u64) {
+        // Sequentially consistent, here and in `sleep`: either the receiver sees this, or we see that it
+        // is about to sleep.
+        self.head().store(head, Ordering::SeqCst);
+        let bell = &self.front().bell.0;
+        if bell.load(Ordering::SeqCst) == ASLEEP {
+            self.wake();
+        }
+    }
+
+    /// Wakes the receiver.
+    pub(super) fn wake(&self) {
+        let bell = &self.front().bell.0;
+        if bell.swap(AWAKE, Ordering::SeqCst) == ASLEEP {
+            futex(bell, libc::FUTEX_WAKE, 1, None);
+        }
+    }
+
+    /// Sleeps until the sender wakes it, for so long at most, unless there is something behind `read` or
+    /// `is_over` says that nobody is to sleep here any more. Whoever changes that calls `wake` afterwards.
+    pub(super) fn sleep(&self, read: u64, most: Duration, is_over: impl FnOnce() -> bool) {
+        let bell = &self.front().bell.0;
+        bell.store(ASLEEP, Ordering::SeqCst);
+        if self.head().load(Ordering::SeqCst) == read && !is_over() {
+            futex(bell, libc::FUTEX_WAIT, ASLEEP, Some(most));
+        }
+        bell.store(AWAKE, Ordering::SeqCst);
+    }
+
     /// How many bytes there are.
     pub(super) fn len(&self) -> usize {
         self.bytes
@@ -178,6 +246,17 @@ impl Place {
         // SAFETY: inside of what is mapped; the promise of `new`.
         unsafe { std::slice::from_raw_parts_mut(start, self.len) }
     }
+}
+
+/// A call of futex(2), for words that two processes share; whatever it says, its callers look again.
+fn futex(word: &AtomicU32, operation: i32, value: u32, most: Option<Duration>) {
+    let time = most.map(|most| libc::timespec {
+        tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: most.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: a word that is mapped, and a time that lives, or none.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, time) };
 }
 
 fn owned(fd: RawFd) -> io::Result<OwnedFd> {

@@ -1,87 +1,253 @@
 //! Both sides of a ring in one process: a segment is found through /proc as from any other.
 
-use super::{Inlets, Outlet, Reference};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
-fn send(outlet: &mut Outlet, bytes: &[u8]) -> Option<Reference> {
-    let mut claim = outlet.claim(bytes.len())?;
+use super::segment::{QUEUE, Segment};
+use super::{Inlets, Offer, Outlet};
+use crate::engine::Inbox;
+
+/// What an inbox has heard, in order: bytes from somebody, or that somebody has gone.
+#[derive(Debug, Clone, PartialEq)]
+enum Heard {
+    Bytes(String, Vec<u8>),
+    Down(String),
+}
+
+#[derive(Default)]
+struct Mail {
+    heard: Mutex<Vec<Heard>>,
+    changed: Condvar,
+    /// While this is locked nothing is taken.
+    gate: Mutex<()>,
+}
+
+impl Mail {
+    fn hear(&self, what: Heard) {
+        self.heard.lock().unwrap().push(what);
+        self.changed.notify_all();
+    }
+
+    /// Waits until so much was heard, and gives it.
+    fn wait(&self, count: usize) -> Vec<Heard> {
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut heard = self.heard.lock().unwrap();
+        while heard.len() < count {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{} of {count} came", heard.len());
+            heard = self.changed.wait_timeout(heard, left).unwrap().0;
+        }
+        heard.clone()
+    }
+}
+
+impl Inbox for Mail {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        drop(self.gate.lock().unwrap());
+        let bytes = pieces.collect::<Vec<_>>().concat();
+        assert_eq!(bytes.len(), len);
+        self.hear(Heard::Bytes(from.into(), bytes));
+    }
+
+    fn down(&self, address: &str) {
+        self.hear(Heard::Down(address.into()));
+    }
+}
+
+fn inlets() -> (Arc<Mail>, Inlets) {
+    let mail = Arc::new(Mail::default());
+    (Arc::clone(&mail), Inlets::new(mail))
+}
+
+fn wait_until(mut ready: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !ready() {
+        assert!(Instant::now() < end, "it did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// One whose offer was taken.
+fn taken(inlets: &Inlets) -> Outlet {
+    let mut outlet = Outlet::new().unwrap();
+    assert!(outlet.claim(10).is_none(), "nobody has taken the offer");
+    inlets.take("peer", &Offer::decode(&outlet.offer().encode()).unwrap());
+    wait_until(|| outlet.claim(10).is_some());
+    outlet
+}
+
+fn send(outlet: &mut Outlet, bytes: &[u8]) -> bool {
+    let Some(mut claim) = outlet.claim(bytes.len()) else { return false };
     claim.bytes().copy_from_slice(bytes);
-    Some(outlet.publish(&claim, bytes.len()))
+    outlet.publish(&claim, bytes.len());
+    true
 }
 
 fn content(number: usize, len: usize) -> Vec<u8> {
-    (0..=250).cycle().skip(number).take(len).collect()
+    (0..=250).cycle().skip(number % 251).take(len).collect()
+}
+
+fn from_peer(bytes: Vec<u8>) -> Heard {
+    Heard::Bytes("peer".into(), bytes)
 }
 
 #[test]
-fn what_is_written_on_one_side_is_read_on_the_other() {
-    let (mut outlet, inlets) = (Outlet::new().unwrap(), Inlets::default());
-    assert!(outlet.claim(10).is_none(), "nobody has taken the offer");
-    assert!(inlets.take("peer", &outlet.offer()).is_none(), "an offer has no bytes");
-    let mut pending = std::collections::VecDeque::new();
-    for number in 0..2_000 {
-        let bytes = content(number, 1 + number * 7_919 % 700_000);
-        match send(&mut outlet, &bytes) {
-            Some(reference) => pending.push_back((reference, bytes)),
-            None => assert!(pending.len() > 3, "a ring with room for several"),
+fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let sizes = |number: usize| match number % 3 {
+        0 => 1 + number % 40,
+        _ => 1 + number * 7_919 % 700_000,
+    };
+    for round in 0..100 {
+        // Some wait in the ring, more and more of them.
+        let closed = mail.gate.lock().unwrap();
+        let mut sent = Vec::new();
+        for number in 0..=round % 40 {
+            let bytes = content(round + number, sizes(round * 40 + number));
+            if !send(&mut outlet, &bytes) {
+                let waiting: usize = sent.iter().map(Vec::len).sum();
+                assert!(waiting + bytes.len() > 6 << 20, "no room beside {waiting} bytes");
+                break;
+            }
+            sent.push(bytes);
         }
-        let sent = Reference::decode(&pending[0].0.encode()).unwrap();
-        if pending.len() > number % 20 {
-            let piece = inlets.take("peer", &sent).unwrap();
-            assert!(piece.bytes() == pending[0].1, "number {number}");
-            piece.give_back();
-            pending.pop_front();
-        }
-        if pending.is_empty() {
-            send(&mut outlet, &[1]).map(|it| pending.push_back((it, vec![1]))).unwrap();
-        }
+        drop(closed);
+        let heard = mail.wait(sent.len());
+        assert!(heard.into_iter().eq(sent.into_iter().map(from_peer)), "round {round}");
+        mail.heard.lock().unwrap().clear();
     }
 }
 
 #[test]
-fn bytes_that_nobody_reads_fill_the_ring_and_nothing_else() {
-    let (mut outlet, inlets) = (Outlet::new().unwrap(), Inlets::default());
-    inlets.take("peer", &outlet.offer());
+fn what_nobody_reads_fills_the_ring_and_nothing_else() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let closed = mail.gate.lock().unwrap();
     let bytes = content(3, 1 << 20);
-    let sent: Vec<_> = std::iter::from_fn(|| send(&mut outlet, &bytes)).collect();
-    assert_eq!(sent.len(), 8);
-    // One that was lost is given back with the next.
-    inlets.take("peer", &sent[1]).unwrap().give_back();
-    assert!(inlets.take("peer", &sent[2]).unwrap().bytes() == bytes);
-    assert!(send(&mut outlet, &bytes).is_some() && send(&mut outlet, &bytes).is_some());
-    assert!(send(&mut outlet, &bytes).is_none());
+    assert_eq!(std::iter::from_fn(|| send(&mut outlet, &bytes).then_some(())).count(), 8);
+    assert!(!send(&mut outlet, &[1]));
+    assert!(outlet.renewed().is_none(), "it is too soon to think that nobody reads");
+    drop(closed);
+    assert_eq!(mail.wait(8), vec![from_peer(bytes); 8]);
+
+    let closed = mail.gate.lock().unwrap();
+    let count = std::iter::from_fn(|| send(&mut outlet, &[7]).then_some(())).take(1_000).count();
+    assert_eq!(count, QUEUE);
+    drop(closed);
+    mail.wait(8 + count);
+    wait_until(|| send(&mut outlet, &[7]));
 }
 
 #[test]
-fn a_reference_to_anything_else_is_refused() {
-    let (mut outlet, inlets) = (Outlet::new().unwrap(), Inlets::default());
+fn whoever_reads_no_more_gets_the_offer_again() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let closed = mail.gate.lock().unwrap();
+    assert!(send(&mut outlet, &[1]) && send(&mut outlet, &[2]));
+    std::thread::sleep(Duration::from_millis(1_100));
+    assert!(!send(&mut outlet, &[3]), "nothing more is written for whoever does not read");
+    let offer = outlet.renewed().unwrap();
+    assert!(outlet.renewed().is_none(), "not all the time");
+    // Another process at the same address reads what is written from now on.
+    let (other_mail, other) = self::inlets();
+    other.take("peer", &offer);
+    wait_until(|| send(&mut outlet, &[4]));
+    assert_eq!(other_mail.wait(1), [from_peer(vec![4])]);
+    drop(closed);
+    mail.wait(1);
+}
+
+#[test]
+fn an_end_is_heard_behind_what_was_sent_before() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let closed = mail.gate.lock().unwrap();
+    for number in 0..20 {
+        assert!(send(&mut outlet, &[number]));
+    }
+    inlets.forget("peer");
+    inlets.forget("stranger");
+    drop(closed);
+    let mut heard = mail.wait(22);
+    let stranger = heard.iter().position(|it| *it == Heard::Down("stranger".into()));
+    heard.remove(stranger.unwrap());
+    let sent = (0..20).map(|number| from_peer(vec![number]));
+    assert!(heard.into_iter().eq(sent.chain([Heard::Down("peer".into())])));
+    wait_until(|| outlet.is_declined());
+}
+
+#[test]
+fn nothing_is_read_after_the_end() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    inlets.close();
+    wait_until(|| outlet.is_declined());
+    assert!(!send(&mut outlet, &[1]));
+    let late = Outlet::new().unwrap();
+    inlets.take("late", &late.offer());
+    assert!(!late.is_declined() && mail.heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_new_offer_takes_the_place_of_the_one_before() {
+    let (mail, inlets) = inlets();
+    let (mut first, mut second) = (taken(&inlets), Outlet::new().unwrap());
+    assert!(send(&mut first, &[1]));
+    inlets.take("peer", &second.offer());
+    wait_until(|| first.is_declined());
+    wait_until(|| send(&mut second, &[2]));
+    assert_eq!(mail.wait(2), [from_peer(vec![1]), from_peer(vec![2])]);
+}
+
+#[test]
+fn an_offer_of_anything_else_is_refused() {
+    let (_, inlets) = inlets();
+    let mut outlet = Outlet::new().unwrap();
     let offer = outlet.offer();
     let other = std::fs::File::open("/dev/null").unwrap();
     let fd = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&other)).unwrap();
     for wrong in [
-        Reference { fd, ..offer },
-        Reference { fd: 999_999, ..offer },
-        Reference { pid: u32::MAX, ..offer },
-        Reference { size: offer.size * 2, ..offer },
-        Reference { size: u64::MAX, ..offer },
-        Reference { size: 0, ..offer },
-        Reference { token: [offer.token[0], !offer.token[1]], ..offer },
+        Offer { fd, ..offer },
+        Offer { fd: 999_999, ..offer },
+        Offer { pid: u32::MAX, ..offer },
+        Offer { size: offer.size * 2, ..offer },
+        Offer { size: u64::MAX, ..offer },
+        Offer { size: 0, ..offer },
+        Offer { token: [offer.token[0], !offer.token[1]], ..offer },
     ] {
-        assert!(inlets.take("peer", &Reference { len: 1, ..wrong }).is_none());
+        inlets.take("peer", &wrong);
     }
+    std::thread::sleep(Duration::from_millis(20));
     assert!(outlet.claim(1).is_none(), "none of them counts as an answer");
-    inlets.take("peer", &offer);
-    let sent = send(&mut outlet, &[1, 2, 3]).unwrap();
-    for wrong in [
-        Reference { len: 4, ..sent },
-        Reference { start: 1, ..sent },
-        Reference { start: u64::MAX, ..sent },
-        Reference { len: u64::MAX, ..sent },
-    ] {
-        assert!(inlets.take("peer", &wrong).is_none(), "{wrong:?}");
+    assert!(Offer::decode(&offer.encode()[1..]).is_none());
+    assert!(Offer::decode(&[]).is_none());
+}
+
+#[test]
+fn memory_that_makes_no_sense_is_read_no_further() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let wrong: [&dyn Fn(&Segment); 5] = [
+        &|segment| segment.entry(1).at.store(8 << 20, SeqCst),
+        &|segment| segment.entry(1).at.store(u64::MAX, SeqCst),
+        &|segment| segment.entry(1).len.store((8 << 20) + 1, SeqCst),
+        &|segment| segment.entry(1).len.store(u64::MAX, SeqCst),
+        &|segment| segment.publish(1_000),
+    ];
+    for (number, wrong) in wrong.into_iter().enumerate() {
+        let (mail, inlets) = inlets();
+        let mut outlet = taken(&inlets);
+        let Offer { pid, fd, token, size } = outlet.offer();
+        let segment = Segment::open(pid, fd, usize::try_from(size).unwrap(), token).unwrap();
+        assert!(send(&mut outlet, &[1]));
+        mail.wait(1);
+        segment.entry(1).at.store(0, SeqCst);
+        segment.entry(1).len.store(1, SeqCst);
+        wrong(&segment);
+        segment.publish(segment.head().load(SeqCst).max(2));
+        wait_until(|| outlet.is_declined());
+        assert_eq!(mail.wait(1).len(), 1, "case {number}");
     }
-    assert!(inlets.take("peer", &sent).unwrap().bytes() == [1, 2, 3]);
-    assert!(Reference::decode(&sent.encode()[1..]).is_none());
-    assert!(Reference::decode(&[]).is_none());
 }
 
 #[test]

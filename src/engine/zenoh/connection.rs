@@ -13,8 +13,8 @@ use zenoh::{Session, Wait};
 use super::settings::{open, settings};
 use crate::engine::access::{self, Access};
 use crate::engine::names::Names;
-use crate::engine::shared::{Inlets, Reference};
-use crate::engine::{Inbox, Place, who_and_address};
+use crate::engine::shared::{Inlets, Offer};
+use crate::engine::{Inbox, Place};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
 
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     closed: AtomicBool,
 }
 
-type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken);
+type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<Inlets>>);
 
 impl Connection {
     pub(super) fn to_speak(session: Session) -> Self {
@@ -50,42 +50,36 @@ impl Connection {
         let names = Names::new(me, place);
         let (own, token) = (names.place_of_own(), names.speaker());
         let (receiver, speakers) = (Arc::clone(inbox), names.clone());
-        let inlets = Arc::new(place.shm.then(Inlets::default));
-        let known = Arc::clone(&inlets);
+        let inlets = place.shm.then(|| Arc::new(Inlets::new(Arc::clone(inbox))));
+        let known = inlets.clone();
         let arrived = move |sample: Sample| {
             let from = speakers.from(sample.key_expr().as_str());
             let Some(attachment) = sample.attachment() else {
                 let mut pieces = sample.payload().slices();
                 return receiver.arrived(&from, sample.payload().len(), &mut pieces);
             };
-            if let Some(inlets) = &*known
-                && let Some(reference) = Reference::decode(&attachment.to_bytes())
-                && let Some(piece) = inlets.take(who_and_address(&from).1, &reference)
+            if let Some(inlets) = &known
+                && let Some(offer) = Offer::decode(&attachment.to_bytes())
             {
-                let bytes = std::iter::once(piece.bytes());
-                let mut pieces = bytes.chain(std::iter::from_fn(|| {
-                    piece.give_back();
-                    None
-                }));
-                receiver.arrived(&from, piece.bytes().len(), &mut pieces);
+                inlets.take(&from, &offer);
             }
         };
         let messages =
             session.declare_subscriber(format!("kvstore/{own}/*/*")).callback(arrived).wait()?;
-        let receiver = Arc::clone(inbox);
+        let (receiver, known) = (Arc::clone(inbox), inlets.clone());
         let lives = move |sample: Sample| {
             let gone = names.gone(sample.key_expr().as_str());
             if let (SampleKind::Delete, Some(gone)) = (sample.kind(), gone) {
-                if let Some(inlets) = &*inlets {
-                    inlets.forget(&gone);
+                match &known {
+                    Some(inlets) => inlets.forget(&gone),
+                    None => receiver.down(&gone),
                 }
-                receiver.down(&gone);
             }
         };
         let liveliness = session.liveliness();
         let lives = liveliness.declare_subscriber("kvstore-alive/*/*").callback(lives).wait()?;
         let token = liveliness.declare_token(format!("kvstore-alive/{token}")).wait()?;
-        let ears = Mutex::new(Some((messages, lives, token)));
+        let ears = Mutex::new(Some((messages, lives, token, inlets)));
         Ok(Self { session, ears, closed: AtomicBool::new(false) })
     }
 
@@ -111,6 +105,9 @@ impl Connection {
     pub(super) fn close(&self) {
         if self.closed.swap(true, Ordering::Relaxed) {
             return;
+        }
+        if let Some((.., Some(inlets))) = &*self.ears.lock() {
+            inlets.close();
         }
         drop(self.ears.lock().take());
         if let Err(error) = self.session.close().wait() {

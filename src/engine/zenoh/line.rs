@@ -12,7 +12,7 @@ use zenoh::qos::CongestionControl;
 use super::connection::{CONNECT, Connection, Made, call};
 use crate::config::TLS_VARIABLE;
 use crate::engine::names::Names;
-use crate::engine::shared::{Outlet, Reference};
+use crate::engine::shared::{Offer, Outlet};
 use crate::engine::{Inbox, Line, Memory, Parcel, Parcels, Place, probe};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -20,8 +20,6 @@ use crate::sync::Mutex;
 /// How soon the next attempt to connect follows one.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Fewer bytes are sent as fast as word of them would be.
-const SHARED: usize = 4 << 10;
 
 /// A line to one address.
 pub(super) struct ToOne {
@@ -76,7 +74,8 @@ impl ToOne {
             way,
             publisher: None,
             parcels: Arc::clone(parcels),
-            shm: place.shm,
+            // To and from a scheduler there is little to say, and everybody has a line to it.
+            shm: place.shm && !place.is_scheduler && !names.is_root(to),
             apart: threads_are_set(),
             outlet: None,
         }
@@ -178,9 +177,9 @@ impl ToOne {
         }
     }
 
-    fn put(&self, payload: ZBytes, reference: Option<Reference>) {
+    fn put(&self, payload: ZBytes, offer: Option<Offer>) {
         let Some(publisher) = &self.publisher else { return };
-        let put = publisher.put(payload).attachment(reference.map(|it| it.encode()));
+        let put = publisher.put(payload).attachment(offer.map(|it| it.encode()));
         if let Err(error) = put.wait() {
             log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
         }
@@ -196,8 +195,7 @@ impl Line for ToOne {
         if self.outlet.as_ref().is_some_and(Outlet::is_declined) {
             self.outlet = None;
         }
-        let outlet = self.outlet.as_mut().filter(|_| room >= SHARED);
-        let claim = outlet.and_then(|outlet| outlet.claim(room));
+        let claim = self.outlet.as_mut().and_then(|outlet| outlet.claim(room));
         claim.map_or_else(|| self.parcels.take(room - lent), Parcel::shared)
     }
 
@@ -208,12 +206,16 @@ impl Line for ToOne {
         let len = parcel.len();
         match parcel.memory {
             Memory::Own(own) => {
+                if let Some(offer) = self.outlet.as_mut().and_then(Outlet::renewed) {
+                    self.put(ZBytes::new(), Some(offer));
+                }
                 let own = Bytes::from_owner(own.cut(len));
                 self.put(joined(&own, parcel.lent), None);
             }
             Memory::Shared(claim) => {
-                let reference = self.outlet.as_mut().map(|outlet| outlet.publish(&claim, len));
-                self.put(ZBytes::new(), reference);
+                if let Some(outlet) = &mut self.outlet {
+                    outlet.publish(&claim, len);
+                }
             }
         }
     }

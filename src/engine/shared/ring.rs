@@ -1,0 +1,115 @@
+//! The receiver's side of one ring, and its thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::segment::{QUEUE, Segment, taken};
+use crate::engine::{Inbox, who_and_address};
+use crate::log::{Level, log};
+
+/// A sender that was killed before it could wake us is looked at after this long.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Memory of a sender, that a thread reads until it is told to end.
+pub(super) struct Ring {
+    segment: Segment,
+    /// Who sends, as the engine says.
+    from: String,
+    end: AtomicU8,
+}
+
+/// When a thread ends, and what it does then.
+#[derive(Clone, Copy)]
+pub(super) enum End {
+    /// Behind what was written so far.
+    Drained = 1,
+    /// The same; then it says that the sender is gone.
+    Gone = 2,
+    /// At once.
+    Closed = 3,
+}
+
+/// Something in the ring that no sender of ours would write.
+struct Broken;
+
+impl Ring {
+    pub(super) fn new(segment: Segment, from: &str) -> Self {
+        Self { segment, from: from.into(), end: AtomicU8::new(0) }
+    }
+
+    /// Tells its thread to end.
+    pub(super) fn end(&self, how: End) {
+        self.end.fetch_max(how as u8, Ordering::SeqCst);
+        self.segment.wake();
+    }
+
+    fn is_to(&self, end: End) -> bool {
+        self.end.load(Ordering::SeqCst) >= end as u8
+    }
+
+    /// Starts the thread that reads it.
+    pub(super) fn serve(self: &Arc<Self>, inbox: &Arc<dyn Inbox>) -> std::io::Result<()> {
+        let (ring, inbox) = (Arc::clone(self), Arc::clone(inbox));
+        let thread = std::thread::Builder::new().name("kvstore-ring".into());
+        let read = move || {
+            ring.read_all(&*inbox);
+            ring.segment.taken().store(taken::NO_MORE, Ordering::Release);
+            if ring.is_to(End::Gone) && !ring.is_to(End::Closed) {
+                inbox.down(who_and_address(&ring.from).1);
+            }
+        };
+        crate::pool::without_signals(|| thread.spawn(read)).map(drop)
+    }
+
+    /// Hands on what comes, until the end.
+    fn read_all(&self, inbox: &dyn Inbox) {
+        // What was written for somebody else before is not for us.
+        let mut read = self.segment.head().load(Ordering::Acquire);
+        self.segment.tail().store(read, Ordering::Release);
+        self.segment.taken().store(taken::YES, Ordering::Release);
+        while !self.is_to(End::Closed) {
+            match self.next(read) {
+                Ok(Some((at, len))) => {
+                    read += 1;
+                    self.hand_on(inbox, at, len, read);
+                }
+                Ok(None) if self.is_to(End::Drained) => return,
+                Ok(None) => self.segment.sleep(read, LOOK_AGAIN, || self.is_to(End::Drained)),
+                Err(Broken) => {
+                    let from = &self.from;
+                    return log(Level::Warn, || format!("{from}: memory that makes no sense"));
+                }
+            }
+        }
+    }
+
+    /// The piece behind those that were read: where it is, and its bytes.
+    fn next(&self, read: u64) -> Result<Option<(usize, usize)>, Broken> {
+        // Acquire: the sender has written it before it said so.
+        let head = self.segment.head().load(Ordering::Acquire);
+        let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);
+        if unread.ok_or(Broken)? == 0 {
+            return Ok(None);
+        }
+        let entry = self.segment.entry(read);
+        let number = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).ok();
+        let piece = number(&entry.at).zip(number(&entry.len));
+        let is_inside = |(at, len): &(usize, usize)| {
+            at.checked_add(*len).is_some_and(|end| end <= self.segment.len())
+        };
+        piece.filter(is_inside).map(Some).ok_or(Broken)
+    }
+
+    fn hand_on(&self, inbox: &dyn Inbox, at: usize, len: usize, read: u64) {
+        // Once they are taken the sender may write there again.
+        let give_back = || self.segment.tail().store(read, Ordering::Release);
+        let bytes = std::iter::once(self.segment.bytes(at, len));
+        let behind = std::iter::from_fn(|| {
+            give_back();
+            None
+        });
+        inbox.arrived(&self.from, len, &mut bytes.chain(behind));
+        give_back();
+    }
+}
