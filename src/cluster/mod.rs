@@ -18,6 +18,7 @@ mod net;
 mod node;
 mod place;
 mod queue;
+mod recent;
 mod server;
 #[cfg(test)]
 mod sim;
@@ -25,12 +26,13 @@ mod wire;
 mod worker;
 
 pub(crate) use common::{
-    Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Time,
+    Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Table, Time,
 };
 pub(crate) use facts::{CallKind, Facts, Histogram, Waiting};
 pub(crate) use members::Scheduler;
 pub(crate) use net::{Frame, News};
 pub(crate) use node::{Birth, Node, Part};
+pub(crate) use recent::Recent;
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 #[cfg(test)]
 pub(crate) use wire::encode;

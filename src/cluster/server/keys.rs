@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use foldhash::HashMap;
 use smallvec::SmallVec;
 
 use super::SliceName;
 use super::slice::Slice;
+use crate::cluster::common::Table;
 use crate::cluster::wire::Place;
 
 #[derive(Debug)]
@@ -23,11 +23,11 @@ pub(super) struct Key<D> {
 
 /// By key: whatever is asked about one, and its coming and going, looks at no other.
 #[derive(Debug)]
-pub(super) struct Keys<D>(HashMap<u64, Key<D>>);
+pub(super) struct Keys<D>(Table<u64, Key<D>>);
 
 impl<D> Default for Keys<D> {
     fn default() -> Self {
-        Self(HashMap::default())
+        Self(Table::default())
     }
 }
 
@@ -60,7 +60,7 @@ impl<D> Keys<D> {
 
     pub(super) fn remove(&mut self, key: u64, generation: u32) -> Option<Key<D>> {
         self.get(key, generation)?;
-        self.0.remove(&key)
+        self.0.swap_remove(&key)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Key<D>)> {

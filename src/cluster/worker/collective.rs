@@ -11,12 +11,12 @@ impl<D: Data> Worker<D> {
     /// Starts what concerns no key, in the order of the requests.
     pub(super) fn pump_collective(&mut self) {
         for id in self.waiting.iter().copied().collect::<Vec<_>>() {
-            let mut earlier = self.waiting.range(..id).filter_map(|id| self.ops.get(id));
+            let mut earlier = self.waiting.range(..id).filter_map(|id| self.ops.get(*id));
             let numbered = !earlier.any(|op| matches!(op.what, What::Push { .. }));
             // Whoever waited for something else than a push has given up, and so does the end.
-            let mut before = self.ops.iter().filter(|(other, _)| **other < id);
-            let alone = before.all(|(_, op)| op.abandoned && !matches!(op.what, What::Push { .. }));
-            match self.ops.get(&id).map(|op| &op.what) {
+            let is_over = |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
+            let alone = self.ops.before(id).all(is_over);
+            match self.ops.get(id).map(|op| &op.what) {
                 Some(What::Done) if numbered => self.start_collective(id),
                 Some(What::Close) => {
                     if numbered {
@@ -33,7 +33,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn start_collective(&mut self, id: OpId) {
-        let Some(op) = self.ops.get_mut(&id) else { return };
+        let Some(op) = self.ops.get_mut(id) else { return };
         op.started = true;
         self.waiting.remove(&id);
         match &op.what {
@@ -79,7 +79,7 @@ impl<D: Data> Worker<D> {
 
     /// With no server left, nobody need be told.
     fn finish_if_complete_leaving(&mut self, id: OpId) {
-        if self.ops.get(&id).is_some_and(Operation::is_leaving) {
+        if self.ops.get(id).is_some_and(Operation::is_leaving) {
             self.finish_if_complete(id);
         }
     }
@@ -106,7 +106,7 @@ impl<D: Data> Worker<D> {
     pub(in crate::cluster) fn left(&mut self) {
         self.ended = true;
         let closing = |op: &Operation<D>| matches!(op.what, What::Close);
-        let close = self.ops.iter().find(|(_, op)| closing(op)).map(|(id, _)| *id);
+        let close = self.ops.iter().find(|(_, op)| closing(op)).map(|(id, _)| id);
         close.into_iter().for_each(|id| self.finish(id, Ok(())));
     }
 }

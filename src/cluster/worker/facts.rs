@@ -78,7 +78,7 @@ impl<D: Data> Worker<D> {
             .ops
             .iter()
             .filter(|(_, op)| !op.abandoned)
-            .map(|(id, op)| (op.began, *id))
+            .map(|(id, op)| (op.began, id))
             .collect();
         facts.pending = oldest.len() as u64;
         if oldest.len() > MOST_WAITING {
@@ -87,8 +87,8 @@ impl<D: Data> Worker<D> {
         }
         oldest.sort_unstable();
         for (_, id) in oldest {
-            facts.waiting.extend(self.ops.get(&id).map(|op| self.waiting(op, now)));
-            if self.ops.get(&id).is_some_and(|op| op.started) {
+            facts.waiting.extend(self.ops.get(id).map(|op| self.waiting(op, now)));
+            if self.ops.get(id).is_some_and(|op| op.started) {
                 self.ask(id);
             }
         }

@@ -13,13 +13,12 @@ mod undelivered;
 
 use std::collections::BTreeSet;
 
-use foldhash::HashMap;
-
 use super::common::{
-    Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token, take_all,
+    Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, take_all,
 };
 use super::link::CONTROL;
 use super::net::Letter;
+use super::recent::Recent;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
 pub(crate) use facts::Ended;
 use flow::Flow;
@@ -65,13 +64,13 @@ enum Pushes {
 pub(crate) struct Worker<D> {
     limits: Limits,
     started: bool,
-    ops: HashMap<OpId, Operation<D>>,
+    ops: Recent<Operation<D>>,
     /// Those that have not started.
     waiting: BTreeSet<OpId>,
     next_op: OpId,
     /// No operation has anything to be done about it before this.
     wake: Time,
-    keys: HashMap<u64, Key>,
+    keys: Table<u64, Key>,
     flows: Vec<Flow>,
     servers_here: Vec<bool>,
     /// Kept for its memory: operations of a key that is looked at.
@@ -98,11 +97,11 @@ impl<D: Data> Worker<D> {
         Self {
             limits: limits.clone(),
             started: false,
-            ops: HashMap::default(),
+            ops: Recent::default(),
             waiting: BTreeSet::new(),
             next_op: 1,
             wake: Time::MAX,
-            keys: HashMap::default(),
+            keys: Table::default(),
             flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
             queue: Vec::new(),
@@ -142,7 +141,7 @@ impl<D: Data> Worker<D> {
     pub(crate) fn pushes_before_next(&self, key: u64) -> u64 {
         let Some(state) = self.keys.get(&key) else { return 0 };
         let unnumbered = |id: &OpId| {
-            let op = self.ops.get(id);
+            let op = self.ops.get(*id);
             op.is_some_and(|op| !op.started && matches!(op.what, What::Push { .. }))
         };
         state.pushed() + state.queue().filter(unnumbered).count() as u64
@@ -150,7 +149,7 @@ impl<D: Data> Worker<D> {
 
     /// The driver wants to hear no more of an operation; what it has begun takes effect.
     pub(crate) fn abandon(&mut self, id: OpId) {
-        if let Some(op) = self.ops.get_mut(&id) {
+        if let Some(op) = self.ops.get_mut(id) {
             op.abandoned = true;
             self.pump_all();
         }
@@ -217,7 +216,7 @@ impl<D: Data> Worker<D> {
         let Some(here) = self.servers_here.get_mut(server.rank as usize) else { return };
         *here = false;
         for id in self.ids(|op| !op.undelivered.is_empty()) {
-            if let Some(op) = self.ops.get_mut(&id) {
+            if let Some(op) = self.ops.get_mut(id) {
                 op.undelivered.give_up(server.rank);
                 self.finish_if_complete(id);
             }
@@ -226,10 +225,7 @@ impl<D: Data> Worker<D> {
 
     /// Operations, in the order of their requests.
     fn ids(&self, which: impl Fn(&Operation<D>) -> bool) -> Vec<OpId> {
-        let ids = self.ops.iter().filter(|(_, op)| which(op)).map(|(id, _)| *id);
-        let mut ids: Vec<_> = ids.collect();
-        ids.sort_unstable();
-        ids
+        self.ops.iter().filter(|(_, op)| which(op)).map(|(id, _)| id).collect()
     }
 
     fn fail_where(&mut self, which: impl Fn(&Operation<D>) -> bool, failure: &Failure) {
@@ -252,7 +248,7 @@ impl<D: Data> Worker<D> {
             (Kind::Value, Body::Data(data)) => self.value(&head, data),
             (Kind::Removed, _) => self.removed(from, &head),
             (Kind::Awaited, Body::Fields(fields)) => {
-                if let Some(op) = self.ops.get_mut(&head.request) {
+                if let Some(op) = self.ops.get_mut(head.request) {
                     op.awaited = Awaited::decode(&fields).map(|awaited| awaited.peers);
                 }
             }
@@ -284,11 +280,11 @@ impl<D: Data> Worker<D> {
 
     /// Brings the first value to all servers.
     fn provide(&mut self, head: &Header) {
-        let op = self.ops.get(&head.request).map(|op| &op.what);
+        let op = self.ops.get(head.request).map(|op| &op.what);
         let Some(What::Init { data, .. }) = op else { return };
         let data = data.clone();
         let Some(place) = self.keys.get(&head.key).and_then(Key::place).cloned() else { return };
-        if let Some(op) = self.ops.get_mut(&head.request) {
+        if let Some(op) = self.ops.get_mut(head.request) {
             op.undelivered.restart();
         }
         let total = data.len();
@@ -310,7 +306,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn setting_placed(&mut self, head: &Header, provide: bool, decided: &[u8]) {
-        let Some(op) = self.ops.get_mut(&head.request) else { return };
+        let Some(op) = self.ops.get_mut(head.request) else { return };
         let What::Set { fields, version, .. } = &op.what else { return };
         let (fields, version) = (fields.clone(), *version);
         if !provide {
@@ -333,7 +329,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn finish_if_init(&mut self, request: OpId) {
-        if matches!(self.ops.get(&request).map(|op| &op.what), Some(What::Init { .. })) {
+        if matches!(self.ops.get(request).map(|op| &op.what), Some(What::Init { .. })) {
             self.finish(request, Ok(()));
         }
     }
@@ -345,7 +341,7 @@ impl<D: Data> Worker<D> {
         }
         let Some((op, at)) = self.asked(head, data.len()) else { return };
         let abandoned = op.abandoned;
-        if let Some(op) = self.ops.get_mut(&head.request) {
+        if let Some(op) = self.ops.get_mut(head.request) {
             op.unanswered.remove(head.slice);
         }
         if !abandoned {
@@ -363,7 +359,7 @@ impl<D: Data> Worker<D> {
 
     /// The operation that has asked for a slice, and where it belongs.
     fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
-        let op = self.ops.get(&head.request).filter(|op| op.key == head.key)?;
+        let op = self.ops.get(head.request).filter(|op| op.key == head.key)?;
         let key = self.keys.get(&head.key).filter(|key| key.slices().is_some())?;
         let (at, expected) = key.range(head.slice);
         let fits = !op.wants_whole_value() || len == expected;
@@ -372,13 +368,13 @@ impl<D: Data> Worker<D> {
 
     fn removed(&mut self, from: Peer, head: &Header) {
         let removes = |id: &OpId| {
-            let op = self.ops.get(id);
+            let op = self.ops.get(*id);
             op.is_some_and(|op| op.started && matches!(op.what, What::Remove { .. }))
         };
         let key = self.keys.get(&head.key);
         let Some(id) = key.and_then(|key| key.queue().find(removes)) else { return };
         let directory = head.flags & flags::PROVIDE != 0;
-        if let Some(What::Remove { waits }) = self.ops.get_mut(&id).map(|op| &mut op.what) {
+        if let Some(What::Remove { waits }) = self.ops.get_mut(id).map(|op| &mut op.what) {
             waits.remove(&(from.rank, directory));
             if waits.is_empty() {
                 self.keys.entry(head.key).or_default().forget();
@@ -391,7 +387,7 @@ impl<D: Data> Worker<D> {
         // A server may know of a loss before the scheduler's word of it is here.
         let lost = failure.reason == Reason::PeerLost && self.limits.on_loss == OnLoss::Fail;
         let of_round = lost.then(|| failure.of_round());
-        if self.ops.contains_key(&head.request) {
+        if self.ops.get(head.request).is_some() {
             self.finish(head.request, Err(failure));
             return of_round.into_iter().for_each(|failure| self.lose_rounds(&failure));
         }
@@ -399,7 +395,7 @@ impl<D: Data> Worker<D> {
         let Some(key) = self.keys.get_mut(&head.key) else { return };
         if key.stop_search(head.request) {
             for id in key.queue().collect::<Vec<_>>() {
-                match self.ops.get(&id).map(|op| &op.what) {
+                match self.ops.get(id).map(|op| &op.what) {
                     Some(What::Init { .. }) => break,
                     _ => self.finish(id, Err(failure.clone())),
                 }
@@ -410,7 +406,7 @@ impl<D: Data> Worker<D> {
     /// A message with this token has arrived at a server.
     pub(super) fn delivered(&mut self, server: u32, token: Token) {
         let id = token.operation;
-        if let Some(op) = self.ops.get_mut(&id) {
+        if let Some(op) = self.ops.get_mut(id) {
             op.undelivered.arrive(server, token.attempt);
             self.finish_if_complete(id);
             self.pump_all();
@@ -420,7 +416,7 @@ impl<D: Data> Worker<D> {
     /// Sends a message whose arrival the operation waits for.
     fn send_awaited(&mut self, id: OpId, to: Peer, mut message: Message<D>, priority: i32) {
         message.head.request = id;
-        let token = self.ops.get_mut(&id).map(|op| {
+        let token = self.ops.get_mut(id).map(|op| {
             let attempt = op.undelivered.send(to.rank);
             Token { operation: id, attempt }
         });
@@ -433,7 +429,7 @@ impl<D: Data> Worker<D> {
 
     /// Everything that an operation sent has arrived, and everything that it asked for has come.
     fn finish_if_complete(&mut self, id: OpId) {
-        let Some(op) = self.ops.get(&id) else { return };
+        let Some(op) = self.ops.get(id) else { return };
         if !op.is_complete() {
             return;
         }
@@ -464,7 +460,7 @@ impl<D: Data> Worker<D> {
 
     /// Ends an operation, for the driver unless it was told before.
     fn finish(&mut self, id: OpId, result: Result<(), Failure>) {
-        let Some(op) = self.ops.remove(&id) else { return };
+        let Some(op) = self.ops.remove(id) else { return };
         self.waiting.remove(&id);
         if let Some(key) = self.keys.get_mut(&op.key) {
             key.leave(id);
@@ -483,7 +479,7 @@ impl<D: Data> Worker<D> {
         if !self.started || self.ended || self.waiting.is_empty() {
             return;
         }
-        let waiting = self.waiting.iter().filter_map(|id| self.ops.get(id));
+        let waiting = self.waiting.iter().filter_map(|id| self.ops.get(*id));
         let keys: BTreeSet<_> = waiting.map(|op| op.key).collect();
         keys.into_iter().for_each(|key| self.pump(key));
         self.pump_collective();
@@ -496,7 +492,7 @@ impl<D: Data> Worker<D> {
         }
         let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
         for id in self.ids(due) {
-            let Some(op) = self.ops.get_mut(&id) else { continue };
+            let Some(op) = self.ops.get_mut(id) else { continue };
             if now < op.deadline {
                 op.asked = true;
                 self.ask(id);
@@ -511,7 +507,7 @@ impl<D: Data> Worker<D> {
                 self.ended = true;
             }
         }
-        let live = self.ops.values().filter(|op| !op.abandoned);
+        let live = self.ops.iter().map(|(_, op)| op).filter(|op| !op.abandoned);
         self.wake = live.map(Operation::next_moment).min().unwrap_or(Time::MAX);
         self.pump_all();
     }
@@ -522,7 +518,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn ask(&mut self, id: OpId) {
-        let Some(op) = self.ops.get(&id) else { return };
+        let Some(op) = self.ops.get(id) else { return };
         let mut message = Message::of_key(Kind::Ask, op.key, 0, Vec::new());
         message.head.request = id;
         let mut to = DIRECTORY;

@@ -150,7 +150,7 @@ impl<D: Data> Worker<D> {
         if self.started && !self.ended {
             self.pump(key);
         }
-        if self.ops.get(&id).is_some_and(|op| !op.started) {
+        if self.ops.get(id).is_some_and(|op| !op.started) {
             self.waiting.insert(id);
         }
         Ok(id)
@@ -190,7 +190,7 @@ impl<D: Data> Worker<D> {
     fn pump_these(&mut self, key: u64, queue: &[OpId]) {
         let (mut first, mut value_wanted) = (true, false);
         for &id in queue {
-            let Some(op) = self.ops.get(&id) else { continue };
+            let Some(op) = self.ops.get(id) else { continue };
             let (exclusive, wants_value) = (op.is_exclusive(), op.wants_value());
             if !op.started {
                 let push = matches!(op.what, What::Push { .. });
@@ -204,20 +204,19 @@ impl<D: Data> Worker<D> {
                 return;
             }
             first = false;
-            value_wanted |= wants_value && !self.ops.get(&id).is_some_and(|op| op.abandoned);
+            value_wanted |= wants_value && !self.ops.get(id).is_some_and(|op| op.abandoned);
         }
     }
 
     /// Whether a setting that was asked for before this operation is not in force yet.
     fn is_setting(&self, id: OpId) -> bool {
         self.setting < self.settings
-            && (self.ops.iter())
-                .any(|(other, op)| *other < id && matches!(op.what, What::Set { .. }))
+            && self.ops.before(id).any(|op| matches!(op.what, What::Set { .. }))
     }
 
     /// Starts one operation; false when it has to wait for the place of its key, or has failed.
     fn start(&mut self, id: OpId, key: u64) -> bool {
-        let Some(op) = self.ops.get_mut(&id) else { return false };
+        let Some(op) = self.ops.get_mut(id) else { return false };
         if let What::Init { spec, .. } = &op.what {
             let fields = Declare { spec: Some(spec.clone()) }.encode();
             op.started = true;
@@ -286,7 +285,7 @@ impl<D: Data> Worker<D> {
 
     /// Sends a slice if there is credit, and if its round is not too far ahead; offers it otherwise.
     fn send_push(&mut self, id: OpId, slice: u32) {
-        let Some(op) = self.ops.get(&id) else { return };
+        let Some(op) = self.ops.get(id) else { return };
         let (round, key) = (op.round(), op.key);
         let Some(state) = self.keys.get(&key) else { return };
         let Some(server) = state.server_of(slice) else { return };
@@ -323,7 +322,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn send_slice(&mut self, id: OpId, slice: u32, granted: u16) {
-        let Some(op) = self.ops.get_mut(&id) else { return };
+        let Some(op) = self.ops.get_mut(id) else { return };
         let What::Push { round, data, priority, answer, setting } = &op.what else { return };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
@@ -350,7 +349,7 @@ impl<D: Data> Worker<D> {
 
     /// Asks for a slice, if the operation wants it.
     fn send_pull(&mut self, id: OpId, slice: u32) {
-        let Some(op) = self.ops.get(&id) else { return };
+        let Some(op) = self.ops.get(id) else { return };
         let What::Pull { round, priority, wanted } = &op.what else { return };
         if !op.unanswered.contains(slice) {
             return;
@@ -372,7 +371,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn send_restore(&mut self, id: OpId, slice: u32, data: D) {
-        let Some(key) = self.ops.get(&id).map(|op| op.key) else { return };
+        let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
         let Some(state) = self.keys.get(&key) else { return };
         let Some(server) = state.server_of(slice) else { return };
         let mut message = Message::of_key(Kind::Restore, key, state.generation(), Vec::new());
@@ -394,7 +393,7 @@ impl<D: Data> Worker<D> {
 
     /// A slice of the operation that waits for credit.
     pub(super) fn offered_slice(&self, id: OpId) -> Option<u32> {
-        self.ops.get(&id)?.unsent.first()
+        self.ops.get(id)?.unsent.first()
     }
 }
 

@@ -4,11 +4,9 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use foldhash::HashMap;
-
 use super::call::Call;
 use super::failure::error_of;
-use crate::cluster::{CallKind, Ended, Failure, Header, Node, OpId, Part, WorkerAction};
+use crate::cluster::{CallKind, Ended, Failure, Header, Node, OpId, Part, Recent, WorkerAction};
 use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
 use crate::panics;
@@ -18,7 +16,7 @@ use crate::trace::{Event, Tracer, What};
 
 pub(crate) struct Desk {
     pub(super) local: Arc<Local>,
-    open: Mutex<HashMap<OpId, (Arc<Call>, usize)>>,
+    open: Mutex<Recent<(Arc<Call>, usize)>>,
     /// Notes the calls of some rounds, if it is there.
     pub(super) tracer: Option<Arc<Tracer>>,
 }
@@ -65,13 +63,13 @@ impl Desk {
     /// Ends operations of a call for it; what they have begun goes on. Called with the machine locked.
     pub(super) fn forget(&self, call: &Call) -> usize {
         let mut open = self.open.lock();
-        call.operations().iter().filter(|operation| open.remove(operation).is_some()).count()
+        call.operations().iter().filter(|operation| open.remove(**operation).is_some()).count()
     }
 
     /// The call of a ticket, while it is open.
     pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<Call>> {
         let open = self.open.lock();
-        let mut calls = open.values().map(|(call, _)| call);
+        let mut calls = open.iter().map(|(_, (call, _))| call);
         calls.find(|call| call.ticket == Some(sequence)).cloned()
     }
 
@@ -142,19 +140,19 @@ impl Host for Desk {
             self.local.fault("collect");
             match action {
                 WorkerAction::Fill { op, slice, at, data } => {
-                    if let Some((call, part)) = open.get(&op) {
+                    if let Some((call, part)) = open.get(op) {
                         call.expect();
                         let (call, part) = (Arc::clone(call), *part);
                         todo.push(Errand::Fill { call, part, slice, at, data });
                     }
                 }
                 WorkerAction::Told { op, fields } => {
-                    if let Some((call, _)) = open.get(&op) {
+                    if let Some((call, _)) = open.get(op) {
                         call.tell(fields);
                     }
                 }
                 WorkerAction::Finished { op, ended, result } => {
-                    if let Some((call, part)) = open.remove(&op) {
+                    if let Some((call, part)) = open.remove(op) {
                         todo.push(Errand::Finished { call, part, ended, result });
                     }
                 }
@@ -171,7 +169,7 @@ impl Host for Desk {
     ) -> Option<Landing> {
         let (operation, at) = node.awaits(head, len as u64)?;
         let open = self.open.lock();
-        let (call, part) = open.get(&operation)?;
+        let (call, part) = open.get(operation)?;
         let driver = Arc::clone(driver);
         call.landing(*part, at, len, move |call| driver.host.settle(call, &driver.blocks))
     }

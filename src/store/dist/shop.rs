@@ -3,13 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use foldhash::HashMap;
-
 use super::rows;
 use super::setting::Change;
 use super::shard::{Job, Reply, Shard};
 use super::units::Cut;
-use crate::cluster::{Mode, Node, Part, Place, ServerAction, SliceName};
+use crate::cluster::{Mode, Node, Part, Place, ServerAction, SliceName, Table};
 use crate::codec::{self, Origin};
 use crate::driver::{Bytes, Driver, Host, Machine};
 use crate::error::{Result, fail};
@@ -35,7 +33,7 @@ pub(crate) struct Shop {
 
 #[derive(Default)]
 struct Books {
-    shards: HashMap<SliceName, Arc<Shard>>,
+    shards: Table<SliceName, Arc<Shard>>,
     /// The one that was looked up last: actions of a slice come in a row.
     last: Option<(SliceName, Arc<Shard>)>,
     /// How pushes merge from each version on.
@@ -100,7 +98,7 @@ impl Books {
             ServerAction::Drop { key, generation, slices } => {
                 self.last = None;
                 for slice in 0..slices {
-                    self.shards.remove(&SliceName { key, generation, slice });
+                    self.shards.swap_remove(&SliceName { key, generation, slice });
                 }
                 return None;
             }
