@@ -256,9 +256,10 @@ impl<D: Data> Link<D> {
         Some((message, tokens))
     }
 
+    /// Control messages do not wait for the bytes of data to arrive: they let others do something.
     fn has_room(&self, limits: &Limits) -> bool {
-        self.flight.is_empty()
-            || (self.flight.len() < limits.window_frames && self.flight_bytes < limits.window_bytes)
+        let light = self.flight_bytes < limits.window_bytes || self.queue.is_next(CONTROL);
+        self.flight.is_empty() || (light && self.flight.len() < limits.window_frames)
     }
 
     /// When `send` is to be called at the latest; it may have nothing to say then.

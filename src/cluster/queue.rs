@@ -44,6 +44,11 @@ impl<D> Queue<D> {
         self.len
     }
 
+    /// Whether the next message is of this priority.
+    pub(super) fn is_next(&self, priority: i32) -> bool {
+        self.levels.first_key_value().is_some_and(|(urgency, _)| *urgency == -i64::from(priority))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -79,6 +79,23 @@ fn a_stream_arrives_whole_in_order_and_once_over_any_engine() {
 }
 
 #[test]
+fn control_messages_do_not_wait_for_the_bytes_of_data() {
+    let limits = Limits { window_bytes: 20 << 10, window_frames: 4, ..limits() };
+    let mut link = Link::new(1, 0);
+    for key in 1..=4 {
+        link.queue(message(key, 1), 0, None);
+    }
+    assert_eq!(frames(&mut link, 0, &limits).len(), 2, "the window is full");
+    link.queue(Message::of_key(Kind::Ask, 9, 1, Vec::new()), CONTROL, None);
+    let sent = frames(&mut link, 0, &limits);
+    assert_eq!(sent.iter().map(|frame| frame.head.key).collect::<Vec<_>>(), [9]);
+    for _ in 0..3 {
+        link.queue(Message::new(Kind::Done, Vec::new()), CONTROL, None);
+    }
+    assert_eq!(frames(&mut link, 0, &limits).len(), 1, "so many frames may be on their way");
+}
+
+#[test]
 fn urgent_messages_overtake_what_was_not_sent_and_nothing_else() {
     let limits = Limits { window_frames: 1, ..limits() };
     let mut link = Link::new(1, 0);
