@@ -298,8 +298,8 @@ impl<D: Data> Node<D> {
 
     fn message(&mut self, from: Peer, message: Message<D>, now: Time) {
         if let Body::Parts(parts) = message.body {
-            let parts = Arc::unwrap_or_clone(parts).into_iter();
-            return parts.for_each(|part| self.message(from, part, now));
+            let parts = Arc::unwrap_or_clone(parts).into_messages();
+            return parts.into_iter().for_each(|part| self.message(from, part, now));
         }
         if from == Peer::SCHEDULER {
             self.client.message(&message, &mut self.net);

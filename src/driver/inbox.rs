@@ -132,12 +132,12 @@ fn bundle(
     let mut table = vec![0; opened.head.covered(opened.payload)];
     intact(pieces.take(&mut table), opened.payload_checksum)?;
     let entries = read_table(&opened.head, &table, opened.payload).map_err(Broken::Bad)?;
-    let parts = if entries.iter().all(|entry| entry.head.kind == Kind::Value) {
+    let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == Kind::Value) {
         values(entries, pieces, reader.blocks)?
     } else {
         entries.into_iter().map(|entry| part(entry, pieces, reader)).collect::<Result<_, _>>()?
     };
-    Ok(Message { head: opened.head.clone(), body: Body::Parts(Arc::new(parts)) })
+    Ok(Message { head: opened.head.clone(), body: Body::Parts(Arc::new(parts.into())) })
 }
 
 /// Values share a block: they are soon where they belong. Pushes do not, because a server keeps them.

@@ -245,7 +245,8 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
         Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
         Body::Parts(parts) => {
             let len = length(body.len());
-            return parcel.put(|room| write_bundle(head, parts, &mut room[..head.len() + len]));
+            return parcel
+                .put(|room| write_bundle(head, parts.messages(), &mut room[..head.len() + len]));
         }
         Body::Data(data) => data,
     };

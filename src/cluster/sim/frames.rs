@@ -1,5 +1,7 @@
 //! Messages as the bytes of frames, and back.
 
+use std::sync::Arc;
+
 use super::Bytes;
 use crate::checksum::crc32c;
 use crate::cluster::wire::{
@@ -11,7 +13,7 @@ pub(in crate::cluster) fn write_frame(message: &Message<Bytes>) -> Vec<u8> {
     match &message.body {
         Body::Parts(parts) => {
             let mut payload = vec![0; usize::try_from(message.body.len()).unwrap()];
-            write_parts(parts, &mut payload, |body, place| {
+            write_parts(parts.messages(), &mut payload, |body, place| {
                 place.copy_from_slice(bytes(body));
                 Some(crc32c(place))
             });
@@ -37,7 +39,8 @@ pub(in crate::cluster) fn read_frame(frame: &[u8]) -> Result<Message<Bytes>, Bad
     let body = match head.kind {
         Kind::Bundle => {
             let (table, rest) = payload.split_at(head.covered(payload.len()));
-            Body::Parts(read_parts(read_table(&head, table, payload.len())?, rest)?.into())
+            let parts = read_parts(read_table(&head, table, payload.len())?, rest)?;
+            Body::Parts(Arc::new(parts.into()))
         }
         kind => body(kind, payload),
     };

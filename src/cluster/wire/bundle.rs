@@ -16,6 +16,36 @@ const MOST_EACH: u64 = 16 << 10;
 /// The bytes of a message in the table.
 const ENTRY: usize = 76;
 
+/// The messages of a bundle. However often somebody asks for their bytes, they are counted once.
+#[derive(Debug, Clone)]
+pub(crate) struct Parts<D> {
+    messages: Vec<Message<D>>,
+    bytes: u64,
+}
+
+impl<D: Data> From<Vec<Message<D>>> for Parts<D> {
+    fn from(messages: Vec<Message<D>>) -> Self {
+        let payloads: u64 = messages.iter().map(|part| part.body.len()).sum();
+        let bytes = (messages.len() * ENTRY) as u64 + payloads;
+        Self { messages, bytes }
+    }
+}
+
+impl<D> Parts<D> {
+    pub(crate) fn messages(&self) -> &[Message<D>] {
+        &self.messages
+    }
+
+    pub(crate) fn into_messages(self) -> Vec<Message<D>> {
+        self.messages
+    }
+
+    /// The bytes of the payload: the table and all payloads.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes
+    }
+}
+
 /// A message of a bundle, before its payload is read.
 pub(crate) struct Entry {
     pub(crate) head: Header,
@@ -49,22 +79,16 @@ impl<D: Data> Message<D> {
     pub(crate) fn bundle(parts: Vec<Self>) -> Self {
         let total = parts.len() as u64;
         let head = Header { kind: Kind::Bundle, total, ..Header::default() };
-        Self { head, body: Body::Parts(Arc::new(parts)) }
+        Self { head, body: Body::Parts(Arc::new(parts.into())) }
     }
 
     /// What it is made of: itself, unless it is a bundle.
     pub(crate) fn parts(&self) -> &[Self] {
         match &self.body {
-            Body::Parts(parts) => parts,
+            Body::Parts(parts) => parts.messages(),
             _ => std::slice::from_ref(self),
         }
     }
-}
-
-/// The bytes of a payload of these parts.
-pub(super) fn len<D: Data>(parts: &[Message<D>]) -> u64 {
-    let payloads: u64 = parts.iter().map(|part| part.body.len()).sum();
-    (parts.len() * ENTRY) as u64 + payloads
 }
 
 fn table_len(parts: u64) -> usize {

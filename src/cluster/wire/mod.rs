@@ -15,7 +15,7 @@ use super::common::Data;
 pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed, range,
 };
-pub(crate) use bundle::{Entry, MOST_BYTES, MOST_PARTS, read_table, write_parts};
+pub(crate) use bundle::{Entry, MOST_BYTES, MOST_PARTS, Parts, read_table, write_parts};
 pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};
 pub(crate) use header::{
     BadFrame, HEADER, Header, Kind, Opened, Opening, VERSION, copy, flags, write, write_front,
@@ -31,7 +31,7 @@ pub(crate) enum Body<D> {
     /// A slice of a value.
     Data(D),
     /// The messages of a bundle.
-    Parts(Arc<Vec<Message<D>>>),
+    Parts(Arc<Parts<D>>),
 }
 
 impl<D: Data> Body<D> {
@@ -39,7 +39,7 @@ impl<D: Data> Body<D> {
         match self {
             Self::Fields(fields) => fields.len() as u64,
             Self::Data(data) => data.len(),
-            Self::Parts(parts) => bundle::len(parts),
+            Self::Parts(parts) => parts.len(),
         }
     }
 }
