@@ -45,6 +45,29 @@ fn begin(store: &Store) {
 }
 
 #[test]
+fn what_a_rule_kept_before_another_one_was_set_is_in_no_file() {
+    let file = path("changed.safetensors");
+    let (saved, straight) = (file.clone(), Job::new(2, 1).with("slice_bytes", 8192));
+    let expected = straight.run(move |store, rank| {
+        for key in 0..KEYS {
+            store.init(key, &vec![0.5f32; count(key)]).unwrap();
+        }
+        store.set_optimizer("sgd", "learning_rate=0.01,momentum=0.9").unwrap();
+        train(store, rank, 0..3);
+        store.set_optimizer("adam", "learning_rate=0.01").unwrap();
+        store.save(&saved).unwrap();
+        train(store, rank, 3..6)
+    });
+    let saved = file.clone();
+    let results = Job::new(2, 2).with("slice_bytes", 8192).run(move |store, rank| {
+        store.load(&saved).unwrap();
+        train(store, rank, 3..6)
+    });
+    assert!(results == expected);
+    std::fs::remove_file(&file).unwrap();
+}
+
+#[test]
 fn a_job_goes_on_from_a_checkpoint_with_other_servers() {
     let file = path("job.safetensors");
     let (saved, straight) = (file.clone(), Job::new(2, 1).with("slice_bytes", 8192));

@@ -29,7 +29,8 @@ pub(crate) enum Job {
     },
     Restore(Bytes, Arc<Handling>),
     Close(Arc<Handling>),
-    Answer(Answer),
+    /// With the handling in force, for whoever wants all that is kept.
+    Answer(Answer, Option<Arc<Handling>>),
 }
 
 /// The value for an answer, or why there is none.
@@ -135,17 +136,15 @@ impl Shard {
             }
             Job::Close(handling) => {
                 state.failure = None;
-                let result = match state.lost.take() {
+                match state.lost.take() {
                     Some(error) => Err(error),
                     None => self
                         .check_whole(&handling.merger)
                         .and_then(|()| state.close(&self.slot, &handling, local, blocks)),
-                };
-                state.merger = Some(handling);
-                result
+                }
             }
-            Job::Answer(answer) => {
-                let value = state.answer(&self.slot, &answer.wanted, local, blocks);
+            Job::Answer(answer, handling) => {
+                let value = state.answer(&self.slot, &answer.wanted, handling.as_deref(), blocks);
                 reply((answer, value));
                 Ok(())
             }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rows;
+use super::rows::{self, WANT_STATE};
 use super::setting::Change;
 use super::shard::{Job, Reply, Shard};
 use super::units::Cut;
@@ -90,7 +90,11 @@ impl Books {
                 let setting = if self.asynchronous { u64::MAX } else { setting };
                 (slice, Job::Close(self.handling(setting)?))
             }
-            ServerAction::Answer(answer) => (answer.slice, Job::Answer(answer)),
+            ServerAction::Answer(answer) => {
+                let wants_state = answer.wanted.first() == Some(&WANT_STATE);
+                let handling = if wants_state { self.handling(u64::MAX) } else { None };
+                (answer.slice, Job::Answer(answer, handling))
+            }
             ServerAction::Setting { version, fields } => {
                 self.set(version, &fields);
                 return None;

@@ -29,8 +29,6 @@ pub(super) struct State {
     pieces: Vec<Piece>,
     /// Why a contribution of the open round could not be added.
     pub(super) lost: Option<Error>,
-    /// How the last round was merged.
-    pub(super) merger: Option<Arc<Handling>>,
     /// Why the last round was not merged.
     pub(super) failure: Option<Failure>,
     /// By rank, what workers have laid down of what their codecs have left.
@@ -63,7 +61,6 @@ impl State {
             last: None,
             pieces: Vec::new(),
             lost: None,
-            merger: None,
             failure: None,
             laid: BTreeMap::new(),
             ahead: BTreeMap::new(),
@@ -86,7 +83,7 @@ impl State {
         &mut self,
         slot: &Slot,
         data: &Bytes,
-        handling: &Arc<Handling>,
+        handling: &Handling,
         blocks: &Arc<Blocks>,
     ) -> Result<()> {
         let read = |bytes: &[u8]| match Found::read(bytes, slot)? {
@@ -96,7 +93,6 @@ impl State {
                 if restored.is_ok() {
                     self.shared = None;
                 }
-                self.merger = Some(Arc::clone(handling));
                 restored
             }
             Found::Laid { rank, front } => {
@@ -290,7 +286,7 @@ impl State {
         &mut self,
         slot: &Slot,
         wanted: &[u8],
-        local: &Local,
+        handling: Option<&Handling>,
         blocks: &Arc<Blocks>,
     ) -> std::result::Result<Bytes, Failure> {
         if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
@@ -304,8 +300,8 @@ impl State {
             Some((&WANT_UNSENT, rank)) => return self.laid(rank, blocks).map_err(failed),
             Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
             Some((&WANT_STATE, _)) => {
-                let first = local.handling.read().clone();
-                let merger = self.merger.as_ref().map_or(&first.merger, |it| &it.merger);
+                // What an earlier rule kept is of no use for the next push, and so for nobody.
+                let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 super::state::encode(&self.value, shared.bytes(), merger, blocks)
             }
             Some(_) => Err(fail!(InvalidArgument, "nobody knows what is wanted")),
