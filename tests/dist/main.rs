@@ -12,6 +12,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod alone;
 mod checkpoint;
 mod codecs;
 mod ends;

@@ -33,7 +33,7 @@ const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
 #[derive(Debug)]
 pub(crate) enum Action<D> {
     /// Put a slice of the pulled value at this place of the operation's out.
-    Fill { op: OpId, slice: u32, at: u64, data: D },
+    Fill { op: OpId, slice: u32, round: u64, at: u64, data: D },
     /// What the job has decided, for an operation that asked for nothing of its own, or for something else.
     Told { op: OpId, fields: Vec<u8> },
     /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
@@ -159,6 +159,16 @@ impl<D: Data> Worker<D> {
     #[cfg(test)]
     pub(super) fn generation(&self, key: u64) -> u32 {
         self.keys.get(&key).map_or(0, Key::generation)
+    }
+
+    /// The loss of another worker after which no round closes any more.
+    pub(crate) fn lost_worker(&self) -> Option<&Failure> {
+        self.rounds_lost.as_ref()
+    }
+
+    /// Whether all slices of a key take part in the same rounds.
+    pub(crate) fn is_in_rounds(&self) -> bool {
+        self.limits.mode == Mode::Sync
     }
 
     /// It has left the job, or the job has left it.
@@ -345,8 +355,8 @@ impl<D: Data> Worker<D> {
             op.unanswered.remove(head.slice);
         }
         if !abandoned {
-            let (op, slice) = (head.request, head.slice);
-            self.actions.push(Action::Fill { op, slice, at, data });
+            let Header { request: op, slice, round, .. } = *head;
+            self.actions.push(Action::Fill { op, slice, round, at, data });
         }
         self.finish_if_complete(head.request);
     }

@@ -26,11 +26,13 @@ pub(super) enum What<D> {
         answer: bool,
         setting: u64,
     },
-    /// Of the whole value, or, slice by slice, of something else that the drivers know.
+    /// Of the whole value, or, slice by slice, of something else that the drivers know. With `as_is` it
+    /// waits for no round.
     Pull {
         round: u64,
         priority: i32,
         wanted: BTreeMap<u32, Vec<u8>>,
+        as_is: bool,
     },
     /// Values and states of slices, in their order.
     Restore {

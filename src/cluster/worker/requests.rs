@@ -71,7 +71,19 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        let what = What::Pull { round: 0, priority: bounded(priority), wanted };
+        let what = What::Pull { round: 0, priority: bounded(priority), wanted, as_is: false };
+        self.request(what, key, now, deadline)
+    }
+
+    /// Pulls something of some slices as they are, whatever this worker has pushed.
+    pub(crate) fn pull_as_is(
+        &mut self,
+        key: u64,
+        wanted: BTreeMap<u32, Vec<u8>>,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let what = What::Pull { round: 0, priority: 0, wanted, as_is: true };
         self.request(what, key, now, deadline)
     }
 
@@ -251,8 +263,8 @@ impl<D: Data> Worker<D> {
                 }
                 slices.for_each(|slice| self.send_push(id, slice));
             }
-            What::Pull { round, wanted, .. } => {
-                *round = state.pushed();
+            What::Pull { round, wanted, as_is, .. } => {
+                *round = if *as_is { 0 } else { state.pushed() };
                 let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
                 op.unanswered = slices.clone().filter(asked).collect();
                 for slice in slices {
@@ -350,7 +362,7 @@ impl<D: Data> Worker<D> {
     /// Asks for a slice, if the operation wants it.
     fn send_pull(&mut self, id: OpId, slice: u32) {
         let Some(op) = self.ops.get(id) else { return };
-        let What::Pull { round, priority, wanted } = &op.what else { return };
+        let What::Pull { round, priority, wanted, .. } = &op.what else { return };
         if !op.unanswered.contains(slice) {
             return;
         }

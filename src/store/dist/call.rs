@@ -47,8 +47,8 @@ pub(crate) enum Target {
     Own(Buffer),
     /// Single rows of it.
     Rows(Box<Wanted>),
-    /// Something else than the value, slice by slice.
-    Slices(Mutex<BTreeMap<u32, Bytes>>),
+    /// Something else than the value, slice by slice, each with the last round that is in it.
+    Slices(Mutex<BTreeMap<u32, (u64, Bytes)>>),
 }
 
 // SAFETY: the memory behind the pointer is lent to the call, whatever its threads.
@@ -113,7 +113,7 @@ impl Call {
     }
 
     /// Writes a slice of a value to its place.
-    pub(super) fn fill(&self, part: usize, slice: u32, at: u64, data: Bytes) {
+    pub(super) fn fill(&self, part: usize, (slice, round): (u32, u64), at: u64, data: Bytes) {
         let Some(Part { slot, target, .. }) = self.parts.get(part) else { return };
         let start = match target {
             Target::Nowhere => return,
@@ -121,7 +121,7 @@ impl Call {
             Target::Own(buffer) => buffer.as_ptr(),
             Target::Rows(wanted) => return fill_rows(wanted, slice, &data),
             Target::Slices(slices) => {
-                slices.lock().insert(slice, data);
+                slices.lock().insert(slice, (round, data));
                 return;
             }
         };
@@ -166,8 +166,8 @@ impl Call {
         std::mem::take(&mut self.state.lock().told)
     }
 
-    /// What has come instead of the value of a key.
-    pub(super) fn slices(&self, part: usize) -> BTreeMap<u32, Bytes> {
+    /// What has come instead of the value of a key, with the rounds that it is of.
+    pub(super) fn slices(&self, part: usize) -> BTreeMap<u32, (u64, Bytes)> {
         match self.parts.get(part).map(|part| &part.target) {
             Some(Target::Slices(slices)) => std::mem::take(&mut *slices.lock()),
             _ => BTreeMap::new(),

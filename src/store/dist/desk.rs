@@ -23,7 +23,7 @@ pub(crate) struct Desk {
 
 /// What is to be done for a call.
 pub(crate) enum Errand {
-    Fill { call: Arc<Call>, part: usize, slice: u32, at: u64, data: Bytes },
+    Fill { call: Arc<Call>, part: usize, slice: u32, round: u64, at: u64, data: Bytes },
     Finished { call: Arc<Call>, part: usize, ended: Ended, result: Result<(), Failure> },
 }
 
@@ -76,7 +76,9 @@ impl Desk {
     fn run(&self, errand: Errand) {
         self.local.fault("errand");
         match errand {
-            Errand::Fill { call, part, slice, at, data } => call.fill(part, slice, at, data),
+            Errand::Fill { call, part, slice, round, at, data } => {
+                call.fill(part, (slice, round), at, data);
+            }
             Errand::Finished { call, part, ended, result } => {
                 self.note(&call, &ended, result.is_ok());
                 if let Err(failure) = result {
@@ -139,11 +141,11 @@ impl Host for Desk {
         for action in actions {
             self.local.fault("collect");
             match action {
-                WorkerAction::Fill { op, slice, at, data } => {
+                WorkerAction::Fill { op, slice, round, at, data } => {
                     if let Some((call, part)) = open.get(op) {
                         call.expect();
                         let (call, part) = (Arc::clone(call), *part);
-                        todo.push(Errand::Fill { call, part, slice, at, data });
+                        todo.push(Errand::Fill { call, part, slice, round, at, data });
                     }
                 }
                 WorkerAction::Told { op, fields } => {

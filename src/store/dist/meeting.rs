@@ -9,11 +9,18 @@ use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 
 /// How often a wait for this worker's own calls looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl WorkerStore {
     /// Waits until all workers are here, and this one's calls have ended.
     pub(super) fn meet(&self, call: &str) -> Result<Deadline> {
+        let deadline = self.wait_for_own_calls(call)?;
+        self.request(deadline, cluster::Worker::barrier).map_err(|error| error.at(call))?;
+        Ok(deadline)
+    }
+
+    /// Waits until this worker's calls have ended; gives the deadline of this one.
+    pub(super) fn wait_for_own_calls(&self, call: &str) -> Result<Deadline> {
         let deadline = self.local.deadline();
         while !self.driver.host.is_idle() {
             if deadline.has_passed() {
@@ -21,7 +28,6 @@ impl WorkerStore {
             }
             std::thread::sleep(LOOK_AGAIN);
         }
-        self.request(deadline, cluster::Worker::barrier).map_err(|error| error.at(call))?;
         Ok(deadline)
     }
 

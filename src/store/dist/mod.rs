@@ -3,6 +3,7 @@
 //! A worker's calls become operations of its machine (`worker`, `sending`, `call`, `desk`); a server does the
 //! arithmetic that its machine asks for, slice by slice (`serving`, `shop`, `shard`).
 
+mod alone;
 mod call;
 mod coding;
 mod desk;

@@ -47,6 +47,8 @@ pub(super) enum What {
     Pull,
     /// Something else than values, of some slices.
     Want(BTreeMap<u32, Vec<u8>>),
+    /// The same, whatever this worker has pushed.
+    WantAsIs(BTreeMap<u32, Vec<u8>>),
     /// Slices of a checkpoint.
     Restore(Vec<Bytes>),
 }
@@ -183,6 +185,7 @@ impl WorkerStore {
                     What::Push(value) => worker.push(key, value, priority, now, end),
                     What::Pull => worker.pull(key, priority, now, end),
                     What::Want(wanted) => worker.pull_wanted(key, wanted, priority, now, end),
+                    What::WantAsIs(wanted) => worker.pull_as_is(key, wanted, now, end),
                     What::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {

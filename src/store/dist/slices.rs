@@ -1,5 +1,6 @@
 //! One key at a time, slice by slice: what its servers have of it, and what is brought to them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::call::{Call, Part, Target};
@@ -36,8 +37,28 @@ impl WorkerStore {
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<Bytes>> {
-        let slices = u32::try_from(place.servers.len()).unwrap_or(u32::MAX);
-        let what = What::Want((0..slices).map(|slice| (slice, wanted.to_vec())).collect());
+        let came = self.fetch_all(slot, place, What::Want(of_each(place, wanted)), deadline)?;
+        Ok(came.into_iter().map(|(_, slice)| slice).collect())
+    }
+
+    /// The same, whatever this worker has pushed; each with the last round that is in it.
+    pub(super) fn fetch_as_is(
+        &self,
+        slot: &Arc<Slot>,
+        place: &Place,
+        wanted: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<(u64, Bytes)>> {
+        self.fetch_all(slot, place, What::WantAsIs(of_each(place, wanted)), deadline)
+    }
+
+    fn fetch_all(
+        &self,
+        slot: &Arc<Slot>,
+        place: &Place,
+        what: What,
+        deadline: Deadline,
+    ) -> Result<Vec<(u64, Bytes)>> {
         let target = Target::Slices(Mutex::default());
         let came = self.run_one(slot, target, what, deadline)?.slices(0);
         if came.len() == place.servers.len() {
@@ -102,4 +123,9 @@ impl WorkerStore {
             }
         })
     }
+}
+
+/// The same of every slice of a key.
+fn of_each(place: &Place, wanted: &[u8]) -> BTreeMap<u32, Vec<u8>> {
+    (0..).zip(&place.servers).map(|(slice, _)| (slice, wanted.to_vec())).collect()
 }

@@ -14,6 +14,7 @@ use super::setting::{Change, Rules};
 use super::state::{self, Brought};
 use super::worker::WorkerStore;
 use crate::cluster::{Place, Spec};
+use crate::codec::Residuals;
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Result, fail};
@@ -104,14 +105,29 @@ impl WorkerStore {
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
             let slices = self.fetch(&slot, &place, &[WANT_STATE], deadline)?;
-            let joined = self.join(&slot, &place, &slices)?;
-            let residuals = self.join_unsent(&slot, &mut unsent, joined.0.as_ptr())?;
-            let patience = self.local.patience();
-            let limits = crate::store::apply::Limits { patience: &patience, cancel: None };
-            let mut value = self.local.applier.lock("save", &slot, limits)?;
-            (value.buffer, value.state) = joined;
-            value.residuals = residuals;
+            self.stage(&slot, &place, &slices, |stored| {
+                self.join_unsent(&slot, &mut unsent, stored)
+            })?;
         }
+        Ok(())
+    }
+
+    /// Puts a key of which all slices have come into this worker's own table, with what `residuals` gives
+    /// for its value.
+    pub(super) fn stage(
+        &self,
+        slot: &Slot,
+        place: &Place,
+        slices: &[Bytes],
+        residuals: impl FnOnce(*const u8) -> Result<Option<Box<Residuals>>>,
+    ) -> Result<()> {
+        let joined = self.join(slot, place, slices)?;
+        let residuals = residuals(joined.0.as_ptr())?;
+        let patience = self.local.patience();
+        let limits = crate::store::apply::Limits { patience: &patience, cancel: None };
+        let mut value = self.local.applier.lock("save", slot, limits)?;
+        (value.buffer, value.state) = joined;
+        value.residuals = residuals;
         Ok(())
     }
 
@@ -221,7 +237,7 @@ impl WorkerStore {
     }
 
     /// Frees what was only there for a file.
-    fn clear(&self) {
+    pub(super) fn clear(&self) {
         for slot in self.local.keys.table.slots() {
             if let Some(mut value) = slot.value.try_write(&self.local.applier.released)
                 && let Ok(empty) = Buffer::new(0)

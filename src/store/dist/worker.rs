@@ -453,7 +453,10 @@ impl Remote for WorkerStore {
     }
 
     fn save(&self, path: &Path) -> Result<()> {
-        self.save_together(path)
+        match self.loss()? {
+            Some(loss) => self.save_alone(path, &loss),
+            None => self.save_together(path),
+        }
     }
 
     fn load(&self, path: &Path) -> Result<()> {

@@ -1,0 +1,74 @@
+//! A checkpoint that one worker writes by itself, after the loss of another one.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use kvstore::ErrorKind::PeerLost;
+use kvstore::Store;
+
+use super::job::{Job, failure};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Elements of keys: one of one slice, and one of some.
+const COUNTS: [usize; 2] = [7, 20_000];
+
+fn path(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("kvstore-{}-{name}", std::process::id()))
+}
+
+/// Lets two workers do the same at the same time.
+fn both(stores: [&Store; 2], work: impl Fn(&Store) + Sync) {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| work(stores[1]));
+        work(stores[0]);
+        other.join().unwrap();
+    });
+}
+
+fn push_all(store: &Store, rank: usize, round: usize) {
+    for (key, count) in (0u64..).zip(COUNTS) {
+        let value = |i: usize| ((i * 13 + rank * 7 + round * 3) as f32 * 0.11).cos();
+        store.push(key, &(0..count).map(value).collect::<Vec<_>>()).unwrap();
+    }
+}
+
+/// Trains for some rounds, and saves with all workers.
+fn begin(stores: [&Store; 2], file: &Path) {
+    both(stores, |store| {
+        for (key, count) in (0u64..).zip(COUNTS) {
+            store.init(key, &vec![0.5f32; count]).unwrap();
+        }
+        store.set_optimizer("sgd", "learning_rate=0.1,momentum=0.9").unwrap();
+    });
+    for round in 0..3 {
+        push_all(stores[0], 0, round);
+        push_all(stores[1], 1, round);
+    }
+    both(stores, |store| store.save(file).unwrap());
+}
+
+#[test]
+fn whoever_is_left_saves_the_rounds_that_have_closed() {
+    for kind in ["dist_sync", "dist_async"] {
+        let (together, alone) = (path("before-a-loss"), path("after-a-loss"));
+        let job = Job::of(kind, 2, 2).with("slice_bytes", 8192);
+        let others = job.start(|_| {});
+        let [first, second] = job.open_all(&others.root).try_into().unwrap();
+        let (first, second) = (first.unwrap(), second.unwrap());
+        begin([&first, &second], &together);
+        if kind == "dist_sync" {
+            // A round that never closes.
+            push_all(&first, 0, 3);
+        }
+        drop(second);
+        while first.barrier(LIMIT).map_err(|error| error.kind()) != Err(PeerLost) {}
+        first.save(&alone).unwrap();
+        assert!(std::fs::read(&alone).unwrap() == std::fs::read(&together).unwrap(), "{kind}");
+        failure(first.load(&alone), PeerLost);
+        first.close(LIMIT).unwrap();
+        drop(others.end());
+        [together, alone].iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+}
