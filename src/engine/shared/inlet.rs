@@ -62,9 +62,8 @@ impl Inlets {
     /// A sender has gone: the inbox hears of that behind all that was sent.
     pub(in crate::engine) fn forget(&self, address: &str) {
         let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
-        match ring {
-            Some((_, ring)) => ring.end(End::Gone),
-            None => self.inbox.down(address),
+        if !ring.is_some_and(|(_, ring)| ring.end(End::Gone)) {
+            self.inbox.down(address);
         }
     }
 

@@ -30,6 +30,9 @@ pub(super) enum End {
     Closed = 3,
 }
 
+/// The thread has ended.
+const OVER: u8 = 4;
+
 /// Something in the ring that no sender of ours would write.
 struct Broken;
 
@@ -38,10 +41,11 @@ impl Ring {
         Self { segment, from: from.into(), end: AtomicU8::new(0) }
     }
 
-    /// Tells its thread to end.
-    pub(super) fn end(&self, how: End) {
-        self.end.fetch_max(how as u8, Ordering::SeqCst);
+    /// Tells its thread to end; false if it had ended before, and does nothing about it any more.
+    pub(super) fn end(&self, how: End) -> bool {
+        let before = self.end.fetch_max(how as u8, Ordering::SeqCst);
         self.segment.wake();
+        before != OVER
     }
 
     fn is_to(&self, end: End) -> bool {
@@ -55,7 +59,7 @@ impl Ring {
         let read = move || {
             ring.read_all(&*inbox);
             ring.segment.taken().store(taken::NO_MORE, Ordering::Release);
-            if ring.is_to(End::Gone) && !ring.is_to(End::Closed) {
+            if ring.end.swap(OVER, Ordering::SeqCst) == End::Gone as u8 {
                 inbox.down(who_and_address(&ring.from).1);
             }
         };

@@ -247,6 +247,8 @@ fn memory_that_makes_no_sense_is_read_no_further() {
         segment.publish(segment.head().load(SeqCst).max(2));
         wait_until(|| outlet.is_declined());
         assert_eq!(mail.wait(1).len(), 1, "case {number}");
+        inlets.forget("peer");
+        assert_eq!(mail.wait(2)[1], Heard::Down("peer".into()), "case {number}");
     }
 }
 
