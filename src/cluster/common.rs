@@ -137,21 +137,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// What a pull is told before why its round stays open.
-    const OPEN: &str = "the round cannot close: ";
-
     pub(crate) fn new(reason: Reason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
-    }
-
-    /// What becomes of a pull whose round never closes because of this.
-    pub(super) fn of_pull(&self) -> Self {
-        Self::new(self.reason, format!("{}{}", Self::OPEN, self.text))
-    }
-
-    /// Why the round of such a pull never closes.
-    pub(super) fn of_round(&self) -> Self {
-        Self::new(self.reason, self.text.strip_prefix(Self::OPEN).unwrap_or(&self.text))
     }
 }
 

@@ -29,13 +29,9 @@ impl<T> Recent<T> {
         if self.places.is_empty() {
             self.first = number;
         }
-        let Some(at) = self.place(number) else {
-            self.old.insert(number, thing);
-            return;
-        };
-        while self.places.len() < at {
-            self.places.push_back(None);
-        }
+        let next = self.first + self.places.len() as u64;
+        debug_assert!(number >= next, "numbers ascend");
+        self.places.extend((next..number).map(|_| None));
         self.places.push_back(Some(thing));
         self.taken += 1;
     }

@@ -1,22 +1,19 @@
 //! A checkpoint that one worker writes by itself, after the loss of another one.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use kvstore::ErrorKind::PeerLost;
 use kvstore::Store;
 
+use super::common::folder::Folder;
 use super::job::{Job, failure};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Elements of keys: one of one slice, and one of some.
 const COUNTS: [usize; 2] = [7, 20_000];
-
-fn path(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("kvstore-{}-{name}", std::process::id()))
-}
 
 /// Lets two workers do the same at the same time.
 fn both(stores: [&Store; 2], work: impl Fn(&Store) + Sync) {
@@ -52,7 +49,8 @@ fn begin(stores: [&Store; 2], file: &Path) {
 #[test]
 fn whoever_is_left_saves_the_rounds_that_have_closed() {
     for kind in ["dist_sync", "dist_async"] {
-        let (together, alone) = (path("before-a-loss"), path("after-a-loss"));
+        let folder = Folder::new(&format!("alone-{kind}"));
+        let (together, alone) = (folder.file("before-a-loss"), folder.file("after-a-loss"));
         let job = Job::of(kind, 2, 2).with("slice_bytes", 8192);
         let others = job.start(|_| {});
         let [first, second] = job.open_all(&others.root).try_into().unwrap();
@@ -69,6 +67,5 @@ fn whoever_is_left_saves_the_rounds_that_have_closed() {
         failure(first.load(&alone), PeerLost);
         first.close(LIMIT).unwrap();
         drop(others.end());
-        [together, alone].iter().for_each(|file| std::fs::remove_file(file).unwrap());
     }
 }

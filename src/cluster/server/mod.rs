@@ -437,7 +437,7 @@ impl<D: Data> Server<D> {
     }
 
     fn disappoint(&mut self, slice: SliceName, pull: &Pull, lost: &Failure) {
-        let mut message = failed_message(slice, &lost.of_pull());
+        let mut message = failed_message(slice, lost);
         message.head.request = pull.request;
         self.post(pull.rank, message);
     }

@@ -394,12 +394,17 @@ impl<D: Data> Worker<D> {
     }
 
     fn failed(&mut self, head: &Header, failure: Failure) {
-        // A server may know of a loss before the scheduler's word of it is here.
-        let lost = failure.reason == Reason::PeerLost && self.limits.on_loss == OnLoss::Fail;
-        let of_round = lost.then(|| failure.of_round());
         if self.ops.get(head.request).is_some() {
-            self.finish(head.request, Err(failure));
-            return of_round.into_iter().for_each(|failure| self.lose_rounds(&failure));
+            if failure.reason != Reason::PeerLost {
+                return self.finish(head.request, Err(failure));
+            }
+            let text = format!("the round cannot close: {}", failure.text);
+            self.finish(head.request, Err(Failure::new(failure.reason, text)));
+            // A server may know of a loss before the scheduler's word of it is here.
+            if self.limits.on_loss == OnLoss::Fail {
+                self.lose_rounds(&failure);
+            }
+            return;
         }
         // Nobody knows the key: whatever waits for it fails, up to its init.
         let Some(key) = self.keys.get_mut(&head.key) else { return };

@@ -69,7 +69,7 @@ impl Inlets {
 
     /// Nothing more is read.
     pub(in crate::engine) fn close(&self) {
-        for (_, ring) in self.rings.lock().take().into_iter().flatten().map(|(_, it)| it) {
+        for (_, (_, ring)) in self.rings.lock().take().into_iter().flatten() {
             ring.end(End::Closed);
         }
     }

@@ -106,10 +106,11 @@ impl Connection {
         if self.closed.swap(true, Ordering::Relaxed) {
             return;
         }
-        if let Some((.., Some(inlets))) = &*self.ears.lock() {
+        let ears = self.ears.lock().take();
+        if let Some((.., Some(inlets))) = &ears {
             inlets.close();
         }
-        drop(self.ears.lock().take());
+        drop(ears);
         if let Err(error) = self.session.close().wait() {
             log(Level::Debug, || format!("closing a session: {error}"));
         }
