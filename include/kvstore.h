@@ -624,8 +624,8 @@ kv_status kv_num_workers(struct kv_store *store, int32_t *count);
 kv_status kv_barrier(struct kv_store *store, int64_t timeout_ms);
 
 /**
- * Says that this worker pushes no more: nobody waits for it from now on. It may still pull.
- * Local stores: no effect.
+ * Says that this worker pushes no more: nobody waits for it from now on. It may still pull, and save
+ * what there is when the others push no more either. Local stores: no effect.
  *
  * Threads: any.
  */
@@ -1072,6 +1072,10 @@ kv_status kv_set_compression(struct kv_store *store, const char *name, const cha
  * this thread started before is waited for. Each key is as it was between two pushes; all are of
  * one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
  * are.
+ *
+ * In a job it is a call of all workers, and rank 0 writes the file. After kv_done(), and after the
+ * loss of a worker, it is a call of one, which writes what the servers have: see
+ * docs/distributed.md.
  *
  * @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
  *              replaced, not followed.

@@ -173,8 +173,8 @@ pub unsafe extern "C" fn kv_barrier(store: *mut kv_store, timeout_ms: i64) -> kv
     guard_store(store, |store| store.barrier(Deadline::from_ms(timeout_ms)?))
 }
 
-/// Says that this worker pushes no more: nobody waits for it from now on. It may still pull.
-/// Local stores: no effect.
+/// Says that this worker pushes no more: nobody waits for it from now on. It may still pull, and save
+/// what there is when the others push no more either. Local stores: no effect.
 ///
 /// Threads: any.
 #[unsafe(no_mangle)]

@@ -257,7 +257,8 @@ impl Store {
         self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.barrier(deadline)))
     }
 
-    /// Says that this worker pushes no more.
+    /// Says that this worker pushes no more. It may still pull, and save what there is when the others
+    /// push no more either.
     pub fn done(&self) -> Result<()> {
         let _span = spans::enter!("done");
         self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))

@@ -72,6 +72,9 @@ impl Directory {
 
     pub(super) fn declare(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
         let request = head.request;
+        if head.flags & flags::LEARN != 0 {
+            return self.teach(rank, head);
+        }
         if head.setting > 0 {
             return self.declare_setting(rank, head, fields, workers);
         }
@@ -82,6 +85,29 @@ impl Directory {
         match spec {
             Some(value) => self.init(head.key, Wish { rank, request, value }, workers),
             None => self.look_up(head.key, rank, request),
+        }
+    }
+
+    /// Tells what there is now, to whoever takes no part in it.
+    fn teach(&mut self, rank: u32, head: &Header) {
+        let Header { key, request, setting, .. } = *head;
+        if setting == 0 {
+            let mut there = self.entries.range(key..).filter(|(_, it)| it.agreement.is_ready());
+            match there.next().map(|(key, _)| *key) {
+                Some(key) => self.tell(key, rank, request, 0),
+                None => self.fail(rank, key, request, &nothing("no more keys")),
+            }
+            return;
+        }
+        let known = self.settings.get(&setting).filter(|it| it.agreement.is_ready());
+        let wish = Wish { rank, request, value: Vec::new() };
+        match (known, self.settings.first_key_value()) {
+            (Some(_), _) => self.grant_setting(setting, &wish),
+            (None, Some((oldest, _))) if setting < *oldest => {
+                let text = "too many settings were made since this worker was done";
+                self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));
+            }
+            (None, _) => self.fail(rank, key, request, &nothing("no more settings")),
         }
     }
 
@@ -302,6 +328,10 @@ impl Directory {
         let head = Header { kind: Kind::Failed, key, request, ..Header::default() };
         self.answers.push((rank, head, failed::encode(failure)));
     }
+}
+
+fn nothing(text: &str) -> Failure {
+    Failure::new(Reason::KeyNotFound, text)
 }
 
 /// `float32[3,4]`

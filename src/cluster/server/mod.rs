@@ -339,7 +339,7 @@ impl<D: Data> Server<D> {
     fn push(&mut self, rank: u32, head: &Header, data: D) {
         let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
         let Some(slice) = self.keys.slice_mut(name(head)) else {
-            return self.fail(rank, head, &unknown(head));
+            return self.fail(rank, head, &unknown(head.slice));
         };
         if slice.has(rank, head.round) {
             self.duplicates += 1;
@@ -380,7 +380,7 @@ impl<D: Data> Server<D> {
                 slice.pull(asked_by(rank, head, wanted));
                 self.settle(name(head));
             }
-            None => self.fail(rank, head, &unknown(head)),
+            None => self.fail(rank, head, &unknown(head.slice)),
         }
     }
 
@@ -410,8 +410,11 @@ impl<D: Data> Server<D> {
             let stored = state.slices.iter().flatten().map(Slice::len).sum::<u64>();
             self.tally.stored_bytes -= stored;
             let slices = u32::try_from(state.slices.len()).unwrap_or(u32::MAX);
-            for contribution in state.slices.into_iter().flatten().flat_map(Slice::into_held) {
-                self.held_bytes -= contribution.data.len();
+            for (slice, state) in (0..).zip(state.slices) {
+                let (pulls, bytes) = state.map(|mut it| it.give_up()).unwrap_or_default();
+                self.held_bytes -= bytes;
+                let name = SliceName { key, generation, slice };
+                pulls.iter().for_each(|pull| self.disappoint(name, pull, &unknown(slice)));
             }
             self.actions.push(Action::Drop { key, generation, slices });
         }
@@ -426,7 +429,7 @@ impl<D: Data> Server<D> {
         if broken.is_none() {
             slice.advance(&self.workers, &key.pushes, &mut steps);
         }
-        slice.answer(&self.workers, &mut steps);
+        slice.answer(&self.workers, &key.pushes, &mut steps);
         let hopeless = if broken.is_some() { slice.give_up() } else { (Vec::new(), 0) };
         self.held_bytes -= hopeless.1;
         steps.drain(..).for_each(|step| self.step(name, step));
@@ -561,8 +564,8 @@ fn unfit(head: &Header, bytes: u64) -> Failure {
     Failure::new(Reason::Invalid, text)
 }
 
-fn unknown(head: &Header) -> Failure {
-    let text = format!("the server does not have slice {}", head.slice);
+fn unknown(slice: u32) -> Failure {
+    let text = format!("the server does not have slice {slice}");
     Failure::new(Reason::KeyNotFound, text)
 }
 

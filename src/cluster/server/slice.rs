@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::Workers;
 use crate::cluster::common::{Data, Mode, Peer, Time};
+use crate::cluster::wire::ROUNDS_OVER;
 
 /// A push that waits for its turn.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(super) struct Contribution<D> {
 /// A push, by round and rank.
 type Held<D> = ((u64, u32), Contribution<D>);
 
-/// A worker that wants the value after its own push of this round.
+/// A worker that wants the value after its own push of this round, or behind all pushes of all.
 #[derive(Debug, Clone)]
 pub(super) struct Pull {
     pub(super) rank: u32,
@@ -231,9 +232,13 @@ impl<D: Data> Slice<D> {
     }
 
     /// Answers the pulls whose round is in the value.
-    pub(super) fn answer(&mut self, workers: &Workers, steps: &mut Vec<Step<D>>) {
+    pub(super) fn answer(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
+        let waits = |pull: &Pull| pull.round == ROUNDS_OVER;
+        let is_over = self.pulls.iter().any(waits)
+            && workers.ranks().all(|rank| !self.may_push(rank, workers, pushes));
         let (open, taken) = (self.open, &self.taken);
         let closed = |pull: &Pull| match workers.limits.mode {
+            _ if waits(pull) => is_over,
             Mode::Sync => pull.round < open,
             Mode::Async { .. } => {
                 taken.get(pull.rank as usize).is_some_and(|taken| pull.round <= *taken)
@@ -273,9 +278,15 @@ impl<D: Data> Slice<D> {
         (std::mem::take(&mut self.pulls).into_vec(), bytes)
     }
 
+    /// Whether a worker has not said that it pushes no more, or more is to come of what it has.
+    fn may_push(&self, rank: u32, workers: &Workers, pushes: &[u64]) -> bool {
+        workers.is_awaited(rank, self.taken(rank).saturating_add(1), pushes)
+    }
+
     /// The workers that a round waits for, which may be an earlier one.
     pub(super) fn awaited(&self, round: u64, workers: &Workers, pushes: &[u64]) -> Vec<Peer> {
         let late = |rank: &u32| match workers.limits.mode {
+            _ if round == ROUNDS_OVER => self.may_push(*rank, workers, pushes),
             Mode::Sync => {
                 let open = self.open.min(round);
                 let came = self.taken(*rank) >= open || self.is_held(open, *rank);
@@ -289,10 +300,6 @@ impl<D: Data> Slice<D> {
         workers.ranks().filter(late).map(Peer::worker).collect()
     }
 
-    pub(super) fn into_held(self) -> impl Iterator<Item = Contribution<D>> {
-        self.held.into_iter().map(|(_, contribution)| contribution)
-    }
-
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
         self.held.is_empty() && self.offers.is_empty() && self.pulls.is_empty()
@@ -301,7 +308,7 @@ impl<D: Data> Slice<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contribution, Mode, Pull, Slice, Step, Workers};
+    use super::{Contribution, Mode, Pull, ROUNDS_OVER, Slice, Step, Workers};
     use crate::cluster::common::Limits;
     use crate::cluster::sim::{Bytes, limits};
 
@@ -317,9 +324,14 @@ mod tests {
 
     /// What is done, in short: `+0` adds rank 0, `.` closes, `?1` grants rank 1.
     fn steps(slice: &mut Slice<Bytes>, workers: &Workers) -> String {
+        steps_of(slice, workers, [0; 3])
+    }
+
+    /// The same, with the pushes that were announced by whoever is done.
+    fn steps_of(slice: &mut Slice<Bytes>, workers: &Workers, pushes: [u64; 3]) -> String {
         let mut steps = Vec::new();
-        slice.advance(workers, &[0; 3], &mut steps);
-        slice.answer(workers, &mut steps);
+        slice.advance(workers, &pushes, &mut steps);
+        slice.answer(workers, &pushes, &mut steps);
         let short = |step: &Step<Bytes>| match step {
             Step::Add { rank, .. } => format!("+{rank}"),
             Step::Close { .. } => ".".into(),
@@ -344,6 +356,41 @@ mod tests {
         push(&mut slice, 1, 1);
         assert_eq!(steps(&mut slice, &workers), "+1+2.!1");
         assert!(slice.has(1, 1) && slice.has(1, 2) && !slice.has(0, 2));
+    }
+
+    #[test]
+    fn a_pull_behind_all_pushes_waits_for_whoever_may_still_push() {
+        for mode in [Mode::Sync, Mode::Async { staleness: None }] {
+            let (mut slice, mut workers) = (Slice::new(4, 3), workers(mode));
+            let awaited = |slice: &Slice<Bytes>, workers: &Workers, pushes| {
+                let peers = slice.awaited(ROUNDS_OVER, workers, pushes).into_iter();
+                peers.map(|peer| peer.rank).collect::<Vec<_>>()
+            };
+            let wanted = Vec::new();
+            slice.pull(Pull { rank: 0, round: ROUNDS_OVER, request: 0, priority: 0, wanted });
+            (0..3).for_each(|rank| push(&mut slice, rank, 1));
+            let first = steps(&mut slice, &workers);
+            assert_eq!(first, if mode == Mode::Sync { "+0+1+2." } else { "+0.+1.+2." });
+            assert_eq!(awaited(&slice, &workers, &[0; 3]), [0, 1, 2]);
+            workers.done = vec![true, false, true];
+            assert_eq!(steps_of(&mut slice, &workers, [1, 0, 2]), "", "one is at work");
+            assert_eq!(awaited(&slice, &workers, &[1, 0, 2]), [1, 2]);
+            workers.done[1] = true;
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 2]), "", "a push is on its way");
+            assert_eq!(awaited(&slice, &workers, &[1, 1, 2]), [2]);
+            push(&mut slice, 2, 2);
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 2]), "+2.!0");
+            slice.pull(Pull {
+                rank: 1,
+                round: ROUNDS_OVER,
+                request: 0,
+                priority: 0,
+                wanted: Vec::new(),
+            });
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 9]), "", "more are on their way");
+            workers.here[2] = false;
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 9]), "!1", "and will never come");
+        }
     }
 
     #[test]

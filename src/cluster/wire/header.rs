@@ -11,6 +11,8 @@ pub(crate) const HEADER: usize = 140;
 /// Where the checksum of the header is; it covers everything before, and the replicas.
 const CHECKSUM_AT: usize = HEADER - 4;
 const MAX_REPLICAS: u16 = 16;
+/// Behind all rounds of a slice: no worker pushes any more.
+pub(crate) const ROUNDS_OVER: u64 = u64::MAX;
 /// Bytes that are copied and added to the checksum at a time.
 const CHUNK: usize = 16 << 10;
 
@@ -26,6 +28,8 @@ pub(crate) mod flags {
     pub(crate) const PROVIDE: u16 = 4;
     /// Something else was decided, for which the receiver will be failed.
     pub(crate) const DIFFERS: u16 = 16;
+    /// The sender takes what there is and wants nothing: the first key from this one on, or a setting.
+    pub(crate) const LEARN: u16 = 32;
 }
 
 macro_rules! kinds {

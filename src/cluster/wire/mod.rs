@@ -18,7 +18,8 @@ pub(crate) use body::{
 pub(crate) use bundle::{Entry, MOST_BYTES, MOST_PARTS, Parts, read_table, write_parts};
 pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};
 pub(crate) use header::{
-    BadFrame, HEADER, Header, Kind, Opened, Opening, VERSION, copy, flags, write, write_front,
+    BadFrame, HEADER, Header, Kind, Opened, Opening, ROUNDS_OVER, VERSION, copy, flags, write,
+    write_front,
 };
 #[cfg(test)]
 pub(crate) use header::{decode, encode};

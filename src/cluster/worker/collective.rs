@@ -1,11 +1,11 @@
 //! What concerns no key: settings, barriers, the end of pushing, leaving.
 
 use super::keys::Key;
-use super::operation::{OpId, Operation, What};
+use super::operation::{Of, OpId, Operation, What};
 use super::{DIRECTORY, Pushes, Want, Worker};
 use crate::cluster::common::{Data, Peer};
 use crate::cluster::link::{CONTROL, LAST};
-use crate::cluster::wire::{Kind, Message};
+use crate::cluster::wire::{Kind, Message, flags};
 
 impl<D: Data> Worker<D> {
     /// Starts what concerns no key, in the order of the requests.
@@ -26,7 +26,9 @@ impl<D: Data> Worker<D> {
                         self.start_collective(id);
                     }
                 }
-                Some(What::Set { .. } | What::Barrier { .. }) => self.start_collective(id),
+                Some(What::Set { .. } | What::Learn(_) | What::Barrier { .. }) => {
+                    self.start_collective(id);
+                }
                 _ => {}
             }
         }
@@ -41,6 +43,16 @@ impl<D: Data> Worker<D> {
             What::Set { version, fields } => {
                 let mut message = Message::new(Kind::Declare, fields.clone());
                 message.head.setting = *version;
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Learn(of) => {
+                let mut message = Message::new(Kind::Declare, Vec::new());
+                match *of {
+                    Of::Key(from) => message.head.key = from,
+                    Of::Setting(version) => message.head.setting = version,
+                }
+                message.head.flags = flags::LEARN;
                 message.head.request = id;
                 self.post(DIRECTORY, message);
             }

@@ -1,7 +1,7 @@
 //! What the texts of failures say: the call, the key, the round, and whom it waits for.
 
 use super::keys::Key;
-use super::operation::{Operation, What};
+use super::operation::{After, Of, Operation, What};
 use crate::cluster::common::{Failure, MS, Peer, Reason, label, list};
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
@@ -15,11 +15,15 @@ fn name<D>(op: &Operation<D>) -> String {
         What::Init { .. } => format!("init: {key}"),
         What::Push { answer: false, .. } => format!("push: {key}{round}"),
         What::Push { .. } => format!("pushpull: {key}{round}"),
+        What::Pull { after: After::All, .. } => format!("pull: {key}, behind all pushes"),
         What::Pull { .. } => format!("pull: {key}{round}"),
         What::Restore { .. } => format!("load: {key}"),
         What::Find => format!("find: {key}"),
         What::Remove { .. } => format!("remove: {key}"),
-        What::Set { version, .. } => format!("setting {version}"),
+        What::Set { version, .. } | What::Learn(Of::Setting(version)) => {
+            format!("setting {version}")
+        }
+        What::Learn(Of::Key(_)) => "find".into(),
         What::Barrier { number } => format!("barrier {number}"),
         What::Done => "done".into(),
         What::Close => "close".into(),

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::operation::{Operation, What};
+use super::operation::{Of, Operation, What};
 use super::{OpId, Worker, errors};
 use crate::cluster::common::{Data, Peer, Time};
 use crate::cluster::facts::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
@@ -106,7 +106,7 @@ impl<D: Data> Worker<D> {
         let call = kind(&op.what);
         let round = match op.what {
             What::Barrier { number } => number,
-            What::Set { version, .. } => version,
+            What::Set { version, .. } | What::Learn(Of::Setting(version)) => version,
             _ => op.round(),
         };
         let namer = self.tally.namer.as_ref().filter(|_| call.has_key());
@@ -138,9 +138,9 @@ fn kind<D>(what: &What<D>) -> CallKind {
         What::Push { .. } => CallKind::Pushpull,
         What::Pull { .. } => CallKind::Pull,
         What::Restore { .. } => CallKind::Load,
-        What::Find => CallKind::Find,
+        What::Find | What::Learn(Of::Key(_)) => CallKind::Find,
         What::Remove { .. } => CallKind::Remove,
-        What::Set { .. } => CallKind::Setting,
+        What::Set { .. } | What::Learn(Of::Setting(_)) => CallKind::Setting,
         What::Barrier { .. } => CallKind::Barrier,
         What::Done => CallKind::Done,
         What::Close => CallKind::Close,

@@ -24,7 +24,8 @@ pub(crate) use facts::Ended;
 use flow::Flow;
 use keys::Key;
 pub(crate) use operation::OpId;
-use operation::{Operation, What};
+use operation::{Of, Operation, What};
+use slices::Slices;
 
 /// The server that keeps the directory.
 const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
@@ -161,6 +162,11 @@ impl<D: Data> Worker<D> {
         self.keys.get(&key).map_or(0, Key::generation)
     }
 
+    /// The program has said that it pushes no more.
+    pub(crate) fn is_done(&self) -> bool {
+        self.pushes != Pushes::Open
+    }
+
     /// The loss of another worker after which no round closes any more.
     pub(crate) fn lost_worker(&self) -> Option<&Failure> {
         self.rounds_lost.as_ref()
@@ -285,7 +291,18 @@ impl<D: Data> Worker<D> {
         }
         let key = self.keys.entry(head.key).or_default();
         key.set_place(head.generation, place);
-        if provide { self.provide(head) } else { self.finish_if_init(head.request) }
+        if provide {
+            return self.provide(head);
+        }
+        match self.ops.get(head.request).map(|op| &op.what) {
+            Some(What::Init { .. }) => self.finish(head.request, Ok(())),
+            Some(What::Learn(Of::Key(_))) => {
+                let (op, fields) = (head.request, head.key.to_le_bytes().to_vec());
+                self.actions.push(Action::Told { op, fields });
+                self.finish(op, Ok(()));
+            }
+            _ => {}
+        }
     }
 
     /// Brings the first value to all servers.
@@ -317,8 +334,14 @@ impl<D: Data> Worker<D> {
 
     fn setting_placed(&mut self, head: &Header, provide: bool, decided: &[u8]) {
         let Some(op) = self.ops.get_mut(head.request) else { return };
-        let What::Set { fields, version, .. } = &op.what else { return };
-        let (fields, version) = (fields.clone(), *version);
+        let (fields, version) = match &op.what {
+            What::Set { fields, version, .. } => (fields.clone(), *version),
+            What::Learn(Of::Setting(version)) if !provide => {
+                self.settings = self.settings.max(*version);
+                (Vec::new(), *version)
+            }
+            _ => return,
+        };
         if !provide {
             if !decided.is_empty() {
                 let (op, fields) = (head.request, decided.to_vec());
@@ -335,12 +358,6 @@ impl<D: Data> Worker<D> {
             let mut message = Message::new(Kind::Setting, fields.clone());
             message.head.setting = version;
             self.send_awaited(head.request, Peer::server(server), message, CONTROL);
-        }
-    }
-
-    fn finish_if_init(&mut self, request: OpId) {
-        if matches!(self.ops.get(request).map(|op| &op.what), Some(What::Init { .. })) {
-            self.finish(request, Ok(()));
         }
     }
 
@@ -395,6 +412,9 @@ impl<D: Data> Worker<D> {
 
     fn failed(&mut self, head: &Header, failure: Failure) {
         if self.ops.get(head.request).is_some() {
+            if failure.reason == Reason::KeyNotFound && self.seeks(head) {
+                return;
+            }
             if failure.reason != Reason::PeerLost {
                 return self.finish(head.request, Err(failure));
             }
@@ -416,6 +436,32 @@ impl<D: Data> Worker<D> {
                 }
             }
         }
+    }
+
+    /// Looks for a key once more for a pull, if others may have moved it: whoever is done takes no part
+    /// in that.
+    fn seeks(&mut self, head: &Header) -> bool {
+        let (id, key) = (head.request, head.key);
+        let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == Pushes::Announced) else {
+            return false;
+        };
+        let What::Pull { wanted, sought, .. } = &mut op.what else { return false };
+        let Some(state) = self.keys.get_mut(&key) else { return false };
+        let is_known = state.place().is_some() && state.generation() == head.generation;
+        if is_known && !*sought {
+            state.forget();
+        }
+        // What is wanted of slices is nothing in others.
+        if !wanted.is_empty() || (is_known && *sought) {
+            return false;
+        }
+        if !std::mem::replace(sought, true) {
+            op.started = false;
+            op.unanswered = Slices::default();
+            self.waiting.insert(id);
+            self.pump(key);
+        }
+        true
     }
 
     /// A message with this token has arrived at a server.
@@ -469,7 +515,7 @@ impl<D: Data> Worker<D> {
                 self.finish(id, Ok(()));
             }
             What::Close => self.wants.push(Want::Leave),
-            What::Remove { .. } | What::Barrier { .. } => {}
+            What::Learn(_) | What::Remove { .. } | What::Barrier { .. } => {}
         }
     }
 
@@ -551,7 +597,7 @@ impl<D: Data> Worker<D> {
                 message.head.round = op.round();
             }
             What::Init { .. } | What::Remove { .. } | What::Restore { .. } | What::Find => {}
-            What::Done | What::Close => return,
+            What::Learn(_) | What::Done | What::Close => return,
         }
         self.post(to, message);
     }

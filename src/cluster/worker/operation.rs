@@ -26,13 +26,14 @@ pub(super) enum What<D> {
         answer: bool,
         setting: u64,
     },
-    /// Of the whole value, or, slice by slice, of something else that the drivers know. With `as_is` it
-    /// waits for no round.
+    /// Of the whole value, or, slice by slice, of something else that the drivers know. `sought`: the key
+    /// was looked for where others may have moved it.
     Pull {
         round: u64,
         priority: i32,
         wanted: BTreeMap<u32, Vec<u8>>,
-        as_is: bool,
+        after: After,
+        sought: bool,
     },
     /// Values and states of slices, in their order.
     Restore {
@@ -48,11 +49,31 @@ pub(super) enum What<D> {
         version: u64,
         fields: Vec<u8>,
     },
+    Learn(Of),
     Barrier {
         number: u64,
     },
     Done,
     Close,
+}
+
+/// What a pull waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum After {
+    /// What this worker has pushed.
+    Own,
+    Nothing,
+    /// All that all workers push: none of them goes on.
+    All,
+}
+
+/// What there may be in a job, though this worker takes no part in it any more.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Of {
+    /// The first key from this one on.
+    Key(u64),
+    /// A version of the settings.
+    Setting(u64),
 }
 
 #[derive(Debug)]
@@ -102,7 +123,8 @@ impl<D> Operation<D> {
 
     /// It concerns no key.
     pub(super) fn is_collective(&self) -> bool {
-        matches!(self.what, What::Set { .. } | What::Barrier { .. } | What::Done | What::Close)
+        use What::{Barrier, Close, Done, Learn, Set};
+        matches!(self.what, Set { .. } | Learn(_) | Barrier { .. } | Done | Close)
     }
 
     pub(super) fn is_leaving(&self) -> bool {
@@ -112,7 +134,7 @@ impl<D> Operation<D> {
     /// It cannot succeed when a worker is lost and the job does not go on without it. A pull can:
     /// its server knows whether the round has closed.
     pub(super) fn needs_all_workers(&self) -> bool {
-        !self.is_leaving() && !matches!(self.what, What::Pull { .. } | What::Find)
+        !self.is_leaving() && !matches!(self.what, What::Pull { .. } | What::Find | What::Learn(_))
     }
 
     /// Nothing on the same key may run beside it.

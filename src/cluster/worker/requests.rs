@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::errors;
-use super::operation::{OpId, Operation, What};
+use super::operation::{After, Of, OpId, Operation, What};
 use super::{DIRECTORY, Key, Pushes, Worker};
 use crate::cluster::common::{Data, Failure, Mode, Peer, Reason, Time, label};
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::net::Letter;
-use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Spec, flags};
+use crate::cluster::wire::{Body, Declare, Header, Kind, Message, ROUNDS_OVER, Spec, flags};
 
 impl<D: Data> Worker<D> {
     pub(crate) fn init(
@@ -71,8 +71,7 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        let what = What::Pull { round: 0, priority: bounded(priority), wanted, as_is: false };
-        self.request(what, key, now, deadline)
+        self.request(a_pull(bounded(priority), wanted, After::Own), key, now, deadline)
     }
 
     /// Pulls something of some slices as they are, whatever this worker has pushed.
@@ -83,8 +82,18 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        let what = What::Pull { round: 0, priority: 0, wanted, as_is: true };
-        self.request(what, key, now, deadline)
+        self.request(a_pull(0, wanted, After::Nothing), key, now, deadline)
+    }
+
+    /// Pulls something of some slices as they are when no worker pushes any more.
+    pub(crate) fn pull_last(
+        &mut self,
+        key: u64,
+        wanted: BTreeMap<u32, Vec<u8>>,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request(a_pull(0, wanted, After::All), key, now, deadline)
     }
 
     /// Gives every slice of a key its value and state from a checkpoint.
@@ -120,6 +129,21 @@ impl<D: Data> Worker<D> {
         Ok(id)
     }
 
+    /// Learns what is behind the settings that this worker knows, without taking part in it.
+    pub(crate) fn learn_setting(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request(What::Learn(Of::Setting(self.settings + 1)), 0, now, deadline)
+    }
+
+    /// Learns which is the first key from this one on, and where.
+    pub(crate) fn learn_key(
+        &mut self,
+        from: u64,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request(What::Learn(Of::Key(from)), 0, now, deadline)
+    }
+
     pub(crate) fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let number = self.barriers + 1;
         let id = self.request(What::Barrier { number }, 0, now, deadline)?;
@@ -129,7 +153,9 @@ impl<D: Data> Worker<D> {
 
     pub(crate) fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let id = self.request(What::Done, 0, now, deadline)?;
-        self.pushes = Pushes::Over;
+        if self.pushes == Pushes::Open {
+            self.pushes = Pushes::Over;
+        }
         Ok(id)
     }
 
@@ -263,8 +289,12 @@ impl<D: Data> Worker<D> {
                 }
                 slices.for_each(|slice| self.send_push(id, slice));
             }
-            What::Pull { round, wanted, as_is, .. } => {
-                *round = if *as_is { 0 } else { state.pushed() };
+            What::Pull { round, wanted, after, .. } => {
+                *round = match after {
+                    After::Own => state.pushed(),
+                    After::Nothing => 0,
+                    After::All => ROUNDS_OVER,
+                };
                 let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
                 op.unanswered = slices.clone().filter(asked).collect();
                 for slice in slices {
@@ -407,6 +437,10 @@ impl<D: Data> Worker<D> {
     pub(super) fn offered_slice(&self, id: OpId) -> Option<u32> {
         self.ops.get(id)?.unsent.first()
     }
+}
+
+fn a_pull<D>(priority: i32, wanted: BTreeMap<u32, Vec<u8>>, after: After) -> What<D> {
+    What::Pull { round: 0, priority, wanted, after, sought: false }
 }
 
 /// The priorities of users leave those of the protocol free.

@@ -1,4 +1,5 @@
-//! A checkpoint that one worker writes by itself, because another one was lost: they never meet again.
+//! A checkpoint that one worker writes by itself: all never meet again because another one was lost, or
+//! this one is done, and the others do not wait for it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,35 +18,54 @@ use crate::store::table::Slot;
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// What leaves a worker alone.
-pub(super) struct Loss {
+pub(super) struct Alone {
+    loss: Option<Loss>,
+    is_done: bool,
+}
+
+/// The loss of another worker.
+struct Loss {
     text: String,
     /// All slices of a key take part in the same rounds.
     in_rounds: bool,
 }
 
 impl WorkerStore {
-    /// The loss after which all workers never meet again, if there was one.
-    pub(super) fn loss(&self) -> Result<Option<Loss>> {
+    /// Why this worker does not meet the others any more, if it does not.
+    pub(super) fn alone(&self) -> Result<Option<Alone>> {
         self.step(|worker, _, _| {
-            let in_rounds = worker.is_in_rounds();
-            Ok(worker.lost_worker().map(|failure| Loss { text: failure.text.clone(), in_rounds }))
+            let (is_done, in_rounds) = (worker.is_done(), worker.is_in_rounds());
+            let loss = worker.lost_worker();
+            let loss = loss.map(|failure| Loss { text: failure.text.clone(), in_rounds });
+            Ok((loss.is_some() || is_done).then_some(Alone { loss, is_done }))
         })
     }
 
     /// Saves what the servers have, without the other workers.
-    pub(super) fn save_alone(&self, path: &Path, loss: &Loss) -> Result<()> {
+    pub(super) fn save_alone(&self, path: &Path, why: &Alone) -> Result<()> {
         let deadline = self.wait_for_own_calls("save")?;
-        let gathered = self.gather_alone(loss, deadline).map_err(|error| error.at("save"));
+        let gathered = self.gather_alone(why, deadline).map_err(|error| error.at("save"));
         let result = gathered.and_then(|()| self.local.save(path, self.workers as usize));
         self.clear();
         result
     }
 
     /// Fetches every key into this worker's own table; what codecs have left unsent stays where it is.
-    fn gather_alone(&self, loss: &Loss, deadline: Deadline) -> Result<()> {
+    fn gather_alone(&self, why: &Alone, deadline: Deadline) -> Result<()> {
+        if why.is_done {
+            self.catch_up(deadline)?;
+        }
+        if why.loss.is_none() {
+            // Others may have changed anything until then.
+            self.wait_for_all_pushes(deadline)?;
+            self.catch_up(deadline)?;
+        }
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
-            let slices = self.fetch_one_round(&slot, &place, loss, deadline)?;
+            let slices = match &why.loss {
+                Some(loss) => self.fetch_one_round(&slot, &place, loss, deadline)?,
+                None => self.fetch_last(&slot, &place, &[WANT_STATE], deadline)?,
+            };
             self.stage(&slot, &place, &slices, |_| Ok(None))?;
         }
         Ok(())

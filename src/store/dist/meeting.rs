@@ -43,7 +43,10 @@ impl WorkerStore {
     pub(super) fn hear(&self, call: &str, deadline: Deadline) -> Result<Option<Change>> {
         let fields = self.agree(Vec::new(), deadline).map_err(|error| error.at(call))?;
         if fields.is_empty() {
-            return Err(fail!(PeerLost, "{call}: rank 0 is not there"));
+            return Err(fail!(
+                PeerLost,
+                "{call}: rank 0, which it needs, is done or gone; kv_save works after kv_done"
+            ));
         }
         match Change::decode(&fields)? {
             Change::Outcome { code, failure } => match failure {

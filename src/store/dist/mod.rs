@@ -9,6 +9,7 @@ mod coding;
 mod desk;
 mod failure;
 mod insight;
+mod learning;
 mod meeting;
 mod place;
 mod reader;

@@ -49,6 +49,8 @@ pub(super) enum What {
     Want(BTreeMap<u32, Vec<u8>>),
     /// The same, whatever this worker has pushed.
     WantAsIs(BTreeMap<u32, Vec<u8>>),
+    /// The same, once no worker pushes any more.
+    WantLast(BTreeMap<u32, Vec<u8>>),
     /// Slices of a checkpoint.
     Restore(Vec<Bytes>),
 }
@@ -186,6 +188,7 @@ impl WorkerStore {
                     What::Pull => worker.pull(key, priority, now, end),
                     What::Want(wanted) => worker.pull_wanted(key, wanted, priority, now, end),
                     What::WantAsIs(wanted) => worker.pull_as_is(key, wanted, now, end),
+                    What::WantLast(wanted) => worker.pull_last(key, wanted, now, end),
                     What::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::call::{Call, Part, Target};
+use super::rows::WANT_VALUE;
 use super::sending::{Order, What};
 use super::state::Brought;
 use super::worker::WorkerStore;
@@ -50,6 +51,25 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<Vec<(u64, Bytes)>> {
         self.fetch_all(slot, place, What::WantAsIs(of_each(place, wanted)), deadline)
+    }
+
+    /// The same, once no worker pushes any more.
+    pub(super) fn fetch_last(
+        &self,
+        slot: &Arc<Slot>,
+        place: &Place,
+        wanted: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Bytes>> {
+        let came = self.fetch_all(slot, place, What::WantLast(of_each(place, wanted)), deadline)?;
+        Ok(came.into_iter().map(|(_, slice)| slice).collect())
+    }
+
+    /// Waits until no worker pushes any more.
+    pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
+        let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
+        let one = What::WantLast([(0, vec![WANT_VALUE])].into());
+        self.run_one(&slot, Target::Nowhere, one, deadline).map(drop)
     }
 
     fn fetch_all(

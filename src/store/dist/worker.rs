@@ -29,7 +29,7 @@ use crate::store::ticket::{Label, Tickets};
 use crate::sync::Mutex;
 use crate::tensor::{Buffer, DType, element_count};
 
-type Machinery = cluster::Worker<Bytes>;
+pub(super) type Machinery = cluster::Worker<Bytes>;
 
 pub(crate) struct WorkerStore {
     pub(super) local: Arc<Local>,
@@ -267,11 +267,20 @@ impl WorkerStore {
         }
     }
 
+    fn is_done(&self) -> Result<bool> {
+        self.step(|worker, _, _| Ok(worker.is_done()))
+    }
+
     /// Where a key is.
     pub(super) fn place(&self, key: Key) -> Result<Place> {
-        self.step(|worker, _, _| {
-            worker.place_of(key.id()).cloned().ok_or_else(|| internal("a key without a place"))
-        })
+        let place = || self.step(|worker, _, _| Ok(worker.place_of(key.id()).cloned()));
+        if let Some(place) = place()? {
+            return Ok(place);
+        }
+        // Others have moved it.
+        let deadline = self.local.deadline();
+        self.request(deadline, |worker, now, end| worker.find(key.id(), now, end))?;
+        place()?.ok_or_else(|| internal("a key without a place"))
     }
 
     /// Changes how pushes merge, on all servers.
@@ -389,8 +398,13 @@ impl Remote for WorkerStore {
     }
 
     fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
-        let plan = self.plan_rows(call, pairs)?;
-        self.send_rows(plan, 0, None, self.local.deadline())?.wait()
+        let deadline = self.local.deadline();
+        let run = || self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?.wait();
+        match run() {
+            // Others may have moved it, and the rows lie in other slices now.
+            Err(error) if error.kind() == ErrorKind::KeyNotFound && self.is_done()? => run(),
+            other => other,
+        }
     }
 
     fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
@@ -453,8 +467,8 @@ impl Remote for WorkerStore {
     }
 
     fn save(&self, path: &Path) -> Result<()> {
-        match self.loss()? {
-            Some(loss) => self.save_alone(path, &loss),
+        match self.alone()? {
+            Some(why) => self.save_alone(path, &why),
             None => self.save_together(path),
         }
     }
