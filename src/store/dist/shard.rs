@@ -14,7 +14,11 @@ use crate::store::local::Local;
 use crate::store::merger::{Handling, Merger};
 use crate::store::table::Slot;
 use crate::sync::Mutex;
+use crate::sys;
 use crate::trace::{Tracer, What};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// What is to be done with a slice, in this order.
 pub(crate) enum Job {
@@ -82,6 +86,12 @@ impl Shard {
             _ => return None,
         };
         Some(self.steps.begin(what, round))
+    }
+
+    /// Lets the processor fetch it: it is soon to be worked on.
+    pub(super) fn announce(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        (0..size_of::<Self>()).step_by(LINE).for_each(|at| sys::prefetch(start.wrapping_add(at)));
     }
 
     pub(super) fn first_block(&self) -> u64 {

@@ -26,6 +26,10 @@ const MOST_SETTINGS: usize = 4_096;
 /// Answers that are small leave together, up to so many bytes.
 const TOGETHER: usize = 192 << 10;
 
+/// How many slices ahead the processor is told of: workers mostly ask for them in the order in which
+/// they came.
+const AHEAD: usize = 4;
+
 pub(crate) struct Shop {
     local: Arc<Local>,
     books: Mutex<Books>,
@@ -59,7 +63,11 @@ impl Books {
 
     fn shard(&mut self, name: &SliceName) -> Option<&Arc<Shard>> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
-            self.last = Some((*name, Arc::clone(self.shards.get(name)?)));
+            let (at, _, shard) = self.shards.get_full(name)?;
+            self.last = Some((*name, Arc::clone(shard)));
+            if let Some((_, next)) = self.shards.get_index(at + AHEAD) {
+                next.announce();
+            }
         }
         self.last.as_ref().map(|(_, shard)| shard)
     }

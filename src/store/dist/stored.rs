@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::rows::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use super::state::Found;
 use super::units;
@@ -188,9 +190,9 @@ impl State {
         let merged = last.read(|bytes| {
             let newest = lent(bytes, slot.dtype);
             let so_far = sum.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
-            let values: Vec<Lent> = match so_far {
+            let values: SmallVec<[Lent; 2]> = match so_far {
                 // It has the last one in it.
-                Some(sum) if rounded => vec![sum],
+                Some(sum) if rounded => smallvec![sum],
                 so_far => so_far.into_iter().chain([newest]).collect(),
             };
             self.merge(slot, &values, &handling.merger, local)
