@@ -60,7 +60,7 @@ fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["serve", role, root, way] => return ours::serve(role, root, way),
-        ["raw", address] => return raw::serve(address),
+        ["raw", address, connections] => return raw::serve(address, connections),
         _ => {}
     }
     let words: Vec<&String> = arguments.iter().filter(|word| !word.starts_with("--")).collect();
@@ -88,7 +88,9 @@ fn measure(case: &Case) -> io::Result<()> {
     if credentials::can_be_made() {
         subjects.push(Box::new(ours::Ours::start(case, Way::Tls, Calls::Queued)?));
     }
-    subjects.push(Box::new(raw::Raw::start(case)?));
+    for both_ways in [false, true] {
+        subjects.push(Box::new(raw::Raw::start(case, both_ways)?));
+    }
     subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
     let repeats: Vec<usize> = subjects.iter_mut().map(repeats).collect::<io::Result<_>>()?;
     let mut all: Vec<Figures> = subjects

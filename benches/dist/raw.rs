@@ -1,10 +1,14 @@
-//! Plain blocking sockets: what the wire allows. The server copies what it gets into the stored
-//! value, says so, and sends it back when it is asked for. All keys are one array, and no rule is
-//! applied.
+//! Plain blocking sockets: what the wire allows. All keys are one array, and no rule is applied.
+//!
+//! In turns, the server stores what it gets, says so, and sends it back when it is asked for. With both
+//! directions at once, each has a connection and threads of its own, and a slice goes back as soon as
+//! it has come.
 
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::{Mutex, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Subject;
@@ -12,19 +16,29 @@ use crate::cases::Case;
 use crate::ours::free_address;
 use crate::processes::Processes;
 
+/// Bytes that go back together when both directions are used at once: a slice of ours.
+const SLICE: usize = 256 << 10;
+
 pub struct Raw {
     stream: TcpStream,
+    /// For what comes back, if that has a connection of its own.
+    back: Option<TcpStream>,
     value: Vec<u8>,
     out: Vec<u8>,
     processes: Processes,
 }
 
-pub fn serve(address: &str) -> io::Result<()> {
-    let (mut stream, _) = TcpListener::bind(address)?.accept()?;
+pub fn serve(address: &str, connections: &str) -> io::Result<()> {
+    let listener = TcpListener::bind(address)?;
+    let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;
     let mut length = [0; 8];
     stream.read_exact(&mut length)?;
-    let mut stored = vec![0; u64::from_le_bytes(length) as usize];
+    let length = u64::from_le_bytes(length) as usize;
+    if connections == "2" {
+        return serve_both_ways(stream, listener.accept()?.0, length);
+    }
+    let mut stored = vec![0; length];
     let mut order = [0];
     while stream.read_exact(&mut order).is_ok() {
         if order == [1] {
@@ -37,11 +51,36 @@ pub fn serve(address: &str) -> io::Result<()> {
     Ok(())
 }
 
+fn serve_both_ways(mut from: TcpStream, mut to: TcpStream, length: usize) -> io::Result<()> {
+    to.set_nodelay(true)?;
+    let lengths = (0..length).step_by(SLICE).map(|at| SLICE.min(length - at));
+    let stored: Vec<Mutex<Vec<u8>>> = lengths.map(|len| Mutex::new(vec![0; len])).collect();
+    let slice = |at: usize| stored[at].lock().map_err(|_| io::ErrorKind::Other);
+    let (came, coming) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| -> io::Result<()> {
+            for at in coming {
+                to.write_all(&slice(at)?)?;
+            }
+            Ok(())
+        });
+        for at in (0..stored.len()).cycle() {
+            if from.read_exact(&mut slice(at)?).is_err() || came.send(at).is_err() {
+                break;
+            }
+        }
+        drop(came);
+        Ok(())
+    })
+}
+
 impl Raw {
-    pub fn start(case: &Case) -> io::Result<Self> {
+    pub fn start(case: &Case, both_ways: bool) -> io::Result<Self> {
         let address = free_address()?;
         let mut processes = Processes::and_this();
-        processes.spawn(Command::new(std::env::current_exe()?).args(["raw", &address]))?;
+        let connections = if both_ways { "2" } else { "1" };
+        let program = std::env::current_exe()?;
+        processes.spawn(Command::new(program).args(["raw", &address, connections]))?;
         let mut tries = 0;
         let mut stream = loop {
             match TcpStream::connect(&address) {
@@ -53,25 +92,36 @@ impl Raw {
         };
         stream.set_nodelay(true)?;
         stream.write_all(&(case.bytes() as u64).to_le_bytes())?;
+        let back = both_ways.then(|| TcpStream::connect(&address)).transpose()?;
         let (value, out) = (vec![1; case.bytes()], vec![0; case.bytes()]);
-        Ok(Self { stream, value, out, processes })
+        Ok(Self { stream, back, value, out, processes })
     }
 }
 
 impl Subject for Raw {
     fn name(&self) -> String {
-        "raw TCP".into()
+        let way = if self.back.is_some() { ", both ways at once" } else { "" };
+        format!("raw TCP{way}")
     }
 
     fn run(&mut self, rounds: usize) -> io::Result<Vec<f64>> {
         let mut seconds = Vec::new();
         for _ in 0..rounds {
+            let Self { stream, back, value, out, .. } = self;
             let start = Instant::now();
-            self.stream.write_all(&[1])?;
-            self.stream.write_all(&self.value)?;
-            self.stream.read_exact(&mut [0])?;
-            self.stream.write_all(&[2])?;
-            self.stream.read_exact(&mut self.out)?;
+            if let Some(back) = back {
+                thread::scope(|scope| {
+                    let read = scope.spawn(|| back.read_exact(out));
+                    stream.write_all(value)?;
+                    read.join().unwrap_or(Err(io::ErrorKind::Other.into()))
+                })?;
+            } else {
+                stream.write_all(&[1])?;
+                stream.write_all(value)?;
+                stream.read_exact(&mut [0])?;
+                stream.write_all(&[2])?;
+                stream.read_exact(out)?;
+            }
             seconds.push(start.elapsed().as_secs_f64());
         }
         Ok(seconds)
