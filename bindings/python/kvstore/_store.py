@@ -402,7 +402,10 @@ class KVStore:
     _barrier = barrier
 
     def done(self) -> None:
-        """Says that this worker pushes no more: nobody waits for it from now on."""
+        """Says that this worker pushes no more: nobody waits for it from now on.
+
+        It may still pull, and save what there is when the others push no more either.
+        """
         check(library.kv_done(self._open().pointer))
 
     def serve(self) -> None:
