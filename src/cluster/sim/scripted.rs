@@ -311,6 +311,28 @@ fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
 }
 
 #[test]
+fn a_value_of_a_life_that_is_over_is_nobodys() {
+    let mut job = Job::started(&limits());
+    job.init_all(2, 7, 4);
+    let (now, end) = (job.now, job.now + 10_000 * MS);
+    job.worker(1).finish_pushing(now, end).unwrap();
+    job.settle();
+    let pull = job.worker(1).pull(7, 0, now, end).unwrap();
+    let place = job.worker(1).place_of(7).unwrap().encode();
+    // As if the others had moved the key: what was asked for before still comes.
+    let failure = Failure::new(Reason::KeyNotFound, "the server does not have slice 0");
+    let gone = Message::of_key(Kind::Failed, 7, 1, failed::encode(&failure));
+    let mut late = Message::of_key(Kind::Value, 7, 1, Vec::new());
+    late.body = Body::Data(Bytes::of(&[3.0; 4]));
+    for mut message in [gone, Message::of_key(Kind::Place, 7, 2, place), late] {
+        message.head.request = pull;
+        job.worker(1).message(Peer::server(0), message);
+    }
+    // Nobody has told the server of another life, so that it does not know it.
+    assert_eq!(job.text(1, pull), "pull: key 7: the server does not have slice 0");
+}
+
+#[test]
 fn the_job_goes_on_without_a_lost_worker_when_it_shall() {
     let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::started(&limits);

@@ -373,7 +373,8 @@ impl<D: Data> Worker<D> {
     }
 
     fn value(&mut self, head: &Header, data: D) {
-        let Some(key) = self.keys.get_mut(&head.key) else { return };
+        let key = self.keys.get_mut(&head.key);
+        let Some(key) = key.filter(|key| key.generation() == head.generation) else { return };
         if self.limits.mode == Mode::Sync {
             key.note_closed(head.slice, head.round);
         }
@@ -399,6 +400,9 @@ impl<D: Data> Worker<D> {
     fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
         let op = self.ops.get(head.request).filter(|op| op.key == head.key)?;
         let key = self.keys.get(&head.key).filter(|key| key.slices().is_some())?;
+        if key.generation() != head.generation {
+            return None;
+        }
         let (at, expected) = key.range(head.slice);
         let fits = !op.wants_whole_value() || len == expected;
         (fits && op.unanswered.contains(head.slice)).then_some((op, at))
