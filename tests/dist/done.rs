@@ -11,6 +11,7 @@ use super::common::folder::Folder;
 use super::job::{Job, failure};
 
 const LIMIT: Duration = Duration::from_secs(60);
+const A_WHILE: Duration = Duration::from_millis(150);
 
 /// Elements of keys: one of one slice, and one of some.
 const COUNTS: [usize; 2] = [7, 20_000];
@@ -164,26 +165,33 @@ fn keys_that_went_or_came_since_are_those_of_the_job() {
     let [first, second] = job.open_all(&others.root).try_into().unwrap();
     let (first, second) = (first.unwrap(), second.unwrap());
     both([&first, &second], |store| {
-        (0u64..3).for_each(|key| store.init(key, &[key as f32; 4]).unwrap());
+        (0u64..4).for_each(|key| store.init(key, &[key as f32; 4]).unwrap());
     });
     first.done().unwrap();
     second.remove(&[1u64.into(), 2u64.into()]).unwrap();
     second.init(2u64, &[5f64, 6.0]).unwrap();
     let name = second.intern("late").unwrap();
     second.init(name, &[7f32]).unwrap();
-    second.done().unwrap();
     let text = failure(first.save(&file), InvalidArgument);
     assert!(text.contains("intern its name here as well"), "{text}");
     first.intern("late").unwrap();
-    first.save(&file).unwrap();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| first.save(&file));
+        thread::sleep(A_WHILE);
+        // It is asked for this one.
+        second.remove(&[0u64.into()]).unwrap();
+        thread::sleep(A_WHILE);
+        second.done().unwrap();
+        waiting.join().unwrap().unwrap();
+    });
     let local = Store::open("local", &Config::new()).unwrap();
     local.load(&file).unwrap();
-    assert_eq!(local.keys().unwrap(), [0u64.into(), 2u64.into(), name]);
-    let (mut kept, mut other, mut late) = ([9f32; 4], [0f64; 2], [0f32]);
-    local.pull(0u64, &mut kept).unwrap();
+    assert_eq!(local.keys().unwrap(), [2u64.into(), 3u64.into(), name]);
+    let (mut kept, mut other, mut late) = ([0f32; 4], [0f64; 2], [0f32]);
+    local.pull(3u64, &mut kept).unwrap();
     local.pull(2u64, &mut other).unwrap();
     local.pull(name, &mut late).unwrap();
-    assert_eq!((kept, other, late), ([0.0; 4], [5.0, 6.0], [7.0]));
+    assert_eq!((kept, other, late), ([3.0; 4], [5.0, 6.0], [7.0]));
     first.close(LIMIT).unwrap();
     second.close(LIMIT).unwrap();
     drop(others.end());
@@ -236,4 +244,34 @@ fn keys_that_the_others_have_made_whole_are_found() {
         second.close(LIMIT).unwrap();
         drop(others.end());
     }
+}
+
+#[test]
+fn a_loss_is_an_end_as_well() {
+    let folder = Folder::new("done-loss");
+    let file = folder.file("state");
+    let job = Job::new(2, 2).with("slice_bytes", 8192);
+    let others = job.start(|_| {});
+    let [first, second] = job.open_all(&others.root).try_into().unwrap();
+    let (first, second) = (first.unwrap(), second.unwrap());
+    begin([&first, &second]);
+    push_all(&first, 0, 0);
+    first.done().unwrap();
+    push_all(&second, 1, 0);
+    second.set_optimizer("adam", "learning_rate=0.03").unwrap();
+    push_all(&second, 1, 1);
+    let seen = values(&second);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| first.save(&file));
+        thread::sleep(A_WHILE);
+        drop(second);
+        waiting.join().unwrap().unwrap();
+    });
+    let local = Store::open("local", &Config::new()).unwrap();
+    local.load(&file).unwrap();
+    assert!(values(&local) == seen);
+    let text = std::fs::read(&file).unwrap();
+    assert!(String::from_utf8_lossy(&text).contains("\"kvstore.optimizer\":\"adam\""));
+    first.close(LIMIT).unwrap();
+    drop(others.end());
 }

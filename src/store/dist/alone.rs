@@ -11,7 +11,7 @@ use super::worker::WorkerStore;
 use crate::cluster::Place;
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
-use crate::error::{Result, fail};
+use crate::error::{ErrorKind, Result, fail};
 use crate::store::table::Slot;
 
 /// After a loss servers may still work on what had come before they heard of it.
@@ -44,25 +44,43 @@ impl WorkerStore {
     /// Saves what the servers have, without the other workers.
     pub(super) fn save_alone(&self, path: &Path, why: &Alone) -> Result<()> {
         let deadline = self.wait_for_own_calls("save")?;
-        let gathered = self.gather_alone(why, deadline).map_err(|error| error.at("save"));
+        let gathered = self
+            .wait_for_the_end(why, deadline)
+            .and_then(|loss| self.gather_alone(loss.as_ref(), deadline))
+            .map_err(|error| error.at("save"));
         let result = gathered.and_then(|()| self.local.save(path, self.workers as usize));
         self.clear();
         result
     }
 
+    /// Waits until the others change nothing any more, and learns what they have changed; gives the loss
+    /// that has ended it, if one has.
+    fn wait_for_the_end(&self, why: &Alone, deadline: Deadline) -> Result<Option<Loss>> {
+        loop {
+            if why.is_done {
+                self.catch_up(deadline)?;
+            }
+            if let Some(Alone { loss: Some(loss), .. }) = self.alone()? {
+                return Ok(Some(loss));
+            }
+            match self.wait_for_all_pushes(deadline) {
+                Ok(()) => {
+                    self.catch_up(deadline)?;
+                    return Ok(None);
+                }
+                // The key that was asked for went meanwhile, or a worker was lost.
+                Err(error)
+                    if [ErrorKind::KeyNotFound, ErrorKind::PeerLost].contains(&error.kind()) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Fetches every key into this worker's own table; what codecs have left unsent stays where it is.
-    fn gather_alone(&self, why: &Alone, deadline: Deadline) -> Result<()> {
-        if why.is_done {
-            self.catch_up(deadline)?;
-        }
-        if why.loss.is_none() {
-            // Others may have changed anything until then.
-            self.wait_for_all_pushes(deadline)?;
-            self.catch_up(deadline)?;
-        }
+    fn gather_alone(&self, loss: Option<&Loss>, deadline: Deadline) -> Result<()> {
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
-            let slices = match &why.loss {
+            let slices = match loss {
                 Some(loss) => self.fetch_one_round(&slot, &place, loss, deadline)?,
                 None => self.fetch_last(&slot, &place, &[WANT_STATE], deadline)?,
             };
