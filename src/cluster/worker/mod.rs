@@ -23,7 +23,7 @@ use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, fail
 pub(crate) use facts::Ended;
 use flow::Flow;
 use keys::Key;
-pub(crate) use operation::OpId;
+pub(crate) use operation::{After, OpId};
 use operation::{Of, Operation, What};
 use slices::Slices;
 

@@ -59,7 +59,7 @@ pub(super) enum What<D> {
 
 /// What a pull waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum After {
+pub(crate) enum After {
     /// What this worker has pushed.
     Own,
     Nothing,

@@ -59,7 +59,7 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.pull_wanted(key, BTreeMap::new(), priority, now, deadline)
+        self.pull_wanted(key, BTreeMap::new(), (After::Own, priority), now, deadline)
     }
 
     /// Pulls something else than the value, of some slices; none of them stands for the whole value.
@@ -67,33 +67,13 @@ impl<D: Data> Worker<D> {
         &mut self,
         key: u64,
         wanted: BTreeMap<u32, Vec<u8>>,
-        priority: i32,
+        (after, priority): (After, i32),
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.request(a_pull(bounded(priority), wanted, After::Own), key, now, deadline)
-    }
-
-    /// Pulls something of some slices as they are, whatever this worker has pushed.
-    pub(crate) fn pull_as_is(
-        &mut self,
-        key: u64,
-        wanted: BTreeMap<u32, Vec<u8>>,
-        now: Time,
-        deadline: Time,
-    ) -> Result<OpId, Failure> {
-        self.request(a_pull(0, wanted, After::Nothing), key, now, deadline)
-    }
-
-    /// Pulls something of some slices as they are when no worker pushes any more.
-    pub(crate) fn pull_last(
-        &mut self,
-        key: u64,
-        wanted: BTreeMap<u32, Vec<u8>>,
-        now: Time,
-        deadline: Time,
-    ) -> Result<OpId, Failure> {
-        self.request(a_pull(0, wanted, After::All), key, now, deadline)
+        let priority = bounded(priority);
+        let what = What::Pull { round: 0, priority, wanted, after, sought: false };
+        self.request(what, key, now, deadline)
     }
 
     /// Gives every slice of a key its value and state from a checkpoint.
@@ -440,10 +420,6 @@ impl<D: Data> Worker<D> {
     pub(super) fn offered_slice(&self, id: OpId) -> Option<u32> {
         self.ops.get(id)?.unsent.first()
     }
-}
-
-fn a_pull<D>(priority: i32, wanted: BTreeMap<u32, Vec<u8>>, after: After) -> What<D> {
-    What::Pull { round: 0, priority, wanted, after, sought: false }
 }
 
 /// The priorities of users leave those of the protocol free.

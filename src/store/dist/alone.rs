@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::meeting::LOOK_AGAIN;
 use super::rows::WANT_STATE;
 use super::worker::WorkerStore;
-use crate::cluster::Place;
+use crate::cluster::{After, Place};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{ErrorKind, Result, fail};
@@ -80,10 +80,11 @@ impl WorkerStore {
     fn gather_alone(&self, loss: Option<&Loss>, deadline: Deadline) -> Result<()> {
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
-            let slices = match loss {
+            let came = match loss {
                 Some(loss) => self.fetch_one_round(&slot, &place, loss, deadline)?,
-                None => self.fetch_last(&slot, &place, &[WANT_STATE], deadline)?,
+                None => self.fetch_after(After::All, &slot, &place, &[WANT_STATE], deadline)?,
             };
+            let slices: Vec<Bytes> = came.into_iter().map(|(_, slice)| slice).collect();
             self.stage(&slot, &place, &slices, |_| Ok(None))?;
         }
         Ok(())
@@ -96,14 +97,14 @@ impl WorkerStore {
         place: &Place,
         loss: &Loss,
         deadline: Deadline,
-    ) -> Result<Vec<Bytes>> {
+    ) -> Result<Vec<(u64, Bytes)>> {
         let settled = Instant::now() + SETTLED;
         loop {
-            let came = self.fetch_as_is(slot, place, &[WANT_STATE], deadline)?;
+            let came = self.fetch_after(After::Nothing, slot, place, &[WANT_STATE], deadline)?;
             let rounds = || came.iter().map(|(round, _)| *round);
             let (least, most) = (rounds().min().unwrap_or(0), rounds().max().unwrap_or(0));
             if least == most || !loss.in_rounds {
-                return Ok(came.into_iter().map(|(_, slice)| slice).collect());
+                return Ok(came);
             }
             if Instant::now() >= settled {
                 let key = self.local.keys.names.label(slot.key);

@@ -9,7 +9,7 @@ use super::call::{Call, Part, Target};
 use super::coding::{Source, Unsent};
 use super::rows::{self, Wanted};
 use super::worker::WorkerStore;
-use crate::cluster::{Data as _, Time};
+use crate::cluster::{After, Data as _, Time};
 use crate::codec::Codec;
 use crate::deadline::Deadline;
 use crate::driver::{Bytes, Loan};
@@ -46,11 +46,7 @@ pub(super) enum What {
     PushPull(Bytes),
     Pull,
     /// Something else than values, of some slices.
-    Want(BTreeMap<u32, Vec<u8>>),
-    /// The same, whatever this worker has pushed.
-    WantAsIs(BTreeMap<u32, Vec<u8>>),
-    /// The same, once no worker pushes any more.
-    WantLast(BTreeMap<u32, Vec<u8>>),
+    Want(BTreeMap<u32, Vec<u8>>, After),
     /// Slices of a checkpoint.
     Restore(Vec<Bytes>),
 }
@@ -86,7 +82,7 @@ impl WorkerStore {
                 if asked.is_empty() {
                     continue;
                 }
-                (Target::Rows(Box::new(wanted)), What::Want(asked))
+                (Target::Rows(Box::new(wanted)), What::Want(asked, After::Own))
             };
             parts.push(Part { slot, loan: None, target, outs });
             orders.push(Order { key, what });
@@ -186,9 +182,9 @@ impl WorkerStore {
                     What::PushPull(value) => worker.pushpull(key, value, priority, now, end),
                     What::Push(value) => worker.push(key, value, priority, now, end),
                     What::Pull => worker.pull(key, priority, now, end),
-                    What::Want(wanted) => worker.pull_wanted(key, wanted, priority, now, end),
-                    What::WantAsIs(wanted) => worker.pull_as_is(key, wanted, now, end),
-                    What::WantLast(wanted) => worker.pull_last(key, wanted, now, end),
+                    What::Want(wanted, after) => {
+                        worker.pull_wanted(key, wanted, (after, priority), now, end)
+                    }
                     What::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {

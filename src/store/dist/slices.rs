@@ -1,6 +1,5 @@
 //! One key at a time, slice by slice: what its servers have of it, and what is brought to them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::call::{Call, Part, Target};
@@ -8,7 +7,7 @@ use super::rows::WANT_VALUE;
 use super::sending::{Order, What};
 use super::state::Brought;
 use super::worker::WorkerStore;
-use crate::cluster::{Data, Place};
+use crate::cluster::{After, Data, Place};
 use crate::deadline::Deadline;
 use crate::driver::{Block, Bytes};
 use crate::error::{Result, fail};
@@ -30,7 +29,7 @@ impl WorkerStore {
         self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
     }
 
-    /// Everything of one kind that the servers have of a key, by slice.
+    /// Everything of one kind that the servers have of a key, by slice, behind what this worker has pushed.
     pub(super) fn fetch(
         &self,
         slot: &Arc<Slot>,
@@ -38,53 +37,34 @@ impl WorkerStore {
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<Bytes>> {
-        let came = self.fetch_all(slot, place, What::Want(of_each(place, wanted)), deadline)?;
+        let came = self.fetch_after(After::Own, slot, place, wanted, deadline)?;
         Ok(came.into_iter().map(|(_, slice)| slice).collect())
     }
 
-    /// The same, whatever this worker has pushed; each with the last round that is in it.
-    pub(super) fn fetch_as_is(
+    /// The same, behind something else; each with the last round that is in it.
+    pub(super) fn fetch_after(
         &self,
+        after: After,
         slot: &Arc<Slot>,
         place: &Place,
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<(u64, Bytes)>> {
-        self.fetch_all(slot, place, What::WantAsIs(of_each(place, wanted)), deadline)
-    }
-
-    /// The same, once no worker pushes any more.
-    pub(super) fn fetch_last(
-        &self,
-        slot: &Arc<Slot>,
-        place: &Place,
-        wanted: &[u8],
-        deadline: Deadline,
-    ) -> Result<Vec<Bytes>> {
-        let came = self.fetch_all(slot, place, What::WantLast(of_each(place, wanted)), deadline)?;
-        Ok(came.into_iter().map(|(_, slice)| slice).collect())
-    }
-
-    /// Waits until no worker pushes any more.
-    pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
-        let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
-        let one = What::WantLast([(0, vec![WANT_VALUE])].into());
-        self.run_one(&slot, Target::Nowhere, one, deadline).map(drop)
-    }
-
-    fn fetch_all(
-        &self,
-        slot: &Arc<Slot>,
-        place: &Place,
-        what: What,
-        deadline: Deadline,
-    ) -> Result<Vec<(u64, Bytes)>> {
+        let of_each = (0..).zip(&place.servers).map(|(slice, _)| (slice, wanted.to_vec()));
+        let what = What::Want(of_each.collect(), after);
         let target = Target::Slices(Mutex::default());
         let came = self.run_one(slot, target, what, deadline)?.slices(0);
         if came.len() == place.servers.len() {
             return Ok(came.into_values().collect());
         }
         Err(fail!(Internal, "a bug of this library: slices are missing"))
+    }
+
+    /// Waits until no worker pushes any more.
+    pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
+        let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
+        let one = What::Want([(0, vec![WANT_VALUE])].into(), After::All);
+        self.run_one(&slot, Target::Nowhere, one, deadline).map(drop)
     }
 
     /// Gives every slice of a key what is brought for it.
@@ -143,9 +123,4 @@ impl WorkerStore {
             }
         })
     }
-}
-
-/// The same of every slice of a key.
-fn of_each(place: &Place, wanted: &[u8]) -> BTreeMap<u32, Vec<u8>> {
-    (0..).zip(&place.servers).map(|(slice, _)| (slice, wanted.to_vec())).collect()
 }
