@@ -613,8 +613,7 @@ kv_status kv_num_workers(struct kv_store *store, int32_t *count);
 /**
  * Waits until all workers have arrived here. Local stores: returns at once.
  *
- * Workers that have called kv_done() or kv_close() are not waited for. After `KV_ERR_TIMEOUT` this
- * worker has come all the same: the others may pass, and its next call goes on to wait for that barrier.
+ * Workers that have called kv_done() or kv_close() are not waited for.
  *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
  * @return `KV_ERR_TIMEOUT` (the message names the workers that have not come),
@@ -622,8 +621,7 @@ kv_status kv_num_workers(struct kv_store *store, int32_t *count);
  *
  * Threads: any. Blocks: up to `timeout_ms`.
  */
-kv_status kv_barrier(struct kv_store *store,
-                     int64_t timeout_ms);
+kv_status kv_barrier(struct kv_store *store, int64_t timeout_ms);
 
 /**
  * Says that this worker pushes no more: nobody waits for it from now on. It may still pull, and save

@@ -161,8 +161,7 @@ pub unsafe extern "C" fn kv_num_workers(store: *mut kv_store, count: *mut i32) -
 
 /// Waits until all workers have arrived here. Local stores: returns at once.
 ///
-/// Workers that have called kv_done() or kv_close() are not waited for. After `KV_ERR_TIMEOUT` this
-/// worker has come all the same: the others may pass, and its next call goes on to wait for that barrier.
+/// Workers that have called kv_done() or kv_close() are not waited for.
 ///
 /// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
 /// @return `KV_ERR_TIMEOUT` (the message names the workers that have not come),

@@ -250,8 +250,7 @@ impl Store {
         self.remote.as_ref().map_or(1, |remote| i32::try_from(remote.workers()).unwrap_or(i32::MAX))
     }
 
-    /// Waits until all workers have arrived here: on a store of one process, at once. After `Timeout` this
-    /// worker has come all the same, and its next call goes on to wait for that barrier.
+    /// Waits until all workers have arrived here: on a store of one process, at once.
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _span = spans::enter!("barrier");

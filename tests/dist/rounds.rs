@@ -103,45 +103,6 @@ fn who_is_too_far_ahead_for_too_long_is_told_for_whom_it_waits() {
 }
 
 #[test]
-fn a_barrier_that_did_not_open_in_time_is_the_one_that_is_called_for_again() {
-    let step = Arc::new(AtomicUsize::new(0));
-    Job::new(2, 1).run(move |store, rank| {
-        let reach = |number| step.store(number, Ordering::SeqCst);
-        let wait_for = |number| {
-            let end = Instant::now() + LIMIT;
-            while step.load(Ordering::SeqCst) < number {
-                assert!(Instant::now() < end, "step {number}");
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
-        let overdue = |number| {
-            let text = failure(store.barrier(A_WHILE), Timeout);
-            assert!(text.starts_with(&format!("barrier {number}: ")), "{text}");
-        };
-        if rank == 0 {
-            [1, 1].into_iter().for_each(overdue);
-            reach(1);
-            store.barrier(LIMIT).unwrap();
-            reach(2);
-            overdue(2);
-            reach(3);
-            // It opens while nobody here waits.
-            wait_for(4);
-            store.barrier(LIMIT).unwrap();
-            reach(5);
-        } else {
-            wait_for(1);
-            store.barrier(LIMIT).unwrap();
-            wait_for(3);
-            store.barrier(LIMIT).unwrap();
-            reach(4);
-            wait_for(5);
-        }
-        store.barrier(LIMIT).unwrap();
-    });
-}
-
-#[test]
 fn nobody_waits_for_who_is_done_or_has_closed() {
     let results = Job::new(3, 2).with("slice_bytes", 8192).run(|store, rank| {
         let count = 5_000;

@@ -39,10 +39,7 @@ impl<D: Data> Worker<D> {
         op.started = true;
         self.waiting.remove(&id);
         match &op.what {
-            What::Barrier { number } => {
-                let number = *number;
-                return self.come_to(id, number);
-            }
+            What::Barrier { .. } => self.wants.push(Want::Barrier),
             What::Set { version, fields } => {
                 let mut message = Message::new(Kind::Declare, fields.clone());
                 message.head.setting = *version;
@@ -64,25 +61,6 @@ impl<D: Data> Worker<D> {
             _ => {}
         }
         self.finish_if_complete_leaving(id);
-    }
-
-    /// Comes to a barrier, unless it did before.
-    fn come_to(&mut self, id: OpId, number: u64) {
-        if number > self.barriers.arrived {
-            self.barriers.arrived = number;
-            self.wants.push(Want::Barrier);
-            return;
-        }
-        // This one takes the place of the call that has given up.
-        let is_former = |op: &Operation<D>| {
-            op.abandoned && matches!(op.what, What::Barrier { number: other } if other == number)
-        };
-        for former in self.ids(is_former) {
-            self.ops.remove(former);
-        }
-        if number <= self.barriers.passed {
-            self.finish(id, Ok(()));
-        }
     }
 
     /// Says how many pushes of each key there are, and that there will be no more. Others then need
@@ -120,7 +98,6 @@ impl<D: Data> Worker<D> {
 
     /// The scheduler has opened barriers up to this one.
     pub(in crate::cluster) fn released(&mut self, barrier: u64) {
-        self.barriers.passed = self.barriers.passed.max(barrier);
         let open =
             |op: &Operation<D>| matches!(op.what, What::Barrier { number } if number <= barrier);
         for id in self.ids(open) {

@@ -60,17 +60,6 @@ enum Pushes {
     Announced,
 }
 
-/// Numbers of barriers, which are passed in their order.
-#[derive(Debug, Default)]
-struct Barriers {
-    /// The last one that the program has called for, that this worker has come to, and that has opened.
-    asked: u64,
-    arrived: u64,
-    passed: u64,
-    /// Those that did not open in time.
-    missed: BTreeSet<u64>,
-}
-
 /// The machine of one worker.
 #[derive(Debug)]
 pub(crate) struct Worker<D> {
@@ -87,7 +76,7 @@ pub(crate) struct Worker<D> {
     servers_here: Vec<bool>,
     /// Kept for its memory: operations of a key that is looked at.
     queue: Vec<OpId>,
-    barriers: Barriers,
+    barriers: u64,
     settings: u64,
     /// The setting that pushes are made under.
     setting: u64,
@@ -117,7 +106,7 @@ impl<D: Data> Worker<D> {
             flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
             queue: Vec::new(),
-            barriers: Barriers::default(),
+            barriers: 0,
             settings: 0,
             setting: 0,
             pushes: Pushes::Open,
@@ -575,9 +564,6 @@ impl<D: Data> Worker<D> {
                 continue;
             }
             let failure = errors::overdue(op, self.keys.get(&op.key));
-            if let What::Barrier { number } = op.what {
-                self.barriers.missed.insert(number);
-            }
             op.abandoned = true;
             let ended = self.tally.ended(op, false);
             let gives_up = matches!(op.what, What::Close);

@@ -124,13 +124,10 @@ impl<D: Data> Worker<D> {
         self.request(What::Learn(Of::Key(from)), 0, now, deadline)
     }
 
-    /// Comes to the next barrier; goes on to wait for one that did not open in time.
     pub(crate) fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let missed = self.barriers.missed.first().copied();
-        let number = missed.unwrap_or(self.barriers.asked + 1);
+        let number = self.barriers + 1;
         let id = self.request(What::Barrier { number }, 0, now, deadline)?;
-        self.barriers.missed.remove(&number);
-        self.barriers.asked = self.barriers.asked.max(number);
+        self.barriers = number;
         Ok(id)
     }
 
