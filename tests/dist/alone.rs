@@ -1,28 +1,18 @@
 //! A checkpoint that one worker writes by itself, after the loss of another one.
 
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use kvstore::ErrorKind::PeerLost;
 use kvstore::Store;
 
 use super::common::folder::Folder;
-use super::job::{Job, failure};
+use super::job::{Job, both, failure};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Elements of keys: one of one slice, and one of some.
 const COUNTS: [usize; 2] = [7, 20_000];
-
-/// Lets two workers do the same at the same time.
-fn both(stores: [&Store; 2], work: impl Fn(&Store) + Sync) {
-    thread::scope(|scope| {
-        let other = scope.spawn(|| work(stores[1]));
-        work(stores[0]);
-        other.join().unwrap();
-    });
-}
 
 fn push_all(store: &Store, rank: usize, round: usize) {
     for (key, count) in (0u64..).zip(COUNTS) {
@@ -52,9 +42,7 @@ fn whoever_is_left_saves_the_rounds_that_have_closed() {
         let folder = Folder::new(&format!("alone-{kind}"));
         let (together, alone) = (folder.file("before-a-loss"), folder.file("after-a-loss"));
         let job = Job::of(kind, 2, 2).with("slice_bytes", 8192);
-        let others = job.start(|_| {});
-        let [first, second] = job.open_all(&others.root).try_into().unwrap();
-        let (first, second) = (first.unwrap(), second.unwrap());
+        let (others, [first, second]) = job.start_with_two();
         begin([&first, &second], &together);
         if kind == "dist_sync" {
             // A round that never closes.

@@ -8,7 +8,7 @@ use kvstore::ErrorKind::{InvalidArgument, KeyNotFound, Timeout};
 use kvstore::{Config, Store, Tensor, TensorMut};
 
 use super::common::folder::Folder;
-use super::job::{Job, failure};
+use super::job::{Job, both, failure};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const A_WHILE: Duration = Duration::from_millis(150);
@@ -34,23 +34,10 @@ fn values(store: &Store) -> Vec<u32> {
     (0..2).flat_map(value).map(f32::to_bits).collect()
 }
 
-/// Lets two workers do the same at the same time.
-fn both(stores: [&Store; 2], work: impl Fn(&Store) + Sync) {
-    thread::scope(|scope| {
-        let other = scope.spawn(|| work(stores[1]));
-        work(stores[0]);
-        other.join().unwrap();
-    });
-}
-
-/// Two workers with two keys, and a rule.
-fn begin(stores: [&Store; 2]) {
-    both(stores, |store| {
-        (0u64..)
-            .zip(COUNTS)
-            .for_each(|(key, count)| store.init(key, &vec![0.5f32; count]).unwrap());
-        store.set_optimizer("sgd", "learning_rate=0.1,momentum=0.9").unwrap();
-    });
+/// Two keys, and a rule.
+fn begin(store: &Store) {
+    (0u64..).zip(COUNTS).for_each(|(key, count)| store.init(key, &vec![0.5f32; count]).unwrap());
+    store.set_optimizer("sgd", "learning_rate=0.1,momentum=0.9").unwrap();
 }
 
 /// What a local store makes of a file, and of one more push.
@@ -70,12 +57,10 @@ fn whoever_is_done_saves_what_the_others_have_made_of_it() {
         let folder = Folder::new(&format!("done-{kind}"));
         let (early, other) = (folder.file("early"), folder.file("other"));
         let job = Job::of(kind, 2, 2).with("slice_bytes", 8192);
-        let others = job.start(|_| {});
-        let [first, second] = job.open_all(&others.root).try_into().unwrap();
-        let (first, second) = (first.unwrap(), second.unwrap());
-        begin([&first, &second]);
+        let (others, [first, second]) = job.start_with_two();
+        both([&first, &second], begin);
         let local = Store::open("local", &Config::new()).unwrap();
-        begin_local(&local);
+        begin(&local);
         push_all(&first, 0, 0);
         first.done().unwrap();
         push_all(&second, 1, 0);
@@ -121,11 +106,6 @@ fn whoever_is_done_saves_what_the_others_have_made_of_it() {
     }
 }
 
-fn begin_local(store: &Store) {
-    (0u64..).zip(COUNTS).for_each(|(key, count)| store.init(key, &vec![0.5f32; count]).unwrap());
-    store.set_optimizer("sgd", "learning_rate=0.1,momentum=0.9").unwrap();
-}
-
 #[test]
 fn whoever_may_still_push_is_named() {
     let folder = Folder::new("done-late");
@@ -161,9 +141,7 @@ fn keys_that_went_or_came_since_are_those_of_the_job() {
     let folder = Folder::new("done-keys");
     let file = folder.file("state");
     let job = Job::new(2, 2);
-    let others = job.start(|_| {});
-    let [first, second] = job.open_all(&others.root).try_into().unwrap();
-    let (first, second) = (first.unwrap(), second.unwrap());
+    let (others, [first, second]) = job.start_with_two();
     both([&first, &second], |store| {
         (0u64..4).for_each(|key| store.init(key, &[key as f32; 4]).unwrap());
     });
@@ -251,10 +229,8 @@ fn a_loss_is_an_end_as_well() {
     let folder = Folder::new("done-loss");
     let file = folder.file("state");
     let job = Job::new(2, 2).with("slice_bytes", 8192);
-    let others = job.start(|_| {});
-    let [first, second] = job.open_all(&others.root).try_into().unwrap();
-    let (first, second) = (first.unwrap(), second.unwrap());
-    begin([&first, &second]);
+    let (others, [first, second]) = job.start_with_two();
+    both([&first, &second], begin);
     push_all(&first, 0, 0);
     first.done().unwrap();
     push_all(&second, 1, 0);

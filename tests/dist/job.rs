@@ -96,6 +96,14 @@ impl Job {
         threads.into_iter().map(join).collect()
     }
 
+    /// Starts a job of two workers, which the caller plays.
+    pub fn start_with_two(&self) -> (Others, [Store; 2]) {
+        let others = self.start(|_| {});
+        let workers = self.open_all(&others.root).into_iter().map(Result::unwrap);
+        let workers: Vec<Store> = workers.collect();
+        (others, workers.try_into().expect("two workers"))
+    }
+
     /// Runs `program` on every worker, each on a thread of its own, and gives what they give, by
     /// rank. Servers run `prepare` first. The job must end by itself.
     pub fn run_with<T: Send + 'static>(
@@ -142,6 +150,15 @@ impl Others {
     pub fn end(self) -> Vec<Result<()>> {
         self.threads.into_iter().map(join).collect()
     }
+}
+
+/// Lets two workers do the same at the same time.
+pub fn both(stores: [&Store; 2], work: impl Fn(&Store) + Sync) {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| work(stores[1]));
+        work(stores[0]);
+        other.join().unwrap();
+    });
 }
 
 /// The text of a failure that must be of a kind.
