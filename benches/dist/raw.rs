@@ -53,8 +53,10 @@ pub fn serve(address: &str, connections: &str) -> io::Result<()> {
 
 fn serve_both_ways(mut from: TcpStream, mut to: TcpStream, length: usize) -> io::Result<()> {
     to.set_nodelay(true)?;
-    let lengths = (0..length).step_by(SLICE).map(|at| SLICE.min(length - at));
-    let stored: Vec<Mutex<Vec<u8>>> = lengths.map(|len| Mutex::new(vec![0; len])).collect();
+    let lengths = || (0..length).step_by(SLICE).map(|at| SLICE.min(length - at));
+    // One value for every second round: while a slice is waited for, the same one still goes back.
+    let both = lengths().chain(lengths());
+    let stored: Vec<Mutex<Vec<u8>>> = both.map(|len| Mutex::new(vec![0; len])).collect();
     let slice = |at: usize| stored[at].lock().map_err(|_| io::ErrorKind::Other);
     let (came, coming) = mpsc::channel();
     thread::scope(|scope| {
