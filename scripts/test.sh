@@ -114,6 +114,7 @@ suite_rust() {
     cargo test --no-fail-fast --no-default-features --features fault-injection --test fault
   run "cargo test, faults in jobs" count_cargo \
     cargo test --no-fail-fast --features fault-injection --test dist faults
+  run "cargo test, jobs over TCP" count_cargo env KV_SHM=no cargo test --no-fail-fast --test dist
   run "cargo test, local stores only" count_cargo \
     cargo test --no-fail-fast --no-default-features --lib --test safe_api --test lists
 }

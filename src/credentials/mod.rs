@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 pub(crate) use certificate::Tls;
 pub(crate) use identity::{Identity, Kind};
+pub(crate) use token::Proof;
 use token::Token;
 
 use crate::config::{self, Job, Secrets};
@@ -67,10 +68,31 @@ impl Credentials {
         Ok(Some(Arc::new(Self { identity, tls, token, workers, servers })))
     }
 
+    /// Somebody with the token of a job.
+    #[cfg(test)]
+    pub(crate) fn of_token(identity: &str, secret: &str) -> Self {
+        let identity = Identity::parse(identity).expect("an identity");
+        let token = Token::parse(secret, "a test").ok();
+        Self { identity, tls: None, token, workers: 2, servers: 1 }
+    }
+
     /// The user and password by which this process proves to have its token.
     pub(crate) fn login(&self) -> Option<(String, String)> {
         let password = self.token.as_ref()?.password(self.user())?;
         Some((self.user().to_string(), password))
+    }
+
+    /// Shows to a listener that this process has its token; None if it has none.
+    pub(crate) fn proof(&self, words: &[u8]) -> Option<Proof> {
+        let password = self.token.as_ref()?.password(self.user())?;
+        Some(token::proof(&password, words))
+    }
+
+    /// Whether these words were said by somebody who may be called `who`; anybody, without a token.
+    pub(crate) fn is_proof(&self, who: Identity, words: &[u8], proof: &Proof) -> bool {
+        let Some(token) = &self.token else { return true };
+        let passwords = [who, Identity::any(who.kind)].map(|who| token.password(who));
+        passwords.iter().flatten().any(|password| token::is_proof(password, words, proof))
     }
 
     fn user(&self) -> Identity {

@@ -14,6 +14,9 @@ const MOST: usize = 4_096;
 /// The digits of a derived token.
 const DIGITS: usize = 64;
 
+/// HMAC-SHA-256 over some words, under a password.
+pub(crate) type Proof = [u8; 32];
+
 /// A secret of the job. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Token {
@@ -76,6 +79,19 @@ fn derive(secret: &str, identity: Identity) -> String {
         let _ = write!(text, "{byte:02x}");
     }
     text
+}
+
+/// Shows that whoever says these words has a password.
+pub(super) fn proof(password: &str, words: &[u8]) -> Proof {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, password.as_bytes());
+    let mut proof = Proof::default();
+    proof.copy_from_slice(hmac::sign(&key, words).as_ref());
+    proof
+}
+
+pub(super) fn is_proof(password: &str, words: &[u8], proof: &Proof) -> bool {
+    let key = hmac::Key::new(hmac::HMAC_SHA256, password.as_bytes());
+    hmac::verify(&key, words, proof).is_ok()
 }
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl Outbox {
     pub(crate) fn is_empty(&self) -> bool {
         let is_idle = |way: &Arc<Way>| {
             let state = way.state.lock();
-            state.messages.is_empty() && state.line.is_some()
+            state.line.is_some() && !state.has_work()
         };
         self.ways.lock().values().all(is_idle)
     }
@@ -155,7 +155,7 @@ impl Outbox {
 fn end_oldest(ways: &mut HashMap<Arc<str>, Arc<Way>>) {
     let idle = ways.values().filter_map(|way| {
         let state = way.state.lock();
-        let is_idle = state.messages.is_empty() && state.line.is_some();
+        let is_idle = state.line.is_some() && !state.has_work();
         is_idle.then(|| (state.used, Arc::clone(&way.to)))
     });
     if let Some((_, to)) = idle.min()
@@ -179,11 +179,11 @@ impl Way {
         {
             let batch = state.batch();
             drop(state);
-            let line = Self::send(line, &batch);
+            let line = Self::send(line, &batch, false);
             state = self.state.lock();
             state.line = Some(line);
         }
-        if state.messages.is_empty() || state.closed {
+        if !state.has_work() || state.closed {
             return;
         }
         if !state.has_thread {
@@ -201,12 +201,12 @@ impl Way {
         self.wake.notify_one();
     }
 
-    fn send(mut line: Box<dyn Line>, batch: &[Message<Bytes>]) -> Box<dyn Line> {
+    fn send(mut line: Box<dyn Line>, batch: &[Message<Bytes>], may_wait: bool) -> Box<dyn Line> {
         let room: usize = batch.iter().map(|message| length(message.frame_len())).sum();
         let mut parcel = line.parcel(room, batch.iter().map(lent).sum());
         batch.iter().for_each(|message| pack(message, &mut parcel));
         if parcel.len() > 0 {
-            line.send(parcel);
+            line.send(parcel, may_wait);
         }
         line
     }
@@ -222,17 +222,17 @@ impl Way {
     fn serve(&self) {
         let mut state = self.state.lock();
         while !state.closed {
-            if state.messages.is_empty() {
-                self.wake.wait(&mut state);
-                continue;
-            }
-            let Some(line) = state.line.take() else {
+            let work = if state.has_work() { state.line.take() } else { None };
+            let Some(mut line) = work else {
                 self.wake.wait(&mut state);
                 continue;
             };
             let batch = state.batch();
             drop(state);
-            let line = Self::send(line, &batch);
+            line.settle();
+            if !batch.is_empty() {
+                line = Self::send(line, &batch, true);
+            }
             state = self.state.lock();
             state.line = Some(line);
         }
@@ -298,6 +298,11 @@ impl State {
         self.bytes += message.frame_len();
         self.backlog = backlog;
         self.messages.push_back(message);
+    }
+
+    /// Whether something is to be sent, as far as is known while nobody sends.
+    fn has_work(&self) -> bool {
+        !self.messages.is_empty() || self.line.as_ref().is_some_and(|line| line.owes())
     }
 
     /// Whether something is queued that can be sent without waiting for the other side.

@@ -60,7 +60,7 @@ impl Line for Wire {
         self.parcels.take(room - lent)
     }
 
-    fn send(&mut self, parcel: Parcel) {
+    fn send(&mut self, parcel: Parcel, _may_wait: bool) {
         let len = parcel.len();
         let Memory::Own(own) = parcel.memory else { return };
         let own = own.cut(len);

@@ -4,12 +4,16 @@
 //! down: everything else is the business of the protocol (`cluster`).
 
 mod access;
+mod ending;
+#[cfg(test)]
+mod mail;
 #[cfg(test)]
 mod memory;
 mod names;
 mod parcel;
 mod probe;
 mod shared;
+mod stream;
 #[cfg(test)]
 mod tests;
 mod zenoh;
@@ -66,9 +70,17 @@ pub(crate) trait Line: Send {
     /// Room for so many bytes that are to be sent next. If the parcel borrows, `lent` of them need none.
     fn parcel(&mut self, room: usize, lent: usize) -> Parcel;
 
-    /// Sends bytes, or drops them if the way is not there. May wait while the other side takes no
-    /// more, and bounds that wait itself.
-    fn send(&mut self, parcel: Parcel);
+    /// Sends bytes, or drops them if the way is not there. If it may, it waits while the other side
+    /// takes no more, and bounds that wait itself; else it may owe some of them afterwards.
+    fn send(&mut self, parcel: Parcel, may_wait: bool);
+
+    /// Whether bytes of earlier parcels are still to be sent.
+    fn owes(&self) -> bool {
+        false
+    }
+
+    /// Sends what it owes; waits as `send` does.
+    fn settle(&mut self) {}
 }
 
 /// Where a process is to be reached, and whom it calls.
@@ -129,6 +141,6 @@ fn name_of_this_process() -> String {
 }
 
 /// Opens the engine of the distributed stores.
-pub(crate) fn open(place: &Place, inbox: Arc<dyn Inbox>) -> Result<Arc<dyn Engine>> {
+pub(crate) fn open(place: &Place, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Engine>> {
     Ok(Arc::new(Zenoh::open(place, inbox)?))
 }

@@ -21,10 +21,14 @@ fn place(listen: Option<&str>, calls: Calls) -> Place {
     }
 }
 
+fn inbox(mail: &Arc<Mail>) -> Arc<dyn Inbox> {
+    Arc::clone(mail) as Arc<dyn Inbox>
+}
+
 fn send(line: &mut dyn Line, bytes: &[u8]) {
     let mut parcel = line.parcel(bytes.len(), 0);
     parcel.copy(bytes);
-    line.send(parcel);
+    line.send(parcel, true);
 }
 
 /// Who sent it, and what.
@@ -65,8 +69,8 @@ impl Mail {
 #[test]
 fn bytes_go_both_ways_and_an_end_is_seen() {
     let (server_mail, worker_mail) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-    let server = open(&place(Some("127.0.0.1:0"), Calls::Nobody), server_mail.clone()).unwrap();
-    let worker = open(&place(None, Calls::Everybody), worker_mail.clone()).unwrap();
+    let server = open(&place(Some("127.0.0.1:0"), Calls::Nobody), &inbox(&server_mail)).unwrap();
+    let worker = open(&place(None, Calls::Everybody), &inbox(&worker_mail)).unwrap();
 
     let large: Vec<u8> = (0..251).cycle().take(3_000_000).collect();
     let mut forth = worker.line(server.address());
@@ -94,8 +98,8 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
         let mail = Arc::new(Mail::default());
         let listens = Place { shm, ..place(Some("127.0.0.1:0"), Calls::Nobody) };
         let calls = Place { shm, ..place(None, Calls::Everybody) };
-        let server = open(&listens, mail.clone()).unwrap();
-        let worker = open(&calls, Arc::new(Mail::default())).unwrap();
+        let server = open(&listens, &inbox(&mail)).unwrap();
+        let worker = open(&calls, &inbox(&Arc::default())).unwrap();
         let mut line = worker.line(server.address());
         // The other side may take some memory to read in only once it was offered.
         send(&mut *line, &[0]);
@@ -116,7 +120,7 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
                 parcel.copy(part);
             }
         }
-        line.send(parcel);
+        line.send(parcel, true);
         mail.wait(|mail, _| mail.len() == 2);
         assert!(mail.state.lock().unwrap().0[1].1 == parts.concat(), "shared memory: {shm}");
         worker.close();
@@ -128,8 +132,7 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let error =
-        open(&place(Some(&address), Calls::Nobody), Arc::new(Mail::default())).err().unwrap();
+    let error = open(&place(Some(&address), Calls::Nobody), &inbox(&Arc::default())).err().unwrap();
     assert_eq!(error.kind(), crate::ErrorKind::Network);
     assert!(error.message().contains(&address), "{error}");
 }

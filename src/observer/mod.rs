@@ -112,7 +112,7 @@ impl Observer {
             most_sessions: 1,
             credentials: Credentials::load(&job)?,
         };
-        Self::with(root, &|inbox| engine::open(&place, inbox))
+        Self::with(root, &|inbox| engine::open(&place, &inbox))
     }
 
     fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
@@ -225,7 +225,7 @@ impl Observer {
         let fields = look.encode(ballast);
         let mut parcel = self.line.parcel(HEADER + fields.len(), 0);
         parcel.put(|room| write(&head, &fields, room));
-        self.line.send(parcel);
+        self.line.send(parcel, true);
         self.requests
     }
 

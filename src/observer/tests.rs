@@ -23,7 +23,7 @@ impl Inbox for Parrot {
         let mut line = self.engine.get().unwrap().line(from);
         let mut parcel = line.parcel(self.bytes.len(), 0);
         parcel.copy(&self.bytes);
-        line.send(parcel);
+        line.send(parcel, true);
     }
 
     fn down(&self, _: &str) {}

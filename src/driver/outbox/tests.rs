@@ -56,7 +56,7 @@ fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
     let _there = exchange.join("there", &inbox);
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
     let line = exchange.join("here", &deaf).line("there");
-    Way::send(line, batch);
+    Way::send(line, batch, true);
     std::mem::take(&mut *keeper.0.lock())
 }
 

@@ -5,8 +5,9 @@ use std::io;
 use std::sync::Arc;
 
 use super::offer::Offer;
-use super::ring::{End, Ring};
+use super::ring::Ring;
 use super::segment::Segment;
+use crate::engine::ending::End;
 use crate::engine::{Inbox, who_and_address};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -59,12 +60,11 @@ impl Inlets {
         Ok(ring)
     }
 
-    /// A sender has gone: the inbox hears of that behind all that was sent.
-    pub(in crate::engine) fn forget(&self, address: &str) {
+    /// A sender has gone: the inbox hears of that behind all that was sent. False if nothing is read
+    /// from it, and nobody says so.
+    pub(in crate::engine) fn forget(&self, address: &str) -> bool {
         let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
-        if !ring.is_some_and(|(_, ring)| ring.end(End::Gone)) {
-            self.inbox.down(address);
-        }
+        ring.is_some_and(|(_, ring)| ring.end(End::Gone))
     }
 
     /// Nothing more is read.

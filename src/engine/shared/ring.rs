@@ -1,10 +1,11 @@
 //! The receiver's side of one ring, and its thread.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::segment::{QUEUE, Segment, taken};
+use crate::engine::ending::{End, Ending};
 use crate::engine::{Inbox, who_and_address};
 use crate::log::{Level, log};
 
@@ -16,40 +17,22 @@ pub(super) struct Ring {
     segment: Segment,
     /// Who sends, as the engine says.
     from: String,
-    end: AtomicU8,
+    ending: Ending,
 }
-
-/// When a thread ends, and what it does then.
-#[derive(Clone, Copy)]
-pub(super) enum End {
-    /// Behind what was written so far.
-    Drained = 1,
-    /// The same; then it says that the sender is gone.
-    Gone = 2,
-    /// At once.
-    Closed = 3,
-}
-
-/// The thread has ended.
-const OVER: u8 = 4;
 
 /// Something in the ring that no sender of ours would write.
 struct Broken;
 
 impl Ring {
     pub(super) fn new(segment: Segment, from: &str) -> Self {
-        Self { segment, from: from.into(), end: AtomicU8::new(0) }
+        Self { segment, from: from.into(), ending: Ending::default() }
     }
 
     /// Tells its thread to end; false if it had ended before, and does nothing about it any more.
     pub(super) fn end(&self, how: End) -> bool {
-        let before = self.end.fetch_max(how as u8, Ordering::SeqCst);
+        let is_heard = self.ending.tell(how);
         self.segment.wake();
-        before != OVER
-    }
-
-    fn is_to(&self, end: End) -> bool {
-        self.end.load(Ordering::SeqCst) >= end as u8
+        is_heard
     }
 
     /// Starts the thread that reads it.
@@ -59,7 +42,7 @@ impl Ring {
         let read = move || {
             ring.read_all(&*inbox);
             ring.segment.taken().store(taken::NO_MORE, Ordering::Release);
-            if ring.end.swap(OVER, Ordering::SeqCst) == End::Gone as u8 {
+            if ring.ending.end() {
                 inbox.down(who_and_address(&ring.from).1);
             }
         };
@@ -72,14 +55,16 @@ impl Ring {
         let mut read = self.segment.head().load(Ordering::Acquire);
         self.segment.tail().store(read, Ordering::Release);
         self.segment.taken().store(taken::YES, Ordering::Release);
-        while !self.is_to(End::Closed) {
+        while !self.ending.is_to(End::Closed) {
             match self.next(read) {
                 Ok(Some((at, len))) => {
                     read += 1;
                     self.hand_on(inbox, at, len, read);
                 }
-                Ok(None) if self.is_to(End::Drained) => return,
-                Ok(None) => self.segment.sleep(read, LOOK_AGAIN, || self.is_to(End::Drained)),
+                Ok(None) if self.ending.is_to(End::Drained) => return,
+                Ok(None) => {
+                    self.segment.sleep(read, LOOK_AGAIN, || self.ending.is_to(End::Drained));
+                }
                 Err(Broken) => {
                     let from = &self.from;
                     return log(Level::Warn, || format!("{from}: memory that makes no sense"));

@@ -1,56 +1,17 @@
 //! Both sides of a ring in one process: a segment is found through /proc as from any other.
 
-use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use super::segment::{QUEUE, Segment};
 use super::{Inlets, Offer, Outlet};
 use crate::engine::Inbox;
+use crate::engine::mail::{Heard, Mail, content, wait_for};
 
-/// What an inbox has heard, in order: bytes from somebody, or that somebody has gone.
-#[derive(Debug, Clone, PartialEq)]
-enum Heard {
-    Bytes(String, Vec<u8>),
-    Down(String),
-}
-
-#[derive(Default)]
-struct Mail {
-    heard: Mutex<Vec<Heard>>,
-    changed: Condvar,
-    /// While this is locked nothing is taken.
-    gate: Mutex<()>,
-}
-
-impl Mail {
-    fn hear(&self, what: Heard) {
-        self.heard.lock().unwrap().push(what);
-        self.changed.notify_all();
-    }
-
-    /// Waits until so much was heard, and gives it.
-    fn wait(&self, count: usize) -> Vec<Heard> {
-        let end = Instant::now() + Duration::from_secs(20);
-        let mut heard = self.heard.lock().unwrap();
-        while heard.len() < count {
-            let left = end.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{} of {count} came", heard.len());
-            heard = self.changed.wait_timeout(heard, left).unwrap().0;
-        }
-        heard.clone()
-    }
-}
-
-impl Inbox for Mail {
-    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
-        drop(self.gate.lock().unwrap());
-        let bytes = pieces.collect::<Vec<_>>().concat();
-        assert_eq!(bytes.len(), len);
-        self.hear(Heard::Bytes(from.into(), bytes));
-    }
-
-    fn down(&self, address: &str) {
-        self.hear(Heard::Down(address.into()));
+/// What the engine does when a process has gone.
+fn forget(mail: &Mail, inlets: &Inlets, address: &str) {
+    if !inlets.forget(address) {
+        mail.down(address);
     }
 }
 
@@ -60,11 +21,7 @@ fn inlets() -> (Arc<Mail>, Inlets) {
 }
 
 fn wait_until(mut ready: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(20);
-    while !ready() {
-        assert!(Instant::now() < end, "it did not happen");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for(|| ready().then_some(()));
 }
 
 /// One whose offer was taken.
@@ -81,10 +38,6 @@ fn send(outlet: &mut Outlet, bytes: &[u8]) -> bool {
     claim.bytes().copy_from_slice(bytes);
     outlet.publish(&claim, bytes.len());
     true
-}
-
-fn content(number: usize, len: usize) -> Vec<u8> {
-    (0..=250).cycle().skip(number % 251).take(len).collect()
 }
 
 fn from_peer(bytes: Vec<u8>) -> Heard {
@@ -166,8 +119,8 @@ fn an_end_is_heard_behind_what_was_sent_before() {
     for number in 0..20 {
         assert!(send(&mut outlet, &[number]));
     }
-    inlets.forget("peer");
-    inlets.forget("stranger");
+    forget(&mail, &inlets, "peer");
+    forget(&mail, &inlets, "stranger");
     drop(closed);
     let mut heard = mail.wait(22);
     let stranger = heard.iter().position(|it| *it == Heard::Down("stranger".into()));
@@ -247,7 +200,7 @@ fn memory_that_makes_no_sense_is_read_no_further() {
         segment.publish(segment.head().load(SeqCst).max(2));
         wait_until(|| outlet.is_declined());
         assert_eq!(mail.wait(1).len(), 1, "case {number}");
-        inlets.forget("peer");
+        forget(&mail, &inlets, "peer");
         assert_eq!(mail.wait(2)[1], Heard::Down("peer".into()), "case {number}");
     }
 }

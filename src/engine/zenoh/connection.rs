@@ -13,7 +13,8 @@ use zenoh::{Session, Wait};
 use super::settings::{open, settings};
 use crate::engine::access::{self, Access};
 use crate::engine::names::Names;
-use crate::engine::shared::{Inlets, Offer};
+use crate::engine::shared::{self, Inlets};
+use crate::engine::stream::{self, Streams};
 use crate::engine::{Inbox, Place};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
@@ -36,43 +37,50 @@ pub(super) struct Connection {
 
 type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<Inlets>>);
 
+/// A process, and what it is told on all of its sessions.
+pub(super) struct Party {
+    pub(super) address: Arc<str>,
+    pub(super) place: Place,
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) streams: Option<Arc<Streams>>,
+}
+
 impl Connection {
     pub(super) fn to_speak(session: Session) -> Self {
         Self { session, ears: Mutex::new(None), closed: AtomicBool::new(false) }
     }
 
-    pub(super) fn to_hear(
-        session: Session,
-        me: &Arc<str>,
-        place: &Place,
-        inbox: &Arc<dyn Inbox>,
-    ) -> zenoh::Result<Self> {
-        let names = Names::new(me, place);
+    pub(super) fn to_hear(session: Session, party: &Party) -> zenoh::Result<Self> {
+        let Party { address, place, inbox, streams } = party;
+        let names = Names::new(address, place);
         let (own, token) = (names.place_of_own(), names.speaker());
         let (receiver, speakers) = (Arc::clone(inbox), names.clone());
         let inlets = place.shm.then(|| Arc::new(Inlets::new(Arc::clone(inbox))));
-        let known = inlets.clone();
+        let (rings, sockets) = (inlets.clone(), streams.clone());
         let arrived = move |sample: Sample| {
             let from = speakers.from(sample.key_expr().as_str());
             let Some(attachment) = sample.attachment() else {
                 let mut pieces = sample.payload().slices();
                 return receiver.arrived(&from, sample.payload().len(), &mut pieces);
             };
-            if let Some(inlets) = &known
-                && let Some(offer) = Offer::decode(&attachment.to_bytes())
-            {
-                inlets.take(&from, &offer);
+            let offer = attachment.to_bytes();
+            if let (Some(rings), Some(offer)) = (&rings, shared::Offer::decode(&offer)) {
+                rings.take(&from, &offer);
+            }
+            if let (Some(sockets), Some(offer)) = (&sockets, stream::Offer::decode(&offer)) {
+                sockets.take(&from, offer);
             }
         };
         let messages =
             session.declare_subscriber(format!("kvstore/{own}/*/*")).callback(arrived).wait()?;
-        let (receiver, known) = (Arc::clone(inbox), inlets.clone());
+        let (receiver, rings, sockets) = (Arc::clone(inbox), inlets.clone(), streams.clone());
         let lives = move |sample: Sample| {
             let gone = names.gone(sample.key_expr().as_str());
             if let (SampleKind::Delete, Some(gone)) = (sample.kind(), gone) {
-                match &known {
-                    Some(inlets) => inlets.forget(&gone),
-                    None => receiver.down(&gone),
+                let by_ring = rings.as_ref().is_some_and(|rings| rings.forget(&gone));
+                let by_socket = sockets.as_ref().is_some_and(|sockets| sockets.forget(&gone));
+                if !by_ring && !by_socket {
+                    receiver.down(&gone);
                 }
             }
         };
@@ -118,13 +126,9 @@ impl Connection {
 }
 
 /// Makes the connections to an address; over the first one this process speaks, over the last it hears.
-pub(super) fn call(
-    to: &str,
-    from: &Arc<str>,
-    place: &Place,
-    inbox: &Arc<dyn Inbox>,
-) -> zenoh::Result<Vec<Arc<Connection>>> {
-    let names = Names::new(from, place);
+pub(super) fn call(to: &str, party: &Party) -> zenoh::Result<Vec<Arc<Connection>>> {
+    let place = &party.place;
+    let names = Names::new(&party.address, place);
     let access = match &place.credentials {
         Some(credentials) => access::of_caller(credentials, &names, to),
         None => Access::default(),
@@ -140,7 +144,7 @@ pub(super) fn call(
     if !names.is_root(to) {
         connections.push(Arc::new(Connection::to_speak(open(config.clone())?)));
     }
-    let hears = Connection::to_hear(open(config)?, from, place, inbox)?;
+    let hears = Connection::to_hear(open(config)?, party)?;
     connections.push(Arc::new(hears));
     Ok(connections)
 }

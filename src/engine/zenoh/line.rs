@@ -9,11 +9,11 @@ use zenoh::bytes::ZBytes;
 use zenoh::pubsub::Publisher;
 use zenoh::qos::CongestionControl;
 
-use super::connection::{CONNECT, Connection, Made, call};
+use super::connection::{CONNECT, Connection, Made, Party, call};
 use crate::config::TLS_VARIABLE;
 use crate::engine::names::Names;
-use crate::engine::shared::{Offer, Outlet};
-use crate::engine::{Inbox, Line, Memory, Parcel, Parcels, Place, probe};
+use crate::engine::shared::Outlet;
+use crate::engine::{Line, Memory, Parcel, Parcels, probe, stream};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
 
@@ -24,7 +24,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A line to one address.
 pub(super) struct ToOne {
     to: Arc<str>,
-    from: Arc<str>,
+    party: Arc<Party>,
     name: String,
     way: Way,
     publisher: Option<Publisher<'static>>,
@@ -34,6 +34,8 @@ pub(super) struct ToOne {
     apart: bool,
     /// Memory that the other side reads, if it is on this machine.
     outlet: Option<Outlet>,
+    /// A connection past the engine.
+    stream: Option<stream::Outlet>,
 }
 
 pub(super) enum Way {
@@ -41,8 +43,6 @@ pub(super) enum Way {
     Hall(Option<Arc<Connection>>),
     /// We call them.
     Call {
-        place: Place,
-        inbox: Arc<dyn Inbox>,
         made: Arc<Mutex<Made>>,
         last: Option<Instant>,
         /// The last attempt failed because the other side does not take this process.
@@ -51,25 +51,19 @@ pub(super) enum Way {
 }
 
 impl Way {
-    pub(super) fn call(place: &Place, inbox: &Arc<dyn Inbox>, made: &Arc<Mutex<Made>>) -> Self {
-        let (place, inbox, made) = (place.clone(), Arc::clone(inbox), Arc::clone(made));
-        Self::Call { place, inbox, made, last: None, refused: false }
+    pub(super) fn call(made: &Arc<Mutex<Made>>) -> Self {
+        Self::Call { made: Arc::clone(made), last: None, refused: false }
     }
 }
 
 impl ToOne {
     /// A line that is not connected yet.
-    pub(super) fn new(
-        to: &str,
-        from: &Arc<str>,
-        way: Way,
-        place: &Place,
-        parcels: &Arc<Parcels>,
-    ) -> Self {
-        let names = Names::new(from, place);
+    pub(super) fn new(to: &str, party: &Arc<Party>, way: Way, parcels: &Arc<Parcels>) -> Self {
+        let place = &party.place;
+        let names = Names::new(&party.address, place);
         Self {
             to: to.into(),
-            from: Arc::clone(from),
+            party: Arc::clone(party),
             name: format!("kvstore/{}/{}", names.place(to), names.speaker()),
             way,
             publisher: None,
@@ -78,13 +72,15 @@ impl ToOne {
             shm: place.shm && !place.is_scheduler && !names.is_root(to),
             apart: threads_are_set(),
             outlet: None,
+            stream: None,
         }
     }
 
     fn connect(&mut self) -> Option<()> {
         let connections = match &mut self.way {
             Way::Hall(hall) => vec![hall.clone()?],
-            Way::Call { place, inbox, made, last, .. } => {
+            Way::Call { made, last, .. } => {
+                let place = &self.party.place;
                 if last.is_some_and(|last| last.elapsed() < CONNECT_AGAIN) || made.lock().closed {
                     return None;
                 }
@@ -94,7 +90,7 @@ impl ToOne {
                     self.blame(Some(why));
                     return None;
                 }
-                let connections = call(&self.to, &self.from, place, inbox);
+                let connections = call(&self.to, &self.party);
                 *last = Some(Instant::now());
                 let connections = match connections {
                     Ok(connections) => connections,
@@ -145,24 +141,24 @@ impl ToOne {
 
     /// The session is there, and the other side does not listen to this process.
     fn give_up(&mut self, connections: &[Arc<Connection>]) {
-        let Way::Call { place, made, .. } = &self.way else { return };
+        let Way::Call { made, .. } = &self.way else { return };
         let ours =
             |made: &Arc<_>| connections.iter().any(|connection| Arc::ptr_eq(made, connection));
         made.lock().connections.retain(|made| !ours(made));
         connections.iter().for_each(|connection| connection.close());
-        let why = place
-            .credentials
-            .as_ref()
-            .map(|credentials| format!("{} takes nothing from {}", self.to, credentials.identity));
+        let why =
+            self.party.place.credentials.as_ref().map(|credentials| {
+                format!("{} takes nothing from {}", self.to, credentials.identity)
+            });
         self.blame(why);
     }
 
     /// Says why there is no way, once that is certain: it may be the end, or the start, of a process.
     fn blame(&mut self, reason: Option<String>) {
-        let Way::Call { inbox, refused, .. } = &mut self.way else { return };
+        let Way::Call { refused, .. } = &mut self.way else { return };
         let Some(reason) = reason else { return };
         if std::mem::replace(refused, true) {
-            inbox.refused(&self.to, &reason);
+            self.party.inbox.refused(&self.to, &reason);
         }
     }
 
@@ -170,16 +166,43 @@ impl ToOne {
     fn offer(&mut self) {
         match Outlet::new() {
             Ok(outlet) => {
-                self.put(ZBytes::new(), Some(outlet.offer()));
+                self.put(ZBytes::new(), Some(outlet.offer().encode()));
                 self.outlet = Some(outlet);
             }
             Err(error) => log(Level::Debug, || format!("no memory to share: {error}")),
         }
     }
 
-    fn put(&self, payload: ZBytes, offer: Option<Offer>) {
+    /// Sends bytes past the engine; false if it is to carry them.
+    fn stream(&mut self, own: &[u8], lent: &[(usize, Bytes)], may_wait: bool) -> bool {
+        let Some(streams) = &self.party.streams else { return false };
+        if self.stream.is_none() {
+            self.stream = streams.outlet(&self.to);
+        }
+        if matches!(self.way, Way::Hall(_))
+            && let Some(offer) = streams.offer_to(&self.to)
+        {
+            self.put(ZBytes::new(), Some(offer.encode()));
+        }
+        let len = own.len() + lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
+        let stream = self.stream.as_mut().filter(|_| stream::Outlet::takes(len));
+        let sent = stream.map(|stream| stream.send(own, lent, may_wait));
+        self.keep_stream_if(sent)
+    }
+
+    /// Whether something was done past the engine; after an error the engine does it all.
+    fn keep_stream_if(&mut self, done: Option<std::io::Result<()>>) -> bool {
+        let Some(Err(error)) = done else { return done.is_some() };
+        log(Level::Debug, || format!("a connection to {} ended: {error}", self.to));
+        if let (Some(streams), Some(stream)) = (&self.party.streams, self.stream.take()) {
+            streams.give_up(&self.to, &stream);
+        }
+        false
+    }
+
+    fn put(&self, payload: ZBytes, offer: Option<Vec<u8>>) {
         let Some(publisher) = &self.publisher else { return };
-        let put = publisher.put(payload).attachment(offer.map(|it| it.encode()));
+        let put = publisher.put(payload).attachment(offer);
         if let Err(error) = put.wait() {
             log(Level::Debug, || format!("nothing was sent to {}: {error}", self.to));
         }
@@ -188,7 +211,7 @@ impl ToOne {
 
 impl Line for ToOne {
     fn is_ready(&self) -> bool {
-        self.publisher.is_some() && !self.apart
+        self.publisher.is_some() && !self.apart && !self.owes()
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
@@ -199,7 +222,7 @@ impl Line for ToOne {
         claim.map_or_else(|| self.parcels.take(room - lent), Parcel::shared)
     }
 
-    fn send(&mut self, parcel: Parcel) {
+    fn send(&mut self, parcel: Parcel, may_wait: bool) {
         if self.publisher.is_none() && self.connect().is_none() {
             return;
         }
@@ -207,10 +230,12 @@ impl Line for ToOne {
         match parcel.memory {
             Memory::Own(own) => {
                 if let Some(offer) = self.outlet.as_mut().and_then(Outlet::renewed) {
-                    self.put(ZBytes::new(), Some(offer));
+                    self.put(ZBytes::new(), Some(offer.encode()));
                 }
-                let own = Bytes::from_owner(own.cut(len));
-                self.put(joined(&own, parcel.lent), None);
+                let own = own.cut(len);
+                if !self.stream(own.as_ref(), &parcel.lent, may_wait) {
+                    self.put(joined(&Bytes::from_owner(own), parcel.lent), None);
+                }
             }
             Memory::Shared(claim) => {
                 if let Some(outlet) = &mut self.outlet {
@@ -218,6 +243,15 @@ impl Line for ToOne {
                 }
             }
         }
+    }
+
+    fn owes(&self) -> bool {
+        self.stream.as_ref().is_some_and(stream::Outlet::owes)
+    }
+
+    fn settle(&mut self) {
+        let settled = self.stream.as_mut().map(|stream| stream.settle(true));
+        self.keep_stream_if(settled);
     }
 }
 

@@ -4,7 +4,7 @@
 //! for each address: one for each direction, if values go there, because a socket that sends does not
 //! receive meanwhile. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
 //! process lives, each session on which it hears has the token `kvstore-alive/<who>/<name>`. A message may
-//! instead be an attachment that says where its bytes are in the memory of this machine.
+//! instead be an attachment that offers a way past the engine (`shared`, `stream`).
 
 mod connection;
 mod line;
@@ -14,11 +14,12 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use super::stream::Streams;
 use super::{Engine, Inbox, Line, Parcels, Place, name_of_this_process};
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
-use connection::{Connection, Made};
+use connection::{Connection, Made, Party};
 use line::{ToOne, Way};
 use settings::listen_at;
 
@@ -27,9 +28,7 @@ use settings::listen_at;
 const CLOSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Zenoh {
-    address: Arc<str>,
-    place: Place,
-    inbox: Arc<dyn Inbox>,
+    party: Arc<Party>,
     /// For those who come to us.
     hall: Option<Arc<Connection>>,
     /// Those that we made, to be closed.
@@ -38,40 +37,47 @@ pub(crate) struct Zenoh {
 }
 
 impl Zenoh {
-    pub(super) fn open(place: &Place, inbox: Arc<dyn Inbox>) -> Result<Self> {
-        let made = Arc::default();
+    pub(super) fn open(place: &Place, inbox: &Arc<dyn Inbox>) -> Result<Self> {
+        let party = |address, streams| {
+            let (place, inbox) = (place.clone(), Arc::clone(inbox));
+            Arc::new(Party { address, place, inbox, streams })
+        };
         let Some(listen) = &place.listen else {
             let name = name_of_this_process();
             let address = match &place.credentials {
                 Some(credentials) => format!("{}@{name}", credentials.identity).into(),
                 None => name.into(),
             };
-            let parcels = Arc::default();
-            return Ok(Self { address, place: place.clone(), inbox, hall: None, made, parcels });
+            let party = party(address, Streams::open(place, None, inbox));
+            return Ok(Self { party, hall: None, made: Arc::default(), parcels: Arc::default() });
         };
-        let (address, session) = listen_at(listen, place)?;
-        let hall = Connection::to_hear(session, &address, place, &inbox)
-            .map_err(|error| fail!(Network, "cannot listen at {address}: {error}"))?;
-        let (hall, parcels) = (Some(Arc::new(hall)), Arc::default());
-        Ok(Self { address, place: place.clone(), inbox, hall, made, parcels })
+        let (address, at, session) = listen_at(listen, place)?;
+        let party = party(address, Streams::open(place, Some(at.ip()), inbox));
+        let hall = Connection::to_hear(session, &party)
+            .map_err(|error| fail!(Network, "cannot listen at {}: {error}", party.address))?;
+        let hall = Some(Arc::new(hall));
+        Ok(Self { party, hall, made: Arc::default(), parcels: Arc::default() })
     }
 }
 
 impl Engine for Zenoh {
     fn address(&self) -> &str {
-        &self.address
+        &self.party.address
     }
 
     fn line(&self, to: &str) -> Box<dyn Line> {
-        let way = if self.place.calls(to) {
-            Way::call(&self.place, &self.inbox, &self.made)
+        let way = if self.party.place.calls(to) {
+            Way::call(&self.made)
         } else {
             Way::Hall(self.hall.clone())
         };
-        Box::new(ToOne::new(to, &self.address, way, &self.place, &self.parcels))
+        Box::new(ToOne::new(to, &self.party, way, &self.parcels))
     }
 
     fn close(&self) {
+        if let Some(streams) = &self.party.streams {
+            streams.close();
+        }
         let made = {
             let mut made = self.made.lock();
             made.closed = true;

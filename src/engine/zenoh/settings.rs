@@ -28,8 +28,9 @@ pub(super) fn open(config: Config) -> zenoh::Result<Session> {
     with_default(&Dispatch::none(), || zenoh::open(config).wait())
 }
 
-/// Opens the session of a process that listens; gives the address that others know it by.
-pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, Session)> {
+/// Opens the session of a process that listens; gives the address that others know it by, and the one
+/// that it listens at.
+pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, SocketAddr, Session)> {
     const TRIES: usize = 20;
     let name = |error: &dyn std::fmt::Display| fail!(Network, "cannot listen at {listen}: {error}");
     if !has_port(listen) {
@@ -59,7 +60,7 @@ pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, Sessio
             open(config)
         });
         match opened {
-            Ok(session) => return Ok((known, session)),
+            Ok(session) => return Ok((known, found, session)),
             Err(_) if at.port() == 0 && tries < TRIES => tries += 1,
             Err(error) => return Err(name(&error)),
         }

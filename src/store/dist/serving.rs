@@ -70,7 +70,7 @@ impl Serving {
 
     fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
         let limits = place::limits(&self.job, self.kind);
-        Driver::start(Idle, &|inbox| engine::open(&self.place, inbox), |_, incarnation| {
+        Driver::start(Idle, &|inbox| engine::open(&self.place, &inbox), |_, incarnation| {
             Machine::scheduler(limits, incarnation)
         })
     }
@@ -81,7 +81,7 @@ impl Serving {
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
             Shop::new(Arc::clone(&self.local), self.tracer.clone()),
-            &|inbox| engine::open(&self.place, inbox),
+            &|inbox| engine::open(&self.place, &inbox),
             |address, incarnation| {
                 let (role, scheduler) = (place::role(self.job.role), &self.job.root);
                 let rank = place::rank(&self.job, &self.place);

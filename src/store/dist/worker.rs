@@ -57,7 +57,7 @@ impl WorkerStore {
         let role = place::role(job.role);
         let driver = Driver::start(
             Desk::new(Arc::clone(local), insight::tracer(job)),
-            &|inbox| engine::open(place, inbox),
+            &|inbox| engine::open(place, &inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
                 let rank = place::rank(job, place);

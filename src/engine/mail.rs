@@ -1,0 +1,70 @@
+//! An inbox for tests of the ways past the engine.
+
+use std::sync::{Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use super::Inbox;
+
+/// What an inbox has heard, in order: bytes from somebody, or that somebody has gone.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Heard {
+    Bytes(String, Vec<u8>),
+    Down(String),
+}
+
+#[derive(Default)]
+pub(super) struct Mail {
+    pub(super) heard: Mutex<Vec<Heard>>,
+    changed: Condvar,
+    /// While this is locked nothing is taken.
+    pub(super) gate: Mutex<()>,
+}
+
+impl Mail {
+    fn hear(&self, what: Heard) {
+        self.heard.lock().unwrap().push(what);
+        self.changed.notify_all();
+    }
+
+    /// Waits until so much was heard, and gives it.
+    pub(super) fn wait(&self, count: usize) -> Vec<Heard> {
+        let end = Instant::now() + Duration::from_secs(20);
+        let mut heard = self.heard.lock().unwrap();
+        while heard.len() < count {
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "{} of {count} came", heard.len());
+            heard = self.changed.wait_timeout(heard, left).unwrap().0;
+        }
+        heard.clone()
+    }
+}
+
+impl Inbox for Mail {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        drop(self.gate.lock().unwrap());
+        let bytes = pieces.collect::<Vec<_>>().concat();
+        assert_eq!(bytes.len(), len);
+        self.hear(Heard::Bytes(from.into(), bytes));
+    }
+
+    fn down(&self, address: &str) {
+        self.hear(Heard::Down(address.into()));
+    }
+}
+
+/// Waits until there is something to be found.
+pub(super) fn wait_for<T>(mut find: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = find() {
+            return found;
+        }
+        assert!(Instant::now() < end, "it did not happen");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Bytes that differ for each number.
+pub(super) fn content(number: usize, len: usize) -> Vec<u8> {
+    (0..=250).cycle().skip(number % 251).take(len).collect()
+}

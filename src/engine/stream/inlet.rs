@@ -1,0 +1,95 @@
+//! The receiver's side of a connection, and its thread.
+
+use std::io::{self, Read};
+use std::net::{Shutdown, TcpStream};
+
+use super::{LENGTH, MOST_BYTES};
+use crate::engine::Inbox;
+use crate::engine::ending::{End, Ending};
+use crate::log::{Level, log};
+
+/// Bytes that are asked for when it is not known how many will come.
+const SOME: usize = 64 << 10;
+
+/// A connection that only the other side writes to.
+pub(super) struct Inlet {
+    socket: TcpStream,
+    /// Who sends, as the engine says.
+    from: String,
+    pub(super) ending: Ending,
+}
+
+impl Inlet {
+    pub(super) fn new(socket: TcpStream, from: &str) -> Self {
+        Self { socket, from: from.into(), ending: Ending::default() }
+    }
+
+    /// Nothing more is received; what has come is still read.
+    pub(super) fn shut(&self) {
+        // It may have ended already.
+        let _ = self.socket.shutdown(Shutdown::Read);
+    }
+
+    /// Hands on what comes, until the end.
+    pub(super) fn serve(&self, inbox: &dyn Inbox, address: &str) {
+        if let Err(error) = self.read_all(inbox) {
+            let from = &self.from;
+            log(Level::Debug, || format!("a connection from {from} ended: {error}"));
+        }
+        // Whoever writes there hears of that.
+        let _ = self.socket.shutdown(Shutdown::Both);
+        if self.ending.end() {
+            inbox.down(address);
+        }
+    }
+
+    fn read_all(&self, inbox: &dyn Inbox) -> io::Result<()> {
+        self.socket.set_read_timeout(None)?;
+        let mut bytes = Vec::new();
+        // What has come and was not handed on.
+        let (mut start, mut end) = (0, 0);
+        loop {
+            let missing = match first(&bytes[start..end])? {
+                _ if self.ending.is_to(End::Closed) => return Ok(()),
+                Parcel::Whole(parcel) => {
+                    inbox.arrived(&self.from, parcel.len(), &mut std::iter::once(parcel));
+                    start += LENGTH + parcel.len();
+                    continue;
+                }
+                Parcel::Missing(count) => count,
+            };
+            // The same few bytes stay in the caches.
+            bytes.copy_within(start..end, 0);
+            (start, end) = (0, end - start);
+            // Not beyond a large parcel, or the start of the next one would have to be moved.
+            let limit = end + missing.max(SOME);
+            if limit > bytes.len() {
+                bytes.resize(limit, 0);
+            }
+            match (&self.socket).read(&mut bytes[end..limit]) {
+                Ok(0) => return Ok(()),
+                Ok(count) => end += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// What bytes begin with.
+enum Parcel<'a> {
+    Whole(&'a [u8]),
+    /// So many bytes are missing, or more.
+    Missing(usize),
+}
+
+fn first(bytes: &[u8]) -> io::Result<Parcel<'_>> {
+    let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else {
+        return Ok(Parcel::Missing(LENGTH - bytes.len()));
+    };
+    let length = usize::try_from(u32::from_le_bytes(*length)).map_err(io::Error::other)?;
+    if length > MOST_BYTES {
+        return Err(io::Error::other("a length that nobody sends"));
+    }
+    Ok(rest.get(..length).map_or_else(|| Parcel::Missing(length - rest.len()), Parcel::Whole))
+}

@@ -1,0 +1,299 @@
+//! All connections of a process, by who is at their other end.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::greeting::{GREETING, Greeting, Writer};
+use super::inlet::Inlet;
+use super::listener::Listener;
+use super::offer::Offer;
+use super::{MOST_PEERS, Outlet};
+use crate::engine::ending::End;
+use crate::engine::{Inbox, Place, who_and_address};
+use crate::log::{Level, log};
+use crate::sync::Mutex;
+
+/// How soon an offer that was not taken is made again: at first, and at last.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Whoever is gone may have sent something that is still on its way, for so long at most.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What is sent and received past the engine.
+pub(in crate::engine) struct Streams {
+    place: Place,
+    inbox: Arc<dyn Inbox>,
+    listener: Option<Listener>,
+    /// By address; none after the end.
+    peers: Mutex<Option<HashMap<String, Peer>>>,
+}
+
+/// Whoever is at an address.
+#[derive(Default)]
+struct Peer {
+    /// The last offer that was made to it.
+    offer: Option<Made>,
+    /// It has made an offer that is being taken.
+    is_called: bool,
+    /// Where to write; whether somebody does.
+    outlet: Option<(Arc<TcpStream>, bool)>,
+    inlet: Option<Arc<Inlet>>,
+}
+
+struct Made {
+    offer: Offer,
+    at: Instant,
+    /// When the next one is due.
+    wait: Duration,
+    /// The connections that were made with it, by who writes there.
+    shown: SmallVec<[Writer; 2]>,
+}
+
+impl Peer {
+    fn reads(&self) -> bool {
+        self.inlet.as_ref().is_some_and(|inlet| !inlet.ending.is_over())
+    }
+}
+
+impl Streams {
+    /// For a process that is at `listens`, or that only calls others. None if there is no port to have,
+    /// or what is sent is not to be seen by others.
+    pub(in crate::engine) fn open(
+        place: &Place,
+        listens: Option<IpAddr>,
+        inbox: &Arc<dyn Inbox>,
+    ) -> Option<Arc<Self>> {
+        if place.is_scheduler || place.protocol() == "tls" {
+            return None;
+        }
+        let listener = match listens.map(Listener::open).transpose() {
+            Ok(listener) => listener,
+            Err(error) => {
+                log(Level::Debug, || format!("no port for connections past the engine: {error}"));
+                return None;
+            }
+        };
+        let this = Arc::new(Self {
+            place: place.clone(),
+            inbox: Arc::clone(inbox),
+            listener,
+            peers: Mutex::new(Some(HashMap::new())),
+        });
+        let serves = |listener: &Listener| listener.serve(Arc::downgrade(&this));
+        this.listener.as_ref().is_none_or(serves).then_some(this)
+    }
+
+    /// What is to be said to an address over the engine, if there is a port here, and no connection
+    /// from there, and it is time to say so.
+    pub(in crate::engine) fn offer_to(&self, address: &str) -> Option<Offer> {
+        let listener = self.listener.as_ref()?;
+        let mut peers = self.peers.lock();
+        let peers = peers.as_mut()?;
+        let peer = entry(peers, address)?;
+        let wait = match &peer.offer {
+            Some(_) if peer.reads() && peer.outlet.is_some() => return None,
+            Some(made) if made.at.elapsed() < made.wait => return None,
+            Some(made) => (made.wait * 2).min(AGAIN.1),
+            None => AGAIN.0,
+        };
+        let offer = Offer::new(listener.port())?;
+        peer.offer = Some(Made { offer, at: Instant::now(), wait, shown: SmallVec::new() });
+        Some(offer)
+    }
+
+    /// The connection to an address that nobody writes to yet.
+    pub(in crate::engine) fn outlet(&self, address: &str) -> Option<Outlet> {
+        let mut peers = self.peers.lock();
+        let (socket, is_used) = peers.as_mut()?.get_mut(address)?.outlet.as_mut()?;
+        let is_free = !std::mem::replace(is_used, true);
+        is_free.then(|| Outlet::new(Arc::clone(socket)))
+    }
+
+    /// A connection to an address has failed.
+    pub(in crate::engine) fn give_up(&self, address: &str, outlet: &Outlet) {
+        let mut peers = self.peers.lock();
+        let peer = peers.as_mut().and_then(|peers| peers.get_mut(address));
+        if let Some(peer) = peer
+            && peer.outlet.as_ref().is_some_and(|(socket, _)| outlet.is_on(socket))
+        {
+            peer.outlet = None;
+        }
+    }
+
+    /// Connects to where an offer says, on a thread of its own. `from` is as in [`Inbox::arrived`].
+    pub(in crate::engine) fn take(self: &Arc<Self>, from: &str, offer: Offer) {
+        {
+            let address = who_and_address(from).1;
+            let mut peers = self.peers.lock();
+            let Some(peers) = peers.as_mut().filter(|_| self.place.calls(address)) else { return };
+            let Some(peer) = entry(peers, address) else { return };
+            if std::mem::replace(&mut peer.is_called, true) {
+                return;
+            }
+        }
+        let (this, name) = (Arc::clone(self), String::from(from));
+        let started = spawn(move || {
+            let (made, inbox) = (this.call(&name, &offer), Arc::clone(&this.inbox));
+            let address = who_and_address(&name).1;
+            this.has_called(address);
+            drop(this);
+            match made {
+                Ok(Some(inlet)) => inlet.serve(&*inbox, address),
+                Ok(None) => {}
+                Err(error) => log(Level::Debug, || {
+                    format!("no connection to port {} of {name}: {error}", offer.port)
+                }),
+            }
+        });
+        if !started {
+            self.has_called(who_and_address(from).1);
+        }
+    }
+
+    /// Another offer may be taken.
+    fn has_called(&self, address: &str) {
+        if let Some(peer) = self.peers.lock().as_mut().and_then(|peers| peers.get_mut(address)) {
+            peer.is_called = false;
+        }
+    }
+
+    fn call(&self, from: &str, offer: &Offer) -> io::Result<Option<Arc<Inlet>>> {
+        let address = who_and_address(from).1;
+        let mut at = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+        at.set_port(offer.port);
+        self.write_to(address, self.connect(&at, offer, Writer::Caller)?)?;
+        Ok(self.read_from(from, self.connect(&at, offer, Writer::Listener)?))
+    }
+
+    fn connect(&self, at: &SocketAddr, offer: &Offer, writer: Writer) -> io::Result<TcpStream> {
+        let socket = TcpStream::connect_timeout(at, GREETING)?;
+        // They exchange bytes elsewhere.
+        if self.place.shm && socket.local_addr()?.ip() == at.ip() {
+            return Err(io::Error::other("it is on this machine"));
+        }
+        socket.set_nodelay(true)?;
+        Greeting::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
+        Ok(socket)
+    }
+
+    /// Who has shown this, if it is anybody to whom an offer was made. Each is taken once.
+    pub(super) fn admit(&self, greeting: &Greeting) -> Option<String> {
+        let mut peers = self.peers.lock();
+        let has_it =
+            |peer: &Peer| peer.offer.as_ref().is_some_and(|it| it.offer.token == greeting.token);
+        let (from, peer) = peers.as_mut()?.iter_mut().find(|(_, peer)| has_it(peer))?;
+        let who = who_and_address(from).0;
+        let is_theirs = self.place.credentials.as_ref().is_none_or(|credentials| {
+            who.is_some_and(|who| credentials.is_proof(who, &greeting.words(), &greeting.proof))
+        });
+        let made = peer.offer.as_mut()?;
+        if !is_theirs || made.shown.contains(&greeting.writer) {
+            return None;
+        }
+        made.shown.push(greeting.writer);
+        made.wait = AGAIN.0;
+        Some(from.clone())
+    }
+
+    /// There is a connection to an address to write to.
+    pub(super) fn write_to(&self, address: &str, socket: TcpStream) -> io::Result<()> {
+        // Whoever takes nothing for this long is gone for the engine as well.
+        socket.set_write_timeout(Some(Duration::from_millis(self.place.lease_ms)))?;
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.as_mut().and_then(|peers| peers.get_mut(address)) {
+            end(peer.outlet.replace((Arc::new(socket), false)));
+        }
+        Ok(())
+    }
+
+    /// There is a connection to read from, by a thread that calls `read` with it; none if it is too late.
+    pub(super) fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
+        let inlet = Arc::new(Inlet::new(socket, from));
+        let mut peers = self.peers.lock();
+        let peer = peers.as_mut()?.get_mut(who_and_address(from).1)?;
+        if let Some(former) = peer.inlet.replace(Arc::clone(&inlet)) {
+            former.ending.tell(End::Drained);
+            former.shut();
+        }
+        Some(inlet)
+    }
+
+    pub(super) fn inbox(&self) -> &Arc<dyn Inbox> {
+        &self.inbox
+    }
+
+    /// A process has gone: the inbox hears of that behind all that was sent. False if nothing is read
+    /// from it, and nobody says so.
+    pub(in crate::engine) fn forget(&self, address: &str) -> bool {
+        let peer = self.peers.lock().as_mut().and_then(|peers| peers.remove(address));
+        let Some(peer) = peer else { return false };
+        end(peer.outlet);
+        let Some(inlet) = peer.inlet else { return false };
+        if !inlet.ending.tell(End::Gone) {
+            return false;
+        }
+        spawn(move || {
+            let limit = Instant::now() + LAST_WORDS;
+            while !inlet.ending.is_over() && Instant::now() < limit {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            inlet.shut();
+        });
+        true
+    }
+
+    /// Nothing is sent or read any more.
+    pub(in crate::engine) fn close(&self) {
+        if let Some(listener) = &self.listener {
+            listener.close();
+        }
+        for (_, peer) in self.peers.lock().take().into_iter().flatten() {
+            end(peer.outlet);
+            if let Some(inlet) = peer.inlet {
+                inlet.ending.tell(End::Closed);
+                inlet.shut();
+            }
+        }
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Whoever is at an address, unless there are too many; those that have taken no offer make room.
+fn entry<'a>(peers: &'a mut HashMap<String, Peer>, address: &str) -> Option<&'a mut Peer> {
+    if peers.len() >= MOST_PEERS && !peers.contains_key(address) {
+        peers.retain(|_, peer| peer.is_called || peer.outlet.is_some() || peer.inlet.is_some());
+        if peers.len() >= MOST_PEERS {
+            return None;
+        }
+    }
+    Some(peers.entry(address.into()).or_default())
+}
+
+/// Ends a connection behind what was written to it; whoever waits to write more hears of that.
+fn end(outlet: Option<(Arc<TcpStream>, bool)>) {
+    if let Some((socket, _)) = outlet {
+        // It may have ended already.
+        let _ = socket.shutdown(Shutdown::Write);
+    }
+}
+
+/// Starts a thread; without one the engine does it all.
+pub(super) fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
+    let thread = std::thread::Builder::new().name("kvstore-stream".into());
+    let started = crate::pool::without_signals(|| thread.spawn(work));
+    if let Err(error) = &started {
+        log(Level::Warn, || format!("cannot start a thread for a connection: {error}"));
+    }
+    started.is_ok()
+}
