@@ -80,6 +80,13 @@ pub(crate) fn who_and_address(from: &str) -> (Option<Identity>, &str) {
     (Some(who), if who.listens() { name } else { from })
 }
 
+/// Whether a process that does not listen may be on this machine, going by its name.
+pub(super) fn is_of_this_host(address: &str) -> bool {
+    let name = address.split_once('@').map_or(address, |(_, name)| name);
+    let host = crate::sys::host_name();
+    name.strip_prefix(&*host).is_some_and(|rest| rest.starts_with('.'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -111,6 +118,13 @@ mod tests {
             ("-/host.1.a", "-/host.1.a")
         );
         assert_eq!(open.from("kvstore/-/host.1.a/-/scheduler"), "10.0.0.1:9");
+    }
+
+    #[test]
+    fn a_name_tells_the_host() {
+        let name = crate::engine::name_of_this_process();
+        assert!(is_of_this_host(&name) && is_of_this_host(&format!("worker.3@{name}")));
+        assert!(!is_of_this_host(&format!("x{name}")) && !is_of_this_host("127.0.0.1:9091"));
     }
 
     #[test]

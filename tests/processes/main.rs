@@ -32,5 +32,6 @@ mod pauses;
 mod program;
 mod shared;
 mod starts;
+mod streams;
 mod sums;
 mod traces;

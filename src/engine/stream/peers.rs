@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
@@ -29,7 +29,9 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 pub(in crate::engine) struct Streams {
     place: Place,
     inbox: Arc<dyn Inbox>,
-    listener: Option<Listener>,
+    /// Where others are to connect, if they can.
+    listens: Option<IpAddr>,
+    listener: OnceLock<Option<Listener>>,
     /// By address; none after the end.
     peers: Mutex<Option<HashMap<String, Peer>>>,
 }
@@ -62,37 +64,41 @@ impl Peer {
 }
 
 impl Streams {
-    /// For a process that is at `listens`, or that only calls others. None if there is no port to have,
-    /// or what is sent is not to be seen by others.
+    /// For a process that is at `listens`, or that only calls others. None if what is sent is not to be
+    /// seen by others.
     pub(in crate::engine) fn open(
         place: &Place,
         listens: Option<IpAddr>,
         inbox: &Arc<dyn Inbox>,
     ) -> Option<Arc<Self>> {
-        if place.is_scheduler || place.protocol() == "tls" {
-            return None;
-        }
-        let listener = match listens.map(Listener::open).transpose() {
-            Ok(listener) => listener,
+        let is_of_use = !place.is_scheduler && place.protocol() != "tls";
+        is_of_use.then(|| {
+            Arc::new(Self {
+                place: place.clone(),
+                inbox: Arc::clone(inbox),
+                listens,
+                listener: OnceLock::new(),
+                peers: Mutex::new(Some(HashMap::new())),
+            })
+        })
+    }
+
+    /// The port here, which is there once somebody may need it.
+    fn port(self: &Arc<Self>) -> Option<u16> {
+        let ip = self.listens?;
+        let listener = self.listener.get_or_init(|| match Listener::open(ip) {
+            Ok(listener) => listener.serve(Arc::downgrade(self)).then_some(listener),
             Err(error) => {
                 log(Level::Debug, || format!("no port for connections past the engine: {error}"));
-                return None;
+                None
             }
-        };
-        let this = Arc::new(Self {
-            place: place.clone(),
-            inbox: Arc::clone(inbox),
-            listener,
-            peers: Mutex::new(Some(HashMap::new())),
         });
-        let serves = |listener: &Listener| listener.serve(Arc::downgrade(&this));
-        this.listener.as_ref().is_none_or(serves).then_some(this)
+        listener.as_ref().map(Listener::port)
     }
 
     /// What is to be said to an address over the engine, if there is a port here, and no connection
     /// from there, and it is time to say so.
-    pub(in crate::engine) fn offer_to(&self, address: &str) -> Option<Offer> {
-        let listener = self.listener.as_ref()?;
+    pub(in crate::engine) fn offer_to(self: &Arc<Self>, address: &str) -> Option<Offer> {
         let mut peers = self.peers.lock();
         let peers = peers.as_mut()?;
         let peer = entry(peers, address)?;
@@ -102,7 +108,7 @@ impl Streams {
             Some(made) => (made.wait * 2).min(AGAIN.1),
             None => AGAIN.0,
         };
-        let offer = Offer::new(listener.port())?;
+        let offer = Offer::new(self.port()?)?;
         peer.offer = Some(Made { offer, at: Instant::now(), wait, shown: SmallVec::new() });
         Some(offer)
     }
@@ -173,10 +179,6 @@ impl Streams {
 
     fn connect(&self, at: &SocketAddr, offer: &Offer, writer: Writer) -> io::Result<TcpStream> {
         let socket = TcpStream::connect_timeout(at, GREETING)?;
-        // They exchange bytes elsewhere.
-        if self.place.shm && socket.local_addr()?.ip() == at.ip() {
-            return Err(io::Error::other("it is on this machine"));
-        }
         socket.set_nodelay(true)?;
         Greeting::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
         Ok(socket)
@@ -250,10 +252,11 @@ impl Streams {
 
     /// Nothing is sent or read any more.
     pub(in crate::engine) fn close(&self) {
-        if let Some(listener) = &self.listener {
+        let peers = self.peers.lock().take();
+        if let Some(Some(listener)) = self.listener.get() {
             listener.close();
         }
-        for (_, peer) in self.peers.lock().take().into_iter().flatten() {
+        for (_, peer) in peers.into_iter().flatten() {
             end(peer.outlet);
             if let Some(inlet) = peer.inlet {
                 inlet.ending.tell(End::Closed);

@@ -16,7 +16,7 @@ use crate::engine::{Calls, Inbox, Place};
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const WORKER: &str = "worker";
 
-fn place(shm: bool) -> Place {
+fn place() -> Place {
     Place {
         listen: None,
         advertised: None,
@@ -24,7 +24,7 @@ fn place(shm: bool) -> Place {
         root: "127.0.0.1:1".into(),
         is_scheduler: false,
         lease_ms: 1_000,
-        shm,
+        shm: true,
         most_sessions: 10,
         credentials: None,
     }
@@ -41,17 +41,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn strangers(shm: bool) -> Self {
+    fn strangers() -> Self {
         let (at_server, at_worker) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
         let inbox = |mail: &Arc<Mail>| Arc::clone(mail) as Arc<dyn Inbox>;
-        let server = Streams::open(&place(shm), Some(HOST), &inbox(&at_server)).unwrap();
-        let worker = Streams::open(&place(shm), None, &inbox(&at_worker)).unwrap();
+        let server = Streams::open(&place(), Some(HOST), &inbox(&at_server)).unwrap();
+        let worker = Streams::open(&place(), None, &inbox(&at_worker)).unwrap();
         // The port is the engine's, which has nothing to do here.
         Self { server, worker, at_server, at_worker, name: format!("{HOST}:9") }
     }
 
     fn connected() -> (Self, Outlet, Outlet) {
-        let pair = Self::strangers(false);
+        let pair = Self::strangers();
         let offer = pair.server.offer_to(WORKER).unwrap();
         pair.worker.take(&pair.name, Offer::decode(&offer.encode()).unwrap());
         let forth = wait_for(|| pair.worker.outlet(&pair.name));
@@ -172,7 +172,7 @@ fn the_last_words_of_whoever_closes_come() {
 
 #[test]
 fn nobody_gets_in_without_a_token_that_was_offered() {
-    let pair = Pair::strangers(false);
+    let pair = Pair::strangers();
     let offer = pair.server.offer_to(WORKER).unwrap();
     let knock = |first: &[u8]| {
         let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
@@ -206,7 +206,7 @@ fn nobody_gets_in_without_a_token_that_was_offered() {
 #[test]
 fn with_a_token_of_the_job_an_offer_is_for_one_identity() {
     let (at_server, at_worker) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-    let with = |credentials| Place { credentials: Some(Arc::new(credentials)), ..place(false) };
+    let with = |credentials| Place { credentials: Some(Arc::new(credentials)), ..place() };
     let server = with(Credentials::of_token("server.0", "a secret of the job"));
     let server = Streams::open(&server, Some(HOST), &(at_server as Arc<dyn Inbox>)).unwrap();
     for (secret, is_let_in) in [("another secret of a job", false), ("a secret of the job", true)] {
@@ -235,7 +235,7 @@ fn with_a_token_of_the_job_an_offer_is_for_one_identity() {
 #[test]
 fn a_length_that_nobody_sends_ends_the_connection() {
     for length in [u32::try_from(MOST_BYTES + 1).unwrap(), u32::MAX] {
-        let pair = Pair::strangers(false);
+        let pair = Pair::strangers();
         let offer = pair.server.offer_to(WORKER).unwrap();
         let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
         Greeting::new(offer.token, Writer::Caller, None).show(&socket).unwrap();
@@ -249,7 +249,7 @@ fn a_length_that_nobody_sends_ends_the_connection() {
 
 #[test]
 fn strangers_who_say_nothing_keep_nobody_out() {
-    let pair = Pair::strangers(false);
+    let pair = Pair::strangers();
     let offer = pair.server.offer_to(WORKER).unwrap();
     let silent: Vec<_> =
         (0..300).filter_map(|_| TcpStream::connect((HOST, offer.port)).ok()).collect();
@@ -263,7 +263,7 @@ fn strangers_who_say_nothing_keep_nobody_out() {
 
 #[test]
 fn an_offer_is_made_again_later_and_later_until_it_is_taken() {
-    let pair = Pair::strangers(false);
+    let pair = Pair::strangers();
     let first = pair.server.offer_to(WORKER).unwrap();
     assert!(pair.server.offer_to(WORKER).is_none(), "it is too soon");
     assert!(pair.worker.offer_to(&pair.name).is_none(), "it has no port");
@@ -277,7 +277,7 @@ fn an_offer_is_made_again_later_and_later_until_it_is_taken() {
 
 #[test]
 fn offers_that_nobody_takes_leave_room_for_others() {
-    let pair = Pair::strangers(false);
+    let pair = Pair::strangers();
     let offer = pair.server.offer_to(WORKER).unwrap();
     pair.worker.take(&pair.name, offer);
     wait_for(|| pair.server.outlet(WORKER));
@@ -288,17 +288,8 @@ fn offers_that_nobody_takes_leave_room_for_others() {
 }
 
 #[test]
-fn processes_of_one_machine_that_share_memory_need_none() {
-    let pair = Pair::strangers(true);
-    let offer = pair.server.offer_to(WORKER).unwrap();
-    pair.worker.take(&pair.name, offer);
-    std::thread::sleep(Duration::from_millis(200));
-    assert!(pair.worker.outlet(&pair.name).is_none() && pair.server.outlet(WORKER).is_none());
-}
-
-#[test]
 fn nobody_is_let_in_after_the_end() {
-    let pair = Pair::strangers(false);
+    let pair = Pair::strangers();
     let offer = pair.server.offer_to(WORKER).unwrap();
     pair.server.close();
     wait_for(|| TcpStream::connect((HOST, offer.port)).is_err().then_some(()));

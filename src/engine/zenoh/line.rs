@@ -11,7 +11,7 @@ use zenoh::qos::CongestionControl;
 
 use super::connection::{CONNECT, Connection, Made, Party, call};
 use crate::config::TLS_VARIABLE;
-use crate::engine::names::Names;
+use crate::engine::names::{Names, is_of_this_host};
 use crate::engine::shared::Outlet;
 use crate::engine::{Line, Memory, Parcel, Parcels, probe, stream};
 use crate::log::{Level, log};
@@ -32,7 +32,9 @@ pub(super) struct ToOne {
     shm: bool,
     /// Never used by a thread of the engine: it may be the one that sends.
     apart: bool,
-    /// Memory that the other side reads, if it is on this machine.
+    /// The other side may be on this machine.
+    is_near: bool,
+    /// Memory that it reads then.
     outlet: Option<Outlet>,
     /// A connection past the engine.
     stream: Option<stream::Outlet>,
@@ -71,6 +73,7 @@ impl ToOne {
             // To and from a scheduler there is little to say, and everybody has a line to it.
             shm: place.shm && !place.is_scheduler && !names.is_root(to),
             apart: threads_are_set(),
+            is_near: is_of_this_host(to),
             outlet: None,
             stream: None,
         }
@@ -179,7 +182,10 @@ impl ToOne {
         if self.stream.is_none() {
             self.stream = streams.outlet(&self.to);
         }
+        // Whoever is on this machine and can read our memory needs no connection.
+        let may_share = self.outlet.is_some() && self.is_near;
         if matches!(self.way, Way::Hall(_))
+            && !may_share
             && let Some(offer) = streams.offer_to(&self.to)
         {
             self.put(ZBytes::new(), Some(offer.encode()));
