@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::SockRef;
 
-use super::greeting::{Greeting, Writer, welcome};
+use super::greeting::{Greeting, Writer, prepare, welcome};
 use super::inlet::Inlet;
 use super::peers::{Streams, spawn};
 use crate::engine::{Inbox, who_and_address};
@@ -88,7 +88,7 @@ fn meet(socket: TcpStream, strangers: &Arc<AtomicUsize>, streams: &Weak<Streams>
 type Known = (Arc<dyn Inbox>, Arc<Inlet>, String);
 
 fn let_in(socket: TcpStream, streams: &Weak<Streams>) -> io::Result<Option<Known>> {
-    socket.set_nodelay(true)?;
+    prepare(&socket)?;
     let greeting = Greeting::hear(&socket)?;
     let streams = streams.upgrade().ok_or(io::ErrorKind::NotConnected)?;
     let from = streams.admit(&greeting).ok_or(io::ErrorKind::PermissionDenied)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::greeting::{GREETING, Greeting, Writer};
+use super::greeting::{GREETING, Greeting, Writer, prepare};
 use super::inlet::Inlet;
 use super::listener::Listener;
 use super::offer::Offer;
@@ -179,7 +179,7 @@ impl Streams {
 
     fn connect(&self, at: &SocketAddr, offer: &Offer, writer: Writer) -> io::Result<TcpStream> {
         let socket = TcpStream::connect_timeout(at, GREETING)?;
-        socket.set_nodelay(true)?;
+        prepare(&socket)?;
         Greeting::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
         Ok(socket)
     }
