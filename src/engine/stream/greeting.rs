@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use socket2::SockRef;
+use socket2::{SockRef, TcpKeepalive};
 
 use super::offer::Token;
 use crate::credentials::{Credentials, Proof};
@@ -16,6 +16,9 @@ pub(super) const GREETING: Duration = Duration::from_secs(2);
 /// in the caches of the processor, which saves a fifth of its time. Between machines the system makes them
 /// as large as the way is long.
 const NEAR: usize = 256 << 10;
+
+/// The system asks whether the other side is there after this long without a word.
+const QUIET: Duration = Duration::from_secs(60);
 
 const TAKEN: u8 = 1;
 const TOKEN: usize = size_of::<Token>();
@@ -82,6 +85,8 @@ pub(super) fn welcome(mut socket: &TcpStream) -> io::Result<()> {
 /// Sets a connection up for values, before it greets.
 pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
+    // Between rounds nothing may come for long, and what is on the way is to remember the connection.
+    SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))?;
     if socket.local_addr()?.ip() == socket.peer_addr()?.ip() {
         let socket = SockRef::from(socket);
         socket.set_send_buffer_size(NEAR)?;

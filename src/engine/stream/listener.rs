@@ -2,16 +2,13 @@
 
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use socket2::SockRef;
 
-use super::greeting::{Greeting, Writer, prepare, welcome};
-use super::inlet::Inlet;
-use super::peers::{Streams, spawn};
-use crate::engine::{Inbox, who_and_address};
+use super::spawn;
 use crate::log::{Level, log};
 
 /// So many may be about to say who they are; more are sent away.
@@ -23,6 +20,23 @@ pub(super) struct Listener {
     socket: Arc<TcpListener>,
     port: u16,
     closed: Arc<AtomicBool>,
+}
+
+/// Counts one of those who have connected, until it is dropped.
+pub(super) struct Stranger(Arc<AtomicUsize>);
+
+impl Stranger {
+    /// None if there are too many.
+    fn new(all: &Arc<AtomicUsize>) -> Option<Self> {
+        let this = Self(Arc::clone(all));
+        (all.fetch_add(1, Ordering::SeqCst) < STRANGERS).then_some(this)
+    }
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Listener {
@@ -37,14 +51,19 @@ impl Listener {
         self.port
     }
 
-    /// Starts the thread that lets others in.
-    pub(super) fn serve(&self, streams: Weak<Streams>) -> bool {
+    /// Starts the thread that hands on whoever connects, each to a thread of its own.
+    pub(super) fn serve(&self, meet: impl Fn(TcpStream, Stranger) + Send + Sync + 'static) -> bool {
         let (listener, closed) = (Arc::clone(&self.socket), Arc::clone(&self.closed));
-        let strangers = Arc::new(AtomicUsize::new(0));
+        let (strangers, meet) = (Arc::default(), Arc::new(meet));
         spawn(move || {
             while !closed.load(Ordering::SeqCst) {
                 match listener.accept() {
-                    Ok((socket, _)) => meet(socket, &strangers, &streams),
+                    Ok((socket, _)) => {
+                        if let Some(stranger) = Stranger::new(&strangers) {
+                            let meet = Arc::clone(&meet);
+                            spawn(move || meet(socket, stranger));
+                        }
+                    }
                     Err(_) if closed.load(Ordering::SeqCst) => {}
                     Err(error) => {
                         log(Level::Debug, || format!("nobody can connect now: {error}"));
@@ -61,43 +80,4 @@ impl Listener {
         // That wakes the thread; it fails if it has been done.
         let _ = SockRef::from(&*self.socket).shutdown(Shutdown::Both);
     }
-}
-
-/// Finds out who has connected, on a thread that then reads what it sends.
-fn meet(socket: TcpStream, strangers: &Arc<AtomicUsize>, streams: &Weak<Streams>) {
-    if strangers.fetch_add(1, Ordering::SeqCst) >= STRANGERS {
-        strangers.fetch_sub(1, Ordering::SeqCst);
-        return;
-    }
-    let (counted, streams) = (Arc::clone(strangers), Weak::clone(streams));
-    let started = spawn(move || {
-        let known = let_in(socket, &streams);
-        counted.fetch_sub(1, Ordering::SeqCst);
-        match known {
-            Ok(Some((inbox, inlet, address))) => inlet.serve(&*inbox, &address),
-            Ok(None) => {}
-            Err(error) => log(Level::Debug, || format!("a stranger was sent away: {error}")),
-        }
-    });
-    if !started {
-        strangers.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-/// Whom to tell what is read from a connection, if it is to be read here, and the address of its peer.
-type Known = (Arc<dyn Inbox>, Arc<Inlet>, String);
-
-fn let_in(socket: TcpStream, streams: &Weak<Streams>) -> io::Result<Option<Known>> {
-    prepare(&socket)?;
-    let greeting = Greeting::hear(&socket)?;
-    let streams = streams.upgrade().ok_or(io::ErrorKind::NotConnected)?;
-    let from = streams.admit(&greeting).ok_or(io::ErrorKind::PermissionDenied)?;
-    welcome(&socket)?;
-    let address = who_and_address(&from).1;
-    if greeting.writer == Writer::Listener {
-        streams.write_to(address, socket)?;
-        return Ok(None);
-    }
-    let inlet = streams.read_from(&from, socket);
-    Ok(inlet.map(|inlet| (Arc::clone(streams.inbox()), inlet, address.into())))
 }

@@ -19,9 +19,21 @@ pub(super) use offer::Offer;
 pub(super) use outlet::Outlet;
 pub(super) use peers::Streams;
 
+use crate::log::{Level, log};
+
 /// A parcel is preceded by its length, and none is longer: larger ones are the engine's.
 const MOST_BYTES: usize = 8 << 20;
 const LENGTH: usize = 4;
 
 /// More processes than this use the engine: each has a thread here.
 const MOST_PEERS: usize = 1_024;
+
+/// Starts a thread; without one the engine does it all.
+fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
+    let thread = std::thread::Builder::new().name("kvstore-stream".into());
+    let started = crate::pool::without_signals(|| thread.spawn(work));
+    if let Err(error) = &started {
+        log(Level::Warn, || format!("cannot start a thread for a connection: {error}"));
+    }
+    started.is_ok()
+}

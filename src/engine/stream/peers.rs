@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::greeting::{GREETING, Greeting, Writer, prepare};
+use super::greeting::{GREETING, Greeting, Writer, prepare, welcome};
 use super::inlet::Inlet;
-use super::listener::Listener;
+use super::listener::{Listener, Stranger};
 use super::offer::Offer;
-use super::{MOST_PEERS, Outlet};
+use super::{MOST_PEERS, Outlet, spawn};
 use crate::engine::ending::End;
 use crate::engine::{Inbox, Place, who_and_address};
 use crate::log::{Level, log};
@@ -87,7 +87,11 @@ impl Streams {
     fn port(self: &Arc<Self>) -> Option<u16> {
         let ip = self.listens?;
         let listener = self.listener.get_or_init(|| match Listener::open(ip) {
-            Ok(listener) => listener.serve(Arc::downgrade(self)).then_some(listener),
+            Ok(listener) => {
+                let streams = Arc::downgrade(self);
+                let serves = listener.serve(move |it, stranger| meet(&streams, it, stranger));
+                serves.then_some(listener)
+            }
             Err(error) => {
                 log(Level::Debug, || format!("no port for connections past the engine: {error}"));
                 None
@@ -185,7 +189,7 @@ impl Streams {
     }
 
     /// Who has shown this, if it is anybody to whom an offer was made. Each is taken once.
-    pub(super) fn admit(&self, greeting: &Greeting) -> Option<String> {
+    fn admit(&self, greeting: &Greeting) -> Option<String> {
         let mut peers = self.peers.lock();
         let has_it =
             |peer: &Peer| peer.offer.as_ref().is_some_and(|it| it.offer.token == greeting.token);
@@ -204,7 +208,7 @@ impl Streams {
     }
 
     /// There is a connection to an address to write to.
-    pub(super) fn write_to(&self, address: &str, socket: TcpStream) -> io::Result<()> {
+    fn write_to(&self, address: &str, socket: TcpStream) -> io::Result<()> {
         // Whoever takes nothing for this long is gone for the engine as well.
         socket.set_write_timeout(Some(Duration::from_millis(self.place.lease_ms)))?;
         let mut peers = self.peers.lock();
@@ -215,7 +219,7 @@ impl Streams {
     }
 
     /// There is a connection to read from, by a thread that calls `read` with it; none if it is too late.
-    pub(super) fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
+    fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
         let inlet = Arc::new(Inlet::new(socket, from));
         let mut peers = self.peers.lock();
         let peer = peers.as_mut()?.get_mut(who_and_address(from).1)?;
@@ -224,10 +228,6 @@ impl Streams {
             former.shut();
         }
         Some(inlet)
-    }
-
-    pub(super) fn inbox(&self) -> &Arc<dyn Inbox> {
-        &self.inbox
     }
 
     /// A process has gone: the inbox hears of that behind all that was sent. False if nothing is read
@@ -291,12 +291,32 @@ fn end(outlet: Option<(Arc<TcpStream>, bool)>) {
     }
 }
 
-/// Starts a thread; without one the engine does it all.
-pub(super) fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
-    let thread = std::thread::Builder::new().name("kvstore-stream".into());
-    let started = crate::pool::without_signals(|| thread.spawn(work));
-    if let Err(error) = &started {
-        log(Level::Warn, || format!("cannot start a thread for a connection: {error}"));
+/// Finds out who has connected, and reads what it sends, if it is to send something.
+fn meet(streams: &Weak<Streams>, socket: TcpStream, stranger: Stranger) {
+    let known = let_in(streams, socket);
+    drop(stranger);
+    match known {
+        Ok(Some((inbox, inlet, address))) => inlet.serve(&*inbox, &address),
+        Ok(None) => {}
+        Err(error) => log(Level::Debug, || format!("a stranger was sent away: {error}")),
     }
-    started.is_ok()
+}
+
+/// Whom to tell what is read from a connection, and the address of its peer.
+type Known = (Arc<dyn Inbox>, Arc<Inlet>, String);
+
+/// None if nothing is to be read.
+fn let_in(streams: &Weak<Streams>, socket: TcpStream) -> io::Result<Option<Known>> {
+    prepare(&socket)?;
+    let greeting = Greeting::hear(&socket)?;
+    let streams = streams.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+    let from = streams.admit(&greeting).ok_or(io::ErrorKind::PermissionDenied)?;
+    welcome(&socket)?;
+    let address = who_and_address(&from).1;
+    if greeting.writer == Writer::Listener {
+        streams.write_to(address, socket)?;
+        return Ok(None);
+    }
+    let inlet = streams.read_from(&from, socket);
+    Ok(inlet.map(|inlet| (Arc::clone(&streams.inbox), inlet, address.into())))
 }
