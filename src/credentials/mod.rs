@@ -84,8 +84,7 @@ impl Credentials {
 
     /// Shows to a listener that this process has its token; None if it has none.
     pub(crate) fn proof(&self, words: &[u8]) -> Option<Proof> {
-        let password = self.token.as_ref()?.password(self.user())?;
-        Some(token::proof(&password, words))
+        self.login().map(|(_, password)| token::proof(&password, words))
     }
 
     /// Whether these words were said by somebody who may be called `who`; anybody, without a token.

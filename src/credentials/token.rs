@@ -72,8 +72,7 @@ impl Token {
 
 /// HMAC-SHA-256 over the name, under the token of the job.
 fn derive(secret: &str, identity: Identity) -> String {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-    let tag = hmac::sign(&key, format!("kvstore token {identity}").as_bytes());
+    let tag = hmac::sign(&key(secret), format!("kvstore token {identity}").as_bytes());
     let mut text = String::with_capacity(DIGITS);
     for byte in tag.as_ref() {
         let _ = write!(text, "{byte:02x}");
@@ -83,15 +82,17 @@ fn derive(secret: &str, identity: Identity) -> String {
 
 /// Shows that whoever says these words has a password.
 pub(super) fn proof(password: &str, words: &[u8]) -> Proof {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, password.as_bytes());
     let mut proof = Proof::default();
-    proof.copy_from_slice(hmac::sign(&key, words).as_ref());
+    proof.copy_from_slice(hmac::sign(&key(password), words).as_ref());
     proof
 }
 
 pub(super) fn is_proof(password: &str, words: &[u8], proof: &Proof) -> bool {
-    let key = hmac::Key::new(hmac::HMAC_SHA256, password.as_bytes());
-    hmac::verify(&key, words, proof).is_ok()
+    hmac::verify(&key(password), words, proof).is_ok()
+}
+
+fn key(secret: &str) -> hmac::Key {
+    hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes())
 }
 
 #[cfg(test)]

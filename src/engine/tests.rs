@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::{Calls, Inbox, Line, Place, open};
 
-fn place(listen: Option<&str>, calls: Calls) -> Place {
+pub(super) fn place(listen: Option<&str>, calls: Calls) -> Place {
     let listen = listen.map(Into::into);
     let root = "127.0.0.1:1".into();
     Place {

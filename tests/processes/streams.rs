@@ -1,4 +1,4 @@
-//! Processes that share no memory have connections past the engine, and the job goes on without them.
+//! Processes that share no memory have connections past the engine, as long as both are there.
 
 use std::fs;
 

@@ -11,23 +11,13 @@ use super::greeting::{Greeting, Writer};
 use super::{MOST_BYTES, MOST_PEERS, Offer, Outlet, Streams};
 use crate::credentials::Credentials;
 use crate::engine::mail::{Heard, Mail, content, wait_for};
-use crate::engine::{Calls, Inbox, Place};
+use crate::engine::{Calls, Inbox, Place, tests};
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const WORKER: &str = "worker";
 
 fn place() -> Place {
-    Place {
-        listen: None,
-        advertised: None,
-        calls: Calls::Everybody,
-        root: "127.0.0.1:1".into(),
-        is_scheduler: false,
-        lease_ms: 1_000,
-        shm: true,
-        most_sessions: 10,
-        credentials: None,
-    }
+    Place { lease_ms: 1_000, ..tests::place(None, Calls::Everybody) }
 }
 
 /// A server and a worker, connected in both directions.
