@@ -218,7 +218,7 @@ impl Streams {
         Ok(())
     }
 
-    /// There is a connection to read from, by a thread that calls `read` with it; none if it is too late.
+    /// There is a connection to read from, by a thread that lets it serve; none if it is too late.
     fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
         let inlet = Arc::new(Inlet::new(socket, from));
         let mut peers = self.peers.lock();
@@ -240,13 +240,17 @@ impl Streams {
         if !inlet.ending.tell(End::Gone) {
             return false;
         }
-        spawn(move || {
+        let last = Arc::clone(&inlet);
+        let waits = spawn(move || {
             let limit = Instant::now() + LAST_WORDS;
-            while !inlet.ending.is_over() && Instant::now() < limit {
+            while !last.ending.is_over() && Instant::now() < limit {
                 std::thread::sleep(LOOK_AGAIN);
             }
-            inlet.shut();
+            last.shut();
         });
+        if !waits {
+            inlet.shut();
+        }
         true
     }
 
