@@ -14,8 +14,9 @@ use crate::trace::{Event, Tracer, What};
 pub(crate) struct Frame<D> {
     pub(crate) to: Arc<str>,
     pub(crate) message: Message<D>,
-    /// Bytes of its link that are not known to have arrived, with this one.
-    pub(crate) backlog: u64,
+    /// Bytes of its link that are not known to have arrived, with this one. A frame outside of any link
+    /// has none: whoever gets it need not be a member of the job.
+    pub(crate) backlog: Option<u64>,
 }
 
 /// What has changed for this process.
@@ -152,7 +153,7 @@ impl<D: Data> Net<D> {
     ) {
         message.head.to_incarnation = to_incarnation;
         stamp(&mut message.head, self.me, self.incarnation, self.epoch, job);
-        self.frames.push(Frame { to: to.into(), message, backlog: 0 });
+        self.frames.push(Frame { to: to.into(), message, backlog: None });
     }
 
     pub(super) fn receive(&mut self, message: Message<D>, now: Time) -> Incoming<D> {
@@ -247,6 +248,7 @@ impl<D: Data> Net<D> {
                 traffic.bytes_out += HEADER as u64 + message.body.len();
                 message.head.to_incarnation = to_incarnation;
                 stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
+                let backlog = Some(backlog);
                 self.frames.push(Frame { to: address.clone(), message, backlog });
             });
             self.traffic.resent += std::mem::take(&mut link.resent);

@@ -4,7 +4,7 @@
 //! that is not known to be free has a thread of its own.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use foldhash::HashMap;
@@ -22,8 +22,8 @@ const TOGETHER: u64 = 192 << 10;
 /// Messages of a batch that there is room for from the start.
 const MOST_AT_ONCE: usize = 64;
 
-/// Ways beyond this are to strangers that were refused; members speak all the time. The one that was
-/// not used for the longest time ends.
+/// So many ways are open to strangers, who were refused or only look, beside those to members. The one
+/// that was not used for the longest time ends.
 const MOST_WAYS: usize = 16;
 /// So many more are open while all are in use.
 const MOST_BUSY: usize = 32;
@@ -38,12 +38,14 @@ const CALM: u64 = 512 << 10;
 /// Is told of a panic on a thread that sends.
 type Alarm = Box<dyn Fn(&str) + Send + Sync>;
 
+type Ways = HashMap<Arc<str>, Arc<Way>>;
+
 #[derive(Default)]
 pub(crate) struct Outbox {
     engine: OnceLock<Arc<dyn Engine>>,
     alarm: Arc<OnceLock<Alarm>>,
-    ways: Mutex<HashMap<Arc<str>, Arc<Way>>>,
-    /// Members of the job: as many ways as there are of them are always open.
+    ways: Mutex<Ways>,
+    /// Members of the job: ways to so many stay open, whoever else is spoken to.
     members: AtomicUsize,
     posts: AtomicU64,
 }
@@ -54,6 +56,8 @@ pub(crate) struct Way {
     state: Mutex<State>,
     wake: Condvar,
     alarm: Arc<OnceLock<Alarm>>,
+    /// Whether a link goes this way.
+    is_of_member: AtomicBool,
 }
 
 struct State {
@@ -83,7 +87,7 @@ impl Outbox {
             let to = Arc::clone(&first.to);
             let way = if let Some(known) = ways.iter().find(|way| way.to == to) {
                 Arc::clone(known)
-            } else if let Some(way) = self.way(&to) {
+            } else if let Some(way) = self.way(&to, first.backlog.is_some()) {
                 ways.push(Arc::clone(&way));
                 way
             } else {
@@ -99,32 +103,55 @@ impl Outbox {
         }
     }
 
-    fn way(&self, to: &Arc<str>) -> Option<Arc<Way>> {
+    fn way(&self, to: &Arc<str>, is_of_member: bool) -> Option<Arc<Way>> {
         let engine = self.engine.get()?;
         let mut ways = self.ways.lock();
-        let most = self.members.load(Ordering::Relaxed) + MOST_WAYS;
-        if ways.len() >= most && !ways.contains_key(to) {
-            end_oldest(&mut ways);
-            if ways.len() >= most + MOST_BUSY {
-                log(Level::Debug, || format!("nothing is sent to {to}: too many are answered now"));
-                return None;
+        let known = ways.get(to).cloned();
+        if known.is_none() && !is_of_member && !has_room(&mut ways) {
+            log(Level::Debug, || format!("nothing is sent to {to}: too many are answered now"));
+            return None;
+        }
+        let way = known.unwrap_or_else(|| {
+            let way = Arc::new(self.new_way(to, engine.line(to)));
+            ways.insert(Arc::clone(to), Arc::clone(&way));
+            way
+        });
+        // Relaxed: written under the lock of the ways.
+        if is_of_member && !way.is_of_member.swap(true, Ordering::Relaxed) {
+            self.release_member(&ways, &way);
+        }
+        Some(way)
+    }
+
+    fn new_way(&self, to: &Arc<str>, line: Box<dyn Line>) -> Way {
+        let state = State {
+            messages: VecDeque::new(),
+            bytes: 0,
+            backlog: 0,
+            line: Some(line),
+            has_thread: false,
+            closed: false,
+            used: 0,
+        };
+        Way {
+            to: Arc::clone(to),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            alarm: Arc::clone(&self.alarm),
+            is_of_member: AtomicBool::new(false),
+        }
+    }
+
+    /// With more ways to members than there are members, the one that was not used for the longest time
+    /// is to somebody who is gone.
+    fn release_member(&self, ways: &Ways, new: &Arc<Way>) {
+        let members = || ways.values().filter(|way| way.is_of_member());
+        if members().count() > self.members.load(Ordering::Relaxed) {
+            let others = members().filter(|way| !Arc::ptr_eq(way, new));
+            if let Some(way) = others.min_by_key(|way| way.state.lock().used) {
+                way.is_of_member.store(false, Ordering::Relaxed);
             }
         }
-        let way = ways.entry(Arc::clone(to)).or_insert_with(|| {
-            let state = State {
-                messages: VecDeque::new(),
-                bytes: 0,
-                backlog: 0,
-                line: Some(engine.line(to)),
-                has_thread: false,
-                closed: false,
-                used: 0,
-            };
-            let state = Mutex::new(state);
-            let (to, alarm) = (Arc::clone(to), Arc::clone(&self.alarm));
-            Arc::new(Way { to, state, wake: Condvar::new(), alarm })
-        });
-        Some(Arc::clone(way))
     }
 
     /// Whether everything that was posted has been sent, or given up.
@@ -151,21 +178,31 @@ impl Outbox {
     }
 }
 
-/// Ends the way that has nothing to send for the longest time, if there is one.
-fn end_oldest(ways: &mut HashMap<Arc<str>, Arc<Way>>) {
-    let idle = ways.values().filter_map(|way| {
+/// Whether there is room for a way to one more stranger, if need be after the end of others.
+fn has_room(ways: &mut Ways) -> bool {
+    let strangers = |ways: &Ways| ways.values().filter(|way| !way.is_of_member()).count();
+    while strangers(ways) >= MOST_WAYS && end_oldest(ways) {}
+    strangers(ways) < MOST_WAYS + MOST_BUSY
+}
+
+/// Ends the way to a stranger that has nothing to send for the longest time, if there is one.
+fn end_oldest(ways: &mut Ways) -> bool {
+    let strangers = ways.values().filter(|way| !way.is_of_member());
+    let idle = strangers.filter_map(|way| {
         let state = way.state.lock();
         let is_idle = state.line.is_some() && !state.has_work();
         is_idle.then(|| (state.used, Arc::clone(&way.to)))
     });
-    if let Some((_, to)) = idle.min()
-        && let Some(way) = ways.remove(&to)
-    {
-        way.end();
-    }
+    let Some((_, to)) = idle.min() else { return false };
+    ways.remove(&to).inspect(|way| way.end()).is_some()
 }
 
 impl Way {
+    /// Under the lock of the ways.
+    fn is_of_member(&self) -> bool {
+        self.is_of_member.load(Ordering::Relaxed)
+    }
+
     fn end(&self) {
         self.state.lock().closed = true;
         self.wake.notify_all();
@@ -296,7 +333,7 @@ fn length(bytes: u64) -> usize {
 impl State {
     fn post(&mut self, Frame { message, backlog, .. }: Frame<Bytes>) {
         self.bytes += message.frame_len();
-        self.backlog = backlog;
+        self.backlog = backlog.unwrap_or(0);
         self.messages.push_back(message);
     }
 

@@ -1,6 +1,7 @@
 //! Who takes part in the job: the scheduler, which decides, and its client in every other process.
 
 mod client;
+mod refusals;
 mod scheduler;
 mod takeover;
 mod watch;

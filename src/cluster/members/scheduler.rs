@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::refusals::Allowance;
 use super::watch::Watch;
 use crate::cluster::common::{
     Data, Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
@@ -50,6 +51,7 @@ pub(crate) struct Scheduler<D> {
     gone_at: Option<Time>,
     end: Option<Result<(), Failure>>,
     start_by: Time,
+    pub(super) allowance: Allowance,
     pub(super) watch: Watch,
 }
 
@@ -67,6 +69,7 @@ impl<D: Data> Scheduler<D> {
             gone_at: None,
             end: None,
             start_by,
+            allowance: Allowance::default(),
             watch: Watch::default(),
         }
     }
@@ -439,23 +442,6 @@ impl<D: Data> Scheduler<D> {
 
     fn post(&mut self, to: Peer, message: Message<D>) {
         self.net.post(Letter { to, message, priority: CONTROL, token: None });
-    }
-
-    pub(super) fn refuse(&mut self, address: &str, incarnation: u64, text: String) {
-        let fields = failed::encode(&Failure::new(Reason::Refused, text));
-        self.net.cast(address, incarnation, Message::new(Kind::Refused, fields));
-    }
-
-    /// A process of another job has come to the wrong place.
-    fn turn_away(&mut self, message: &Message<D>) {
-        let hello = Hello::decode(message.fields());
-        let Some(hello) = hello.filter(|_| message.head.kind == Kind::Hello) else { return };
-        let text = "the scheduler belongs to another job: give all processes of a job the same \
-                    option job, and every job a scheduler of its own";
-        let fields = failed::encode(&Failure::new(Reason::Refused, text));
-        let (job, incarnation) = (message.head.job, message.head.incarnation);
-        let refusal = Message::new(Kind::Refused, fields);
-        self.net.cast_into(job, &hello.address, incarnation, refusal);
     }
 
     fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {

@@ -231,6 +231,28 @@ fn another_version_of_the_protocol_is_refused_on_both_sides() {
 }
 
 #[test]
+fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    let flood = |job: &mut Job| {
+        let strangers = (0..10_000).map(|number| format!("stranger-{number}"));
+        strangers.for_each(|name| job.scheduler.bad_frame(&name, BadFrame::Version(7)));
+        job.scheduler.send(job.now).len()
+    };
+    assert!((100..300).contains(&flood(&mut job)));
+    assert_eq!(flood(&mut job), 0);
+    (0..limits.workers).for_each(|rank| job.join(&limits, Role::Worker, rank));
+    (0..limits.servers).for_each(|rank| job.join(&limits, Role::Server, rank));
+    assert!(job.nodes.values().all(Node::has_started));
+    // Who asks again is answered when some time has passed.
+    job.join(&limits, Role::Worker, 5);
+    assert!(job.nodes["worker-5"].end().is_none());
+    job.pass(2_000 * MS);
+    assert!(job.end_of("worker-5").text.contains("room for 2"));
+    assert!((100..300).contains(&flood(&mut job)));
+}
+
+#[test]
 fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
     let limits = Limits { workers: 3, ..limits() };
     let mut job = Job::new(&limits);

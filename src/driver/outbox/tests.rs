@@ -146,7 +146,8 @@ fn outbox() -> Outbox {
 fn post(outbox: &Outbox, to: &str) -> Vec<Arc<Way>> {
     let mut ways = Vec::new();
     let message = Message::new(Kind::Alive, Vec::new());
-    outbox.post(vec![Frame { to: to.into(), message, backlog: 0 }], &mut ways);
+    let backlog = to.starts_with("member").then_some(0);
+    outbox.post(vec![Frame { to: to.into(), message, backlog }], &mut ways);
     ways
 }
 
@@ -154,22 +155,28 @@ fn answer(outbox: &Outbox, to: &str) -> usize {
     post(outbox, to).iter().map(Way::flush).count()
 }
 
+fn member(at: usize) -> String {
+    format!("member {at}")
+}
+
+/// Where it is reached, and that this way is as good as ever.
+fn way_of_member(outbox: &Outbox, at: usize) -> Arc<Way> {
+    let way = Arc::clone(&outbox.ways.lock()[member(at).as_str()]);
+    assert!(!way.state.lock().closed);
+    way
+}
+
 #[test]
 fn strangers_come_and_go_and_members_stay() {
     let outbox = outbox();
-    let member = |at: usize| format!("member {at}");
-    let of_member = |at| Arc::clone(&outbox.ways.lock()[member(at).as_str()]);
     (0..MEMBERS).for_each(|at| _ = answer(&outbox, &member(at)));
-    let before: Vec<_> = (0..MEMBERS).map(of_member).collect();
+    let ways = || (0..MEMBERS).map(|at| way_of_member(&outbox, at));
+    let before: Vec<_> = ways().collect();
     for number in 0..1_000 {
         assert_eq!(answer(&outbox, &format!("stranger {number}")), 1);
-        // Members speak all the time.
-        answer(&outbox, &member(number % MEMBERS));
         assert!(outbox.ways.lock().len() <= MEMBERS + MOST_WAYS);
     }
-    for (at, before) in before.iter().enumerate() {
-        assert!(Arc::ptr_eq(before, &of_member(at)) && !before.state.lock().closed);
-    }
+    assert!(before.iter().zip(ways()).all(|(before, now)| Arc::ptr_eq(before, &now)));
     outbox.forget("stranger 999");
     assert!(!outbox.ways.lock().contains_key("stranger 999"));
 }
@@ -177,7 +184,7 @@ fn strangers_come_and_go_and_members_stay() {
 #[test]
 fn strangers_that_take_nothing_are_not_answered_beyond_a_bound() {
     let outbox = outbox();
-    let most = MEMBERS + MOST_WAYS + MOST_BUSY;
+    let most = MOST_WAYS + MOST_BUSY;
     let said = |number| post(&outbox, &format!("stranger {number}")).len();
     assert_eq!((0..1_000).map(said).sum::<usize>(), most);
     assert_eq!(outbox.ways.lock().len(), most);
@@ -185,4 +192,18 @@ fn strangers_that_take_nothing_are_not_answered_beyond_a_bound() {
     assert_eq!(answer(&outbox, "stranger 0"), 1);
     assert_eq!(said(2_000), 1);
     assert_eq!(outbox.ways.lock().len(), most);
+    // Whoever becomes a member meanwhile is spoken to.
+    assert_eq!(said(3_000), 0);
+    assert_eq!((0..MEMBERS).map(|at| answer(&outbox, &member(at))).sum::<usize>(), MEMBERS);
+}
+
+#[test]
+fn members_in_the_place_of_others_leave_no_ways_behind() {
+    let outbox = outbox();
+    for at in 0..1_000 {
+        assert_eq!(answer(&outbox, &member(at)), 1);
+        answer(&outbox, &format!("stranger {at}"));
+        assert!(outbox.ways.lock().len() <= MEMBERS + MOST_WAYS);
+    }
+    (1_000 - MEMBERS..1_000).for_each(|at| _ = way_of_member(&outbox, at));
 }
