@@ -85,7 +85,15 @@ run() {
   sums=$(printf '%5d passed %3d failed' "$good" "$bad")
   ((good + bad > 0)) || sums="ready"
   printf '%-23s %5d s%s\n' "$sums" $((SECONDS - start)) "$note"
-  ((bad == 0)) || { echo "--- the end of $log"; tail -n 80 "$log"; echo "---"; }
+  ((bad == 0)) || show_failures "$log"
+}
+
+# What failed: what the tests of cargo say of themselves, wherever it is in the log, and the log's end.
+show_failures() {
+  echo "--- what failed in $1, and its end"
+  awk '/^failures:$/ { failed = 1 } /^test result:/ { failed = 0 } failed' "$1" | head -n 200
+  tail -n 60 "$1"
+  echo "---"
 }
 
 leave_out() {

@@ -27,6 +27,15 @@ fn job() -> Job {
         .told(PAUSE_MS, 10)
 }
 
+/// Whether a text says that somebody did not come, or did not stay: alone, or with others that gave up.
+fn is_missed(text: &str, name: &str) -> bool {
+    let is_named = |names: &str| names.split(',').any(|it| it.trim() == name);
+    let parts = text.split([':', ';']);
+    parts
+        .filter_map(|it| it.split_once(" did not come").or(it.split_once(" came and went")))
+        .any(|(names, _)| is_named(names))
+}
+
 /// What a survivor may say of the death of this process.
 fn check_survivor(end: &End, dead: &str, killed: Instant) {
     let text = end.text();
@@ -35,10 +44,8 @@ fn check_survivor(end: &End, dead: &str, killed: Instant) {
         Some(0) => return,
         // The job had not started. Who is gone before it has come has no address.
         Some(20 | 1) if text.contains("the job did not start") => {
-            let absent = text.contains(&format!(": {name} did not come"))
-                || text.contains(&format!("{name} came and went"))
-                || text.contains(&format!("{name} at 127.0.0.1:"));
-            assert!(absent, "{dead}: {end:?}");
+            let at = format!("{name} at 127.0.0.1:");
+            assert!(is_missed(&text, name) || text.contains(&at), "{dead}: {end:?}");
             START_TIMEOUT
         }
         Some(40 | 1) => {
