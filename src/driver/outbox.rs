@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::thread::available_parallelism;
 
 use foldhash::HashMap;
 
@@ -34,6 +35,11 @@ const LENT: usize = 16 << 10;
 /// With no more than this on its way nobody waits for the other side, even if it is stopped: the
 /// engine's own queue is larger.
 const CALM: u64 = 512 << 10;
+
+/// On a machine of so few processors a thread that copies into memory which the other side reads takes
+/// turns with the one that woke it, or with the reader, and is only late: whoever has something to send
+/// copies it there. It is not known yet from how many on the threads gain.
+const FEW_PROCESSORS: usize = 4;
 
 /// Is told of a panic on a thread that sends.
 type Alarm = Box<dyn Fn(&str) + Send + Sync>;
@@ -176,6 +182,11 @@ impl Outbox {
             way.end();
         }
     }
+}
+
+fn has_few_processors() -> bool {
+    static FEW: OnceLock<bool> = OnceLock::new();
+    *FEW.get_or_init(|| available_parallelism().is_ok_and(|it| it.get() <= FEW_PROCESSORS))
 }
 
 /// Whether there is room for a way to one more stranger, if need be after the end of others.
@@ -343,9 +354,14 @@ impl State {
     }
 
     /// Whether something is queued that can be sent without waiting for the other side.
-    fn can_send_at_once(&self) -> bool {
-        let ready = self.line.as_ref().is_some_and(|line| line.is_ready());
-        ready && !self.messages.is_empty() && self.bytes <= CALM && self.backlog <= CALM
+    fn can_send_at_once(&mut self) -> bool {
+        let (Some(line), Some(first)) = (&mut self.line, self.messages.front()) else {
+            return false;
+        };
+        let is_calm = self.bytes <= CALM && self.backlog <= CALM;
+        // The next batch has no more bytes than this.
+        let most = || length(self.bytes.min(TOGETHER).max(first.frame_len()));
+        line.is_ready() && (is_calm || (has_few_processors() && line.has_memory_for(most())))
     }
 
     /// The next messages that travel together.

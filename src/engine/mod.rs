@@ -67,6 +67,12 @@ pub(crate) trait Line: Send {
     /// Whether `send` does not have to make a connection first.
     fn is_ready(&self) -> bool;
 
+    /// Whether it takes so many bytes now without any wait, whatever is on its way already: there is
+    /// memory for them that the other side reads.
+    fn has_memory_for(&mut self, _len: usize) -> bool {
+        false
+    }
+
     /// Room for so many bytes that are to be sent next. If the parcel borrows, `lent` of them need none.
     fn parcel(&mut self, room: usize, lent: usize) -> Parcel;
 

@@ -135,6 +135,68 @@ fn content(message: &Message<Bytes>) -> Vec<u8> {
     }
 }
 
+/// A line with memory for some bytes, of which it sends none.
+struct Memory {
+    room: usize,
+    line: Box<dyn Line>,
+}
+
+impl Line for Memory {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn has_memory_for(&mut self, len: usize) -> bool {
+        len <= self.room
+    }
+
+    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
+        self.room = self.room.saturating_sub(room);
+        self.line.parcel(room, lent)
+    }
+
+    fn send(&mut self, _: Parcel, may_wait: bool) {
+        assert!(!may_wait);
+    }
+}
+
+/// How many of so many bytes, in messages of `size`, cannot be sent without a wait.
+fn left_after_sending(bytes: usize, size: usize, room: usize) -> usize {
+    let exchange: Arc<Exchange> = Arc::default();
+    let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
+    let line = exchange.join("here", &deaf).line("there");
+    let way = outbox().new_way(&"there".into(), Box::new(Memory { room, line }));
+    let mut state = way.state.lock();
+    let blocks: Arc<Blocks> = Arc::default();
+    let value = Bytes::of_block(Arc::new(blocks.join(&[&vec![1; size]]).unwrap()));
+    for backlog in (size..=bytes).step_by(size) {
+        let message = Message { head: Header::default(), body: Body::Data(value.clone()) };
+        state.post(Frame { to: "there".into(), message, backlog: Some(backlog as u64) });
+    }
+    while state.can_send_at_once() {
+        let batch = state.batch();
+        let line = state.line.take().unwrap();
+        state.line = Some(Way::send(line, &batch, false));
+    }
+    length(state.bytes)
+}
+
+#[test]
+fn whoever_has_something_to_send_waits_for_nobody() {
+    let (mib, calm) = (1 << 20, length(CALM));
+    // Without memory the other side may have to take it first.
+    assert_eq!(left_after_sending(calm / 2, 4 << 10, 0), 0);
+    assert!(left_after_sending(2 * calm, 4 << 10, 0) >= 2 * calm);
+    assert!(left_after_sending(2 * mib, 2 * mib, mib) >= 2 * mib);
+    if has_few_processors() {
+        for size in [4 << 10, mib] {
+            assert_eq!(left_after_sending(4 * mib, size, 8 * mib), 0);
+            let left = left_after_sending(4 * mib, size, 2 * mib);
+            assert!((2 * mib..=3 * mib + mib / 2).contains(&left), "{left}");
+        }
+    }
+}
+
 fn outbox() -> Outbox {
     let (exchange, inbox): (_, Arc<dyn Inbox>) = (Arc::new(Exchange::default()), Arc::new(Deaf));
     let outbox = Outbox::default();

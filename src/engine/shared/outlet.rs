@@ -107,8 +107,13 @@ impl Outlet {
         Some(())
     }
 
-    /// Room for so many bytes, if there is some now. Only the last claim may be published.
-    pub(in crate::engine) fn claim(&mut self, room: usize) -> Option<Claim> {
+    /// Whether a claim of so many bytes would be granted now.
+    pub(in crate::engine) fn has_room(&mut self, room: usize) -> bool {
+        self.free(room).is_some()
+    }
+
+    /// Where so many bytes may be written now, if the receiver reads.
+    fn free(&mut self, room: usize) -> Option<usize> {
         if !self.is_taken() {
             return None;
         }
@@ -116,7 +121,12 @@ impl Outlet {
         if self.is_stalled() || self.unread.len() == QUEUE {
             return None;
         }
-        let at = self.place(room)?;
+        self.place(room)
+    }
+
+    /// Room for so many bytes, if there is some now. Only the last claim may be published.
+    pub(in crate::engine) fn claim(&mut self, room: usize) -> Option<Claim> {
+        let at = self.free(room)?;
         // SAFETY: everything that the receiver has not read lies elsewhere; `Outlet` has one claim at a
         // time that counts.
         let place = unsafe { Place::new(Arc::clone(&self.segment), at, room) };

@@ -34,7 +34,9 @@ fn taken(inlets: &Inlets) -> Outlet {
 }
 
 fn send(outlet: &mut Outlet, bytes: &[u8]) -> bool {
+    let had_room = outlet.has_room(bytes.len());
     let Some(mut claim) = outlet.claim(bytes.len()) else { return false };
+    assert!(had_room, "room only comes");
     claim.bytes().copy_from_slice(bytes);
     outlet.publish(&claim, bytes.len());
     true
@@ -79,7 +81,7 @@ fn what_nobody_reads_fills_the_ring_and_nothing_else() {
     let closed = mail.gate.lock().unwrap();
     let bytes = content(3, 1 << 20);
     assert_eq!(std::iter::from_fn(|| send(&mut outlet, &bytes).then_some(())).count(), 8);
-    assert!(!send(&mut outlet, &[1]));
+    assert!(!send(&mut outlet, &[1]) && !outlet.has_room(1));
     assert!(outlet.renewed().is_none(), "it is too soon to think that nobody reads");
     drop(closed);
     assert_eq!(mail.wait(8), vec![from_peer(bytes); 8]);

@@ -220,6 +220,10 @@ impl Line for ToOne {
         self.publisher.is_some() && !self.apart && !self.owes()
     }
 
+    fn has_memory_for(&mut self, len: usize) -> bool {
+        self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len))
+    }
+
     fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
         if self.outlet.as_ref().is_some_and(Outlet::is_declined) {
             self.outlet = None;
