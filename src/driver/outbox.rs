@@ -12,7 +12,7 @@ use foldhash::HashMap;
 
 use super::bytes::{Bytes, InPlace};
 use crate::cluster::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
-use crate::engine::{Engine, Line, Parcel};
+use crate::engine::{Engine, Line, Parcel, Room};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::sync::{Condvar, Mutex};
@@ -36,9 +36,9 @@ const LENT: usize = 16 << 10;
 /// engine's own queue is larger.
 const CALM: u64 = 512 << 10;
 
-/// On a machine of so few processors a thread that copies into memory which the other side reads takes
-/// turns with the one that woke it, or with the reader, and is only late: whoever has something to send
-/// copies it there. It is not known yet from how many on the threads gain.
+/// On a machine of so few processors a thread that sends takes turns with the one that woke it, or with
+/// whoever receives, and is only late: whoever has something to send does so itself if nobody waits. It
+/// is not known yet from how many on such threads gain.
 const FEW_PROCESSORS: usize = 4;
 
 /// Is told of a panic on a thread that sends.
@@ -333,6 +333,11 @@ fn lent(message: &Message<Bytes>) -> usize {
     data.in_place().filter(is_worth_a_loan).map_or(0, InPlace::len)
 }
 
+/// Whether it is copied anyway, and not much.
+fn is_small(message: &Message<Bytes>) -> bool {
+    matches!(message.body, Body::Parts(_)) || length(message.frame_len()) <= LENT
+}
+
 fn is_worth_a_loan(data: &InPlace<'_>) -> bool {
     data.len() >= LENT
 }
@@ -360,8 +365,14 @@ impl State {
         };
         let is_calm = self.bytes <= CALM && self.backlog <= CALM;
         // The next batch has no more bytes than this.
-        let most = || length(self.bytes.min(TOGETHER).max(first.frame_len()));
-        line.is_ready() && (is_calm || (has_few_processors() && line.has_memory_for(most())))
+        let most = length(self.bytes.min(TOGETHER).max(first.frame_len()));
+        line.is_ready()
+            && match line.room_for(most) {
+                _ if is_calm => true,
+                Room::Memory => has_few_processors(),
+                Room::System => has_few_processors() && is_small(first),
+                Room::Unknown => false,
+            }
     }
 
     /// The next messages that travel together.

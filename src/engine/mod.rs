@@ -62,15 +62,25 @@ pub(crate) trait Engine: Send + Sync {
     fn close(&self);
 }
 
+/// How a line takes bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    /// It may have to wait for the other side.
+    Unknown,
+    /// The system takes what it has room for, which is more work than to copy it; the line owes the rest.
+    System,
+    /// Into memory that the other side reads: nobody waits.
+    Memory,
+}
+
 /// The way to one other process. Used by one thread at a time.
 pub(crate) trait Line: Send {
     /// Whether `send` does not have to make a connection first.
     fn is_ready(&self) -> bool;
 
-    /// Whether it takes so many bytes now without any wait, whatever is on its way already: there is
-    /// memory for them that the other side reads.
-    fn has_memory_for(&mut self, _len: usize) -> bool {
-        false
+    /// How it takes so many bytes now, whatever is on its way already.
+    fn room_for(&mut self, _len: usize) -> Room {
+        Room::Unknown
     }
 
     /// Room for so many bytes that are to be sent next. If the parcel borrows, `lent` of them need none.

@@ -138,6 +138,7 @@ fn content(message: &Message<Bytes>) -> Vec<u8> {
 /// A line with memory for some bytes, of which it sends none.
 struct Memory {
     room: usize,
+    beyond: Room,
     line: Box<dyn Line>,
 }
 
@@ -146,8 +147,8 @@ impl Line for Memory {
         true
     }
 
-    fn has_memory_for(&mut self, len: usize) -> bool {
-        len <= self.room
+    fn room_for(&mut self, len: usize) -> Room {
+        if len <= self.room { Room::Memory } else { self.beyond }
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
@@ -161,11 +162,11 @@ impl Line for Memory {
 }
 
 /// How many of so many bytes, in messages of `size`, cannot be sent without a wait.
-fn left_after_sending(bytes: usize, size: usize, room: usize) -> usize {
+fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> usize {
     let exchange: Arc<Exchange> = Arc::default();
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
     let line = exchange.join("here", &deaf).line("there");
-    let way = outbox().new_way(&"there".into(), Box::new(Memory { room, line }));
+    let way = outbox().new_way(&"there".into(), Box::new(Memory { room, beyond, line }));
     let mut state = way.state.lock();
     let blocks: Arc<Blocks> = Arc::default();
     let value = Bytes::of_block(Arc::new(blocks.join(&[&vec![1; size]]).unwrap()));
@@ -183,17 +184,19 @@ fn left_after_sending(bytes: usize, size: usize, room: usize) -> usize {
 
 #[test]
 fn whoever_has_something_to_send_waits_for_nobody() {
-    let (mib, calm) = (1 << 20, length(CALM));
+    let (kib, mib, calm) = (1 << 10, 1 << 20, length(CALM));
     // Without memory the other side may have to take it first.
-    assert_eq!(left_after_sending(calm / 2, 4 << 10, 0), 0);
-    assert!(left_after_sending(2 * calm, 4 << 10, 0) >= 2 * calm);
-    assert!(left_after_sending(2 * mib, 2 * mib, mib) >= 2 * mib);
+    assert_eq!(left_after_sending(calm / 2, 4 * kib, 0, Room::Unknown), 0);
+    assert!(left_after_sending(2 * calm, 4 * kib, 0, Room::Unknown) >= 2 * calm);
+    assert!(left_after_sending(2 * mib, 2 * mib, mib, Room::Unknown) >= 2 * mib);
+    assert!(left_after_sending(2 * mib, 64 * kib, 0, Room::System) >= 2 * mib);
     if has_few_processors() {
-        for size in [4 << 10, mib] {
-            assert_eq!(left_after_sending(4 * mib, size, 8 * mib), 0);
-            let left = left_after_sending(4 * mib, size, 2 * mib);
+        for size in [4 * kib, mib] {
+            assert_eq!(left_after_sending(4 * mib, size, 8 * mib, Room::Unknown), 0);
+            let left = left_after_sending(4 * mib, size, 2 * mib, Room::Unknown);
             assert!((2 * mib..=3 * mib + mib / 2).contains(&left), "{left}");
         }
+        assert_eq!(left_after_sending(2 * mib, 4 * kib, 0, Room::System), 0);
     }
 }
 

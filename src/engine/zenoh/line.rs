@@ -13,7 +13,7 @@ use super::connection::{CONNECT, Connection, Made, Party, call};
 use crate::config::TLS_VARIABLE;
 use crate::engine::names::{Names, is_of_this_host};
 use crate::engine::shared::Outlet;
-use crate::engine::{Line, Memory, Parcel, Parcels, probe, stream};
+use crate::engine::{Line, Memory, Parcel, Parcels, Room, probe, stream};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
 
@@ -220,8 +220,14 @@ impl Line for ToOne {
         self.publisher.is_some() && !self.apart && !self.owes()
     }
 
-    fn has_memory_for(&mut self, len: usize) -> bool {
-        self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len))
+    fn room_for(&mut self, len: usize) -> Room {
+        if self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len)) {
+            Room::Memory
+        } else if self.stream.is_some() && stream::Outlet::takes(len) {
+            Room::System
+        } else {
+            Room::Unknown
+        }
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
