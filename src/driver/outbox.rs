@@ -363,16 +363,19 @@ impl State {
         let (Some(line), Some(first)) = (&mut self.line, self.messages.front()) else {
             return false;
         };
+        if !line.is_ready() {
+            return false;
+        }
         let is_calm = self.bytes <= CALM && self.backlog <= CALM;
+        if is_calm || !has_few_processors() {
+            return is_calm;
+        }
         // The next batch has no more bytes than this.
-        let most = length(self.bytes.min(TOGETHER).max(first.frame_len()));
-        line.is_ready()
-            && match line.room_for(most) {
-                _ if is_calm => true,
-                Room::Memory => has_few_processors(),
-                Room::System => has_few_processors() && is_small(first),
-                Room::Unknown => false,
-            }
+        match line.room_for(length(self.bytes.min(TOGETHER).max(first.frame_len()))) {
+            Room::Memory => true,
+            Room::System => is_small(first),
+            Room::Unknown => false,
+        }
     }
 
     /// The next messages that travel together.
