@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "values arrive in the memory that callers lend")]
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use super::rows::Wanted;
 use crate::cluster::{Ended, OpId};
@@ -32,10 +33,11 @@ pub(crate) struct Call {
 /// What one key of a call has lent.
 pub(crate) struct Part {
     pub(super) slot: Arc<Slot>,
-    pub(super) loan: Option<Arc<Loan>>,
-    pub(super) target: Target,
+    /// Of its only value, from when it is about to be sent.
+    loan: OnceLock<Arc<Loan>>,
+    target: Target,
     /// Where its outs are in the plan.
-    pub(super) outs: std::ops::Range<usize>,
+    outs: Range<usize>,
 }
 
 /// Where the value of a key arrives.
@@ -72,6 +74,10 @@ impl Call {
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::new(Carried::current()));
         Arc::new(Self { ticket, state, changed, remaining, parts, span })
+    }
+
+    pub(super) fn part(&self, index: usize) -> &Part {
+        &self.parts[index]
     }
 
     /// One more thing has to end.
@@ -178,7 +184,7 @@ impl Call {
     pub(super) fn complete(&self, team: Team, blocks: &Arc<Blocks>) -> Result<()> {
         let mut state = self.state.lock();
         let mut result = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
-        for loan in self.parts.iter().filter_map(|part| part.loan.as_ref()) {
+        for loan in self.parts.iter().filter_map(|part| part.loan.get()) {
             match &result {
                 Ok(()) => loan.end(),
                 // What is on its way still counts.
@@ -231,6 +237,15 @@ fn fill_rows(wanted: &Wanted, slice: u32, data: &Bytes) {
 }
 
 impl Part {
+    pub(super) fn new(slot: Arc<Slot>, target: Target, outs: Range<usize>) -> Self {
+        Self { slot, loan: OnceLock::new(), target, outs }
+    }
+
+    /// Its value is sent from where it is, until the call has ended.
+    pub(super) fn lend(&self, loan: Arc<Loan>) {
+        let _ = self.loan.set(loan);
+    }
+
     fn hand_out(&self, team: Team, outs: &[PlannedOut]) -> Result<()> {
         match &self.target {
             Target::Own(buffer) => {

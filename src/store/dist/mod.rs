@@ -1,12 +1,13 @@
 //! The distributed stores: one job of many processes, over the protocol of `cluster`.
 //!
-//! A worker's calls become operations of its machine (`worker`, `sending`, `call`, `desk`); a server does the
+//! A worker's calls become operations of its machine (`worker`, `sending`, `drafts`, `call`, `desk`); a server does the
 //! arithmetic that its machine asks for, slice by slice (`serving`, `shop`, `shard`).
 
 mod alone;
 mod call;
 mod coding;
 mod desk;
+mod drafts;
 mod failure;
 mod insight;
 mod learning;

@@ -1,49 +1,54 @@
-//! From a checked call to what the machine is asked for: values are added up or encoded, and every key
-//! becomes an order.
-#![allow(unsafe_code, reason = "plain values are lent to the engine as they are")]
+//! From a checked call to what the machine is asked for: every key becomes an order.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::call::{Call, Part, Target};
-use super::coding::{Source, Unsent};
+use super::drafts::{Draft, Values, part_of};
 use super::rows::{self, Wanted};
 use super::worker::WorkerStore;
-use crate::cluster::{After, Data as _, Time};
-use crate::codec::Codec;
+use crate::cluster::{After, Time};
 use crate::deadline::Deadline;
-use crate::driver::{Bytes, Loan};
+use crate::driver::Bytes;
 use crate::error::Result;
 use crate::store::Call as Kind;
 use crate::store::counters::Tally;
 use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
-use crate::store::table::Slot;
-use crate::sys::DefaultFloats;
-use crate::tensor::{Buffer, Lent};
 
 /// Keys of a call that are given to the machine at a time, and bytes of their values.
-const AT_ONCE: (usize, u64) = (128, 512 << 10);
+const AT_ONCE: (usize, usize) = (128, 512 << 10);
 
-/// A key of a call, ready for the machine.
-pub(super) struct Order {
+/// A key of a call, and what the machine is asked for.
+pub(super) struct Order<V = Draft> {
     pub(super) key: u64,
-    pub(super) what: What,
+    pub(super) what: What<V>,
 }
 
 impl Order {
     /// Of the values that it sends.
-    fn bytes(&self) -> u64 {
+    fn bytes(&self) -> usize {
         match &self.what {
-            What::Push(value) | What::PushPull(value) => value.len(),
+            What::Push(value) | What::PushPull(value) => value.bytes(),
             _ => 0,
         }
+    }
+
+    fn make(self, mut value: impl FnMut(Draft) -> Result<Bytes>) -> Result<Order<Bytes>> {
+        let what = match self.what {
+            What::Push(draft) => What::Push(value(draft)?),
+            What::PushPull(draft) => What::PushPull(value(draft)?),
+            What::Pull => What::Pull,
+            What::Want(wanted, after) => What::Want(wanted, after),
+            What::Restore(slices) => What::Restore(slices),
+        };
+        Ok(Order { key: self.key, what })
     }
 }
 
 /// What the machine is asked for.
-pub(super) enum What {
-    Push(Bytes),
-    PushPull(Bytes),
+pub(super) enum What<V = Draft> {
+    Push(V),
+    PushPull(V),
     Pull,
     /// Something else than values, of some slices.
     Want(BTreeMap<u32, Vec<u8>>, After),
@@ -75,7 +80,7 @@ impl WorkerStore {
                 let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
                 let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
                 let value = rows::push(team, &slot, &place, pushed, blocks)?;
-                (Target::Nowhere, What::Push(value))
+                (Target::Nowhere, What::Push(Draft::Made(value)))
             } else {
                 let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
                 let (wanted, asked) = Wanted::new(&slot, &place, lists)?;
@@ -84,10 +89,11 @@ impl WorkerStore {
                 }
                 (Target::Rows(Box::new(wanted)), What::Want(asked, After::Own))
             };
-            parts.push(Part { slot, loan: None, target, outs });
+            parts.push(Part::new(slot, target, outs));
             orders.push(Order { key, what });
         }
-        self.launch(Call::new(ticket, plan, parts), orders, priority, deadline)
+        let call = Call::new(ticket, plan, parts);
+        self.launch(call, orders, Values::default(), priority, deadline)
     }
 
     /// Checks a call. A broadcast initialises here and is a pull from then on.
@@ -119,34 +125,44 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<Arc<Call>> {
         let groups = std::mem::take(&mut plan.groups);
+        // The call has borrowed them until it has ended, which is not before all are in the machine.
+        let values = std::mem::take(&mut plan.values);
+        let codec = self.local.handling.read().codec.clone();
         let (mut parts, mut orders) =
             (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));
         let mut tally = Tally::default();
-        let codec = self.local.handling.read().codec.clone();
-        let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
         for group in groups {
-            let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
-            let (part, order) = self.prepare(&plan, group, coding, &mut tally)?;
-            parts.push(part);
-            orders.push(order);
+            tally.add(&Tally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
+            let (key, draft) = (group.slot.key.id(), self.draft(&group, &values, codec.is_some())?);
+            let what = match draft {
+                Some(value) if group.outs.is_empty() => What::Push(value),
+                Some(value) => What::PushPull(value),
+                None => What::Pull,
+            };
+            parts.push(part_of(group, &plan.outs)?);
+            orders.push(Order { key, what });
         }
-        let sent = self.launch(Call::new(ticket, plan, parts), orders, priority, deadline);
+        let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
+        let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
+        let values = Values { lent: &values, coding };
+        let sent = self.launch(Call::new(ticket, plan, parts), orders, values, priority, deadline);
         drop(unsent);
         self.local.applier.counters.add(&tally);
         sent
     }
 
-    /// Gives the orders of a call to the machine.
+    /// Gives the orders of a call to the machine, some at a time: what is first is on its way before the
+    /// last is made. An error says that nothing has begun.
     pub(super) fn launch(
         &self,
         call: Arc<Call>,
         orders: Vec<Order>,
+        mut values: Values<'_>,
         priority: i32,
         deadline: Deadline,
     ) -> Result<Arc<Call>> {
         let (end, mut first) = (self.moment(deadline), 0);
         let mut orders = orders.into_iter().enumerate().peekable();
-        // What is first is on its way before the last is in the machine.
         while orders.peek().is_some() {
             let mut bytes = 0;
             let mut few = |(part, order): &(usize, Order)| {
@@ -154,7 +170,11 @@ impl WorkerStore {
                 *part == first || (*part < first + AT_ONCE.0 && bytes <= AT_ONCE.1)
             };
             let some = std::iter::from_fn(|| orders.next_if(&mut few));
-            match self.start(&call, some, priority, end) {
+            let made = some.map(|(part, order)| {
+                order.make(|draft| self.make(call.part(part), draft, &mut values))
+            });
+            let made = made.collect::<Result<Vec<_>>>();
+            match made.and_then(|made| self.start(&call, first, made, priority, end)) {
                 Ok(()) => {}
                 Err(error) if first == 0 => return Err(error),
                 Err(error) => {
@@ -168,16 +188,18 @@ impl WorkerStore {
         Ok(call)
     }
 
-    /// Gives some orders of a call to the machine. An error says that none of them has begun.
+    /// Gives some orders of a call to the machine, from one of its parts on. An error says that none of
+    /// them has begun.
     fn start(
         &self,
         call: &Arc<Call>,
-        orders: impl Iterator<Item = (usize, Order)>,
+        first: usize,
+        orders: Vec<Order<Bytes>>,
         priority: i32,
         end: Time,
     ) -> Result<()> {
         self.step(|worker, desk, now| {
-            for (part, Order { key, what }) in orders {
+            for (part, Order { key, what }) in (first..).zip(orders) {
                 let operation = match what {
                     What::PushPull(value) => worker.pushpull(key, value, priority, now, end),
                     What::Push(value) => worker.push(key, value, priority, now, end),
@@ -196,73 +218,5 @@ impl WorkerStore {
             }
             Ok(())
         })
-    }
-
-    /// What the machine needs of one key: its values added up, and a place for its outs.
-    fn prepare(
-        &self,
-        plan: &Plan,
-        group: Group,
-        coding: Option<(&Codec, &mut Unsent)>,
-        tally: &mut Tally,
-    ) -> Result<(Part, Order)> {
-        let coding = coding.filter(|_| group.slot.dtype.is_float());
-        let Group { slot, values, outs } = group;
-        let (lent, key) = (&plan.values[values], slot.key.id());
-        let pulls = !outs.is_empty();
-        tally.add(&Tally::of(lent.len(), outs.len(), slot.bytes()));
-        let (loan, value) = match (lent, coding) {
-            ([], _) => (None, None),
-            (_, Some((codec, unsent))) => (None, Some(self.encode(&slot, lent, codec, unsent)?)),
-            ([only], None) if only.is_plain(slot.dtype) => {
-                // SAFETY: plain values are as large as their key's, and are lent until the call has
-                // ended, which ends the loan.
-                let loan = Arc::new(unsafe { Loan::new(only.data(), slot.bytes()) });
-                (Some(Arc::clone(&loan)), Some(Bytes::of_loan(loan, slot.bytes())))
-            }
-            _ => (None, Some(self.sum(&slot, lent)?)),
-        };
-        let target = match &plan.outs[outs.clone()] {
-            [] => Target::Nowhere,
-            [only] if only.lent.is_plain(slot.dtype) => Target::Out(only.lent.data()),
-            _ => Target::Own(Buffer::fixed(slot.bytes())?),
-        };
-        let what = match value {
-            Some(value) if pulls => What::PushPull(value),
-            Some(value) => What::Push(value),
-            None => What::Pull,
-        };
-        Ok((Part { slot, loan, target, outs }, Order { key, what }))
-    }
-
-    /// Adds the values of a key up, left to right.
-    fn sum(&self, slot: &Slot, values: &[Lent]) -> Result<Bytes> {
-        let buffer = self.add_up(slot, values)?;
-        Ok(Bytes::of_block(Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()))))
-    }
-
-    fn add_up(&self, slot: &Slot, values: &[Lent]) -> Result<Buffer> {
-        let buffer = self.driver.blocks.take(slot.bytes())?;
-        let _floats = DefaultFloats::enter();
-        self.local.keys.team.sum(slot, values, &buffer)?;
-        Ok(buffer)
-    }
-
-    /// The sum of a key's values as a codec makes it.
-    fn encode(
-        &self,
-        slot: &Slot,
-        values: &[Lent],
-        codec: &Codec,
-        unsent: &mut Unsent,
-    ) -> Result<Bytes> {
-        let sum = self.add_up(slot, values)?;
-        let slice_bytes = self.place(slot.key)?.slice_bytes;
-        let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
-        let round = self.step(|worker, _, _| Ok(worker.pushes_before_next(slot.key.id())))?;
-        let source = Source { slot, sum: &sum, slice_bytes, rank: self.rank.into(), round };
-        let encoded = unsent.encode(codec, self.local.keys.team, &source, &self.driver.blocks);
-        self.driver.blocks.give_back(sum);
-        encoded
     }
 }

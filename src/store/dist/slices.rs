@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::call::{Call, Part, Target};
+use super::drafts::Values;
 use super::rows::WANT_VALUE;
 use super::sending::{Order, What};
 use super::state::Brought;
@@ -84,10 +85,10 @@ impl WorkerStore {
         what: What,
         deadline: Deadline,
     ) -> Result<Arc<Call>> {
-        let part = Part { slot: Arc::clone(slot), loan: None, target, outs: 0..0 };
+        let part = Part::new(Arc::clone(slot), target, 0..0);
         let order = Order { key: slot.key.id(), what };
         let call = Call::new(None, Plan::default(), vec![part]);
-        let call = self.launch(call, vec![order], 0, deadline)?;
+        let call = self.launch(call, vec![order], Values::default(), 0, deadline)?;
         call.wait()?;
         Ok(call)
     }
