@@ -56,6 +56,7 @@ mod pool;
 mod role;
 #[cfg_attr(not(feature = "dist"), path = "no_spans.rs")]
 mod spans;
+mod spin;
 mod store;
 mod suggest;
 mod sync;

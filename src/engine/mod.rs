@@ -5,6 +5,7 @@
 
 mod access;
 mod ending;
+mod lookout;
 #[cfg(test)]
 mod mail;
 #[cfg(test)]

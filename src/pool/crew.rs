@@ -8,9 +8,9 @@
 use std::collections::VecDeque;
 use std::sync::Weak;
 
-use super::spin::Spin;
 use super::split::{Post, Split};
 use super::{Task, processor};
+use crate::spin::Spin;
 use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
 
 /// Splits that can have helpers at a time; the owners of others work alone.

@@ -12,7 +12,6 @@
 mod crew;
 #[cfg(all(test, loom))]
 mod models;
-mod spin;
 mod split;
 
 use std::ptr;

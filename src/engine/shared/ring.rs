@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use super::segment::{QUEUE, Segment, taken};
 use crate::engine::ending::{End, Ending};
+use crate::engine::lookout::Lookout;
 use crate::engine::{Inbox, who_and_address};
 use crate::log::{Level, log};
+use crate::spin::Spin;
 
 /// A sender that was killed before it could wake us is looked at after this long.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -55,6 +57,7 @@ impl Ring {
         let mut read = self.segment.head().load(Ordering::Acquire);
         self.segment.tail().store(read, Ordering::Release);
         self.segment.taken().store(taken::YES, Ordering::Release);
+        let mut lookout = Lookout::new();
         while !self.ending.is_to(End::Closed) {
             match self.next(read) {
                 Ok(Some((at, len))) => {
@@ -62,15 +65,22 @@ impl Ring {
                     self.hand_on(inbox, at, len, read);
                 }
                 Ok(None) if self.ending.is_to(End::Drained) => return,
-                Ok(None) => {
-                    self.segment.sleep(read, LOOK_AGAIN, || self.ending.is_to(End::Drained));
-                }
+                Ok(None) => self.wait(read, &mut lookout),
                 Err(Broken) => {
                     let from = &self.from;
                     return log(Level::Warn, || format!("{from}: memory that makes no sense"));
                 }
             }
         }
+    }
+
+    /// Waits until there is more than was read, or something else to do.
+    fn wait(&self, read: u64, lookout: &mut Lookout) {
+        // Relaxed: only whether there is anything; whoever reads it looks properly.
+        let is_there = || self.segment.head().load(Ordering::Relaxed) != read;
+        let is_over = || self.ending.is_to(End::Drained);
+        let sleep = || self.segment.sleep(read, LOOK_AGAIN, is_over);
+        lookout.wait(Spin::yielding(), || is_there().then_some(()), sleep);
     }
 
     /// The piece behind those that were read: where it is, and its bytes.

@@ -1,12 +1,15 @@
 //! The receiver's side of a connection, and its thread.
 
+use std::cell::Cell;
 use std::io::{self, Read};
 use std::net::{Shutdown, TcpStream};
 
 use super::{LENGTH, MOST_BYTES};
 use crate::engine::Inbox;
 use crate::engine::ending::{End, Ending};
+use crate::engine::lookout::Lookout;
 use crate::log::{Level, log};
+use crate::spin::Spin;
 
 /// Bytes that are asked for when it is not known how many will come.
 const SOME: usize = 64 << 10;
@@ -45,7 +48,8 @@ impl Inlet {
 
     fn read_all(&self, inbox: &dyn Inbox) -> io::Result<()> {
         self.socket.set_read_timeout(None)?;
-        let mut bytes = Vec::new();
+        self.socket.set_nonblocking(true)?;
+        let (mut bytes, mut lookout) = (Vec::new(), Lookout::new());
         // What has come and was not handed on.
         let (mut start, mut end) = (0, 0);
         loop {
@@ -66,13 +70,39 @@ impl Inlet {
             if limit > bytes.len() {
                 bytes.resize(limit, 0);
             }
-            match (&self.socket).read(&mut bytes[end..limit]) {
+            match self.read(&mut bytes[end..limit], &mut lookout) {
                 Ok(0) => return Ok(()),
                 Ok(count) => end += count,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Waits for bytes, and reads what has come.
+    fn read(&self, room: &mut [u8], lookout: &mut Lookout) -> io::Result<usize> {
+        let first = (&self.socket).read(room);
+        let is_nothing = |result: &io::Result<usize>| {
+            result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+        };
+        if !is_nothing(&first) {
+            return first;
+        }
+        let room = Cell::new(room);
+        let read = || {
+            let taken = room.take();
+            let result = (&self.socket).read(taken);
+            room.set(taken);
+            result
+        };
+        let sleep = || {
+            self.socket.set_nonblocking(false)?;
+            let result = read();
+            self.socket.set_nonblocking(true)?;
+            result
+        };
+        let look = || Some(read()).filter(|result| !is_nothing(result));
+        lookout.wait(Spin::yielding(), look, sleep)
     }
 }
 

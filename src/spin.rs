@@ -16,21 +16,40 @@ const CONTENDED: Duration = Duration::from_micros(10);
 #[cfg(not(loom))]
 const LOOKS: u32 = 256;
 
+/// The same for whoever looks beside threads of its process that have work to do, or with calls of the
+/// system.
+#[cfg(all(feature = "dist", not(loom)))]
+const FEW_LOOKS: u32 = 16;
+
 /// One wait.
 #[cfg(not(loom))]
-#[derive(Default)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     looks: u32,
+    /// Between two yields.
+    most_looks: u32,
     start: Option<Instant>,
 }
 
 #[cfg(not(loom))]
+impl Default for Spin {
+    fn default() -> Self {
+        Self { looks: 0, most_looks: LOOKS, start: None }
+    }
+}
+
+#[cfg(not(loom))]
 impl Spin {
+    /// One that yields more often.
+    #[cfg(feature = "dist")]
+    pub(crate) fn yielding() -> Self {
+        Self { most_looks: FEW_LOOKS, ..Self::default() }
+    }
+
     /// Lets a moment pass; false once it is time to sleep: after [`SPIN`], or as soon as others
     /// want the processor.
-    pub(super) fn wait(&mut self) -> bool {
+    pub(crate) fn wait(&mut self) -> bool {
         self.looks += 1;
-        if !self.looks.is_multiple_of(LOOKS) {
+        if !self.looks.is_multiple_of(self.most_looks) {
             std::hint::spin_loop();
             return true;
         }
@@ -45,13 +64,13 @@ impl Spin {
 /// In a model whoever waits looks once more.
 #[cfg(loom)]
 #[derive(Default)]
-pub(super) struct Spin {
+pub(crate) struct Spin {
     has_waited: bool,
 }
 
 #[cfg(loom)]
 impl Spin {
-    pub(super) fn wait(&mut self) -> bool {
+    pub(crate) fn wait(&mut self) -> bool {
         !std::mem::replace(&mut self.has_waited, true)
     }
 }
