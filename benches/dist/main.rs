@@ -28,8 +28,12 @@ use processes::Processes;
 /// Rounds that count; the median of an odd number is one of them.
 const ROUNDS: usize = 15;
 
-/// How long one turn of a subject takes at least.
+/// How long the rounds of one turn that count take at least.
 const SHORTEST: Duration = Duration::from_millis(20);
+
+/// What comes before them: caches, and threads that still spin, are as another subject has left them,
+/// and rounds become faster for about so long.
+const WARM_UP: Duration = Duration::from_millis(50);
 
 /// Somebody who can make rounds of a case: a push of all keys, and a pull of all.
 trait Subject {
@@ -92,7 +96,7 @@ fn measure(case: &Case) -> io::Result<()> {
         subjects.push(Box::new(raw::Raw::start(case, both_ways)?));
     }
     subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
-    let repeats: Vec<usize> = subjects.iter_mut().map(repeats).collect::<io::Result<_>>()?;
+    let repeats: Vec<Repeats> = subjects.iter_mut().map(repeats).collect::<io::Result<_>>()?;
     let mut all: Vec<Figures> = subjects
         .iter()
         .map(|it| Figures { name: it.name(), seconds: Vec::new(), cpu_s: 0.0, rounds: 0 })
@@ -100,10 +104,8 @@ fn measure(case: &Case) -> io::Result<()> {
     for _ in 0..ROUNDS {
         for ((subject, figures), repeats) in subjects.iter_mut().zip(&mut all).zip(&repeats) {
             let before = subject.processes().cpu_s();
-            // The first round of a turn finds the caches, and threads that still spin, as another
-            // subject has left them: it does not count for anybody.
-            let seconds = subject.run(repeats + 1)?;
-            figures.seconds.extend(&seconds[1..]);
+            let seconds = subject.run(repeats.warm_up + repeats.counted)?;
+            figures.seconds.extend(&seconds[repeats.warm_up..]);
             figures.cpu_s += subject.processes().cpu_s() - before;
             figures.rounds += seconds.len();
         }
@@ -113,13 +115,23 @@ fn measure(case: &Case) -> io::Result<()> {
     Ok(())
 }
 
-fn repeats(subject: &mut Box<dyn Subject>) -> io::Result<usize> {
+/// Rounds of a turn.
+struct Repeats {
+    /// They count for nobody: one at least.
+    warm_up: usize,
+    counted: usize,
+}
+
+fn repeats(subject: &mut Box<dyn Subject>) -> io::Result<Repeats> {
     subject.run(3)?;
     let start = Instant::now();
     subject.run(3)?;
     let one = start.elapsed() / 3;
-    let count = SHORTEST.as_secs_f64() / one.as_secs_f64().max(1e-6);
-    Ok((count.ceil() as usize).clamp(1, 200))
+    let rounds = |time: Duration, most: usize| {
+        let count = time.as_secs_f64() / one.as_secs_f64().max(1e-6);
+        (count.ceil() as usize).clamp(1, most)
+    };
+    Ok(Repeats { warm_up: rounds(WARM_UP, 500), counted: rounds(SHORTEST, 200) })
 }
 
 fn print(case: &Case, all: &[Figures]) {
