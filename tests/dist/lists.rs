@@ -172,3 +172,55 @@ fn one_out_for_several_keys_holds_one_of_them() {
         }
     });
 }
+
+/// Small whole numbers, which every codec of 16 bits sends as they are.
+fn whole(rank: usize, round: usize, key: usize, value: usize) -> f32 {
+    ((rank * 5 + round * 3 + key * 7 + value * 11) % 17) as f32
+}
+
+/// How many values of a key a worker pushes, and of how many elements.
+fn shape_of(key: usize) -> (usize, usize) {
+    (key % 4, if key.is_multiple_of(50) { 70_000 } else { 1 + key % 600 })
+}
+
+fn exchange_many(store: &Store, rank: usize, round: usize, sums: &mut [Vec<f32>]) {
+    let all = 0..sums.len();
+    let pushed = all.clone().flat_map(|key| (0..shape_of(key).0).map(move |value| (key, value)));
+    let arrays: Vec<(usize, Vec<f32>)> = pushed
+        .map(|(key, value)| (key, vec![whole(rank, round, key, value); shape_of(key).1]))
+        .collect();
+    let keys: Vec<Key> = arrays.iter().map(|(key, _)| Key::from(*key as u64)).collect();
+    let values: Vec<Tensor<'_>> = arrays.iter().map(|(_, array)| array.as_slice().into()).collect();
+    let out_keys: Vec<Key> = all.clone().map(|key| Key::from(key as u64)).collect();
+    let mut outs: Vec<Vec<f32>> = all.map(|key| vec![-1.0; shape_of(key).1]).collect();
+    let mut tensors: Vec<TensorMut<'_>> =
+        outs.iter_mut().map(|out| out.as_mut_slice().into()).collect();
+    store.pushpull_list(&keys, &values, &out_keys, &mut tensors).unwrap();
+    for (key, (out, sum)) in outs.iter().zip(sums).enumerate() {
+        let (values, elements) = shape_of(key);
+        let ranks = (0..WORKERS).flat_map(|rank| (0..values).map(move |value| (rank, value)));
+        let added: f32 = ranks.map(|(rank, value)| whole(rank, round, key, value)).sum();
+        sum.resize(elements, 0.0);
+        sum.iter_mut().for_each(|sum| *sum += added);
+        assert_eq!(out, sum, "key {key} in round {round}");
+    }
+}
+
+#[test]
+fn long_lists_of_several_values_come_out_as_a_scalar_loop_says() {
+    for codec in [None, Some("fp16")] {
+        Job::new(WORKERS, 2).with("slice_bytes", 65_536).run(move |store, rank| {
+            let mut sums = vec![Vec::new(); 300];
+            for key in 0..sums.len() {
+                store.init(key as u64, &vec![0.0f32; shape_of(key).1]).unwrap();
+            }
+            store.set_optimizer("test", "").unwrap();
+            if let Some(codec) = codec {
+                store.set_compression(codec, "").unwrap();
+            }
+            for round in 0..4 {
+                exchange_many(store, rank, round, &mut sums);
+            }
+        });
+    }
+}
