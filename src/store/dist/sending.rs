@@ -10,7 +10,7 @@ use super::worker::WorkerStore;
 use crate::cluster::{After, Time};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::store::Call as Kind;
 use crate::store::counters::Tally;
 use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
@@ -173,12 +173,16 @@ impl WorkerStore {
             let made = some.map(|(part, order)| {
                 order.make(|draft| self.make(call.part(part), draft, &mut values))
             });
-            let made = made.collect::<Result<Vec<_>>>();
-            match made.and_then(|made| self.start(&call, first, made, priority, end)) {
+            // What was made before an error is sent: what a codec keeps of it has it as sent.
+            let (made, failure) = until_error(made);
+            let behind = first + made.len();
+            let started = self.start(&call, first, made, priority, end);
+            let all = started.map_err(|error| (first, error));
+            match all.and(failure.map_or(Ok(()), |error| Err((behind, error)))) {
                 Ok(()) => {}
-                Err(error) if first == 0 => return Err(error),
-                Err(error) => {
-                    call.fail(first, error);
+                Err((0, error)) => return Err(error),
+                Err((part, error)) => {
+                    call.fail(part, error);
                     break;
                 }
             }
@@ -218,5 +222,31 @@ impl WorkerStore {
             }
             Ok(())
         })
+    }
+}
+
+/// What comes before the first error, and the error.
+fn until_error<T>(results: impl Iterator<Item = Result<T>>) -> (Vec<T>, Option<Error>) {
+    let mut failure = None;
+    let good = results.map_while(|result| result.map_err(|error| failure = Some(error)).ok());
+    (good.collect(), failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::fail;
+
+    #[test]
+    fn what_was_made_before_an_error_is_kept_and_nothing_is_made_behind_it() {
+        let mut asked = 0;
+        let results = (0..9).map(|at| {
+            asked += 1;
+            if at == 4 { Err(fail!(OutOfMemory, "no memory")) } else { Ok(at) }
+        });
+        let (made, failure) = until_error(results);
+        assert_eq!((made, asked), (vec![0, 1, 2, 3], 5));
+        assert!(failure.is_some());
+        assert!(until_error([Ok(1)].into_iter()).1.is_none());
     }
 }
