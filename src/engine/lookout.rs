@@ -29,20 +29,20 @@ impl Lookout {
     /// Waits for something: `look` gives it if it is there, `sleep` when it is.
     pub(super) fn wait<T>(
         &mut self,
-        spin: Spin,
         look: impl FnMut() -> Option<T>,
         sleep: impl FnOnce() -> T,
     ) -> T {
         let start = Instant::now();
-        let found = if self.looks { look_until_time_is_over(spin, look) } else { None };
+        let found = if self.looks { look_until_time_is_over(look) } else { None };
         let found = found.unwrap_or_else(sleep);
         self.looks = start.elapsed() < SOON;
         found
     }
 }
 
-fn look_until_time_is_over<T>(mut spin: Spin, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+fn look_until_time_is_over<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let _looker = LOOKERS.admit(most_lookers())?;
+    let mut spin = Spin::yielding();
     loop {
         let found = look();
         if found.is_some() || !spin.wait() {
@@ -90,7 +90,7 @@ mod tests {
             looks += 1;
             None
         };
-        lookout.wait(Spin::default(), look, || std::thread::sleep(sleep));
+        lookout.wait(look, || std::thread::sleep(sleep));
         looks
     }
 
@@ -100,7 +100,7 @@ mod tests {
             return;
         }
         // Other tests may look at the same time.
-        let found = || Lookout::new().wait(Spin::default(), || Some(true), || false);
+        let found = || Lookout::new().wait(|| Some(true), || false);
         assert!((0..1_000_000).any(|_| found()));
     }
 

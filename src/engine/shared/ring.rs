@@ -9,7 +9,6 @@ use crate::engine::ending::{End, Ending};
 use crate::engine::lookout::Lookout;
 use crate::engine::{Inbox, who_and_address};
 use crate::log::{Level, log};
-use crate::spin::Spin;
 
 /// A sender that was killed before it could wake us is looked at after this long.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -80,7 +79,7 @@ impl Ring {
         let is_there = || self.segment.head().load(Ordering::Relaxed) != read;
         let is_over = || self.ending.is_to(End::Drained);
         let sleep = || self.segment.sleep(read, LOOK_AGAIN, is_over);
-        lookout.wait(Spin::yielding(), || is_there().then_some(()), sleep);
+        lookout.wait(|| is_there().then_some(()), sleep);
     }
 
     /// The piece behind those that were read: where it is, and its bytes.

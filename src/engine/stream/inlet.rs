@@ -9,7 +9,6 @@ use crate::engine::Inbox;
 use crate::engine::ending::{End, Ending};
 use crate::engine::lookout::Lookout;
 use crate::log::{Level, log};
-use crate::spin::Spin;
 
 /// Bytes that are asked for when it is not known how many will come.
 const SOME: usize = 64 << 10;
@@ -102,7 +101,7 @@ impl Inlet {
             result
         };
         let look = || Some(read()).filter(|result| !is_nothing(result));
-        lookout.wait(Spin::yielding(), look, sleep)
+        lookout.wait(look, sleep)
     }
 }
 
