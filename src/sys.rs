@@ -4,7 +4,11 @@
 
 use std::ptr::NonNull;
 use std::sync::Once;
+#[cfg(feature = "dist")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+#[cfg(feature = "dist")]
+use std::thread::available_parallelism;
 
 /// Number of forks between the first process that used the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -32,6 +36,20 @@ pub(crate) fn watch_forks() {
             libc::pthread_atfork(None, None, Some(in_child))
         };
     });
+}
+
+/// How many processors this process has, as far as is known.
+#[cfg(feature = "dist")]
+pub(crate) fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from))
+}
+
+/// Whether there are so few that a thread that is woken takes turns with the one that woke it, and that
+/// what could be done at the same time is only later. It is not known yet from how many on that ends.
+#[cfg(feature = "dist")]
+pub(crate) fn has_few_processors() -> bool {
+    processors() <= 4
 }
 
 /// What this machine is called, in letters, digits, dots and dashes.

@@ -177,6 +177,9 @@ pub(crate) struct Limits {
     /// so many bytes are on their way. More urgent ones overtake only what is not among them.
     pub(crate) window_frames: usize,
     pub(crate) window_bytes: u64,
+    /// Pulls go behind pushes that are queued: values and pushes do not travel at the same time, where
+    /// both directions are work for the same few processors. Each process has its own.
+    pub(crate) one_way_at_a_time: bool,
 }
 
 /// What the workers of a job have agreed on. Servers and the scheduler learn it from them.

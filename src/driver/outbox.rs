@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::available_parallelism;
 
 use foldhash::HashMap;
 
@@ -16,6 +15,7 @@ use crate::engine::{Engine, Line, Parcel, Room};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::sync::{Condvar, Mutex};
+use crate::sys::has_few_processors;
 
 /// Small messages travel together, up to so many bytes.
 const TOGETHER: u64 = 192 << 10;
@@ -35,11 +35,6 @@ const LENT: usize = 16 << 10;
 /// With no more than this on its way nobody waits for the other side, even if it is stopped: the
 /// engine's own queue is larger.
 const CALM: u64 = 512 << 10;
-
-/// On a machine of so few processors a thread that sends takes turns with the one that woke it, or with
-/// whoever receives, and is only late: whoever has something to send does so itself if nobody waits. It
-/// is not known yet from how many on such threads gain.
-const FEW_PROCESSORS: usize = 4;
 
 /// Is told of a panic on a thread that sends.
 type Alarm = Box<dyn Fn(&str) + Send + Sync>;
@@ -182,11 +177,6 @@ impl Outbox {
             way.end();
         }
     }
-}
-
-fn has_few_processors() -> bool {
-    static FEW: OnceLock<bool> = OnceLock::new();
-    *FEW.get_or_init(|| available_parallelism().is_ok_and(|it| it.get() <= FEW_PROCESSORS))
 }
 
 /// Whether there is room for a way to one more stranger, if need be after the end of others.
@@ -370,7 +360,8 @@ impl State {
         if is_calm || !has_few_processors() {
             return is_calm;
         }
-        // The next batch has no more bytes than this.
+        // Whoever has something to send does so itself if nobody waits: a thread that sends would
+        // only be late. The next batch has no more bytes than this.
         match line.room_for(length(self.bytes.min(TOGETHER).max(first.frame_len()))) {
             Room::Memory => true,
             Room::System => is_small(first),

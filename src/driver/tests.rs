@@ -50,6 +50,7 @@ fn limits() -> Limits {
         max_rounds_ahead: 1,
         window_frames: 32,
         window_bytes: 1 << 20,
+        one_way_at_a_time: false,
     }
 }
 

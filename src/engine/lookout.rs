@@ -3,12 +3,11 @@
 //! another processor is idle. So a thread that did not wait long lately looks for a while before it
 //! sleeps, as KVM does for its guests (Linux, "The KVM halt polling system").
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use crate::spin::Spin;
+use crate::sys::processors;
 
 /// Whoever waits for longer than this sleeps at once the next time.
 const SOON: Duration = Duration::from_millis(2);
@@ -53,8 +52,7 @@ fn look_until_time_is_over<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> 
 
 /// With more than this others might be kept from their work.
 fn most_lookers() -> usize {
-    static MOST_LOOKERS: OnceLock<usize> = OnceLock::new();
-    *MOST_LOOKERS.get_or_init(|| available_parallelism().map_or(1, usize::from) / 2)
+    processors() / 2
 }
 
 /// How many there are.

@@ -22,6 +22,7 @@ const LIMITS: Limits = Limits {
     max_rounds_ahead: 1,
     window_frames: 32,
     window_bytes: 1 << 10,
+    one_way_at_a_time: false,
 };
 /// The incarnations of the scheduler and worker 0, and of the server.
 const LIFE: u64 = 7;

@@ -42,6 +42,7 @@ pub(super) fn limits() -> Limits {
         max_rounds_ahead: 1,
         window_frames: 32,
         window_bytes: 4 << 20,
+        one_way_at_a_time: false,
     }
 }
 

@@ -84,6 +84,7 @@ impl Scenario {
             max_rounds_ahead: 1 + random.below(3),
             window_frames: usize::try_from(1 + random.below(32)).unwrap(),
             window_bytes: 16 << random.below(8),
+            one_way_at_a_time: random.below(2) == 0,
         };
         // Rarely enough that six signs of life in a row are never lost.
         let bad = random.below(2);

@@ -292,6 +292,27 @@ fn a_scheduler_that_does_not_answer_is_named() {
 }
 
 #[test]
+fn a_pull_overtakes_pushes_unless_values_are_to_wait() {
+    for one_way_at_a_time in [false, true] {
+        let limits = Limits { workers: 1, one_way_at_a_time, ..limits() };
+        let mut job = Job::started(&limits);
+        job.init_all(1, 7, 8);
+        let (now, end) = (job.now, job.now + 10_000 * MS);
+        let push = job.worker(0).push(7, Bytes::of(&[1.0; 8]), 0, now, end).unwrap();
+        let pulls = [0, 1].map(|priority| job.worker(0).pull(7, priority, now, end).unwrap());
+        let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
+        let sent = frames.iter().flat_map(|frame| frame.message.parts());
+        let sent: Vec<_> = sent.map(|message| (message.head.kind, message.head.request)).collect();
+        // Two slices of each.
+        let pushed = [(Kind::Push, push); 2];
+        let [pulled, urgent] = pulls.map(|op| [(Kind::Pull, op); 2]);
+        let expected =
+            if one_way_at_a_time { [urgent, pushed, pulled] } else { [pulled, urgent, pushed] };
+        assert_eq!(sent, expected.concat());
+    }
+}
+
+#[test]
 fn a_lost_connection_is_news_at_once() {
     let limits = limits();
     let mut job = Job::started(&limits);

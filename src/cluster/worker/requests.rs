@@ -380,7 +380,8 @@ impl<D: Data> Worker<D> {
         let wanted = wanted.get(&slice).cloned().unwrap_or_default();
         // It waits at the server for what was pushed before: the value then leaves at once, while
         // later slices still come.
-        let urgency = if wanted.is_empty() { CONTROL } else { priority };
+        let overtakes = wanted.is_empty() && !self.limits.one_way_at_a_time;
+        let urgency = if overtakes { CONTROL } else { priority };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
         let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), wanted);

@@ -12,11 +12,6 @@ use crate::credentials::{Credentials, Proof};
 /// How long the other side may take for its part.
 pub(super) const GREETING: Duration = Duration::from_secs(2);
 
-/// Buffers of a connection within a machine, where nothing is on its way for long: what is in them stays
-/// in the caches of the processor, which saves a fifth of its time. Between machines the system makes them
-/// as large as the way is long.
-const NEAR: usize = 256 << 10;
-
 /// The system asks whether the other side is there after this long without a word.
 const QUIET: Duration = Duration::from_secs(60);
 
@@ -86,13 +81,7 @@ pub(super) fn welcome(mut socket: &TcpStream) -> io::Result<()> {
 pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     // Between rounds nothing may come for long, and what is on the way is to remember the connection.
-    SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))?;
-    if socket.local_addr()?.ip() == socket.peer_addr()?.ip() {
-        let socket = SockRef::from(socket);
-        socket.set_send_buffer_size(NEAR)?;
-        socket.set_recv_buffer_size(NEAR)?;
-    }
-    Ok(())
+    SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))
 }
 
 fn bound(socket: &TcpStream) -> io::Result<()> {

@@ -14,6 +14,7 @@ use crate::engine::{Calls, Place};
 use crate::error::{Result, fail};
 use crate::role::Role;
 use crate::store::StoreKind;
+use crate::sys::has_few_processors;
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
@@ -43,6 +44,7 @@ pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
         max_rounds_ahead: job.max_rounds_ahead,
         window_frames: WINDOW_FRAMES,
         window_bytes: WINDOW_BYTES,
+        one_way_at_a_time: has_few_processors() && is_loopback(&job.root).unwrap_or(false),
     }
 }
 
