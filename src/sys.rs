@@ -1,5 +1,5 @@
-//! What the operating system and the processor keep per process and per thread: forks, pages, and
-//! the floating-point control state; and how memory is asked for ahead.
+//! What the operating system and the processor keep per process and per thread: forks, processors,
+//! pages, and the floating-point control state; and how memory is asked for ahead.
 #![allow(unsafe_code, reason = "calls of the system, and instructions without a safe form")]
 
 use std::ptr::NonNull;
@@ -45,8 +45,9 @@ pub(crate) fn processors() -> usize {
     *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from))
 }
 
-/// Whether there are so few that a thread that is woken takes turns with the one that woke it, and that
-/// what could be done at the same time is only later. It is not known yet from how many on that ends.
+/// Whether there are so few that the threads of a job on this machine wait for each other's: what is
+/// handed to another thread is done later, not at the same time. It is not known yet from how many on
+/// that ends.
 #[cfg(feature = "dist")]
 pub(crate) fn has_few_processors() -> bool {
     processors() <= 4
