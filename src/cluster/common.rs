@@ -178,7 +178,7 @@ pub(crate) struct Limits {
     pub(crate) window_frames: usize,
     pub(crate) window_bytes: u64,
     /// Pulls go behind pushes that are queued: values and pushes do not travel at the same time, where
-    /// both directions are work for the same few processors. Each process has its own.
+    /// both directions are work for the same few processors. Only workers ask, each for itself.
     pub(crate) one_way_at_a_time: bool,
 }
 

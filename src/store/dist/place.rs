@@ -44,7 +44,9 @@ pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
         max_rounds_ahead: job.max_rounds_ahead,
         window_frames: WINDOW_FRAMES,
         window_bytes: WINDOW_BYTES,
-        one_way_at_a_time: has_few_processors() && is_loopback(&job.root).unwrap_or(false),
+        one_way_at_a_time: job.role == Role::Worker
+            && has_few_processors()
+            && is_loopback(&job.root).unwrap_or(false),
     }
 }
 
