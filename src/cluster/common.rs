@@ -177,8 +177,9 @@ pub(crate) struct Limits {
     /// so many bytes are on their way. More urgent ones overtake only what is not among them.
     pub(crate) window_frames: usize,
     pub(crate) window_bytes: u64,
-    /// Pulls go behind pushes that are queued: values and pushes do not travel at the same time, where
-    /// both directions are work for the same few processors. Only workers ask, each for itself.
+    /// Values and pushes do not travel at the same time, where both directions are work for the same few
+    /// processors: workers put pulls behind pushes that are queued, and servers hold values back while
+    /// more comes from the worker. Each process decides for itself.
     pub(crate) one_way_at_a_time: bool,
 }
 

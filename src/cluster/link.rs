@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::common::{Data, Limits, Time, Token};
+use super::common::{Data, Limits, MS, Time, Token};
 use super::queue::{Queue, Queued};
 use super::wire::flags::{ANSWER, LAST as LAST_FLAG};
 use super::wire::{Header, Kind, MOST_BYTES, MOST_PARTS, Message};
@@ -12,6 +12,9 @@ use super::wire::{Header, Kind, MOST_BYTES, MOST_PARTS, Message};
 pub(super) const CONTROL: i32 = i32::MAX;
 /// Behind everything that was queued before.
 pub(super) const LAST: i32 = i32::MIN;
+
+/// So long at most values wait for a peer that sends one thing behind another.
+const LONGEST_TURN: Time = 50 * MS;
 
 /// A message that was sent and not yet acknowledged.
 #[derive(Debug)]
@@ -56,6 +59,8 @@ pub(super) struct Link<D> {
     unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
+    /// Values are held back until then: the peer has more to send. 0 if they are not.
+    turn_ends: Time,
     /// Messages that were sent again.
     pub(super) resent: u64,
 }
@@ -87,6 +92,7 @@ impl<D: Data> Link<D> {
             unacknowledged_bytes: 0,
             last_sent: now,
             last_heard: now,
+            turn_ends: 0,
             resent: 0,
         }
     }
@@ -115,6 +121,7 @@ impl<D: Data> Link<D> {
             self.owe(&message, now, limits);
             if sequence == self.received + 1 {
                 self.received = sequence;
+                self.follow(&message, now, limits);
                 next = Some(message);
             } else if self.is_new(sequence, limits) {
                 self.early.insert(sequence, message);
@@ -124,6 +131,7 @@ impl<D: Data> Link<D> {
             }
             while let Some(next) = self.next_early() {
                 self.received += 1;
+                self.follow(&next, now, limits);
                 early.push(next);
             }
         }
@@ -142,6 +150,15 @@ impl<D: Data> Link<D> {
     pub(super) fn is_new(&self, sequence: u64, limits: &Limits) -> bool {
         let reach = self.received.saturating_add(limits.window_frames as u64);
         sequence > self.received && sequence <= reach && !self.early.contains_key(&sequence)
+    }
+
+    /// Lets the peer finish, within bounds, when it says that it has more to send.
+    fn follow(&mut self, message: &Message<D>, now: Time, limits: &Limits) {
+        if !limits.one_way_at_a_time || message.head.flags & LAST_FLAG != 0 {
+            self.turn_ends = 0;
+        } else if self.turn_ends == 0 {
+            self.turn_ends = now + LONGEST_TURN;
+        }
     }
 
     /// Acknowledges at once when the sender waits for it; otherwise so that its window stays open.
@@ -207,7 +224,7 @@ impl<D: Data> Link<D> {
                 self.due = self.due.min(sent.due_after(self.progress));
             }
         }
-        while self.has_room(limits) {
+        while self.has_room(limits) && self.held_until() <= now {
             let Some((mut message, tokens)) = self.next() else { break };
             self.flight_bytes += message.body.len();
             // One that fills the window need not say so: each quarter of it is acknowledged.
@@ -262,13 +279,18 @@ impl<D: Data> Link<D> {
         self.flight.is_empty() || (light && self.flight.len() < limits.window_frames)
     }
 
+    /// Only values ever wait: of two that waited for each other nobody would send.
+    fn held_until(&self) -> Time {
+        let is_value = |first: &Message<D>| first.head.kind == Kind::Value;
+        if self.queue.first().is_some_and(is_value) { self.turn_ends } else { 0 }
+    }
+
     /// When `send` is to be called at the latest; it may have nothing to say then.
     pub(super) fn wake_at(&self, limits: &Limits) -> Time {
-        if !self.queue.is_empty() && self.has_room(limits) {
-            return 0;
-        }
+        let sends = !self.queue.is_empty() && self.has_room(limits);
+        let next = if sends { self.held_until() } else { Time::MAX };
         let ack = self.ack_at.unwrap_or(Time::MAX);
-        self.due.min(ack).min(self.last_sent + limits.heartbeat())
+        next.min(self.due).min(ack).min(self.last_sent + limits.heartbeat())
     }
 
     /// When the peer counts as lost unless it is heard before.

@@ -53,6 +53,12 @@ impl<D> Queue<D> {
         self.len == 0
     }
 
+    /// The next message.
+    pub(super) fn first(&self) -> Option<&Message<D>> {
+        let (_, level) = self.levels.first_key_value()?;
+        level.front().map(|first| &first.message)
+    }
+
     /// Puts a message in line. Larger priorities are earlier; slices of one key keep their order, and
     /// so do messages of one priority.
     pub(super) fn push(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {

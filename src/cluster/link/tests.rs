@@ -1,6 +1,6 @@
 //! A link alone, and two of them with a bad engine between them.
 
-use super::{ANSWER, CONTROL, LAST, LAST_FLAG, Limits, Link, Time, Token};
+use super::{ANSWER, CONTROL, LAST, LAST_FLAG, LONGEST_TURN, Limits, Link, Time, Token};
 use crate::cluster::sim::{Bytes, Random, limits};
 use crate::cluster::wire::{Body, Kind, Message};
 
@@ -160,6 +160,61 @@ fn what_waits_for_an_answer_is_acknowledged_by_it() {
     };
     assert_eq!([acks(Kind::Push, ANSWER), acks(Kind::Value, 0)], [0, 0]);
     assert_eq!([acks(Kind::Push, 0), acks(Kind::Pull, 0)], [1, 1]);
+}
+
+#[test]
+fn values_wait_for_pushes_that_are_still_to_come() {
+    for one_way_at_a_time in [false, true] {
+        let limits = Limits { one_way_at_a_time, ..limits() };
+        let narrow = Limits { window_frames: 2, ..limits.clone() };
+        let (mut worker, mut server) = (Link::new(1, 0), Link::new(2, 0));
+        let value = |key| {
+            let mut value = message(key, 1);
+            value.head.kind = Kind::Value;
+            value
+        };
+        let sent = |link: &mut Link<Bytes>, now| -> Vec<_> {
+            let sent = frames(link, now, &limits).into_iter();
+            sent.filter(|frame| frame.head.sequence > 0).map(|frame| frame.head.key).collect()
+        };
+        (1..=3).for_each(|key| worker.queue(message(key, 1), 0, None));
+        let pushes = frames(&mut worker, 0, &narrow);
+        assert_eq!(pushes.len(), 2, "the window is full");
+        for push in pushes {
+            server.receive(push, 0, &limits);
+        }
+        server.queue(value(1), 0, None);
+        if !one_way_at_a_time {
+            assert_eq!(sent(&mut server, 0), [1]);
+            continue;
+        }
+        // It keeps what it has, but not what lets others do something, and not for long.
+        let mut ack = frames(&mut server, limits.patience(), &limits);
+        assert_eq!(ack.len(), 1);
+        assert_eq!(server.wake_at(&limits), LONGEST_TURN);
+        server.queue(Message::of_key(Kind::Ask, 9, 1, Vec::new()), CONTROL, None);
+        assert_eq!(server.wake_at(&limits), 0);
+        assert_eq!(sent(&mut server, LONGEST_TURN - 1), [9]);
+        assert_eq!(sent(&mut server, LONGEST_TURN), [1]);
+        // Until the other side has sent all.
+        server.queue(value(2), 0, None);
+        worker.receive(ack.remove(0), 0, &limits);
+        let last = frames(&mut worker, 0, &narrow).remove(0);
+        server.receive(last, LONGEST_TURN, &limits);
+        assert_eq!(sent(&mut server, LONGEST_TURN), [2]);
+    }
+}
+
+#[test]
+fn pushes_wait_for_nobody() {
+    let limits = Limits { window_frames: 1, one_way_at_a_time: true, ..limits() };
+    let mut worker = Link::new(1, 0);
+    let mut value = message(1, 1);
+    (value.head.kind, value.head.sequence) = (Kind::Value, 1);
+    assert_eq!(value.head.flags & LAST_FLAG, 0, "more is to come");
+    worker.receive(value, 0, &limits);
+    worker.queue(message(2, 1), 0, None);
+    assert_eq!(frames(&mut worker, 0, &limits).len(), 1);
 }
 
 #[test]

@@ -44,7 +44,7 @@ pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
         max_rounds_ahead: job.max_rounds_ahead,
         window_frames: WINDOW_FRAMES,
         window_bytes: WINDOW_BYTES,
-        one_way_at_a_time: job.role == Role::Worker
+        one_way_at_a_time: job.role != Role::Scheduler
             && has_few_processors()
             && is_loopback(&job.root).unwrap_or(false),
     }
