@@ -1,6 +1,8 @@
 //! Waits that end, and addresses to meet at.
 
 use std::net::TcpListener;
+use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +20,14 @@ pub fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// An address that nobody uses now.
+/// An address that nobody uses now, at none of the ports that the system chooses for connections.
 pub fn free_address() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed) + process::id() % 20_000;
+        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
+        if TcpListener::bind(&address).is_ok() {
+            return address;
+        }
+    }
 }
