@@ -29,7 +29,7 @@ use processes::Processes;
 const ROUNDS: usize = 15;
 
 /// How long the rounds of one turn that count take at least.
-const SHORTEST: Duration = Duration::from_millis(20);
+const SHORTEST: Duration = Duration::from_millis(150);
 
 /// What comes before them: caches, and threads that still spin, are as another subject has left them,
 /// and rounds become faster for about so long.

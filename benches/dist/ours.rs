@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{self, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
 use kvstore::{Config, Deadline, Key, Store, Tensor, TensorMut};
@@ -83,8 +84,17 @@ pub fn serve(role: &str, root: &str, way: &str) -> io::Result<()> {
     store.serve().map_err(io::Error::other)
 }
 
+/// An address that nobody uses now, at none of the ports that the system chooses for connections.
 pub fn free_address() -> io::Result<String> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed) + process::id() % 20_000;
+        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
+        match TcpListener::bind(&address) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            result => return result.map(|_| address),
+        }
+    }
 }
 
 impl Ours {
