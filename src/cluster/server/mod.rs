@@ -15,7 +15,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, take_all};
-use super::link::CONTROL;
+use super::link::{CONTROL, LAST};
 use super::net::Letter;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
 use directory::Directory;
@@ -515,7 +515,8 @@ impl<D: Data> Server<D> {
         };
         let mut message = Message::new(Kind::Awaited, Awaited { peers }.encode());
         message.head.request = head.request;
-        self.post(rank, message);
+        let to = Peer::worker(rank);
+        self.letters.push(Letter { to, message, priority: LAST, token: None });
     }
 
     fn post_directory(&mut self) {

@@ -7,6 +7,7 @@ use super::program::F32;
 use super::random::Random;
 use super::{Bytes, limits};
 use crate::cluster::common::{Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time};
+use crate::cluster::facts::Facts;
 use crate::cluster::members::Scheduler;
 use crate::cluster::net::Frame;
 use crate::cluster::node::{Birth, Node, Part};
@@ -310,6 +311,22 @@ fn a_pull_overtakes_pushes_unless_values_are_to_wait() {
             if one_way_at_a_time { [urgent, pushed, pulled] } else { [pulled, urgent, pushed] };
         assert_eq!(sent, expected.concat());
     }
+}
+
+#[test]
+fn whom_a_call_waits_for_is_asked_behind_its_values() {
+    let limits = Limits { workers: 1, ..limits() };
+    let mut job = Job::started(&limits);
+    job.init_all(1, 7, 8);
+    let now = job.now;
+    job.worker(0).pushpull(7, Bytes::of(&[1.0; 8]), 0, now, now + 10_000 * MS).unwrap();
+    // As often as somebody looks at the job.
+    job.worker(0).report(&mut Facts::default());
+    let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
+    let sent = frames.iter().flat_map(|frame| frame.message.parts());
+    let sent: Vec<_> = sent.map(|message| message.head.kind).collect();
+    // Two slices.
+    assert_eq!(sent, [Kind::Push, Kind::Push, Kind::Ask]);
 }
 
 #[test]

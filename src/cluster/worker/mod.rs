@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use super::common::{
     Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, take_all,
 };
-use super::link::CONTROL;
+use super::link::{CONTROL, LAST};
 use super::net::Letter;
 use super::recent::Recent;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
@@ -603,6 +603,7 @@ impl<D: Data> Worker<D> {
             What::Init { .. } | What::Remove { .. } | What::Restore { .. } | What::Find => {}
             What::Learn(_) | What::Done | What::Close => return,
         }
-        self.post(to, message);
+        // However often somebody looks at the job, what it waits for goes first.
+        self.letters.push(Letter { to, message, priority: LAST, token: None });
     }
 }
