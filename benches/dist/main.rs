@@ -17,6 +17,9 @@ mod mxnet;
 mod ours;
 mod processes;
 mod raw;
+#[path = "../../tests/common/wait.rs"]
+#[allow(dead_code, reason = "tests use more of it")]
+mod wait;
 
 use std::io;
 use std::time::{Duration, Instant};

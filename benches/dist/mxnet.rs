@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::Subject;
 use crate::cases::Case;
-use crate::ours::free_address;
 use crate::processes::Processes;
+use crate::wait::free_address;
 
 const PYTHON: &str = "target/bench/venv/bin/python";
 const SCRIPT: &str = "benches/dist/peer.py";
@@ -27,7 +27,7 @@ impl Mxnet {
             println!("MXNet: left out; `make bench-peers` installs it.");
             return Ok(None);
         }
-        let root = free_address()?;
+        let root = free_address();
         let (host, port) = root.rsplit_once(':').unwrap_or(("127.0.0.1", "0"));
         let mut processes = Processes::default();
         let mut pipes = None;

@@ -1,9 +1,7 @@
 //! Our store.
 
 use std::io;
-use std::net::TcpListener;
-use std::process::{self, Command};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::process::Command;
 use std::time::Instant;
 
 use kvstore::{Config, Deadline, Key, Store, Tensor, TensorMut};
@@ -12,6 +10,7 @@ use crate::Subject;
 use crate::cases::Case;
 use crate::credentials::{self, Credentials};
 use crate::processes::Processes;
+use crate::wait::free_address;
 
 pub struct Ours {
     store: Store,
@@ -84,22 +83,9 @@ pub fn serve(role: &str, root: &str, way: &str) -> io::Result<()> {
     store.serve().map_err(io::Error::other)
 }
 
-/// An address that nobody uses now, at none of the ports that the system chooses for connections.
-pub fn free_address() -> io::Result<String> {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed) + process::id() % 20_000;
-        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
-        match TcpListener::bind(&address) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            result => return result.map(|_| address),
-        }
-    }
-}
-
 impl Ours {
     pub fn start(case: &Case, way: Way, calls: Calls) -> io::Result<Self> {
-        let root = free_address()?;
+        let root = free_address();
         let secret = matches!(way, Way::Tls);
         let credentials = secret.then(|| Credentials::make(&root)).transpose()?;
         let mut processes = Processes::and_this();

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use crate::Subject;
 use crate::cases::Case;
-use crate::ours::free_address;
 use crate::processes::Processes;
+use crate::wait::free_address;
 
 /// Bytes that go back together when both directions are used at once: a slice of ours.
 const SLICE: usize = 256 << 10;
@@ -78,7 +78,7 @@ fn serve_both_ways(mut from: TcpStream, mut to: TcpStream, length: usize) -> io:
 
 impl Raw {
     pub fn start(case: &Case, both_ways: bool) -> io::Result<Self> {
-        let address = free_address()?;
+        let address = free_address();
         let mut processes = Processes::and_this();
         let connections = if both_ways { "2" } else { "1" };
         let program = std::env::current_exe()?;

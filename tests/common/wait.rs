@@ -22,12 +22,10 @@ pub fn soon(limit: Duration, mut done: impl FnMut() -> bool) -> bool {
 
 /// An address that nobody uses now, at none of the ports that the system chooses for connections.
 pub fn free_address() -> String {
+    const FIRST: u32 = 10_000;
+    const COUNT: u32 = 20_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let next = NEXT.fetch_add(1, Ordering::Relaxed) + process::id() % 20_000;
-        let address = format!("127.0.0.1:{}", 10_000 + next % 20_000);
-        if TcpListener::bind(&address).is_ok() {
-            return address;
-        }
-    }
+    let next = || NEXT.fetch_add(1, Ordering::Relaxed) + process::id() % COUNT;
+    let mut addresses = (0..COUNT).map(|_| format!("127.0.0.1:{}", FIRST + next() % COUNT));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).expect("a port of the loopback")
 }
