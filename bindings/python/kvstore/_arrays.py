@@ -14,6 +14,7 @@ import numpy as np
 from ._dtypes import dtype_of, number_of
 from ._errors import InvalidArgumentError
 from ._library import Tensor
+from ._unique import Unique
 
 _CPU = 1
 # Arrays of these packages never change, but their DLPack capsules do not say so.
@@ -31,7 +32,7 @@ _capsule_pointer.restype = ctypes.c_void_p
 _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-class Loan:
+class Loan(Unique):
     """The pairs of one call as the library wants them, and the arrays kept alive for it."""
 
     __slots__ = ("_kept", "count", "keys", "tensors")
@@ -57,7 +58,7 @@ class Loan:
         return self.keys, self.tensors, self.count
 
 
-class RowLoan:
+class RowLoan(Unique):
     """Tensors of rows, and which rows they are."""
 
     __slots__ = ("_ids", "_rows")

@@ -14,6 +14,7 @@ from ._call import check, library, thread
 from ._errors import Status
 from ._library import Drop, Logger, Tensor, loaded
 from ._library import Updater as UpdaterFunction
+from ._unique import Unique
 
 # The library knows a Python object by a number, its `context`. A number here is one whose `drop`
 # has not been called yet.
@@ -26,7 +27,7 @@ _loggers: dict[int, logging.Logger] = {}
 _LOG_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
 
 
-class Updater:
+class Updater(Unique):
     """A Python function in use as an updater."""
 
     def __init__(self, function: Callable[..., Any], names: dict[int, str]) -> None:

@@ -15,6 +15,7 @@ from ._errors import ClosedError, Status
 from ._library import loaded
 from ._pairs import integer_key, pairs_of, row_ids_of
 from ._texts import c_text
+from ._unique import Unique
 
 # How long pending operations may take at the end of the program.
 _EXIT_SECONDS = 10.0
@@ -24,7 +25,7 @@ _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 _postponed: list[Callable[[], None]] = []
 
 
-class Handle:
+class Handle(Unique):
     """Owns a kv_store.
 
     Whoever is inside a call, and each pending ticket, holds a reference: the last one that goes

@@ -15,6 +15,7 @@ from ._handle import Handle, run_postponed
 from ._pairs import is_written_out, keys_of, pairs_of
 from ._texts import as_number, c_path, c_text, params_text
 from ._ticket import Operation, Ticket
+from ._unique import Unique
 
 _ROLES = {0: "worker", 1: "server", 2: "scheduler"}
 _ErrorType = type[BaseException]  # KVStore has a `type` of its own.
@@ -27,7 +28,7 @@ class KeyInfo(NamedTuple):
     shape: tuple[int, ...]
 
 
-class KVStore:
+class KVStore(Unique):
     """A store of arrays under keys; `kvstore.create()` makes one.
 
     A key is an integer from 0 to 2**63-1 or a str. Where a method takes a key with an array, it
@@ -42,8 +43,14 @@ class KVStore:
     such as a PyTorch tensor (also one that requires a gradient); its memory is used as it is. A
     value, not an out, may also be a number or a list of numbers, which numpy makes an array of.
 
-    Methods may be called from any number of threads. They release the GIL.
+    Methods may be called from any number of threads. They release the GIL. A store is not copied,
+    pickled or handed to another process: `TypeError` says so.
     """
+
+    _instead = (
+        "it belongs to the process that created it; call kvstore.create() in each process, and hand "
+        "the store itself to threads"
+    )
 
     def __init__(self, type: str = "local", **options: Any) -> None:
         if not isinstance(type, str):

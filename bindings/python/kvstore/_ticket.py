@@ -10,9 +10,10 @@ from ._arrays import Loan, RowLoan
 from ._call import check, failure_of, library, wait
 from ._errors import Status
 from ._handle import Handle
+from ._unique import Unique
 
 
-class Operation:
+class Operation(Unique):
     """A call with its arrays, ready to go."""
 
     __slots__ = ("_function", "_loans", "_priority", "handle")
@@ -39,13 +40,15 @@ class Operation:
         return self._function(self.handle.pointer, *lists, self._priority, ticket)
 
 
-class Ticket:
+class Ticket(Unique):
     """An operation in the background, as given by `push_async()` and its sisters.
 
     Its arrays belong to the operation until it has ended: do not change the values, do not read the
     outs. The ticket keeps them alive. Keep the ticket, too: an operation whose ticket is dropped is
     cancelled.
     """
+
+    _instead = "it stands for an operation of this process: wait for it where it was made"
 
     def __init__(self, operation: Operation) -> None:
         # The library itself writes the number into this object: not even Ctrl-C can come between
