@@ -1,6 +1,9 @@
 # Installs libraries, headers, the CMake package and the pkg-config file. Nothing installed names
 # the prefix: the tree may be moved as a whole.
 
+# Not the multiarch folder of the distribution: an own prefix is searched in `lib`.
+set(CMAKE_INSTALL_LIBDIR lib CACHE PATH "Folder of the libraries below the prefix")
+include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(library_folder "${PROJECT_BINARY_DIR}/kvstore")
@@ -11,6 +14,12 @@ install(CODE "
   set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
   execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded
     \"\${prefix}/${CMAKE_INSTALL_LIBDIR}/${KVSTORE_SO_REAL}\" COMMAND_ERROR_IS_FATAL ANY)")
+# Debug sections, and the bitcode that the compiler keeps beside its code, are four fifths of an archive.
+install(CODE "
+  set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
+  execute_process(COMMAND \"${CMAKE_OBJCOPY}\" --strip-debug
+    --remove-section=.llvmbc --remove-section=.llvmcmd
+    \"\${prefix}/${CMAKE_INSTALL_LIBDIR}/libkvstore.a\" COMMAND_ERROR_IS_FATAL ANY)")
 if(KVSTORE_DIST)
   install(PROGRAMS "${KVSTORE_CARGO_TARGET_DIR}/release/kvstore" DESTINATION "${CMAKE_INSTALL_BINDIR}")
   install(CODE "
@@ -49,5 +58,7 @@ file(RELATIVE_PATH prefix_from_pkgconfig "/${pkgconfig_folder}" "/")
 string(REGEX REPLACE "/$" "" prefix_from_pkgconfig "${prefix_from_pkgconfig}")
 list(TRANSFORM KVSTORE_SYSTEM_LIBRARIES PREPEND "-l" OUTPUT_VARIABLE private_libraries)
 list(JOIN private_libraries " " private_libraries)
-configure_file(kvstore.pc.in kvstore.pc @ONLY)
-install(FILES "${PROJECT_BINARY_DIR}/kvstore.pc" DESTINATION "${pkgconfig_folder}")
+foreach(file kvstore.pc kvstore-shared.pc)
+  configure_file(cmake/${file}.in ${file} @ONLY)
+  install(FILES "${PROJECT_BINARY_DIR}/${file}" DESTINATION "${pkgconfig_folder}")
+endforeach()

@@ -134,7 +134,7 @@ suite_loom() {
 
 run_label() {
   run "ctest $1" count_ctest ctest --test-dir build/cmake --label-regex "^$1\$" --parallel "$jobs" \
-    --output-on-failure --no-tests=error "${@:2}"
+    --fixture-exclude-setup build --output-on-failure --no-tests=error "${@:2}"
 }
 
 # run_optional_label LABEL REASON: CMake makes no such tests when it does not find their tool.
@@ -148,7 +148,8 @@ run_optional_label() {
 
 suite_programs() {
   local label
-  run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
+  run "programs, configure" count_step \
+    bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
   for label in api leak stress fault cpp abi install tutorial asan; do
     run_label $label
@@ -233,7 +234,8 @@ suite_long() {
   export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4 KV_SIM_SEEDS=1000000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
   suite_loom
-  run "programs, configure" count_step cmake -S . -B build/cmake -DBUILD_TESTING=ON
+  run "programs, configure" count_step \
+    bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
   run_label stress --repeat until-fail:100 --timeout 3600
   suite_aarch64

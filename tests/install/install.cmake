@@ -17,7 +17,7 @@ find_program(GO go)
 set(environment "CC=${CMAKE_C_COMPILER}" "CXX=${CMAKE_CXX_COMPILER}" "CMAKE=${CMAKE_COMMAND}"
   "VERSION=${crate_version}")
 foreach(prefix fresh moved)
-  foreach(way find_package pkg_config go)
+  foreach(way find_package pkg_config archive go)
     if(way STREQUAL go AND NOT GO)
       continue()
     endif()
@@ -26,3 +26,9 @@ foreach(prefix fresh moved)
     set_tests_properties(install_${way}_${prefix} PROPERTIES ENVIRONMENT "${environment}")
   endforeach()
 endforeach()
+
+add_labelled_test(install_subdirectory install 900 bash "${install}/subdirectory.sh"
+  "${PROJECT_SOURCE_DIR}" "${KVSTORE_CARGO_TARGET_DIR}")
+set_tests_properties(install_subdirectory PROPERTIES ENVIRONMENT "${environment}")
+
+add_labelled_test(install_bootstrap install 60 bash "${install}/bootstrap.sh" "${PROJECT_SOURCE_DIR}")

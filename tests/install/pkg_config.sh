@@ -7,7 +7,7 @@ export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
 cp "$here"/programs/consumer.* "$work"
 cd "$work"
 
-# build KIND [COMPILER_OPTION PKG_CONFIG_OPTION]
+# build KIND [COMPILER_OPTION] [PKG_CONFIG_OPTION]
 build() {
   local flags
   read -ra flags <<<"$(pkg-config ${3+"$3"} --cflags --libs kvstore) ${2-}"
@@ -17,10 +17,13 @@ build() {
 
 [ "$(pkg-config --modversion kvstore)" = "$VERSION" ]
 build shared
+build archive "" --static
 build static -static --static
 for language in c cpp; do
   expect_kind shared "${language}_shared"
+  expect_kind static "${language}_archive"
   expect_kind static "${language}_static"
   LD_LIBRARY_PATH=$prefix/lib expect_output "./${language}_shared"
+  expect_output "./${language}_archive"
   expect_output "./${language}_static"
 done
