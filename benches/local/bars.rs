@@ -51,8 +51,12 @@ fn group_of_bars(chart: &mut Chart, group: &Group, left: f64, width: f64) {
         chart.path("goal", left - 4.0, chart.y(group.limit), &format!("h{:.1}", width + 6.0));
     }
     for &(x, value, _) in &bars {
-        let place = format!("{MIDDLE} class=\"figure\"");
-        chart.text(x + bar / 2.0 - 1.0, chart.y(value) - 4.0, &place, figure(value));
+        // The halo is a text of its own: some renderers ignore `paint-order`, and would draw the
+        // stroke over the figure.
+        for class in ["halo", "figure"] {
+            let place = format!("{MIDDLE} class=\"{class}\"");
+            chart.text(x + bar / 2.0 - 1.0, chart.y(value) - 4.0, &place, figure(value));
+        }
     }
     for (row, label) in group.labels.iter().enumerate() {
         let note = if row + 1 == group.labels.len() { "class=\"note\"" } else { "" };

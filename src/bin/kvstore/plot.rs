@@ -15,7 +15,8 @@ const HEAD: &str = "<style>
 text { font: 12px 'Helvetica Neue', Helvetica, Arial, 'DejaVu Sans', sans-serif; fill: #475569; }
 text.title { font-size: 16px; font-weight: bold; fill: #0f172a; }
 text.note { font-weight: bold; fill: #0f172a; }
-text.figure { font-size: 11px; paint-order: stroke; stroke: #ffffff; stroke-width: 3px; }
+text.figure, text.halo { font-size: 11px; }
+text.halo { fill: #ffffff; stroke: #ffffff; stroke-width: 3px; }
 .axis { stroke: #475569; fill: none; }
 .grid { stroke: #e2e8f0; fill: none; }
 .goal { stroke: #0f172a; stroke-width: 1.5; stroke-dasharray: 5 4; }
