@@ -2,7 +2,7 @@
 # Installs what the project needs and this machine lacks; instant when nothing is missing.
 # Usage: scripts/bootstrap.sh [group...]   (without a group: all of them)
 #
-#   build   cmake, a C and a C++ compiler, pkg-config; cargo must be there
+#   build   cmake, a C and a C++ compiler, pkg-config, and Rust where the system has it packaged
 #   checks  rustfmt and clippy
 #   go      Go 1.21 or newer
 #   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest and the
@@ -46,13 +46,40 @@ bootstrap_build() {
   check_cargo
 }
 
+# True if version $2 is $1 or newer.
+is_at_least() {
+  [ "$(printf '%s\n' "$1" "$2" | sort -V | head -n 1)" = "$1" ]
+}
+
 check_cargo() {
   local needed found
   needed=$(sed -nE 's/^rust-version = "(.*)"/\1/p' Cargo.toml)
-  found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) ||
-    fail "Rust is missing; please install it with rustup (version $needed or newer)"
-  [ "$(printf '%s\n' "$needed" "$found" | sort -V | head -n 1)" = "$needed" ] ||
+  if ! command -v cargo >/dev/null && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    update_packages
+    install_packaged_rust "$needed" || true
+  fi
+  found=$(cargo --version 2>/dev/null | cut -d ' ' -f 2) || fail \
+    "Rust $needed or newer is missing; please run: curl -sSf https://sh.rustup.rs | sh -s -- -y"
+  is_at_least "$needed" "$found" ||
     fail "Rust $found is too old for this project; please run: rustup update stable"
+}
+
+# Debian 13's rustup, which brings the newest Rust; else a packaged cargo that is new enough, of the
+# distribution or of its backports.
+install_packaged_rust() {
+  if [ -n "$(candidate rustup)" ]; then
+    install_packages rustup && rustup default stable
+  elif is_at_least "$1" "$(candidate cargo)"; then
+    install_packages cargo
+  else
+    install_backported cargo "$1"
+  fi
+}
+
+# The version of a package that apt-get would install, without epoch and revision; empty if none.
+candidate() {
+  apt-cache policy "${@:2}" "$1" |
+    sed -nE 's/^ *Candidate: ([0-9]+:)?([0-9][0-9.]*).*/\2/p'
 }
 
 bootstrap_checks() {
@@ -66,7 +93,7 @@ bootstrap_go() {
   find_go && return
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     update_packages
-    install_packaged_go || install_backported_go || true
+    install_packaged_go || install_backported golang-go 1.21 || true
   fi
   find_go || fail "Go 1.21 or newer is missing; please install it: Debian 13 has it as golang-go," \
     "Debian 12 in its backports (apt-get install -t bookworm-backports golang-go)"
@@ -85,10 +112,11 @@ install_packaged_go() {
   install_packages "$package"
 }
 
-# Debian's backports, from the mirror that this machine uses already. The list of sources is a
-# temporary one: the machine's own stays as it is.
-install_backported_go() {
-  local codename mirror folder options status=0
+# install_backported PACKAGE VERSION: the package from Debian's backports, if they have at least that
+# version, from the mirror that this machine uses already. The list of sources is a temporary one:
+# the machine's own stays as it is.
+install_backported() {
+  local package=$1 codename mirror folder options status=0
   codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
   mirror=$(apt-cache policy | awk -v suite="$codename/main" '$3 == suite { print $2; exit }')
   [ -n "$mirror" ] || return 1
@@ -99,9 +127,11 @@ install_backported_go() {
   mkdir -p "$folder/lists/partial"
   options=(-qq -o "Dir::Etc::SourceList=$folder/sources.list" -o Dir::Etc::SourceParts=/dev/null
     -o "Dir::State::Lists=$folder/lists")
-  echo "bootstrap: installing golang-go of $codename-backports"
-  { apt-get "${options[@]}" update && DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" \
-    install -y --no-install-recommends -t "$codename-backports" golang-go >/dev/null; } || status=1
+  { apt-get "${options[@]}" update &&
+    is_at_least "$2" "$(candidate "$package" "${options[@]:1}" -t "$codename-backports")" &&
+    echo "bootstrap: installing $package of $codename-backports" &&
+    DEBIAN_FRONTEND=noninteractive apt-get "${options[@]}" install -y --no-install-recommends \
+      -t "$codename-backports" "$package" >/dev/null; } || status=1
   rm -rf "$folder"
   return $status
 }
