@@ -2,13 +2,12 @@
 
 PREFIX ?= /usr/local
 BUILD := build/cmake
-STAGE := build/stage
 DIGITS := examples/data/digits.csv
 OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage install header check test test-long bench bench-peers clean \
+.PHONY: help build stage stage-local install header check test test-long bench bench-peers clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
 
 help: ## list these commands
@@ -16,12 +15,17 @@ help: ## list these commands
 		while IFS='|' read -r name text; do printf '  make %-14s %s\n' "$$name" "$$text"; done
 
 build: ## build the library
-	@bash scripts/bootstrap.sh build
-	@cmake -S . -B $(BUILD) >/dev/null
-	@cmake --build $(BUILD) --target kvstore
+	@bash scripts/stage.sh all build
 
-stage: build ## install it into build/stage, where tests and examples find it
-	@cmake --install $(BUILD) --prefix $(STAGE) >/dev/null
+stage: ## install it into build/stage, where tests and examples find it
+	@bash scripts/stage.sh all
+
+# What the demos of local stores need, without the distributed half.
+stage-local:
+	@bash scripts/stage.sh local
+
+demo demo-cpp demo-go demo-python demo-torch demo-embedding: \
+	export KVSTORE_PREFIX := $(CURDIR)/build/stage-local
 
 # Does not build what is there: root, who may run this, need not have cargo.
 install: ## install it into PREFIX (default /usr/local)
@@ -43,18 +47,18 @@ test-long: ## run the tests that take hours
 	@bash scripts/bootstrap.sh
 	@bash scripts/test.sh long
 
-demo: stage ## train on handwritten digits, in C
+demo: stage-local ## train on handwritten digits, in C
 	@mkdir -p target/demo
 	@bash scripts/example.sh c train_digits $(DIGITS) target/demo/digits.svg
 
-demo-cpp: stage ## the same in C++
+demo-cpp: stage-local ## the same in C++
 	@bash scripts/example.sh cpp train_digits $(DIGITS)
 
-demo-go: stage ## the same in Go
+demo-go: stage-local ## the same in Go
 	@bash scripts/bootstrap.sh go
 	@bash scripts/example.sh go train_digits $(DIGITS)
 
-demo-python: stage ## the same in Python
+demo-python: stage-local ## the same in Python
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python train_digits $(DIGITS)
 
@@ -62,11 +66,11 @@ demo-rust: ## the same in Rust
 	@bash scripts/bootstrap.sh build
 	@bash scripts/example.sh rust train_digits $(DIGITS)
 
-demo-torch: stage ## PyTorch's own parameters and gradients through the store
+demo-torch: stage-local ## PyTorch's own parameters and gradients through the store
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python torch_digits $(DIGITS)
 
-demo-embedding: stage ## word vectors of a book: pushes of rows beside whole tables
+demo-embedding: stage-local ## word vectors of a book: pushes of rows beside whole tables
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python embedding $(OPTICKS)
 

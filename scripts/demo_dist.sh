@@ -7,13 +7,14 @@ set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
 data=$1 folder=$2
-program=build/examples/train_digits_job_c
+build=build/examples/stage
+program=$build/train_digits_job_c
 export LD_LIBRARY_PATH=$KVSTORE_PREFIX/lib
 mkdir -p "$folder"
 
-cmake -S examples -B build/examples -DCMAKE_BUILD_TYPE=Release \
+configure $build examples -DCMAKE_BUILD_TYPE=Release \
   -Dkvstore_DIR="$KVSTORE_PREFIX/lib/cmake/kvstore" >/dev/null
-cmake --build build/examples --target train_digits_job_c >/dev/null
+cmake --build $build --target train_digits_job_c >/dev/null
 
 echo "One process, a local store, four gradients in each push:"
 "$program" local "$data" "$folder/local.weights"

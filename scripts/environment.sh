@@ -31,3 +31,14 @@ if ! command -v cargo >/dev/null; then
   PATH=$PATH:$HOME/.cargo/bin
 fi
 export PATH
+
+# configure FOLDER SOURCE [OPTION...]: configures SOURCE with CMake in FOLDER. What a clone that has
+# been moved since had configured there names files that are gone, and is made anew.
+configure() {
+  local folder=$1 source=$2 home
+  home=$(sed -nE 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)
+  if [ -n "$home" ] && [ "$home" != "$(realpath "$source")" ]; then
+    rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  fi
+  cmake -S "$source" -B "$folder" "${@:3}"
+}

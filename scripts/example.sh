@@ -5,7 +5,8 @@
 #   scripts/example.sh c train_digits examples/data/digits.csv target/demo/digits.svg
 #
 # The languages are c, cpp, go, python and rust. The library is the one in KVSTORE_PREFIX, by
-# default build/stage; `make stage` puts it there.
+# default build/stage; `make stage` puts it there, and `make stage-local` one with local stores alone
+# into build/stage-local.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
@@ -13,10 +14,11 @@ language=$1 program=$2
 shift 2
 
 run_compiled() {
-  cmake -S examples -B build/examples -DCMAKE_BUILD_TYPE=Release \
+  local build=build/examples/${KVSTORE_PREFIX##*/}
+  configure "$build" examples -DCMAKE_BUILD_TYPE=Release \
     -Dkvstore_DIR="$KVSTORE_PREFIX/lib/cmake/kvstore" >/dev/null
-  cmake --build build/examples --target "${program}_$language" >/dev/null
-  "build/examples/${program}_$language" "$@"
+  cmake --build "$build" --target "${program}_$language" >/dev/null
+  "$build/${program}_$language" "$@"
 }
 
 run_go() {
@@ -36,6 +38,7 @@ case $language in
   go) run_go "$@" ;;
   python) run_python "$@" ;;
   # They use local stores only: without the engine they are built in a moment.
-  rust) cargo run --quiet --release --no-default-features --example "$program" -- "$@" ;;
+  rust) cargo run --quiet --release --no-default-features --target-dir target/local \
+    --example "$program" -- "$@" ;;
   *) echo "unknown language $language" >&2; exit 2 ;;
 esac

@@ -64,12 +64,20 @@ def test_training_without_data_says_so(run, tmp_path):
     assert "nothing.csv" in result.stderr
 
 
+def test_without_pytorch_its_example_says_how_to_install_it(run, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.path.append({str(EXAMPLES)!r})"
+    result = run("-c", f"{program}; import torch_digits")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("PyTorch is not installed; please run: ")
+    assert result.stderr.endswith(" -m pip install torch\n")
+
+
 def test_training_a_pytorch_model(run):
+    if importlib.util.find_spec("torch") is None:
+        pytest.skip("torch is not installed")
     result = run(EXAMPLES / "torch_digits.py", DIGITS)
     assert (result.returncode, result.stderr) == (0, "")
-    if importlib.util.find_spec("torch") is None:
-        assert result.stdout == "PyTorch is not installed\n"
-        pytest.skip("torch is not installed")
     assert float(result.stdout.split()[-1]) >= 0.96
 
 
