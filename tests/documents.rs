@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use kvstore::{Config, ErrorKind, Key};
 
@@ -163,35 +163,4 @@ fn the_documented_keys_of_names_are_right() {
         checked += 1;
     }
     assert!(checked >= 10, "docs/semantics.md has only {checked} test vectors");
-}
-
-/// Every page of the project that people read.
-fn pages() -> Vec<PathBuf> {
-    let mut pages = Vec::new();
-    for folder in ["", "docs", "examples/data"] {
-        for entry in fs::read_dir(Path::new(ROOT).join(folder)).unwrap() {
-            let path = entry.unwrap().path();
-            if path.extension().is_some_and(|extension| extension == "md") {
-                pages.push(path);
-            }
-        }
-    }
-    pages
-}
-
-#[test]
-fn every_relative_link_leads_to_a_file() {
-    let mut followed = 0;
-    for page in pages() {
-        for link in read(&page).split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let target = link.split('#').next().unwrap();
-            if target.is_empty() || target.contains(':') {
-                continue;
-            }
-            let folder = page.parent().unwrap();
-            assert!(folder.join(target).exists(), "{}: there is no {target}", page.display());
-            followed += 1;
-        }
-    }
-    assert!(followed > 0);
 }

@@ -34,6 +34,27 @@ func Example() {
 	// Output: [3 3 3 3 3 3]
 }
 
+func ExampleInt() {
+	ctx := context.Background()
+	store, err := kvstore.Open("local", nil)
+	check(err)
+	defer store.Close()
+
+	for layer, gradient := range [][]float32{{1, 2}, {3, 4, 5}} {
+		key, err := kvstore.Int(layer)
+		check(err)
+		check(store.Init(ctx, key, kvstore.Of(gradient)))
+		check(store.Push(ctx, key, kvstore.Of(gradient)))
+		fmt.Println(key)
+	}
+	_, err = kvstore.Int(-1)
+	fmt.Println(err)
+	// Output:
+	// 0
+	// 1
+	// key -1 is negative; keys are integers from 0, or names
+}
+
 func ExampleStore_SetUpdater() {
 	ctx := context.Background()
 	store, err := kvstore.Open("local", nil)
