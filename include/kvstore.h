@@ -140,7 +140,7 @@ enum kv_status
      */
     KV_ERR_KEY_EXISTS = 5,
     /**
-     * Two names have the same 63-bit hash; rename one of them.
+     * Two names have the same 63-bit hash, in this store or in its job; rename one of them.
      */
     KV_ERR_NAME_COLLISION = 6,
     /**
@@ -743,7 +743,8 @@ kv_status kv_keys(struct kv_store *store, kv_key *keys, size_t capacity, size_t 
  * @param count   number of pairs; with 0 nothing happens.
  * @return `KV_ERR_KEY_EXISTS` (also for a key that stands twice in the list),
  *         `KV_ERR_KEY_NOT_FOUND` (a name never interned), `KV_ERR_OUT_OF_MEMORY`; no key is
- *         stored then.
+ *         stored then. `KV_ERR_NAME_COLLISION` if another worker of the job has the key under
+ *         another name; so do other calls that use it.
  *
  * Threads: any. Complexity: one pass over each value.
  */

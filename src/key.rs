@@ -17,6 +17,9 @@ pub struct Key(u64);
 
 const NAME: u64 = 1 << 63;
 
+/// The key of the second hash of names: the bytes 0 to 15, that of the published test vectors.
+const SECOND: (u64, u64) = (0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
+
 impl Key {
     /// The key of a name: the top bit and the low 63 bits of SipHash-2-4 (zero key) over its bytes.
     #[must_use]
@@ -24,6 +27,15 @@ impl Key {
         let mut hasher = SipHasher24::new();
         hasher.write(name.as_bytes());
         Self(hasher.finish() | NAME)
+    }
+
+    /// A second hash of a name, independent of its key: SipHash-2-4 with the key of bytes 0 to 15, and 1
+    /// where that is 0, which stands for no name. Processes of a job compare it, because names that have
+    /// one key are one key there.
+    pub(crate) fn second_hash_of(name: &[u8]) -> u64 {
+        let mut hasher = SipHasher24::new_with_keys(SECOND.0, SECOND.1);
+        hasher.write(name);
+        hasher.finish().max(1)
     }
 
     /// The number of the C interface.
@@ -107,6 +119,14 @@ impl Names {
         self.by_key.read().contains_key(&key)
     }
 
+    /// The second hash of a key's name; 0 for an integer, and for a name that is not known here.
+    pub(crate) fn second_hash(&self, key: Key) -> u64 {
+        if !key.is_name() {
+            return 0;
+        }
+        self.with(key, |name| Key::second_hash_of(name.to_bytes())).unwrap_or(0)
+    }
+
     /// A key as people know it: `key 7`, `key "fc1.weight"`.
     pub(crate) fn label(&self, key: Key) -> String {
         if !key.is_name() {
@@ -140,6 +160,34 @@ mod tests {
         // The reference implementation (Aumasson and Bernstein, 2012) with a zero key.
         assert_eq!(Key::of_name("").id(), 0x1e92_4b9d_7377_00d7 | 1 << 63);
         assert!(Key::of_name("fc1.weight").is_name());
+    }
+
+    #[test]
+    fn second_hashes_are_siphash_2_4_with_the_key_of_the_published_vectors() {
+        let bytes: Vec<u8> = (0..15).collect();
+        assert_eq!(Key::second_hash_of(&bytes), 0xa129_ca61_49be_45e5);
+        assert_eq!(Key::second_hash_of(b""), 0x726f_db47_dd0e_0e31);
+        // The pair of docs/semantics.md.
+        let (one, other) = ("zydjx7v77kn7f", "57er3422k45qg");
+        assert_eq!(Key::of_name(one), Key::of_name(other));
+        let second = |name: &str| Key::second_hash_of(name.as_bytes());
+        assert_ne!(second(one), second(other));
+    }
+
+    #[test]
+    fn the_documented_second_hashes_are_right() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/semantics.md");
+        let text = std::fs::read_to_string(page).unwrap();
+        let table = text.split("| name | second hash |\n|---|---|\n").nth(1).unwrap();
+        let mut checked = 0;
+        for row in table.lines().take_while(|row| row.starts_with('|')) {
+            let mut cells = row.trim_matches('|').split('|').map(|it| it.trim().trim_matches('`'));
+            let (name, hash) = (cells.next().unwrap(), cells.next().unwrap());
+            let name = if name == "(empty)" { "" } else { name };
+            assert_eq!(format!("{:016x}", Key::second_hash_of(name.as_bytes())), hash, "{name:?}");
+            checked += 1;
+        }
+        assert_eq!(checked, 6);
     }
 
     #[test]

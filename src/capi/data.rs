@@ -106,7 +106,8 @@ pub unsafe extern "C" fn kv_keys(
 /// @param count   number of pairs; with 0 nothing happens.
 /// @return `KV_ERR_KEY_EXISTS` (also for a key that stands twice in the list),
 ///         `KV_ERR_KEY_NOT_FOUND` (a name never interned), `KV_ERR_OUT_OF_MEMORY`; no key is
-///         stored then.
+///         stored then. `KV_ERR_NAME_COLLISION` if another worker of the job has the key under
+///         another name; so do other calls that use it.
 ///
 /// Threads: any. Complexity: one pass over each value.
 #[unsafe(no_mangle)]

@@ -28,7 +28,7 @@ pub enum kv_status {
     KV_ERR_KEY_NOT_FOUND = 4,
     /// The key has been initialised before.
     KV_ERR_KEY_EXISTS = 5,
-    /// Two names have the same 63-bit hash; rename one of them.
+    /// Two names have the same 63-bit hash, in this store or in its job; rename one of them.
     KV_ERR_NAME_COLLISION = 6,
     /// A tensor's shape differs from the key's.
     KV_ERR_SHAPE_MISMATCH = 7,

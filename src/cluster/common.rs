@@ -98,13 +98,15 @@ pub(crate) enum Reason {
     Closed = 11,
     /// The updater on a server failed.
     Callback = 12,
+    /// Another worker has the key under another name with the same hash.
+    NameCollision = 13,
 }
 
 impl Reason {
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         use Reason::{
             Callback, Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound,
-            PeerLost, Refused, ShapeMismatch, Timeout,
+            NameCollision, PeerLost, Refused, ShapeMismatch, Timeout,
         };
         [
             Timeout,
@@ -119,6 +121,7 @@ impl Reason {
             Invalid,
             Closed,
             Callback,
+            NameCollision,
         ]
         .into_iter()
         .find(|reason| *reason as u8 == code)

@@ -40,7 +40,7 @@ pub(crate) use wire::{
     BadFrame, Body, Declare, Entry, HEADER, Header, Hello, Kind, Look, Message, Opened, Opening,
     Place, Seen, Sight, Spec, State, VERSION, copy, read_table, write, write_front, write_parts,
 };
-pub(crate) use worker::{Action as WorkerAction, After, Ended, OpId, Worker};
+pub(crate) use worker::{Action as WorkerAction, After, Ended, Naming, OpId, Worker};
 
 /// Reads bytes as the fields of every control message that has some.
 #[cfg(any(fuzzing, test))]

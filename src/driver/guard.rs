@@ -126,8 +126,8 @@ mod tests {
         let said = kept("reader.1", Kind::Hello, own).unwrap();
         assert!(Hello::decode(said.fields()).unwrap().done);
         let spec = Spec { dtype: 0x0001_2002, shape: vec![3], whole: false };
-        let makes = Declare { spec: Some(spec) }.encode();
-        let asks = Declare { spec: None }.encode();
+        let makes = Declare { name: 0, spec: Some(spec) }.encode();
+        let asks = Declare { name: 0, spec: None }.encode();
         assert!(kept("reader.1", Kind::Declare, makes.clone()).is_none());
         assert!(kept("reader.1", Kind::Declare, asks).is_some());
         assert!(kept("worker.1", Kind::Declare, makes).is_some());

@@ -36,7 +36,7 @@ pub fn wire(data: &[u8]) {
     if data.len() >= HEADER {
         let mut frame = data.to_vec();
         let payload = frame.len() - HEADER;
-        frame[..6].copy_from_slice(&[b'K', b'V', b'S', b'T', 1, 0]);
+        frame[..6].copy_from_slice(&[b'K', b'V', b'S', b'T', 2, 0]);
         frame[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&(payload as u64).to_le_bytes());
         frame[128..130].fill(0);
         let sum = checksum::crc32c(&frame[HEADER..]);

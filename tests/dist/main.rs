@@ -15,6 +15,7 @@ mod common;
 mod alone;
 mod checkpoint;
 mod codecs;
+mod collisions;
 mod done;
 mod ends;
 #[cfg(feature = "fault-injection")]

@@ -47,7 +47,7 @@ impl Frame {
         payload.extend_from_slice(&[0; 1 + 4 + 1 + 4 + 8 + 8 + 1]);
         let job = SipHasher24::new().hash(job.as_bytes());
         let incarnation = u64::MAX >> 8;
-        Self { kind: HELLO, role, rank, job, incarnation, version: 1, payload, len: None }
+        Self { kind: HELLO, role, rank, job, incarnation, version: 2, payload, len: None }
     }
 
     pub fn bytes(&self) -> Vec<u8> {

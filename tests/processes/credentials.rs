@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::job::{End, Job, KVSTORE, LIMIT, MARGIN, Process, Running, Turn};
 use super::keys::{Keys, certified, start};
-use super::program::{PAUSE_MS, PROGRAM, ROUNDS};
+use super::program::{FILE, PAUSE_MS, PROGRAM, ROUNDS};
 
 /// A refused process says so within this, whatever a busy machine adds.
 const SOON: Duration = Duration::from_secs(5);
@@ -144,6 +144,24 @@ fn a_reader_pulls_and_nobody_waits_for_it() {
     assert!(reader.said("push KV_ERR_ROLE").is_some(), "{reader:?}");
     assert!(reader.said("init KV_ERR_ROLE").is_some(), "{reader:?}");
     assert!(reader.said("read 1").is_some(), "{reader:?}");
+}
+
+#[test]
+fn a_reader_with_another_name_of_the_same_key_reads_no_value() {
+    let _turn = Turn::take();
+    let keys = Keys::new("reader-names");
+    keys.make(&["token", "--for", "reader"]);
+    let job = Job::new("names", 2, 1).told(FILE, keys.path("seen").display());
+    let all = vec![
+        keys.tokened(&job, "job").start_scheduler(),
+        keys.tokened(&job, "job").start_server(0),
+        keys.tokened(&job, "job").start_worker(0),
+        keys.tokened(&job, "reader").start_worker(1),
+    ];
+    let mut ends = (Running { all, job }).end_well();
+    let reader = ends.pop().unwrap();
+    let said = reader.said("KV_ERR_NAME_COLLISION").expect("a collision");
+    assert!(said.contains("57er3422k45qg") && said.contains("worker 0"), "{reader:?}");
 }
 
 #[test]

@@ -52,6 +52,7 @@ fn worker() {
         "fails" => fails(&store),
         "resume" => resume(&store),
         "reads" => reads(&store),
+        "names" => names(&store),
         other => panic!("no program {other}"),
     };
     if let Err(error) = result {
@@ -352,6 +353,34 @@ fn reads(store: &Store) -> Result<()> {
     say(format_args!("push {}", kind(store.push(8u64, &[5.0f32; 3]))));
     say(format_args!("init {}", kind(store.init(9u64, &[5.0f32; 3]))));
     say(format_args!("read {}", out[0]));
+    Ok(())
+}
+
+/// Worker 0 has one of two names that have the same key, a reader the other one, which tells it with a file
+/// when it has seen enough.
+fn names(store: &Store) -> Result<()> {
+    let file = std::path::PathBuf::from(std::env::var_os(FILE).expect("a file"));
+    let (start, reads) = (Instant::now(), store.rank() == 1);
+    let key = store.intern(if reads { "57er3422k45qg" } else { "zydjx7v77kn7f" })?;
+    if !reads {
+        store.init(key, &[2.0f32; 3])?;
+        while !file.exists() && start.elapsed() < LIMIT {
+            thread::sleep(Duration::from_millis(10));
+        }
+        return Ok(());
+    }
+    let mut result = store.pull(key, &mut [0.0f32; 3]);
+    while result.as_ref().is_err_and(|error| error.kind() == ErrorKind::KeyNotFound)
+        && start.elapsed() < LIMIT
+    {
+        thread::sleep(Duration::from_millis(10));
+        result = store.pull(key, &mut [0.0f32; 3]);
+    }
+    match result {
+        Ok(()) => say("read"),
+        Err(error) => say(format_args!("{} {error}", error.kind().name())),
+    }
+    std::fs::write(file, "seen").expect("a file");
     Ok(())
 }
 

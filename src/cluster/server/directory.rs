@@ -16,12 +16,21 @@ const MOST_SETTINGS: usize = 65_536;
 
 #[derive(Debug)]
 struct Entry {
+    /// The name under which the key was declared first.
+    name: Name,
     generation: u32,
     agreement: Agreement<Spec>,
     place: Option<Place>,
     /// Workers that want to use the key without having initialised it.
     finders: Vec<(u32, u64)>,
     removed_by: BTreeSet<u32>,
+}
+
+/// The second hash of a name, 0 if it is not known, and the worker that has said so first.
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    hash: u64,
+    rank: u32,
 }
 
 #[derive(Debug)]
@@ -78,14 +87,32 @@ impl Directory {
         if head.setting > 0 {
             return self.declare_setting(rank, head, fields, workers);
         }
-        let Some(Declare { spec }) = Declare::decode(fields) else {
+        let Some(Declare { name: hash, spec }) = Declare::decode(fields) else {
             let failure = Failure::new(Reason::Invalid, "init: the message cannot be read");
             return self.fail(rank, head.key, request, &failure);
         };
+        if let Some(failure) = self.collision(head.key, hash) {
+            return self.fail(rank, head.key, request, &failure);
+        }
         match spec {
-            Some(value) => self.init(head.key, Wish { rank, request, value }, workers),
+            Some(value) => self.init(head.key, hash, Wish { rank, request, value }, workers),
             None => self.look_up(head.key, rank, request),
         }
+    }
+
+    /// Two names with one key: whoever comes second is told. A worker that does not know the name goes
+    /// along with whatever it is.
+    fn collision(&self, key: u64, hash: u64) -> Option<Failure> {
+        let ours = self.entries.get(&key)?.name;
+        if [0, ours.hash].contains(&hash) || ours.hash == 0 {
+            return None;
+        }
+        let text = format!(
+            "{}: worker {} has another name with the same 63-bit hash; rename one of the two",
+            label(key),
+            ours.rank
+        );
+        Some(Failure::new(Reason::NameCollision, text))
     }
 
     /// Tells what there is now, to whoever takes no part in it.
@@ -111,15 +138,19 @@ impl Directory {
         }
     }
 
-    fn init(&mut self, key: u64, wish: Wish<Spec>, workers: &Workers) {
+    fn init(&mut self, key: u64, hash: u64, wish: Wish<Spec>, workers: &Workers) {
         let past = &self.past;
         let entry = self.entries.entry(key).or_insert_with(|| Entry {
+            name: Name { hash, rank: wish.rank },
             generation: past.get(&key).copied().unwrap_or(0),
             agreement: Agreement::new(),
             place: None,
             finders: Vec::new(),
             removed_by: BTreeSet::new(),
         });
+        if entry.name.hash == 0 {
+            entry.name = Name { hash, rank: wish.rank };
+        }
         match entry.agreement.wish(wish) {
             Ok(None) => self.settle(key, workers),
             Ok(Some(wish)) => self.grant(key, &wish),
@@ -216,8 +247,15 @@ impl Directory {
         let Some(entry) = self.entries.get(&key) else { return };
         let Some(place) = &entry.place else { return };
         let generation = entry.generation;
-        let head =
-            Header { kind: Kind::Place, key, generation, request, flags, ..Header::default() };
+        let head = Header {
+            kind: Kind::Place,
+            key,
+            generation,
+            total: entry.name.hash,
+            request,
+            flags,
+            ..Header::default()
+        };
         self.answers.push((rank, head, place.encode()));
     }
 

@@ -222,12 +222,15 @@ impl Spec {
 /// A worker's wish that a key exists, or, without a spec, to know where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Declare {
+    /// The second hash of the key's name; 0 for an integer, or if the sender does not know the name.
+    pub(crate) name: u64,
     pub(crate) spec: Option<Spec>,
 }
 
 impl Declare {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = vec![u8::from(self.spec.is_some())];
+        let mut out = self.name.to_le_bytes().to_vec();
+        out.push(u8::from(self.spec.is_some()));
         if let Some(spec) = &self.spec {
             spec.put(&mut out);
         }
@@ -236,9 +239,10 @@ impl Declare {
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
+        let name = from.u64()?;
         let spec = if from.u8()? == 0 { None } else { Some(Spec::take(&mut from)?) };
         from.end()?;
-        Some(Self { spec })
+        Some(Self { name, spec })
     }
 }
 

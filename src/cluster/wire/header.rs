@@ -5,7 +5,7 @@ use crate::checksum;
 use crate::cluster::common::Role;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
-pub(crate) const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 2;
 /// The bytes of the fixed part.
 pub(crate) const HEADER: usize = 140;
 /// Where the checksum of the header is; it covers everything before, and the replicas.

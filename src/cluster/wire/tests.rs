@@ -344,7 +344,7 @@ fn fields() -> Vec<Vec<u8>> {
     assert_eq!(Place::decode(&place.encode()), Some(place.clone()));
     assert_eq!(failed::decode(&failed::encode(&failure)), Some(failure.clone()));
     assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
-    let declare = Declare { spec: Some(spec) };
+    let declare = Declare { name: 0x1234, spec: Some(spec) };
     assert_eq!(Declare::decode(&declare.encode()), Some(declare.clone()));
     let awaited = Awaited { peers: vec![peer, Peer::server(1)] };
     assert_eq!(Awaited::decode(&awaited.encode()), Some(awaited.clone()));

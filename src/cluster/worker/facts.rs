@@ -1,14 +1,17 @@
 //! What a worker can say of itself: how long its calls took, and which ones wait for whom.
 
-use std::sync::Arc;
-
 use super::operation::{Of, Operation, What};
 use super::{OpId, Worker, errors};
 use crate::cluster::common::{Data, Peer, Time};
 use crate::cluster::facts::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
 
-/// What people call a key.
-pub(crate) type Namer = Arc<dyn Fn(u64) -> Option<String> + Send + Sync>;
+/// What keys are called.
+pub(crate) trait Naming: Send + Sync {
+    /// What people call a key, if it has a name.
+    fn name(&self, key: u64) -> Option<String>;
+    /// The second hash of its name; 0 if it has none, or if that is not known.
+    fn second_hash(&self, key: u64) -> u64;
+}
 
 /// A call of one key that has ended, or one of none.
 #[derive(Debug, Clone, Copy)]
@@ -32,7 +35,7 @@ pub(super) struct Tally {
     push: Histogram,
     pull: Histogram,
     pushpull: Histogram,
-    pub(super) namer: Option<Namer>,
+    naming: Option<Box<dyn Naming>>,
 }
 
 impl std::fmt::Debug for Tally {
@@ -42,6 +45,10 @@ impl std::fmt::Debug for Tally {
 }
 
 impl Tally {
+    pub(super) fn second_hash(&self, key: u64) -> u64 {
+        self.naming.as_ref().map_or(0, |naming| naming.second_hash(key))
+    }
+
     /// A call has ended, well or not.
     pub(super) fn ended<D>(&mut self, op: &Operation<D>, well: bool) -> Ended {
         let took = self.now.saturating_sub(op.began);
@@ -66,9 +73,9 @@ impl<D: Data> Worker<D> {
         self.tally.now = now;
     }
 
-    /// From now on keys are called by their names, to whoever looks.
-    pub(crate) fn name_keys(&mut self, namer: Namer) {
-        self.tally.namer = Some(namer);
+    /// From now on keys have names, for whoever looks, and for the directory, which compares them.
+    pub(crate) fn name_keys(&mut self, naming: impl Naming + 'static) {
+        self.tally.naming = Some(Box::new(naming));
     }
 
     /// Says what is to be said of this worker, and asks anew whom its oldest calls wait for.
@@ -109,12 +116,12 @@ impl<D: Data> Worker<D> {
             What::Set { version, .. } | What::Learn(Of::Setting(version)) => version,
             _ => op.round(),
         };
-        let namer = self.tally.namer.as_ref().filter(|_| call.has_key());
+        let naming = self.tally.naming.as_ref().filter(|_| call.has_key());
         Waiting {
             call,
             started: op.started,
             key: op.key,
-            name: namer.and_then(|name| name(op.key)).unwrap_or_default(),
+            name: naming.and_then(|naming| naming.name(op.key)).unwrap_or_default(),
             round,
             age: now.saturating_sub(op.began),
             awaited: self.awaited(op),

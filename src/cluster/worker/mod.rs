@@ -14,13 +14,13 @@ mod undelivered;
 use std::collections::BTreeSet;
 
 use super::common::{
-    Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, take_all,
+    Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, label, take_all,
 };
 use super::link::{CONTROL, LAST};
 use super::net::Letter;
 use super::recent::Recent;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
-pub(crate) use facts::Ended;
+pub(crate) use facts::{Ended, Naming};
 use flow::Flow;
 use keys::Key;
 pub(crate) use operation::{After, OpId};
@@ -297,7 +297,11 @@ impl<D: Data> Worker<D> {
         match self.ops.get(head.request).map(|op| &op.what) {
             Some(What::Init { .. }) => self.finish(head.request, Ok(())),
             Some(What::Learn(Of::Key(_))) => {
-                let (op, fields) = (head.request, head.key.to_le_bytes().to_vec());
+                let (op, ours) = (head.request, self.tally.second_hash(head.key));
+                if ours != 0 && head.total != 0 && ours != head.total {
+                    return self.finish(op, Err(other_name(head.key)));
+                }
+                let fields = head.key.to_le_bytes().to_vec();
                 self.actions.push(Action::Told { op, fields });
                 self.finish(op, Ok(()));
             }
@@ -606,4 +610,13 @@ impl<D: Data> Worker<D> {
         // However often somebody looks at the job, what it waits for goes first.
         self.letters.push(Letter { to, message, priority: LAST, token: None });
     }
+}
+
+/// A key that this worker has learned of has another name in the job than here.
+fn other_name(key: u64) -> Failure {
+    let text = format!(
+        "{}: the job has another name with the same 63-bit hash; rename one of the two",
+        label(key)
+    );
+    Failure::new(Reason::NameCollision, text)
 }

@@ -236,10 +236,10 @@ impl<D: Data> Worker<D> {
     fn start(&mut self, id: OpId, key: u64) -> bool {
         let Some(op) = self.ops.get_mut(id) else { return false };
         if let What::Init { spec, .. } = &op.what {
-            let fields = Declare { spec: Some(spec.clone()) }.encode();
+            let spec = Some(spec.clone());
             op.started = true;
             self.waiting.remove(&id);
-            self.declare(id, key, fields);
+            self.declare(id, key, spec);
             return true;
         }
         let state = self.keys.entry(key).or_default();
@@ -247,7 +247,7 @@ impl<D: Data> Worker<D> {
             let search = self.next_op;
             if state.search(search) {
                 self.next_op += 1;
-                self.declare(search, key, Declare { spec: None }.encode());
+                self.declare(search, key, None);
             }
             return false;
         };
@@ -299,7 +299,8 @@ impl<D: Data> Worker<D> {
         true
     }
 
-    fn declare(&mut self, request: OpId, key: u64, fields: Vec<u8>) {
+    fn declare(&mut self, request: OpId, key: u64, spec: Option<Spec>) {
+        let fields = Declare { name: self.tally.second_hash(key), spec }.encode();
         let mut message = Message::of_key(Kind::Declare, key, 0, fields);
         message.head.request = request;
         self.post(DIRECTORY, message);

@@ -19,6 +19,7 @@ pub(super) fn error_of(names: &Names, failure: &Failure) -> Error {
         Reason::Invalid => ErrorKind::InvalidArgument,
         Reason::Closed => ErrorKind::Closed,
         Reason::Callback => ErrorKind::Callback,
+        Reason::NameCollision => ErrorKind::NameCollision,
     };
     Error::new(kind, with_names(names, &failure.text))
 }

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 use super::call::Call;
 use super::coding::Unsent;
@@ -17,7 +17,7 @@ use crate::deadline::Deadline;
 use crate::driver::{Bytes, Driver, Machine};
 use crate::engine;
 use crate::error::{Error, ErrorKind, Result, fail};
-use crate::key::Key;
+use crate::key::{Key, Names};
 use crate::role::Role;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
@@ -94,15 +94,11 @@ impl WorkerStore {
         }
     }
 
-    /// Lets whoever looks at the job see the names of keys.
+    /// Tells the machine the names of keys: for whoever looks at the job, and for the directory.
     fn named(self) -> Self {
-        let names = Arc::downgrade(&self.local.keys.names);
-        let name = move |key| {
-            let names = names.upgrade()?;
-            names.with(Key::from(key), |name| name.to_string_lossy().into_owned())
-        };
+        let names = OfStore(Arc::downgrade(&self.local.keys.names));
         let _ = self.step(|worker, _, _| {
-            worker.name_keys(Arc::new(name));
+            worker.name_keys(names);
             Ok(())
         });
         self
@@ -308,6 +304,19 @@ impl WorkerStore {
             return set.and(made);
         }
         set
+    }
+}
+
+/// The names of a store.
+struct OfStore(Weak<Names>);
+
+impl cluster::Naming for OfStore {
+    fn name(&self, key: u64) -> Option<String> {
+        self.0.upgrade()?.with(Key::from(key), |name| name.to_string_lossy().into_owned())
+    }
+
+    fn second_hash(&self, key: u64) -> u64 {
+        self.0.upgrade().map_or(0, |names| names.second_hash(Key::from(key)))
     }
 }
 
