@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int64
-from typing import Any
+from typing import Any, Callable
 
 import numpy as np
 
@@ -24,6 +24,15 @@ _FLAGS_OFFSET = 24
 _VERSIONED_TENSOR_OFFSET = 32
 _FLAG_READ_ONLY = 1
 _DLPACK_MAJOR = 1
+
+# What numpy asks an array of another package for.
+_EXPORTS = (
+    "__array__",
+    "__array_interface__",
+    "__array_struct__",
+    "__dlpack__",
+    "to_dlpack_for_read",
+)
 
 _capsule_is = ctypes.pythonapi.PyCapsule_IsValid
 _capsule_is.restype, _capsule_is.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
@@ -52,7 +61,6 @@ class Loan(Unique):
                 kind = InvalidArgumentError if isinstance(error, ValueError) else TypeError
                 raise kind(f"{call}: key {key!r}: {error}") from error
 
-
     def arguments(self) -> tuple[Any, ...]:
         """What a function of the library takes."""
         return self.keys, self.tensors, self.count
@@ -80,6 +88,15 @@ def _describe_value(tensors: Any, index: int, value: Any) -> object:
         return _describe_numpy(tensors, index, value)
     if hasattr(value, "__dlpack__"):
         return _describe_dlpack(tensors, index, value, as_out=False)
+    if hasattr(value, "to_dlpack_for_read"):
+        return _describe_mxnet(tensors, index, value, value.to_dlpack_for_read)
+    _refuse_sparse(value)
+    # numpy would walk a sequence that it does not know, element by element.
+    if not is_readable(value):
+        raise TypeError(
+            f"arrays of type {type(value).__name__} cannot be stored: a value is a numpy array, an "
+            f"object with __dlpack__, or numbers"
+        )
     return _describe_numpy(tensors, index, np.asarray(value))
 
 
@@ -90,6 +107,9 @@ def _describe_out(tensors: Any, index: int, out: Any) -> object:
         return _describe_numpy(tensors, index, out)
     if hasattr(out, "__dlpack__"):
         return _describe_dlpack(tensors, index, out, as_out=True)
+    if hasattr(out, "to_dlpack_for_write"):
+        return _describe_mxnet(tensors, index, out, out.to_dlpack_for_write)
+    _refuse_sparse(out)
     raise TypeError(
         f"an out must be a numpy array or an object with __dlpack__, not {type(out).__name__}"
     )
@@ -126,9 +146,23 @@ def _describe_dlpack(tensors: Any, index: int, array: Any, as_out: bool) -> obje
     if getattr(array, "requires_grad", False):
         array = array.detach()  # PyTorch exports no tensor that takes part in a gradient.
     try:
-        capsule = array.__dlpack__(max_version=(_DLPACK_MAJOR, 0))
-    except TypeError:  # A producer older than DLPack 1.0.
-        capsule = array.__dlpack__()
+        try:
+            capsule = array.__dlpack__(max_version=(_DLPACK_MAJOR, 0))
+        except TypeError:  # A producer older than DLPack 1.0.
+            capsule = array.__dlpack__()
+    except Exception:
+        _refuse_sparse(array)
+        raise
+    return _describe_capsule(tensors, index, array, capsule, as_out)
+
+
+def _describe_mxnet(tensors: Any, index: int, array: Any, export: Callable[[], Any]) -> object:
+    """MXNet has no `__dlpack__`; its own functions wait for what is computed in the background."""
+    _refuse_sparse(array)
+    return _describe_capsule(tensors, index, array, export(), as_out=False)
+
+
+def _describe_capsule(tensors: Any, index: int, array: Any, capsule: Any, as_out: bool) -> object:
     immutable = type(array).__module__.partition(".")[0] in _IMMUTABLE_PACKAGES
     if _capsule_is(capsule, b"dltensor"):
         address = _capsule_pointer(capsule, b"dltensor")
@@ -146,6 +180,41 @@ def _describe_dlpack(tensors: Any, index: int, array: Any, as_out: bool) -> obje
         raise InvalidArgumentError(f"an out is a read-only {type(array).__name__}")
     tensors[index] = Tensor.from_address(address)
     return array, capsule
+
+
+def first_leaf(value: Any) -> Any:
+    """The first element of lists of lists that is no list."""
+    while isinstance(value, (list, tuple)) and value:
+        value = value[0]
+    return value
+
+
+def is_readable(value: Any) -> bool:
+    """Whether numpy reads a value as a whole, or its first element is a number of Python."""
+    value = first_leaf(value)
+    if isinstance(value, (int, float, complex, str, bytes, range, list, tuple, np.generic)):
+        return True
+    if any(hasattr(value, name) for name in _EXPORTS):
+        return True
+    try:
+        memoryview(value)
+    except TypeError:
+        return False
+    return True
+
+
+def _refuse_sparse(array: Any) -> None:
+    """Sparse arrays of PyTorch, MXNet, scipy and others have no memory of their shape."""
+    words = (
+        str(getattr(array, "layout", "")),
+        str(getattr(array, "stype", "")),
+        f"{type(array).__module__}.{type(array).__name__}".lower(),
+    )
+    if any("sparse" in word or word == "csr" for word in words):
+        raise TypeError(
+            f"a sparse {type(array).__name__} is no plain array: push its rows with "
+            f"push_rows(key, row_ids, rows), or pass it as a dense one"
+        )
 
 
 class _Memory:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ._arrays import first_leaf, is_readable
 from ._errors import InvalidArgumentError
 
 _KEY_LIMIT = 1 << 63
@@ -42,6 +43,9 @@ def pairs_of(call: str, keys: Any, values: Any) -> Iterator[tuple[Any, Any]]:
         raise InvalidArgumentError(f"{call}: {len(keys)} keys, but {len(values)} arrays or lists")
     for key, value in zip(keys, values):
         if isinstance(value, (list, tuple)) and not is_written_out(value):
+            if not is_readable(value):
+                kind = type(first_leaf(value)).__name__
+                raise TypeError(f"{call}: key {key!r}: a list of {kind} is no list of arrays")
             yield from ((key, each) for each in value)
         else:
             yield key, value

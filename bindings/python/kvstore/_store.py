@@ -48,8 +48,8 @@ class KVStore(Unique):
     """
 
     _instead = (
-        "it belongs to the process that created it; call kvstore.create() in each process, and hand "
-        "the store itself to threads"
+        "it belongs to the process that created it; call kvstore.create() in each process, and "
+        "hand the store itself to threads"
     )
 
     def __init__(self, type: str = "local", **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Objects that hold pointers of the library: they are neither copied nor sent to another process."""
+"""Objects that hold pointers of the library: neither copied nor sent to another process."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_a_store_is_not_copied(kv, way):
 def test_a_ticket_is_not_copied(kv, way):
     kv.init(1, np.ones(4))
     ticket = kv.push_async(1, np.ones(4))
-    with pytest.raises(TypeError, match="Ticket .*wait for it where it was made"):
+    with pytest.raises(TypeError, match=r"Ticket .*wait for it where it was made"):
         COPIES[way](ticket)
     ticket.wait(WAIT_SECONDS)
 

@@ -59,6 +59,21 @@ def test_tensors_live_as_long_as_the_operation(kv):
     assert len(noise) == 100
 
 
-def test_tensors_without_strides_are_refused_by_pytorch(kv):
-    with pytest.raises((BufferError, TypeError)):
-        kv.init(1, torch.ones(2, 2).to_sparse())
+SPARSE = {
+    "coo": lambda dense: dense.to_sparse(),
+    "csr": lambda dense: dense.to_sparse_csr(),
+}
+
+
+@pytest.mark.parametrize("layout", SPARSE)
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_sparse_tensors_are_refused_with_the_hint_to_rows(kv, layout):
+    sparse = SPARSE[layout](torch.ones(2, 2))
+    kv.init(1, torch.zeros(2, 2))
+    for call in (
+        lambda: kv.push(1, sparse),
+        lambda: kv.pull(1, out=sparse),
+        lambda: kv.init(2, sparse),
+    ):
+        with pytest.raises(TypeError, match=r"key [12]: a sparse Tensor .*push_rows\("):
+            call()
