@@ -52,7 +52,7 @@ func ExampleInt() {
 	// Output:
 	// 0
 	// 1
-	// key -1 is negative; keys are integers from 0, or names
+	// kvstore: key -1 is negative; keys are integers from 0, or names
 }
 
 func ExampleStore_SetUpdater() {
