@@ -44,7 +44,7 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 class Loan(Unique):
     """The pairs of one call as the library wants them, and the arrays kept alive for it."""
 
-    __slots__ = ("_kept", "count", "keys", "tensors")
+    __slots__ = ("_kept", "_tracked", "count", "keys", "tensors")
 
     def __init__(self, call: str, pairs: list[tuple[Any, int, Any]], as_outs: bool) -> None:
         """`pairs` has the user's key, the library's number of it, and the array."""
@@ -52,6 +52,8 @@ class Loan(Unique):
         self.keys = (ctypes.c_uint64 * self.count)()
         self.tensors = (Tensor * self.count)()
         self._kept = []
+        # Outs whose changes PyTorch counts.
+        self._tracked = [array for _, _, array in pairs if as_outs and _is_tracked(array)]
         describe = _describe_out if as_outs else _describe_value
         for index, (key, number, array) in enumerate(pairs):
             self.keys[index] = number
@@ -64,6 +66,13 @@ class Loan(Unique):
     def arguments(self) -> tuple[Any, ...]:
         """What a function of the library takes."""
         return self.keys, self.tensors, self.count
+
+    def note_written(self) -> None:
+        """Tells PyTorch that outs have changed: backward() then refuses what it saved of them."""
+        for tensor in self._tracked:
+            # Detached it is no part of a gradient, and has the same version counter. A change in
+            # place counts, also of a view without elements.
+            tensor.detach().unsqueeze(0)[:0].zero_()
 
 
 class RowLoan(Unique):
@@ -81,6 +90,10 @@ class RowLoan(Unique):
     def arguments(self) -> tuple[Any, ...]:
         """What a function of the library takes."""
         return self._rows.keys, self._ids.tensors, self._rows.tensors, self._rows.count
+
+    def note_written(self) -> None:
+        """As Loan.note_written()."""
+        self._rows.note_written()
 
 
 def _describe_value(tensors: Any, index: int, value: Any) -> object:
@@ -180,6 +193,14 @@ def _describe_capsule(tensors: Any, index: int, array: Any, capsule: Any, as_out
         raise InvalidArgumentError(f"an out is a read-only {type(array).__name__}")
     tensors[index] = Tensor.from_address(address)
     return array, capsule
+
+
+def _is_tracked(array: Any) -> bool:
+    """Whether it is a tensor of PyTorch with a version counter, which those of inference lack."""
+    if isinstance(array, np.ndarray):
+        return False
+    is_inference = getattr(array, "is_inference", None)
+    return is_inference is not None and not is_inference()
 
 
 def first_leaf(value: Any) -> Any:

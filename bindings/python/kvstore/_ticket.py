@@ -13,6 +13,12 @@ from ._handle import Handle
 from ._unique import Unique
 
 
+# Failures after which some outs may have been filled; a call that is refused changes nothing.
+_MAY_HAVE_WRITTEN = frozenset(
+    status for status in Status if status >= Status.TIMEOUT or status == Status.CALLBACK
+)
+
+
 class Operation(Unique):
     """A call with its arrays, ready to go."""
 
@@ -37,7 +43,15 @@ class Operation(Unique):
     def call(self, ticket: Any) -> int:
         """Calls the library; gives its status."""
         lists = [part for loan in self._loans for part in loan.arguments()]
-        return self._function(self.handle.pointer, *lists, self._priority, ticket)
+        status = self._function(self.handle.pointer, *lists, self._priority, ticket)
+        if status == Status.OK or status in _MAY_HAVE_WRITTEN:
+            self.note_written()
+        return status
+
+    def note_written(self) -> None:
+        """Says that outs have changed, or may have."""
+        for loan in self._loans:
+            loan.note_written()
 
 
 class Ticket(Unique):
@@ -106,7 +120,10 @@ class Ticket(Unique):
         if failure is not None and status in (Status.TIMEOUT, Status.REENTRANT):
             raise failure  # These say nothing about the operation.
         self._failure = failure
-        self._operation = None
+        operation, self._operation = self._operation, None
+        if operation is not None:
+            # What was made of an out while it was being filled is void, too.
+            operation.note_written()
 
     def __repr__(self) -> str:
         if self._operation is not None:

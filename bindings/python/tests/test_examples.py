@@ -66,7 +66,9 @@ def test_training_without_data_says_so(run, tmp_path):
 
 def test_without_pytorch_its_example_says_how_to_install_it(run, tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError")
-    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.path.append({str(EXAMPLES)!r})"
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.path.append({str(EXAMPLES)!r})"
+    )
     result = run("-c", f"{program}; import torch_digits")
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("PyTorch is not installed; please run: ")

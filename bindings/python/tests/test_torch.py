@@ -77,3 +77,73 @@ def test_sparse_tensors_are_refused_with_the_hint_to_rows(kv, layout):
     ):
         with pytest.raises(TypeError, match=r"key [12]: a sparse Tensor .*push_rows\("):
             call()
+
+
+def rows_of(tensor):
+    return tensor.reshape(1, *tensor.shape)
+
+
+PULLS = {
+    "copy_": lambda kv, out: out.data_ptr() and out.detach().copy_(torch.ones_like(out)),
+    "pull": lambda kv, out: kv.pull(1, out=out),
+    "a list": lambda kv, out: kv.pull([1, 1], out=[[out.clone()], [out]]),
+    "pushpull": lambda kv, out: kv.pushpull(1, torch.ones(out.shape), out=out),
+    "in place": lambda kv, out: kv.pushpull(1, out),
+    "broadcast": lambda kv, out: kv.broadcast(2, torch.ones(out.shape), out=out),
+    "a ticket": lambda kv, out: kv.pull_async(1, out=out).wait(WAIT_SECONDS),
+    "rows": lambda kv, out: kv.pull_rows(3, [0], out=rows_of(out.detach())),
+    "rows by ticket": lambda kv, out: kv.pull_rows_async(3, [0], out=rows_of(out.detach())).wait(),
+}
+
+
+@pytest.mark.parametrize("way", PULLS)
+@pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
+def test_backward_notices_that_a_saved_tensor_was_pulled_into(kv, way, shape):
+    kv.init([1, 3], [torch.ones(shape), torch.ones((2, *shape))])
+    weight = torch.nn.Parameter(torch.full(shape, 3.0))
+    result = (weight * weight).sum()
+    version = weight._version
+    PULLS[way](kv, weight)
+    assert weight._version > version
+    assert weight.requires_grad
+    assert weight.is_leaf
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+    (weight * weight).sum().backward()
+    assert torch.equal(weight.grad, 2 * weight.detach())
+
+
+def test_a_graph_made_while_a_ticket_fills_an_out_is_void(kv):
+    gate = Gate()
+    kv.init(1, torch.ones(3))
+    kv.set_updater(gate)
+    weight = torch.nn.Parameter(torch.zeros(3))
+    ticket = kv.pushpull_async(1, torch.ones(3), out=weight)
+    result = (weight * weight).sum()
+    gate.open()
+    ticket.wait(WAIT_SECONDS)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.backward()
+
+
+def test_a_refused_call_and_values_leave_graphs_as_they_are(kv):
+    kv.init(1, torch.ones(3))
+    weight = torch.nn.Parameter(torch.full((3,), 2.0))
+    result = (weight * weight).sum()
+    kv.push(1, weight)
+    kv.push_async(1, weight).wait(WAIT_SECONDS)
+    with pytest.raises(KeyError):
+        kv.pull(7, out=weight)
+    with pytest.raises(ValueError, match="key 1"):
+        kv.pull(1, out=[weight, torch.ones(4)])
+    result.backward()
+    assert weight.grad.tolist() == [4, 4, 4]
+
+
+def test_tensors_of_inference_are_outs_as_well(kv):
+    kv.init(1, torch.ones(3))
+    with torch.inference_mode():
+        out = torch.zeros(3)
+        kv.pull(1, out=out)
+    kv.pull(1, out=out)
+    assert out.tolist() == [1, 1, 1]
