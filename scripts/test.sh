@@ -231,8 +231,11 @@ suite_aarch64() {
 
 suite_long() {
   limit_s=36000
-  export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4 KV_SIM_SEEDS=1000000
+  export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
+  export KV_SIM_SEEDS=1000000 KV_SIM_FIRST=9000000000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
+  run "simulator, other seeds" count_cargo env KV_SIM_FIRST=7000000000 \
+    cargo test --release --lib cluster::sim::tests
   suite_loom
   run "programs, configure" count_step \
     bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'

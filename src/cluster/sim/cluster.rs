@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Bytes;
 use super::frames::{read_frame, write_frame};
+use super::met::Met;
 use super::model::Model;
 use super::network::{Happening, Network};
 use super::onlooker::ONLOOKER;
@@ -54,21 +55,6 @@ pub(super) struct Process {
     program: Program,
     pub(super) asleep_until: Time,
     wake: Time,
-}
-
-/// What the seeds of a run have met, so that a test can see that it met everything.
-#[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Met {
-    pub(super) closed: u64,
-    pub(super) duplicates: u64,
-    pub(super) grants: u64,
-    pub(super) bundles: u64,
-    pub(super) damaged: u64,
-    pub(super) most_held: u64,
-    pub(super) failures: u64,
-    pub(super) evictions: u64,
-    pub(super) reports: u64,
-    pub(super) waiting: u64,
 }
 
 pub(super) struct Cluster {
@@ -280,7 +266,7 @@ impl Cluster {
         loop {
             let me = node.me();
             let busy = match &mut node.part {
-                Part::Server(server) => self.serve(server),
+                Part::Server(server) => self.serve(me.rank, server),
                 Part::Worker(worker) => {
                     let actions = worker.actions();
                     let busy = !actions.is_empty();
@@ -296,31 +282,14 @@ impl Cluster {
         }
     }
 
-    fn serve(&mut self, server: &mut server::Server<Bytes>) -> bool {
+    fn serve(&mut self, rank: u32, server: &mut server::Server<Bytes>) -> bool {
         let (held, most) = (server.held_bytes(), self.scenario.limits.hold_bytes);
         assert!(held <= most, "{held} bytes are held, {most} are allowed");
         self.met.most_held = self.met.most_held.max(held);
         let actions = server.actions();
         let busy = !actions.is_empty();
         for action in actions {
-            match action {
-                server::Action::Install { slice, data, .. }
-                | server::Action::Restore { slice, data } => self.model.install(slice, &data),
-                server::Action::Add { slice, round, rank, first, codec, data, .. } => {
-                    assert_eq!(codec, 0);
-                    self.model.add(slice, round, rank, first, &data);
-                }
-                server::Action::Close { slice, round, setting } => {
-                    self.model.close(slice, round, setting);
-                }
-                server::Action::Answer(answer) => {
-                    server.value(&answer, self.model.stored(answer.slice));
-                }
-                server::Action::Setting { version, fields } => self.model.set(version, &fields),
-                server::Action::Drop { key, generation, .. } => {
-                    self.model.drop_key(key, generation);
-                }
-            }
+            self.model.act(rank, server, action);
         }
         busy
     }

@@ -5,6 +5,7 @@
 mod bandwidth;
 mod cluster;
 mod frames;
+mod met;
 mod model;
 mod network;
 mod networks;

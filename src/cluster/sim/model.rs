@@ -6,7 +6,7 @@ use super::Bytes;
 use super::random::Random;
 use super::scenario::Scenario;
 use crate::cluster::common::Mode;
-use crate::cluster::server::SliceName;
+use crate::cluster::server::{Action, Server, SliceName};
 
 /// What a worker pushes in a round to one element; round 0 is its first value. The sizes differ so
 /// much that any other order of a sum has other bits.
@@ -46,7 +46,8 @@ pub(super) struct Model {
     mode: Mode,
     elements: u64,
     logs: BTreeMap<SliceName, Log>,
-    dropped: BTreeSet<(u64, u32)>,
+    /// Lives of keys that a server has forgotten: its rank, key and generation. Each does so on its own.
+    dropped: BTreeSet<(u32, u64, u32)>,
     settings: BTreeMap<u64, f32>,
     /// Pushes that their workers were told are made: key, generation, rank, round.
     made: BTreeSet<(u64, u32, u32, u64)>,
@@ -82,12 +83,29 @@ impl Model {
         }
     }
 
+    /// Does what the server of a rank asks for, and checks that it is right.
+    pub(super) fn act(&mut self, rank: u32, server: &mut Server<Bytes>, action: Action<Bytes>) {
+        match action {
+            Action::Install { slice, data, .. } | Action::Restore { slice, data } => {
+                self.install(slice, &data);
+            }
+            Action::Add { slice, round, rank: from, first, codec, data, .. } => {
+                assert_eq!(codec, 0);
+                self.add(rank, slice, (round, from), first, &data);
+            }
+            Action::Close { slice, round, setting } => self.close(slice, round, setting),
+            Action::Answer(answer) => server.value(&answer, self.stored(answer.slice)),
+            Action::Setting { version, fields } => self.set(version, &fields),
+            Action::Drop { key, generation, .. } => self.drop_key(rank, key, generation),
+        }
+    }
+
     /// Key 3 is whole: one slice.
     fn first_element(&self, slice: SliceName) -> u64 {
         u64::from(slice.slice) * self.elements
     }
 
-    pub(super) fn install(&mut self, slice: SliceName, data: &Bytes) {
+    fn install(&mut self, slice: SliceName, data: &Bytes) {
         let first_element = self.first_element(slice);
         let values = data.values();
         let from = |rank: &u32| {
@@ -110,26 +128,27 @@ impl Model {
     }
 
     /// A server forgets a key that all have removed.
-    pub(super) fn drop_key(&mut self, key: u64, generation: u32) {
-        self.dropped.insert((key, generation));
+    fn drop_key(&mut self, server: u32, key: u64, generation: u32) {
+        self.dropped.insert((server, key, generation));
     }
 
-    pub(super) fn set(&mut self, version: u64, fields: &[u8]) {
+    fn set(&mut self, version: u64, fields: &[u8]) {
         let scale = f32::from_le_bytes(fields.try_into().unwrap());
         let known = self.settings.insert(version, scale);
         assert!(known.is_none_or(|known| known.to_bits() == scale.to_bits()), "two settings");
     }
 
-    /// The server adds a contribution.
-    pub(super) fn add(
+    /// A server adds the contribution of a worker to a round.
+    fn add(
         &mut self,
+        server: u32,
         slice: SliceName,
-        round: u64,
-        rank: u32,
+        (round, rank): (u64, u32),
         first: bool,
         data: &Bytes,
     ) {
-        assert!(!self.dropped.contains(&(slice.key, slice.generation)), "the key is gone");
+        let gone = self.dropped.contains(&(server, slice.key, slice.generation));
+        assert!(!gone, "the key is gone");
         self.check_staleness(slice.key, rank, round);
         let log = self.logs.get_mut(&slice).expect("a slice that does not exist");
         let values = data.values();
@@ -159,7 +178,7 @@ impl Model {
     }
 
     /// The server closes a round; the sum must be the one in the order of ranks.
-    pub(super) fn close(&mut self, slice: SliceName, round: u64, setting: u64) {
+    fn close(&mut self, slice: SliceName, round: u64, setting: u64) {
         let scale = self.settings.get(&setting).copied();
         assert!(setting == 0 || scale.is_some(), "a setting that the server does not have");
         let log = self.logs.get_mut(&slice).expect("a slice that does not exist");
@@ -212,7 +231,7 @@ impl Model {
         }
     }
 
-    pub(super) fn stored(&self, slice: SliceName) -> Bytes {
+    fn stored(&self, slice: SliceName) -> Bytes {
         Bytes::of(&self.logs[&slice].stored)
     }
 

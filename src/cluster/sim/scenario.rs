@@ -4,7 +4,7 @@ use super::random::Random;
 use crate::cluster::common::{Limits, MS, Mode, OnLoss, Time};
 
 /// What happens to the processes of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trouble {
     /// Only the network is bad.
     Network,
@@ -23,6 +23,20 @@ pub(super) enum Trouble {
     WorkerCutOff,
 }
 
+impl Trouble {
+    pub(super) const ALL: [Self; 8] = [
+        Self::Network,
+        Self::WorkerDies,
+        Self::ServerDies,
+        Self::SchedulerRestarts,
+        Self::SchedulerAndWorker,
+        Self::ShortSilence,
+        Self::WorkerSleeps,
+        Self::WorkerCutOff,
+    ];
+}
+
+/// By the remainder of a seed.
 const TROUBLES: [Trouble; 12] = [
     Trouble::Network,
     Trouble::WorkerDies,

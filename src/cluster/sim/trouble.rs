@@ -20,20 +20,27 @@ impl Cluster {
             return self.network.at(now + 50 * MS, Happening::Trouble);
         }
         self.struck = now;
-        let lease = self.scenario.limits.peer_timeout;
+        if self.strike(self.scenario.trouble) {
+            *self.met.troubles.entry(self.scenario.trouble).or_default() += 1;
+        }
+        if let Some(victim) = self.victim.filter(|victim| victim.role == Role::Worker) {
+            self.model.gone.insert(victim.rank);
+        }
+    }
+
+    /// False when everything that could be hit has ended already.
+    fn strike(&mut self, trouble: Trouble) -> bool {
+        let (now, lease) = (self.network.now, self.scenario.limits.peer_timeout);
         let worker = u32::try_from(self.random.below(self.scenario.limits.workers.into())).unwrap();
         let server = u32::try_from(self.random.below(self.scenario.limits.servers.into())).unwrap();
         let (worker, server) =
             (format!("worker-{worker}").into(), format!("server-{server}").into());
-        match self.scenario.trouble {
-            Trouble::Network => {}
+        match trouble {
+            Trouble::Network => true,
             Trouble::WorkerDies => self.kill(&worker),
             Trouble::ServerDies => self.kill(&server),
             Trouble::SchedulerRestarts => self.restart_scheduler(),
-            Trouble::SchedulerAndWorker => {
-                self.restart_scheduler();
-                self.kill(&worker);
-            }
+            Trouble::SchedulerAndWorker => self.restart_scheduler() & self.kill(&worker),
             Trouble::ShortSilence => {
                 let time = now + self.random.below(lease / 2);
                 match self.random.below(3) {
@@ -44,40 +51,39 @@ impl Cluster {
             }
             Trouble::WorkerSleeps => {
                 self.victim = self.peer_at(&worker);
-                self.sleep(&worker, now + lease * 3);
+                self.sleep(&worker, now + lease * 3)
             }
             Trouble::WorkerCutOff => {
                 self.victim = self.peer_at(&worker);
-                self.cut(&worker, &server, now + lease * 3);
+                self.cut(&worker, &server, now + lease * 3)
             }
         }
-        if let Some(victim) = self.victim.filter(|victim| victim.role == Role::Worker) {
-            self.model.gone.insert(victim.rank);
-        }
     }
 
-    fn kill(&mut self, address: &Arc<str>) {
+    fn kill(&mut self, address: &Arc<str>) -> bool {
         self.victim = self.peer_at(address);
-        self.processes.remove(address);
+        self.processes.remove(address).is_some()
     }
 
-    fn restart_scheduler(&mut self) {
+    fn restart_scheduler(&mut self) -> bool {
         self.restarted = true;
-        self.processes.remove(SCHEDULER);
+        let was_alive = self.processes.remove(SCHEDULER).is_some();
         // Often a while; at times so short that frames of the old one are still on their way.
         let pause = self.random.below(8_000 * MS) >> (6 * self.random.below(3));
         self.network.at(self.network.now + pause, Happening::Birth(SCHEDULER.into()));
+        was_alive
     }
 
-    fn sleep(&mut self, address: &Arc<str>, until: Time) {
-        if let Some(process) = self.processes.get_mut(address) {
-            process.asleep_until = until;
-        }
+    fn sleep(&mut self, address: &Arc<str>, until: Time) -> bool {
+        let process = self.processes.get_mut(address);
+        process.map(|process| process.asleep_until = until).is_some()
     }
 
-    fn cut(&mut self, one: &Arc<str>, other: &Arc<str>, until: Time) {
+    fn cut(&mut self, one: &Arc<str>, other: &Arc<str>, until: Time) -> bool {
+        let both = self.processes.contains_key(one) && self.processes.contains_key(other);
         let (one, other) = (one.clone(), other.clone());
         self.network.cuts.push(Cut { one, other, until });
+        both
     }
 
     /// None when it has ended already.

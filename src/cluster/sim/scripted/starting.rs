@@ -1,0 +1,120 @@
+//! Processes that join, or do not.
+
+use super::Job;
+use crate::cluster::common::{Limits, MS, Reason, Role};
+use crate::cluster::node::{Birth, Node};
+use crate::cluster::sim::{Bytes, limits};
+use crate::cluster::wire::{BadFrame, Kind};
+
+#[test]
+fn a_process_that_expects_another_job_is_refused_at_once() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&Limits { workers: 3, ..limits.clone() }, Role::Worker, 0);
+    let failure = job.end_of("worker-0");
+    assert_eq!(failure.reason, Reason::Refused);
+    assert_eq!(
+        failure.text,
+        "worker 0 at worker-0 expects 3 workers and 1 servers; the job has 2 and 1: start all \
+         processes with the same num_workers and num_servers"
+    );
+    job.join(&limits, Role::Worker, 5);
+    assert!(job.end_of("worker-5").text.contains("room for 2"));
+}
+
+#[test]
+fn a_second_process_of_one_rank_is_refused_and_the_first_stays() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 1);
+    job.join_at("elsewhere", &limits, Role::Worker, 1);
+    let text = &job.end_of("elsewhere").text;
+    assert_eq!(
+        text,
+        "there is a worker 1 already, at worker-1; give every process a rank of its own"
+    );
+    assert!(job.nodes["worker-1"].end().is_none());
+}
+
+#[test]
+fn another_version_of_the_protocol_is_refused_on_both_sides() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7));
+    let frames = job.scheduler.send(job.now);
+    assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", Kind::Refused));
+    let birth = Birth {
+        role: Role::Worker,
+        rank: None,
+        incarnation: 1,
+        address: "new",
+        scheduler: "scheduler",
+    };
+    let mut node = Node::<Bytes>::new(limits, &birth, 0);
+    node.bad_frame("somebody", BadFrame::Version(7), 1);
+    assert!(node.end().is_none(), "only the scheduler decides about the job");
+    node.bad_frame("scheduler", BadFrame::Version(7), 1);
+    let failure = node.end().unwrap().as_ref().unwrap_err();
+    assert!(failure.text.contains("speaks version 7"), "{}", failure.text);
+}
+
+#[test]
+fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    let flood = |job: &mut Job| {
+        let strangers = (0..10_000).map(|number| format!("stranger-{number}"));
+        strangers.for_each(|name| job.scheduler.bad_frame(&name, BadFrame::Version(7)));
+        job.scheduler.send(job.now).len()
+    };
+    assert!((100..300).contains(&flood(&mut job)));
+    assert_eq!(flood(&mut job), 0);
+    (0..limits.workers).for_each(|rank| job.join(&limits, Role::Worker, rank));
+    (0..limits.servers).for_each(|rank| job.join(&limits, Role::Server, rank));
+    assert!(job.nodes.values().all(Node::has_started));
+    // Who asks again is answered when some time has passed.
+    job.join(&limits, Role::Worker, 5);
+    assert!(job.nodes["worker-5"].end().is_none());
+    job.pass(2_000 * MS);
+    assert!(job.end_of("worker-5").text.contains("room for 2"));
+    assert!((100..300).contains(&flood(&mut job)));
+}
+
+#[test]
+fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
+    let limits = Limits { workers: 3, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 1);
+    job.join(&limits, Role::Server, 0);
+    job.pass(limits.start_timeout - 2);
+    assert!(job.nodes.values().all(|node| node.end().is_none()));
+    job.pass(1_000 * MS);
+    let end = job.scheduler.end().unwrap().as_ref().unwrap_err();
+    assert_eq!(end.text, "the job did not start within 60000 ms: worker 0, worker 2 did not come");
+    for address in ["worker-1", "server-0"] {
+        assert!(job.end_of(address).text.contains("worker 0, worker 2 did not come"));
+    }
+}
+
+#[test]
+fn a_scheduler_that_does_not_answer_is_named() {
+    let limits = limits();
+    let birth = Birth {
+        role: Role::Server,
+        rank: Some(0),
+        incarnation: 1,
+        address: "here",
+        scheduler: "tcp/nobody:9",
+    };
+    let mut node = Node::<Bytes>::new(limits.clone(), &birth, 0);
+    let mut hellos = 0;
+    while node.end().is_none() {
+        let now = node.wake_at();
+        assert!(now <= limits.start_timeout);
+        node.tick(now);
+        hellos += node.send(now).len();
+    }
+    assert!(hellos > 50, "it goes on asking");
+    let text = &node.end().unwrap().as_ref().unwrap_err().text;
+    assert!(text.contains("the scheduler at tcp/nobody:9 does not answer"), "{text}");
+}
