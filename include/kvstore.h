@@ -1074,9 +1074,9 @@ kv_status kv_set_compression(struct kv_store *store, const char *name, const cha
  * one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
  * are.
  *
- * In a job it is a call of all workers, and rank 0 writes the file. After kv_done(), and after the
- * loss of a worker, it is a call of one, which writes what the servers have: see
- * docs/distributed.md.
+ * In a job it is a call of all workers, and the lowest rank that is neither lost nor done writes the
+ * file. After kv_done(), and after the loss of a worker under `on_worker_loss=fail`, it is a call of
+ * one, which writes what the servers have: see docs/distributed.md.
  *
  * @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
  *              replaced, not followed.
@@ -1085,7 +1085,8 @@ kv_status kv_set_compression(struct kv_store *store, const char *name, const cha
  *
  * Threads: any. Blocks: until the file is on the disk.
  */
-kv_status kv_save(struct kv_store *store, const char *path);
+kv_status kv_save(struct kv_store *store,
+                  const char *path);
 
 /**
  * Takes over what a file of kv_save() has.

@@ -15,9 +15,9 @@ use super::types::kv_status;
 /// one moment if no other thread pushes meanwhile. An updater of yours is not saved, its values
 /// are.
 ///
-/// In a job it is a call of all workers, and rank 0 writes the file. After kv_done(), and after the
-/// loss of a worker, it is a call of one, which writes what the servers have: see
-/// docs/distributed.md.
+/// In a job it is a call of all workers, and the lowest rank that is neither lost nor done writes the
+/// file. After kv_done(), and after the loss of a worker under `on_worker_loss=fail`, it is a call of
+/// one, which writes what the servers have: see docs/distributed.md.
 ///
 /// @param path  NUL-terminated, as the system takes it, not necessarily UTF-8. A symbolic link is
 ///              replaced, not followed.

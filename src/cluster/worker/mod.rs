@@ -74,6 +74,7 @@ pub(crate) struct Worker<D> {
     keys: Table<u64, Key>,
     flows: Vec<Flow>,
     servers_here: Vec<bool>,
+    workers_lost: BTreeSet<u32>,
     /// Kept for its memory: operations of a key that is looked at.
     queue: Vec<OpId>,
     barriers: u64,
@@ -105,6 +106,7 @@ impl<D: Data> Worker<D> {
             keys: Table::default(),
             flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
+            workers_lost: BTreeSet::new(),
             queue: Vec::new(),
             barriers: 0,
             settings: 0,
@@ -172,6 +174,11 @@ impl<D: Data> Worker<D> {
         self.rounds_lost.as_ref()
     }
 
+    /// Whether the job has lost a worker.
+    pub(crate) fn is_lost(&self, rank: u32) -> bool {
+        self.workers_lost.contains(&rank)
+    }
+
     /// Whether all slices of a key take part in the same rounds.
     pub(crate) fn is_in_rounds(&self) -> bool {
         self.limits.mode == Mode::Sync
@@ -193,8 +200,13 @@ impl<D: Data> Worker<D> {
                     self.lose_all(&failure);
                     self.stop_waiting_for(gone.peer);
                 }
-                Role::Worker if self.limits.on_loss == OnLoss::Fail => self.lose_rounds(&failure),
-                _ => {}
+                Role::Worker => {
+                    self.workers_lost.insert(gone.peer.rank);
+                    if self.limits.on_loss == OnLoss::Fail {
+                        self.lose_rounds(&failure);
+                    }
+                }
+                Role::Scheduler => {}
             }
         }
         self.pump_all();

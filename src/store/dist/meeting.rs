@@ -1,4 +1,4 @@
-//! How workers meet, and agree on what rank 0 says.
+//! How workers meet, and agree on what their leader says.
 
 use std::time::Duration;
 
@@ -31,7 +31,23 @@ impl WorkerStore {
         Ok(deadline)
     }
 
-    /// Tells everybody how it went.
+    /// Agrees with all workers on the one that acts for them in a call: the lowest rank that is neither
+    /// lost nor done. Each proposes itself, and the servers let the lowest rank decide, so that all have
+    /// one leader whatever each of them knows of losses.
+    pub(super) fn agree_on_leader(&self, call: &str, deadline: Deadline) -> Result<u32> {
+        let own = Change::Lead { rank: self.rank }.encode();
+        let (set, decided) =
+            self.request_told(deadline, |worker, now, end| worker.set(own, now, end));
+        if decided.is_empty() {
+            return set.map(|()| self.rank).map_err(|error| error.at(call));
+        }
+        match Change::decode(&decided)? {
+            Change::Lead { rank } => Ok(rank),
+            _ => set.map(|()| self.rank).map_err(|error| error.at(call)),
+        }
+    }
+
+    /// Tells the other workers how it went.
     pub(super) fn say(&self, result: Result<()>, deadline: Deadline) -> Result<()> {
         let failure = result.as_ref().err().map(|error| error.message().to_owned());
         let code = result.as_ref().err().map_or(0, |error| error.kind().code());
@@ -39,13 +55,19 @@ impl WorkerStore {
         result.and(told.map(drop))
     }
 
-    /// Learns from rank 0 what is to be done, or how it went.
-    pub(super) fn hear(&self, call: &str, deadline: Deadline) -> Result<Option<Change>> {
+    /// Learns from the leader what is to be done, or how it went.
+    pub(super) fn hear(
+        &self,
+        call: &str,
+        leader: u32,
+        deadline: Deadline,
+    ) -> Result<Option<Change>> {
         let fields = self.agree(Vec::new(), deadline).map_err(|error| error.at(call))?;
         if fields.is_empty() {
             return Err(fail!(
                 PeerLost,
-                "{call}: rank 0, which it needs, is done or gone; kv_save works after kv_done"
+                "{call}: worker {leader}, which acted for all, was lost meanwhile; the same call on all \
+                 ranks begins anew with the next one"
             ));
         }
         match Change::decode(&fields)? {
@@ -54,14 +76,14 @@ impl WorkerStore {
                 Some(text) => {
                     let kind = ErrorKind::ALL.iter().find(|kind| kind.code() == code);
                     let kind = kind.copied().unwrap_or(ErrorKind::Internal);
-                    Err(Error::new(kind, format!("{call}: on rank 0: {text}")))
+                    Err(Error::new(kind, format!("{call}: on worker {leader}: {text}")))
                 }
             },
             change => Ok(Some(change)),
         }
     }
 
-    /// Agrees on a setting with all workers; empty fields take what rank 0 says, and give it.
+    /// Agrees on a setting with all workers; empty fields take what the leader says, and give it.
     pub(super) fn agree(&self, fields: Vec<u8>, deadline: Deadline) -> Result<Vec<u8>> {
         let (set, told) =
             self.request_told(deadline, |worker, now, end| worker.set(fields, now, end));

@@ -19,11 +19,19 @@ use crate::tensor::{Buffer, DType};
 /// Stands for pushes where a worker could not lay down what it has.
 const NOTHING: u64 = u64::MAX;
 
-/// Who lays down, and who finds it: rank 0 on one side, another rank on the other.
+/// Which side lays down, and which finds it: the leader is one, each other rank the other.
 #[derive(Clone, Copy)]
 enum Way {
-    ToRank0,
-    FromRank0,
+    To(u32),
+    From(u32),
+}
+
+impl Way {
+    /// The rank that acts for all.
+    fn leader(self) -> u32 {
+        let (Self::To(leader) | Self::From(leader)) = self;
+        leader
+    }
 }
 
 /// What one worker has left of one key: its pushes so far, and the array, if there is one.
@@ -37,13 +45,13 @@ struct Left {
 pub(super) struct Gathered(HashMap<u64, HashMap<u32, Left>>);
 
 impl WorkerStore {
-    /// Brings what all workers have left unsent to rank 0: all of them call it.
-    pub(super) fn gather_unsent(&self, deadline: Deadline) -> Result<Gathered> {
+    /// Brings what all workers have left unsent to the leader: all of them call it.
+    pub(super) fn gather_unsent(&self, leader: u32, deadline: Deadline) -> Result<Gathered> {
         let mut gathered = Gathered::default();
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(gathered) };
         let slots = self.encoded_slots();
         self.relay(
-            Way::ToRank0,
+            Way::To(leader),
             deadline,
             |rank| self.lay_down_own(&slots, rank, &codec, deadline),
             |rank| self.find_all(&slots, rank, &mut gathered, deadline),
@@ -52,7 +60,7 @@ impl WorkerStore {
         Ok(gathered)
     }
 
-    /// Puts what all workers have left of a key where a file takes it from; on rank 0.
+    /// Puts what all workers have left of a key where a file takes it from; on the leader.
     pub(super) fn join_unsent(
         &self,
         slot: &Slot,
@@ -67,7 +75,8 @@ impl WorkerStore {
         let any = own.is_some() || others.values().any(|left| !left.array.bytes().is_empty());
         let (mut rank, slots) = (0, if any { self.workers as usize } else { 0 });
         let fill = |room: &mut [u8]| {
-            let array = if rank == 0 { own } else { others.get(&rank).map(|it| it.array.bytes()) };
+            let of_other = || others.get(&rank).map(|left| left.array.bytes());
+            let array = if rank == self.rank { own } else { of_other() };
             // What was never pushed has left nothing.
             let array = array.filter(|array| !array.is_empty());
             array.into_iter().for_each(|array| room.copy_from_slice(array));
@@ -75,9 +84,10 @@ impl WorkerStore {
             Ok(())
         };
         let mut residuals = Residuals::restore(&codec, slots, slot.count, stored, fill)?;
-        let mut rounds = vec![self.pushes(slot.key)?.wrapping_add(unsent.ahead(slot.key.id()))];
-        let of_others = |rank| others.get(&rank).map_or(0, |left: &Left| left.pushes);
-        rounds.extend((1..self.workers).map(of_others));
+        let pushes = self.pushes(slot.key)?.wrapping_add(unsent.ahead(slot.key.id()));
+        let of_other = |rank| others.get(&rank).map_or(0, |left: &Left| left.pushes);
+        let of = |rank| if rank == self.rank { pushes } else { of_other(rank) };
+        let rounds: Vec<u64> = (0..self.workers).map(of).collect();
         residuals.set_rounds(&rounds);
         Ok(Some(residuals))
     }
@@ -93,8 +103,13 @@ impl WorkerStore {
         self.local.keys.table.slots().iter().filter_map(fits).collect()
     }
 
-    /// Gives every worker what a file has of it, which is in the table of rank 0: all of them call it.
-    pub(super) fn spread_unsent(&self, keys: &[u64], deadline: Deadline) -> Result<()> {
+    /// Gives every worker what a file has of it, which is in the table of the leader: all of them call it.
+    pub(super) fn spread_unsent(
+        &self,
+        keys: &[u64],
+        leader: u32,
+        deadline: Deadline,
+    ) -> Result<()> {
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
         let slots = self.found_slots("load", keys);
         let each = |work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
@@ -104,11 +119,11 @@ impl WorkerStore {
         let own = |slot: &Arc<Slot>| {
             let take_up =
                 |pushes, array: &[u8]| self.take_up(slot, &codec, pushes, array, deadline);
-            self.with_left_in_table(slot, 0, take_up)
+            self.with_left_in_table(slot, leader, take_up)
         };
-        let first = if self.rank == 0 { each(&own) } else { Ok(()) };
+        let first = if self.rank == leader { each(&own) } else { Ok(()) };
         let others = self.relay(
-            Way::FromRank0,
+            Way::From(leader),
             deadline,
             |rank| {
                 each(&|slot| {
@@ -130,8 +145,8 @@ impl WorkerStore {
         first.and(others)
     }
 
-    /// For each rank but the first one: one side lays something down, the other one finds it, and the
-    /// first takes it away. Who fails goes on meeting the others, who wait for it.
+    /// For each rank but the leader: one side lays something down, the other one finds it, and the first
+    /// takes it away. A worker that fails goes on meeting the others, which wait for it.
     fn relay(
         &self,
         way: Way,
@@ -141,10 +156,11 @@ impl WorkerStore {
         mut take_away: impl FnMut(u32) -> Result<()>,
     ) -> Result<()> {
         let mut result = Ok(());
-        for rank in 1..self.workers {
+        let leader = way.leader();
+        for rank in (0..self.workers).filter(|rank| *rank != leader) {
             let (giver, finder) = match way {
-                Way::ToRank0 => (rank, 0),
-                Way::FromRank0 => (0, rank),
+                Way::To(_) => (rank, leader),
+                Way::From(_) => (leader, rank),
             };
             let is = |role: u32| role == self.rank;
             let laid_down = if is(giver) { lay_down(rank) } else { Ok(()) };
@@ -207,7 +223,8 @@ impl WorkerStore {
         self.bring_each(slot, |_, _| Brought::Taken { rank }, deadline)
     }
 
-    /// Everything that a worker has laid down of these keys.
+    /// Everything that a worker has laid down of these keys. What one that is lost has left on the servers
+    /// is of an earlier save, and goes.
     fn find_all(
         &self,
         slots: &[Arc<Slot>],
@@ -215,6 +232,9 @@ impl WorkerStore {
         gathered: &mut Gathered,
         deadline: Deadline,
     ) -> Result<()> {
+        if self.step(|worker, _, _| Ok(worker.is_lost(rank)))? {
+            return slots.iter().try_for_each(|slot| self.take_away(slot, rank, deadline));
+        }
         for slot in slots {
             if let Some(left) = self.find_left(slot, rank, deadline)? {
                 gathered.0.entry(slot.key.id()).or_default().insert(rank, left);
@@ -246,8 +266,8 @@ impl WorkerStore {
         Ok(Some(Left { pushes, array }))
     }
 
-    /// Does something with what a file has of a worker, in the table of rank 0: its pushes, and the array
-    /// or nothing.
+    /// Does something with what a file has of a worker, in the table of the leader: its pushes, and the
+    /// array or nothing.
     fn with_left_in_table(
         &self,
         slot: &Slot,

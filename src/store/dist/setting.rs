@@ -37,9 +37,13 @@ pub(super) enum Change {
     Whole {
         keys: Vec<u64>,
     },
-    /// Nothing: rank 0 has what codecs have left of these keys.
+    /// Nothing: the file that the leader reads has what codecs have left of these keys.
     Unsent {
         keys: Vec<u64>,
+    },
+    /// Nothing: this worker acts for all in the call that follows.
+    Lead {
+        rank: u32,
     },
     /// Nothing: how something went that only one rank has done.
     Outcome {
@@ -122,7 +126,8 @@ impl Change {
                 after.codec = Codec::new(name, params)?.map(Arc::new);
             }
             Self::Rules(rules) => rules.apply(&mut after)?,
-            Self::Whole { .. } | Self::Unsent { .. } | Self::Outcome { .. } => {}
+            Self::Whole { .. } | Self::Unsent { .. } | Self::Lead { .. } | Self::Outcome { .. } => {
+            }
         }
         Ok(after)
     }

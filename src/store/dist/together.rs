@@ -1,8 +1,9 @@
-//! What all workers do together: a checkpoint of the whole job, which rank 0 writes or reads.
+//! What all workers do together: a checkpoint of the whole job, which their leader writes or reads: the
+//! lowest rank that is neither lost nor done.
 //!
-//! Rank 0 gathers the slices into its own table, where a local store would have the values, and lets
-//! the local store write the file; the other way round for a load. Everybody then learns from it how
-//! it went.
+//! The leader gathers the slices into its own table, where a local store would have the values, and lets
+//! the local store write the file; the other way round for a load. The other workers then learn from it
+//! how it went.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -28,9 +29,10 @@ impl WorkerStore {
     /// Saves the whole job: all workers call it.
     pub(super) fn save_together(&self, path: &Path) -> Result<()> {
         let deadline = self.meet("save")?;
-        let unsent = self.gather_unsent(deadline).map_err(|error| error.at("save"));
-        if self.rank != 0 {
-            let heard = self.hear("save", deadline);
+        let leader = self.agree_on_leader("save", deadline)?;
+        let unsent = self.gather_unsent(leader, deadline).map_err(|error| error.at("save"));
+        if self.rank != leader {
+            let heard = self.hear("save", leader, deadline);
             return unsent.and(heard.map(drop));
         }
         let workers = self.workers as usize;
@@ -43,8 +45,9 @@ impl WorkerStore {
     /// Loads a checkpoint into the whole job: all workers call it.
     pub(super) fn load_together(&self, path: &Path) -> Result<()> {
         let deadline = self.meet("load")?;
-        if self.rank != 0 {
-            return self.follow(deadline);
+        let leader = self.agree_on_leader("load", deadline)?;
+        if self.rank != leader {
+            return self.follow(leader, deadline);
         }
         let known: HashSet<Key> = self.local.keys.table.slots().iter().map(|it| it.key).collect();
         let before = self.local.handling.read().clone();
@@ -69,7 +72,7 @@ impl WorkerStore {
         self.say(result, deadline)
     }
 
-    /// Tells everybody what there is of codecs, and gives it to them.
+    /// Tells the other workers what there is of codecs, and gives it to them.
     fn spread_all_unsent(&self, deadline: Deadline) -> Result<()> {
         self.unsent.lock().begin_anew();
         let keys = self.keys_with_unsent();
@@ -77,18 +80,19 @@ impl WorkerStore {
             return Ok(());
         }
         self.agree(Change::Unsent { keys: keys.clone() }.encode(), deadline)?;
-        self.spread_unsent(&keys, deadline)
+        self.spread_unsent(&keys, self.rank, deadline)
     }
 
-    /// Does what rank 0 says while it loads.
-    fn follow(&self, deadline: Deadline) -> Result<()> {
+    /// Does what the leader says while it loads.
+    fn follow(&self, leader: u32, deadline: Deadline) -> Result<()> {
         let mut result = Ok(());
         loop {
-            match self.hear("load", deadline)? {
+            match self.hear("load", leader, deadline)? {
                 None => return result,
                 Some(Change::Whole { keys }) => self.join_slices("load", &keys, deadline)?,
                 Some(Change::Unsent { keys }) => {
-                    result = self.spread_unsent(&keys, deadline).map_err(|error| error.at("load"));
+                    let spread = self.spread_unsent(&keys, leader, deadline);
+                    result = spread.map_err(|error| error.at("load"));
                 }
                 Some(change) => {
                     let after = change.apply(&self.local.handling.read().clone())?;

@@ -24,19 +24,20 @@ impl WorkerStore {
         std::mem::replace(&mut *self.whole.lock(), merger.measures_whole_keys())
     }
 
-    /// Makes keys whole of which rank 0 says that they are not: all workers call it, after a rule that
-    /// needs it is in force.
+    /// Makes keys whole of which the leader says that they are not: all workers call it, after a rule
+    /// that needs it is in force.
     pub(super) fn make_whole(&self, call: &'static str, deadline: Deadline) -> Result<()> {
-        if self.rank == 0 {
+        let leader = self.agree_on_leader(call, deadline)?;
+        if self.rank == leader {
             return self.announce_whole(call, deadline);
         }
-        match self.hear(call, deadline)? {
+        match self.hear(call, leader, deadline)? {
             Some(Change::Whole { keys }) => self.join_slices(call, &keys, deadline),
-            _ => Err(fail!(Internal, "a bug of this library: rank 0 says something else")),
+            _ => Err(fail!(Internal, "a bug of this library: the leader says something else")),
         }
     }
 
-    /// The same, of rank 0; nothing if no rule needs it.
+    /// The same, of the leader; nothing if no rule needs it.
     pub(super) fn announce_whole(&self, call: &'static str, deadline: Deadline) -> Result<()> {
         if !self.keeps_whole() {
             return Ok(());
