@@ -1,20 +1,14 @@
 //! Processes that die: the others notice it in time and say who is gone, and nothing is left.
 
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::common::random::Random;
-use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, amount, soon};
+use super::job::{End, Job, LIMIT, MARGIN, Running, Turn};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
 const PEER_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long a job without a scheduler waits for a new one, and how long it waits for all to come.
 const START_TIMEOUT: Duration = Duration::from_secs(5);
-/// Until a job is at work, and some more.
-const MOST_MS: usize = 1_200;
-/// How many jobs run side by side.
-const AT_ONCE: usize = 2;
 /// How long a process that has failed may take to end all that it has.
 const LEAVE_MS: u64 = 2_500;
 
@@ -28,7 +22,7 @@ fn job() -> Job {
 }
 
 /// Whether a text says that somebody did not come, or did not stay: alone, or with others that gave up.
-fn is_missed(text: &str, name: &str) -> bool {
+pub fn is_missed(text: &str, name: &str) -> bool {
     let is_named = |names: &str| names.split(',').any(|it| it.trim() == name);
     let parts = text.split([':', ';']);
     parts
@@ -36,74 +30,12 @@ fn is_missed(text: &str, name: &str) -> bool {
         .any(|(names, _)| is_named(names))
 }
 
-/// What a survivor may say of the death of this process.
-fn check_survivor(end: &End, dead: &str, killed: Instant) {
-    let text = end.text();
-    let name = if dead == "scheduler" { "the scheduler" } else { dead };
-    let promised = match end.status {
-        Some(0) => return,
-        // The job had not started. Who is gone before it has come has no address.
-        Some(20 | 1) if text.contains("the job did not start") => {
-            let at = format!("{name} at 127.0.0.1:");
-            assert!(is_missed(&text, name) || text.contains(&at), "{dead}: {end:?}");
-            START_TIMEOUT
-        }
-        Some(40 | 1) => {
-            let at = format!("{name} at ");
-            assert!(text.contains(&at) && text.contains("PEER_LOST"), "{dead}: {end:?}");
-            if dead == "scheduler" { START_TIMEOUT } else { PEER_TIMEOUT }
-        }
-        _ => panic!("{dead} was killed: {end:?}"),
-    };
-    let at = end.said_at("error").unwrap_or(end.at);
-    let took = at.saturating_duration_since(killed);
-    assert!(took < promised + MARGIN, "{dead}: after {took:?}: {end:?}");
-    check_leaving(end);
-}
-
 /// A process that failed ends its part quickly.
-fn check_leaving(end: &End) {
+pub fn check_leaving(end: &End) {
     if let Some(left) = end.said("left after ") {
         let ms: u64 = left.split(' ').next().unwrap().parse().unwrap();
         assert!(ms < LEAVE_MS + MARGIN.as_millis() as u64 / 4, "{end:?}");
     }
-}
-
-/// Nothing of these is left in memory that outlives processes.
-fn check_shared_memory(files: &[String]) {
-    let gone = || files.iter().all(|file| !Path::new(file).exists());
-    assert!(soon(Duration::from_secs(1), gone), "left over: {files:?}");
-}
-
-fn kill_one(random: &mut Random) {
-    let count = random.pick(&[1_000, 100_000, 1_000_000]);
-    let mut running = job().told(COUNT, count).start();
-    thread::sleep(Duration::from_millis(random.below(MOST_MS) as u64));
-    let victim = random.below(running.all.len());
-    let files: Vec<String> = running.all.iter().flat_map(Process::shared_memory).collect();
-    let name = running.all[victim].name.clone();
-    let killed = Instant::now();
-    running.all[victim].kill();
-    for end in running.end(START_TIMEOUT + LIMIT) {
-        if end.name != name {
-            check_survivor(&end, &name, killed);
-        }
-    }
-    check_shared_memory(&files);
-}
-
-#[test]
-fn whoever_is_killed_whenever_the_others_say_so_in_time() {
-    let _turn = Turn::take();
-    let mut random = Random::from_environment("deaths");
-    let kills = amount(20, 200);
-    // Most of the time they wait.
-    thread::scope(|scope| {
-        for _ in 0..AT_ONCE {
-            let mut random = Random::new(random.next());
-            scope.spawn(move || (0..kills / AT_ONCE).for_each(|_| kill_one(&mut random)));
-        }
-    });
 }
 
 /// A job that is at work, with values of some megabytes if they are `large`.

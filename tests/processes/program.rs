@@ -17,6 +17,11 @@ pub const ROUNDS: &str = "KV_TEST_ROUNDS";
 pub const COUNT: &str = "KV_TEST_COUNT";
 pub const PAUSE_MS: &str = "KV_TEST_PAUSE_MS";
 pub const FILE: &str = "KV_TEST_FILE";
+/// A rule, and a codec, with their options behind a space; nothing for none.
+pub const RULE: &str = "KV_TEST_RULE";
+pub const CODEC: &str = "KV_TEST_CODEC";
+/// Elements of the small key of `modelled`.
+pub const SMALL: usize = 3;
 
 /// How long to wait for a first value.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -53,6 +58,9 @@ fn worker() {
         "resume" => resume(&store),
         "reads" => reads(&store),
         "names" => names(&store),
+        "modelled" => modelled(&store),
+        "looks on" => looks_on(&store),
+        "saves" => saves(&store),
         other => panic!("no program {other}"),
     };
     if let Err(error) = result {
@@ -236,6 +244,83 @@ fn train(store: &Store) -> Result<()> {
             store.barrier(Duration::from_secs(60))?;
         }
         thread::sleep(pause);
+    }
+    Ok(())
+}
+
+/// What a worker pushes in each round of `modelled`.
+pub fn gradient(rank: usize) -> f32 {
+    0.3 * (rank as f32 + 1.0)
+}
+
+/// Rounds of a small and a large key, under a rule and a codec, and now and then a barrier. Says the
+/// bits of an element of the small one, and of the first and the last of the large one.
+fn modelled(store: &Store) -> Result<()> {
+    let (rounds, count) = (number(ROUNDS, 60), number(COUNT, 100_000));
+    let pause = Duration::from_millis(number(PAUSE_MS, 10) as u64);
+    let told = |variable| std::env::var(variable).unwrap_or_default();
+    store.init(1u64, &[0.0f32; SMALL])?;
+    store.init(2u64, &vec![0.0f32; count])?;
+    if let Some((name, params)) = told(RULE).split_once(' ') {
+        store.set_optimizer(name, params)?;
+    }
+    if let Some((name, params)) = told(CODEC).split_once(' ') {
+        store.set_compression(name, params)?;
+    }
+    let value = gradient(rank(store));
+    let all = vec![value; count];
+    let (mut small, mut large) = ([0.0f32; SMALL], vec![0.0f32; count]);
+    for round in 1..=rounds {
+        store.push(1u64, &[value; SMALL])?;
+        store.push(2u64, &all)?;
+        store.pull(1u64, &mut small)?;
+        store.pull(2u64, &mut large)?;
+        let [one, first, last] = [small[1], large[0], large[count - 1]].map(f32::to_bits);
+        say(format_args!("bits {round} {one:08x} {first:08x} {last:08x}"));
+        if round % 10 == 0 {
+            store.barrier(Duration::from_secs(60))?;
+        }
+        thread::sleep(pause);
+    }
+    Ok(())
+}
+
+/// A reader of the small key that `modelled` and `saves` train.
+fn looks_on(store: &Store) -> Result<()> {
+    let mut small = [0.0f32; SMALL];
+    for _ in 0..number(ROUNDS, 60) {
+        match store.pull(1u64, &mut small) {
+            Ok(()) => say("looked"),
+            Err(error) if error.kind() == ErrorKind::KeyNotFound => {}
+            Err(error) => return Err(error),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// Trains, and saves after each round. A save that ends because another worker was lost is made again.
+fn saves(store: &Store) -> Result<()> {
+    let (file, count) = (std::env::var(FILE).unwrap(), number(COUNT, 100_000));
+    store.init(1u64, &[0.0f32; SMALL])?;
+    store.init(2u64, &vec![0.0f32; count])?;
+    store.set_optimizer("test", "rescale_grad=1")?;
+    let value = vec![rank(store) as f32 + 1.0; count];
+    let mut out = vec![0.0f32; count];
+    for round in 1..=number(ROUNDS, 8) {
+        store.push(1u64, &value[..SMALL])?;
+        store.push(2u64, &value)?;
+        store.pull(2u64, &mut out)?;
+        say(format_args!("saving {round}"));
+        if let Err(error) = store.save(&file) {
+            say(format_args!("unsaved {} {}", error.kind().name(), error.message()));
+            if error.kind() != ErrorKind::PeerLost {
+                return Err(error);
+            }
+            store.save(&file)?;
+        }
+        say(format_args!("saved {round} {}", out[0]));
+        thread::sleep(Duration::from_millis(number(PAUSE_MS, 10) as u64));
     }
     Ok(())
 }
