@@ -60,7 +60,8 @@
  *   num_servers       how many servers it has.
  *   bind              host or host:port where this process listens; default: found from root.
  *   start_timeout_ms  how long the start waits for those that are missing; 60000.
- *   peer_timeout_ms   after how long a silence a process counts as lost; 5000.
+ *   peer_timeout_ms   after how long a silence a process is lost, never before; all processes know at
+ *                     most a quarter of this time later; 5000.
  *   max_rounds_ahead  dist_sync: rounds of a key that a worker may push ahead of the others; 1.
  *   staleness         dist_async: pushes of a key by which a worker may lead; default: no bound.
  *   slice_bytes       size of the pieces in which values travel; 262144.

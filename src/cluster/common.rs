@@ -253,14 +253,21 @@ impl Limits {
         self.max_rounds_ahead = terms.max_rounds_ahead;
     }
 
-    /// A peer that was not heard for this long is lost; the rest of `peer_timeout` is for the news.
+    /// Timeout of a silent peer. A process that stopped for less than `peer_timeout` is never lost: the
+    /// silence that its peers observe begins up to one heartbeat earlier, and another heartbeat is
+    /// slack for delays. The news reaches every process within `peer_timeout` / 8 more.
     pub(crate) fn silence(&self) -> Time {
-        self.peer_timeout / 4 * 3
+        self.peer_timeout + self.pause()
     }
 
-    /// A link that has nothing to say says so this often.
+    /// Minimum time without an event that a process takes for a pause of its own: two heartbeats.
+    pub(super) fn pause(&self) -> Time {
+        (self.peer_timeout / 8).max(2)
+    }
+
+    /// Interval of the heartbeats of an idle link.
     pub(crate) fn heartbeat(&self) -> Time {
-        (self.peer_timeout / 8).max(1)
+        (self.peer_timeout / 16).max(1)
     }
 
     /// A frame that was not acknowledged is sent again after this, later after up to four times.

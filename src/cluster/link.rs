@@ -59,6 +59,8 @@ pub(super) struct Link<D> {
     unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
+    /// Start of the current silence timeout, if that is later than the last frame of the peer.
+    patient_from: Time,
     /// Values are held back until then: the peer has more to send. 0 if they are not.
     turn_ends: Time,
     /// Messages that were sent again.
@@ -92,6 +94,7 @@ impl<D: Data> Link<D> {
             unacknowledged_bytes: 0,
             last_sent: now,
             last_heard: now,
+            patient_from: now,
             turn_ends: 0,
             resent: 0,
         }
@@ -293,9 +296,14 @@ impl<D: Data> Link<D> {
         next.min(self.due).min(ack).min(self.last_sent + limits.heartbeat())
     }
 
-    /// When the peer counts as lost unless it is heard before.
+    /// When the peer counts as silent unless a frame arrives before.
     pub(super) fn silent_at(&self, limits: &Limits) -> Time {
-        self.last_heard + limits.silence()
+        self.last_heard.max(self.patient_from) + limits.silence()
+    }
+
+    /// Starts the silence timeout of the peer again.
+    pub(super) fn be_patient(&mut self, now: Time) {
+        self.patient_from = now;
     }
 
     /// Messages in line, and bytes that are not known to have arrived.
@@ -311,9 +319,10 @@ impl<D: Data> Link<D> {
         self.last_heard = self.last_heard.max(now);
     }
 
-    /// We were away for some time ourselves: the peer is not to blame for that.
+    /// This process paused for some time, which is no silence of the peer.
     pub(super) fn excuse(&mut self, time: Time) {
         self.last_heard += time;
+        self.patient_from += time;
     }
 }
 

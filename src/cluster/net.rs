@@ -63,6 +63,10 @@ pub(super) struct Net<D> {
     lines: BTreeMap<Peer, Line<D>>,
     frames: Vec<Frame<D>>,
     last_now: Time,
+    /// When the last frame of any linked peer arrived; pauses of this process do not count.
+    any_heard: Time,
+    /// When this process last noticed a pause of its own.
+    paused: Option<Time>,
     traffic: Traffic,
     /// Notes the messages with values of some rounds, if it is there.
     pub(super) tracer: Option<Arc<Tracer>>,
@@ -83,6 +87,8 @@ impl<D: Data> Net<D> {
             lines,
             frames,
             last_now: now,
+            any_heard: now,
+            paused: None,
             traffic,
             tracer: None,
             news: Vec::new(),
@@ -94,6 +100,7 @@ impl<D: Data> Net<D> {
     pub(super) fn connect(&mut self, peer: Peer, incarnation: u64, address: &str, now: Time) {
         let (address, link): (Arc<str>, _) = (address.into(), Link::new(incarnation, now));
         self.news.push(News::Up(peer, Arc::clone(&address)));
+        self.any_heard = self.any_heard.max(now);
         self.lines.insert(peer, Line { address, link });
     }
 
@@ -172,12 +179,14 @@ impl<D: Data> Net<D> {
             // Frames outside of the stream are for whoever keeps the members.
             Ordering::Equal if head.sequence == 0 && head.kind != Kind::Alive => {
                 line.link.hear(now);
+                self.any_heard = self.any_heard.max(now);
                 Incoming::Stranger(message)
             }
             Ordering::Equal => {
                 if let Some(tracer) = &self.tracer {
                     note(tracer, &message, self.me, peer, now, false);
                 }
+                self.any_heard = self.any_heard.max(now);
                 self.traffic.messages_in += 1;
                 self.traffic.bytes_in += HEADER as u64 + message.body.len();
                 Incoming::Linked(line.link.receive(message, now, &self.limits))
@@ -212,11 +221,14 @@ impl<D: Data> Net<D> {
         self.last_now
     }
 
-    /// Notices a pause of our own, which would make everybody else look silent.
+    /// Notices a pause of this process, which would make every peer look silent.
     pub(super) fn notice_pause(&mut self, now: Time) {
         let gap = now.saturating_sub(self.last_now);
-        if gap > self.limits.heartbeat() * 2 {
+        // Without a link no event was due.
+        if gap > self.limits.pause() && !self.lines.is_empty() {
             self.lines.values_mut().for_each(|line| line.link.excuse(gap));
+            self.any_heard += gap;
+            self.paused = Some(now);
         }
         self.last_now = now;
     }
@@ -226,11 +238,28 @@ impl<D: Data> Net<D> {
         let mut silent = Vec::new();
         for (peer, line) in &mut self.lines {
             if now >= line.link.silent_at(&self.limits) {
-                line.link.hear(now);
+                line.link.be_patient(now);
                 silent.push(*peer);
             }
         }
         silent
+    }
+
+    /// Starts the silence timeout of every peer again.
+    pub(super) fn be_patient(&mut self, now: Time) {
+        self.lines.values_mut().for_each(|line| line.link.be_patient(now));
+    }
+
+    /// When the last frame of any linked peer arrived.
+    pub(super) fn any_heard(&self) -> Time {
+        self.any_heard
+    }
+
+    /// Whether frames of peers arrive, and this process did not pause lately. Then a connection that
+    /// ends is the end of its peer; otherwise the engine may have closed it because of the silence.
+    pub(super) fn is_attentive(&self, now: Time) -> bool {
+        let paused = self.paused.is_some_and(|at| now < at + self.limits.peer_timeout);
+        !paused && now <= self.any_heard + self.limits.pause()
     }
 
     /// All frames that are to be sent now.

@@ -1,5 +1,6 @@
 //! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Role, Time, Token};
@@ -8,7 +9,7 @@ use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
 use super::net::{Frame, Incoming, Letter, Net, News};
 use super::server::Server;
-use super::wire::{BadFrame, Body, Header, Kind, Message, Seen, State, accused};
+use super::wire::{BadFrame, Body, Header, Kind, Message, Seen, Standing, State, accused};
 use super::worker::{OpId, Want, Worker};
 use crate::trace::Tracer;
 
@@ -39,6 +40,8 @@ pub(crate) struct Node<D> {
     client: Client,
     pub(crate) part: Part<D>,
     end: Option<Result<(), Failure>>,
+    /// Peers that the scheduler was told are not heard.
+    suspects: BTreeSet<Peer>,
     leaving: bool,
     /// When to compare clocks next, while something is traced.
     compare_at: Time,
@@ -53,7 +56,15 @@ impl<D: Data> Node<D> {
         };
         let client = Client::new(&limits, birth.role, birth.address, birth.scheduler, now);
         let net = Net::new(limits, me, birth.incarnation, now);
-        Self { net, client, part, end: None, leaving: false, compare_at: Time::MAX }
+        Self {
+            net,
+            client,
+            part,
+            end: None,
+            suspects: BTreeSet::new(),
+            leaving: false,
+            compare_at: Time::MAX,
+        }
     }
 
     /// Where a member is to be reached that there is a stream to.
@@ -94,6 +105,8 @@ impl<D: Data> Node<D> {
             Incoming::Linked(received) => {
                 if from == Peer::SCHEDULER {
                     self.client.heard();
+                } else if self.suspects.remove(&from) {
+                    self.tell_suspicion(from, accused::TAKEN_BACK);
                 }
                 received.delivered.into_iter().for_each(|token| self.delivered(from, token));
                 for message in received.next.into_iter().chain(received.early) {
@@ -136,12 +149,11 @@ impl<D: Data> Node<D> {
 
     /// The engine saw a connection end.
     pub(crate) fn down(&mut self, address: &str, now: Time) {
+        // A member whose connection ends may have another one soon: its silence decides.
         if self.client.is_scheduler(address) {
             self.client.miss(now);
-        } else if let Some(peer) = self.client.book().peer_at(address) {
-            self.suspect(peer);
+            self.settle(now);
         }
-        self.settle(now);
     }
 
     /// A worker makes no pushes, whatever it says: nobody waits for any.
@@ -169,11 +181,13 @@ impl<D: Data> Node<D> {
         for peer in self.net.silent(now) {
             let state = self.client.book().find(peer).map(|member| member.state);
             match (peer, state) {
-                (Peer::SCHEDULER, _) if self.leaving => self.leave_now(),
                 (Peer::SCHEDULER, _) => self.client.miss(now),
                 (_, Some(State::Here)) => self.suspect(peer),
                 _ => self.net.disconnect(peer),
             }
+        }
+        if self.is_cut_off(now) {
+            self.end_alone();
         }
         self.client.tick(&mut self.net, now);
         if now >= self.compare_at {
@@ -210,6 +224,7 @@ impl<D: Data> Node<D> {
             Part::Server(_) => Time::MAX,
         };
         let own = self.net.wake_at().min(self.compare_at);
+        let own = own.min(self.cut_off_at().unwrap_or(Time::MAX));
         part.min(own).min(self.client.wake_at(&self.net.limits))
     }
 
@@ -271,9 +286,30 @@ impl<D: Data> Node<D> {
         }
     }
 
+    /// When this process takes itself for cut off, if no member is heard until then. While only the
+    /// scheduler is left to hear, it may be started again.
+    fn cut_off_at(&self) -> Option<Time> {
+        let is_partner = |member: &Standing| {
+            let linked = self.net.incarnation_of(member.peer) == Some(member.incarnation);
+            linked && member.state == State::Here
+        };
+        let exchanges = !self.leaving && self.client.book().members.iter().any(is_partner);
+        exchanges.then(|| self.net.any_heard() + self.net.limits.silence())
+    }
+
+    fn is_cut_off(&self, now: Time) -> bool {
+        self.end.is_none() && self.cut_off_at().is_some_and(|at| at <= now)
+    }
+
     fn suspect(&mut self, peer: Peer) {
+        self.suspects.insert(peer);
+        self.tell_suspicion(peer, 0);
+    }
+
+    fn tell_suspicion(&mut self, peer: Peer, round: u64) {
         if let Some(incarnation) = self.net.incarnation_of(peer) {
-            let message = Message::new(Kind::Suspect, accused::encode(peer, incarnation));
+            let mut message = Message::new(Kind::Suspect, accused::encode(peer, incarnation));
+            message.head.round = round;
             let to = Peer::SCHEDULER;
             self.net.post(Letter { to, message, priority: CONTROL, token: None });
         }
@@ -285,6 +321,15 @@ impl<D: Data> Node<D> {
         }
         if let Part::Worker(worker) = &mut self.part {
             worker.delivered(by.rank, token);
+        }
+    }
+
+    /// No member is heard any more. The goodbye of a worker may have ended the job before each server
+    /// had acknowledged it.
+    fn end_alone(&mut self) {
+        match &self.part {
+            Part::Worker(worker) if worker.is_closing() => self.leave_now(),
+            _ => self.client.cut_off(self.net.me, &self.net.limits),
         }
     }
 
@@ -360,6 +405,7 @@ impl<D: Data> Node<D> {
                 }
                 self.end.get_or_insert(Err(failure));
             }
+            Event::Left => self.leave_now(),
             Event::Over => {
                 self.leaving = true;
                 self.client.leave(&mut self.net);

@@ -380,7 +380,7 @@ impl<H: Host> Inbox for Door<H> {
                     false
                 }
                 Machine::Scheduler(scheduler) => {
-                    scheduler.down(address);
+                    scheduler.down(address, now);
                     !scheduler.knows(address)
                 }
             });

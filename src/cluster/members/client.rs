@@ -25,6 +25,8 @@ pub(in crate::cluster) enum Event {
     Fatal(Failure),
     /// The job is over, for a server.
     Over,
+    /// This process has left without a word of the scheduler.
+    Left,
 }
 
 /// A hello is repeated so soon: whoever comes before the scheduler need not wait for long.
@@ -169,6 +171,8 @@ impl Client {
                 }
             }
             Kind::Leave => self.end(Event::Over),
+            // The scheduler was cut off, and asks what has changed meanwhile.
+            Kind::Who => self.introduce(net),
             _ => {}
         }
     }
@@ -234,9 +238,7 @@ impl Client {
                 net.connect(Peer::SCHEDULER, message.head.incarnation, &self.scheduler, now);
                 self.heard();
                 // The hello that was heard may be an old one.
-                let message = Message::new(Kind::Hello, self.hello.encode());
-                let to = Peer::SCHEDULER;
-                net.post(Letter { to, message, priority: CONTROL, token: None });
+                self.introduce(net);
                 if self.leaving {
                     self.leave(net);
                 }
@@ -244,6 +246,20 @@ impl Client {
             }
             _ => false,
         }
+    }
+
+    fn introduce<D: Data>(&self, net: &mut Net<D>) {
+        let message = Message::new(Kind::Hello, self.hello.encode());
+        net.post(Letter { to: Peer::SCHEDULER, message, priority: CONTROL, token: None });
+    }
+
+    /// No frame of any member arrives any more, for longer than a peer may be silent.
+    pub(in crate::cluster) fn cut_off(&mut self, me: Peer, limits: &Limits) {
+        let text = format!(
+            "{me} has not heard any member of the job for {} ms: it was cut off, or the job has ended",
+            limits.peer_timeout / MS
+        );
+        self.end(Event::Fatal(Failure::new(Reason::Evicted, text)));
     }
 
     /// Bytes came in that are no frame of this version.
@@ -270,6 +286,9 @@ impl Client {
     }
 
     pub(in crate::cluster) fn tick<D: Data>(&mut self, net: &mut Net<D>, now: Time) {
+        if self.left_by(&net.limits).is_some_and(|at| at <= now) {
+            self.events.push(Event::Left);
+        }
         if self.over {
             return;
         }
@@ -298,6 +317,12 @@ impl Client {
         }
     }
 
+    /// When a process that leaves waits no longer for the scheduler. One that was cut off for a shorter
+    /// time hears of the goodbye; one that was cut off for longer learns it from the servers.
+    fn left_by(&self, limits: &Limits) -> Option<Time> {
+        self.away.filter(|_| self.leaving).map(|since| since + limits.peer_timeout / 8 * 3)
+    }
+
     fn not_started(&self, me: Peer, timeout: Time) -> String {
         let start = format!("{me}: the job did not start within {} ms", timeout / MS);
         match &self.awaited[..] {
@@ -320,8 +345,9 @@ impl Client {
     }
 
     pub(in crate::cluster) fn wake_at(&self, limits: &Limits) -> Time {
+        let left = self.left_by(limits).unwrap_or(Time::MAX);
         if self.over {
-            return Time::MAX;
+            return left;
         }
         let hello = self.away.map(|since| {
             let lost = since + limits.start_timeout;
@@ -330,7 +356,7 @@ impl Client {
         let ask = (!self.asked && !self.is_away())
             .then(|| self.start_by.saturating_sub(limits.start_timeout / 2));
         let start = if self.has_started() { None } else { ask.or(Some(self.start_by)) };
-        [hello, start].into_iter().flatten().min().unwrap_or(Time::MAX)
+        [hello, start].into_iter().flatten().min().unwrap_or(Time::MAX).min(left)
     }
 }
 

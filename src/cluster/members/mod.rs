@@ -1,6 +1,8 @@
 //! Who takes part in the job: the scheduler, which decides, and its client in every other process.
 
 mod client;
+mod disputes;
+mod doubt;
 mod refusals;
 mod scheduler;
 mod takeover;

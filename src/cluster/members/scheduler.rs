@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::disputes::Dispute;
 use super::refusals::Allowance;
 use super::watch::Watch;
 use crate::cluster::common::{
@@ -28,29 +29,24 @@ pub(super) struct Progress {
     pub(super) missing_at: Option<Time>,
 }
 
-/// One member does not hear another, and somebody has to go.
-#[derive(Debug)]
-struct Dispute {
-    due: Time,
-    accuser: Peer,
-    accused: Peer,
-    incarnation: u64,
-}
-
 /// The scheduler of one job.
 pub(crate) struct Scheduler<D> {
     pub(super) net: Net<D>,
     pub(super) book: Book,
     pub(super) progress: BTreeMap<Peer, Progress>,
-    disputes: Vec<Dispute>,
+    pub(super) disputes: Vec<Dispute>,
     /// Those that came and were gone before the start.
     went: BTreeSet<Peer>,
     pub(super) started: bool,
-    ending: bool,
+    pub(super) ending: bool,
     /// Everybody has left. What they sent last is still acknowledged until then.
-    gone_at: Option<Time>,
+    pub(super) gone_at: Option<Time>,
     end: Option<Result<(), Failure>>,
     start_by: Time,
+    /// Members are silent, and so are all others: this scheduler may be cut off.
+    pub(super) in_doubt: bool,
+    /// Lost members that may wake up, by incarnation, and until when the scheduler stays to tell them.
+    pub(super) untold: BTreeMap<u64, Time>,
     pub(super) allowance: Allowance,
     pub(super) watch: Watch,
 }
@@ -69,6 +65,8 @@ impl<D: Data> Scheduler<D> {
             gone_at: None,
             end: None,
             start_by,
+            in_doubt: false,
+            untold: BTreeMap::new(),
             allowance: Allowance::default(),
             watch: Watch::default(),
         }
@@ -103,11 +101,17 @@ impl<D: Data> Scheduler<D> {
             Incoming::Stale => {}
             Incoming::Former(peer, incarnation) => self.unknown(peer, incarnation),
             Incoming::Linked(received) => {
+                self.believe(now);
                 for message in received.next.into_iter().chain(received.early) {
                     self.message(peer, &message, now);
                 }
             }
-            Incoming::Stranger(message) => self.stranger(peer, &message, now),
+            Incoming::Stranger(message) => {
+                if self.net.incarnation_of(peer) == Some(message.head.incarnation) {
+                    self.believe(now);
+                }
+                self.stranger(peer, &message, now);
+            }
         }
         self.settle();
     }
@@ -130,28 +134,28 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// The engine saw a connection end.
-    pub(crate) fn down(&mut self, address: &str) {
-        if let Some(peer) = self.book.peer_at(address) {
+    pub(crate) fn down(&mut self, address: &str, now: Time) {
+        self.net.notice_pause(now);
+        let Some(peer) = self.book.peer_at(address) else { return };
+        // Engines close silent connections too: after a cut, or a pause of this process, the silence
+        // of the member decides.
+        if !self.started || self.net.is_attentive(now) {
             self.lose(peer);
-            self.settle();
         }
+        self.settle();
     }
 
     pub(crate) fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
-        for peer in self.net.silent(now) {
-            if self.book.is_here(peer) { self.lose(peer) } else { self.net.disconnect(peer) }
-        }
-        let missing = |progress: &Progress| progress.missing_at.is_some_and(|at| at <= now);
-        let missing: Vec<_> = self.progress.iter().filter(|(_, p)| missing(p)).collect();
-        for peer in missing.into_iter().map(|(peer, _)| *peer).collect::<Vec<_>>() {
-            self.lose(peer);
-        }
+        self.lose_silent(now);
         self.judge(now);
         if !self.started && now >= self.start_by && self.end.is_none() {
             self.give_up();
         }
-        if self.gone_at.is_some_and(|at| at <= now) {
+        if self.doubt_ends().is_some_and(|at| at <= now) && self.end.is_none() {
+            self.end = Some(Err(self.cut_off()));
+        }
+        if self.over_at().is_some_and(|at| at <= now) {
             self.end.get_or_insert(Ok(()));
         }
         self.settle();
@@ -168,10 +172,11 @@ impl<D: Data> Scheduler<D> {
 
     pub(crate) fn wake_at(&self) -> Time {
         let missing = self.progress.values().filter_map(|progress| progress.missing_at);
+        let missing = missing.filter(|_| !self.in_doubt);
         let disputes = self.disputes.iter().map(|dispute| dispute.due);
         let start = (!self.started && self.end.is_none()).then_some(self.start_by);
-        let gone = self.gone_at.filter(|_| self.end.is_none());
-        let own = start.into_iter().chain(gone);
+        let gone = [self.over_at(), self.doubt_ends()].into_iter().flatten();
+        let own = start.into_iter().chain(gone.filter(|_| self.end.is_none()));
         missing.chain(disputes).chain(own).chain([self.net.wake_at()]).min().unwrap_or(Time::MAX)
     }
 
@@ -197,6 +202,7 @@ impl<D: Data> Scheduler<D> {
         };
         let address = known.address.clone();
         if known.state == State::Lost {
+            self.untold.remove(&incarnation);
             self.evict(peer, incarnation, &address);
         } else if self.net.incarnation_of(peer) != Some(incarnation) {
             self.net.cast(&address, incarnation, Message::new(Kind::Who, Vec::new()));
@@ -304,6 +310,7 @@ impl<D: Data> Scheduler<D> {
     /// Links a member, and brings it up to date. A repeated hello changes nothing.
     fn greet(&mut self, member: &Standing, hello: &Hello, fresh: bool, now: Time) {
         if member.state == State::Lost {
+            self.untold.remove(&member.incarnation);
             return self.evict(member.peer, member.incarnation, &member.address);
         }
         let progress = self.progress.entry(member.peer).or_default();
@@ -346,8 +353,8 @@ impl<D: Data> Scheduler<D> {
                 self.part(from, State::Left);
             }
             Kind::Suspect => {
-                if let Some((accused, incarnation)) = accused::decode(message.fields()) {
-                    self.suspect(from, accused, incarnation, now);
+                if let Some(accused) = accused::decode(message.fields()) {
+                    self.suspect(from, accused, message.head.round, now);
                 }
             }
             Kind::Ask => {
@@ -360,41 +367,8 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// A suspicion is kept until the accused shows that it lives: if it is dead, the scheduler finds
-    /// out itself.
-    fn suspect(&mut self, accuser: Peer, accused: Peer, incarnation: u64, now: Time) {
-        let known = |dispute: &Dispute| (dispute.accuser, dispute.accused) == (accuser, accused);
-        if self.book.is_here(accused) && !self.disputes.iter().any(known) {
-            let due = now + self.net.limits.heartbeat();
-            self.disputes.push(Dispute { due, accuser, accused, incarnation });
-        }
-    }
-
-    /// Two members that both live but do not hear each other: the worker goes, the server has
-    /// everybody's values.
-    fn judge(&mut self, now: Time) {
-        let pause = self.net.limits.heartbeat() / 2;
-        for mut dispute in std::mem::take(&mut self.disputes) {
-            let known = self.book.find(dispute.accused).map(|member| member.incarnation);
-            let both = self.book.is_here(dispute.accused) && self.book.is_here(dispute.accuser);
-            if !both || known != Some(dispute.incarnation) {
-                continue;
-            }
-            let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at + pause > now);
-            if dispute.due <= now && heard {
-                let worker = dispute.accuser.role == Role::Worker;
-                self.lose(if worker { dispute.accuser } else { dispute.accused });
-                continue;
-            }
-            if dispute.due <= now {
-                dispute.due = now + pause.max(1);
-            }
-            self.disputes.push(dispute);
-        }
-    }
-
     /// Before the start a process that is gone leaves its place to another one.
-    fn lose(&mut self, peer: Peer) {
+    pub(super) fn lose(&mut self, peer: Peer) {
         let known = self.book.find(peer).map(|member| (member.incarnation, member.address.clone()));
         self.net.disconnect(peer);
         if self.started {
@@ -440,14 +414,14 @@ impl<D: Data> Scheduler<D> {
         self.post(peer, message);
     }
 
-    fn post(&mut self, to: Peer, message: Message<D>) {
+    pub(super) fn post(&mut self, to: Peer, message: Message<D>) {
         self.net.post(Letter { to, message, priority: CONTROL, token: None });
     }
 
     fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
         let text = format!(
             "{peer} at {address} was not heard for {} ms, and the job declared it lost",
-            self.net.limits.silence() / MS
+            self.net.limits.peer_timeout / MS
         );
         let fields = failed::encode(&Failure::new(Reason::Evicted, text));
         self.net.cast(address, incarnation, Message::new(Kind::Evicted, fields));

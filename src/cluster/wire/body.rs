@@ -322,6 +322,9 @@ impl Awaited {
 pub(crate) mod accused {
     use super::{Peer, Reader, Role};
 
+    /// The round of a Suspect whose sender hears the accused again.
+    pub(crate) const TAKEN_BACK: u64 = 1;
+
     pub(crate) fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
         let mut out = vec![peer.role as u8];
         out.extend_from_slice(&peer.rank.to_le_bytes());

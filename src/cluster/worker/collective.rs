@@ -114,6 +114,11 @@ impl<D: Data> Worker<D> {
         }
     }
 
+    /// All that this worker was asked for has ended, and its goodbye is on its way to the servers.
+    pub(in crate::cluster) fn is_closing(&self) -> bool {
+        self.ops.iter().any(|(_, op)| op.started && matches!(op.what, What::Close))
+    }
+
     /// The scheduler knows that this worker leaves.
     pub(in crate::cluster) fn left(&mut self) {
         self.ended = true;

@@ -1,16 +1,18 @@
 //! Single stories on a perfect network: refusals, texts of errors, deadlines, credit, losses.
 
 mod calls;
+mod cuts;
 mod hostile;
 mod losses;
 mod order;
 mod removals;
 mod starting;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::Bytes;
+use super::cluster::SCHEDULER;
 use super::model::Model;
 use super::program::F32;
 use crate::cluster::common::{Failure, Limits, MS, Role, Time};
@@ -33,6 +35,11 @@ struct Job {
     most_held: u64,
     /// Calculates and checks what the servers do.
     model: Option<Model>,
+    /// No frame passes from the first to the second.
+    cuts: BTreeSet<(Arc<str>, Arc<str>)>,
+    /// Processes that are stopped; frames for them wait.
+    stopped: BTreeSet<Arc<str>>,
+    waiting: Vec<Frame<Bytes>>,
 }
 
 impl Job {
@@ -45,6 +52,9 @@ impl Job {
             closed: 0,
             most_held: 0,
             model: None,
+            cuts: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            waiting: Vec::new(),
         }
     }
 
@@ -120,15 +130,23 @@ impl Job {
         op
     }
 
-    /// Lets time pass, and wakes everybody who wants to be woken.
+    /// Lets time pass, and wakes every process that is due.
     fn pass(&mut self, time: Time) {
         let end = self.now + time;
         loop {
-            let nodes = self.nodes.values().map(Node::wake_at);
-            let next = nodes.chain([self.scheduler.wake_at()]).min().unwrap();
+            let awake = self.nodes.iter().filter(|(address, _)| !self.stopped.contains(*address));
+            let wakes = awake.map(|(_, node)| node.wake_at());
+            let scheduler = Some(&self.scheduler).filter(|_| !self.stopped.contains(SCHEDULER));
+            let next = wakes.chain(scheduler.map(Scheduler::wake_at)).min().unwrap_or(Time::MAX);
             self.now = next.max(self.now + 1).min(end);
-            self.scheduler.tick(self.now);
-            self.nodes.values_mut().for_each(|node| node.tick(self.now));
+            if !self.stopped.contains(SCHEDULER) {
+                self.scheduler.tick(self.now);
+            }
+            for (address, node) in &mut self.nodes {
+                if !self.stopped.contains(address) {
+                    node.tick(self.now);
+                }
+            }
             self.settle();
             if self.now == end {
                 return;
@@ -139,32 +157,52 @@ impl Job {
     /// Carries frames until there are none.
     fn settle(&mut self) {
         loop {
-            let now = self.now;
-            let mut frames = self.scheduler.send(now);
-            for (address, node) in &mut self.nodes {
-                let me = node.me();
-                match &mut node.part {
-                    Part::Worker(worker) => {
-                        note(worker, self.results.entry(address.clone()).or_default());
-                    }
-                    Part::Server(server) => {
-                        self.most_held = self.most_held.max(server.held_bytes());
-                        self.closed += serve(server, me.rank, self.model.as_mut());
-                    }
-                }
-                frames.extend(node.send(now));
-            }
+            let frames = self.frames();
             if frames.is_empty() {
                 return;
             }
-            for Frame { to, message, .. } in frames {
-                match self.nodes.get_mut(&to) {
-                    Some(node) => node.receive(message, now),
-                    None if &*to == "scheduler" => self.scheduler.receive(message, now),
-                    None => {}
+            for (from, frame) in frames {
+                if self.stopped.contains(&frame.to) {
+                    self.waiting.push(frame);
+                } else if !self.cuts.contains(&(from, frame.to.clone())) {
+                    self.deliver(frame);
                 }
             }
         }
+    }
+
+    fn deliver(&mut self, Frame { to, message, .. }: Frame<Bytes>) {
+        match self.nodes.get_mut(&to) {
+            Some(node) => node.receive(message, self.now),
+            None if &*to == SCHEDULER => self.scheduler.receive(message, self.now),
+            None => {}
+        }
+    }
+
+    /// What all processes have to send, and who sends it.
+    fn frames(&mut self) -> Vec<(Arc<str>, Frame<Bytes>)> {
+        let (now, mut frames) = (self.now, Vec::new());
+        if !self.stopped.contains(SCHEDULER) {
+            let sent = self.scheduler.send(now).into_iter();
+            frames.extend(sent.map(|frame| (SCHEDULER.into(), frame)));
+        }
+        for (address, node) in &mut self.nodes {
+            if self.stopped.contains(address) {
+                continue;
+            }
+            let me = node.me();
+            match &mut node.part {
+                Part::Worker(worker) => {
+                    note(worker, self.results.entry(address.clone()).or_default());
+                }
+                Part::Server(server) => {
+                    self.most_held = self.most_held.max(server.held_bytes());
+                    self.closed += serve(server, me.rank, self.model.as_mut());
+                }
+            }
+            frames.extend(node.send(now).into_iter().map(|frame| (address.clone(), frame)));
+        }
+        frames
     }
 }
 

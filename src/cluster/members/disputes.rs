@@ -1,0 +1,58 @@
+//! Members that do not hear each other, though the scheduler hears both.
+
+use super::scheduler::Scheduler;
+use crate::cluster::common::{Data, Peer, Role, Time};
+use crate::cluster::wire::accused;
+
+/// One member does not hear another, and one of them has to go.
+#[derive(Debug)]
+pub(super) struct Dispute {
+    began: Time,
+    pub(super) due: Time,
+    accuser: Peer,
+    accused: Peer,
+    incarnation: u64,
+}
+
+impl<D: Data> Scheduler<D> {
+    /// A suspicion is kept until the accuser takes it back, or the accused shows that it lives: if it is
+    /// dead, the scheduler finds out itself.
+    pub(super) fn suspect(
+        &mut self,
+        accuser: Peer,
+        (accused, incarnation): (Peer, u64),
+        round: u64,
+        now: Time,
+    ) {
+        let known = |dispute: &Dispute| (dispute.accuser, dispute.accused) == (accuser, accused);
+        if round == accused::TAKEN_BACK {
+            self.disputes.retain(|dispute| !known(dispute));
+        } else if self.book.is_here(accused) && !self.disputes.iter().any(known) {
+            let due = now + self.net.limits.heartbeat();
+            self.disputes.push(Dispute { began: now, due, accuser, accused, incarnation });
+        }
+    }
+
+    /// Two members that both live but do not hear each other: the worker is lost, because the
+    /// server has the values of all.
+    pub(super) fn judge(&mut self, now: Time) {
+        let pause = self.net.limits.heartbeat() / 2;
+        for mut dispute in std::mem::take(&mut self.disputes) {
+            let known = self.book.find(dispute.accused).map(|member| member.incarnation);
+            let both = self.book.is_here(dispute.accused) && self.book.is_here(dispute.accuser);
+            if !both || known != Some(dispute.incarnation) {
+                continue;
+            }
+            let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at > dispute.began);
+            if dispute.due <= now && heard {
+                let worker = dispute.accuser.role == Role::Worker;
+                self.lose(if worker { dispute.accuser } else { dispute.accused });
+                continue;
+            }
+            if dispute.due <= now {
+                dispute.due = now + pause.max(1);
+            }
+            self.disputes.push(dispute);
+        }
+    }
+}
