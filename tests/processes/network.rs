@@ -42,6 +42,18 @@ fn start(network: &Network, job: &Job) -> Running {
     Running { all, job }
 }
 
+/// Starts a job: the scheduler here, all others on the far machine.
+fn start_with_far_scheduler(network: &Network, job: &Job) -> Running {
+    let mut job = job.clone().with("insecure", "yes");
+    job.root = format!("{NEAR}:9000");
+    let mut all = vec![job.clone().with("bind", NEAR).start_scheduler()];
+    let mut there = job.clone();
+    there.through = network.way().to_vec();
+    all.extend((0..job.servers).map(|rank| there.start_server(rank)));
+    all.extend((0..job.workers).map(|rank| there.start_worker(rank)));
+    Running { all, job }
+}
+
 fn cut() {
     ip(&["link", "set", "near", "down"]);
 }
@@ -88,6 +100,22 @@ fn a_job_goes_on_when_a_network_that_was_cut_is_mended() {
     end_well(running);
 }
 
+/// For longer than connections live on which nothing is heard.
+#[test]
+fn a_job_goes_on_when_its_scheduler_was_cut_off_from_all_others() {
+    if !is_inside("network::a_job_goes_on_when_its_scheduler_was_cut_off_from_all_others") {
+        return;
+    }
+    let network = Network::new();
+    let job = job(Duration::from_secs(2)).told(COUNT, 1_000).told(ROUNDS, 100);
+    let mut running = start_with_far_scheduler(&network, &job);
+    running.hear("sum 3");
+    cut();
+    thread::sleep(Duration::from_secs(12));
+    mend();
+    end_well(running);
+}
+
 #[test]
 fn every_process_says_whom_it_misses_when_a_network_stays_cut() {
     if !is_inside("network::every_process_says_whom_it_misses_when_a_network_stays_cut") {
@@ -105,15 +133,15 @@ fn every_process_says_whom_it_misses_when_a_network_stays_cut() {
     }
 }
 
-/// A worker misses the server; the scheduler and the server miss the workers.
+/// A worker misses the scheduler and the server, which miss the workers.
 fn check_loss(end: &End, cut: Instant, timeout: Duration) {
     if !end.name.starts_with("worker") {
         return;
     }
     let text = end.said("error").unwrap_or_else(|| panic!("no error: {end:?}"));
-    assert!(text.contains("KV_ERR_PEER_LOST"), "{end:?}");
-    assert!(text.contains(NEAR) || text.contains("worker"), "names nobody: {end:?}");
-    // On this side nobody hears the scheduler, who alone could say that the server is lost.
+    // It hears no member, the scheduler included, which alone could say that the server is lost.
+    assert!(text.contains("KV_ERR_EVICTED"), "{end:?}");
+    assert!(text.contains("has not heard any member of the job for 3000 ms"), "{end:?}");
     let took = end.said_at("error").unwrap_or(end.at).saturating_duration_since(cut);
     assert!(took < timeout + Duration::from_secs(5) + MARGIN, "after {took:?}: {end:?}");
 }
