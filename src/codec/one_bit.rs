@@ -16,7 +16,7 @@ use crate::params::Spec;
 
 pub(super) const KIND: Kind = Kind {
     name: "1bit",
-    options: || vec![Spec::positive("threshold", 0.5)],
+    options: || vec![Spec::finite("threshold", 0.5)],
     feedback: Feedback::Always,
     takes_f64: false,
     #[allow(clippy::cast_possible_truncation, reason = "rounding is the purpose")]

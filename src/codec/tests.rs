@@ -25,6 +25,8 @@ fn codecs() -> Vec<Codec> {
     let with = [
         ("1bit", ""),
         ("1bit", "threshold=0.01"),
+        ("1bit", "threshold=0"),
+        ("1bit", "threshold=-0.5"),
         ("2bit", ""),
         ("2bit", "threshold=0.125"),
         ("fp16", "feedback=true"),

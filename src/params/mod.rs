@@ -136,6 +136,7 @@ mod tests {
     fn params() -> Params {
         let specs = vec![
             Spec::positive("threshold", 0.5),
+            Spec::finite("center", 0.0),
             Spec::share("ratio", 0.01),
             Spec::flag("feedback", true),
             Spec::word("mode", &["linear", "constant"]),
@@ -154,7 +155,7 @@ mod tests {
         assert_eq!(again.values(), given.values());
         assert_eq!(
             given.text(),
-            "threshold=0.1,ratio=0.01,feedback=false,mode=constant,seed=9007199254740992,clip=inf"
+            "threshold=0.1,center=0,ratio=0.01,feedback=false,mode=constant,seed=9007199254740992,clip=inf"
         );
     }
 
@@ -166,6 +167,9 @@ mod tests {
             "threshold=1e39",
             "threshold=1e-46",
             "threshold=nan",
+            "center=1e39",
+            "center=inf",
+            "center=nan",
             "ratio=0",
             "ratio=1.1",
             "ratio=nan",
@@ -175,7 +179,15 @@ mod tests {
         ] {
             assert!(params().parse(bad).is_err(), "{bad}");
         }
-        for good in ["threshold=1e-45", "threshold=3e38", "ratio=1", "ratio=1e-300"] {
+        for good in [
+            "threshold=1e-45",
+            "threshold=3e38",
+            "center=-3e38",
+            "center=0",
+            "center=-1e-300",
+            "ratio=1",
+            "ratio=1e-300",
+        ] {
             assert!(params().parse(good).is_ok(), "{good}");
         }
     }

@@ -22,6 +22,8 @@ enum Form {
     Decay,
     /// Above 0; infinity is no bound.
     Bound,
+    /// Finite, also as f32.
+    Finite,
     /// Above 0 and finite, also as f32.
     Positive,
     /// Above 0, up to 1.
@@ -64,6 +66,11 @@ impl Spec {
     /// A bound, without which there is none.
     pub(crate) const fn bound(name: &'static str) -> Self {
         Self::new(name, f64::INFINITY, Form::Bound)
+    }
+
+    /// A number that f32 can hold.
+    pub(crate) const fn finite(name: &'static str, default: f64) -> Self {
+        Self::new(name, default, Form::Finite)
     }
 
     /// A number above 0 that f32 can hold.
@@ -117,6 +124,7 @@ impl Spec {
             Form::Number(range) => range.contains(&value),
             Form::Decay => (0.0..1.0).contains(&value),
             Form::Bound => value > 0.0,
+            Form::Finite => (value as f32).is_finite(),
             Form::Positive => value as f32 > 0.0 && (value as f32).is_finite(),
             Form::Share => value > 0.0 && value <= 1.0,
             Form::Count => (0.0..=MOST_COUNT).contains(&value) && value.fract() == 0.0,
@@ -138,6 +146,7 @@ impl Spec {
             }
             Form::Decay => "a number from 0 to below 1".to_owned(),
             Form::Bound => "a number above 0".to_owned(),
+            Form::Finite => "a number that float32 can hold".to_owned(),
             Form::Positive => "a number above 0 that float32 can hold".to_owned(),
             Form::Share => "a number above 0 and up to 1".to_owned(),
             Form::Count => "a whole number from 0".to_owned(),

@@ -65,6 +65,7 @@ fn defaults_and_values_are_what_is_documented() {
             assert!(train(&codec, &format!("{name}={default}")) == expected, "{codec} {name}");
             let (good, bad, other) = match values.as_str() {
                 "above 0" => (["1e-30", "1e30"], ["0", "inf"], "1.5"),
+                "any number that float32 can hold" => (["-3e38", "0"], ["1e39", "nan"], "1.5"),
                 "above 0, up to 1" => (["1e-30", "1"], ["0", "1.1"], "0.5"),
                 "whole, from 0" => (["0", "9007199254740992"], ["-1", "0.5"], "1"),
                 "`true`, `false`" if default == "true" => (["0", "1"], ["2", "no"], "false"),

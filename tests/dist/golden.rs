@@ -147,3 +147,30 @@ fn rows_under_a_rule_match() {
         assert!(ours.iter().zip(&figures).all(near), "{ours:?} {figures:?}");
     }
 }
+
+#[test]
+fn any_finite_threshold_of_1bit_gives_the_figures_derived_for_it() {
+    let golden: Value = serde_json::from_str(include_str!("../golden/one_bit.json")).unwrap();
+    for case in golden["cases"].as_array().unwrap() {
+        let played = case.clone();
+        let results = Job::new(2, 1).run(move |store, rank| {
+            let params = format!("threshold={}", played["threshold"]);
+            store.set_compression("1bit", &params).unwrap();
+            let count = usize::try_from(played["count"].as_u64().unwrap()).unwrap();
+            store.init(1u64, &vec![0.0f32; count]).unwrap();
+            let rounds = played["rounds"].as_array().unwrap().iter();
+            let pulled = rounds.map(|round| {
+                let mut out = vec![0.0f32; count];
+                store.push(1u64, &numbers(&round["values"][rank])).unwrap();
+                store.pull(1u64, &mut out).unwrap();
+                out
+            });
+            pulled.collect::<Vec<_>>()
+        });
+        let rounds = case["rounds"].as_array().unwrap().iter();
+        let figures: Vec<_> = rounds.map(|round| numbers(&round["expect"])).collect();
+        for pulled in results {
+            assert!(pulled == figures, "threshold {}", case["threshold"]);
+        }
+    }
+}
