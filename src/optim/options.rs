@@ -23,7 +23,7 @@ const COMMON: usize = 7;
 /// decay, then its own options.
 pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[Spec]) -> Vec<Spec> {
     let mut all = vec![
-        Spec::small("learning_rate", learning_rate),
+        Spec::small("learning_rate", learning_rate).or("lr"),
         Spec::small("wd", wd),
         Spec::number("rescale_grad", 1.0, -f64::MAX..=f64::MAX),
         Spec::bound("clip_gradient"),

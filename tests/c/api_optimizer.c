@@ -69,6 +69,7 @@ static void steps_are_those_of_the_formula(const char *type) {
         CHECK(is_near(pull_float(store, 7), value));
     }
     /* State goes on under another learning rate. */
+    CHECK_STATUS(kv_set_hyperparameter(store, "lr", 0.25), KV_OK);
     CHECK_STATUS(kv_set_hyperparameter(store, "learning_rate", 0.5), KV_OK);
     momentum = 0.9 * momentum - 0.5 * (1 + 0.01 * value);
     value += momentum;

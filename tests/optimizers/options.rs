@@ -106,6 +106,30 @@ fn schedules_ask_for_what_they_need_and_refuse_the_rest() {
 }
 
 #[test]
+fn lr_is_the_learning_rate() {
+    let train = |set: &dyn Fn(&kvstore::Store)| {
+        let store = open();
+        store.init(1u64, &[1.0f32]).unwrap();
+        set(&store);
+        store.push(1u64, &[1.0f32]).unwrap();
+        let mut out = [0.0f32];
+        store.pull(1u64, &mut out).unwrap();
+        out[0]
+    };
+    for rule in super::RULES {
+        let long = train(&|store| store.set_optimizer(rule, "learning_rate=0.25").unwrap());
+        let short = train(&|store| store.set_optimizer(rule, "lr=0.25").unwrap());
+        let changed = train(&|store| {
+            store.set_optimizer(rule, "").unwrap();
+            store.set_hyperparameter("lr", 0.25).unwrap();
+        });
+        assert_eq!((short, changed), (long, long), "{rule}");
+    }
+    assert_refused("sgd", "learning_rate=1,lr=1", "lr is given twice");
+    assert_refused("sgd", "lr=-1", "learning_rate is -1; it must be a number from 0");
+}
+
+#[test]
 fn single_options_are_checked_like_lists_of_them() {
     let store = open();
     store.set_optimizer("sgd", "lr_scheduler=poly,max_update=20,warmup_steps=5").unwrap();

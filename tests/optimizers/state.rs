@@ -262,6 +262,31 @@ fn a_master_makes_halves_train_as_floats_do() {
     }
 }
 
+/// The sum of several values is rounded to the dtype of the key before it meets the master.
+#[test]
+fn with_several_values_a_master_is_pushed_their_rounded_sum() {
+    let (halves, floats, sums) = (open(), open(), open());
+    // In f16 numbers above 2048 are two apart: the sum is 2052, or 2051 without a rounding.
+    let pushed = [f16::from_f32(2048.0), f16::from_f32(3.0)].map(|it| [it]);
+    halves.init(1u64, &[f16::ZERO]).unwrap();
+    for store in [&floats, &sums] {
+        store.init(1u64, &[0.0f32]).unwrap();
+    }
+    let values = pushed.each_ref().map(Tensor::from);
+    for store in [&halves, &floats, &sums] {
+        store.set_optimizer("sgd", "learning_rate=0.5,multi_precision=true").unwrap();
+    }
+    halves.push_list(&[1u64.into(), 1u64.into()], &values).unwrap();
+    floats.push_list(&[1u64.into(), 1u64.into()], &values).unwrap();
+    sums.push(1u64, &[2052.0f32]).unwrap();
+    let pulled = [&halves, &floats, &sums].map(|store| {
+        let mut out = [0.0f32];
+        store.pull(1u64, &mut out).unwrap();
+        out[0]
+    });
+    assert_eq!(pulled, [-1026.0, -1025.5, -1026.0]);
+}
+
 #[test]
 fn without_a_master_small_steps_are_lost() {
     let train = |options: &str| {
