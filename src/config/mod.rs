@@ -230,6 +230,9 @@ impl Settings {
         let isa = config.find("isa").map_err(create)?;
         let timeout = config.number("timeout_ms").map_err(create)?;
         let undo = config.find("updater_undo").map_err(create)?;
+        // Options of jobs have no effect here, but a value that does not fit is an error in every
+        // store: a job started later with the same environment would fail.
+        OPTIONS.iter().try_for_each(|(name, _)| config.find(name).map(drop)).map_err(create)?;
         Ok(Self {
             threads: threads.min(usize::try_from(MOST_THREADS).unwrap_or(1)),
             isa: Isa::choose(isa.as_deref().unwrap_or("auto")).map_err(create)?,

@@ -125,6 +125,43 @@ static void names_and_values_are_copied(void) {
     kv_config_free(config);
 }
 
+static kv_status create_with_variable(const char *type, const char *name, const char *value) {
+    kv_store *store = NULL;
+    CHECK(setenv(name, value, 1) == 0);
+    kv_status status = kv_create(type, NULL, &store);
+    CHECK(unsetenv(name) == 0);
+    kv_free(store);
+    return status;
+}
+
+/* Options of jobs have no effect on a local store; a bad value is an error there too. */
+static void bad_values_in_the_environment_are_refused(void) {
+    static const char *const bad[][2] = {
+        {"KV_THREADS", "0"},        {"KV_TIMEOUT_MS", "soon"}, {"KV_SLICE_BYTES", "1"},
+        {"KV_NUM_WORKERS", "none"}, {"KV_ROLE", "boss"},       {"KV_ON_WORKER_LOSS", "stop"},
+        {"KV_STALENESS", "-1"},     {"KV_SHM", "1"},           {"KV_TRACE_ROUNDS", "9-5"},
+    };
+    for (int type = 0; type < STORE_TYPE_COUNT; type++) {
+        for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+            CHECK_STATUS(create_with_variable(STORE_TYPES[type], bad[i][0], bad[i][1]),
+                         KV_ERR_OPTION);
+            CHECK(error_says(bad[i][0]));
+            CHECK(error_says(bad[i][1]));
+        }
+    }
+}
+
+/* An empty variable is as good as none; so is one with the name of no option. */
+static void empty_and_strange_variables_count_for_nothing(void) {
+    static const char *const idle[][2] = {
+        {"KV_THREADS", ""},         {"KV_SLICE_BYTES", ""}, {"KV_ROLE", ""},
+        {"KV_SLICE_BYTES", "4096"}, {"KV_RANK", "3"},       {"KV_NO_SUCH_OPTION", "x"},
+    };
+    for (size_t i = 0; i < sizeof idle / sizeof idle[0]; i++) {
+        CHECK_STATUS(create_with_variable("local", idle[i][0], idle[i][1]), KV_OK);
+    }
+}
+
 int main(void) {
     good_values_are_accepted();
     bad_values_name_the_option_and_the_value();
@@ -134,6 +171,8 @@ int main(void) {
     one_config_serves_many_stores_and_may_go_first();
     an_instruction_set_must_be_there();
     names_and_values_are_copied();
+    bad_values_in_the_environment_are_refused();
+    empty_and_strange_variables_count_for_nothing();
     kv_config_free(NULL);
     return check_passed("api_config");
 }
