@@ -54,6 +54,7 @@ mod panics;
 mod params;
 mod pool;
 mod role;
+mod search;
 #[cfg_attr(not(feature = "dist"), path = "no_spans.rs")]
 mod spans;
 mod spin;

@@ -15,7 +15,7 @@ use super::merger::{Handling, Merger};
 use super::plain::{self, Lists, with_one};
 use super::plan::{Pairs, Part, Plan, RowPairs};
 use super::table::{Entry, KeyTable, Slot};
-use super::ticket::{Label, Tickets, Work};
+use super::ticket::{Label, NoTurn, Tickets, Turn, Work};
 use crate::config::Settings;
 use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -288,7 +288,7 @@ impl Local {
             turn
         } else {
             let keys = |visit: &mut dyn FnMut(u64)| plan.keys(visit);
-            self.tickets.enter(plan.label(call), keys, patience.end())?
+            self.enter(plan.label(call), keys, patience.end())?
         };
         let handling = self.handling(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
@@ -417,11 +417,25 @@ impl Local {
         let Some(first) = keys.first() else { return work() };
         let label = Label { call, first_key: first.id(), keys: keys.len() };
         let visit = |visit: &mut dyn FnMut(u64)| keys.iter().for_each(|key| visit(key.id()));
-        let turn = self.tickets.enter(label, visit, patience.end())?;
+        let turn = self.enter(label, visit, patience.end())?;
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
         let result = work();
         drop(leave);
         result
+    }
+
+    /// Waits for the turn of a call without a ticket. One that ends without lets those behind it go
+    /// on.
+    fn enter(
+        self: &Arc<Self>,
+        label: Label,
+        keys: impl Fn(&mut dyn FnMut(u64)),
+        deadline: Deadline,
+    ) -> Result<Turn> {
+        self.tickets.enter(label, keys, deadline).map_err(|NoTurn { error, ready }| {
+            self.schedule(ready);
+            error
+        })
     }
 
     pub(super) fn cancel(self: &Arc<Self>, ticket: u64) -> Result<()> {

@@ -3,6 +3,8 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --release --lib loom`. A lost wake-up shows as a deadlock, a
 //! loan that ends too early as a data race on the toy's buffer.
 
+use std::time::Duration;
+
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering;
 use loom::sync::{Arc, Mutex};
@@ -34,22 +36,26 @@ impl Loan {
     }
 }
 
-/// An operation on key 7 that notes its name, and uses what it was lent.
+/// An operation that notes its name, and uses what it was lent.
 struct Toy {
     name: u32,
+    keys: &'static [u64],
     log: Log,
     loan: Option<Arc<Loan>>,
 }
 
 const KEY: u64 = 7;
+const ONE: &[u64] = &[KEY];
+const OTHER: &[u64] = &[8];
+const BOTH: &[u64] = &[KEY, 8];
 
 impl Work for Toy {
     fn keys(&self, visit: &mut dyn FnMut(u64)) {
-        visit(KEY);
+        self.keys.iter().for_each(|&key| visit(key));
     }
 
     fn label(&self) -> Label {
-        Label { call: "push", first_key: KEY, keys: 1 }
+        Label { call: "push", first_key: self.keys[0], keys: self.keys.len() }
     }
 }
 
@@ -60,8 +66,12 @@ fn tickets() -> (Toys, Log) {
     (Arc::new(Tickets::new(1, name)), Arc::new(Mutex::new(Vec::new())))
 }
 
+fn toy(name: u32, keys: &'static [u64], log: &Log) -> Toy {
+    Toy { name, keys, log: Arc::clone(log), loan: None }
+}
+
 fn submit(tickets: &Toys, name: u32, log: &Log) -> u64 {
-    tickets.submit(0, Toy { name, log: Arc::clone(log), loan: None }).unwrap().0
+    tickets.submit(0, toy(name, ONE, log)).unwrap().0
 }
 
 fn note(log: &Log, name: u32) {
@@ -101,7 +111,8 @@ fn runner(tickets: &Toys) -> thread::JoinHandle<()> {
 /// A call without a ticket: it waits for its turn on the key.
 fn call(tickets: &Toys, name: u32, log: &Log) -> Result<()> {
     let label = Label { call: "pull", first_key: KEY, keys: 1 };
-    let turn = tickets.enter(label, |visit| visit(KEY), Deadline::Never)?;
+    let turn = tickets.enter(label, |visit| visit(KEY), Deadline::Never);
+    let turn = turn.map_err(|left| left.error)?;
     note(log, name);
     if tickets.leave(turn) > 0 {
         run(tickets);
@@ -176,7 +187,7 @@ fn loom_a_cancel_ends_the_loan() {
     explore(|| {
         let (tickets, log) = tickets();
         let loan = Loan::new();
-        let toy = Toy { name: 1, log: Arc::clone(&log), loan: Some(Arc::clone(&loan)) };
+        let toy = Toy { loan: Some(Arc::clone(&loan)), ..toy(1, ONE, &log) };
         let (ticket, ready) = tickets.submit(0, toy).unwrap();
         assert!(ready);
         let runner = runner(&tickets);
@@ -200,7 +211,7 @@ fn loom_a_wait_ends_the_loan() {
     explore(|| {
         let (tickets, log) = tickets();
         let loan = Loan::new();
-        let toy = Toy { name: 1, log, loan: Some(Arc::clone(&loan)) };
+        let toy = Toy { loan: Some(Arc::clone(&loan)), ..toy(1, ONE, &log) };
         let (ticket, _) = tickets.submit(0, toy).unwrap();
         let runner = runner(&tickets);
         tickets.wait(ticket, Deadline::Never).unwrap();
@@ -228,6 +239,58 @@ fn loom_a_withdrawn_operation_does_not_let_the_next_overtake_the_one_before() {
 }
 
 #[test]
+fn loom_a_cancelled_operation_keeps_no_other_key_waiting() {
+    explore(|| {
+        let (tickets, log) = tickets();
+        let held = tickets.submit(0, toy(1, OTHER, &log)).unwrap().0;
+        let job = tickets.take(2).unwrap();
+        let both = tickets.submit(0, toy(2, BOTH, &log)).unwrap().0;
+        let behind = submit(&tickets, 3, &log);
+        let others = Arc::clone(&tickets);
+        let canceller = thread::spawn(move || {
+            if others.cancel(both, Deadline::Never).unwrap() > 0 {
+                run_as_one_of(2, &others);
+            }
+        });
+        // The first operation is at work all the time.
+        tickets.wait(behind, Deadline::Never).unwrap();
+        assert_eq!(noted(&log), [3]);
+        tickets.finish(job.sequence, Ok(()));
+        tickets.wait(held, Deadline::Never).unwrap();
+        canceller.join().unwrap();
+        assert_eq!(tickets.counts(), (0, 0));
+    });
+}
+
+#[test]
+fn loom_a_call_that_timed_out_keeps_no_other_key_waiting() {
+    explore(|| {
+        let (tickets, log) = tickets();
+        let held = tickets.submit(0, toy(1, OTHER, &log)).unwrap().0;
+        let job = tickets.take(2).unwrap();
+        let others = Arc::clone(&tickets);
+        let caller = thread::spawn(move || {
+            let label = Label { call: "push", first_key: KEY, keys: 2 };
+            let keys = |visit: &mut dyn FnMut(u64)| BOTH.iter().for_each(|&key| visit(key));
+            let left = others.enter(label, keys, Deadline::after(Duration::ZERO)).err().unwrap();
+            assert_eq!(left.error.kind(), ErrorKind::Timeout);
+            if left.ready > 0 {
+                run_as_one_of(2, &others);
+            }
+        });
+        let (behind, ready) = tickets.submit(0, toy(3, ONE, &log)).unwrap();
+        if ready {
+            run_as_one_of(2, &tickets);
+        }
+        tickets.wait(behind, Deadline::Never).unwrap();
+        tickets.finish(job.sequence, Ok(()));
+        tickets.wait(held, Deadline::Never).unwrap();
+        caller.join().unwrap();
+        assert_eq!((noted(&log), tickets.counts()), (vec![3], (0, 0)));
+    });
+}
+
+#[test]
 fn loom_an_abort_wakes_who_waits() {
     explore(|| {
         let (tickets, log) = tickets();
@@ -244,7 +307,7 @@ fn loom_an_abort_wakes_who_waits() {
         aborter.join().unwrap();
         runner.join().unwrap();
         assert!(tickets.wait_idle(Deadline::Never));
-        let late = Toy { name: 3, log, loan: None };
+        let late = toy(3, ONE, &log);
         assert_eq!(tickets.submit(0, late).unwrap_err().kind(), ErrorKind::Closed);
     });
 }
@@ -329,7 +392,7 @@ fn loom_a_close_finishes_what_was_accepted() {
         submit(&tickets, 1, &log);
         let (others, notes) = (Arc::clone(&tickets), Arc::clone(&log));
         let other = thread::spawn(move || {
-            let late = Toy { name: 2, log: notes, loan: None };
+            let late = toy(2, ONE, &notes);
             let accepted = others.submit(0, late);
             run(&others);
             accepted.map(|_| ())

@@ -136,6 +136,82 @@ static void a_push_at_work_stops_after_its_key(const char *type) {
     kv_free(store);
 }
 
+/* stored += input; at one key behind a gate. */
+typedef struct gate_of_key {
+    gate at;
+    kv_key key;
+} gate_of_key;
+
+static kv_status add_with_gate_at_one_key(void *context, kv_key key, const kv_tensor *input,
+                                          const kv_tensor *stored) {
+    gate_of_key *door = context;
+    border_of_library();
+    if (key == door->key) {
+        gate_pass(&door->at);
+    }
+    return add_number(NULL, key, input, stored);
+}
+
+/* Cancels a push of three keys at the second one, and checks what its text says of the third. */
+static void a_cancelled_push_names(kv_store *store, kv_key keys[3], const char *text) {
+    gate_of_key door = {GATE_CLOSED, keys[1]};
+    canceller other = {.store = store};
+    int64_t numbers[] = {5, 7, 9};
+    kv_tensor values[3];
+    pthread_t thread;
+    for (int i = 0; i < 3; i++) {
+        init_number(store, keys[i], 0);
+        values[i] = number_tensor(&numbers[i]);
+    }
+    CHECK_STATUS(kv_set_updater(store, add_with_gate_at_one_key, &door, NULL), KV_OK);
+    CHECK_STATUS(kv_push(store, keys, values, 3, 0, &other.ticket), KV_OK);
+    gate_await(&door.at, 1);
+    CHECK(pthread_create(&thread, NULL, cancel_it, &other) == 0);
+    sleep_ms(40);
+    gate_open(&door.at);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(other.status == KV_OK);
+    CHECK_STATUS(kv_wait(store, other.ticket, 0), KV_ERR_CANCELLED);
+    CHECK(error_says(text));
+    for (int i = 0; i < 3; i++) {
+        CHECK(pull_number(store, keys[i]) == (i < 2 ? numbers[i] : 0));
+    }
+    /* It stays so however often it is asked for. */
+    CHECK_STATUS(kv_wait(store, other.ticket, 0), KV_ERR_CANCELLED);
+    CHECK(error_says(text));
+    kv_free(store);
+}
+
+static void the_text_says_from_which_key_on_nothing_has_changed(const char *type) {
+    kv_store *store = open_store(type);
+    kv_key keys[] = {1, 2, 3};
+    a_cancelled_push_names(store, keys, "key 3 and those after it are unchanged");
+    store = open_store(type);
+    static const char *const names[] = {"first", "second", "third"};
+    for (int i = 0; i < 3; i++) {
+        CHECK_STATUS(kv_intern(store, names[i], &keys[i]), KV_OK);
+    }
+    a_cancelled_push_names(store, keys, "\"third\" and those after it are unchanged");
+}
+
+/* An operation that is withdrawn has done nothing, and says which one it was. */
+static void the_text_of_a_withdrawn_push_names_it(const char *type) {
+    kv_store *store = open_store(type);
+    gate at = GATE_CLOSED;
+    int64_t numbers[] = {1, 20};
+    init_number(store, 7, 0);
+    CHECK_STATUS(kv_set_updater(store, add_behind_gate, &at, NULL), KV_OK);
+    send_number(store, 7, &numbers[0], 0);
+    kv_ticket withdrawn = send_number(store, 7, &numbers[1], 0);
+    gate_await(&at, 1);
+    CHECK_STATUS(kv_cancel(store, withdrawn), KV_OK);
+    CHECK_STATUS(kv_wait(store, withdrawn, 0), KV_ERR_CANCELLED);
+    CHECK(error_says("push of key 7 was cancelled before it began; nothing has changed"));
+    gate_open(&at);
+    CHECK_STATUS(kv_wait_all(store, WAIT_MS), KV_OK);
+    kv_free(store);
+}
+
 /* At its last key the operation takes effect in full, and its ticket says so. */
 static void a_push_at_its_last_key_has_succeeded(const char *type) {
     gate at = GATE_CLOSED;
@@ -211,6 +287,8 @@ int main(void) {
         a_finished_operation_stays_as_it_is(STORE_TYPES[i]);
         a_failed_operation_keeps_its_error(STORE_TYPES[i]);
         a_push_at_work_stops_after_its_key(STORE_TYPES[i]);
+        the_text_says_from_which_key_on_nothing_has_changed(STORE_TYPES[i]);
+        the_text_of_a_withdrawn_push_names_it(STORE_TYPES[i]);
         a_push_at_its_last_key_has_succeeded(STORE_TYPES[i]);
         buffers_may_be_freed_after_a_cancel(STORE_TYPES[i]);
     }

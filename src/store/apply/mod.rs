@@ -95,7 +95,7 @@ impl Applier {
                 _ if values.is_empty() => self.pull(&push, tally)?,
                 _ => self.push(&push, handling, tally)?,
             };
-            if finished { Ok(()) } else { Err(self.cancelled(call.name(), slot)) }
+            if finished { Ok(()) } else { Err(self.stopped(call, slot)) }
         });
         self.counters.add(&tally);
         result
@@ -332,12 +332,28 @@ impl Applier {
         }
     }
 
+    /// The error of an operation that is cancelled before it has begun with a key.
     fn cancelled(&self, call: &str, slot: &Slot) -> Error {
         let key = self.names.label(slot.key);
-        fail!(
-            Cancelled,
-            "{call}: cancelled at {key}; keys before it are done, those after it are not"
-        )
+        let pulls = [Call::Pull, Call::Broadcast, Call::PullRows].map(Call::name).contains(&call);
+        if pulls {
+            fail!(Cancelled, "{call}: cancelled at {key}; outs are undefined")
+        } else if call == Call::PushPull.name() {
+            let rest = "unchanged, and outs are undefined";
+            fail!(Cancelled, "{call}: cancelled; {key} and those after it are {rest}")
+        } else {
+            fail!(Cancelled, "{call}: cancelled; {key} and those after it are unchanged")
+        }
+    }
+
+    /// The error of an operation that is cancelled while it fills the outs of a key.
+    fn stopped(&self, call: Call, slot: &Slot) -> Error {
+        if call != Call::PushPull {
+            return self.cancelled(call.name(), slot);
+        }
+        let (call, key) = (call.name(), self.names.label(slot.key));
+        let rest = "those after it are unchanged, and outs are undefined";
+        fail!(Cancelled, "{call}: cancelled; {key} is pushed, {rest}")
     }
 
     fn removed(&self, call: &str, slot: &Slot) -> Error {

@@ -1,9 +1,10 @@
 //! The operations of a store that have not finished: their order per key, their results, and who
 //! waits for them.
 //!
-//! An operation comes after the last one before it on each of its keys. One whose predecessors have
-//! finished is ready; ready operations run by priority, then by age. A call without a ticket that
-//! meets pending operations takes its turn in the same order, on its own thread.
+//! Each key has a queue of the operations that use it. An operation that is the first in the queues
+//! of all its keys is ready; ready operations run by priority, then by age. A call without a ticket
+//! that meets pending operations takes its turn in the same order, on its own thread. An operation
+//! that is withdrawn before it begins (cancelled, or timed out) leaves all queues at once.
 //!
 //! Nothing here knows what an operation does: the model checker runs this file with toy work.
 
@@ -11,6 +12,8 @@ use std::cmp::Reverse;
 
 mod outcome;
 mod state;
+#[cfg(all(test, not(loom)))]
+mod tests;
 
 use smallvec::SmallVec;
 
@@ -62,6 +65,13 @@ pub(crate) struct Job<W> {
 /// The right of a call without a ticket to touch its keys; give it back with [`Tickets::leave`].
 pub(crate) struct Turn(Option<u64>);
 
+/// A call without a ticket that has not had its turn, and is out of the queues.
+pub(crate) struct NoTurn {
+    pub(crate) error: Error,
+    /// How many operations are ready: some may have waited for this call.
+    pub(crate) ready: usize,
+}
+
 impl<W: Work> Tickets<W> {
     pub(crate) fn new(store: u16, key_name: KeyName) -> Self {
         let (state, changed) = (Mutex::new(State::new()), Condvar::new());
@@ -73,9 +83,9 @@ impl<W: Work> Tickets<W> {
         let mut state = self.state.lock();
         state.refuse_if_over()?;
         let label = work.label();
-        let mut keys = SmallVec::new();
+        let mut keys = SmallVec::<[u64; 2]>::new();
         work.keys(&mut |key| keys.push(key));
-        let (sequence, ready) = state.enter(label, keys, priority, Phase::Queued(work));
+        let (sequence, ready) = state.enter(label, &keys, priority, Phase::Queued(work));
         if ready {
             state.ready.push((priority, Reverse(sequence)));
         }
@@ -89,7 +99,7 @@ impl<W: Work> Tickets<W> {
     pub(crate) fn begin(&self, label: Label) -> Result<(u64, u64)> {
         let mut state = self.state.lock();
         state.refuse_if_over()?;
-        let (sequence, _) = state.enter(label, SmallVec::new(), 0, Phase::Running);
+        let (sequence, _) = state.enter(label, &[], 0, Phase::Running);
         state.running += 1;
         self.publish(&state);
         Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, sequence))
@@ -124,12 +134,12 @@ impl<W: Work> Tickets<W> {
         label: Label,
         keys: impl Fn(&mut dyn FnMut(u64)),
         deadline: Deadline,
-    ) -> Result<Turn> {
+    ) -> std::result::Result<Turn, NoTurn> {
         if let Some(turn) = self.turn_at_once() {
             return Ok(turn);
         }
         let mut state = self.state.lock();
-        state.refuse_if_over()?;
+        state.refuse_if_over().map_err(|error| NoTurn { error, ready: 0 })?;
         let mut mine = SmallVec::<[u64; 2]>::new();
         let mut conflict = false;
         keys(&mut |key| {
@@ -139,25 +149,23 @@ impl<W: Work> Tickets<W> {
         if !conflict {
             return Ok(Turn(None));
         }
-        let (sequence, mut ready) = state.enter(label, mine, 0, Phase::Turn);
+        let (sequence, mut ready) = state.enter(label, &mine, 0, Phase::Turn);
         self.publish(&state);
         while !ready {
             let late = self.pause(&mut state, deadline);
             let over = state.over.clone();
             ready = state.pending[&sequence].blockers == 0;
-            if let (false, Some(error)) = (ready, over) {
-                self.give_up(&mut state, sequence);
-                return Err(error);
-            }
-            if late && !ready {
-                let before = self.predecessor(&state, sequence);
-                self.give_up(&mut state, sequence);
-                return Err(fail!(
-                    Timeout,
-                    "{}: nothing has been applied; still waiting for {before}",
-                    label.call
-                ));
-            }
+            let error = match over {
+                Some(over) if !ready => over,
+                None if late && !ready => {
+                    let before = self.predecessor(&state, sequence);
+                    let call = label.call;
+                    fail!(Timeout, "{call}: nothing has been applied; still waiting for {before}")
+                }
+                _ => continue,
+            };
+            let ready = self.give_up(&mut state, sequence);
+            return Err(NoTurn { error, ready });
         }
         Ok(Turn(Some(sequence)))
     }
@@ -180,17 +188,14 @@ impl<W: Work> Tickets<W> {
             return None;
         }
         while let Some((_, Reverse(sequence))) = state.ready.pop() {
+            // One that has been withdrawn is not there any more.
             let Some(entry) = state.pending.get_mut(&sequence) else {
                 continue;
             };
-            match std::mem::replace(&mut entry.phase, Phase::Running) {
-                Phase::Queued(work) => {
-                    let cancel = Arc::clone(&entry.cancel);
-                    state.running += 1;
-                    return Some(Job { sequence, work, cancel });
-                }
-                // Cancelled meanwhile.
-                other => entry.phase = other,
+            if let Phase::Queued(work) = std::mem::replace(&mut entry.phase, Phase::Running) {
+                let cancel = Arc::clone(&entry.cancel);
+                state.running += 1;
+                return Some(Job { sequence, work, cancel });
             }
         }
         None
@@ -208,7 +213,7 @@ impl<W: Work> Tickets<W> {
                     let over = over.clone();
                     state.outcomes.fail(sequence, over);
                 }
-                None => state.outcomes.cancel(sequence),
+                None => state.outcomes.cancel(sequence, error),
             }
         }
         state.release(sequence);
@@ -253,7 +258,10 @@ impl<W: Work> Tickets<W> {
         let sequence = self.sequence_of(ticket)?;
         let mut state = self.state.lock();
         state.refuse_if_unknown(sequence)?;
-        let withdrawn = state.withdraw(sequence);
+        let withdrawn = state.withdraw(sequence, |label| {
+            let what = self.name(label);
+            fail!(Cancelled, "{what} was cancelled before it began; nothing has changed")
+        });
         if withdrawn.is_some() {
             self.publish(&state);
             self.changed.notify_all();
@@ -287,9 +295,8 @@ impl<W: Work> Tickets<W> {
             };
             entry.cancel.store(true, Ordering::SeqCst);
             if let Phase::Queued(_) = entry.phase {
-                dropped.push(std::mem::replace(&mut entry.phase, Phase::Withdrawn));
+                dropped.push(state.release(sequence));
                 state.outcomes.fail(sequence, why.clone());
-                state.settle(sequence);
             }
         }
         self.publish(&state);
@@ -349,14 +356,12 @@ impl<W: Work> Tickets<W> {
         }
     }
 
-    /// Leaves the queue without having had a turn.
-    fn give_up(&self, state: &mut State<W>, sequence: u64) {
-        if let Some(entry) = state.pending.get_mut(&sequence) {
-            entry.phase = Phase::Withdrawn;
-        }
-        state.settle(sequence);
+    /// Leaves the queues without having had a turn; gives how many operations are ready.
+    fn give_up(&self, state: &mut State<W>, sequence: u64) -> usize {
+        state.release(sequence);
         self.publish(state);
         self.changed.notify_all();
+        state.ready.len()
     }
 
     fn describe(&self, state: &State<W>, sequence: u64) -> String {
@@ -364,19 +369,22 @@ impl<W: Work> Tickets<W> {
             return "the operation".into();
         };
         let progress = match entry.phase {
-            Phase::Running | Phase::Turn => "at work",
             _ if entry.blockers > 0 => "waiting for operations before it on its keys",
-            _ => "queued",
+            Phase::Running | Phase::Turn => "at work",
+            Phase::Queued(_) => "queued",
         };
-        let Label { call, first_key, keys } = entry.label;
+        format!("{} ({progress})", self.name(entry.label))
+    }
+
+    fn name(&self, Label { call, first_key, keys }: Label) -> String {
         let key = (self.key_name)(first_key);
         let more = if keys > 1 { format!(" and {} more", keys - 1) } else { String::new() };
-        format!("{call} of {key}{more} ({progress})")
+        format!("{call} of {key}{more}")
     }
 
     fn predecessor(&self, state: &State<W>, sequence: u64) -> String {
-        let mut before = state.pending.iter().filter(|(_, entry)| entry.heirs.contains(&sequence));
-        before.next().map_or_else(|| "its turn".into(), |(&before, _)| self.describe(state, before))
+        let before = state.before(sequence);
+        before.map_or_else(|| "its turn".into(), |before| self.describe(state, before))
     }
 
     fn publish(&self, state: &State<W>) {

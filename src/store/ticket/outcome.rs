@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use crate::error::{Error, ErrorKind, Result, fail};
+use crate::error::{Error, ErrorKind, Result};
 
 /// How many operations that did not succeed are remembered.
 const KEPT: usize = 65_536;
 
-/// How many of them keep their text.
+/// How many failures keep their text, and how many cancellations.
 const KEPT_TEXTS: usize = 1_024;
 
 #[derive(Default)]
@@ -15,8 +15,11 @@ pub(super) struct Outcomes {
     by_sequence: HashMap<u64, Outcome>,
     /// Oldest first.
     order: VecDeque<u64>,
-    /// Those with a text, oldest first.
-    texts: VecDeque<u64>,
+    /// Failures with a text, oldest first.
+    failure_texts: VecDeque<u64>,
+    /// Cancellations with a text, oldest first. Apart from failures: a flood of cancellations pushes
+    /// out no text of a failure.
+    cancel_texts: VecDeque<u64>,
     /// Nothing is remembered up to this number, unless `by_sequence` has it.
     forgotten: u64,
 }
@@ -30,7 +33,12 @@ struct Outcome {
 impl Outcome {
     fn error(&self) -> Error {
         let gone = || {
-            let text = "the operation failed; only the last 1,024 failures keep their text";
+            let text = match self.kind {
+                ErrorKind::Cancelled => {
+                    "the operation was cancelled; only the last 1,024 cancellations keep their text"
+                }
+                _ => "the operation failed; only the last 1,024 failures keep their text",
+            };
             Error::new(self.kind, text)
         };
         self.text.clone().unwrap_or_else(gone)
@@ -42,19 +50,14 @@ impl Outcomes {
     pub(super) fn fail(&mut self, sequence: u64, error: Error) {
         let kind = error.kind();
         self.insert(sequence, Outcome { kind, text: Some(error), told: false });
-        self.texts.push_back(sequence);
-        if self.texts.len() > KEPT_TEXTS
-            && let Some(oldest) = self.texts.pop_front()
-            && let Some(outcome) = self.by_sequence.get_mut(&oldest)
-        {
-            outcome.text = None;
-        }
+        keep_text(&mut self.failure_texts, &mut self.by_sequence, sequence);
     }
 
-    /// Remembers a cancellation; whoever cancelled knows of it.
-    pub(super) fn cancel(&mut self, sequence: u64) {
+    /// Remembers a cancellation, with what the operation has done; its caller knows of it.
+    pub(super) fn cancel(&mut self, sequence: u64, error: Error) {
         let kind = ErrorKind::Cancelled;
-        self.insert(sequence, Outcome { kind, text: None, told: true });
+        self.insert(sequence, Outcome { kind, text: Some(error), told: true });
+        keep_text(&mut self.cancel_texts, &mut self.by_sequence, sequence);
     }
 
     fn insert(&mut self, sequence: u64, outcome: Outcome) {
@@ -77,12 +80,6 @@ impl Outcomes {
     pub(super) fn result(&mut self, sequence: u64) -> Result<()> {
         let Some(outcome) = self.by_sequence.get_mut(&sequence) else { return Ok(()) };
         outcome.told = true;
-        if outcome.kind == ErrorKind::Cancelled {
-            return Err(fail!(
-                Cancelled,
-                "the operation was cancelled; keys it had not come to are unchanged"
-            ));
-        }
         Err(outcome.error())
     }
 
@@ -116,17 +113,34 @@ impl Outcomes {
     }
 }
 
+/// Adds the newest text of a kind; the oldest goes if they are too many.
+fn keep_text(texts: &mut VecDeque<u64>, outcomes: &mut HashMap<u64, Outcome>, newest: u64) {
+    texts.push_back(newest);
+    if texts.len() > KEPT_TEXTS
+        && let Some(oldest) = texts.pop_front()
+        && let Some(outcome) = outcomes.get_mut(&oldest)
+    {
+        outcome.text = None;
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::error::fail;
 
     #[test]
-    fn a_flood_of_cancellations_does_not_push_a_success_out() {
+    fn a_flood_of_cancellations_does_not_push_a_success_or_a_failure_out() {
         let mut outcomes = Outcomes::default();
-        (2..60_000).for_each(|sequence| outcomes.cancel(sequence));
+        outcomes.fail(2, fail!(Callback, "no 2"));
+        (3..60_000).for_each(|sequence| outcomes.cancel(sequence, fail!(Cancelled, "{sequence}")));
         assert!(outcomes.knows(1));
         assert!(outcomes.result(1).is_ok());
-        assert_eq!(outcomes.result(2).unwrap_err().kind(), ErrorKind::Cancelled);
+        assert_eq!(outcomes.result(2).unwrap_err().message(), "no 2");
+        let first = outcomes.result(3).unwrap_err();
+        assert_eq!(first.kind(), ErrorKind::Cancelled);
+        assert!(first.message().contains("only the last 1,024 cancellations"), "{first}");
+        assert_eq!(outcomes.result(59_999).unwrap_err().message(), "59999");
     }
 
     #[test]

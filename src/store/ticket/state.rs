@@ -1,20 +1,27 @@
 //! Who is pending, in which order, and what is ready: the part under the lock.
 
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry as Tail;
 use std::collections::{BinaryHeap, HashMap};
+use std::hash::BuildHasherDefault;
 
 use smallvec::SmallVec;
 
 use super::Label;
 use super::outcome::Outcomes;
 use crate::error::{Error, Result, fail};
+use crate::search;
+use crate::store::table::KeyHasher;
 use crate::sync::{Arc, AtomicBool, Ordering};
+
+/// A map by numbers of operations or of keys.
+type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
 pub(super) struct State<W> {
     pub(super) next: u64,
-    pub(super) pending: HashMap<u64, Entry<W>>,
-    /// The last pending operation of each key.
-    pub(super) tails: HashMap<u64, u64>,
+    pub(super) pending: ByNumber<Entry<W>>,
+    /// The end of each key's queue. The queue is a list: each link names its neighbours.
+    pub(super) tails: ByNumber<Place>,
     pub(super) ready: BinaryHeap<(i32, Reverse<u64>)>,
     pub(super) running: usize,
     pub(super) outcomes: Outcomes,
@@ -24,11 +31,10 @@ pub(super) struct State<W> {
 
 pub(super) struct Entry<W> {
     pub(super) label: Label,
-    pub(super) keys: SmallVec<[u64; 2]>,
-    /// Operations that must finish before.
+    /// Its place in the queue of each of its keys.
+    links: SmallVec<[Link; 1]>,
+    /// Keys in whose queues another operation is before it.
     pub(super) blockers: usize,
-    /// Operations that wait for this one.
-    pub(super) heirs: SmallVec<[u64; 2]>,
     pub(super) priority: i32,
     pub(super) cancel: Arc<AtomicBool>,
     pub(super) phase: Phase<W>,
@@ -41,17 +47,29 @@ pub(super) enum Phase<W> {
     Running,
     /// A call without a ticket, on its caller's thread.
     Turn,
-    /// Cancelled before it began. Keeps its place until its predecessors have finished, so that
-    /// those after it do not overtake them.
-    Withdrawn,
+}
+
+/// One operation in the queue of one key.
+struct Link {
+    key: u64,
+    before: Option<Place>,
+    after: Option<Place>,
+}
+
+/// Where a link is: with which operation, and at which index there. Without the index, taking out a
+/// long operation would search the links of its neighbours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    sequence: u64,
+    index: usize,
 }
 
 impl<W> State<W> {
     pub(super) fn new() -> Self {
         Self {
             next: 1,
-            pending: HashMap::new(),
-            tails: HashMap::new(),
+            pending: HashMap::default(),
+            tails: HashMap::default(),
             ready: BinaryHeap::new(),
             running: 0,
             outcomes: Outcomes::default(),
@@ -84,86 +102,103 @@ impl<W> State<W> {
     pub(super) fn enter(
         &mut self,
         label: Label,
-        keys: SmallVec<[u64; 2]>,
+        keys: &[u64],
         priority: i32,
         phase: Phase<W>,
     ) -> (u64, bool) {
         let sequence = self.next;
         self.next += 1;
+        let mut links = SmallVec::with_capacity(keys.len());
         let mut blockers = 0;
-        for &key in &keys {
-            let Some(before) = self.tails.insert(key, sequence) else {
-                continue;
+        for &key in keys {
+            search::step();
+            let place = Place { sequence, index: links.len() };
+            let before = match self.tails.entry(key) {
+                Tail::Vacant(tail) => {
+                    tail.insert(place);
+                    None
+                }
+                // A key that stands twice among the keys counts once.
+                Tail::Occupied(tail) if tail.get().sequence == sequence => continue,
+                Tail::Occupied(mut tail) => Some(tail.insert(place)),
             };
-            let Some(entry) = self.pending.get_mut(&before) else {
-                continue;
-            };
-            // One that blocks on several keys counts once; we are its newest heir.
-            if entry.heirs.last() != Some(&sequence) {
-                entry.heirs.push(sequence);
+            if let Some(link) = before.and_then(|before| self.link(before)) {
+                link.after = Some(place);
                 blockers += 1;
             }
+            links.push(Link { key, before, after: None });
         }
         let cancel = Arc::new(AtomicBool::new(false));
-        let heirs = SmallVec::new();
-        self.pending
-            .insert(sequence, Entry { label, keys, blockers, heirs, priority, cancel, phase });
+        self.pending.insert(sequence, Entry { label, links, blockers, priority, cancel, phase });
         (sequence, blockers == 0)
     }
 
-    /// Takes a finished operation out and lets those after it go on.
-    pub(super) fn release(&mut self, sequence: u64) {
-        let mut gone: SmallVec<[u64; 4]> = SmallVec::from_slice(&[sequence]);
-        while let Some(sequence) = gone.pop() {
-            let Some(entry) = self.pending.remove(&sequence) else {
-                continue;
-            };
-            for key in entry.keys {
-                if self.tails.get(&key) == Some(&sequence) {
-                    self.tails.remove(&key);
+    fn link(&mut self, place: Place) -> Option<&mut Link> {
+        self.pending.get_mut(&place.sequence)?.links.get_mut(place.index)
+    }
+
+    /// Takes an operation, finished or withdrawn, out of the queues of all its keys. In each of
+    /// them the operation after it then comes after the one before it: a withdrawn operation delays
+    /// no other, and lets none overtake.
+    pub(super) fn release(&mut self, sequence: u64) -> Option<Phase<W>> {
+        let entry = self.pending.remove(&sequence)?;
+        entry.links.iter().for_each(|link| self.close_gap(link));
+        Some(entry.phase)
+    }
+
+    fn close_gap(&mut self, gap: &Link) {
+        search::step();
+        if let Some(before) = gap.before.and_then(|before| self.link(before)) {
+            before.after = gap.after;
+        }
+        match (gap.before, gap.after) {
+            (before, Some(after)) => {
+                if let Some(link) = self.link(after) {
+                    link.before = before;
+                }
+                if before.is_none() {
+                    self.unblock(after.sequence);
                 }
             }
-            for heir in entry.heirs {
-                let Some(next) = self.pending.get_mut(&heir) else {
-                    continue;
-                };
-                next.blockers -= 1;
-                if next.blockers > 0 {
-                    continue;
-                }
-                match next.phase {
-                    Phase::Queued(_) => self.ready.push((next.priority, Reverse(heir))),
-                    Phase::Withdrawn => gone.push(heir),
-                    Phase::Turn | Phase::Running => {}
-                }
-            }
+            (Some(before), None) => _ = self.tails.insert(gap.key, before),
+            (None, None) => _ = self.tails.remove(&gap.key),
         }
     }
 
-    /// Releases a withdrawn operation if nothing comes before it.
-    pub(super) fn settle(&mut self, sequence: u64) {
-        if self.pending.get(&sequence).is_some_and(|entry| entry.blockers == 0) {
-            self.release(sequence);
+    /// Notes that an operation is the first in the queue of one more of its keys.
+    fn unblock(&mut self, sequence: u64) {
+        let Some(entry) = self.pending.get_mut(&sequence) else { return };
+        entry.blockers -= 1;
+        if entry.blockers == 0 && matches!(entry.phase, Phase::Queued(_)) {
+            self.ready.push((entry.priority, Reverse(sequence)));
         }
     }
 
     /// Withdraws an operation that has not begun and gives its work back, to be dropped without
     /// the lock; asks one at work to stop.
-    pub(super) fn withdraw(&mut self, sequence: u64) -> Option<Phase<W>> {
+    pub(super) fn withdraw(
+        &mut self,
+        sequence: u64,
+        text: impl FnOnce(Label) -> Error,
+    ) -> Option<Phase<W>> {
         let entry = self.pending.get_mut(&sequence)?;
         entry.cancel.store(true, Ordering::SeqCst);
         if !matches!(entry.phase, Phase::Queued(_)) {
             return None;
         }
-        let work = std::mem::replace(&mut entry.phase, Phase::Withdrawn);
-        self.outcomes.cancel(sequence);
-        self.settle(sequence);
-        Some(work)
+        let text = text(entry.label);
+        self.outcomes.cancel(sequence, text);
+        self.release(sequence)
+    }
+
+    /// An operation that must end before this one can begin.
+    pub(super) fn before(&self, sequence: u64) -> Option<u64> {
+        let mut links = self.pending.get(&sequence)?.links.iter();
+        links.find_map(|link| link.before).map(|before| before.sequence)
     }
 
     pub(super) fn is_pending(&self, sequence: u64) -> bool {
-        let entry = self.pending.get(&sequence);
-        entry.is_some_and(|entry| !matches!(entry.phase, Phase::Withdrawn))
+        self.pending.contains_key(&sequence)
     }
 
     pub(super) fn first_pending(&self, end: u64) -> Option<u64> {

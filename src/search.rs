@@ -1,0 +1,23 @@
+//! Counts the steps of searches, for tests that bound how they grow with the length of a list.
+
+#[cfg(test)]
+thread_local! {
+    static STEPS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Counts a step: a look-up of a key, or a comparison of two keys or tensors. Outside of tests it is
+/// nothing.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "it is empty")]
+pub(crate) fn step() {
+    #[cfg(test)]
+    STEPS.with(|steps| steps.set(steps.get() + 1));
+}
+
+/// The steps that a piece of work takes on this thread.
+#[cfg(test)]
+pub(crate) fn steps_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    let before = STEPS.with(std::cell::Cell::get);
+    let result = work();
+    (STEPS.with(std::cell::Cell::get) - before, result)
+}

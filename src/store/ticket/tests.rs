@@ -1,0 +1,230 @@
+//! Random operations beside a plain model: an operation waits for the living operations before it
+//! that share one of its keys, and for nothing else.
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+use std::time::Duration;
+
+use super::{Job, Label, NoTurn, Tickets, Turn, Work};
+use crate::deadline::Deadline;
+use crate::error::{ErrorKind, fail};
+use crate::search;
+
+const KEYS: usize = 12;
+const RUNNERS: usize = 3;
+/// Operations that are pending at a time, at most.
+const CROWD: usize = 24;
+
+/// Keys are the bits of a number.
+struct Toy(u32);
+
+fn each_key(keys: u32, visit: &mut dyn FnMut(u64)) {
+    (0..u32::BITS).filter(|key| keys >> key & 1 == 1).for_each(|key| visit(u64::from(key)));
+}
+
+fn label(keys: u32) -> Label {
+    let first_key = u64::from(keys.trailing_zeros());
+    Label { call: "push", first_key, keys: keys.count_ones() as usize }
+}
+
+impl Work for Toy {
+    fn keys(&self, visit: &mut dyn FnMut(u64)) {
+        each_key(self.0, visit);
+    }
+
+    fn label(&self) -> Label {
+        label(self.0)
+    }
+}
+
+/// `SplitMix64`.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        usize::try_from((mixed ^ mixed >> 31) % end as u64).unwrap()
+    }
+
+    /// One to four keys.
+    fn keys(&mut self) -> u32 {
+        (0..=self.below(4)).fold(0, |keys, _| keys | 1 << self.below(KEYS))
+    }
+}
+
+enum What {
+    Queued { ticket: u64, priority: i32 },
+    Running { ticket: u64, job: Job<Toy> },
+    Turn(Turn),
+}
+
+/// An operation of the model. Those that live are in the order in which they came.
+struct Living {
+    keys: u32,
+    what: What,
+}
+
+struct Trial {
+    tickets: Tickets<Toy>,
+    living: Vec<Living>,
+    random: Random,
+    /// How often each kind of end was met: time-outs, cancels, results.
+    ends: [usize; 3],
+}
+
+impl Trial {
+    fn new(seed: u64) -> Self {
+        let tickets = Tickets::new(1, Box::new(|key| format!("key {key}")));
+        Self { tickets, living: Vec::new(), random: Random(seed), ends: [0; 3] }
+    }
+
+    /// Whether no living operation among the first `place` shares a key.
+    fn is_free(&self, place: usize, keys: u32) -> bool {
+        self.living[..place].iter().all(|before| before.keys & keys == 0)
+    }
+
+    fn submit(&mut self) {
+        let (keys, priority) = (self.random.keys(), i32::try_from(self.random.below(3)).unwrap());
+        let (ticket, ready) = self.tickets.submit(priority, Toy(keys)).unwrap();
+        assert_eq!(ready, self.is_free(self.living.len(), keys));
+        self.living.push(Living { keys, what: What::Queued { ticket, priority } });
+    }
+
+    /// A call without a ticket and without patience.
+    fn call(&mut self) {
+        let keys = self.random.keys();
+        let visit = |visit: &mut dyn FnMut(u64)| each_key(keys, visit);
+        let now = Deadline::after(Duration::ZERO);
+        match self.tickets.enter(label(keys), visit, now) {
+            Ok(turn) => {
+                assert!(self.is_free(self.living.len(), keys), "a call has overtaken");
+                // Without operations on its keys a call takes no place in their queues.
+                if turn.0.is_some() {
+                    self.living.push(Living { keys, what: What::Turn(turn) });
+                }
+            }
+            Err(NoTurn { error, ready }) => {
+                assert!(!self.is_free(self.living.len(), keys), "waits for the dead: {error}");
+                assert_eq!(error.kind(), ErrorKind::Timeout);
+                assert!(ready >= self.count_ready(), "what waited for it must run");
+                self.ends[0] += 1;
+            }
+        }
+    }
+
+    /// The places of what may run now, most urgent first.
+    fn ready(&self) -> Vec<usize> {
+        let urgency = |place: usize| match self.living[place].what {
+            What::Queued { priority, .. } if self.is_free(place, self.living[place].keys) => {
+                Some((std::cmp::Reverse(priority), place))
+            }
+            _ => None,
+        };
+        let mut ready: Vec<_> = (0..self.living.len()).filter_map(urgency).collect();
+        ready.sort_unstable();
+        ready.into_iter().map(|(_, place)| place).collect()
+    }
+
+    fn count_ready(&self) -> usize {
+        self.ready().len()
+    }
+
+    fn take(&mut self) {
+        let running = |it: &&Living| matches!(it.what, What::Running { .. });
+        let room = self.living.iter().filter(running).count() < RUNNERS;
+        let expected = self.ready().first().copied().filter(|_| room);
+        let job = self.tickets.take(RUNNERS);
+        assert_eq!(job.is_some(), expected.is_some());
+        let (Some(job), Some(place)) = (job, expected) else { return };
+        let living = &mut self.living[place];
+        let What::Queued { ticket, .. } = living.what else { panic!("it was queued") };
+        assert_eq!((ticket & 0xFFFF_FFFF, job.work.0), (job.sequence, living.keys));
+        living.what = What::Running { ticket, job };
+    }
+
+    /// Ends something: what is at work or has its turn comes to an end, what is queued is cancelled.
+    fn end(&mut self) {
+        if self.living.is_empty() {
+            return;
+        }
+        let place = self.random.below(self.living.len());
+        match self.living.remove(place).what {
+            What::Turn(turn) => {
+                self.tickets.leave(turn);
+            }
+            What::Queued { ticket, .. } => {
+                self.tickets.cancel(ticket, Deadline::after(Duration::ZERO)).unwrap();
+                self.expect(ticket, Some(ErrorKind::Cancelled));
+                self.ends[1] += 1;
+            }
+            What::Running { ticket, job } => {
+                let stops = self.random.below(4) == 0;
+                let result = if stops { Err(fail!(Cancelled, "stopped")) } else { Ok(()) };
+                self.tickets.finish(job.sequence, result);
+                self.expect(ticket, stops.then_some(ErrorKind::Cancelled));
+                self.ends[2] += 1;
+            }
+        }
+    }
+
+    fn expect(&self, ticket: u64, kind: Option<ErrorKind>) {
+        let result = self.tickets.wait(ticket, Deadline::after(Duration::ZERO));
+        assert_eq!(result.err().map(|error| error.kind()), kind);
+    }
+
+    fn step(&mut self) {
+        match self.random.below(8) {
+            0..3 if self.living.len() < CROWD => self.submit(),
+            3..5 if self.living.len() < CROWD => self.call(),
+            5 => self.take(),
+            _ => self.end(),
+        }
+        assert_eq!(self.tickets.counts().0, self.living.len(), "only the living are pending");
+    }
+}
+
+#[test]
+fn a_call_waits_only_for_the_living_that_share_a_key() {
+    let usual = if std::env::var("KV_TEST_SCALE").is_ok_and(|it| it == "small") { 2 } else { 100 };
+    let operations = std::env::var("KV_TEST_OPERATIONS").ok().and_then(|it| it.parse().ok());
+    let mut ends = [0; 3];
+    for seed in 0..operations.unwrap_or(usual * 1000) / 1000 {
+        let mut trial = Trial::new(seed);
+        (0..1000).for_each(|_| trial.step());
+        ends.iter_mut().zip(trial.ends).for_each(|(sum, count)| *sum += count);
+    }
+    assert!(ends.iter().all(|&count| count > 50), "too tame: {ends:?}");
+}
+
+/// An operation on the keys below a number.
+struct Long(u64);
+
+impl Work for Long {
+    fn keys(&self, visit: &mut dyn FnMut(u64)) {
+        (0..self.0).for_each(visit);
+    }
+
+    fn label(&self) -> Label {
+        Label { call: "push", first_key: 0, keys: 0 }
+    }
+}
+
+#[test]
+fn an_operation_takes_its_places_and_leaves_them_in_a_step_for_each_key() {
+    let steps = |keys: u64| {
+        let tickets = Tickets::new(1, Box::new(|key| format!("key {key}")));
+        let all = [0; 3].map(|priority| tickets.submit(priority, Long(keys)).unwrap().0);
+        let first = tickets.take(RUNNERS).unwrap().sequence;
+        let end = || {
+            tickets.cancel(all[1], Deadline::Never).unwrap();
+            tickets.finish(first, Ok(()));
+            let last = tickets.take(RUNNERS).unwrap().sequence;
+            tickets.finish(last, Ok(()));
+            assert_eq!(tickets.counts().0, 0);
+        };
+        search::steps_of(end).0
+    };
+    assert_eq!(steps(4_000), 3 * 4_000);
+    assert_eq!(steps(40_000), 3 * 40_000);
+}
