@@ -141,8 +141,10 @@ pub unsafe extern "C" fn kv_init(
 ///                  `timeout_ms`.
 /// @return `KV_ERR_KEY_NOT_FOUND`, `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`,
 ///         `KV_ERR_INVALID_ARGUMENT`, `KV_ERR_UNSUPPORTED`: nothing has been applied.
-///         `KV_ERR_CALLBACK`, `KV_ERR_TIMEOUT`: keys before the one in the message are applied,
-///         it and those after it are not.
+///         `KV_ERR_CALLBACK`: keys before the one in the message are applied, it and those after
+///         it are not. `KV_ERR_TIMEOUT`: in a store of one process nothing has been applied, if the
+///         message says so; otherwise keys before the one in the message are applied, it and those
+///         after it are not. In a job the push goes on and takes effect, once: do not repeat it.
 ///
 /// Threads: any. Calls of one thread on one key take effect in call order. Blocks: only if
 /// `ticket` is NULL. Complexity: one pass over each value.
@@ -175,7 +177,9 @@ pub unsafe extern "C" fn kv_push(
 /// @param ticket    as for kv_push().
 /// @return `KV_ERR_KEY_NOT_FOUND`, `KV_ERR_SHAPE_MISMATCH`, `KV_ERR_DTYPE_MISMATCH`,
 ///         `KV_ERR_OVERLAP` (outs that overlap in part, or have a stride of 0): nothing has been
-///         written.
+///         written. Outs that interleave, and are not pieces at one distance as the columns of a
+///         matrix are, are compared row by row, up to 65,536 rows a call: an overlap that takes
+///         more to find is not seen, and gives a mix. `KV_ERR_TIMEOUT`: outs may be undefined.
 ///
 /// Threads: any. Blocks: only if `ticket` is NULL.
 #[unsafe(no_mangle)]

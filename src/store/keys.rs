@@ -19,7 +19,7 @@ pub(super) struct Keys {
 
 impl Keys {
     pub(super) fn scene(&self, call: &'static str) -> Scene<'_> {
-        Scene { call, names: &self.names, table: &self.table, coming: &[] }
+        Scene { call, names: &self.names, table: &self.table, coming: None, patience: None }
     }
 
     /// Adds slots to the table, all or none.

@@ -1,6 +1,5 @@
 //! The store inside one process: keys are values in memory, a call works on them in place.
 
-use std::borrow::Borrow;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,17 +10,16 @@ use super::counters::Counters;
 use super::keys::Keys;
 use super::lock::Released;
 use super::merge::Team;
-use super::merger::{Handling, Merger};
+use super::merger::Handling;
 use super::plain::{self, Lists, with_one};
 use super::plan::{Pairs, Part, Plan, RowPairs};
-use super::table::{Entry, KeyTable, Slot};
+use super::table::{Entry, KeyTable};
 use super::ticket::{Label, NoTurn, Tickets, Turn, Work};
 use crate::config::Settings;
 use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, Names};
 use crate::log::{Level, log};
-use crate::optim::Optimizer;
 use crate::panics;
 use crate::pool::{Task, pool};
 use crate::spans::Carried;
@@ -36,7 +34,7 @@ pub(crate) struct Local {
     pub(super) handling: RwLock<Handling>,
     /// Whether sums replace values, and no codec is set: the answer in one load. Changed under the
     /// lock of the handling.
-    assigns: AtomicBool,
+    pub(super) assigns: AtomicBool,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
 }
@@ -100,6 +98,12 @@ impl Short {
     }
 }
 
+/// What a call without a plan may do, and how long it may take.
+struct Terms<'a> {
+    short: &'a Short,
+    patience: &'a Patience,
+}
+
 /// How far a call has come.
 enum Progress {
     Planned,
@@ -142,75 +146,6 @@ impl Local {
         self.settings.timeout.map_or(Deadline::Never, Deadline::after)
     }
 
-    pub(super) fn set_merger(&self, merger: Merger) {
-        // It refuses nothing.
-        let _ = self.change_handling(|handling| handling.merger = merger, |_| Ok(()));
-    }
-
-    /// Does otherwise with pushes from now on, unless `check` refuses; no key is added meanwhile.
-    pub(super) fn change_handling(
-        &self,
-        change: impl FnOnce(&mut Handling),
-        check: impl FnOnce(&Handling) -> Result<()>,
-    ) -> Result<()> {
-        let old = {
-            let mut current = self.handling.write();
-            let mut changed = current.clone();
-            change(&mut changed);
-            check(&changed)?;
-            self.assigns.store(changed.is_plain(), Ordering::SeqCst);
-            std::mem::replace(&mut *current, changed)
-        };
-        // Outside the lock: it may run the user's drop function.
-        drop(old);
-        Ok(())
-    }
-
-    /// What happens to the values of a call: nothing to know for one that pushes nothing.
-    fn handling(&self, plan: &Plan) -> Handling {
-        if plan.values.is_empty() { Handling::PLAIN } else { self.handling.read().clone() }
-    }
-
-    /// Merges by a rule from now on.
-    pub(super) fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
-        let call = "set_optimizer";
-        let optimizer = Optimizer::new(name, params).map_err(|error| error.at(call))?;
-        let merger = Merger::Optimizer(Arc::new(optimizer));
-        self.change_handling(
-            |handling| handling.merger = merger,
-            |handling| self.check_keys(call, handling, &self.keys.table.slots()),
-        )
-    }
-
-    /// Changes an option of the optimizer, for all keys or for one.
-    pub(super) fn change_optimizer(
-        &self,
-        call: &str,
-        change: impl FnOnce(&Optimizer) -> Result<Optimizer>,
-    ) -> Result<()> {
-        let mut handling = self.handling.write();
-        let Merger::Optimizer(optimizer) = &mut handling.merger else {
-            return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
-        };
-        *optimizer = Arc::new(change(optimizer).map_err(|error| error.at(call))?);
-        Ok(())
-    }
-
-    /// Refuses keys with elements that an optimizer cannot change or a codec cannot take.
-    pub(super) fn check_keys(
-        &self,
-        call: &str,
-        handling: &Handling,
-        slots: &[impl Borrow<Slot>],
-    ) -> Result<()> {
-        slots.iter().map(Borrow::borrow).try_for_each(|slot: &Slot| {
-            handling.check(slot.dtype).map_err(|why| {
-                let key = self.applier.names.label(slot.key);
-                fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
-            })
-        })
-    }
-
     pub(super) fn init(&self, values: &Pairs<'_>) -> Result<()> {
         let fresh = self.keys.make(&self.keys.scene("init"), values)?;
         let handling = self.handling.read();
@@ -229,14 +164,16 @@ impl Local {
         let Some(short) = self.at_once(call, values, outs) else { return Ok(()) };
         let mut desk = Desk::take();
         let Desk { plan, memory } = &mut *desk;
-        let progress = self.plan(call, values, outs, plan, memory, &short);
+        let patience = self.patience();
+        let terms = Terms { short: &short, patience: &patience };
+        let progress = self.plan(call, values, outs, plan, memory, &terms);
         let result = progress.and_then(|progress| match progress {
             Progress::Done => Ok(()),
             Progress::Begun => {
-                let limits = Limits { patience: &self.patience(), cancel: None };
+                let limits = Limits { patience: &patience, cancel: None };
                 self.applier.apply(call, plan, short.handling(), limits)
             }
-            Progress::Planned => self.run_planned(call, plan),
+            Progress::Planned => self.run_planned(call, plan, &patience),
         });
         plan.clear();
         desk.leave();
@@ -266,15 +203,24 @@ impl Local {
         self.fault("push");
         let mut desk = Desk::take();
         let plan = &mut desk.plan;
-        let result = self.plan_rows(call, pairs, plan).and_then(|()| self.run_planned(call, plan));
+        let patience = self.patience();
+        let result = self
+            .plan_rows(call, pairs, plan, &patience)
+            .and_then(|()| self.run_planned(call, plan, &patience));
         plan.clear();
         desk.leave();
         result
     }
 
-    fn plan_rows(&self, call: Call, pairs: &RowPairs<'_>, plan: &mut Plan) -> Result<()> {
+    fn plan_rows(
+        &self,
+        call: Call,
+        pairs: &RowPairs<'_>,
+        plan: &mut Plan,
+        patience: &Patience,
+    ) -> Result<()> {
         let part = if call == Call::PushRows { Part::Value } else { Part::Out };
-        plan.build_rows(&self.keys.scene(call.name()), pairs, part)
+        plan.build_rows(&self.keys.scene(call.name()).within(patience), pairs, part)
     }
 
     pub(super) fn patience(&self) -> Patience {
@@ -282,17 +228,21 @@ impl Local {
     }
 
     /// Does what a plan says on this thread, after the pending operations on its keys.
-    fn run_planned(self: &Arc<Self>, call: Call, plan: &mut Plan) -> Result<()> {
-        let patience = self.patience();
+    fn run_planned(
+        self: &Arc<Self>,
+        call: Call,
+        plan: &mut Plan,
+        patience: &Patience,
+    ) -> Result<()> {
         let turn = if let Some(turn) = self.tickets.turn_at_once() {
             turn
         } else {
             let keys = |visit: &mut dyn FnMut(u64)| plan.keys(visit);
             self.enter(plan.label(call), keys, patience.end())?
         };
-        let handling = self.handling(plan);
+        let handling = self.handling_of(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
-        let limits = Limits { patience: &patience, cancel: None };
+        let limits = Limits { patience, cancel: None };
         let result = self.applier.apply(call, plan, &handling, limits);
         drop(leave);
         result
@@ -308,7 +258,8 @@ impl Local {
     ) -> Result<u64> {
         self.queue(call, priority, |plan| {
             let mut desk = Desk::take();
-            let planned = self.plan(call, values, outs, plan, &mut desk.memory, &Short::Nothing);
+            let terms = Terms { short: &Short::Nothing, patience: &self.patience() };
+            let planned = self.plan(call, values, outs, plan, &mut desk.memory, &terms);
             desk.leave();
             planned.map(|_| ())
         })
@@ -321,7 +272,7 @@ impl Local {
         pairs: &RowPairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        self.queue(call, priority, |plan| self.plan_rows(call, pairs, plan))
+        self.queue(call, priority, |plan| self.plan_rows(call, pairs, plan, &self.patience()))
     }
 
     fn queue(
@@ -332,7 +283,7 @@ impl Local {
     ) -> Result<u64> {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
-        let handling = self.handling(&plan);
+        let handling = self.handling_of(&plan);
         let op = Op { call, plan, handling, span: Carried::current() };
         let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
@@ -352,12 +303,14 @@ impl Local {
         outs: &Pairs<'_>,
         plan: &mut Plan,
         memory: &mut plain::Memory,
-        short: &Short,
+        terms: &Terms<'_>,
     ) -> Result<Progress> {
-        let mut scene = self.keys.scene(call.name());
+        let &Terms { short, patience } = terms;
+        let mut scene = self.keys.scene(call.name()).within(patience);
         if call == Call::Broadcast {
             let fresh = self.keys.make(&scene, values)?;
-            scene.coming = &fresh;
+            let coming = fresh.iter().map(|slot| (slot.key, Arc::clone(slot))).collect();
+            scene.coming = Some(&coming);
             let handling = self.handling.read();
             self.check_keys(call.name(), &handling, &fresh)?;
             plan.build(&scene, &Pairs::NONE, outs)?;

@@ -9,11 +9,14 @@ mod data;
 mod direct;
 #[cfg(feature = "dist")]
 mod dist;
+mod handling;
 mod keys;
 mod kind;
 mod lending;
 mod local;
 mod lock;
+#[cfg(all(test, not(loom)))]
+mod long_lists;
 mod merge;
 mod merger;
 #[cfg(all(test, loom))]

@@ -13,6 +13,7 @@ use crate::codec::Residuals;
 use crate::error::Result;
 use crate::key::Key;
 use crate::optim::State;
+use crate::search;
 use crate::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tensor::{Buffer, DType, Spec, text_of};
 
@@ -163,6 +164,7 @@ impl Shard {
     /// The place of a key, without a look at what it holds.
     #[inline]
     fn find(&self, key: Key, position: Option<usize>) -> Option<&Place> {
+        search::step();
         // A dense position may lie beyond the vector; the key then sits in the map.
         let dense = position.and_then(|at| self.dense.get(at));
         if dense.is_some() { dense } else { self.find_other(key) }

@@ -17,7 +17,7 @@ pub(crate) use array::Array;
 pub(crate) use buffer::{Buffer, LINE, Place};
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
-pub(crate) use overlap::{Overlaps, Party, Position};
+pub(crate) use overlap::{Overlaps, Parties, Party, Position, Stop, Watch};
 pub(crate) use spec::Spec;
 pub(crate) use view::{Lent, RawTensor, RawTensors};
 pub use view::{Tensor, TensorMut};

@@ -220,6 +220,46 @@ static void outs_without_elements_never_overlap(const char *type) {
     kv_free(store);
 }
 
+/* Thousands of columns of one matrix, which interleave, are outs of one call. */
+static void thousands_of_columns_are_all_filled(const char *type) {
+    enum { ROWS = 50 };
+    size_t count = (size_t)scaled(20000, 500);
+    kv_store *store = open_store(type);
+    int64_t shape[] = {ROWS}, stride[] = {(int64_t)count}, wide[] = {ROWS, 2};
+    int64_t wide_strides[] = {(int64_t)count, 1};
+    float column[ROWS], pair[2 * ROWS] = {0};
+    float *matrix = calloc(count * ROWS, sizeof *matrix);
+    kv_tensor *outs = calloc(count, sizeof *outs);
+    kv_key *keys = calloc(count, sizeof *keys);
+    CHECK(matrix != NULL && outs != NULL && keys != NULL);
+    for (int row = 0; row < ROWS; row++) {
+        column[row] = (float)(row + 1);
+    }
+    kv_key both[] = {1, 2};
+    kv_tensor values[] = {kv_tensor_cpu(column, KV_F32, 1, shape),
+                          kv_tensor_cpu(pair, KV_F32, 2, wide)};
+    CHECK_STATUS(kv_init(store, both, values, 2), KV_OK);
+    for (size_t i = 0; i < count; i++) {
+        outs[i] = kv_tensor_cpu(matrix + i, KV_F32, 1, shape);
+        outs[i].strides = stride;
+        keys[i] = 1;
+    }
+    CHECK_STATUS(kv_pull(store, keys, outs, count, 0, NULL), KV_OK);
+    for (size_t i = 0; i < count * ROWS; i++) {
+        CHECK(matrix[i] == (float)(i / count + 1));
+    }
+    /* One that reaches into its neighbour. */
+    outs[count / 3] = kv_tensor_cpu(matrix + count / 3, KV_F32, 2, wide);
+    outs[count / 3].strides = wide_strides;
+    keys[count / 3] = 2;
+    CHECK_STATUS(kv_pull(store, keys, outs, count, 0, NULL), KV_ERR_OVERLAP);
+    CHECK(error_says("key 1") && error_says("key 2"));
+    free(keys);
+    free(outs);
+    free(matrix);
+    kv_free(store);
+}
+
 int main(void) {
     alarm_after_minutes(10);
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
@@ -231,6 +271,7 @@ int main(void) {
         an_out_must_not_overlap_itself(STORE_TYPES[i]);
         a_refused_pull_writes_nothing(STORE_TYPES[i]);
         outs_without_elements_never_overlap(STORE_TYPES[i]);
+        thousands_of_columns_are_all_filled(STORE_TYPES[i]);
     }
     return check_passed("api_pull");
 }

@@ -61,7 +61,8 @@ impl WorkerStore {
         self.find(call.name(), pairs.rows.keys.iter().copied())?;
         let mut plan = Plan::default();
         let part = if call == Kind::PushRows { plan::Part::Value } else { plan::Part::Out };
-        plan.build_rows(&self.local.keys.scene(call.name()), pairs, part)?;
+        let patience = self.local.patience();
+        plan.build_rows(&self.local.keys.scene(call.name()).within(&patience), pairs, part)?;
         Ok(plan)
     }
 
@@ -104,15 +105,15 @@ impl WorkerStore {
         outs: &Pairs<'_>,
     ) -> Result<(Plan, Kind)> {
         let name = call.name();
-        let mut plan = Plan::default();
+        let (mut plan, patience) = (Plan::default(), self.local.patience());
         if call == Kind::Broadcast {
             self.create(name, values)?;
             self.find(name, outs.keys.iter().copied())?;
-            plan.build(&self.local.keys.scene(name), &Pairs::NONE, outs)?;
+            plan.build(&self.local.keys.scene(name).within(&patience), &Pairs::NONE, outs)?;
             return Ok((plan, Kind::Pull));
         }
         self.find(name, values.keys.iter().chain(outs.keys).copied())?;
-        plan.build(&self.local.keys.scene(name), values, outs)?;
+        plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
         Ok((plan, call))
     }
 

@@ -2,17 +2,23 @@
 
 mod rows;
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 
 pub(crate) use rows::{RowLists, RowPairs, RowsOf};
 
 use super::Call;
-use super::table::{Held, KeyTable, Slot};
+use super::table::{Held, KeyHasher, KeyTable, Slot};
 use super::ticket::Label;
+use crate::deadline::Patience;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, Names};
-use crate::tensor::{Lent, Overlaps, Party, Position, RawTensors, Spec, Tensor, TensorMut};
+use crate::search;
+use crate::tensor::{
+    Lent, Overlaps, Parties, Party, Position, RawTensors, Spec, Stop, Tensor, TensorMut, Watch,
+};
 
 /// The tensors of a call.
 #[derive(Clone, Copy)]
@@ -97,18 +103,33 @@ impl Part {
     }
 }
 
+/// Slots of keys that are not in the table yet.
+pub(crate) type Coming = HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>;
+
 /// Where a call is made: what its errors must name, and where its keys are.
 pub(crate) struct Scene<'a> {
     pub(crate) call: &'static str,
     pub(crate) names: &'a Names,
     pub(crate) table: &'a KeyTable,
-    /// Keys that the call itself is about to add, sorted by key.
-    pub(crate) coming: &'a [Arc<Slot>],
+    /// Keys that the call itself is about to add.
+    pub(crate) coming: Option<&'a Coming>,
+    /// How long the call may take, if it has a limit.
+    pub(crate) patience: Option<&'a Patience>,
+}
+
+impl<'a> Scene<'a> {
+    /// The same call with a limit of its time.
+    pub(crate) fn within(self, patience: &'a Patience) -> Self {
+        Self { patience: Some(patience), ..self }
+    }
 }
 
 impl Scene<'_> {
     fn find<'a>(&'a self, held: &'a Held<'_>, key: Key) -> Result<&'a Arc<Slot>> {
-        let coming = || self.coming.iter().find(|slot| slot.key == key);
+        let coming = || {
+            search::step();
+            self.coming?.get(&key)
+        };
         let slot = held.get(key).map(|entry| &entry.slot).or_else(coming);
         slot.ok_or_else(|| self.unknown(key))
     }
@@ -227,6 +248,8 @@ impl Plan {
             let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
             self.groups.push(Group { slot, values, outs });
         }
+        // Comparing may take long; keys come and go meanwhile.
+        drop(held);
         self.check_overlaps(scene)
     }
 
@@ -235,30 +258,68 @@ impl Plan {
         if self.outs.is_empty() || (self.values.is_empty() && self.overlaps.outs_are_apart()) {
             return Ok(());
         }
-        let (groups, all_outs, all_values) = (&self.groups, &self.outs, &self.values);
-        let shape_at =
-            |at: Position| self.rows.shape(at.index).unwrap_or(&groups[at.group].slot.shape);
-        let out_at =
-            |at: Position| Party { lent: &all_outs[at.index].lent, shape: shape_at(at), at };
-        let value_at =
-            |at: Position| Party { lent: &all_values[at.index], shape: shape_at(at), at };
-        let (call, key) = (scene.call, |at: Position| scene.names.label(groups[at.group].slot.key));
-        self.overlaps.among_outs(out_at, &mut self.shadowed).map_err(|clash| {
-            let (out, other) = (key(clash.out), key(clash.other));
-            fail!(Overlap, "{call}: an out of {out} overlaps an out of {other} in part")
-        })?;
-        let values = groups.iter().enumerate().flat_map(|(group, it)| {
-            it.values.clone().map(move |index| value_at(Position { group, index }))
-        });
-        self.overlaps.with_values(out_at, values).map_err(|clash| {
-            let (out, other) = (key(clash.out), key(clash.other));
-            let hint = "only an out that is exactly a value of its own key is allowed";
-            fail!(Overlap, "{call}: an out of {out} overlaps a value of {other}; {hint}")
-        })?;
+        let Self { groups, outs, values, rows, overlaps, shadowed, .. } = self;
+        let tensors = Planned { groups, outs, values, rows };
+        let positions = groups
+            .iter()
+            .enumerate()
+            .flat_map(|(group, it)| it.values.clone().map(move |index| Position { group, index }));
+        let mut watch = Watch::new(scene.patience);
+        let found = overlaps.find(&tensors, positions, shadowed, &mut watch);
+        found.map_err(|stop| tensors.refuse(scene, &stop))?;
         for &index in &self.shadowed {
             self.outs[index].shadowed = true;
         }
         Ok(())
+    }
+}
+
+/// The tensors of a plan that is being made.
+struct Planned<'a> {
+    groups: &'a [Group],
+    outs: &'a [PlannedOut],
+    values: &'a [Lent],
+    rows: &'a RowLists,
+}
+
+impl<'a> Planned<'a> {
+    fn party(&self, lent: &'a Lent, at: Position) -> Party<'a> {
+        let shape = self.rows.shape(at.index).unwrap_or(&self.groups[at.group].slot.shape);
+        Party { lent, shape, at }
+    }
+
+    fn refuse(&self, scene: &Scene<'_>, stop: &Stop) -> Error {
+        let call = scene.call;
+        let key = |at: &Position| scene.names.label(self.groups[at.group].slot.key);
+        match stop {
+            Stop::Outs(out, other) => {
+                let (out, other) = (key(out), key(other));
+                fail!(Overlap, "{call}: an out of {out} overlaps an out of {other} in part")
+            }
+            Stop::Value { out, value } => {
+                let (out, value) = (key(out), key(value));
+                let hint = "only an out that is exactly a value of its own key is allowed";
+                fail!(Overlap, "{call}: an out of {out} overlaps a value of {value}; {hint}")
+            }
+            Stop::Late => {
+                let (outs, values) = (self.outs.len(), self.values.len());
+                fail!(
+                    Timeout,
+                    "{call}: {outs} outs and {values} values interleave, and comparing them took the \
+                     call's whole time; nothing has been applied"
+                )
+            }
+        }
+    }
+}
+
+impl<'a> Parties<'a> for Planned<'a> {
+    fn out(&self, at: Position) -> Party<'a> {
+        self.party(&self.outs[at.index].lent, at)
+    }
+
+    fn value(&self, at: Position) -> Party<'a> {
+        self.party(&self.values[at.index], at)
     }
 }
 

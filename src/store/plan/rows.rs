@@ -117,6 +117,7 @@ impl Plan {
             })
         });
         self.value_order = order;
+        drop(held);
         result?;
         self.check_overlaps(scene)
     }
