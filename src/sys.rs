@@ -53,6 +53,22 @@ pub(crate) fn has_few_processors() -> bool {
     processors() <= 4
 }
 
+/// The number of the user as whom this process acts.
+#[cfg(feature = "dist")]
+pub(crate) fn user() -> u32 {
+    // SAFETY: touches no memory of ours, and does not fail.
+    unsafe { libc::geteuid() }
+}
+
+/// How many files this process may have open, if the system tells.
+#[cfg(feature = "dist")]
+pub(crate) fn file_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    (result == 0).then_some(limit.rlim_cur)
+}
+
 /// What this machine is called, in letters, digits, dots and dashes.
 #[cfg(feature = "dist")]
 pub(crate) fn host_name() -> String {

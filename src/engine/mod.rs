@@ -13,6 +13,7 @@ mod memory;
 mod names;
 mod parcel;
 mod probe;
+mod room;
 mod shared;
 mod stream;
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub(crate) use memory::Exchange;
 pub(crate) use names::who_and_address;
 pub(crate) use parcel::Parcel;
 use parcel::{Memory, Parcels};
+pub(crate) use room::check as check_room;
 pub(crate) use zenoh::Zenoh;
 
 use crate::credentials::Credentials;

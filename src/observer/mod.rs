@@ -106,6 +106,7 @@ impl Observer {
             advertised: None,
             calls: Calls::Scheduler,
             root: Arc::clone(&root),
+        engine::check_room(1, "a look at a job")?;
             is_scheduler: false,
             lease_ms: 10_000,
             shm: false,

@@ -25,6 +25,7 @@ mod job;
 mod keys;
 mod kills;
 mod launcher;
+mod limits;
 mod looks;
 mod memory;
 mod metrics;

@@ -10,8 +10,8 @@ use crate::cluster::{self, Limits, MS, Mode, OnLoss};
 use crate::codec;
 use crate::config::Job;
 use crate::credentials::Credentials;
-use crate::engine::{Calls, Place};
-use crate::error::{Result, fail};
+use crate::engine::{self, Calls, Place};
+use crate::error::{Error, Result, fail};
 use crate::role::Role;
 use crate::store::StoreKind;
 use crate::sys::has_few_processors;
@@ -50,9 +50,21 @@ pub(super) fn limits(job: &Job, kind: StoreKind) -> Limits {
     }
 }
 
+/// Whether this process may have what its connections in this job need.
+fn check_room(job: &Job) -> Result<()> {
+    let (workers, servers) = (job.workers, job.servers);
+    let peers = match job.role {
+        Role::Scheduler => workers.saturating_add(servers),
+        Role::Server => workers,
+        Role::Worker => servers,
+    };
+    engine::check_room(peers, &format!("a job of {workers} workers and {servers} servers"))
+}
+
 /// Where this process listens and whom it calls. Off the loopback nobody listens without credentials
 /// or being told that it is not secure.
 pub(super) fn place(job: &Job) -> Result<Place> {
+    check_room(job).map_err(|error: Error| error.at("create"))?;
     let credentials = Credentials::load(job)?;
     let root: Arc<str> = job.root.as_str().into();
     let calls = match job.role {
