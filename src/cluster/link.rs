@@ -311,6 +311,12 @@ impl<D: Data> Link<D> {
         (self.queue.len() as u64, self.flight_bytes)
     }
 
+    /// Whether the peer is heard and acknowledges nothing of what is in flight, for half of the time
+    /// after which a silent one is lost: large frames may not get there.
+    pub(super) fn is_unanswered(&self, limits: &Limits) -> bool {
+        !self.flight.is_empty() && self.last_heard >= self.progress + limits.silence() / 2
+    }
+
     pub(super) fn last_heard(&self) -> Time {
         self.last_heard
     }

@@ -38,7 +38,8 @@ pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 pub(crate) use wire::encode;
 pub(crate) use wire::{
     BadFrame, Body, Declare, Entry, HEADER, Header, Hello, Kind, Look, Message, Opened, Opening,
-    Place, Seen, Sight, Spec, State, VERSION, copy, read_table, write, write_front, write_parts,
+    Place, Seen, Sight, Spec, State, VERSION, copy, is_echo, read_table, write, write_front,
+    write_parts,
 };
 pub(crate) use worker::{Action as WorkerAction, After, Ended, Naming, OpId, Worker};
 
@@ -56,5 +57,5 @@ pub(crate) fn parse(bytes: &[u8]) {
     again(Seen::decode(bytes).map(|read| read.encode()));
     again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));
     again(failed::decode(bytes).map(|read| failed::encode(&read)));
-    let _ = Look::decode(bytes);
+    let _ = (Look::decode(bytes), Look::echo(bytes));
 }

@@ -4,11 +4,15 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::common::{Data, Limits, Peer, Role, Time, Token, take_all};
+use super::common::{Data, Limits, MS, Peer, Role, Time, Token, take_all};
 use super::facts::Traffic;
 use super::link::{Link, Received};
-use super::wire::{HEADER, Header, Kind, Message};
+use super::wire::{HEADER, Header, Kind, Look, Message};
 use crate::trace::{Event, Tracer, What};
+
+/// Maximum number of echoes in each such time; an observer that gets none asks again.
+const MOST_ECHOES: u32 = 32;
+const ECHO_SPAN: Time = 100 * MS;
 
 /// A frame for the engine: where to, and what.
 pub(crate) struct Frame<D> {
@@ -73,6 +77,8 @@ pub(super) struct Net<D> {
     news: Vec<News>,
     /// The epoch that was news.
     told: u32,
+    /// How many echoes were sent since when.
+    echoes: (Time, u32),
 }
 
 impl<D: Data> Net<D> {
@@ -93,6 +99,7 @@ impl<D: Data> Net<D> {
             tracer: None,
             news: Vec::new(),
             told: 0,
+            echoes: (0, 0),
         }
     }
 
@@ -139,6 +146,12 @@ impl<D: Data> Net<D> {
     }
 
     /// Queues a letter; one to a peer that is gone is dropped.
+    /// A member that is heard and acknowledges nothing.
+    pub(super) fn unanswered(&self) -> Option<Peer> {
+        let mut lines = self.lines.iter();
+        lines.find(|(_, line)| line.link.is_unanswered(&self.limits)).map(|(peer, _)| *peer)
+    }
+
     pub(super) fn post(&mut self, letter: Letter<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
             line.link.queue(letter.message, letter.priority, letter.token);
@@ -161,6 +174,25 @@ impl<D: Data> Net<D> {
         message.head.to_incarnation = to_incarnation;
         stamp(&mut message.head, self.me, self.incarnation, self.epoch, job);
         self.frames.push(Frame { to: to.into(), message, backlog: None });
+    }
+
+    /// Whether one more echo can be sent now: a flood of questions costs a bounded time and memory.
+    pub(super) fn may_echo(&mut self, now: Time) -> bool {
+        if now >= self.echoes.0 + ECHO_SPAN {
+            self.echoes = (now, 0);
+        }
+        self.echoes.1 += 1;
+        self.echoes.1 <= MOST_ECHOES
+    }
+
+    /// Answers a Look of any job that asks for an echo; false if it asks for something else.
+    pub(super) fn echo(&mut self, message: &Message<D>) -> bool {
+        let Some((look, echo)) = Look::echo(message.fields()) else { return false };
+        let mut answer = Message::new(Kind::Seen, echo);
+        answer.head.request = message.head.request;
+        let (job, incarnation) = (message.head.job, message.head.incarnation);
+        self.cast_into(job, &look.address, incarnation, answer);
+        true
     }
 
     pub(super) fn receive(&mut self, message: Message<D>, now: Time) -> Incoming<D> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Role, Time, Token};
+use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Reason, Role, Time, Token};
 use super::facts::Facts;
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
@@ -100,6 +100,9 @@ impl<D: Data> Node<D> {
     pub(crate) fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         self.tell_time(now);
+        if message.head.kind == Kind::Look {
+            return self.echo(&message, now);
+        }
         let from = Peer { role: message.head.role, rank: message.head.rank };
         match self.net.receive(message, now) {
             Incoming::Linked(received) => {
@@ -128,6 +131,26 @@ impl<D: Data> Node<D> {
         // What comes next may concern members that this message has named. All else waits for `send`.
         if from == Peer::SCHEDULER {
             self.settle(now);
+        }
+    }
+
+    /// A process that is lost although it lives, and whose frames were not acknowledged, may be behind a
+    /// way on which packets of full size are dropped.
+    fn hint_at_packets(&self, failure: &mut Failure) {
+        if failure.reason == Reason::Evicted
+            && let Some(peer) = self.net.unanswered()
+        {
+            failure.text += &format!(
+                "; {peer} never acknowledged what was sent to it last: packets of full size may be lost \
+                 on the way (MTU), for which `kvstore doctor` looks"
+            );
+        }
+    }
+
+    /// Sends back what an observer asks for, which tells it that frames of this size get through.
+    fn echo(&mut self, message: &Message<D>, now: Time) {
+        if matches!(self.part, Part::Server(_)) && self.net.may_echo(now) {
+            self.net.echo(message);
         }
     }
 
@@ -399,7 +422,8 @@ impl<D: Data> Node<D> {
                     Part::Server(server) => server.members(self.client.book()),
                 }
             }
-            Event::Fatal(failure) => {
+            Event::Fatal(mut failure) => {
+                self.hint_at_packets(&mut failure);
                 if let Part::Worker(worker) = &mut self.part {
                     worker.fatal(&failure);
                 }

@@ -1,6 +1,7 @@
 //! Looks at a running job from outside: no member, no rank, and nobody waits for it.
 
 mod compose;
+mod echo;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 pub(crate) use compose::{Before, facts, view};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
-use crate::cluster::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, write};
+use crate::cluster::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, is_echo, write};
 use crate::config::{Config, Job};
 use crate::credentials::Credentials;
 use crate::driver::{Blocks, Broken, Opener, incarnation, read_all};
@@ -57,6 +58,8 @@ enum Answer {
         request: u64,
         seen: Box<Seen>,
     },
+    /// Bytes that were asked for.
+    Echo,
     Version(u16),
     /// It does not take this process.
     Refused(String),
@@ -75,6 +78,8 @@ impl Inbox for Door {
             if let Some(seen) = Seen::decode(message.fields()) {
                 let (request, seen) = (message.head.request, Box::new(seen));
                 let _ = self.answers.try_send(Answer::Seen { request, seen });
+            } else if is_echo(message.fields()) {
+                let _ = self.answers.try_send(Answer::Echo);
             }
         }
         if let Some(Broken::Bad(BadFrame::Version(version))) = broken {
@@ -95,25 +100,27 @@ impl Observer {
     /// # Errors
     /// `Option` without a `root`, or `Network`.
     pub fn open(config: &Config) -> Result<Self> {
-        Self::connect(config).map_err(|error| error.at("observe"))
+        Self::connect(config, None).map_err(|error| error.at("observe"))
     }
 
-    fn connect(config: &Config) -> Result<Self> {
+    /// Calls the scheduler, or the server at this address.
+    fn connect(config: &Config, server: Option<&str>) -> Result<Self> {
         let job = Job::of_observer(config)?;
+        engine::check_room(1, "a look at a job")?;
         let root: Arc<str> = job.root.as_str().into();
         let place = Place {
             listen: None,
             advertised: None,
-            calls: Calls::Scheduler,
+            calls: if server.is_some() { Calls::Everybody } else { Calls::Scheduler },
             root: Arc::clone(&root),
-        engine::check_room(1, "a look at a job")?;
             is_scheduler: false,
             lease_ms: 10_000,
             shm: false,
             most_sessions: 1,
             credentials: Credentials::load(&job)?,
         };
-        Self::with(root, &|inbox| engine::open(&place, &inbox))
+        let to = server.map_or(root, Arc::from);
+        Self::with(to, &|inbox| engine::open(&place, &inbox))
     }
 
     fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
@@ -213,8 +220,12 @@ impl Observer {
     }
 
     fn send(&mut self, skip: u32, ballast: usize) -> u64 {
-        self.requests += 1;
         let look = Look { address: self.engine.address().into(), skip };
+        self.send_look(&look.encode(ballast))
+    }
+
+    fn send_look(&mut self, fields: &[u8]) -> u64 {
+        self.requests += 1;
         let head = Header {
             kind: Kind::Look,
             role: Role::Worker,
@@ -223,9 +234,8 @@ impl Observer {
             request: self.requests,
             ..Header::default()
         };
-        let fields = look.encode(ballast);
         let mut parcel = self.line.parcel(HEADER + fields.len(), 0);
-        parcel.put(|room| write(&head, &fields, room));
+        parcel.put(|room| write(&head, fields, room));
         self.line.send(parcel, true);
         self.requests
     }
@@ -235,7 +245,7 @@ impl Observer {
             let left = until.saturating_duration_since(Instant::now());
             match self.answers.recv_timeout(left) {
                 Ok(Answer::Seen { request: of, seen }) if of == request => return Ok(Some(*seen)),
-                Ok(Answer::Seen { .. }) => {}
+                Ok(Answer::Seen { .. } | Answer::Echo) => {}
                 Ok(Answer::Version(theirs)) => {
                     return Err(fail!(
                         Refused,

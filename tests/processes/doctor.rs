@@ -2,9 +2,11 @@
 //! no test can seed are in the program's own tests.
 #![allow(unsafe_code, reason = "a listener whose queue is full")]
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::process::{Command, Output};
+use std::thread;
 use std::time::Duration;
 
 use super::job::{Job, KVSTORE, LIMIT, Turn, free_address, soon};
@@ -150,6 +152,66 @@ fn a_low_limit_on_open_files_is_found() {
     let script = "ulimit -Sn 70; exec $0 doctor 127.0.0.1:9 --num-workers 30 --num-servers 2";
     command.args(["-c", script, KVSTORE]);
     finds(&mut command, "open files", &["70 open files are allowed", "about 196", "ulimit -n 196"]);
+}
+
+/// Passes batches of the engine on, each behind its length, up to the first one that would not fit
+/// into a packet of 1,300 bytes: of that it reads nothing, nor of anything behind it.
+fn relay(mut from: TcpStream, mut to: TcpStream, is_narrow: bool) {
+    const MOST: usize = 1_300;
+    let mut pass = || -> std::io::Result<bool> {
+        let mut length = [0; 2];
+        from.read_exact(&mut length)?;
+        let len = usize::from(u16::from_le_bytes(length));
+        if is_narrow && len > MOST {
+            return Ok(false);
+        }
+        let mut batch = vec![0; len];
+        from.read_exact(&mut batch)?;
+        to.write_all(&length)?;
+        to.write_all(&batch)?;
+        Ok(true)
+    };
+    while pass().is_ok_and(|passed| passed) {}
+    // What stands still is no closed connection.
+    thread::sleep(LIMIT);
+}
+
+/// The address of a relay to another one, which is narrow on the way there or on the way back.
+fn relayed(root: &str, narrow: [bool; 2]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let root = root.to_owned();
+    thread::spawn(move || {
+        for caller in listener.incoming().flatten() {
+            let Ok(called) = TcpStream::connect(&root) else { continue };
+            for stream in [&caller, &called] {
+                stream.set_nodelay(true).unwrap();
+            }
+            let (there, back) = (caller.try_clone().unwrap(), called.try_clone().unwrap());
+            thread::spawn(move || relay(there, called, narrow[0]));
+            thread::spawn(move || relay(back, caller, narrow[1]));
+        }
+    });
+    address
+}
+
+#[test]
+fn packets_of_full_size_that_are_lost_on_the_way_are_found_with_their_direction() {
+    let job = Job::new("train", 1, 1);
+    let mut scheduler = job.start_scheduler();
+    let is_there = soon(LIMIT, || TcpStream::connect(&job.root).is_ok());
+    assert!(is_there && !scheduler.has_ended());
+    for (narrow, ways) in
+        [([true, false], "to"), ([false, true], "from"), ([true; 2], "to and from")]
+    {
+        let address = relayed(&job.root, narrow);
+        let words =
+            ["MTU", &format!("on the way {ways} the scheduler at {address}"), "ip link set"];
+        finds(doctor().arg(&address), "packets", &words);
+    }
+    let address = relayed(&job.root, [false; 2]);
+    let text = told(&doctor().args([&address, "--measure-mb", "0"]).output().unwrap()).0;
+    assert!(text.contains("ok    packets: full-size ones pass to the scheduler"), "{text}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::common::network::{self, NEAR, Network, ip};
-use super::job::{End, Job, LIMIT, MARGIN, Running, Turn};
+use super::job::{End, Job, KVSTORE, LIMIT, MARGIN, Running, Turn, soon};
 use super::program::{COUNT, PAUSE_MS, ROUNDS};
 
 /// Set in the process that has a network of its own.
@@ -84,6 +84,35 @@ fn a_network_of_ten_megabits_is_slow_and_nothing_else() {
     end_well(start(&network, &job(Duration::from_secs(3)).told(ROUNDS, 6)));
     // 6 rounds of 2 workers, 400 kB each way: the wire was in the way.
     assert!(began.elapsed() > Duration::from_secs(3), "after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_network_that_loses_packets_of_full_size_is_found() {
+    if !is_inside("network::a_network_that_loses_packets_of_full_size_is_found") {
+        return;
+    }
+    let network = Network::new();
+    let mut job = job(Duration::from_secs(5)).with("insecure", "yes").with("bind", NEAR);
+    job.root = format!("{NEAR}:9000");
+    let _running = [job.start_scheduler(), job.start_server(0)];
+    let doctor = || {
+        let words = ["doctor", &job.root, "--measure-mb", "0", "--timeout-ms", "4000"];
+        let output = network.far(KVSTORE, &words).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let mut text = String::new();
+    let well = soon(LIMIT, || {
+        text = doctor();
+        text.contains("ok    packets of servers: full-size ones pass to and from 1 servers")
+    });
+    assert!(well && text.contains("ok    packets: full-size ones pass to the scheduler"), "{text}");
+    network.lose_large_packets();
+    let text = doctor();
+    let line = format!(
+        "BAD   packets: MTU: full-size packets are lost on the way to and from the scheduler at {}",
+        job.root
+    );
+    assert!(text.contains(&line), "{text}");
 }
 
 #[test]

@@ -305,3 +305,19 @@ fn a_link_shows_signs_of_life_and_notices_silence() {
     link.receive(Message::new(Kind::Alive, Vec::new()), 5, &limits);
     assert_eq!(link.silent_at(&limits), limits.silence() + 5);
 }
+
+#[test]
+fn a_peer_that_is_heard_and_acknowledges_nothing_is_known() {
+    let limits = limits();
+    let half = limits.silence() / 2;
+    let mut link = Link::new(1, 0);
+    link.hear(half);
+    assert!(!link.is_unanswered(&limits), "nothing was sent");
+    link.queue(message(0, 1), 0, None);
+    assert_eq!(frames(&mut link, 1, &limits).len(), 1);
+    assert!(link.is_unanswered(&limits));
+    let mut silent = Link::new(1, 0);
+    silent.queue(message(0, 1), 0, None);
+    assert_eq!(frames(&mut silent, 1, &limits).len(), 1);
+    assert!(!silent.is_unanswered(&limits), "it may be gone");
+}

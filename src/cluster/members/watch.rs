@@ -49,6 +49,9 @@ impl<D: Data> Scheduler<D> {
         if !self.watch.may_answer(now) {
             return;
         }
+        if self.net.echo(message) {
+            return;
+        }
         // Who wants to see nobody measures the way, or compares clocks.
         if look.skip != u32::MAX {
             self.ask_for_reports(now);

@@ -165,6 +165,38 @@ impl Look {
     }
 }
 
+/// First byte behind the fields of a Look that asks for an echo, and each byte of the echo.
+const ECHO: u8 = 0xff;
+/// Maximum size of an echo in bytes: more than any packet of a network.
+const MOST_ECHO: u32 = 64 << 10;
+
+impl Look {
+    /// Asks for `back` bytes of nothing, with as many as `there` behind the question.
+    pub(crate) fn encode_echo(&self, there: usize, back: u32) -> Vec<u8> {
+        let mut out = self.encode(0);
+        out.push(ECHO);
+        out.extend_from_slice(&back.to_le_bytes());
+        out.resize(out.len() + there, 0);
+        out
+    }
+
+    /// What answers a Look that asks for an echo; None if it asks for the job.
+    pub(crate) fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let mut from = Reader::new(bytes);
+        let look = Self { address: from.text()?, skip: from.u32()? };
+        if from.u8()? != ECHO {
+            return None;
+        }
+        let back = from.u32()?.clamp(1, MOST_ECHO);
+        Some((look, vec![ECHO; usize::try_from(back).ok()?]))
+    }
+}
+
+/// Whether the fields of a Seen are an echo.
+pub(crate) fn is_echo(fields: &[u8]) -> bool {
+    !fields.is_empty() && fields.iter().all(|byte| *byte == ECHO)
+}
+
 /// One member, as the scheduler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Sight {

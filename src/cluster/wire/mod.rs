@@ -16,7 +16,7 @@ pub(crate) use body::{
     Awaited, Book, Declare, Hello, Place, Spec, Standing, State, accused, failed, range,
 };
 pub(crate) use bundle::{Entry, MOST_BYTES, MOST_PARTS, Parts, read_table, write_parts};
-pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight};
+pub(crate) use facts::{Look, MOST_REPORT, Seen, Sight, is_echo};
 pub(crate) use header::{
     BadFrame, HEADER, Header, Kind, Opened, Opening, ROUNDS_OVER, VERSION, copy, flags, write,
     write_front,

@@ -60,6 +60,8 @@ pub(crate) struct Case {
     /// Opened by the first check that needs it.
     pub(crate) observer: Option<Result<Observer>>,
     pub(crate) view: Option<View>,
+    /// Whether packets of full size are lost on the way to it or back.
+    pub(crate) loses_packets: bool,
     /// When the view came, by the clock of this machine in milliseconds since 1970.
     pub(crate) seen_ms: u64,
 }
@@ -130,6 +132,7 @@ impl Case {
             reached: false,
             observer: None,
             view: None,
+            loses_packets: false,
             seen_ms: 0,
         }
     }
@@ -137,6 +140,11 @@ impl Case {
     /// Who looks at the job for all checks, or why nobody can.
     pub(crate) fn open(&mut self) -> &mut Result<Observer> {
         self.observer.get_or_insert_with(|| Observer::open(&self.config))
+    }
+
+    /// What the process would be told.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
     }
 
     /// An option, set or from the environment; one that does not fit is reported by `options`.

@@ -183,6 +183,9 @@ pub(crate) fn bandwidth(case: &mut Case) -> Outcome {
         return skipped("it was not asked for");
     }
     match observer.measure(bytes, timeout) {
+    if case.loses_packets {
+        return skipped("packets of full size are lost");
+    }
         Ok((rate, trip)) => judge_bandwidth(rate, trip),
         Err(error) => bad(error.message(), "the way is too slow to be measured, or breaks"),
     }

@@ -7,6 +7,7 @@ mod case;
 mod job;
 mod machine;
 mod network;
+mod packets;
 mod system;
 #[cfg(test)]
 mod tests;
@@ -66,11 +67,13 @@ const CHECKS: &[Check] = &[
     Check { name: "scheduler", run: network::scheduler },
     Check { name: "answer", run: job::answer },
     Check { name: "world size", run: job::world_size },
+    Check { name: "packets", run: packets::scheduler },
     Check { name: "rank", run: job::rank },
     Check { name: "clock", run: job::clock },
     Check { name: "processes", run: job::processes },
     Check { name: "bandwidth", run: job::bandwidth },
 ];
+    Check { name: "packets of servers", run: packets::servers },
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     crate::sys::prepare_for_tls(&arguments.asked.options());

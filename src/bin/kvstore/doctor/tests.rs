@@ -8,6 +8,7 @@ use kvstore::ErrorKind;
 use super::Outcome;
 use super::job::{judge_answer, judge_bandwidth, judge_clock};
 use super::network::judge_interface;
+use super::packets::{Passed, judge};
 use super::system::Interface;
 
 #[track_caller]
@@ -32,6 +33,17 @@ fn another_release_and_something_else_are_told_apart() {
         "observe: the scheduler at h:1 speaks version 2 of the protocol, this program version 1";
     is_bad(&judge_answer(ErrorKind::Refused, text), &["version 2", "same release"]);
     is_bad(&judge_answer(ErrorKind::Timeout, "does not answer"), &["something else listens"]);
+}
+
+#[test]
+fn lost_packets_are_named_with_their_direction() {
+    let passed = |there, back| Passed { small: true, there, back };
+    is_bad(&judge("x", passed(false, true)), &["MTU", "on the way to x", "mtu 1400"]);
+    is_bad(&judge("x", passed(true, false)), &["on the way from x"]);
+    is_bad(&judge("x", passed(false, false)), &["on the way to and from x"]);
+    assert!(matches!(judge("x", passed(true, true)), Outcome::Good(_)));
+    let none = Passed { small: false, there: false, back: false };
+    assert!(matches!(judge("x", none), Outcome::Skipped(_)));
 }
 
 #[test]
