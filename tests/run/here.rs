@@ -201,6 +201,16 @@ fn mistakes_on_the_command_line_are_explained_with_status_2() {
 }
 
 #[test]
+fn the_number_of_workers_may_be_given_as_mpirun_has_it() {
+    for words in [&["-np", "3"][..], &["--np", "3"], &["-np=3"], &["-v", "-np3"]] {
+        let program = ["-s", "0", "sh", "-c", "echo of $KV_NUM_WORKERS $1", "sh", "-np"];
+        let end = Launcher::start(&[words, &program].concat()).end();
+        let lines = end.out().lines().filter(|line| line.ends_with("| of 3 -np")).count();
+        assert_eq!((end.status, lines), (Some(0), 3), "{words:?}: {}", end.err);
+    }
+}
+
+#[test]
 fn options_after_the_program_are_its_own() {
     let end = Launcher::start(&["-s", "0", "echo", "-n", "3", "--", "--help"]).end();
     assert_eq!(end.out(), "worker 0 | 3 -- --help\n");

@@ -25,6 +25,7 @@ mod look;
 mod messages;
 mod node;
 mod output;
+mod np;
 mod plan;
 mod plot;
 mod refusals;
@@ -84,7 +85,8 @@ fn main() -> ExitCode {
         Some("agent") => return agent::serve(),
         _ => {}
     }
-    match CommandLine::parse().command {
+    let words = np::understood(env::args_os(), &definition());
+    match CommandLine::parse_from(words).command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Join(arguments) => join::run(&arguments),
         Command::Server(arguments) => server::run(&arguments),

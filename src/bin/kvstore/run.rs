@@ -28,7 +28,7 @@ use crate::sys;
 #[command(override_usage = "kvstore run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 pub(crate) struct Arguments {
     /// How many workers to start; else as many as the hosts have slots, and 1 without hosts
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, alias = "np", value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u32).range(1..=65_536))]
     num_workers: Option<u32>,
 

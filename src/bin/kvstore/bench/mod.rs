@@ -52,7 +52,7 @@ type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     /// How many workers the job has; else 1, or as many as the job that it is started in
-    #[arg(short = 'n', long, value_name = "COUNT")]
+    #[arg(short = 'n', long, alias = "np", value_name = "COUNT")]
     #[arg(value_parser = value_parser!(u32).range(1..=1024))]
     num_workers: Option<u32>,
 

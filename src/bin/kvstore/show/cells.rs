@@ -21,6 +21,16 @@ const fn right(title: &'static str, width: u16, cell: fn(&View, &Node) -> String
     Column { title, width, right: true, cell }
 }
 
+/// What fits on 60 columns.
+const SLIM: &[Column] = &[
+    left("NODE", 12, |_, node| name(node)),
+    left("STATE", 7, state),
+    right("IN/s", 6, |_, node| rate(node, |facts| Some(facts.rates?.bytes_in_per_s))),
+    right("OUT/s", 6, |_, node| rate(node, |facts| Some(facts.rates?.bytes_out_per_s))),
+    right("ROUND", 6, round),
+    left("CALL P50/P99", 16, |_, node| said(node, slowest_call)),
+];
+
 /// What fits on 80 columns.
 pub(crate) const NARROW: &[Column] = &[
     left("NODE", 10, |_, node| name(node)),
@@ -51,6 +61,23 @@ pub(crate) const WIDE: &[Column] = &[
     right("VALUES", 7, stored),
     right("HELD OF LIMIT", 15, held),
 ];
+
+/// The width from which on everything fits.
+pub(crate) const WIDE_ENOUGH: u16 = 158;
+
+/// The columns of a table of this width: whole ones, the name of the process first.
+pub(crate) fn fitting(width: u16) -> &'static [Column] {
+    let needed = |columns: &[Column]| columns.iter().map(|column| column.width + 1).sum::<u16>();
+    // Behind the last column no space is needed.
+    let fits = |columns: &[Column]| needed(columns) <= width.saturating_add(1);
+    let all = match width {
+        WIDE_ENOUGH.. => WIDE,
+        _ if fits(NARROW) => NARROW,
+        _ => SLIM,
+    };
+    let most = (1..=all.len()).rev().find(|&count| fits(&all[..count]));
+    &all[..most.unwrap_or(1)]
+}
 
 #[allow(clippy::cast_precision_loss, reason = "for people")]
 pub(crate) fn number(count: u64) -> f64 {

@@ -10,12 +10,10 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table, Widget};
 
-use crate::show::cells::{Column, NARROW, WIDE, is_slowest, number};
+use crate::show::cells::{self, Column, is_slowest, number};
 use crate::show::waits::{self, Wait};
 use crate::show::{table, units};
 
-/// From here on everything fits.
-const WIDE_ENOUGH: u16 = 158;
 /// Lines for calls that wait, at most.
 const MOST_WAITS: usize = 8;
 
@@ -160,7 +158,7 @@ impl Screen {
             Span::styled(" kvstore top  ", STRONG.fg(Color::Cyan)),
             Span::styled(table::headline(view), STRONG),
         ]);
-        let bar = if area.width >= WIDE_ENOUGH { 40 } else { 8 };
+        let bar = if area.width >= cells::WIDE_ENOUGH { 40 } else { 8 };
         let lines = vec![title, verdict, self.totals(bar)];
         Paragraph::new(lines).render(area, to);
     }
@@ -199,7 +197,7 @@ impl Screen {
     }
 
     fn draw_nodes(&mut self, area: Rect, to: &mut Buffer) {
-        let columns = if area.width >= WIDE_ENOUGH { WIDE } else { NARROW };
+        let columns = cells::fitting(area.width);
         let mut nodes: Vec<&Node> = self.view.nodes.iter().collect();
         nodes.sort_by(|one, other| self.sort.compare(one, other));
         if self.reversed {

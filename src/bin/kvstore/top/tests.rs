@@ -203,6 +203,21 @@ fn a_busy_job_shows_rates_latencies_memory_and_its_slowest_worker() {
 }
 
 #[test]
+fn narrow_terminals_keep_the_rank_and_show_whole_columns() {
+    for width in [60, 58, 40, 20] {
+        let mut view = busy();
+        view.nodes[6].rank = 10_003;
+        let mut screen = Screen::new(view, Duration::from_secs(1));
+        let picture = text(&draw(&mut screen, (width, 24)));
+        for name in ["server 1", "worker 2", "worker 10003"] {
+            let row = line(&picture, name);
+            assert!(width < 40 || row.contains("here"), "{row:?}");
+            assert!(width < 58 || row.contains("2.3ms/18ms") || name == "server 1", "{row:?}");
+        }
+    }
+}
+
+#[test]
 fn an_idle_job_is_calm() {
     for picture in pictures("idle", &idle()) {
         shows(&picture[1], &["nothing is wrong"]);
