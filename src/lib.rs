@@ -70,6 +70,8 @@ pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;
 #[cfg(feature = "dist")]
 pub use config::TLS_VARIABLE;
+#[cfg(feature = "dist")]
+pub use credentials::JobFile;
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};

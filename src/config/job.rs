@@ -1,6 +1,7 @@
 //! The options of distributed stores: what one process must know of its job.
 
 use super::Config;
+use crate::credentials::find_kept;
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -50,6 +51,14 @@ pub(crate) struct Secrets {
     pub(crate) insecure: bool,
     /// A worker that only pulls.
     pub(crate) reads_only: bool,
+}
+
+impl Secrets {
+    /// Whether this process was given a credential, or a part of one.
+    fn are_given(&self) -> bool {
+        let files = [&self.token_file, &self.tls_ca_file, &self.tls_cert_file, &self.tls_key_file];
+        self.token.is_some() || files.into_iter().any(Option::is_some)
+    }
 }
 
 impl std::fmt::Debug for Secrets {
@@ -104,7 +113,7 @@ impl Job {
             Ok(find(name)?.and_then(|text| text.parse().ok()))
         };
         let yes = |name: &str| -> Result<bool> { Ok(find(name)?.as_deref() == Some("yes")) };
-        Ok(Self {
+        let mut job = Self {
             role,
             rank: optional("rank")?.and_then(|rank| u32::try_from(rank).ok()),
             root,
@@ -133,7 +142,22 @@ impl Job {
                 insecure: yes("insecure")?,
                 reads_only: told.as_deref() == Some("reader"),
             },
-        })
+        };
+        job.take_what_is_kept(find("job")?.is_some());
+        Ok(job)
+    }
+
+    /// Without a credential of its own this process uses the one that `kvstore run` keeps for its
+    /// user; `is_named` says whether it was told the name of its job.
+    fn take_what_is_kept(&mut self, is_named: bool) {
+        if self.secrets.insecure || self.secrets.are_given() {
+            return;
+        }
+        let Some(kept) = find_kept(&self.root) else { return };
+        self.secrets.token = Some(kept.token);
+        if !is_named {
+            self.name = kept.job;
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod certificate;
 mod identity;
+mod kept;
 mod names;
 mod token;
 
@@ -11,6 +12,8 @@ use std::sync::Arc;
 
 pub(crate) use certificate::Tls;
 pub(crate) use identity::{Identity, Kind};
+pub use kept::JobFile;
+pub(crate) use kept::find as find_kept;
 pub(crate) use token::Proof;
 use token::Token;
 

@@ -128,7 +128,7 @@ fn what_cannot_work_is_said_before_anything_is_tried() {
         let mut config = job.config(role, None, &root);
         config.set("bind", "0.0.0.0:0").unwrap();
         let text = failure(Store::open("dist", &config), ErrorKind::Option);
-        assert!(text.contains("0.0.0.0:0") && text.contains("insecure=yes"), "{text}");
+        assert!(text.contains("0.0.0.0:0") && text.contains("`kvstore certs`"), "{text}");
         config.set("insecure", "yes").unwrap();
         drop(Store::open("dist", &config).unwrap());
     }

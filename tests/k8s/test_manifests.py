@@ -74,6 +74,15 @@ def test_numbers_and_labels_agree():
         assert policy.items() <= labels.items()
 
 
+def test_every_process_has_its_token_from_a_secret():
+    for manifest in pods():
+        [container] = manifest["spec"]["template"]["spec"]["containers"]
+        sources = {item["name"]: item.get("valueFrom") for item in container["env"]}
+        secret = {"secretKeyRef": {"name": "kvstore-job", "key": "token"}}
+        assert sources["KV_TOKEN"] == secret
+    assert "KV_INSECURE" not in (FOLDER / "settings.yaml").read_text()
+
+
 def environment(manifest, index, root):
     """What the container of a pod with this index has in its environment."""
     [container] = manifest["spec"]["template"]["spec"]["containers"]
@@ -81,7 +90,11 @@ def environment(manifest, index, root):
     for source in container["envFrom"]:
         variables.update(find("ConfigMap", source["configMapRef"]["name"])["data"])
     for item in container["env"]:
-        field = item.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath", "")
+        source = item.get("valueFrom", {})
+        if "secretKeyRef" in source:
+            variables[item["name"]] = "0123456789abcdef" * 4
+            continue
+        field = source.get("fieldRef", {}).get("fieldPath", "")
         variables[item["name"]] = str(index) if field.endswith("-index']") else item["value"]
     # On one machine all would have the same ports.
     variables["KV_ROOT"] = root

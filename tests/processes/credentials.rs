@@ -170,7 +170,7 @@ fn off_the_loopback_nobody_listens_without_a_credential() {
     let job = Job::new("train", 1, 1).with("bind", "0.0.0.0:0");
     let end = job.start_scheduler().end(LIMIT);
     let text = end.text();
-    for part in ["KV_ERR_OPTION", "token_file", "tls_cert_file", "kvstore certs", "insecure=yes"] {
+    for part in ["KV_ERR_OPTION", "token_file", "tls_cert_file", "kvstore certs", "kvstore run"] {
         assert!(text.contains(part), "{text}");
     }
     let mut with_token = keys.tokened(&job, "job").with("start_timeout_ms", 500).start_scheduler();

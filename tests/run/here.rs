@@ -271,14 +271,15 @@ fn output(words: &[&str]) -> String {
 
 #[test]
 fn other_launchers_learn_what_each_process_needs() {
-    let words =
-        ["run", "--role-env", "-n", "2", "--root", "10.0.0.1:9091", "--set", "insecure=yes"];
+    let words = ["run", "--role-env", "-n", "2", "--root", "10.0.0.1:9091", "--set", "threads=2"];
     let text = output(&[&words[..], &["./train", "it's"]].concat());
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 8);
     assert_eq!([lines[0], lines[2], lines[6]], ["# scheduler", "# server 0", "# worker 1"]);
     assert!(lines[1].ends_with(" kvstore scheduler") && lines[3].ends_with(" kvstore server"));
-    for part in ["KV_INSECURE=yes ", "KV_ROLE=worker KV_RANK=1 ", "KV_ROOT=10.0.0.1:9091 "] {
+    for part in
+        ["KV_THREADS=2 ", "KV_ROLE=worker KV_RANK=1 ", "KV_ROOT=10.0.0.1:9091 ", "KV_TOKEN="]
+    {
         assert!(lines[7].contains(part), "{}", lines[7]);
     }
     assert!(lines[7].ends_with(r" ./train 'it'\''s'"), "{}", lines[7]);
@@ -310,11 +311,15 @@ fn the_lines_of_role_env_are_a_job_when_a_shell_runs_them() {
 }
 
 #[test]
-fn a_job_off_the_loopback_is_refused_with_the_way_out() {
-    let end = Launcher::start(&["--root", "0.0.0.0", "--linger-ms", "20", "sleep", "1000"]).end();
-    assert_eq!(end.status, Some(1), "{}", end.err);
+fn processes_started_by_hand_are_refused_off_the_loopback_with_the_way_out() {
+    let sizes = ["--num-workers", "1", "--num-servers", "1"];
+    let mut scheduler = Command::new(PROGRAM);
+    scheduler.args(["scheduler", "--root", "0.0.0.0:0"]).args(sizes);
+    let output = scheduler.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
     let expected = "is not on the loopback, and whoever reaches it could join the job";
-    assert!(end.err.contains(expected) && end.err.contains("insecure=yes"), "{}", end.err);
+    assert!(text.contains(expected) && text.contains("`kvstore run`"), "{text}");
 }
 
 #[test]

@@ -186,7 +186,7 @@ impl Agent {
         }
         env::set_current_dir(&start.folder)
             .map_err(|error| format!("cannot enter the folder {} there: {error}", start.folder))?;
-        let children = Children::new().map_err(|error| error.to_string())?;
+        let children = Children::new(&[]).map_err(|error| error.to_string())?;
         let mut agent = Self {
             children,
             numbers: Vec::new(),

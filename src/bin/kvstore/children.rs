@@ -53,9 +53,10 @@ pub(crate) struct Children {
 }
 
 impl Children {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// `files` go with the launcher.
+    pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         let executable = env::current_exe()?;
-        Ok(Self { keeper: Keeper::start(&executable)?, executable, members: Vec::new() })
+        Ok(Self { keeper: Keeper::start(&executable, files)?, executable, members: Vec::new() })
     }
 
     /// Starts a process, and gives what it will write. Only the main thread may call this.
@@ -113,15 +114,14 @@ impl Children {
         self.members.iter().map(|(child, _)| child.id())
     }
 
+    /// Whether a process lives that this one has started and that has not left its group.
+    pub(crate) fn lives_on(&self, member: usize) -> bool {
+        self.members.get(member).is_some_and(|(child, _)| has_members(|group| group == child.id()))
+    }
+
     /// Whether a process lives that one of these has started and that has not left its group.
     pub(crate) fn have_left_over(&self) -> bool {
-        let Ok(folders) = fs::read_dir("/proc") else { return false };
-        folders
-            .flatten()
-            .filter_map(|folder| {
-                living_group(&fs::read_to_string(folder.path().join("stat")).ok()?)
-            })
-            .any(|group| self.numbers().any(|number| number == group))
+        has_members(|group| self.numbers().any(|number| number == group))
     }
 
     /// Kills whoever is left, and gives the ends that had not been told.
@@ -140,6 +140,15 @@ impl Children {
         self.keeper.dismiss();
         ended
     }
+}
+
+/// Whether a process lives in one of the groups that this accepts.
+fn has_members(is_asked: impl Fn(u32) -> bool) -> bool {
+    let Ok(folders) = fs::read_dir("/proc") else { return false };
+    folders
+        .flatten()
+        .filter_map(|folder| living_group(&fs::read_to_string(folder.path().join("stat")).ok()?))
+        .any(is_asked)
 }
 
 /// The group of a process by its line in `/proc/<number>/stat`; None if it has ended.

@@ -1,6 +1,7 @@
 //! All processes of a job, on this machine and on others.
 
 use std::io;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
@@ -104,9 +105,10 @@ struct Connection {
 pub(crate) type Sources = Vec<(Label, Source)>;
 
 impl Crew {
-    pub(crate) fn new() -> io::Result<Self> {
+    /// `files` go with the launcher.
+    pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         Ok(Self {
-            here: Children::new()?,
+            here: Children::new(files)?,
             children: Vec::new(),
             remotes: Vec::new(),
             members: Vec::new(),
@@ -263,6 +265,13 @@ impl Crew {
     pub(crate) fn have_left_over(&self) -> bool {
         self.remotes.iter().any(|connection| connection.left_over != Some(false))
             || self.here.have_left_over()
+    }
+
+    /// Whether a process lives that this member has started; of one on another machine it is not
+    /// known.
+    pub(crate) fn lives_on(&self, member: usize) -> bool {
+        let child = self.children.iter().position(|known| *known == member);
+        child.is_some_and(|child| self.here.lives_on(child))
     }
 
     /// Makes the agents kill whoever is left.

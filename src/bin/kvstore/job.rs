@@ -45,6 +45,8 @@ pub(crate) struct Job {
     stopped_by: Option<i32>,
     was_signalled: bool,
     interrupted: bool,
+    /// A worker has ended without having joined, and others wait for it.
+    cannot_start: bool,
     signals: Vec<i32>,
 }
 
@@ -60,6 +62,7 @@ impl Job {
             stopped_by: None,
             was_signalled: false,
             interrupted: false,
+            cannot_start: false,
             signals: Vec::new(),
         }
     }
@@ -79,9 +82,32 @@ impl Job {
         if ending.is_failure() && !self.does_without(member) {
             self.first_failure = Some(member);
             self.phase = Phase::Lingering(now + self.patience.linger);
-        } else if self.phase == Phase::Running && self.have_ended(|role| role == Role::Worker) {
+        } else if self.phase == Phase::Running && self.workers_have_ended() {
             self.phase = Phase::Settling(now + self.patience.grace);
         }
+    }
+
+    /// A worker has ended well and has not joined: the others wait for it in vain. When all workers
+    /// have ended it is the servers that wait, and the job has not failed.
+    pub(crate) fn lacks_a_worker(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Settling(_) => self.stop(SIGTERM, now),
+            Phase::Running => {
+                self.cannot_start = true;
+                self.phase = Phase::Lingering(now + self.patience.linger);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether its processes run or end by themselves.
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Settling(_))
+    }
+
+    /// Whether it failed because a worker ended without having joined.
+    pub(crate) fn could_not_start(&self) -> bool {
+        self.cannot_start
     }
 
     /// Whether this is a worker without which the job goes on.
@@ -152,6 +178,10 @@ impl Job {
         std::mem::take(&mut self.signals)
     }
 
+    pub(crate) fn workers_have_ended(&self) -> bool {
+        self.have_ended(|role| role == Role::Worker)
+    }
+
     pub(crate) fn all_have_ended(&self) -> bool {
         self.have_ended(|_| true)
     }
@@ -203,7 +233,7 @@ impl Job {
         match (self.first_failure(), self.stopped_by()) {
             (Some((_, ending)), _) => ending.status(),
             (None, Some(signal)) => signal_status(signal),
-            (None, None) => 0,
+            (None, None) => u8::from(self.cannot_start),
         }
     }
 }
@@ -309,6 +339,25 @@ mod tests {
             job.tick(now + LINGER);
             assert_eq!((job.status(), job.take_signals()), (7, vec![SIGTERM]));
         }
+    }
+
+    #[test]
+    fn servers_whose_workers_never_joined_are_ended_at_once() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND], now);
+        job.lacks_a_worker(now + MOMENT);
+        assert_eq!((job.take_signals(), job.status()), (vec![SIGTERM], 0));
+        assert!(!job.is_undisturbed());
+    }
+
+    #[test]
+    fn a_job_that_waits_for_a_worker_that_has_ended_fails() {
+        let (mut job, now) = job();
+        job.ended(FIRST, Ending::Status(0), now);
+        job.lacks_a_worker(now + MOMENT);
+        assert_eq!((job.deadline(), job.status()), (Some(now + MOMENT + LINGER), 1));
+        job.tick(now + MOMENT + LINGER);
+        assert_eq!((job.take_signals(), job.could_not_start()), (vec![SIGTERM], true));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::children::StartError;
 use crate::messages;
 use crate::plan::{Plan, Process, Role, Root};
 use crate::run;
+use crate::settings;
 use crate::site::split_root;
 use crate::slurm::{self, variable};
 
@@ -68,7 +69,8 @@ const PORTS: u64 = 10_000;
 
 /// Replaces this program by that of its role; comes back only if that fails.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let process = match arguments.process() {
+    let checked = settings::check(&arguments.set).map_err(str::to_owned);
+    let process = match checked.and_then(|()| arguments.process()) {
         Ok(process) => process,
         Err(text) => {
             messages::say("join", text);
@@ -102,7 +104,8 @@ impl Arguments {
             serve_with_program: self.serve_with_program,
             program: self.program.clone(),
             root: root.clone(),
-            token: variable("KV_JOB").or(step).unwrap_or_default(),
+            job: variable("KV_JOB").or(step).unwrap_or_default(),
+            token: None,
             settings: self.set.clone(),
             restarts: number("SLURM_RESTART_COUNT").unwrap_or(0),
         };

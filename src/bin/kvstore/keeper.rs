@@ -1,10 +1,13 @@
 //! The process that ends all others of a job when the launcher is killed.
 //!
 //! It reads a pipe whose other end the launcher holds, and which the system closes when the
-//! launcher ends, whatever ends it. Every process of the job writes its number into it.
+//! launcher ends, whatever ends it. Every process of the job writes its number into it. Its
+//! arguments are files that go with the job.
 
+use std::env;
+use std::fs;
 use std::io::{self, IsTerminal, PipeWriter, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
 use signal_hook::consts::SIGKILL;
@@ -20,10 +23,11 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    pub(crate) fn start(executable: &Path) -> io::Result<Self> {
+    /// `files` are removed when the launcher is killed.
+    pub(crate) fn start(executable: &Path, files: &[PathBuf]) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;
         let mut command = Command::new(executable);
-        command.arg("keeper").stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
+        command.arg("keeper").args(files).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
         // It must not hold a folder that somebody wants to unmount.
         command.current_dir("/");
         sys::set_apart(&mut command);
@@ -56,6 +60,10 @@ pub(crate) fn keep() -> ExitCode {
     let mut numbers = Vec::new();
     // What was read before an error is there all the same.
     let _ = input.read_to_end(&mut numbers);
+    // Before another job can listen at the same address and keep a file of that name.
+    for file in env::args_os().skip(2) {
+        let _ = fs::remove_file(file);
+    }
     for number in numbers.as_chunks::<4>().0 {
         sys::signal_group(u32::from_le_bytes(*number), SIGKILL);
     }

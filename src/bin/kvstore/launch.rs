@@ -6,13 +6,15 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
+use kvstore::{Config, JobFile};
 use signal_hook::consts::SIGCHLD;
 
-use crate::crew::{Crew, Heard, Refused, Sources};
+use crate::attendance::{self, Answer, Attendance};
+use crate::crew::{Crew, Heard, Member, Refused, Sources};
 use crate::job::{Job, Patience};
 use crate::messages;
 use crate::output::{self, Label};
-use crate::plan::Process;
+use crate::plan::{Process, Role};
 use crate::remote::News;
 use crate::site::Site;
 use crate::summary;
@@ -27,6 +29,8 @@ pub(crate) enum Event {
     Signal(i32),
     /// All output has been passed on.
     Copied,
+    /// Who has joined the job with this number.
+    Attendance(u32, Answer),
     /// Of a connection of the job with this number.
     News(u32, usize, News),
 }
@@ -72,6 +76,10 @@ pub(crate) struct Launch<'a> {
     /// Whether the lines of the first worker pass without its name.
     pub(crate) is_plain: bool,
     pub(crate) site: &'a Site,
+    /// What keeps the token of the job.
+    pub(crate) file: Option<&'a JobFile>,
+    /// What a look at the job needs, where programs may be slow.
+    pub(crate) target: Option<Config>,
     pub(crate) patience: Patience,
     /// Whether the job goes on without workers that fail.
     pub(crate) goes_on: bool,
@@ -92,7 +100,7 @@ pub(crate) struct Outcome {
 impl Launch<'_> {
     /// Runs a job until it has ended.
     pub(crate) fn run(&self, processes: Vec<Process>) -> Result<Outcome, Failure> {
-        let mut crew = Crew::new()?;
+        let mut crew = Crew::new(self.file.map_or(&[], JobFile::paths))?;
         let sources = match self.start(&mut crew, processes) {
             Ok(sources) => sources,
             Err(failure) => {
@@ -157,16 +165,21 @@ impl Launch<'_> {
 
     /// Leads the job through its course until nothing is left to wait for.
     fn supervise(&self, job: &mut Job, crew: &mut Crew) {
+        let mut attendance = self.attendance();
         loop {
             let now = Instant::now();
             for (member, ending) in crew.newly_ended() {
                 job.ended(member, ending, now);
+                if !ending.is_failure() && crew.members[member].name.role == Role::Worker {
+                    attendance.ended(job.workers_have_ended(), now);
+                }
             }
             let empty = job.all_have_ended();
             if empty {
                 job.emptied(crew.have_left_over(), now);
             }
             job.tick(now);
+            attendance.tick(now);
             for signal in job.take_signals() {
                 crew.signal(signal);
             }
@@ -174,7 +187,8 @@ impl Launch<'_> {
                 return;
             }
             let step = empty.then_some(LEFT_OVER_STEP);
-            let rest = job.deadline().map(|deadline| deadline.saturating_duration_since(now));
+            let deadlines = job.deadline().into_iter().chain(attendance.deadline());
+            let rest = deadlines.map(|deadline| deadline.saturating_duration_since(now));
             match self.wait(step.into_iter().chain(rest).min()) {
                 Some(Event::Signal(signal)) if signal != SIGCHLD => {
                     job.signalled(signal, Instant::now());
@@ -182,8 +196,55 @@ impl Launch<'_> {
                 Some(Event::News(serial, connection, news)) => {
                     self.hear(crew, serial, connection, news);
                 }
+                Some(Event::Attendance(serial, answer)) if serial == self.serial => {
+                    self.attend(job, crew, &mut attendance, &answer);
+                }
                 _ => {}
             }
+        }
+    }
+
+    fn attendance(&self) -> Attendance {
+        let (sender, serial) = (self.sender.clone(), self.serial);
+        let tell = move |answer| {
+            let _ = sender.send(Event::Attendance(serial, answer));
+        };
+        Attendance::new(self.target.clone(), Instant::now(), Box::new(tell))
+    }
+
+    /// Names the processes that have not joined; ends the job if one of them has ended.
+    fn attend(&self, job: &mut Job, crew: &Crew, attendance: &mut Attendance, answer: &Answer) {
+        let now = Instant::now();
+        let waited = attendance.answered(answer.is_ok(), now);
+        let seen = match answer {
+            Ok(seen) if seen.has_started || !job.is_undisturbed() => return attendance.end(),
+            Ok(seen) => seen,
+            Err(error) => {
+                if waited.is_some() {
+                    self.say(format_args!("cannot tell who has called kv_create: {error}"));
+                }
+                return;
+            }
+        };
+        let absent = || crew.members.iter().enumerate().filter(|(_, it)| !seen.has_joined(it.name));
+        let titles = |has_ended: bool| -> Vec<String> {
+            let of = absent().filter(|(index, _)| job.ending(*index).is_some() == has_ended);
+            of.map(|(_, member)| member.title()).collect()
+        };
+        let has_left = |(index, member): &(usize, &Member)| {
+            let well = job.ending(*index).is_some_and(|ending| !ending.is_failure());
+            well && member.name.role == Role::Worker && !crew.lives_on(*index)
+        };
+        if absent().any(|it| has_left(&it)) {
+            let all = job.workers_have_ended();
+            let so = if all { "the servers are ended" } else { "the job cannot start" };
+            let ended = attendance::list(&titles(true));
+            self.say(format_args!("{ended} ended without having called kv_create: {so}"));
+            job.lacks_a_worker(now);
+            attendance.end();
+        } else if let (Some(waited), false) = (waited, titles(false).is_empty()) {
+            let (seconds, missing) = (waited.as_secs(), attendance::list(&titles(false)));
+            self.say(format_args!("after {seconds} s kv_create has not been called by {missing}"));
         }
     }
 
@@ -236,6 +297,8 @@ impl Launch<'_> {
 
     /// Our own reader may take as long as it likes here too.
     fn wait_for_output(&self) {
-        while let Some(Event::Signal(SIGCHLD) | Event::News(..)) = self.wait(None) {}
+        while let Some(Event::Signal(SIGCHLD) | Event::News(..) | Event::Attendance(..)) =
+            self.wait(None)
+        {}
     }
 }

@@ -26,6 +26,11 @@ impl Target {
         settings::config(&self.set, &[("root", self.root.clone())])
     }
 
+    /// Why the options must not stand on a command line, if so.
+    pub(crate) fn check(&self) -> std::result::Result<(), &'static str> {
+        settings::check(&self.set)
+    }
+
     pub(crate) fn open(&self) -> Result<Observer> {
         crate::sys::prepare_for_tls(&self.set);
         Observer::open(&self.config()?)

@@ -5,6 +5,7 @@
 #![deny(unsafe_code)]
 
 mod agent;
+mod attendance;
 mod bench;
 mod certs;
 mod children;
@@ -24,8 +25,8 @@ mod launch;
 mod look;
 mod messages;
 mod node;
-mod output;
 mod np;
+mod output;
 mod plan;
 mod plot;
 mod refusals;

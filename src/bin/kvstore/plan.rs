@@ -7,7 +7,10 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
 
+use kvstore::{Config, JobFile};
 use serde::{Deserialize, Serialize};
+
+use crate::settings;
 
 /// What a process is in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,8 +103,10 @@ pub(crate) struct Plan {
     pub(crate) program: Vec<OsString>,
     /// Where the scheduler listens; None without servers.
     pub(crate) root: Option<Root>,
-    /// What tells this job from all others.
-    pub(crate) token: String,
+    /// The name that tells this job from all others.
+    pub(crate) job: String,
+    /// The join token of a job that was given no credential.
+    pub(crate) token: Option<String>,
     /// Options of the library that all processes get.
     pub(crate) settings: Vec<(String, String)>,
     /// How often this job was started before.
@@ -149,7 +154,7 @@ impl Plan {
             ("KV_NUM_WORKERS", number(self.workers)),
             ("KV_NUM_SERVERS", number(self.servers)),
             ("KV_ROOT", root.map(Root::to_string)),
-            ("KV_JOB", Some(self.token.clone())),
+            ("KV_JOB", Some(self.job.clone())),
             ("KV_RESTARTS", number(self.restarts)),
             ("DMLC_ROLE", Some(name.role.name().to_owned())),
             ("DMLC_PS_ROOT_URI", root.map(|root| root.host.clone())),
@@ -164,7 +169,38 @@ impl Plan {
         let (threads, value) = kvstore::TLS_VARIABLE;
         let threads = crate::sys::wants_tls(&self.settings)
             .then(|| (threads.to_owned(), Some(value.to_owned())));
-        self.settings.iter().map(set).chain(own).chain(threads).collect()
+        let token = self.token.iter().map(|token| ("KV_TOKEN".to_owned(), Some(token.clone())));
+        self.settings.iter().map(set).chain(own).chain(threads).chain(token).collect()
+    }
+
+    /// What a look at the job needs; None without a scheduler.
+    pub(crate) fn target(&self) -> Option<Config> {
+        let root = self.root.as_ref()?.to_string();
+        let named = [("root", Some(root)), ("token", self.token.clone())];
+        settings::config(&self.settings, &named).ok()
+    }
+
+    /// Lets all processes wait in `kv_create` for programs that start slowly, unless the user has
+    /// said for how long: the launcher sees who ends.
+    pub(crate) fn wait_for_slow_programs(&mut self) {
+        const NAME: &str = "start_timeout_ms";
+        /// 30 minutes: a large program that many nodes read from one disk is imported by then.
+        const TIMEOUT_MS: &str = "1800000";
+        let config = settings::config(&self.settings, &[]);
+        if config.and_then(|config| config.get(NAME)).is_ok_and(|told| told.is_none()) {
+            self.settings.push((NAME.into(), TIMEOUT_MS.into()));
+        }
+    }
+
+    /// Keeps the token that was made for this job where processes of this user find it, as long as
+    /// the value lives.
+    pub(crate) fn keep_token(&self) -> io::Result<Option<JobFile>> {
+        match (&self.root, &self.token) {
+            (Some(root), Some(token)) => {
+                JobFile::keep(&root.to_string(), token, &self.job).map(Some)
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -173,11 +209,31 @@ fn variable(option: &str) -> String {
     format!("KV_{}", option.to_uppercase())
 }
 
-/// Random text that no other job has.
-pub(crate) fn token() -> io::Result<String> {
+/// A name that no other job has.
+pub(crate) fn job_name() -> io::Result<String> {
+    random::<16>()
+}
+
+/// A join token of 256 bits, for a job that gets a credential neither from these options nor from the
+/// environment. With `insecure=yes` the user has asked for none.
+pub(crate) fn token_for(settings: &[(String, String)]) -> io::Result<Option<String>> {
+    const GIVEN: [&str; 5] =
+        ["token", "token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"];
+    // What does not fit is reported by the processes that read it.
+    let Ok(config) = settings::config(settings, &[]) else { return Ok(None) };
+    let value = |name: &str| config.get(name).unwrap_or_else(|_| Some(String::new()));
+    let has_credential = GIVEN.iter().any(|name| value(name).is_some());
+    if has_credential || value("insecure").as_deref() == Some("yes") {
+        return Ok(None);
+    }
+    random::<32>().map(Some)
+}
+
+/// So many random bytes, in hexadecimal digits.
+fn random<const BYTES: usize>() -> io::Result<String> {
     use fmt::Write;
 
-    let mut bytes = [0u8; 16];
+    let mut bytes = [0u8; BYTES];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     let mut text = String::new();
     for byte in bytes {
@@ -191,7 +247,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    use super::{Plan, Process, Root, token};
+    use super::{Plan, Process, Root, job_name, token_for};
 
     fn plan(servers: u32, serve_with_program: bool) -> Plan {
         Plan {
@@ -200,7 +256,8 @@ mod tests {
             serve_with_program,
             program: vec!["train".into(), "--fast".into()],
             root: (servers > 0).then(|| Root { host: "127.0.0.1".into(), port: 9091 }),
-            token: "1234".into(),
+            job: "1234".into(),
+            token: Some("secret".into()),
             settings: vec![("slice_bytes".into(), "4096".into())],
             restarts: 2,
         }
@@ -253,6 +310,7 @@ mod tests {
             ("KV_NUM_SERVERS", Some("2")),
             ("KV_ROOT", Some("127.0.0.1:9091")),
             ("KV_JOB", Some("1234")),
+            ("KV_TOKEN", Some("secret")),
             ("KV_RESTARTS", Some("2")),
             ("KV_SLICE_BYTES", Some("4096")),
             ("DMLC_ROLE", Some("server")),
@@ -294,10 +352,35 @@ mod tests {
     }
 
     #[test]
-    fn two_jobs_have_different_tokens() {
-        let (one, other) = (token().unwrap(), token().unwrap());
-        assert_eq!(one.len(), 32);
-        assert!(one.chars().all(|digit| digit.is_ascii_hexdigit()));
-        assert_ne!(one, other);
+    fn two_jobs_have_different_names_and_tokens() {
+        let names = [job_name().unwrap(), job_name().unwrap()];
+        let tokens = [token_for(&[]).unwrap().unwrap(), token_for(&[]).unwrap().unwrap()];
+        for (texts, digits) in [(names, 32), (tokens, 64)] {
+            assert!(texts.iter().all(|text| text.len() == digits), "{texts:?}");
+            assert!(texts.iter().flat_map(|it| it.chars()).all(|digit| digit.is_ascii_hexdigit()));
+            assert_ne!(texts[0], texts[1]);
+        }
+    }
+
+    #[test]
+    fn slow_programs_have_half_an_hour_or_what_the_user_says() {
+        let timeout = |settings: &[(&str, &str)]| {
+            let own = |(name, value): &(&str, &str)| ((*name).into(), (*value).into());
+            let settings = settings.iter().map(own).collect();
+            let mut plan = Plan { settings, ..plan(1, false) };
+            plan.wait_for_slow_programs();
+            environment(&plan.processes()[2])["KV_START_TIMEOUT_MS"].clone()
+        };
+        assert_eq!(timeout(&[]).as_deref(), Some("1800000"));
+        assert_eq!(timeout(&[("start_timeout_ms", "7")]).as_deref(), Some("7"));
+    }
+
+    #[test]
+    fn a_job_with_a_credential_gets_no_token() {
+        for (name, value) in
+            [("token_file", "job.token"), ("tls_cert_file", "a.pem"), ("insecure", "yes")]
+        {
+            assert_eq!(token_for(&[(name.into(), value.into())]).unwrap(), None, "{name}");
+        }
     }
 }

@@ -8,12 +8,13 @@ use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
+use kvstore::JobFile;
 use signal_hook::consts::SIGCHLD;
 
 use crate::job::Patience;
 use crate::launch::{Event, Failure, Launch, Outcome};
 use crate::messages;
-use crate::plan::{Plan, token};
+use crate::plan::{self, Plan};
 use crate::role_env;
 use crate::settings;
 use crate::signals;
@@ -103,6 +104,10 @@ pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
 
 /// Runs a job until it has ended. Called on the main thread, with which its processes end.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    if let Err(text) = settings::check(&arguments.set) {
+        say(text);
+        return ExitCode::from(2);
+    }
     let site = match Site::new(&arguments.site, arguments.num_workers, arguments.num_servers) {
         Ok(site) => site,
         Err(text) => {
@@ -131,6 +136,7 @@ fn print(arguments: &Arguments, site: &Site) -> io::Result<()> {
 
 /// Runs the job, and after failures again.
 fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
+    sys::prepare_for_tls(&arguments.set);
     sys::raise_file_limit();
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
@@ -140,10 +146,15 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
     };
     let mut serial = 0;
     loop {
+        let mut plan = plan(arguments, site, serial)?;
+        plan.wait_for_slow_programs();
+        let file = keep_token(COMMAND, &plan);
         let launch = Launch {
             command: COMMAND,
             is_plain: false,
             site,
+            file: file.as_ref(),
+            target: plan.target(),
             patience,
             goes_on: goes_on(arguments),
             verbose: arguments.verbose,
@@ -151,7 +162,6 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
             sender: sender.clone(),
             events: &events,
         };
-        let plan = plan(arguments, site, serial)?;
         if let (Some(root), true) = (&plan.root, arguments.verbose) {
             say(format_args!("`kvstore top {root}` shows the job"));
         }
@@ -162,6 +172,15 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
         serial += 1;
         say(format_args!("starts the job again, {serial} of {}", arguments.restarts));
     }
+}
+
+/// Keeps the token of a job for others of its user; the job does without if that fails.
+pub(crate) fn keep_token(command: &str, plan: &Plan) -> Option<JobFile> {
+    plan.keep_token().unwrap_or_else(|error| {
+        let text = "cannot keep the token of the job, and looking at it needs KV_TOKEN";
+        messages::say(command, format_args!("{text}: {error}"));
+        None
+    })
 }
 
 /// Whether the library goes on without lost workers: then so does the job.
@@ -182,14 +201,15 @@ pub(crate) fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
 }
 
 fn plan(arguments: &Arguments, site: &Site, restarts: u32) -> io::Result<Plan> {
-    let root = if arguments.num_servers == 0 { None } else { Some(site.root()?) };
+    let has_servers = arguments.num_servers > 0;
     Ok(Plan {
         workers: site.workers(),
         servers: arguments.num_servers,
         serve_with_program: arguments.serve_with_program,
         program: arguments.program.clone(),
-        root,
-        token: token()?,
+        root: if has_servers { Some(site.root()?) } else { None },
+        job: plan::job_name()?,
+        token: if has_servers { plan::token_for(&arguments.set)? } else { None },
         settings: arguments.set.clone(),
         restarts,
     })

@@ -40,6 +40,10 @@ enum Format {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    if let Err(text) = arguments.target.check() {
+        say("status", text);
+        return ExitCode::from(2);
+    }
     let text = look(arguments).map(|view| match arguments.format {
         Format::Json => json(&view),
         Format::Table => table::table(&view),

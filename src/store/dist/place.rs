@@ -92,8 +92,8 @@ pub(super) fn place(job: &Job) -> Result<Place> {
             Option,
             "create: {listen} is not on the loopback, and whoever reaches it could join the job; give \
              all processes a token (token_file, KV_TOKEN) or certificates (tls_ca_file, tls_cert_file, \
-             tls_key_file), which `kvstore certs` makes, or set insecure=yes if the network is closed to \
-             others"
+             tls_key_file), which `kvstore certs` makes; `kvstore run` gives the jobs that it starts a \
+             token of their own"
         ));
     }
     let tls = credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());

@@ -25,7 +25,7 @@ use kvstore::{Config, Deadline, ErrorKind, Store};
 use crate::job::Patience;
 use crate::launch::{Failure, Launch};
 use crate::messages;
-use crate::plan::{Plan, token};
+use crate::plan::{self, Plan};
 use crate::run;
 use crate::settings;
 use crate::site::Site;
@@ -160,14 +160,18 @@ impl Arguments {
             serve_with_program: false,
             program: words,
             root: Some(site.root()?),
-            token: token()?,
+            job: plan::job_name()?,
+            token: plan::token_for(&self.set)?,
             settings: self.set.clone(),
             restarts: 0,
         };
+        let file = run::keep_token(COMMAND, &plan);
         let launch = Launch {
             command: COMMAND,
             is_plain: true,
             site: &site,
+            file: file.as_ref(),
+            target: None,
             patience: Patience {
                 grace: Duration::from_secs(5),
                 linger: Duration::from_millis(500),

@@ -11,7 +11,7 @@ use kvstore::Config;
 use super::agree::{Group, number_of};
 use super::case::Op;
 use super::{Result, say};
-use crate::plan::token;
+use crate::plan::job_name;
 use crate::site::{split_root, way_to};
 
 /// How long a connection may take, and a silence on it.
@@ -47,7 +47,7 @@ impl Wire {
         let partner = partner(group.rank, machines);
         let is_alone = machines.iter().all(|machine| *machine == machines[0]);
         let own = if is_alone { Ipv4Addr::LOCALHOST.into() } else { own_address(config)? };
-        let (listener, password) = (TcpListener::bind((own, 0))?, number_of(&token()?));
+        let (listener, password) = (TcpListener::bind((own, 0))?, number_of(&job_name()?));
         let address = listener.local_addr()?;
         let serve = move || serve_all(&listener, password, most);
         thread::Builder::new().name("wire".into()).spawn(serve)?;

@@ -24,7 +24,11 @@ pub(crate) fn credentials(case: &mut Case) -> Outcome {
     let names = ["token", "token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"];
     let given: Vec<&str> = names.into_iter().filter(|name| given(name)).collect();
     if given.is_empty() {
-        return good("none: enough on the loopback, or with insecure=yes");
+        let kept = case.root().and_then(|root| kvstore::JobFile::find(&root));
+        return good(match kept {
+            Some(file) => format!("the token that `kvstore run` keeps in {}", file.display()),
+            None => "none: enough for a job on the loopback that was started by hand".into(),
+        });
     }
     if case.root().is_none() {
         return skipped("no root is given");
@@ -179,13 +183,13 @@ pub(crate) fn bandwidth(case: &mut Case) -> Outcome {
     let Some(Ok(observer)) = case.observer.as_mut().filter(|_| case.view.is_some()) else {
         return skipped("no scheduler has answered");
     };
+    if case.loses_packets {
+        return skipped("packets of full size are lost");
+    }
     if bytes == 0 {
         return skipped("it was not asked for");
     }
     match observer.measure(bytes, timeout) {
-    if case.loses_packets {
-        return skipped("packets of full size are lost");
-    }
         Ok((rate, trip)) => judge_bandwidth(rate, trip),
         Err(error) => bad(error.message(), "the way is too slow to be measured, or breaks"),
     }

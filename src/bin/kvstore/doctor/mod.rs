@@ -17,6 +17,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 
+use crate::messages::say;
+use crate::settings;
 use case::Case;
 
 /// Looks for what keeps a process from its job: options, addresses, ports, limits of the machine, and
@@ -65,17 +67,21 @@ const CHECKS: &[Check] = &[
     Check { name: "shared memory", run: machine::shared_memory },
     Check { name: "credentials", run: job::credentials },
     Check { name: "scheduler", run: network::scheduler },
+    Check { name: "packets", run: packets::scheduler },
     Check { name: "answer", run: job::answer },
     Check { name: "world size", run: job::world_size },
-    Check { name: "packets", run: packets::scheduler },
     Check { name: "rank", run: job::rank },
     Check { name: "clock", run: job::clock },
     Check { name: "processes", run: job::processes },
+    Check { name: "packets of servers", run: packets::servers },
     Check { name: "bandwidth", run: job::bandwidth },
 ];
-    Check { name: "packets of servers", run: packets::servers },
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    if let Err(text) = settings::check(&arguments.asked.options()) {
+        say("doctor", text);
+        return ExitCode::from(2);
+    }
     crate::sys::prepare_for_tls(&arguments.asked.options());
     let mut case = Case::new(&arguments.asked);
     let mut out = io::stdout().lock();

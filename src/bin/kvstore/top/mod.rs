@@ -38,6 +38,10 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    if let Err(text) = arguments.target.check() {
+        say("top", text);
+        return ExitCode::from(2);
+    }
     if !io::stdout().is_terminal() {
         say("top", "standard output is no terminal; `kvstore status` prints the same facts");
         return ExitCode::from(2);
