@@ -1,7 +1,9 @@
-//! As much of HTTP as a scrape needs: one request of a bounded size on each connection, one connection
-//! at a time, each in a bounded time.
+//! As much of HTTP as a scrape needs: one request of a bounded size on each connection, each in a
+//! bounded time. A connection that says nothing keeps no other one waiting: all are served in turn,
+//! without blocking.
 
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -17,6 +19,10 @@ const MOST_REQUEST: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(1);
 /// After an error of the system that may last.
 const PAUSE: Duration = Duration::from_millis(100);
+/// Interval at which open connections are served; without one the thread sleeps.
+const TURN: Duration = Duration::from_millis(2);
+/// Maximum number of open connections; the oldest one is closed for one more.
+const MOST_OPEN: usize = 256;
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -38,21 +44,7 @@ impl Endpoint {
             .map_err(|error| fail!(Network, "the address of the metrics: {error}"))?;
         let stopped = Arc::new(AtomicBool::new(false));
         let stop = Arc::clone(&stopped);
-        let answer = move || {
-            for stream in listener.incoming() {
-                if stop.load(Ordering::SeqCst) {
-                    return;
-                }
-                match stream {
-                    // Whoever scrapes sees what went wrong, and tries again.
-                    Ok(stream) => _ = serve(&stream, &page),
-                    Err(error) => {
-                        log(Level::Warn, || format!("metrics: {error}"));
-                        std::thread::sleep(PAUSE);
-                    }
-                }
-            }
-        };
+        let answer = move || answer(&listener, &stop, &page);
         let thread = std::thread::Builder::new().name("kvstore-metrics".into());
         let thread = crate::pool::without_signals(|| thread.spawn(answer))
             .map_err(|error| fail!(OutOfMemory, "cannot start a thread: {error}"))?;
@@ -78,10 +70,109 @@ impl Drop for Endpoint {
     }
 }
 
-fn serve(stream: &TcpStream, page: &impl Fn() -> Option<String>) -> std::io::Result<()> {
-    let end = Instant::now() + PATIENCE;
-    let request = read(stream, end)?;
-    let (status, kind, body) = match request.as_deref().map(target) {
+fn answer(listener: &TcpListener, stop: &AtomicBool, page: &impl Fn() -> Option<String>) {
+    let mut open = VecDeque::new();
+    loop {
+        let accepted = accept(listener, &mut open);
+        if stop.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Err(error) = accepted {
+            log(Level::Warn, || format!("metrics: {error}"));
+            std::thread::sleep(PAUSE);
+        }
+        open.retain_mut(|connection: &mut Connection| connection.goes_on(page));
+        if !open.is_empty() {
+            std::thread::sleep(TURN);
+        }
+    }
+}
+
+/// Accepts the connections that wait; without an open one it waits for the first.
+fn accept(listener: &TcpListener, open: &mut VecDeque<Connection>) -> std::io::Result<()> {
+    listener.set_nonblocking(!open.is_empty())?;
+    for _ in 0..MOST_OPEN {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                // The client may be gone already, and tries again.
+                if stream.set_nonblocking(true).is_ok() {
+                    open.push_back(Connection::new(stream));
+                }
+                if open.len() > MOST_OPEN {
+                    open.pop_front();
+                }
+                listener.set_nonblocking(true)?;
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// What a connection waits for.
+enum Stage {
+    /// The rest of a request.
+    Request(Vec<u8>),
+    /// That so many bytes of an answer leave.
+    Answer(Vec<u8>, usize),
+}
+
+struct Connection {
+    stream: TcpStream,
+    stage: Stage,
+    end: Instant,
+}
+
+impl Connection {
+    fn new(stream: TcpStream) -> Self {
+        Self { stream, stage: Stage::Request(Vec::new()), end: Instant::now() + PATIENCE }
+    }
+
+    /// Does what can be done without waiting; false when the connection is over.
+    fn goes_on(&mut self, page: &impl Fn() -> Option<String>) -> bool {
+        let waits = match self.advance(page) {
+            Ok(is_over) => !is_over,
+            Err(error) => [ErrorKind::WouldBlock, ErrorKind::Interrupted].contains(&error.kind()),
+        };
+        waits && Instant::now() < self.end
+    }
+
+    /// True when the answer has left.
+    fn advance(&mut self, page: &impl Fn() -> Option<String>) -> std::io::Result<bool> {
+        let mut piece = [0; 1024];
+        loop {
+            match &mut self.stage {
+                Stage::Request(request) => match self.stream.read(&mut piece)? {
+                    0 => return Ok(true),
+                    count => {
+                        request.extend_from_slice(&piece[..count]);
+                        if let Some(answer) = reply(request, page) {
+                            self.stage = Stage::Answer(answer, 0);
+                            self.end = Instant::now() + PATIENCE;
+                        }
+                    }
+                },
+                Stage::Answer(answer, sent) if *sent < answer.len() => {
+                    match self.stream.write(&answer[*sent..])? {
+                        0 => return Ok(true),
+                        count => *sent += count,
+                    }
+                }
+                Stage::Answer(..) => return Ok(true),
+            }
+        }
+    }
+}
+
+/// The answer to a request; None before its head is whole.
+fn reply(request: &[u8], page: &impl Fn() -> Option<String>) -> Option<Vec<u8>> {
+    let is_whole = request.windows(4).any(|four| four == b"\r\n\r\n");
+    if !is_whole && request.len() < MOST_REQUEST {
+        return None;
+    }
+    let request = String::from_utf8_lossy(request);
+    let (status, kind, body) = match is_whole.then(|| target(&request)) {
         Some(Some("/metrics")) => match page() {
             Some(text) => ("200 OK", TEXT, text),
             None => ("503 Service Unavailable", "text/plain", "the job has ended\n".into()),
@@ -96,41 +187,7 @@ fn serve(stream: &TcpStream, page: &impl Fn() -> Option<String>) -> std::io::Res
          Connection: close\r\n\r\n",
         body.len()
     );
-    let end = Instant::now() + PATIENCE;
-    write(stream, head.as_bytes(), end)?;
-    write(stream, body.as_bytes(), end)
-}
-
-/// All of the head of a request; None if it is too long.
-fn read(mut stream: &TcpStream, end: Instant) -> std::io::Result<Option<String>> {
-    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
-    while !request.windows(4).any(|four| four == b"\r\n\r\n") {
-        if request.len() >= MOST_REQUEST {
-            return Ok(None);
-        }
-        stream.set_read_timeout(Some(left(end)?))?;
-        match stream.read(&mut piece)? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            count => request.extend_from_slice(&piece[..count]),
-        }
-    }
-    Ok(Some(String::from_utf8_lossy(&request).into_owned()))
-}
-
-fn write(mut stream: &TcpStream, mut bytes: &[u8], end: Instant) -> std::io::Result<()> {
-    while !bytes.is_empty() {
-        stream.set_write_timeout(Some(left(end)?))?;
-        match stream.write(bytes)? {
-            0 => return Err(std::io::ErrorKind::WriteZero.into()),
-            count => bytes = &bytes[count..],
-        }
-    }
-    Ok(())
-}
-
-fn left(end: Instant) -> std::io::Result<Duration> {
-    let left = end.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(std::io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    Some([head.into_bytes(), body.into_bytes()].concat())
 }
 
 /// What a GET asks for, without what stands behind a question mark.
@@ -138,4 +195,42 @@ pub(crate) fn target(request: &str) -> Option<&str> {
     let mut words = request.lines().next()?.split(' ');
     let target = words.next().filter(|method| *method == "GET").and(words.next())?;
     target.split('?').next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Far above what an answer takes, and far below what the silent connections take one by one.
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn silent_connections_keep_no_scrape_waiting() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let endpoint = Endpoint::start(listener, || Some("a page\n".into())).unwrap();
+        let mut silent = Vec::new();
+        for round in 0..20 {
+            silent.extend((0..200).map(|_| TcpStream::connect(address).unwrap()));
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("a page\n"), "round {round}: {answer}");
+            // The others are there still, or have been told to go.
+            silent.drain(..silent.len() - 200);
+        }
+        drop(endpoint);
+    }
+
+    #[test]
+    fn a_connection_that_says_nothing_is_closed() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let _endpoint = Endpoint::start(listener, || None).unwrap();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
+    }
 }
