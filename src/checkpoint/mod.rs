@@ -15,6 +15,8 @@ pub(crate) use header::{Entry, Header};
 pub use inspect::{InspectedTensor, Inspection, TensorState};
 pub(crate) use name::{KeyName, part_name, split_part};
 pub(crate) use reader::Reader;
+#[cfg(feature = "dist")]
+pub(crate) use replacement::Replacement;
 pub(crate) use writer::Writer;
 
 /// The tensor of checksums: a CRC-32C of the header, then one of each tensor before this one.

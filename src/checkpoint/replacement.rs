@@ -1,21 +1,28 @@
 //! A file that takes the place of another as a whole, or not at all.
 
+use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The end of the names of files on their way: `NAME.0.kvstore-part`.
+/// The end of the names of files on their way: `NAME.3f09a1c2d4e5b687.kvstore-part`. The digits are
+/// drawn at random, so that a file that another user has planted is not in the way.
 const SUFFIX: &str = "kvstore-part";
 
-/// Files on their way to one path at a time.
-const MOST: u32 = 1000;
+/// Names that are tried: a sweep of another process may take one away.
+const MOST: u32 = 100;
+/// The permissions of a new file, less what the umask takes away.
+const NEW: u32 = 0o666;
+/// Before the permissions of the file that is replaced are copied.
+const OWNER_ONLY: u32 = 0o600;
 
 /// A file on its way to a path. Its lock says that somebody is at work on it: the lock ends with
 /// the process, whatever ends that.
-pub(super) struct Replacement {
+pub(crate) struct Replacement {
     file: File,
     temporary: PathBuf,
     target: PathBuf,
@@ -25,7 +32,7 @@ pub(super) struct Replacement {
 
 impl Replacement {
     /// Begins a file, after the removal of those that killed processes have left behind.
-    pub(super) fn begin(target: &Path) -> io::Result<Self> {
+    pub(crate) fn begin(target: &Path) -> io::Result<Self> {
         let Some(name) = target.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a file's name"));
         };
@@ -33,13 +40,16 @@ impl Replacement {
         let folder = folder.unwrap_or(Path::new(".")).to_path_buf();
         sweep(&folder, name);
         let open_folder = File::open(&folder)?;
-        for number in 0..MOST {
+        let mode = mode_of(target).map_or(NEW, |_| OWNER_ONLY);
+        for _ in 0..MOST {
             let mut temporary = name.to_owned();
-            temporary.push(format!(".{number}.{SUFFIX}"));
+            temporary
+                .push(format!(".{:016x}.{SUFFIX}", RandomState::new().build_hasher().finish()));
             let temporary = folder.join(temporary);
-            match OpenOptions::new().write(true).create_new(true).open(&temporary) {
+            match OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary) {
                 Ok(file) if is_ours(&file, &temporary) => {
                     let target = target.to_path_buf();
+                    copy_mode(&target, &file)?;
                     return Ok(Self { file, temporary, target, folder: open_folder });
                 }
                 // A sweep of another process was faster: the file is gone.
@@ -53,7 +63,8 @@ impl Replacement {
 
     /// Puts the file in its place. After an error the old one is there, unless only the last step
     /// failed, which makes the change last through a loss of power.
-    pub(super) fn commit(self) -> io::Result<()> {
+    pub(crate) fn commit(self) -> io::Result<()> {
+        copy_mode(&self.target, &self.file)?;
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.target)?;
         match self.folder.sync_all() {
@@ -80,6 +91,20 @@ impl Drop for Replacement {
         if is_at(&self.file, &self.temporary) {
             let _ = fs::remove_file(&self.temporary);
         }
+    }
+}
+
+/// The permissions of the file at a path, if one is there. A symbolic link is replaced itself.
+fn mode_of(path: &Path) -> Option<u32> {
+    let there = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+    Some(there.permissions().mode() & 0o777)
+}
+
+/// Gives a file the permissions of the one that it will replace.
+fn copy_mode(target: &Path, file: &File) -> io::Result<()> {
+    match mode_of(target) {
+        Some(mode) => file.set_permissions(Permissions::from_mode(mode)),
+        None => Ok(()),
     }
 }
 
@@ -120,7 +145,7 @@ fn is_temporary(file: &OsString, name: &OsStr) -> bool {
     let rest = rest.and_then(|rest| std::str::from_utf8(rest).ok()).unwrap_or_default();
     let number = rest.strip_prefix('.').and_then(|rest| rest.strip_suffix(SUFFIX));
     let number = number.and_then(|rest| rest.strip_suffix('.')).unwrap_or_default();
-    !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_digit())
+    !number.is_empty() && number.bytes().all(|digit| digit.is_ascii_hexdigit())
 }
 
 #[cfg(test)]
@@ -163,6 +188,47 @@ mod tests {
         second.commit().unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"second");
         assert_eq!(names(&folder), ["a", others[0], others[1], others[2]].map(OsString::from));
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn write(path: &Path, text: &[u8]) {
+        let mut file = Replacement::begin(path).unwrap();
+        file.write_all(text).unwrap();
+        file.commit().unwrap();
+    }
+
+    #[test]
+    fn a_file_keeps_the_mode_of_the_one_that_it_replaces() {
+        let folder = folder("mode");
+        let path = folder.join("a");
+        fs::write(&path, "secret").unwrap();
+        for kept in [0o600, 0o640, 0o604, 0o666] {
+            fs::set_permissions(&path, Permissions::from_mode(kept)).unwrap();
+            let file = Replacement::begin(&path).unwrap();
+            assert_eq!(mode(&file.temporary), kept, "while it is written");
+            drop(file);
+            write(&path, b"new");
+            assert_eq!((mode(&path), &*fs::read(&path).unwrap()), (kept, &b"new"[..]));
+        }
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn files_and_links_that_were_planted_are_not_in_the_way() {
+        let folder = folder("planted");
+        let (path, other) = (folder.join("a"), folder.join("other"));
+        fs::write(&other, "of another user").unwrap();
+        // Folders cannot be removed as files are.
+        (0..1000).for_each(|n| fs::create_dir(folder.join(format!("a.{n}.{SUFFIX}"))).unwrap());
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        write(&path, b"ours");
+        assert_eq!(fs::read(&other).unwrap(), b"of another user");
+        assert_eq!(fs::read(&path).unwrap(), b"ours");
+        assert!(fs::symlink_metadata(&path).unwrap().is_file());
         fs::remove_dir_all(folder).unwrap();
     }
 

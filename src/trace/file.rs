@@ -1,15 +1,17 @@
 //! A trace as the tools of Chrome and Perfetto read it.
 
-use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::{Event, Kept, What};
+use crate::checkpoint::Replacement;
 
-/// Writes the file of one process. Times are those of the common clock, if it was compared with ours.
+/// Writes the file of one process, in the place of an older one: a symbolic link is replaced, and not
+/// followed. Times are those of the common clock, if it was compared with ours.
 pub(super) fn write(path: &str, role: &str, rank: u32, kept: &Kept) -> std::io::Result<()> {
-    let mut out = BufWriter::new(File::create(path)?);
+    let mut out = BufWriter::new(Replacement::begin(Path::new(path))?);
     let process = u64::from(rank) * 2 + u64::from(role == "server");
     let offset = kept.clock.map_or(0, |clock| clock.offset);
     let name = json!({"ph": "M", "name": "process_name", "pid": process, "tid": 0,
@@ -25,7 +27,7 @@ pub(super) fn write(path: &str, role: &str, rank: u32, kept: &Kept) -> std::io::
         }
     }
     writeln!(out, "\n]}}")?;
-    out.flush()
+    out.into_inner()?.commit()
 }
 
 /// What stands in the file for an event: calls overlap, and so they are a begin and an end; work has
@@ -71,4 +73,25 @@ fn lines(event: &Event, process: u64, number: usize, offset: i64) -> Vec<Value> 
 /// Numbers of names are too large for readers that know float64 only.
 fn key(key: u64) -> Value {
     if key >> 53 == 0 { json!(key) } else { json!(format!("{key:#018x}")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_that_was_planted_is_not_followed() {
+        let folder = std::env::temp_dir().join(format!("kvstore-trace-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir(&folder).unwrap();
+        let (path, other) = (folder.join("a.worker-0.json"), folder.join("other"));
+        std::fs::write(&other, "of another user").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        write(path.to_str().unwrap(), "worker", 0, &Kept::default()).unwrap();
+        assert_eq!(std::fs::read(&other).unwrap(), b"of another user");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("{\"displayTimeUnit\"") && text.ends_with("]}\n"), "{text}");
+        assert!(std::fs::symlink_metadata(&path).unwrap().is_file());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -30,15 +30,29 @@ fn a_save_replaces_the_file_and_leaves_nothing_else() {
 }
 
 #[test]
-fn the_file_is_an_ordinary_new_one() {
+fn the_file_has_the_mode_of_the_one_that_it_replaces() {
     let folder = Folder::new("mode");
     let (path, usual) = (folder.file("file"), folder.file("usual"));
     fs::write(&usual, "").unwrap();
-    fs::write(&path, "").unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     store(1.0).save(&path).unwrap();
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
-    assert_eq!(mode(&path), mode(&usual));
+    assert_eq!(mode(&path), mode(&usual), "a new file is an ordinary one");
+    for kept in [0o600, 0o640, 0o400] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(kept)).unwrap();
+        store(1.0).save(&path).unwrap();
+        assert_eq!(mode(&path), kept, "{kept:o}");
+    }
+}
+
+#[test]
+fn planted_files_with_the_names_of_unfinished_ones_do_not_block_a_save() {
+    let folder = Folder::new("planted");
+    let path = folder.file("file");
+    // Folders, which a save cannot remove.
+    let planted = |n| folder.file(&format!("file.{n}.kvstore-part"));
+    (0..1_000).for_each(|n| fs::create_dir(planted(n)).unwrap());
+    store(7.0).save(&path).unwrap();
+    assert_eq!(pull(&loaded(&path), 1u64, 1), [7.0]);
 }
 
 #[test]
