@@ -16,6 +16,10 @@ pub(super) const LAST: i32 = i32::MIN;
 /// So long at most values wait for a peer that sends one thing behind another.
 const LONGEST_TURN: Time = 50 * MS;
 
+/// Bytes that may arrive ahead of a message that is missing, beside those of a window: the last message
+/// of a window may be larger than what is left of it.
+const EARLY_BYTES: u64 = 1 << 20;
+
 /// A message that was sent and not yet acknowledged.
 #[derive(Debug)]
 struct Sent<D> {
@@ -52,6 +56,7 @@ pub(super) struct Link<D> {
     progress: Time,
     received: u64,
     early: BTreeMap<u64, Message<D>>,
+    early_bytes: u64,
     /// When an acknowledgement must be on its way at the latest.
     ack_at: Option<Time>,
     /// What the peer knows that has arrived, and the bytes that have arrived since.
@@ -89,6 +94,7 @@ impl<D: Data> Link<D> {
             progress: now,
             received: 0,
             early: BTreeMap::new(),
+            early_bytes: 0,
             ack_at: None,
             acknowledged: 0,
             unacknowledged_bytes: 0,
@@ -110,27 +116,30 @@ impl<D: Data> Link<D> {
         self.queue.push(message, priority, token);
     }
 
-    /// Takes a frame of this peer's incarnation.
+    /// Takes a frame of this peer's incarnation. With `room` or more messages in line to the peer it takes
+    /// none that is new, and acknowledges none: the peer sends it again (backpressure).
     pub(super) fn receive(
         &mut self,
         message: Message<D>,
         now: Time,
         limits: &Limits,
+        room: usize,
     ) -> Received<D> {
         self.last_heard = self.last_heard.max(now);
         let delivered = self.acknowledge(message.head.ack, now);
         let (sequence, mut next, mut early) = (message.head.sequence, None, Vec::new());
-        if sequence > 0 {
+        if sequence > 0 && (sequence <= self.received || self.queue.len() < room) {
             self.owe(&message, now, limits);
             if sequence == self.received + 1 {
                 self.received = sequence;
                 self.follow(&message, now, limits);
                 next = Some(message);
             } else if self.is_new(sequence, limits) {
+                self.early_bytes += message.body.len();
                 self.early.insert(sequence, message);
             }
             if !self.early.is_empty() {
-                self.early.remove(&self.received);
+                self.take_early(self.received);
             }
             while let Some(next) = self.next_early() {
                 self.received += 1;
@@ -143,16 +152,22 @@ impl<D: Data> Link<D> {
 
     /// The next message, if it came too early.
     fn next_early(&mut self) -> Option<Message<D>> {
-        if self.early.is_empty() {
-            return None;
-        }
-        self.early.remove(&(self.received + 1))
+        if self.early.is_empty() { None } else { self.take_early(self.received + 1) }
+    }
+
+    fn take_early(&mut self, sequence: u64) -> Option<Message<D>> {
+        let message = self.early.remove(&sequence)?;
+        self.early_bytes -= message.body.len();
+        Some(message)
     }
 
     /// Whether a message of this sequence has not come before, and may come now.
     pub(super) fn is_new(&self, sequence: u64, limits: &Limits) -> bool {
         let reach = self.received.saturating_add(limits.window_frames as u64);
-        sequence > self.received && sequence <= reach && !self.early.contains_key(&sequence)
+        let most = limits.window_bytes.saturating_add(EARLY_BYTES);
+        let fits = sequence == self.received + 1 || self.early_bytes < most;
+        fits && (self.received + 1..=reach).contains(&sequence)
+            && !self.early.contains_key(&sequence)
     }
 
     /// Lets the peer finish, within bounds, when it says that it has more to send.

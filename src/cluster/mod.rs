@@ -8,8 +8,10 @@
 //! What a process can say of itself is in `facts`.
 //!
 //! Arrows between the rooms point one way: `node` joins `worker`, `server` and `members` with the
-//! links to their peers (`net`, `link`); all of them speak `wire`; `common` is at the bottom.
+//! links to their peers (`net`, `link`); all of them speak `wire`; `common` is at the bottom. Frames
+//! pass `admission` before they reach a machine.
 
+mod admission;
 mod common;
 mod facts;
 mod link;
@@ -25,6 +27,7 @@ mod sim;
 mod wire;
 mod worker;
 
+pub(crate) use admission::{Breach, Speaker, is_at};
 pub(crate) use common::{
     Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Table, Time,
 };
@@ -37,16 +40,15 @@ pub(crate) use server::{Action as ServerAction, Answer, SliceName};
 #[cfg(test)]
 pub(crate) use wire::encode;
 pub(crate) use wire::{
-    BadFrame, Body, Declare, Entry, HEADER, Header, Hello, Kind, Look, Message, Opened, Opening,
-    Place, Seen, Sight, Spec, State, VERSION, copy, is_echo, read_table, write, write_front,
-    write_parts,
+    BadFrame, Body, Entry, HEADER, Header, Kind, Look, Message, Opened, Opening, Place, Seen,
+    Sight, Spec, State, VERSION, copy, is_echo, read_table, write, write_front, write_parts,
 };
 pub(crate) use worker::{Action as WorkerAction, After, Ended, Naming, OpId, Worker};
 
 /// Reads bytes as the fields of every control message that has some.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn parse(bytes: &[u8]) {
-    use wire::{Awaited, Book, accused, failed};
+    use wire::{Awaited, Book, Declare, Hello, accused, failed};
     let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
     again(Book::decode(bytes).map(|read| read.encode()));
     again(Hello::decode(bytes).map(|read| read.encode()));

@@ -30,6 +30,48 @@ pub(crate) enum News {
     Up(Peer, Arc<str>),
     Down(Peer),
     Epoch(u32),
+    /// A member is lost: where it was, and why it counts as lost.
+    Lost(Peer, String, String),
+    /// A process that was declared lost is told so.
+    Evicted(Peer, String),
+    /// This process cannot go on, and why.
+    Fatal(String),
+    /// A frame of a process that has this name had no effect.
+    Dropped(Peer, Why),
+}
+
+/// Why a frame is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Why {
+    OtherJob,
+    /// Of a process that had the rank before the linked one.
+    Earlier,
+    /// Meant for a process that was at our place before.
+    Former,
+    /// From a process that there is no stream to.
+    Stranger,
+    /// A hello with the incarnation of another process.
+    Foreign,
+    /// Its fields cannot be read, or its kind is not for us.
+    Unreadable,
+}
+
+impl Why {
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::OtherJob => "of another job",
+            Self::Earlier => "of a process that had its rank before",
+            Self::Former => "that was meant for a process before this one",
+            Self::Stranger => "without a stream to its sender",
+            Self::Foreign => "that introduces its sender as another process",
+            Self::Unreadable => "that cannot be read, or is not for this process",
+        }
+    }
+
+    /// Whether frames are dropped so in jobs where nothing is wrong, as members come and go.
+    pub(crate) fn is_harmless(self) -> bool {
+        matches!(self, Self::Earlier | Self::Former | Self::Stranger)
+    }
 }
 
 /// A message to a peer, on its way to the link.
@@ -135,9 +177,9 @@ impl<D: Data> Net<D> {
         self.lines.get(&peer).map(|line| line.link.incarnation())
     }
 
-    /// Where a peer that has a link is to be reached.
-    pub(super) fn address_of(&self, peer: Peer) -> Option<&str> {
-        self.lines.get(&peer).map(|line| &*line.address)
+    /// Address and incarnation of a peer that has a link.
+    pub(super) fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        self.lines.get(&peer).map(|line| (&*line.address, line.link.incarnation()))
     }
 
     /// When a peer was heard last.
@@ -195,18 +237,24 @@ impl<D: Data> Net<D> {
         true
     }
 
-    pub(super) fn receive(&mut self, message: Message<D>, now: Time) -> Incoming<D> {
+    /// `room` bounds the messages in line to the peer: beyond it nothing new of its stream is taken.
+    pub(super) fn receive(&mut self, message: Message<D>, now: Time, room: usize) -> Incoming<D> {
         let head = &message.head;
+        let peer = Peer { role: head.role, rank: head.rank };
         if head.job != self.limits.job {
+            self.note_drop(peer, Why::OtherJob);
             return Incoming::Stale;
         }
-        let peer = Peer { role: head.role, rank: head.rank };
         if ![0, self.incarnation].contains(&head.to_incarnation) {
+            self.note_drop(peer, Why::Former);
             return Incoming::Former(peer, head.incarnation);
         }
         let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
         match head.incarnation.cmp(&line.link.incarnation()) {
-            Ordering::Less => Incoming::Stale,
+            Ordering::Less => {
+                self.note_drop(peer, Why::Earlier);
+                Incoming::Stale
+            }
             Ordering::Greater => Incoming::Stranger(message),
             // Frames outside of the stream are for whoever keeps the members.
             Ordering::Equal if head.sequence == 0 && head.kind != Kind::Alive => {
@@ -221,9 +269,18 @@ impl<D: Data> Net<D> {
                 self.any_heard = self.any_heard.max(now);
                 self.traffic.messages_in += 1;
                 self.traffic.bytes_in += HEADER as u64 + message.body.len();
-                Incoming::Linked(line.link.receive(message, now, &self.limits))
+                Incoming::Linked(line.link.receive(message, now, &self.limits, room))
             }
         }
+    }
+
+    /// Notes what is to be logged.
+    pub(super) fn note(&mut self, news: News) {
+        self.news.push(news);
+    }
+
+    pub(super) fn note_drop(&mut self, peer: Peer, why: Why) {
+        self.news.push(News::Dropped(peer, why));
     }
 
     /// Whether a frame is of a linked incarnation, to us, and has not come before.

@@ -7,7 +7,7 @@ use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Reason, Role
 use super::facts::Facts;
 use super::link::CONTROL;
 use super::members::{Client, Event, GOODBYE};
-use super::net::{Frame, Incoming, Letter, Net, News};
+use super::net::{Frame, Incoming, Letter, Net, News, Why};
 use super::server::Server;
 use super::wire::{BadFrame, Body, Header, Kind, Message, Seen, Standing, State, accused};
 use super::worker::{OpId, Want, Worker};
@@ -67,9 +67,9 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Where a member is to be reached that there is a stream to.
-    pub(crate) fn address_of(&self, peer: Peer) -> Option<&str> {
-        self.net.address_of(peer)
+    /// Address and incarnation of a member that there is a stream to.
+    pub(crate) fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        self.net.linked(peer)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -104,7 +104,11 @@ impl<D: Data> Node<D> {
             return self.echo(&message, now);
         }
         let from = Peer { role: message.head.role, rank: message.head.rank };
-        match self.net.receive(message, now) {
+        let room = match &self.part {
+            Part::Server(server) if from.role == Role::Worker => server.room_for(from),
+            _ => usize::MAX,
+        };
+        match self.net.receive(message, now, room) {
             Incoming::Linked(received) => {
                 if from == Peer::SCHEDULER {
                     self.client.heard();
@@ -126,7 +130,9 @@ impl<D: Data> Node<D> {
                     return self.receive(message, now);
                 }
             }
-            Incoming::Stale | Incoming::Former(..) | Incoming::Stranger(_) => {}
+            Incoming::Stranger(_) => self.net.note_drop(from, Why::Stranger),
+            // Noted before.
+            Incoming::Stale | Incoming::Former(..) => {}
         }
         // What comes next may concern members that this message has named. All else waits for `send`.
         if from == Peer::SCHEDULER {
@@ -176,13 +182,6 @@ impl<D: Data> Node<D> {
         if self.client.is_scheduler(address) {
             self.client.miss(now);
             self.settle(now);
-        }
-    }
-
-    /// A worker makes no pushes, whatever it says: nobody waits for any.
-    pub(crate) fn only_reads(&mut self, peer: Peer) {
-        if let (Part::Server(server), Role::Worker) = (&mut self.part, peer.role) {
-            server.only_reads(peer.rank);
         }
     }
 
@@ -342,8 +341,9 @@ impl<D: Data> Node<D> {
         if token == GOODBYE {
             return self.leave_now();
         }
-        if let Part::Worker(worker) = &mut self.part {
-            worker.delivered(by.rank, token);
+        match &mut self.part {
+            Part::Worker(worker) => worker.delivered(by.rank, token),
+            Part::Server(server) => server.delivered(by.rank, token),
         }
     }
 
@@ -379,7 +379,11 @@ impl<D: Data> Node<D> {
         }
         match &mut self.part {
             Part::Worker(worker) => worker.message(from, message),
-            Part::Server(server) => server.message(from, message),
+            Part::Server(server) => {
+                if !server.message(from, message) {
+                    self.net.note_drop(from, Why::Unreadable);
+                }
+            }
         }
     }
 
@@ -424,6 +428,7 @@ impl<D: Data> Node<D> {
             }
             Event::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
+                self.net.note(News::Fatal(failure.text.clone()));
                 if let Part::Worker(worker) = &mut self.part {
                     worker.fatal(&failure);
                 }
@@ -463,7 +468,7 @@ impl<D: Data> Node<D> {
         for member in book.members.iter().filter(|member| member.peer.role == other) {
             let linked = self.net.incarnation_of(member.peer) == Some(member.incarnation);
             match member.state {
-                State::Here if !linked => {
+                State::Here if !linked && !member.address.is_empty() => {
                     self.net.connect(member.peer, member.incarnation, &member.address, now);
                 }
                 State::Lost => self.net.disconnect(member.peer),

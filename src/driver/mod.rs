@@ -4,6 +4,7 @@
 mod bytes;
 mod guard;
 mod inbox;
+mod ledger;
 mod outbox;
 #[cfg(test)]
 mod tests;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use bytes::{Block, Blocks, Bytes, Encoded, Landing, Loan};
 pub(crate) use inbox::{Broken, read_all};
+use ledger::Ledger;
 use outbox::Outbox;
 
 use crate::cluster::{Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time};
@@ -82,6 +84,7 @@ pub(crate) struct Driver<H> {
     /// Why everything has ended, if that was a panic.
     bug: OnceLock<Error>,
     outbox: Outbox,
+    ledger: Ledger,
     engine: OnceLock<Arc<dyn Engine>>,
     began: Instant,
     pub(crate) blocks: Arc<Blocks>,
@@ -117,6 +120,7 @@ impl<H: Host> Driver<H> {
             changed: Condvar::new(),
             bug: OnceLock::new(),
             outbox: Outbox::default(),
+            ledger: Ledger::default(),
             engine: OnceLock::new(),
             began: Instant::now(),
             blocks: Arc::default(),
@@ -161,6 +165,15 @@ impl<H: Host> Driver<H> {
         self: &Arc<Self>,
         work: impl FnOnce(&mut Machine, Time) -> T,
     ) -> Option<T> {
+        self.step_from(None, work)
+    }
+
+    /// The same, for frames that came from an address.
+    fn step_from<T>(
+        self: &Arc<Self>,
+        from: Option<&str>,
+        work: impl FnOnce(&mut Machine, Time) -> T,
+    ) -> Option<T> {
         let (mut todo, mut news) = (H::Todo::default(), None);
         let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
         if result.is_err() {
@@ -169,6 +182,7 @@ impl<H: Host> Driver<H> {
         self.host.carry_out(self, todo);
         if let Some((who, news)) = news {
             spans::tell(who, &news);
+            self.ledger.tell(who, from, &news);
         }
         result.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))
     }
@@ -272,6 +286,7 @@ impl<H: Host> Driver<H> {
     pub(crate) fn stop(&self) {
         drop(self.halt());
         self.outbox.close();
+        self.ledger.close();
         if let Some(engine) = self.engine.get() {
             engine.close();
         }
@@ -323,18 +338,19 @@ impl<H: Host> Driver<H> {
         let mut reader = inbox::Reader { blocks, land: &land, landings };
         let (mut messages, broken) = inbox::read(len, pieces, &mut reader);
         if let Some(who) = who {
-            guard::keep_own(who, from, &mut messages);
+            guard::keep_own(who, from, &mut messages, &self.ledger);
         }
         if let Some(broken) = broken {
-            log(Level::Warn, || format!("from {from}: dropped what is no frame: {broken:?}"));
+            let reason = format!("dropped what is no frame: {broken:?}");
+            self.ledger.note(Level::Warn, "a process".into(), from, reason);
         }
         let mut messages = messages.into_iter().peekable();
         loop {
             let mut some = portion(&mut messages);
             let last = messages.peek().is_none();
-            self.step(|machine, now| {
+            self.step_from(Some(from), |machine, now| {
                 if let Some(who) = who {
-                    guard::keep_known(who, from, &mut some, machine);
+                    guard::keep_known(who, from, &mut some, machine, &self.ledger);
                 }
                 machine.receive(from, some, broken.filter(|_| last), now);
             });
@@ -443,18 +459,11 @@ impl Machine {
         }
     }
 
-    /// Where a member is to be reached that there is a stream to.
-    fn address_of(&self, peer: Peer) -> Option<&str> {
+    /// Address and incarnation of a member that there is a stream to.
+    fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
         match self {
-            Self::Node(node) => node.address_of(peer),
-            Self::Scheduler(scheduler) => scheduler.address_of(peer),
-        }
-    }
-
-    /// A worker makes no pushes, whatever it says.
-    fn only_reads(&mut self, peer: Peer) {
-        if let Self::Node(node) = self {
-            node.only_reads(peer);
+            Self::Node(node) => node.linked(peer),
+            Self::Scheduler(scheduler) => scheduler.linked(peer),
         }
     }
 

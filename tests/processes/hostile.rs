@@ -225,7 +225,7 @@ fn keys(name: &str) -> Keys {
 }
 
 /// What the engine needs to know to show a token.
-fn login(keys: &Keys, name: &str) -> Vec<(&'static str, String)> {
+pub fn login(keys: &Keys, name: &str) -> Vec<(&'static str, String)> {
     let text = std::fs::read_to_string(keys.path(&format!("{name}.token"))).unwrap();
     let password = text.trim().split_once(':').unwrap().1;
     vec![("transport/auth/usrpwd", format!("{{user: \"{name}\", password: \"{password}\"}}"))]

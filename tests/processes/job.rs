@@ -300,6 +300,12 @@ impl Process {
         }
     }
 
+    /// How many lines so far begin with this word.
+    pub fn count(&mut self, word: &str) -> usize {
+        self.heard.extend(self.lines.try_iter());
+        self.heard.iter().filter(|line| line.text.starts_with(word)).count()
+    }
+
     pub fn end(self, limit: Duration) -> End {
         self.end_until(Instant::now() + limit)
     }

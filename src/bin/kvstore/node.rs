@@ -99,6 +99,8 @@ pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCod
     };
     crate::sys::prepare_for_tls(&options.set);
     refusals::announce(role);
+    let warn = move |_, text: &str| say(role.name(), text);
+    kvstore::set_logger(kvstore::Level::Warn, Some(Arc::new(warn)));
     let service = Arc::new(Service::default());
     let stopped = Arc::clone(&service);
     if let Err(error) = signals::watch(&signals::ending(), move |signal| stopped.stop(signal)) {

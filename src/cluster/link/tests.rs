@@ -62,7 +62,7 @@ fn a_stream_arrives_whole_in_order_and_once_over_any_engine() {
                     continue;
                 }
                 let to = if forth { &mut other } else { &mut one };
-                let received = to.receive(frame, now, &limits);
+                let received = to.receive(frame, now, &limits, usize::MAX);
                 let messages = received.next.iter().chain(&received.early);
                 let messages = messages.flat_map(Message::parts);
                 got.extend(messages.map(|message| message.head.round));
@@ -110,7 +110,7 @@ fn urgent_messages_overtake_what_was_not_sent_and_nothing_else() {
     for sequence in 1..=5 {
         let mut ack = Message::new(Kind::Alive, Vec::new());
         ack.head.ack = sequence;
-        link.receive(ack, 0, &limits);
+        link.receive(ack, 0, &limits, usize::MAX);
         let sent = frames(&mut link, 0, &limits).remove(0).head;
         order.push((sent.kind, sent.key, sent.round));
     }
@@ -142,7 +142,7 @@ fn small_messages_travel_together_up_to_a_bound_and_in_their_order() {
     assert_eq!(bundles.count(), 4);
     let mut ack = Message::new(Kind::Alive, Vec::new());
     ack.head.ack = 2;
-    let delivered = link.receive(ack, 0, &limits).delivered;
+    let delivered = link.receive(ack, 0, &limits, usize::MAX).delivered;
     assert!(delivered.into_iter().eq((0..70).map(token)), "one acknowledgement is for all of them");
 }
 
@@ -155,7 +155,7 @@ fn what_waits_for_an_answer_is_acknowledged_by_it() {
         let mut other = Link::<Bytes>::new(2, 0);
         let mut bundle = Message::bundle(vec![part.clone(), part]);
         (bundle.head.flags, bundle.head.sequence) = (LAST_FLAG, 1);
-        other.receive(bundle, 0, &limits);
+        other.receive(bundle, 0, &limits, usize::MAX);
         frames(&mut other, 0, &limits).len()
     };
     assert_eq!([acks(Kind::Push, ANSWER), acks(Kind::Value, 0)], [0, 0]);
@@ -181,7 +181,7 @@ fn values_wait_for_pushes_that_are_still_to_come() {
         let pushes = frames(&mut worker, 0, &narrow);
         assert_eq!(pushes.len(), 2, "the window is full");
         for push in pushes {
-            server.receive(push, 0, &limits);
+            server.receive(push, 0, &limits, usize::MAX);
         }
         server.queue(value(1), 0, None);
         if !one_way_at_a_time {
@@ -195,14 +195,14 @@ fn values_wait_for_pushes_that_are_still_to_come() {
         server.queue(Message::of_key(Kind::Ask, 9, 1, Vec::new()), CONTROL, None);
         assert_eq!(server.wake_at(&limits), 0);
         assert_eq!(sent(&mut server, LONGEST_TURN - 1), [9]);
-        worker.receive(ack, 0, &limits);
+        worker.receive(ack, 0, &limits, usize::MAX);
         let last = frames(&mut worker, 0, &narrow).remove(0);
-        server.receive(last, LONGEST_TURN - 1, &limits);
+        server.receive(last, LONGEST_TURN - 1, &limits, usize::MAX);
         assert_eq!(sent(&mut server, LONGEST_TURN - 1), [1]);
         // And not for long.
         let (mut more, start) = (message(4, 1), 2 * LONGEST_TURN);
         more.head.sequence = 4;
-        server.receive(more, start, &limits);
+        server.receive(more, start, &limits, usize::MAX);
         server.queue(value(2), 0, None);
         assert!(sent(&mut server, start + LONGEST_TURN - 1).is_empty());
         assert_eq!(sent(&mut server, start + LONGEST_TURN), [2]);
@@ -216,7 +216,7 @@ fn pushes_wait_for_nobody() {
     let mut value = message(1, 1);
     (value.head.kind, value.head.sequence) = (Kind::Value, 1);
     assert_eq!(value.head.flags & LAST_FLAG, 0, "more is to come");
-    worker.receive(value, 0, &limits);
+    worker.receive(value, 0, &limits, usize::MAX);
     worker.queue(message(2, 1), 0, None);
     assert_eq!(frames(&mut worker, 0, &limits).len(), 1);
 }
@@ -229,9 +229,9 @@ fn what_was_never_sent_cannot_be_acknowledged() {
     frames(&mut link, 0, &limits);
     let mut ack = Message::new(Kind::Alive, Vec::new());
     ack.head.ack = 2;
-    assert!(link.receive(ack.clone(), 0, &limits).delivered.is_empty());
+    assert!(link.receive(ack.clone(), 0, &limits, usize::MAX).delivered.is_empty());
     ack.head.ack = 1;
-    assert_eq!(link.receive(ack, 0, &limits).delivered, [token(7)]);
+    assert_eq!(link.receive(ack, 0, &limits, usize::MAX).delivered, [token(7)]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_window_of_bytes_is_acknowledged_before_it_is_full() {
     value.body = Body::Data(Bytes::new(&[0; 8]));
     for (sequence, acks) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
         value.head.sequence = sequence;
-        link.receive(value.clone(), 0, &limits);
+        link.receive(value.clone(), 0, &limits, usize::MAX);
         assert_eq!(frames(&mut link, 0, &limits).len(), acks, "after {sequence}");
     }
 }
@@ -257,11 +257,11 @@ fn a_full_window_is_acknowledged_in_quarters_and_the_end_at_once() {
         let sent = frames(&mut one, 0, &limits);
         assert!(!sent.is_empty(), "it waits for nothing");
         for frame in sent {
-            other.receive(frame, 0, &limits);
+            other.receive(frame, 0, &limits, usize::MAX);
             arrived += 1;
             for ack in frames(&mut other, 0, &limits) {
                 acks.push(arrived);
-                one.receive(ack, 0, &limits);
+                one.receive(ack, 0, &limits, usize::MAX);
             }
         }
     }
@@ -280,10 +280,10 @@ fn a_slow_network_that_delivers_gets_nothing_twice() {
         wire.extend(sent.filter(|frame| frame.head.sequence > 0));
         let frame = wire.pop_front().unwrap();
         assert_eq!(frame.head.round, round, "nothing but the next one");
-        other.receive(frame, now, &limits);
+        other.receive(frame, now, &limits, usize::MAX);
         let later = now + limits.patience();
         let ack = frames(&mut other, later, &limits).remove(0);
-        one.receive(ack, later, &limits);
+        one.receive(ack, later, &limits, usize::MAX);
     }
     assert!(wire.is_empty());
     now += limits.patience();
@@ -302,7 +302,7 @@ fn a_link_shows_signs_of_life_and_notices_silence() {
     assert!(frames(&mut link, limits.heartbeat() - 1, &limits).is_empty());
     assert_eq!(frames(&mut link, limits.heartbeat(), &limits)[0].head.kind, Kind::Alive);
     assert_eq!(link.silent_at(&limits), limits.silence());
-    link.receive(Message::new(Kind::Alive, Vec::new()), 5, &limits);
+    link.receive(Message::new(Kind::Alive, Vec::new()), 5, &limits, usize::MAX);
     assert_eq!(link.silent_at(&limits), limits.silence() + 5);
 }
 
@@ -320,4 +320,45 @@ fn a_peer_that_is_heard_and_acknowledges_nothing_is_known() {
     silent.queue(message(0, 1), 0, None);
     assert_eq!(frames(&mut silent, 1, &limits).len(), 1);
     assert!(!silent.is_unanswered(&limits), "it may be gone");
+}
+
+#[test]
+fn a_peer_with_too_much_in_line_is_taken_from_again_once_there_is_room() {
+    let limits = limits();
+    let (mut one, mut other) = (Link::<Bytes>::new(1, 0), Link::<Bytes>::new(2, 0));
+    one.queue(Message::new(Kind::Ask, Vec::new()), CONTROL, None);
+    other.queue(Message::new(Kind::Awaited, Vec::new()), CONTROL, None);
+    let frames = |link: &mut Link<Bytes>, now| {
+        let mut frames = Vec::new();
+        link.send(now, &limits, |message, _| frames.push(message));
+        frames
+    };
+    let asked = frames(&mut one, 0).pop().unwrap();
+    let full = other.receive(asked, 0, &limits, 1);
+    assert!(full.next.is_none());
+    // Its own message leaves, and acknowledges nothing.
+    assert_eq!(frames(&mut other, 0).pop().unwrap().head.ack, 0);
+    let again = frames(&mut one, limits.resend()).pop().unwrap();
+    assert!(other.receive(again.clone(), 1, &limits, 1).next.is_some());
+    assert!(other.receive(again, 1, &limits, 0).next.is_none(), "once is enough");
+    assert_eq!(frames(&mut other, 1 + limits.patience()).pop().unwrap().head.ack, 1);
+}
+
+#[test]
+fn what_arrives_ahead_of_a_missing_message_is_bounded_by_bytes() {
+    let limits = Limits { window_frames: 1_024, ..limits() };
+    let mut link = Link::<Bytes>::new(1, 0);
+    let large = Bytes::new(&vec![0; 1 << 20]);
+    let taken = (2..1_000u64).filter(|sequence| {
+        let mut message = Message::of_key(Kind::Push, 1, 1, Vec::new());
+        (message.head.sequence, message.body) = (*sequence, Body::Data(large.clone()));
+        let is_new = link.is_new(*sequence, &limits);
+        link.receive(message, 0, &limits, usize::MAX);
+        is_new
+    });
+    assert_eq!(taken.count(), 5, "the window of 4 MiB, and one more");
+    let mut first = Message::of_key(Kind::Push, 1, 1, Vec::new());
+    (first.head.sequence, first.body) = (1, Body::Data(large));
+    let received = link.receive(first, 0, &limits, usize::MAX);
+    assert_eq!((received.next.is_some(), received.early.len()), (true, 5));
 }

@@ -7,7 +7,7 @@ use crate::cluster::common::{
 };
 use crate::cluster::facts::Facts;
 use crate::cluster::link::{CONTROL, LAST};
-use crate::cluster::net::{Letter, Net};
+use crate::cluster::net::{Letter, Net, News};
 use crate::cluster::wire::{
     Awaited, BadFrame, Book, Hello, Kind, Look, Message, Standing, State, VERSION, failed,
 };
@@ -177,23 +177,28 @@ impl Client {
         }
     }
 
-    fn turn_page<D>(&mut self, mut book: Book, net: &mut Net<D>) {
+    /// Takes a book of the scheduler. One of a scheduler that was started again may not know yet where
+    /// each member is: a process that has not begun to work waits for the one that does.
+    fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Net<D>) {
+        if book.epoch < self.hello.book.epoch {
+            return;
+        }
         let me = |member: &&Standing| {
             member.peer.role == net.me.role && member.incarnation == net.incarnation
         };
         if let Some(own) = book.members.iter().find(me) {
             net.me = own.peer;
         }
-        // What this member knows of goodbyes, an older scheduler may not.
-        for old in self.hello.book.members.iter().filter(|member| member.state == State::Left) {
-            let here = |new: &&mut Standing| {
-                new.state == State::Here && new.incarnation == old.incarnation
-            };
-            if let Some(new) = book.find_mut(old.peer).filter(here) {
-                new.state = State::Left;
-            }
+        book.keep(&self.hello.book);
+        let lost = |member: &&Standing| {
+            let before = self.hello.book.find(member.peer).map(|before| before.state);
+            member.state == State::Lost && before != Some(State::Lost)
+        };
+        for member in book.members.iter().filter(lost) {
+            let (address, reason) = (member.address.clone(), "the scheduler says so".into());
+            net.note(News::Lost(member.peer, address, reason));
         }
-        if book.epoch >= self.hello.book.epoch {
+        if book.epoch == 0 || book.is_whole() {
             net.epoch = book.epoch;
             self.hello.book = book;
             if self.has_started() {

@@ -3,6 +3,7 @@
 mod client;
 mod disputes;
 mod doubt;
+mod hello;
 mod refusals;
 mod scheduler;
 mod takeover;

@@ -5,28 +5,32 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::disputes::Dispute;
 use super::refusals::Allowance;
+use super::takeover::Takeover;
 use super::watch::Watch;
-use crate::cluster::common::{
-    Data, Failure, Limits, MS, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time, list,
-};
+use crate::cluster::common::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
 use crate::cluster::link::CONTROL;
-use crate::cluster::net::{Frame, Incoming, Letter, Net, News};
+use crate::cluster::net::{Frame, Incoming, Letter, Net, News, Why};
 use crate::cluster::wire::{
     Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, accused, failed,
 };
+
+/// Maximum number of messages in line to a member: at this bound its own wait (backpressure).
+const MOST_IN_LINE: usize = 65_536;
 
 /// What the scheduler knows of a member beside its line in the book.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     /// Barriers that it has come to, passed, and was told to pass.
-    arrived: u64,
-    passed: u64,
-    told: u64,
-    done: bool,
+    pub(super) arrived: u64,
+    pub(super) passed: u64,
+    pub(super) told: u64,
+    pub(super) done: bool,
     /// It has said all this to this scheduler, in a hello that is not an old one.
     pub(super) known: bool,
     /// A member that this scheduler, restarted, has not heard counts as lost from then on.
     pub(super) missing_at: Option<Time>,
+    /// Where another member says that it is.
+    pub(super) rumoured: Option<String>,
 }
 
 /// The scheduler of one job.
@@ -36,8 +40,9 @@ pub(crate) struct Scheduler<D> {
     pub(super) progress: BTreeMap<Peer, Progress>,
     pub(super) disputes: Vec<Dispute>,
     /// Those that came and were gone before the start.
-    went: BTreeSet<Peer>,
+    pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
+    pub(super) takeover: Takeover,
     pub(super) ending: bool,
     /// Everybody has left. What they sent last is still acknowledged until then.
     pub(super) gone_at: Option<Time>,
@@ -61,6 +66,7 @@ impl<D: Data> Scheduler<D> {
             disputes: Vec::new(),
             went: BTreeSet::new(),
             started: false,
+            takeover: Takeover::None,
             ending: false,
             gone_at: None,
             end: None,
@@ -72,9 +78,9 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Where a member is to be reached that there is a stream to.
-    pub(crate) fn address_of(&self, peer: Peer) -> Option<&str> {
-        self.net.address_of(peer)
+    /// Address and incarnation of a member that there is a stream to.
+    pub(crate) fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        self.net.linked(peer)
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -97,7 +103,7 @@ impl<D: Data> Scheduler<D> {
             return self.turn_away(&message);
         }
         let peer = Peer { role: message.head.role, rank: message.head.rank };
-        match self.net.receive(message, now) {
+        match self.net.receive(message, now, MOST_IN_LINE) {
             Incoming::Stale => {}
             Incoming::Former(peer, incarnation) => self.unknown(peer, incarnation),
             Incoming::Linked(received) => {
@@ -183,156 +189,29 @@ impl<D: Data> Scheduler<D> {
     fn stranger(&mut self, peer: Peer, message: &Message<D>, now: Time) {
         let incarnation = message.head.incarnation;
         if message.head.kind == Kind::Hello {
-            if let Some(hello) = Hello::decode(message.fields()) {
-                self.hello(peer, incarnation, &hello, false, now);
+            match Hello::decode(message.fields()) {
+                Some(hello) => self.hello(peer, incarnation, &hello, false, now),
+                None => self.net.note_drop(peer, Why::Unreadable),
             }
             return;
         }
         if message.head.kind == Kind::Report {
             return self.report(peer, message, now);
         }
+        self.net.note_drop(peer, Why::Stranger);
         self.unknown(peer, incarnation);
     }
 
     /// A frame of a member that is not linked: it was declared lost, or has not noticed yet that
     /// this is another scheduler.
     fn unknown(&mut self, peer: Peer, incarnation: u64) {
-        let Some(known) = self.book.find(peer).filter(|m| m.incarnation == incarnation) else {
-            return;
-        };
-        let address = known.address.clone();
+        let known = self.book.find(peer).filter(|member| member.incarnation == incarnation);
+        let Some(known) = known.cloned() else { return };
         if known.state == State::Lost {
             self.untold.remove(&incarnation);
-            self.evict(peer, incarnation, &address);
+            self.evict_member(&known);
         } else if self.net.incarnation_of(peer) != Some(incarnation) {
-            self.net.cast(&address, incarnation, Message::new(Kind::Who, Vec::new()));
-        }
-    }
-
-    /// `linked` when it came in the stream of the member.
-    fn hello(&mut self, peer: Peer, incarnation: u64, hello: &Hello, linked: bool, now: Time) {
-        let fresh = linked || hello.book.epoch > 0;
-        if let Err(text) = self.fits(peer, hello) {
-            return self.refuse(&hello.address, incarnation, text);
-        }
-        if hello.book.epoch > 0 {
-            self.adopt(&hello.book, now);
-        }
-        if let (None, Some(terms)) = (self.book.terms, &hello.terms) {
-            self.set_terms(terms);
-        }
-        let same =
-            |member: &&Standing| member.peer.role == peer.role && member.incarnation == incarnation;
-        if let Some(known) = self.book.members.iter().find(same).cloned() {
-            return self.greet(&known, hello, fresh, now);
-        }
-        match self.seat(peer) {
-            Ok(peer) => {
-                let address = hello.address.clone();
-                let member = Standing { peer, incarnation, state: State::Here, address };
-                self.book.members.push(member.clone());
-                self.book.members.sort_by_key(|member| member.peer);
-                self.progress.insert(peer, Progress::default());
-                self.went.remove(&peer);
-                self.greet(&member, hello, fresh, now);
-            }
-            Err(text) => self.refuse(&hello.address, incarnation, text),
-        }
-    }
-
-    /// Whether the process expects the job that this is.
-    fn fits(&self, peer: Peer, hello: &Hello) -> Result<(), String> {
-        let (workers, servers) = (self.net.limits.workers, self.net.limits.servers);
-        if (hello.workers, hello.servers) != (workers, servers) {
-            return Err(format!(
-                "{peer} at {} expects {} workers and {} servers; the job has {workers} and \
-                 {servers}: start all processes with the same num_workers and num_servers",
-                hello.address, hello.workers, hello.servers
-            ));
-        }
-        let differs = |(ours, theirs): (&Terms, &Terms)| ours.difference(theirs);
-        if let Some((what, ours, theirs)) =
-            self.book.terms.as_ref().zip(hello.terms.as_ref()).and_then(differs)
-        {
-            return Err(format!(
-                "{peer} at {} has {theirs} for {what}, the workers before it have {ours}; use the \
-                 same type and options in all workers",
-                hello.address
-            ));
-        }
-        let count = self.count(peer.role);
-        if peer.rank != NO_RANK && peer.rank >= count {
-            return Err(format!(
-                "{peer} at {}: the job has room for {count} of this role; ranks begin at 0",
-                hello.address
-            ));
-        }
-        Ok(())
-    }
-
-    /// The job goes by what its first worker wants.
-    pub(super) fn set_terms(&mut self, terms: &Terms) {
-        self.book.terms = Some(*terms);
-        self.net.limits.adopt(terms);
-    }
-
-    fn count(&self, role: Role) -> u32 {
-        match role {
-            Role::Scheduler => 0,
-            Role::Worker => self.net.limits.workers,
-            Role::Server => self.net.limits.servers,
-        }
-    }
-
-    /// The rank of a new process: the one that it asks for, or the lowest that is free.
-    fn seat(&self, peer: Peer) -> Result<Peer, String> {
-        let taken = |rank| self.book.find(Peer { rank, ..peer });
-        if peer.rank == NO_RANK {
-            let free = (0..self.count(peer.role)).find(|rank| taken(*rank).is_none());
-            let Some(rank) = free else {
-                return Err(format!("{peer}: all ranks of its role are taken"));
-            };
-            return Ok(Peer { rank, ..peer });
-        }
-        match taken(peer.rank) {
-            None => Ok(peer),
-            Some(other) if other.state == State::Here => Err(format!(
-                "there is a {peer} already, at {}; give every process a rank of its own",
-                other.address
-            )),
-            Some(other) => Err(format!(
-                "{peer} was at {} before and is gone; it cannot join the running job again",
-                other.address
-            )),
-        }
-    }
-
-    /// Links a member, and brings it up to date. A repeated hello changes nothing.
-    fn greet(&mut self, member: &Standing, hello: &Hello, fresh: bool, now: Time) {
-        if member.state == State::Lost {
-            self.untold.remove(&member.incarnation);
-            return self.evict(member.peer, member.incarnation, &member.address);
-        }
-        let progress = self.progress.entry(member.peer).or_default();
-        progress.arrived = progress.arrived.max(hello.arrived);
-        progress.passed = progress.passed.max(hello.passed);
-        progress.told = progress.told.max(hello.passed);
-        progress.done |= hello.done;
-        if fresh {
-            progress.known = true;
-            progress.missing_at = None;
-        }
-        if self.net.incarnation_of(member.peer) == Some(member.incarnation) {
-            return;
-        }
-        self.net.connect(member.peer, member.incarnation, &member.address, now);
-        let everybody = self.book.members.len() as u64;
-        let expected = u64::from(self.net.limits.workers) + u64::from(self.net.limits.servers);
-        if !self.started && everybody == expected {
-            self.started = true;
-            self.publish();
-        } else {
-            self.tell_book(member.peer);
+            self.ask_who(&known);
         }
     }
 
@@ -369,7 +248,10 @@ impl<D: Data> Scheduler<D> {
 
     /// Before the start a process that is gone leaves its place to another one.
     pub(super) fn lose(&mut self, peer: Peer) {
-        let known = self.book.find(peer).map(|member| (member.incarnation, member.address.clone()));
+        let known = self.book.find(peer).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.state == State::Here) {
+            self.note_loss(known);
+        }
         self.net.disconnect(peer);
         if self.started {
             self.part(peer, State::Lost);
@@ -382,9 +264,22 @@ impl<D: Data> Scheduler<D> {
             self.went.insert(peer);
         }
         // If it still lives, it shall know at once.
-        if let Some((incarnation, address)) = known.filter(|_| self.started) {
-            self.evict(peer, incarnation, &address);
+        if let Some(known) = known.filter(|_| self.started) {
+            self.evict_member(&known);
         }
+    }
+
+    fn note_loss(&mut self, known: &Standing) {
+        let heard = self.net.heard_at(known.peer);
+        let reason = match heard.map(|at| self.net.last_now().saturating_sub(at)) {
+            None => "it did not introduce itself to this scheduler".into(),
+            Some(silent) if silent < self.net.limits.heartbeat() * 2 => {
+                "its connection has ended, or another member does not hear it".into()
+            }
+            Some(silent) => format!("it was not heard for {} ms", silent / MS),
+        };
+        let address = self.whereabouts(known).unwrap_or_default();
+        self.net.note(News::Lost(known.peer, address, reason));
     }
 
     fn part(&mut self, peer: Peer, state: State) {
@@ -418,7 +313,14 @@ impl<D: Data> Scheduler<D> {
         self.net.post(Letter { to, message, priority: CONTROL, token: None });
     }
 
-    fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
+    fn evict_member(&mut self, known: &Standing) {
+        if let Some(address) = self.whereabouts(known) {
+            self.evict(known.peer, known.incarnation, &address);
+        }
+    }
+
+    pub(super) fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
+        self.net.note(News::Evicted(peer, address.into()));
         let text = format!(
             "{peer} at {address} was not heard for {} ms, and the job declared it lost",
             self.net.limits.peer_timeout / MS
@@ -444,6 +346,21 @@ impl<D: Data> Scheduler<D> {
 
     fn late(&self, barrier: u64) -> Vec<Peer> {
         self.active().filter(|(_, p)| p.arrived < barrier).map(|(peer, _)| peer).collect()
+    }
+
+    #[cfg(any(fuzzing, test))]
+    pub(crate) fn has_started(&self) -> bool {
+        self.started
+    }
+
+    /// What no frame of a reader changes: the other members, the terms, and how far each has come.
+    #[cfg(any(fuzzing, test))]
+    pub(crate) fn standing(&self, reader: Peer) -> String {
+        let others = self.book.members.iter().filter(|member| member.peer != reader);
+        let progress = self.progress.iter().filter(|(peer, _)| **peer != reader);
+        let progress = progress.map(|(peer, p)| (peer, p.arrived, p.passed, p.done));
+        let (others, progress) = (others.collect::<Vec<_>>(), progress.collect::<Vec<_>>());
+        format!("{:?} {others:?} {progress:?}", self.book.terms)
     }
 
     /// Who is missing, in words. Some may have gone because they waited for others.
@@ -480,6 +397,7 @@ impl<D: Data> Scheduler<D> {
         if !self.started || self.progress.values().any(|p| p.missing_at.is_some()) {
             return;
         }
+        self.stop_learning();
         self.release();
         let here = |role| {
             let here = |m: &&Standing| m.peer.role == role && m.state == State::Here;
@@ -500,7 +418,7 @@ impl<D: Data> Scheduler<D> {
 
     /// A barrier is open when all active workers have come to it, or somebody has passed it.
     fn release(&mut self) {
-        let lost = |m: &Standing| m.peer.role == Role::Worker && m.state == State::Lost;
+        let lost = |m: &Standing| m.peer.role == Role::Worker && !m.reads && m.state == State::Lost;
         let broken = self.net.limits.on_loss == OnLoss::Fail && self.book.members.iter().any(lost);
         let passed = self.progress.values().map(|p| p.passed.max(p.told)).max().unwrap_or(0);
         let arrived = self.active().map(|(_, p)| p.arrived).min().filter(|_| !broken);

@@ -8,6 +8,7 @@ mod directory;
 mod facts;
 mod keys;
 mod slice;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, fail
 use directory::Directory;
 use keys::{Key, Keys};
 use slice::{Contribution, Pull, Slice, Step};
+use waiting::Waiting;
 
 /// One slice of one key, in one of the key's lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,6 +132,10 @@ pub(crate) struct Server<D> {
     /// By rank, credit that is in use, and credit that is to be given back.
     used: Vec<u64>,
     owed: Vec<u64>,
+    /// By rank, what waits for it.
+    waiting: Vec<Waiting>,
+    /// Slices that are here.
+    slices: u64,
     /// Contributions that wait for their turn, in bytes.
     held_bytes: u64,
     duplicates: u64,
@@ -155,6 +161,8 @@ impl<D: Data> Server<D> {
             directory: Directory::new(limits),
             used: vec![0; workers],
             owed: vec![0; workers],
+            waiting: vec![Waiting::default(); workers],
+            slices: 0,
             held_bytes: 0,
             duplicates: 0,
             broken: None,
@@ -204,9 +212,11 @@ impl<D: Data> Server<D> {
             request: answer.request,
             ..Header::default()
         };
+        let waiting = self.waiting.get_mut(answer.to as usize);
+        let token = waiting.and_then(|waiting| waiting.answer(&answer.wanted, data.len()));
         let message = Message { head, body: Body::Data(data) };
         let to = Peer::worker(answer.to);
-        self.letters.push(Letter { to, message, priority: answer.priority, token: None });
+        self.letters.push(Letter { to, message, priority: answer.priority, token });
     }
 
     /// There is no value for an [`Action::Answer`].
@@ -225,6 +235,9 @@ impl<D: Data> Server<D> {
     pub(super) fn members(&mut self, book: &Book) {
         let mut news = false;
         for member in book.members.iter().filter(|member| member.peer.role == Role::Worker) {
+            if member.reads {
+                self.only_reads(member.peer.rank);
+            }
             let Some(here) = self.workers.here.get_mut(member.peer.rank as usize) else { continue };
             if !*here || member.state == State::Here {
                 continue;
@@ -234,8 +247,9 @@ impl<D: Data> Server<D> {
             for slice in self.keys.values_mut().flat_map(|key| key.slices.iter_mut().flatten()) {
                 self.held_bytes -= slice.forget(member.peer.rank);
             }
+            self.waiting[member.peer.rank as usize] = Waiting::default();
             let fails = self.workers.limits.on_loss == OnLoss::Fail;
-            if member.state == State::Lost && fails && self.broken.is_none() {
+            if member.state == State::Lost && !member.reads && fails && self.broken.is_none() {
                 let text = format!("{} at {} is lost", member.peer, member.address);
                 self.broken = Some(Failure::new(Reason::PeerLost, text));
             }
@@ -245,17 +259,17 @@ impl<D: Data> Server<D> {
         }
     }
 
-    pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
+    /// Takes a message of a worker; false if it is of no kind that a server takes, or cannot be read.
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> bool {
         let rank = from.rank;
         if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
-            return;
+            return false;
         }
         let Message { head, body } = message;
         match (head.kind, body) {
             (Kind::Describe, Body::Fields(fields)) => {
-                if let Some(place) = Place::decode(&fields) {
-                    self.describe(&head, place);
-                }
+                let Some(place) = Place::decode(&fields) else { return false };
+                self.describe(&head, place);
             }
             (Kind::Init, Body::Data(data)) => self.install(&head, data),
             (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
@@ -283,12 +297,15 @@ impl<D: Data> Server<D> {
                 self.post_directory();
             }
             (Kind::Ask, _) => self.ask(rank, &head),
-            _ => {}
+            // A slice that is no more; the worker hears of that by its next pull.
+            (Kind::Restore, Body::Data(_)) => {}
+            _ => return false,
         }
+        true
     }
 
     /// A worker that makes no pushes.
-    pub(super) fn only_reads(&mut self, rank: u32) {
+    fn only_reads(&mut self, rank: u32) {
         if self.workers.done.get(rank as usize) == Some(&false) {
             self.end_pushes(rank);
         }
@@ -330,9 +347,12 @@ impl<D: Data> Server<D> {
             }
             self.tally.stored_bytes += data.len();
             let old = key.slices[at].replace(Slice::new(data.len(), workers));
-            self.tally.stored_bytes -= old.map_or(0, |old| old.len());
             let place = Arc::clone(&key.place);
             self.actions.push(Action::Install { slice: name(head), place, data });
+            self.slices += 1;
+            if let Some(old) = old {
+                self.drop_slice(name(head), old);
+            }
         }
     }
 
@@ -358,7 +378,9 @@ impl<D: Data> Server<D> {
         slice.push(rank, head.round, contribution);
         let before = slice.came(self.tally.now);
         if head.flags & flags::ANSWER != 0 {
-            slice.pull(asked_by(rank, head, Vec::new()));
+            let pull = asked_by(rank, head, Vec::new());
+            self.waiting[rank as usize].begin(&pull);
+            slice.pull(pull);
         }
         self.used[rank as usize] += paid;
         self.held_bytes += bytes;
@@ -375,9 +397,14 @@ impl<D: Data> Server<D> {
     }
 
     fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) {
+        if let Some(failure) = self.unanswerable(rank, head, wanted.len() as u64) {
+            return self.fail(rank, head, &failure);
+        }
         match self.keys.slice_mut(name(head)) {
             Some(slice) => {
-                slice.pull(asked_by(rank, head, wanted));
+                let pull = asked_by(rank, head, wanted);
+                self.waiting[rank as usize].begin(&pull);
+                slice.pull(pull);
                 self.settle(name(head));
             }
             None => self.fail(rank, head, &unknown(head.slice)),
@@ -407,17 +434,23 @@ impl<D: Data> Server<D> {
 
     fn drop_key(&mut self, key: u64, generation: u32) {
         if let Some(state) = self.keys.remove(key, generation) {
-            let stored = state.slices.iter().flatten().map(Slice::len).sum::<u64>();
-            self.tally.stored_bytes -= stored;
             let slices = u32::try_from(state.slices.len()).unwrap_or(u32::MAX);
             for (slice, state) in (0..).zip(state.slices) {
-                let (pulls, bytes) = state.map(|mut it| it.give_up()).unwrap_or_default();
-                self.held_bytes -= bytes;
-                let name = SliceName { key, generation, slice };
-                pulls.iter().for_each(|pull| self.disappoint(name, pull, &unknown(slice)));
+                if let Some(state) = state {
+                    self.drop_slice(SliceName { key, generation, slice }, state);
+                }
             }
             self.actions.push(Action::Drop { key, generation, slices });
         }
+    }
+
+    /// What waited at a slice that is no more.
+    fn drop_slice(&mut self, name: SliceName, mut slice: Slice<D>) {
+        self.tally.stored_bytes -= slice.len();
+        self.slices -= 1;
+        let (pulls, bytes) = slice.give_up();
+        self.held_bytes -= bytes;
+        pulls.iter().for_each(|pull| self.disappoint(name, pull, &unknown(name.slice)));
     }
 
     /// Does whatever can be done on a slice now.
@@ -440,6 +473,7 @@ impl<D: Data> Server<D> {
     }
 
     fn disappoint(&mut self, slice: SliceName, pull: &Pull, lost: &Failure) {
+        self.waiting[pull.rank as usize].end(&pull.wanted);
         let mut message = failed_message(slice, lost);
         message.head.request = pull.request;
         self.post(pull.rank, message);
@@ -470,6 +504,7 @@ impl<D: Data> Server<D> {
                 self.post(rank, message);
             }
             Step::Answer { pull: Pull { rank: to, request, priority, wanted, .. }, round } => {
+                self.waiting[to as usize].end(&wanted);
                 let answer = Answer { slice, wanted, to, round, request, priority };
                 self.actions.push(Action::Answer(answer));
             }
@@ -562,6 +597,10 @@ fn unfit(head: &Header, bytes: u64) -> Failure {
         "slice {}: {bytes} bytes do not fit the slice, or nothing allowed them",
         head.slice
     );
+    invalid(text)
+}
+
+fn invalid(text: String) -> Failure {
     Failure::new(Reason::Invalid, text)
 }
 

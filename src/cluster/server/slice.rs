@@ -118,6 +118,13 @@ impl<D: Data> Slice<D> {
         workers.limits.mode == Mode::Sync && round > most
     }
 
+    /// The last push of a worker that there may be: one that has come or is offered, or one that it may
+    /// send ahead. `round` is of interest; the pushes are looked at only for one that is further ahead.
+    pub(super) fn latest(&self, rank: u32, ahead: u64, round: u64) -> u64 {
+        let near = (self.open - 1).saturating_add(ahead);
+        if round <= near { near } else { near.max(self.made(rank)) }
+    }
+
     /// Takes a push that was not taken before.
     pub(super) fn push(&mut self, rank: u32, round: u64, contribution: Contribution<D>) {
         self.offers.remove(&(round, rank));

@@ -11,6 +11,7 @@ use super::network::{Happening, Network};
 use super::onlooker::ONLOOKER;
 use super::program::{self, Line};
 use super::random::Random;
+use super::reader::{self, READER, Reader};
 use super::scenario::{Scenario, Trouble};
 use crate::cluster::common::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time};
 use crate::cluster::members::Scheduler;
@@ -71,6 +72,7 @@ pub(super) struct Cluster {
     pub(super) victim: Option<Peer>,
     pub(super) struck: Time,
     pub(super) met: Met,
+    pub(super) reader: Option<Reader>,
     trace: bool,
 }
 
@@ -79,13 +81,19 @@ impl Cluster {
     pub(super) fn new(scenario: Scenario, trace: bool) -> Self {
         let mut network = Network::new(scenario.seed);
         let mut random = Random::new(scenario.seed ^ 0xc1);
-        let workers = (0..scenario.limits.workers).map(|rank| format!("worker-{rank}"));
+        let reader = scenario.reader.then(|| Reader::new(scenario.seed, &scenario.limits));
+        let workers = 0..scenario.limits.workers - u32::from(scenario.reader);
+        let workers = workers.map(|rank| format!("worker-{rank}"));
         let servers = (0..scenario.limits.servers).map(|rank| format!("server-{rank}"));
         for address in workers.chain(servers).chain([SCHEDULER.to_string()]) {
             network.at(random.below(2_000 * MS), Happening::Birth(address.into()));
         }
         network.at(random.below(2_000 * MS), Happening::Look);
-        let model = Model::new(&scenario);
+        let mut model = Model::new(&scenario);
+        if let Some(reader) = &reader {
+            model.gone.insert(reader.me().rank);
+            network.at(random.below(2_000 * MS), Happening::Attack);
+        }
         Self {
             scenario,
             network,
@@ -98,6 +106,7 @@ impl Cluster {
             victim: None,
             struck: Time::MAX,
             met: Met::default(),
+            reader,
             trace,
         }
     }
@@ -112,6 +121,7 @@ impl Cluster {
                 Happening::Wake(address) => self.wake(&address),
                 Happening::Trouble => self.trouble(),
                 Happening::Look => self.look(),
+                Happening::Attack => self.attack(),
             }
         }
         self.check_end();
@@ -147,6 +157,9 @@ impl Cluster {
         if *to == *ONLOOKER {
             return self.seen(&bytes);
         }
+        if *to == *READER {
+            return self.reader_hears(&from, &bytes);
+        }
         let Some(process) = self.processes.get_mut(&to) else { return };
         if process.asleep_until > self.network.now {
             let at = process.asleep_until;
@@ -168,6 +181,12 @@ impl Cluster {
         };
         if self.trace {
             println!("{now} {from} -> {to}: {:?}", message.head);
+        }
+        if let Some(reader) = self.reader.as_ref().filter(|_| *from == *READER) {
+            if reader::receive(reader, &mut process.machine, message, now) {
+                self.after(&to);
+            }
+            return;
         }
         let is_push = |part: &&Message<_>| part.head.kind == Kind::Push;
         let push = message.parts().iter().rfind(is_push);
@@ -471,6 +490,7 @@ impl Cluster {
     }
 
     fn check_end(&self) {
+        assert!(!self.scenario.reader || self.met.attacks >= reader::LEAST);
         assert!(self.processes.is_empty(), "never ended: {}", self.who_is_left());
         if self.fails().is_none() && !self.deserted {
             self.model.check_end();

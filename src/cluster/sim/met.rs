@@ -17,6 +17,8 @@ pub(super) struct Met {
     pub(super) evictions: u64,
     pub(super) reports: u64,
     pub(super) waiting: u64,
+    /// Frames of a reader that says whatever it likes.
+    pub(super) attacks: u64,
     /// Runs in which the trouble of the scenario struck a process that was at work.
     pub(super) troubles: BTreeMap<Trouble, u64>,
 }
@@ -33,6 +35,7 @@ impl Met {
         self.evictions += other.evictions;
         self.reports += other.reports;
         self.waiting += other.waiting;
+        self.attacks += other.attacks;
         for (trouble, count) in &other.troubles {
             *self.troubles.entry(*trouble).or_default() += count;
         }

@@ -12,6 +12,7 @@ mod networks;
 mod onlooker;
 mod program;
 mod random;
+mod reader;
 mod scenario;
 mod scripted;
 mod slicing;

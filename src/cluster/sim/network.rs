@@ -21,6 +21,8 @@ pub(super) enum Happening {
     Wake(Arc<str>),
     /// Somebody looks at the job.
     Look,
+    /// The reader says something.
+    Attack,
     /// The trouble of the scenario begins.
     Trouble,
 }

@@ -69,6 +69,8 @@ pub(super) struct Scenario {
     pub(super) own_ranks: bool,
     pub(super) keys: u64,
     pub(super) phases: u64,
+    /// The last worker is a reader, which says whatever it likes.
+    pub(super) reader: bool,
 }
 
 impl Scenario {
@@ -115,6 +117,15 @@ impl Scenario {
             own_ranks: random.below(2) == 0,
             keys: 1 + random.below(4),
             phases: 2 + random.below(6),
+            reader: false,
         }
+    }
+
+    /// A job that has a reader besides.
+    pub(super) fn with_reader(seed: u64) -> Self {
+        let mut scenario = Self::new(seed);
+        scenario.limits.workers += 1;
+        scenario.reader = true;
+        scenario
     }
 }

@@ -8,6 +8,7 @@ use std::thread;
 
 use super::cluster::Cluster;
 use super::met::Met;
+use super::reader::LEAST;
 use super::scenario::Scenario;
 
 /// Seeds of a usual run.
@@ -17,8 +18,8 @@ fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 
-fn run(seed: u64) -> Option<Met> {
-    let scenario = Scenario::new(seed);
+fn run(scenario: &Scenario) -> Option<Met> {
+    let seed = scenario.seed;
     let trace = number("KV_SIM_TRACE").is_some();
     let outcome = catch_unwind(AssertUnwindSafe(|| Cluster::new(scenario.clone(), trace).run()));
     if outcome.is_err() {
@@ -28,7 +29,7 @@ fn run(seed: u64) -> Option<Met> {
 }
 
 /// Runs a range of seeds; gives what they met together, and those that failed.
-fn run_range(first: u64, count: u64) -> (Met, Vec<u64>) {
+fn run_range(scenario: fn(u64) -> Scenario, first: u64, count: u64) -> (Met, Vec<u64>) {
     let next = AtomicU64::new(0);
     let work = || {
         let (mut sum, mut failed) = (Met::default(), Vec::new());
@@ -38,7 +39,7 @@ fn run_range(first: u64, count: u64) -> (Met, Vec<u64>) {
             if index >= count {
                 return (sum, failed);
             }
-            match run(first + index) {
+            match run(&scenario(first + index)) {
                 Some(met) => sum.add(&met),
                 None => failed.push(first + index),
             }
@@ -61,15 +62,30 @@ fn run_range(first: u64, count: u64) -> (Met, Vec<u64>) {
 #[test]
 fn clusters_of_every_seed_keep_the_contract() {
     if let Some(seed) = number("KV_SIM_SEED") {
-        println!("{:?}", run(seed).expect("the seed fails"));
+        println!("{:?}", run(&Scenario::new(seed)).expect("the seed fails"));
         return;
     }
     let first = number("KV_SIM_FIRST").unwrap_or(0);
     let count = number("KV_SIM_SEEDS").unwrap_or(SEEDS);
-    let (sum, failed) = run_range(first, count);
+    let (sum, failed) = run_range(Scenario::new, first, count);
     println!("{count} seeds from {first}, {} failed: {sum:?}", failed.len());
     assert!(failed.is_empty(), "seeds that fail: {failed:?}");
     if count >= SEEDS {
         sum.check_that_all_was_met(count);
     }
+}
+
+/// `KV_SIM_READER=n` runs one seed again.
+#[test]
+fn no_frame_of_a_reader_changes_members_barriers_terms_or_results() {
+    if let Some(seed) = number("KV_SIM_READER") {
+        println!("{:?}", run(&Scenario::with_reader(seed)).expect("the seed fails"));
+        return;
+    }
+    let first = number("KV_SIM_FIRST").unwrap_or(0);
+    let count = number("KV_SIM_SEEDS").unwrap_or(200).min(10_000);
+    let (sum, failed) = run_range(Scenario::with_reader, first, count);
+    println!("{count} jobs from seed {first} met {} frames of a reader", sum.attacks);
+    assert!(failed.is_empty(), "seeds that fail: {failed:?}");
+    assert!(sum.attacks >= count * LEAST);
 }

@@ -23,8 +23,17 @@ pub(crate) struct Standing {
     pub(crate) peer: Peer,
     pub(crate) incarnation: u64,
     pub(crate) state: State,
+    /// Its credential is one of a reader: it pulls values, and nothing waits for it.
+    pub(crate) reads: bool,
+    /// Empty in the book of a scheduler that was started again, until the member itself has said it.
     pub(crate) address: String,
 }
+
+/// Added to the state of a member that only reads.
+const READS: u8 = 4;
+/// Bits of the last byte of a hello: its sender makes no pushes any more, and it only reads.
+const IS_DONE: u8 = 1;
+const ONLY_READS: u8 = 2;
 
 /// Puts what the workers have agreed on, or that it is not known.
 pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
@@ -96,6 +105,30 @@ impl Book {
         self.find(peer).is_some_and(|member| member.state == State::Here)
     }
 
+    /// Keeps what an earlier book of the same job has and this one, of an older scheduler or one that
+    /// was started again, lacks: who has left, where members are, and the terms.
+    pub(crate) fn keep(&mut self, earlier: &Self) {
+        for old in &earlier.members {
+            let same = |new: &&mut Standing| new.incarnation == old.incarnation;
+            let Some(new) = self.find_mut(old.peer).filter(same) else { continue };
+            if new.state == State::Here && old.state == State::Left {
+                new.state = State::Left;
+            }
+            if new.address.is_empty() {
+                new.address.clone_from(&old.address);
+            }
+        }
+        self.terms = self.terms.or(earlier.terms);
+    }
+
+    /// Whether a process can begin to work with it: it says where each member is and, if there is a
+    /// worker that pushes, what the workers have agreed on.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut here = self.members.iter().filter(|member| member.state == State::Here);
+        let pushes = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
+        here.all(|m| !m.address.is_empty() && (self.terms.is_some() || !pushes(m)))
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
@@ -110,7 +143,7 @@ impl Book {
             out.push(member.peer.role as u8);
             out.extend_from_slice(&member.peer.rank.to_le_bytes());
             out.extend_from_slice(&member.incarnation.to_le_bytes());
-            out.push(member.state as u8);
+            out.push(member.state as u8 + if member.reads { READS } else { 0 });
             put_text(out, &member.address);
         }
     }
@@ -119,12 +152,11 @@ impl Book {
         let epoch = from.u32()?;
         let terms = take_terms(from).ok()?;
         let members = from.list(16, |from| {
-            Some(Standing {
-                peer: Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? },
-                incarnation: from.u64()?,
-                state: State::from_code(from.u8()?)?,
-                address: from.text()?,
-            })
+            let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
+            let (incarnation, state) = (from.u64()?, from.u8()?);
+            let (reads, address) = (state & READS != 0, from.text()?);
+            let state = State::from_code(state & !READS)?;
+            Some(Standing { peer, incarnation, state, reads, address })
         })?;
         Some(Self { epoch, terms, members })
     }
@@ -152,6 +184,8 @@ pub(crate) struct Hello {
     pub(crate) arrived: u64,
     pub(crate) passed: u64,
     pub(crate) done: bool,
+    /// Set by the process that receives it from the holder of a reader's credential.
+    pub(crate) reads: bool,
 }
 
 impl Hello {
@@ -164,13 +198,14 @@ impl Hello {
         self.book.put(&mut out);
         out.extend_from_slice(&self.arrived.to_le_bytes());
         out.extend_from_slice(&self.passed.to_le_bytes());
-        out.push(u8::from(self.done));
+        let reads = if self.reads { ONLY_READS } else { 0 };
+        out.push(reads + if self.done { IS_DONE } else { 0 });
         out
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
-        let hello = Self {
+        let mut hello = Self {
             workers: from.u32()?,
             servers: from.u32()?,
             address: from.text()?,
@@ -178,8 +213,10 @@ impl Hello {
             book: Book::take(&mut from)?,
             arrived: from.u64()?,
             passed: from.u64()?,
-            done: from.u8()? != 0,
+            ..Self::default()
         };
+        let last = from.u8()?;
+        (hello.done, hello.reads) = (last & IS_DONE != 0, last & ONLY_READS != 0);
         from.end()?;
         Some(hello)
     }

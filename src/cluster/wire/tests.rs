@@ -332,7 +332,13 @@ fn what_is_seen_is_read_as_it_was_written_or_refused() {
 
 fn fields() -> Vec<Vec<u8>> {
     let peer = Peer::worker(2);
-    let member = Standing { peer, incarnation: 9, state: State::Lost, address: "tcp/h:1".into() };
+    let member = Standing {
+        peer,
+        incarnation: 9,
+        state: State::Lost,
+        reads: true,
+        address: "tcp/h:1".into(),
+    };
     let book = Book { epoch: 4, terms: Some(limits().terms()), members: vec![member] };
     let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
     let hello =

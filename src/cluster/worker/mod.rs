@@ -202,7 +202,7 @@ impl<D: Data> Worker<D> {
                 }
                 Role::Worker => {
                     self.workers_lost.insert(gone.peer.rank);
-                    if self.limits.on_loss == OnLoss::Fail {
+                    if self.limits.on_loss == OnLoss::Fail && !gone.reads {
                         self.lose_rounds(&failure);
                     }
                 }
