@@ -21,7 +21,7 @@ use crate::metrics::target;
 use crate::optim::Optimizer;
 use crate::store::{Store, read_setting};
 
-pub use talk::talk;
+pub use talk::{reader, talk};
 
 /// Where the checksums of a frame are, and what they cover.
 const HEADER: usize = 140;
@@ -179,5 +179,6 @@ mod tests {
     #[test]
     fn talks_that_were_found_are_held() {
         replay("talk", super::talk);
+        replay("reader", super::reader);
     }
 }

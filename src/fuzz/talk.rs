@@ -1,10 +1,10 @@
-//! A worker that says anything, to a job that it joins or has joined.
+//! A worker, or a reader, that says anything, to a job that it joins or has joined.
 
 use std::sync::Arc;
 
 use crate::cluster::{
-    Birth, Body, Header, Kind, Limits, MS, Message, Mode, Node, OnLoss, Part, Role, Scheduler,
-    ServerAction, Time,
+    Birth, Body, Header, Kind, Limits, MS, Message, Mode, Node, OnLoss, Part, Peer, Role,
+    Scheduler, ServerAction, Speaker, Time, is_at,
 };
 use crate::driver::{Blocks, Bytes};
 
@@ -27,6 +27,10 @@ const LIMITS: Limits = Limits {
 /// The incarnations of the scheduler and worker 0, and of the server.
 const LIFE: u64 = 7;
 const OF_SERVER: u64 = 8;
+const OF_OTHER: u64 = 9;
+/// The one that is played.
+const PLAYED: &str = "worker 0";
+const READER: Speaker = Speaker { role: Role::Worker, rank: None, reads: true };
 
 /// A scheduler, a server and two workers, the first of which will be played.
 struct Job {
@@ -36,22 +40,24 @@ struct Job {
     now: Time,
     /// The last places in the streams of worker 0: to the scheduler, and to the server.
     sent: [u64; 2],
+    /// Its credential, if it has one.
+    speaker: Option<Speaker>,
 }
 
 impl Job {
-    fn new(joined: bool) -> Self {
+    fn new(joined: bool, speaker: Option<Speaker>) -> Self {
         let node = |(role, rank, incarnation, address)| {
             let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: "root" };
             (address, Node::new(LIMITS, &birth, 0))
         };
         let nodes = [
-            (Role::Worker, 0, LIFE, "worker 0"),
+            (Role::Worker, 0, LIFE, PLAYED),
             (Role::Server, 0, OF_SERVER, "server"),
-            (Role::Worker, 1, 9, "worker 1"),
+            (Role::Worker, 1, OF_OTHER, "worker 1"),
         ];
         let (nodes, blocks) = (nodes.map(node).into(), Arc::default());
         let scheduler = Scheduler::new(LIMITS, LIFE, 0);
-        let mut job = Self { scheduler, nodes, blocks, now: 0, sent: [0; 2] };
+        let mut job = Self { scheduler, nodes, blocks, now: 0, sent: [0; 2], speaker };
         for _ in 0..if joined { 10 } else { 0 } {
             job.step();
         }
@@ -65,19 +71,20 @@ impl Job {
     fn step(&mut self) {
         self.now += MS;
         let now = self.now;
-        let mut frames = self.scheduler.send(now);
+        let from_scheduler = self.scheduler.send(now).into_iter().map(|frame| ("root", frame));
+        let mut frames: Vec<_> = from_scheduler.collect();
         for (address, node) in &mut self.nodes {
             let sent = node.send(now);
-            if *address == "worker 0" {
+            if *address == PLAYED {
                 for frame in &sent {
                     let last = &mut self.sent[usize::from(&*frame.to != "root")];
                     *last = frame.message.head.sequence.max(*last);
                 }
             }
-            frames.extend(sent);
+            frames.extend(sent.into_iter().map(|frame| (*address, frame)));
         }
-        for frame in frames {
-            self.deliver(&frame.to, frame.message);
+        for (from, frame) in frames {
+            self.deliver(from, &frame.to, frame.message);
         }
         if self.scheduler.wake_at() <= now {
             self.scheduler.tick(now);
@@ -100,10 +107,28 @@ impl Job {
         }
     }
 
-    fn deliver(&mut self, to: &str, message: Message<Bytes>) {
+    fn deliver(&mut self, from: &str, to: &str, mut message: Message<Bytes>) {
+        let speaker = self.speaker.filter(|_| from == PLAYED);
+        if speaker.is_some_and(|it| it.admit(from, &mut message).is_err()) {
+            return;
+        }
+        let peer = Peer { role: message.head.role, rank: message.head.rank };
+        let may =
+            |linked: Option<(&str, u64)>| speaker.is_none() || is_at(&message.head, linked, from);
         if to == "root" {
+            if !may(self.scheduler.linked(peer)) {
+                return;
+            }
+            let before = speaker.map(|_| self.scheduler.standing(Peer::worker(0)));
+            let started = self.scheduler.has_started();
             self.scheduler.receive(message, self.now);
-        } else if let Some((_, node)) = self.nodes.iter_mut().find(|(address, _)| *address == to) {
+            // Before the start it may take any place.
+            if let Some(before) = before.filter(|_| started) {
+                assert_eq!(self.scheduler.standing(Peer::worker(0)), before, "a reader changes it");
+            }
+        } else if let Some((_, node)) = self.nodes.iter_mut().find(|(address, _)| *address == to)
+            && may(node.linked(peer))
+        {
             node.receive(message, self.now);
         }
     }
@@ -125,13 +150,26 @@ fn narrow(byte: u8) -> u32 {
 /// Whether it has joined, then its messages: each is 16 bytes, of which the last is the length of the
 /// payload that follows.
 pub fn talk(data: &[u8]) {
+    play(data, None);
+}
+
+/// The same, with the credential of a reader: no frame changes what the scheduler knows of the others.
+pub fn reader(data: &[u8]) {
+    play(data, Some(READER));
+}
+
+fn play(data: &[u8], speaker: Option<Speaker>) {
     let Some((joined, mut data)) = data.split_first() else { return };
-    let mut job = Job::new(joined & 1 != 0);
+    let mut job = Job::new(joined & 1 != 0, speaker);
     while let Some((front, rest)) = data.split_first_chunk() {
         let len = usize::from(front[15]).min(rest.len());
         let (payload, rest) = rest.split_at(len);
-        if let Some((to, message)) = message(&mut job, front, payload) {
-            job.deliver(to, message);
+        if let Some((to, mut message)) = message(&mut job, front, payload) {
+            // A reader may say that it is another one.
+            if speaker.is_some() && front[0] & 8 != 0 {
+                (message.head.rank, message.head.incarnation) = (1, OF_OTHER);
+            }
+            job.deliver(PLAYED, to, message);
         }
         job.now += u64::from(front[0] >> 4) * 100 * MS;
         job.step();

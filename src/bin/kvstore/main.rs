@@ -14,6 +14,8 @@ mod doctor;
 mod ending;
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod fuzz_agents;
 mod generate;
 mod hosts;
 mod input;
