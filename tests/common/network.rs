@@ -80,16 +80,6 @@ impl Network {
         let near = Command::new("tc").args(arguments("near")).status().unwrap();
         assert!(near.success() && self.far("tc", &arguments("far")).status().unwrap().success());
     }
-
-    /// Loses packets of more than 1,300 bytes, in both directions and without a word.
-    pub fn lose_large_packets(&self) {
-        let queue = ["root", "tbf", "rate", "100mbit", "burst", "1300b", "limit", "1mb"];
-        let arguments = |device| {
-            ["qdisc", "replace", "dev", device].into_iter().chain(queue).collect::<Vec<_>>()
-        };
-        let near = Command::new("tc").args(arguments("near")).status().unwrap();
-        assert!(near.success() && self.far("tc", &arguments("far")).status().unwrap().success());
-    }
 }
 
 impl Drop for Network {

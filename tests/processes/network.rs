@@ -1,6 +1,7 @@
 //! Jobs over a network between two machines that is slow, or that is cut: two network namespaces of
 //! the kernel with a wire between them. Where these may not be made, the tests say so and do nothing.
 
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -62,6 +63,16 @@ fn mend() {
     ip(&["link", "set", "near", "up"]);
 }
 
+/// Loses packets of more than 1,300 bytes, in both directions and without a word.
+fn lose_large_packets(network: &Network) {
+    let arguments = |device| {
+        let bucket = ["root", "tbf", "rate", "100mbit", "burst", "1300b", "limit", "1mb"];
+        ["qdisc", "replace", "dev", device].into_iter().chain(bucket).collect::<Vec<_>>()
+    };
+    let near = Command::new("tc").args(arguments("near")).status().unwrap();
+    assert!(near.success() && network.far("tc", &arguments("far")).status().unwrap().success());
+}
+
 fn job(peer_timeout: Duration) -> Job {
     let job = Job::new("train", 2, 1).with("peer_timeout_ms", peer_timeout.as_millis());
     job.told(COUNT, 100_000).told(PAUSE_MS, 1)
@@ -106,7 +117,7 @@ fn a_network_that_loses_packets_of_full_size_is_found() {
         text.contains("ok    packets of servers: full-size ones pass to and from 1 servers")
     });
     assert!(well && text.contains("ok    packets: full-size ones pass to the scheduler"), "{text}");
-    network.lose_large_packets();
+    lose_large_packets(&network);
     let text = doctor();
     let line = format!(
         "BAD   packets: MTU: full-size packets are lost on the way to and from the scheduler at {}",

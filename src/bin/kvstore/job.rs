@@ -35,6 +35,7 @@ enum Phase {
 
 /// The course of a job.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
 pub(crate) struct Job {
     members: Vec<(Role, Option<(Ending, Instant)>)>,
     patience: Patience,
