@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::time::{Duration, Instant};
 
 use crate::error::{Result, fail};
+use crate::interrupt;
 
 /// The end of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +24,19 @@ impl Deadline {
 
     pub(crate) fn has_passed(self) -> bool {
         matches!(self, Self::At(end) if Instant::now() >= end)
+    }
+
+    /// Whether a wait is to end: the time is over, or this thread's call was interrupted.
+    pub(crate) fn is_over(self) -> bool {
+        self.has_passed() || interrupt::requested()
+    }
+
+    /// The moment, if it ever comes.
+    pub(crate) fn moment(self) -> Option<Instant> {
+        match self {
+            Self::Never => None,
+            Self::At(end) => Some(end),
+        }
     }
 
     /// A deadline in the C interface's form: milliseconds from now, 0 polls, -1 for ever.

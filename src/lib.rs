@@ -42,6 +42,7 @@ mod error;
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 #[doc(hidden)]
 pub mod fuzz;
+mod interrupt;
 mod kernel;
 mod key;
 mod log;
@@ -75,6 +76,7 @@ pub use credentials::JobFile;
 pub use deadline::Deadline;
 pub use error::{Error, ErrorKind, Result};
 pub use half::{bf16, f16};
+pub use interrupt::set_interrupt;
 pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
 #[cfg(feature = "dist")]

@@ -17,7 +17,7 @@ pub(crate) use base::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ord
 /// A lock that ignores poisoning: a panic of ours poisons the whole store, which then says so.
 pub(crate) struct Mutex<T>(base::Mutex<T>);
 
-/// Holds a [`Mutex`]; empty only inside [`Condvar::wait`].
+/// Holds a [`Mutex`]; empty only inside [`Condvar::wait`] and [`Mutex::unlocked`].
 pub(crate) struct MutexGuard<'a, T>(Option<base::MutexGuard<'a, T>>);
 
 pub(crate) struct Condvar(base::Condvar);
@@ -38,6 +38,18 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Does something while the lock is not held.
+    pub(crate) fn unlocked<'a, R>(
+        &'a self,
+        guard: &mut MutexGuard<'a, T>,
+        work: impl FnOnce() -> R,
+    ) -> R {
+        drop(guard.0.take());
+        let result = work();
+        *guard = self.lock();
+        result
     }
 }
 

@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_void};
 use super::callback;
 use super::guard::{guard, guard_store, guard_store_in_callback};
 use super::handle::{self, kv_config, kv_store};
-use super::types::{kv_drop, kv_logger, kv_node_role, kv_status};
+use super::types::{kv_drop, kv_interrupt_check, kv_logger, kv_node_role, kv_status};
 use crate::deadline::Deadline;
 use crate::{Config, Role, Store};
 
@@ -249,4 +249,35 @@ pub unsafe extern "C" fn kv_set_logger(
     // SAFETY: header rule 6: `log` and `drop` accept `context` from any thread.
     let sink = unsafe { callback::Sink::new(log, context, drop) };
     guard(|| callback::install_logger(level, sink))
+}
+
+/// Has the calls of this thread ask a function of yours, while they wait, whether to go on.
+///
+/// For hosts that handle signals between their own steps, as Python does, or that have a button to
+/// stop: a call that waits asks every 50 ms, on the thread that waits. A call that is told to end
+/// withdraws what it has begun, as a timeout does, and gives `KV_ERR_CANCELLED`: kv_create(),
+/// kv_init(), every data call with `ticket` NULL, kv_remove(), kv_barrier(), kv_done(), the settings,
+/// kv_save(), kv_load(), kv_serve(). kv_wait(), kv_wait_all(), kv_cancel() and kv_close() give
+/// `KV_ERR_TIMEOUT`, because the operations that they wait for go on. A call that does not wait asks
+/// nothing, and costs what it does without a check.
+///
+/// @param check    the function, or NULL to ask nothing, as in the beginning. It stays in use by this
+///                 thread until the next kv_set_interrupt() or the thread's end. Inside of it,
+///                 kv_abort() and the calls that work inside of an updater work; all others give
+///                 `KV_ERR_REENTRANT`, with every store.
+/// @param context  passed to `check` as it is.
+///
+/// Threads: any; each has its own check.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kv_set_interrupt(
+    check: kv_interrupt_check,
+    context: *mut c_void,
+) -> kv_status {
+    guard(|| {
+        crate::set_interrupt(check.map(|check| {
+            // SAFETY: the caller's promise: this thread may call it until it sets another one.
+            Box::new(move || unsafe { check(context) } != 0) as Box<dyn Fn() -> bool>
+        }));
+        Ok(())
+    })
 }

@@ -202,6 +202,9 @@ pub type kv_updater = Option<
 /// Ends the life of a callback's context. Called exactly once, on any thread; may be NULL.
 pub type kv_drop = Option<unsafe extern "C" fn(context: *mut c_void)>;
 
+/// Says whether a call that waits is to end: any number but 0 ends it. Called on the thread that waits.
+pub type kv_interrupt_check = Option<unsafe extern "C" fn(context: *mut c_void) -> i32>;
+
 /// Receives one log line, UTF-8 without a newline, lent for the call. Must not call the library.
 pub type kv_logger =
     Option<unsafe extern "C" fn(context: *mut c_void, level: i32, message: *const c_char)>;

@@ -8,6 +8,7 @@ use super::replacement::Replacement;
 use super::{BUFFER_BYTES, PIECE_BYTES};
 use crate::checksum;
 use crate::error::{Error, Result, fail};
+use crate::interrupt;
 
 /// Writes a file; the path has its old one until [`Writer::finish`].
 pub(crate) struct Writer {
@@ -64,6 +65,9 @@ impl Writer {
     fn put(&mut self, bytes: &[u8]) -> Result<()> {
         let mut sum = 0;
         for piece in bytes.chunks(PIECE_BYTES) {
+            if interrupt::requested() {
+                return Err(fail!(Timeout, "it was not written to its end"));
+            }
             sum = checksum::append(sum, piece);
             self.out.write_all(piece).map_err(|error| failed(&error))?;
         }

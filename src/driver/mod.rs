@@ -24,6 +24,7 @@ use outbox::Outbox;
 use crate::cluster::{Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time};
 use crate::engine::{Engine, Inbox, who_and_address};
 use crate::error::{Error, Result};
+use crate::interrupt;
 use crate::log::{Later, Level, log};
 use crate::sync::{Condvar, Mutex};
 use crate::{panics, spans};
@@ -247,7 +248,7 @@ impl<H: Host> Driver<H> {
         core.machine.take()
     }
 
-    /// Waits until `ready` has an answer, or the deadline has passed.
+    /// Waits until `ready` has an answer, the deadline has passed, or this thread was interrupted.
     pub(crate) fn wait<T>(
         &self,
         end: Option<Instant>,
@@ -259,12 +260,15 @@ impl<H: Host> Driver<H> {
             if answer.is_some() || core.stopped {
                 return answer;
             }
-            match end {
-                None => self.changed.wait(&mut core),
-                Some(end) if self.changed.wait_until(&mut core, end) => {
+            let Some(until) = interrupt::next(end) else {
+                self.changed.wait(&mut core);
+                continue;
+            };
+            if self.changed.wait_until(&mut core, until) {
+                let is_late = end.is_some_and(|end| Instant::now() >= end);
+                if is_late || self.core.unlocked(&mut core, interrupt::requested) {
                     return core.machine.as_ref().and_then(&ready);
                 }
-                Some(_) => {}
             }
         }
     }

@@ -49,6 +49,7 @@ pub use updater::UpdaterError;
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
+use crate::interrupt;
 use crate::key::{Key, KeyInfo};
 use crate::log::{Level, log};
 use crate::panics;
@@ -154,6 +155,10 @@ impl Store {
     /// `Option` for a missing option or a bad value in the environment; distributed: `Timeout`,
     /// which names who is missing, `Refused`, `Network`.
     pub fn open(kind: &str, config: &Config) -> Result<Self> {
+        interrupt::watch_whole(|| Self::open_watched(kind, config))
+    }
+
+    fn open_watched(kind: &str, config: &Config) -> Result<Self> {
         let kind = StoreKind::parse(kind)?;
         let _span = spans::enter!("open", kind = kind.name());
         let settings = Settings::new(config)?;
@@ -193,17 +198,27 @@ impl Store {
                 "called from inside an updater of the same store; return from the updater first"
             ));
         }
+        if gate != Gate::Look && interrupt::is_asking() {
+            return Err(fail!(
+                Reentrant,
+                "called while another call of this thread waits (from a signal handler?); return first"
+            ));
+        }
         if gate == Gate::Work && self.closed.load(Ordering::SeqCst) {
             return Err(closed());
         }
-        panics::catch(|| call(&self.local)).unwrap_or_else(|panic| {
-            let error = panics::internal(&panic);
-            self.local.poison();
-            if let Some(remote) = &self.remote {
-                remote.abort();
-            }
-            Err(error)
-        })
+        let call = || {
+            panics::catch(|| call(&self.local)).unwrap_or_else(|panic| {
+                let error = panics::internal(&panic);
+                self.local.poison();
+                if let Some(remote) = &self.remote {
+                    remote.abort();
+                }
+                Err(error)
+            })
+        };
+        // What a call waits for at the end goes on without it.
+        if gate == Gate::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
     }
 
     /// The type that it was opened as.

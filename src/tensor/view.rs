@@ -61,6 +61,22 @@ pub(crate) struct RawTensor {
     pub(crate) byte_offset: u64,
 }
 
+/// What numpy and PyTorch call an element type, by its DLPack code and its bits.
+fn foreign_name(code: u8, bits: u8) -> String {
+    let kind = match code {
+        0 => "int",
+        1 => "uint",
+        2 => "float",
+        3 => return "opaque handle".into(),
+        4 => "bfloat",
+        5 => "complex",
+        6 => return "bool".into(),
+        7..=16 => return format!("float of {bits} bits"),
+        _ => return "unknown".into(),
+    };
+    format!("{kind}{bits}")
+}
+
 impl RawTensor {
     const CPU: i32 = 1;
     const CUDA: i32 = 2;
@@ -72,11 +88,11 @@ impl RawTensor {
         DType::from_code(self.dtype).ok_or_else(|| {
             let [code, bits, low, high] = self.dtype.to_le_bytes();
             let lanes = u16::from_le_bytes([low, high]);
+            let name = foreign_name(code, bits);
             fail!(
                 InvalidArgument,
-                "has the unknown dtype {:#010x} (DLPack code {code}, {bits} bits, {lanes} lanes); \
-                 use float32 float64 float16 bfloat16 int8 uint8 int32 or int64, one lane",
-                self.dtype
+                "has the dtype {name} (DLPack code {code}, {bits} bits, {lanes} lanes), which is not \
+                 stored; use float32 float64 float16 bfloat16 int8 uint8 int32 or int64, one lane"
             )
         })
     }

@@ -158,6 +158,17 @@ impl<D: Data> Worker<D> {
         }
     }
 
+    /// The time of these operations is over.
+    pub(crate) fn expire(&mut self, ids: &[OpId], now: Time) {
+        for id in ids {
+            if let Some(op) = self.ops.get_mut(*id) {
+                op.deadline = now;
+            }
+        }
+        self.wake = now;
+        self.tick(now);
+    }
+
     /// Which life of a key this worker knows.
     #[cfg(test)]
     pub(super) fn generation(&self, key: u64) -> u32 {

@@ -14,8 +14,9 @@ use super::merger::{Handling, Merger};
 use super::plan::{Plan, PlannedOut};
 use super::table::{Slot, Value};
 use super::updater::Updater;
-use crate::deadline::{Deadline, Patience};
+use crate::deadline::Patience;
 use crate::error::{Error, Result, fail};
+use crate::interrupt;
 use crate::key::Names;
 use crate::optim::{Arrays, Optimizer, State, Stored};
 use crate::sync::{AtomicBool, Mutex};
@@ -295,7 +296,8 @@ impl Applier {
         Ok(value)
     }
 
-    /// Repeats a bounded try until it succeeds, the deadline passes, or the operation is cancelled.
+    /// Repeats a bounded try until it succeeds, the deadline passes, or the operation is cancelled or
+    /// interrupted.
     fn patiently<T>(
         &self,
         call: &str,
@@ -310,14 +312,13 @@ impl Applier {
             let now = Instant::now();
             let poll =
                 now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
-            let (until, late) = match limits.patience.end() {
-                Deadline::At(end) => (poll.min(end), now >= end),
-                Deadline::Never => (poll, false),
-            };
+            let end = limits.patience.end().moment();
+            let late = end.is_some_and(|end| now >= end);
+            let until = interrupt::next(end).map_or(poll, |end| poll.min(end));
             if let Some(guard) = attempt(until) {
                 return Ok(guard);
             }
-            if late {
+            if late || interrupt::requested() {
                 let key = self.names.label(slot.key);
                 let rest = match call {
                     "remove" | "save" | "load" => "nothing has changed",

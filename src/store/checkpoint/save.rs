@@ -40,7 +40,7 @@ impl Local {
         // is locked while it is written.
         self.in_turn("save", &keys, &patience, || Ok(()))?;
         while !self.try_save(path, workers, limits)? {
-            if patience.end().has_passed() {
+            if patience.end().is_over() {
                 return Err(fail!(
                     Timeout,
                     "save: other threads add and remove keys, or set optimizers, all the time; \

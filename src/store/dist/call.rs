@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use super::rows::Wanted;
 use crate::cluster::{Ended, OpId};
@@ -210,14 +211,20 @@ impl Call {
         self.changed.notify_all();
     }
 
-    /// Waits for the result, which the machine's own deadline brings.
-    pub(super) fn wait(&self) -> Result<()> {
+    /// Waits for the result, which the machine's own deadline brings; None if this moment comes first.
+    pub(super) fn wait(&self, until: Option<Instant>) -> Option<Result<()>> {
         let mut state = self.state.lock();
         loop {
             if let Some(result) = state.result.take() {
-                return result;
+                return Some(result);
             }
-            self.changed.wait(&mut state);
+            match until {
+                None => self.changed.wait(&mut state),
+                Some(until) if self.changed.wait_until(&mut state, until) => {
+                    return state.result.take();
+                }
+                Some(_) => {}
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ impl WorkerStore {
     pub(super) fn wait_for_own_calls(&self, call: &str) -> Result<Deadline> {
         let deadline = self.local.deadline();
         while !self.driver.host.is_idle() {
-            if deadline.has_passed() {
+            if deadline.is_over() {
                 return Err(fail!(Timeout, "{call}: calls of this worker are still at work"));
             }
             std::thread::sleep(LOOK_AGAIN);

@@ -12,6 +12,7 @@ use crate::deadline::Deadline;
 use crate::driver::{Driver, Host, Idle, Machine};
 use crate::engine::{self, Place};
 use crate::error::{Result, fail};
+use crate::interrupt;
 use crate::metrics;
 use crate::role::Role;
 use crate::store::StoreKind;
@@ -120,6 +121,7 @@ impl Serving {
         match end {
             Some(Ok(())) => Ok(()),
             Some(Err(failure)) => Err(error_of(&self.local.keys.names, &failure)),
+            None if interrupt::requested() => Err(fail!(Timeout, "the job goes on without it")),
             None => Err(fail!(Closed, "the store was aborted")),
         }
     }

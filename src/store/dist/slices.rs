@@ -89,7 +89,7 @@ impl WorkerStore {
         let order = Order { key: slot.key.id(), what };
         let call = Call::new(None, Plan::default(), vec![part]);
         let call = self.launch(call, vec![order], Values::default(), 0, deadline)?;
-        call.wait()?;
+        self.wait(&call)?;
         Ok(call)
     }
 

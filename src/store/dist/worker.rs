@@ -17,6 +17,7 @@ use crate::deadline::Deadline;
 use crate::driver::{Bytes, Driver, Machine};
 use crate::engine;
 use crate::error::{Error, ErrorKind, Result, fail};
+use crate::interrupt;
 use crate::key::{Key, Names};
 use crate::role::Role;
 use crate::store::Call as Kind;
@@ -76,6 +77,10 @@ impl WorkerStore {
         }
         let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
         insight::trace(&driver, driver.host.tracer.as_ref());
+        if started.is_none() && interrupt::requested() {
+            driver.stop();
+            return Err(fail!(Timeout, "create: processes of the job are still missing"));
+        }
         match started.unwrap_or_else(|| Err(closed())) {
             Ok(me) => Ok(Self::named(Self {
                 local: Arc::clone(local),
@@ -154,7 +159,25 @@ impl WorkerStore {
             return (asked, Vec::new());
         }
         self.driver.host.settle(&call, &self.driver.blocks);
-        (call.wait(), call.told())
+        (self.wait(&call), call.told())
+    }
+
+    /// Waits for the result of a call. An interrupt ends its time.
+    pub(super) fn wait(&self, call: &Call) -> Result<()> {
+        loop {
+            if let Some(result) = call.wait(interrupt::next(None)) {
+                return result;
+            }
+            if interrupt::requested() {
+                break;
+            }
+        }
+        // An error says that the machine is gone: then the call has been told.
+        let _ = self.step(|worker, _, now| {
+            worker.expire(&call.operations(), now);
+            Ok(())
+        });
+        call.wait(None).unwrap_or_else(|| Err(internal("a call without a result")))
     }
 
     pub(super) fn error(&self, failure: &Failure) -> Error {
@@ -218,7 +241,7 @@ impl WorkerStore {
             Ok(())
         })?;
         self.driver.host.settle(&call, &self.driver.blocks);
-        call.wait()?;
+        self.wait(&call)?;
         self.local.keys.add("init", &slots)
     }
 
@@ -390,7 +413,8 @@ impl Remote for WorkerStore {
 
     fn run(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let (plan, _) = self.plan(call, values, outs)?;
-        self.send(plan, 0, None, self.local.deadline())?.wait()
+        let call = self.send(plan, 0, None, self.local.deadline())?;
+        self.wait(&call)
     }
 
     fn submit(
@@ -408,7 +432,8 @@ impl Remote for WorkerStore {
 
     fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
         let deadline = self.local.deadline();
-        let run = || self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?.wait();
+        let run =
+            || self.wait(&*self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?);
         match run() {
             // Others may have moved it, and the rows lie in other slices now.
             Err(error) if error.kind() == ErrorKind::KeyNotFound && self.is_done()? => run(),
@@ -442,7 +467,7 @@ impl Remote for WorkerStore {
             Ok(())
         })?;
         self.driver.host.settle(&call, &self.driver.blocks);
-        call.wait()?;
+        self.wait(&call)?;
         self.found.lock().retain(|key| !keys.contains(key));
         slots.iter().for_each(|slot| self.unsent.lock().forget(slot.key.id()));
         self.local.keys.table.remove(&slots, || Ok(()))

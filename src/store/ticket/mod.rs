@@ -21,6 +21,7 @@ use state::{Phase, State};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
+use crate::interrupt;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
 /// Bits of a ticket that number the operation; those above name the store.
@@ -329,9 +330,9 @@ impl<W: Work> Tickets<W> {
         Err(fail!(Ticket, "ticket {ticket:#x} was not issued by this store"))
     }
 
-    fn drain(
-        &self,
-        state: &mut MutexGuard<'_, State<W>>,
+    fn drain<'a>(
+        &'a self,
+        state: &mut MutexGuard<'a, State<W>>,
         end: u64,
         deadline: Deadline,
         call: &str,
@@ -345,14 +346,17 @@ impl<W: Work> Tickets<W> {
         Ok(())
     }
 
-    /// Waits for a change; true if the deadline has passed.
-    fn pause(&self, state: &mut MutexGuard<'_, State<W>>, deadline: Deadline) -> bool {
-        match deadline {
-            Deadline::Never => {
+    /// Waits for a change; true if the deadline has passed, or this thread was interrupted.
+    fn pause<'a>(&'a self, state: &mut MutexGuard<'a, State<W>>, deadline: Deadline) -> bool {
+        match interrupt::next(deadline.moment()) {
+            None => {
                 self.changed.wait(state);
                 false
             }
-            Deadline::At(end) => self.changed.wait_until(state, end),
+            Some(end) => {
+                self.changed.wait_until(state, end)
+                    && self.state.unlocked(state, || deadline.is_over())
+            }
         }
     }
 
