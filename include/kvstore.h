@@ -406,6 +406,11 @@ typedef void (*kv_logger)(void *context, int32_t level, const char *message);
 typedef void (*kv_drop)(void *context);
 
 /**
+ * Says whether a call that waits is to end: any number but 0 ends it. Called on the thread that waits.
+ */
+typedef int32_t (*kv_interrupt_check)(void *context);
+
+/**
  * A key. 0 to 2^63-1 are yours; numbers with the top bit set stand for names, see `kv_intern`.
  */
 typedef uint64_t kv_key;
@@ -681,6 +686,28 @@ kv_status kv_stats(struct kv_store *store, char *buffer, size_t capacity, size_t
  * Threads: any.
  */
 kv_status kv_set_logger(int32_t level, kv_logger log, void *context, kv_drop drop);
+
+/**
+ * Has the calls of this thread ask a function of yours, while they wait, whether to go on.
+ *
+ * For hosts that handle signals between their own steps, as Python does, or that have a button to
+ * stop: a call that waits asks every 50 ms, on the thread that waits. A call that is told to end
+ * withdraws what it has begun, as a timeout does, and gives `KV_ERR_CANCELLED`: kv_create(),
+ * kv_init(), every data call with `ticket` NULL, kv_remove(), kv_barrier(), kv_done(), the settings,
+ * kv_save(), kv_load(), kv_serve(). kv_wait(), kv_wait_all(), kv_cancel() and kv_close() give
+ * `KV_ERR_TIMEOUT`, because the operations that they wait for go on. A call that does not wait asks
+ * nothing, and costs what it does without a check.
+ *
+ * @param check    the function, or NULL to ask nothing, as in the beginning. It stays in use by this
+ *                 thread until the next kv_set_interrupt() or the thread's end. Inside of it,
+ *                 kv_abort() and the calls that work inside of an updater work; all others give
+ *                 `KV_ERR_REENTRANT`, with every store.
+ * @param context  passed to `check` as it is.
+ *
+ * Threads: any; each has its own check.
+ */
+kv_status kv_set_interrupt(kv_interrupt_check check,
+                           void *context);
 
 /**
  * Gives the key of a name, and remembers the name in this store.

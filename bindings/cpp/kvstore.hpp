@@ -594,6 +594,11 @@ inline void set_logger(kv_log_level level, Logger logger) {
     detail::check(kv_set_logger(level, detail::log, context, detail::drop<Logger>));
 }
 
+/// Has the calls of this thread ask `check`, while they wait, whether to end. See kv_set_interrupt().
+inline void set_interrupt(kv_interrupt_check check, void* context = nullptr) {
+    detail::check(kv_set_interrupt(check, context));
+}
+
 namespace detail {
 
 /// Options as the text `name=value,...`, from which the library reads the same numbers again.

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A wait inside the library cannot be interrupted; one with a context comes up this often to look.
+// kv_set_interrupt belongs to a thread, and goroutines change theirs; a wait with a context comes up
+// this often to look.
 const lookInterval = 10 * time.Millisecond
 
 // over is the error of a call that ended because its context did.

@@ -200,6 +200,8 @@ void loggers_hear_and_are_replaced() {
     { const kv::Store store("local"); }
     CHECK(*state == 0);
     kv::set_logger(KV_LOG_DEBUG, nullptr);
+    kv::set_interrupt([](void*) -> std::int32_t { return 0; });
+    kv::set_interrupt(nullptr);
     CHECK(state.use_count() == 1);
     { const kv::Store store("local"); }
     CHECK(lines.empty());

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import c_int64
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import numpy as np
 
@@ -44,7 +44,7 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 class Loan(Unique):
     """The pairs of one call as the library wants them, and the arrays kept alive for it."""
 
-    __slots__ = ("_kept", "_tracked", "count", "keys", "tensors")
+    __slots__ = ("_kept", "count", "keys", "tensors", "tracked")
 
     def __init__(self, call: str, pairs: list[tuple[Any, int, Any]], as_outs: bool) -> None:
         """`pairs` has the user's key, the library's number of it, and the array."""
@@ -53,12 +53,14 @@ class Loan(Unique):
         self.tensors = (Tensor * self.count)()
         self._kept = []
         # Outs whose changes PyTorch counts.
-        self._tracked = [array for _, _, array in pairs if as_outs and _is_tracked(array)]
+        self.tracked: Optional[list[Any]] = None
         describe = _describe_out if as_outs else _describe_value
         for index, (key, number, array) in enumerate(pairs):
             self.keys[index] = number
             try:
                 self._kept.append(describe(self.tensors, index, array))
+                if as_outs and not isinstance(array, np.ndarray) and _is_tracked(array):
+                    self.tracked = [*(self.tracked or ()), array]
             except (InvalidArgumentError, TypeError) as error:
                 kind = InvalidArgumentError if isinstance(error, ValueError) else TypeError
                 raise kind(f"{call}: key {key!r}: {error}") from error
@@ -69,7 +71,7 @@ class Loan(Unique):
 
     def note_written(self) -> None:
         """Tells PyTorch that outs have changed: backward() then refuses what it saved of them."""
-        for tensor in self._tracked:
+        for tensor in self.tracked or ():
             # Detached it is no part of a gradient, and has the same version counter. A change in
             # place counts, also of a view without elements.
             tensor.detach().unsqueeze(0)[:0].zero_()
@@ -90,6 +92,11 @@ class RowLoan(Unique):
     def arguments(self) -> tuple[Any, ...]:
         """What a function of the library takes."""
         return self._rows.keys, self._ids.tensors, self._rows.tensors, self._rows.count
+
+    @property
+    def tracked(self) -> Optional[list[Any]]:
+        """As Loan.tracked."""
+        return self._rows.tracked
 
     def note_written(self) -> None:
         """As Loan.note_written()."""
@@ -197,8 +204,6 @@ def _describe_capsule(tensors: Any, index: int, array: Any, capsule: Any, as_out
 
 def _is_tracked(array: Any) -> bool:
     """Whether it is a tensor of PyTorch with a version counter, which those of inference lack."""
-    if isinstance(array, np.ndarray):
-        return False
     is_inference = getattr(array, "is_inference", None)
     return is_inference is not None and not is_inference()
 

@@ -10,10 +10,10 @@ import weakref
 from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
-from . import _library
+from . import _library, _signals
 from ._errors import ClosedError, InvalidArgumentError, Status, error_for
 
-# A wait is made of pieces, because Python handles Ctrl-C only between two calls.
+# A wait is made of pieces: between two of them a thread notices that the program ends.
 _PIECE_SECONDS = 0.1
 # How long a call that was stopped may take to return.
 _STOP_SECONDS = 10.0
@@ -24,16 +24,23 @@ _TIMEOUT = int(Status.TIMEOUT)
 class _Calls:
     """How many calls of the library a thread is inside of; only that thread changes it."""
 
-    __slots__ = ("__weakref__", "number")
+    __slots__ = ("__weakref__", "number", "raised")
 
     def __init__(self) -> None:
         self.number = 0
+        # What the handler of a signal has raised while the thread waited.
+        self.raised: Optional[BaseException] = None
         _calls_of_threads.add(self)
+        _signals.watch(self)
+
+    def raise_it(self) -> None:
+        """Raises what a handler has raised."""
+        raised, self.raised = self.raised, None
+        if raised is not None:
+            raise raised
 
 
 _calls_of_threads: weakref.WeakSet[_Calls] = weakref.WeakSet()
-# In the child of a fork the other threads, and their calls, do not exist.
-os.register_at_fork(after_in_child=_calls_of_threads.clear)
 
 
 class _Thread(threading.local):
@@ -52,6 +59,15 @@ thread = _Thread()
 _is_over = False
 
 
+def _begin_in_child() -> None:
+    """In the child of a fork the other threads do not exist, and this one is the main thread."""
+    _calls_of_threads.clear()
+    thread.calls = None
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
+
 def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
         calls = thread.calls
@@ -61,9 +77,12 @@ def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             if _is_over:
                 raise ClosedError("the program is ending")
-            return function(*arguments)
+            status = function(*arguments)
         finally:
             calls.number -= 1
+        if calls.raised is not None:
+            calls.raise_it()
+        return status
 
     return call
 
@@ -155,5 +174,7 @@ def wait(attempt: Callable[[int], int], timeout: Optional[float]) -> int:
     while True:
         left = deadline - time.monotonic()
         status = attempt(math.ceil(1000 * max(0.0, min(left, _PIECE_SECONDS))))
+        if thread.calls is not None:
+            thread.calls.raise_it()
         if status != _TIMEOUT or left <= _PIECE_SECONDS:
             return status

@@ -8,7 +8,7 @@ import weakref
 from ctypes import byref
 from typing import Any, Callable, Optional
 
-from . import _callbacks
+from . import _callbacks, _signals
 from ._arrays import Loan, RowLoan
 from ._call import can_call, check, end_calls, library, run_apart, wait
 from ._errors import ClosedError, Status
@@ -135,6 +135,10 @@ class Handle(Unique):
             except ClosedError:
                 _callbacks.keep_for_ever(loan)
                 return
+            except BaseException:
+                # Ctrl-C has ended the wait: the operation may still be at work.
+                self._loans_until_free.append(loan)
+                raise
             if status not in (Status.OK, Status.TICKET, Status.FORKED):
                 self._loans_until_free.append(loan)
 
@@ -180,6 +184,10 @@ def _create(kind: str, options: dict[str, Any]) -> Optional[int]:
         for name, value in options.items():
             check(library.kv_config_set(config, name.encode(), _option_text(value).encode()))
         check(library.kv_create(kind.encode(), config, byref(store)))
+    except BaseException:
+        # Ctrl-C may come at the moment at which the store is there; NULL does nothing.
+        library.kv_free(store)
+        raise
     finally:
         library.kv_config_free(config)
     return store.value
@@ -215,6 +223,7 @@ def _close_all() -> None:
     end_calls(_EXIT_SECONDS)
     # Those that other threads have made meanwhile.
     _close_open_handles()
+    _signals.unwatch()
 
 
 def _close_open_handles() -> None:

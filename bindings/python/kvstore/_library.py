@@ -41,6 +41,7 @@ class Tensor(ctypes.Structure):
 Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 Drop = CFUNCTYPE(None, c_void_p)
+InterruptCheck = CFUNCTYPE(c_int32, c_void_p)
 
 # Every pointer is declared as void *: ctypes then takes arrays, byref() and None alike.
 _PUSH = (c_void_p, c_void_p, c_void_p, c_size_t, c_int32, c_void_p)
@@ -58,6 +59,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_done": (c_void_p,),
     "kv_serve": (c_void_p,),
     "kv_stats": (c_void_p, c_void_p, c_size_t, c_void_p),
+    "kv_set_interrupt": (InterruptCheck, c_void_p),
     "kv_set_logger": (c_int32, Logger, c_void_p, Drop),
     "kv_intern": (c_void_p, c_char_p, c_void_p),
     "kv_key_name": (c_void_p, c_uint64, c_void_p),

@@ -12,10 +12,11 @@ from ._errors import Status
 from ._handle import Handle
 from ._unique import Unique
 
-
-# Failures after which some outs may have been filled; a call that is refused changes nothing.
+# After these some outs may have been filled; a call that is refused changes nothing.
 _MAY_HAVE_WRITTEN = frozenset(
-    status for status in Status if status >= Status.TIMEOUT or status == Status.CALLBACK
+    int(status)
+    for status in Status
+    if status in (Status.OK, Status.CALLBACK) or status >= Status.TIMEOUT
 )
 
 
@@ -43,15 +44,20 @@ class Operation(Unique):
     def call(self, ticket: Any) -> int:
         """Calls the library; gives its status."""
         lists = [part for loan in self._loans for part in loan.arguments()]
-        status = self._function(self.handle.pointer, *lists, self._priority, ticket)
-        if status == Status.OK or status in _MAY_HAVE_WRITTEN:
+        try:
+            status = self._function(self.handle.pointer, *lists, self._priority, ticket)
+        except BaseException:  # Ctrl-C, at any moment.
+            self.note_written()
+            raise
+        if status in _MAY_HAVE_WRITTEN:
             self.note_written()
         return status
 
     def note_written(self) -> None:
         """Says that outs have changed, or may have."""
         for loan in self._loans:
-            loan.note_written()
+            if loan.tracked is not None:
+                loan.note_written()
 
 
 class Ticket(Unique):
