@@ -432,7 +432,10 @@ impl Remote for WorkerStore {
 
     fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
         let deadline = self.local.deadline();
-        let run = || self.wait(&self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?);
+        let run = || {
+            let sent = self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?;
+            self.wait(&sent)
+        };
         match run() {
             // Others may have moved it, and the rows lie in other slices now.
             Err(error) if error.kind() == ErrorKind::KeyNotFound && self.is_done()? => run(),
