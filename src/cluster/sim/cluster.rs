@@ -66,8 +66,8 @@ pub(super) struct Cluster {
     pub(super) model: Model,
     troubled: bool,
     pub(super) restarted: bool,
-    /// A server has ended without an end of its job.
-    deserted: bool,
+    /// Servers that have ended without an end of their job.
+    deserted: BTreeSet<Arc<str>>,
     /// Who was hit, and when.
     pub(super) victim: Option<Peer>,
     pub(super) struck: Time,
@@ -102,7 +102,7 @@ impl Cluster {
             model,
             troubled: false,
             restarted: false,
-            deserted: false,
+            deserted: BTreeSet::new(),
             victim: None,
             struck: Time::MAX,
             met: Met::default(),
@@ -277,7 +277,7 @@ impl Cluster {
                         self.met.evictions += u64::from(failure.reason == Reason::Evicted);
                         let victim = self.victim == Some(node.me());
                         let alone = self.is_alone(failure);
-                        self.deserted |= alone;
+                        self.deserted.extend(alone.then(|| address.clone()));
                         assert!(victim || alone, "{address} was not hit: {}", failure.text);
                     }
                     _ => {}
@@ -492,7 +492,7 @@ impl Cluster {
     fn check_end(&self) {
         assert!(!self.scenario.reader || self.met.attacks >= reader::LEAST);
         assert!(self.processes.is_empty(), "never ended: {}", self.who_is_left());
-        if self.fails().is_none() && !self.deserted {
+        if self.fails().is_none() && self.deserted.is_empty() {
             self.model.check_end();
         }
     }
