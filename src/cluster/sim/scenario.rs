@@ -21,10 +21,12 @@ pub(super) enum Trouble {
     WorkerSleeps,
     /// A worker and a server do not hear each other for longer than the lease.
     WorkerCutOff,
+    /// No member hears the scheduler for a while, or it stops; rounds go on.
+    SchedulerCutOff,
 }
 
 impl Trouble {
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 9] = [
         Self::Network,
         Self::WorkerDies,
         Self::ServerDies,
@@ -33,6 +35,7 @@ impl Trouble {
         Self::ShortSilence,
         Self::WorkerSleeps,
         Self::WorkerCutOff,
+        Self::SchedulerCutOff,
     ];
 }
 
@@ -46,7 +49,7 @@ const TROUBLES: [Trouble; 12] = [
     Trouble::Network,
     Trouble::SchedulerAndWorker,
     Trouble::ShortSilence,
-    Trouble::Network,
+    Trouble::SchedulerCutOff,
     Trouble::WorkerSleeps,
     Trouble::WorkerCutOff,
     Trouble::WorkerDies,

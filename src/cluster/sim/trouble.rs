@@ -7,6 +7,9 @@ use super::network::{Cut, Happening};
 use super::scenario::Trouble;
 use crate::cluster::common::{MS, Peer, Role, Time};
 
+/// Less than members wait for a scheduler that is away.
+const LONGEST_CUT: Time = 30_000 * MS;
+
 impl Cluster {
     pub(super) fn trouble(&mut self) {
         let now = self.network.now;
@@ -42,7 +45,9 @@ impl Cluster {
             Trouble::SchedulerRestarts => self.restart_scheduler(),
             Trouble::SchedulerAndWorker => self.restart_scheduler() & self.kill(&worker),
             Trouble::ShortSilence => {
-                let time = now + self.random.below(lease / 2);
+                // Where no frame is lost, a silence may be as long as it may.
+                let lossy = self.scenario.loss + self.scenario.damage > 0;
+                let time = now + self.random.below(if lossy { lease / 2 } else { lease });
                 match self.random.below(3) {
                     0 => self.sleep(&worker, time),
                     1 => self.sleep(&server, time),
@@ -56,6 +61,13 @@ impl Cluster {
             Trouble::WorkerCutOff => {
                 self.victim = self.peer_at(&worker);
                 self.cut(&worker, &server, now + lease * 3)
+            }
+            Trouble::SchedulerCutOff => {
+                let until = now + self.random.below(LONGEST_CUT);
+                match self.random.below(3) {
+                    0 => self.sleep(&SCHEDULER.into(), until),
+                    _ => self.cut_from_all(&SCHEDULER.into(), until),
+                }
             }
         }
     }
@@ -84,6 +96,11 @@ impl Cluster {
         let (one, other) = (one.clone(), other.clone());
         self.network.cuts.push(Cut { one, other, until });
         both
+    }
+
+    fn cut_from_all(&mut self, one: &Arc<str>, until: Time) -> bool {
+        let others: Vec<_> = self.processes.keys().filter(|other| *other != one).cloned().collect();
+        others.iter().filter(|other| self.cut(one, other, until)).count() > 0
     }
 
     /// None when it has ended already.
