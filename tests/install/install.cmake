@@ -32,3 +32,4 @@ add_labelled_test(install_subdirectory install 900 bash "${install}/subdirectory
 set_tests_properties(install_subdirectory PROPERTIES ENVIRONMENT "${environment}")
 
 add_labelled_test(install_bootstrap install 60 bash "${install}/bootstrap.sh" "${PROJECT_SOURCE_DIR}")
+add_labelled_test(install_moved_clone install 60 bash "${install}/moved_clone.sh" "${PROJECT_SOURCE_DIR}")
