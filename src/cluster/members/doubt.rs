@@ -2,6 +2,7 @@
 //! again, and then asks all of them what has changed meanwhile, as one that was started again does.
 
 use super::scheduler::{Progress, Scheduler};
+use super::takeover::Takeover;
 use crate::cluster::common::{Data, Failure, MS, Peer, Reason, Time, list};
 use crate::cluster::wire::{Kind, Message, State};
 
@@ -37,6 +38,9 @@ impl<D: Data> Scheduler<D> {
     pub(super) fn believe(&mut self, now: Time) {
         if !std::mem::take(&mut self.in_doubt) {
             return;
+        }
+        if self.takeover != Takeover::Learning {
+            self.takeover = Takeover::Doubt;
         }
         self.net.be_patient(now);
         let missing_at = Some(now + self.net.limits.silence());

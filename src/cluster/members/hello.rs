@@ -137,7 +137,7 @@ impl<D: Data> Scheduler<D> {
         let progress = self.progress.entry(peer).or_default();
         progress.arrived = progress.arrived.max(hello.arrived);
         progress.done |= hello.done;
-        if self.takeover != Takeover::None {
+        if [Takeover::Learning, Takeover::Over].contains(&self.takeover) {
             progress.passed = progress.passed.max(hello.passed);
             progress.told = progress.told.max(hello.passed);
         }

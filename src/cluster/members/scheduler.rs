@@ -257,7 +257,8 @@ impl<D: Data> Scheduler<D> {
             self.part(peer, State::Lost);
         } else {
             self.book.members.retain(|member| member.peer != peer);
-            if self.book.members.iter().all(|member| member.peer.role != Role::Worker) {
+            let decides = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
+            if !self.book.members.iter().any(decides) {
                 self.book.terms = None;
             }
             self.progress.remove(&peer);

@@ -2,7 +2,8 @@
 //!
 //! Workers and servers tell it who belongs to the job and who is lost or has left, until it has heard
 //! or given up each member. Where a member is, it learns from that member alone. A scheduler that has
-//! started its job itself learns nothing from the book of another process.
+//! started its job itself learns nothing from the book of another process, but who has left while it was
+//! cut off.
 
 use super::scheduler::Scheduler;
 use crate::cluster::common::{Data, Peer, Time};
@@ -14,6 +15,9 @@ pub(super) enum Takeover {
     None,
     /// Members are not heard yet, and what the others know of the job counts.
     Learning,
+    /// This scheduler may have been cut off: a worker that has left meanwhile has told the servers, and
+    /// could not tell it. Nothing else that members know counts.
+    Doubt,
     Over,
 }
 
@@ -26,7 +30,7 @@ impl<D: Data> Scheduler<D> {
             let found = book.find(peer);
             found.is_some_and(|member| member.incarnation == incarnation && !member.reads)
         };
-        let learning = self.takeover == Takeover::Learning;
+        let learning = [Takeover::Learning, Takeover::Doubt].contains(&self.takeover);
         let learns = !self.started || (learning && has(&self.book));
         if hello.reads || theirs.epoch == 0 || !learns || !has(theirs) {
             return;
@@ -38,6 +42,9 @@ impl<D: Data> Scheduler<D> {
         // Who is gone for one is gone for all; and who has left was not lost.
         let mut news = false;
         for gone in theirs.members.iter().filter(|member| member.state != State::Here) {
+            if self.takeover == Takeover::Doubt && gone.state != State::Left {
+                continue;
+            }
             let ours = self.book.find_mut(gone.peer);
             let Some(ours) = ours.filter(|ours| ours.incarnation == gone.incarnation) else {
                 continue;
@@ -50,8 +57,10 @@ impl<D: Data> Scheduler<D> {
                 }
             }
         }
-        let behind = self.book.epoch < theirs.epoch;
-        self.book.epoch = self.book.epoch.max(theirs.epoch);
+        let behind = self.takeover == Takeover::Learning && self.book.epoch < theirs.epoch;
+        if behind {
+            self.book.epoch = theirs.epoch;
+        }
         if news || behind {
             self.publish();
         }
@@ -122,9 +131,13 @@ impl<D: Data> Scheduler<D> {
 
     /// Stops learning once each member was heard or given up, and tells all where the others are.
     pub(super) fn stop_learning(&mut self) {
-        if self.takeover == Takeover::Learning {
-            self.takeover = Takeover::Over;
-            self.publish();
+        match self.takeover {
+            Takeover::Learning => {
+                self.takeover = Takeover::Over;
+                self.publish();
+            }
+            Takeover::Doubt => self.takeover = Takeover::None,
+            Takeover::None | Takeover::Over => {}
         }
     }
 }
