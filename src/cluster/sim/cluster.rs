@@ -484,10 +484,12 @@ impl Cluster {
         quarter * if lossy { 6 } else { 5 }
     }
 
-    /// A server that has lost its last worker while the scheduler was away hears no member any more.
+    /// A server that has lost its last worker while the scheduler was away hears no member any more; a
+    /// reader says nothing once the workers have ended.
     fn is_alone(&self, failure: &Failure) -> bool {
         let works = self.processes.keys().any(|address| address.starts_with("worker"));
-        failure.reason == Reason::Evicted && self.restarted && !works
+        let away = self.restarted || self.scenario.reader;
+        failure.reason == Reason::Evicted && away && !works
     }
 
     fn check_end(&self) {
