@@ -87,6 +87,8 @@ pub(super) struct Letter<D> {
 struct Line<D> {
     address: Arc<str>,
     link: Link<D>,
+    /// The peer only reads: that it is heard says nothing about the way to the others.
+    reads: bool,
 }
 
 /// What became of an incoming frame.
@@ -150,7 +152,19 @@ impl<D: Data> Net<D> {
         let (address, link): (Arc<str>, _) = (address.into(), Link::new(incarnation, now));
         self.news.push(News::Up(peer, Arc::clone(&address)));
         self.any_heard = self.any_heard.max(now);
-        self.lines.insert(peer, Line { address, link });
+        self.lines.insert(peer, Line { address, link, reads: false });
+    }
+
+    /// Notes that a linked peer only reads.
+    pub(super) fn only_reads(&mut self, peer: Peer) {
+        if let Some(line) = self.lines.get_mut(&peer) {
+            line.reads = true;
+        }
+    }
+
+    /// Whether a peer is linked, and takes part in the job.
+    pub(super) fn takes_part(&self, peer: Peer) -> bool {
+        self.lines.get(&peer).is_some_and(|line| !line.reads)
     }
 
     pub(super) fn disconnect(&mut self, peer: Peer) {
@@ -259,14 +273,18 @@ impl<D: Data> Net<D> {
             // Frames outside of the stream are for whoever keeps the members.
             Ordering::Equal if head.sequence == 0 && head.kind != Kind::Alive => {
                 line.link.hear(now);
-                self.any_heard = self.any_heard.max(now);
+                if !line.reads {
+                    self.any_heard = self.any_heard.max(now);
+                }
                 Incoming::Stranger(message)
             }
             Ordering::Equal => {
                 if let Some(tracer) = &self.tracer {
                     note(tracer, &message, self.me, peer, now, false);
                 }
-                self.any_heard = self.any_heard.max(now);
+                if !line.reads {
+                    self.any_heard = self.any_heard.max(now);
+                }
                 self.traffic.messages_in += 1;
                 self.traffic.bytes_in += HEADER as u64 + message.body.len();
                 Incoming::Linked(line.link.receive(message, now, &self.limits, room))
@@ -355,7 +373,7 @@ impl<D: Data> Net<D> {
     pub(super) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
         for (peer, line) in &mut self.lines {
-            let Line { address, link } = line;
+            let Line { address, link, .. } = line;
             let to_incarnation = link.incarnation();
             let traffic = &mut self.traffic;
             link.send(now, &self.limits, |mut message, backlog| {

@@ -470,6 +470,9 @@ impl<D: Data> Node<D> {
             match member.state {
                 State::Here if !linked && !member.address.is_empty() => {
                     self.net.connect(member.peer, member.incarnation, &member.address, now);
+                    if member.reads {
+                        self.net.only_reads(member.peer);
+                    }
                 }
                 State::Lost => self.net.disconnect(member.peer),
                 _ => {}

@@ -150,6 +150,9 @@ impl<D: Data> Scheduler<D> {
             return;
         }
         self.net.connect(peer, incarnation, &hello.address, now);
+        if hello.reads {
+            self.net.only_reads(peer);
+        }
         let members = self.book.members.len() as u64;
         let expected = u64::from(self.net.limits.workers) + u64::from(self.net.limits.servers);
         if !self.started && members == expected {

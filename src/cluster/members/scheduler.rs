@@ -107,13 +107,16 @@ impl<D: Data> Scheduler<D> {
             Incoming::Stale => {}
             Incoming::Former(peer, incarnation) => self.unknown(peer, incarnation),
             Incoming::Linked(received) => {
-                self.believe(now);
+                if self.net.takes_part(peer) {
+                    self.believe(now);
+                }
                 for message in received.next.into_iter().chain(received.early) {
                     self.message(peer, &message, now);
                 }
             }
             Incoming::Stranger(message) => {
-                if self.net.incarnation_of(peer) == Some(message.head.incarnation) {
+                let linked = self.net.incarnation_of(peer) == Some(message.head.incarnation);
+                if linked && self.net.takes_part(peer) {
                     self.believe(now);
                 }
                 self.stranger(peer, &message, now);
