@@ -15,7 +15,7 @@ def interrupted(call, number=signal.SIGINT, kind=KeyboardInterrupt):
     def send():
         sent.append(time.monotonic())
         os.kill(os.getpid(), number)
-    timer = threading.Timer(0.3, send)
+    timer = threading.Timer(0.2, send)
     try:
         timer.start()
         call()
@@ -38,7 +38,7 @@ def update(key, merged, stored):
 kv = kvstore.create()
 kv.init([1, 2], [np.zeros(4)] * 2)
 kv.set_updater(update)
-pusher = threading.Thread(target=kv.push, args=(1, np.ones(4)))
+pusher = threading.Thread(target=kv.push, args=(1, np.ones(4)), daemon=True)
 pusher.start()
 assert entered.wait(60)
 """
@@ -53,7 +53,7 @@ LOCAL_CALLS = {
     "pull_rows": "lambda: kv.pull_rows(1, [0], out=np.zeros(1))",
     "remove": "lambda: kv.remove(1)",
     "save": "lambda: kv.save('unused.safetensors')",
-    "ticket": "kv.push_async(1, np.ones(4)).wait",
+    "ticket": "held.wait",
     "cancel": "running.cancel",
     "wait_all": "kv.wait_all",
     "close": "kv.close",
@@ -66,7 +66,7 @@ def checked(run, body, expected):
 
 
 def test_every_call_of_a_local_store(run):
-    body = LOCAL + "out = np.zeros(4)\n"
+    body = LOCAL + "out = np.zeros(4)\nheld = kv.push_async(1, np.ones(4))\n"
     calls = {name: text for name, text in LOCAL_CALLS.items() if name not in ("cancel", "close")}
     for text in calls.values():
         body += f"interrupted({text})\n"
@@ -76,6 +76,7 @@ interrupted(running.cancel)
 interrupted(kv.close)
 gate.set()
 pusher.join(60)
+held.wait(60)
 running.wait(60)
 # What was interrupted is withdrawn: nothing is in the way.
 kv.set_updater(None)
