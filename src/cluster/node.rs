@@ -1,6 +1,7 @@
 //! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
 
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::common::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Reason, Role, Time, Token};
@@ -146,7 +147,8 @@ impl<D: Data> Node<D> {
         if failure.reason == Reason::Evicted
             && let Some(peer) = self.net.unanswered()
         {
-            failure.text += &format!(
+            let _ = write!(
+                failure.text,
                 "; {peer} never acknowledged what was sent to it last: packets of full size may be lost \
                  on the way (MTU), for which `kvstore doctor` looks"
             );
