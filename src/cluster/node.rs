@@ -82,6 +82,11 @@ impl<D: Data> Node<D> {
         self.net.me
     }
 
+    /// This worker only pulls: its loss concerns no other member. To be called before it joins.
+    pub(crate) fn only_read(&mut self) {
+        self.client.only_read();
+    }
+
     /// The job has started.
     pub(crate) fn has_started(&self) -> bool {
         self.client.has_started()

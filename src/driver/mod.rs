@@ -427,6 +427,13 @@ impl Machine {
         Self::Node(Box::new(Node::new(limits, birth, 0)))
     }
 
+    /// A worker that only pulls.
+    pub(crate) fn reader(limits: Limits, birth: &Birth<'_>) -> Self {
+        let mut node = Node::new(limits, birth, 0);
+        node.only_read();
+        Self::Node(Box::new(node))
+    }
+
     pub(crate) fn scheduler(limits: Limits, incarnation: u64) -> Self {
         Self::Scheduler(Box::new(Scheduler::new(limits, incarnation, 0)))
     }

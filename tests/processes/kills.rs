@@ -45,7 +45,7 @@ enum Blow {
 struct Drawn {
     /// Also has a reader, behind the workers.
     reader: bool,
-    /// Index of the process that is hit: the scheduler, the servers, the workers.
+    /// Index of the process that is hit: the scheduler, the servers, the workers, the reader.
     victim: usize,
     moment: Duration,
     blow: Blow,
@@ -58,9 +58,10 @@ struct Drawn {
 
 impl Drawn {
     fn new(random: &mut Random) -> Self {
+        let reader = random.below(3) == 0;
         Self {
-            reader: random.below(3) == 0,
-            victim: random.below(1 + SERVERS + WORKERS),
+            reader,
+            victim: random.below(1 + SERVERS + WORKERS + usize::from(reader)),
             moment: Duration::from_millis(random.below(MOST_MS) as u64),
             blow: random.pick(&[Blow::Kill, Blow::Kill, Blow::LongStop, Blow::ShortStop]),
             shm: random.below(2) == 0,
@@ -101,9 +102,13 @@ impl Drawn {
         Running { all, job }
     }
 
-    /// The rank of the worker that is hit, if it is one.
+    /// The rank of the worker that is hit, if it is one that pushes.
     fn lost_worker(&self) -> Option<usize> {
-        self.victim.checked_sub(1 + SERVERS)
+        self.victim.checked_sub(1 + SERVERS).filter(|rank| *rank < WORKERS)
+    }
+
+    fn hits_reader(&self) -> bool {
+        self.victim == 1 + SERVERS + WORKERS
     }
 
     fn hits_scheduler(&self) -> bool {
@@ -112,7 +117,8 @@ impl Drawn {
 
     /// The others end well, whatever happens to this one, once the job has started.
     fn harms_nobody(&self) -> bool {
-        self.blow == Blow::ShortStop || (self.lost_worker().is_some() && self.goes_on)
+        let harmless = self.hits_reader() || (self.lost_worker().is_some() && self.goes_on);
+        self.blow == Blow::ShortStop || harmless
     }
 }
 

@@ -33,6 +33,7 @@ mod metrics;
 mod network;
 mod pauses;
 mod program;
+mod readers;
 mod saves;
 mod shared;
 mod slow;

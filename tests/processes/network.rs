@@ -14,7 +14,7 @@ const INSIDE: &str = "KV_TEST_NETWORK";
 
 /// Runs a test of this module again where it may change the network; true in there.
 #[allow(clippy::print_stderr, reason = "a test that is left out says so")]
-fn is_inside(name: &str) -> bool {
+pub fn is_inside(name: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
     }

@@ -123,6 +123,11 @@ impl Client {
         net.cast(&self.scheduler, 0, message);
     }
 
+    /// Says from its first hello on that this process makes no pushes.
+    pub(in crate::cluster) fn only_read(&mut self) {
+        self.hello.reads = true;
+    }
+
     pub(in crate::cluster) fn done<D: Data>(&mut self, net: &mut Net<D>) {
         self.hello.done = true;
         tell(net, Kind::Done, 0, CONTROL, None);

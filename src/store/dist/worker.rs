@@ -63,7 +63,12 @@ impl WorkerStore {
                 let scheduler = &job.root;
                 let rank = place::rank(job, place);
                 let birth = Birth { role, rank, incarnation, address, scheduler };
-                Machine::node(limits, &birth)
+                // A credential says so too; the option is enough where there is none.
+                if place::reads_only(job, place) {
+                    Machine::reader(limits, &birth)
+                } else {
+                    Machine::node(limits, &birth)
+                }
             },
         )
         .map_err(|error| error.at("create"))?;
