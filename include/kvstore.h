@@ -622,7 +622,8 @@ kv_status kv_num_workers(struct kv_store *store, int32_t *count);
  * Workers that have called kv_done() or kv_close() are not waited for.
  *
  * @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
- * @return `KV_ERR_TIMEOUT` (the message names the workers that have not come),
+ * @return `KV_ERR_TIMEOUT` (the message names the workers that have not come; called again, it
+ *         waits for the same barrier),
  *         `KV_ERR_PEER_LOST`, `KV_ERR_EVICTED`, `KV_ERR_ROLE` on a server or scheduler.
  *
  * Threads: any. Blocks: up to `timeout_ms`.
@@ -905,7 +906,9 @@ kv_status kv_broadcast(struct kv_store *store,
  * @param keys   `count` different keys, each initialised before.
  * @param count  number of keys; with 0 nothing happens.
  * @return `KV_ERR_KEY_NOT_FOUND` (also for a key that stands twice in the list),
- *         `KV_ERR_TIMEOUT` (operations on them still at work): nothing has been removed.
+ *         `KV_ERR_TIMEOUT` (operations on them still at work): nothing has been removed. In a
+ *         job `KV_ERR_TIMEOUT` takes back the removal of the keys that other workers have not
+ *         removed; the message names the first key that is kept.
  *
  * Threads: any. Blocks: up to the option `timeout_ms`.
  */

@@ -289,7 +289,9 @@ pub unsafe extern "C" fn kv_broadcast(
 /// @param keys   `count` different keys, each initialised before.
 /// @param count  number of keys; with 0 nothing happens.
 /// @return `KV_ERR_KEY_NOT_FOUND` (also for a key that stands twice in the list),
-///         `KV_ERR_TIMEOUT` (operations on them still at work): nothing has been removed.
+///         `KV_ERR_TIMEOUT` (operations on them still at work): nothing has been removed. In a
+///         job `KV_ERR_TIMEOUT` takes back the removal of the keys that other workers have not
+///         removed; the message names the first key that is kept.
 ///
 /// Threads: any. Blocks: up to the option `timeout_ms`.
 #[unsafe(no_mangle)]

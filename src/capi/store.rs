@@ -164,7 +164,8 @@ pub unsafe extern "C" fn kv_num_workers(store: *mut kv_store, count: *mut i32) -
 /// Workers that have called kv_done() or kv_close() are not waited for.
 ///
 /// @param timeout_ms  how long to wait, -1 for ever, 0 not at all.
-/// @return `KV_ERR_TIMEOUT` (the message names the workers that have not come),
+/// @return `KV_ERR_TIMEOUT` (the message names the workers that have not come; called again, it
+///         waits for the same barrier),
 ///         `KV_ERR_PEER_LOST`, `KV_ERR_EVICTED`, `KV_ERR_ROLE` on a server or scheduler.
 ///
 /// Threads: any. Blocks: up to `timeout_ms`.

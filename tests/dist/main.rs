@@ -12,7 +12,9 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod again;
 mod alone;
+mod asking;
 mod checkpoint;
 mod codecs;
 mod collisions;
@@ -25,6 +27,7 @@ mod job;
 mod keys;
 mod lists;
 mod quiet;
+mod removal;
 mod rounds;
 mod rows;
 mod rules;

@@ -48,9 +48,42 @@ impl<V: Clone> Agreement<V> {
         Ok(None)
     }
 
-    /// A wish that was refused does not count.
+    /// A wish that was refused does not count, and neither does one whose worker has given it up.
     pub(super) fn forget(&mut self, rank: u32) {
         self.had.remove(&rank);
+    }
+
+    /// Whether a rank has a wish here that is not fulfilled yet, or brings the content.
+    pub(super) fn has_wish_of(&self, rank: u32) -> bool {
+        self.waiting.contains_key(&rank) || self.stage == Stage::Providing(rank)
+    }
+
+    /// A rank gives its wish up; the wish, if it still waited. What the rank has begun to bring, it
+    /// brings to an end.
+    pub(super) fn withdraw(&mut self, rank: u32) -> Option<Wish<V>> {
+        self.forget(rank);
+        let provides = self.stage == Stage::Providing(rank);
+        if provides { None } else { self.waiting.remove(&rank) }
+    }
+
+    /// Drops the wishes of workers that are gone.
+    pub(super) fn keep(&mut self, is_here: impl Fn(u32) -> bool) {
+        self.waiting.retain(|rank, _| is_here(*rank));
+        if let Stage::Providing(rank) = self.stage
+            && !is_here(rank)
+        {
+            self.stage = Stage::Open;
+        }
+    }
+
+    /// The content is there, or some rank wants it to be.
+    pub(super) fn is_alive(&self) -> bool {
+        self.stage != Stage::Open || !self.waiting.is_empty()
+    }
+
+    /// The ranks that have a wish here.
+    pub(super) fn wanted_by(&self) -> impl Iterator<Item = u32> + '_ {
+        self.waiting.keys().copied()
     }
 
     /// The wish that decides from now on, when that has changed.

@@ -15,14 +15,14 @@ use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Place, Spec, fa
 const MOST_SETTINGS: usize = 65_536;
 
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     /// The name under which the key was declared first.
     name: Name,
-    generation: u32,
-    agreement: Agreement<Spec>,
-    place: Option<Place>,
+    pub(super) generation: u32,
+    pub(super) agreement: Agreement<Spec>,
+    pub(super) place: Option<Place>,
     /// Workers that want to use the key without having initialised it.
-    finders: Vec<(u32, u64)>,
+    pub(super) finders: Vec<(u32, u64)>,
     removed_by: BTreeSet<u32>,
 }
 
@@ -41,10 +41,10 @@ struct Setting {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    placer: Placer,
-    entries: BTreeMap<u64, Entry>,
+    pub(super) placer: Placer,
+    pub(super) entries: BTreeMap<u64, Entry>,
     /// The last generation of keys that were removed.
-    past: HashMap<u64, u32>,
+    pub(super) past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
     /// For a rank, the header and the fields.
     answers: Vec<(u32, Header, Vec<u8>)>,
@@ -87,6 +87,9 @@ impl Directory {
         if head.setting > 0 {
             return self.declare_setting(rank, head, fields, workers);
         }
+        if head.flags & flags::BACK != 0 {
+            return self.withdraw(rank, head, workers);
+        }
         let Some(Declare { name: hash, spec }) = Declare::decode(fields) else {
             let failure = Failure::new(Reason::Invalid, "init: the message cannot be read");
             return self.fail(rank, head.key, request, &failure);
@@ -96,7 +99,7 @@ impl Directory {
         }
         match spec {
             Some(value) => self.init(head.key, hash, Wish { rank, request, value }, workers),
-            None => self.look_up(head.key, rank, request),
+            None => self.look_up(head.key, rank, request, workers),
         }
     }
 
@@ -161,20 +164,20 @@ impl Directory {
         }
     }
 
-    fn look_up(&mut self, key: u64, rank: u32, request: u64) {
+    fn look_up(&mut self, key: u64, rank: u32, request: u64, workers: &Workers) {
         match self.entries.get_mut(&key) {
             Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, 0),
-            Some(entry) => entry.finders.push((rank, request)),
-            None => {
-                let text = "no worker has initialised the key";
-                self.fail(rank, key, request, &Failure::new(Reason::KeyNotFound, text));
+            Some(entry) => {
+                entry.finders.push((rank, request));
+                self.settle_finders(key, workers);
             }
+            None => self.fail(rank, key, request, &unknown()),
         }
     }
 
     /// Lets the lowest living rank bring the value, if it has come. A new provider begins a new
     /// generation, so that the slices of two never mix.
-    fn settle(&mut self, key: u64, workers: &Workers) {
+    pub(super) fn settle(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(Wish { rank, request, value }) = entry.agreement.decide(workers.lowest()) else {
             return;
@@ -260,11 +263,32 @@ impl Directory {
     }
 
     pub(super) fn remove(&mut self, rank: u32, head: &Header, workers: &Workers) {
-        let entry = self.entries.get_mut(&head.key);
-        if let Some(entry) = entry.filter(|entry| entry.generation == head.generation) {
-            entry.removed_by.insert(rank);
-            self.settle_removal(head.key, workers);
+        let back = head.flags & flags::BACK != 0;
+        match self.life_mut(head.key, head.generation) {
+            Some(entry) if back => {
+                entry.removed_by.remove(&rank);
+                self.tell_removed(rank, head, flags::PROVIDE | flags::BACK);
+            }
+            Some(entry) => {
+                entry.removed_by.insert(rank);
+                self.settle_removal(head.key, workers);
+            }
+            // All workers have removed it before.
+            None => self.tell_removed(rank, head, flags::PROVIDE),
         }
+    }
+
+    /// A key in the life that a worker knows, if it is still in that.
+    fn life_mut(&mut self, key: u64, generation: u32) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(&key)?;
+        (entry.place.is_some() && entry.generation == generation).then_some(entry)
+    }
+
+    fn tell_removed(&mut self, rank: u32, head: &Header, flags: u16) {
+        let Header { key, generation, request, .. } = *head;
+        let kind = Kind::Removed;
+        let head = Header { kind, key, generation, request, flags, ..Header::default() };
+        self.answers.push((rank, head, Vec::new()));
     }
 
     /// A key is gone when every active worker has removed it.
@@ -278,10 +302,9 @@ impl Directory {
             self.placer.remove(place);
         }
         self.past.insert(key, entry.generation);
+        let head = Header { key, generation: entry.generation, ..Header::default() };
         for rank in entry.removed_by {
-            let (generation, flags) = (entry.generation, flags::PROVIDE);
-            let head = Header { kind: Kind::Removed, key, generation, flags, ..Header::default() };
-            self.answers.push((rank, head, Vec::new()));
+            self.tell_removed(rank, &head, flags::PROVIDE);
         }
     }
 
@@ -292,10 +315,11 @@ impl Directory {
             .entry(head.setting)
             .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
         let wish = Wish { rank, request: head.request, value: fields.to_vec() };
+        // A worker counts its settings, and asks again for one that it has given up.
+        setting.agreement.forget(rank);
         match setting.agreement.wish(wish) {
             Ok(None) => self.settle_setting(head.setting, workers),
             Ok(Some(wish)) => self.grant_setting(head.setting, &wish),
-            // The machine of a worker counts its settings; it asks for each once.
             Err(_) => {}
         }
     }
@@ -345,7 +369,7 @@ impl Directory {
     /// The workers have changed.
     pub(super) fn settle_all(&mut self, workers: &Workers) {
         for key in self.entries.keys().copied().collect::<Vec<_>>() {
-            self.settle(key, workers);
+            self.settle_wishes(key, workers);
             self.settle_removal(key, workers);
         }
         for version in self.settings.keys().copied().collect::<Vec<_>>() {
@@ -362,7 +386,7 @@ impl Directory {
         }
     }
 
-    fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
+    pub(super) fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
         let head = Header { kind: Kind::Failed, key, request, ..Header::default() };
         self.answers.push((rank, head, failed::encode(failure)));
     }
@@ -370,6 +394,11 @@ impl Directory {
 
 fn nothing(text: &str) -> Failure {
     Failure::new(Reason::KeyNotFound, text)
+}
+
+/// No rank has begun to initialise a key.
+pub(super) fn unknown() -> Failure {
+    nothing("no worker has initialised the key")
 }
 
 /// `float32[3,4]`

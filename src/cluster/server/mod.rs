@@ -4,6 +4,7 @@
 //! value. Its driver does the arithmetic, in the order of the actions of each slice.
 
 mod agreement;
+mod asking;
 mod directory;
 mod facts;
 mod keys;
@@ -103,6 +104,11 @@ impl Workers {
     fn is_active(&self, rank: u32) -> bool {
         let at = rank as usize;
         self.here.get(at) == Some(&true) && self.done.get(at) == Some(&false)
+    }
+
+    /// Whether it is neither lost nor has left.
+    fn is_here(&self, rank: u32) -> bool {
+        self.here.get(rank as usize) == Some(&true)
     }
 
     fn ranks(&self) -> std::ops::Range<u32> {
@@ -421,13 +427,11 @@ impl<D: Data> Server<D> {
         }
     }
 
+    /// The directory has told all workers of the removal before; slices go when each has passed it on.
     fn settle_removal(&mut self, key: u64, generation: u32) {
         let Some(state) = self.keys.get(key, generation) else { return };
         if state.removed_by.is_empty() || !self.workers.absent(&state.removed_by).is_empty() {
             return;
-        }
-        for rank in state.removed_by.clone() {
-            self.post(rank, Message::of_key(Kind::Removed, key, generation, Vec::new()));
         }
         self.drop_key(key, generation);
     }
@@ -435,6 +439,8 @@ impl<D: Data> Server<D> {
     fn drop_key(&mut self, key: u64, generation: u32) {
         if let Some(state) = self.keys.remove(key, generation) {
             let slices = u32::try_from(state.slices.len()).unwrap_or(u32::MAX);
+            let paid: Vec<_> = state.slices.iter().flatten().flat_map(Slice::paid).collect();
+            paid.into_iter().for_each(|(rank, bytes)| self.give_back(rank, bytes));
             for (slice, state) in (0..).zip(state.slices) {
                 if let Some(state) = state {
                     self.drop_slice(SliceName { key, generation, slice }, state);

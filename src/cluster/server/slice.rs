@@ -277,6 +277,11 @@ impl<D: Data> Slice<D> {
         bytes
     }
 
+    /// The credit of what is held, by rank.
+    pub(super) fn paid(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.held.iter().map(|((_, rank), contribution)| (*rank, contribution.paid))
+    }
+
     /// Nothing closes any more: the pulls that wait in vain, and the bytes that were held for nothing.
     pub(super) fn give_up(&mut self) -> (Vec<Pull>, u64) {
         self.offers.clear();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::Bytes;
 use super::frames::{read_frame, write_frame};
+use super::haste::{Haste, Lives};
 use super::met::Met;
 use super::model::Model;
 use super::network::{Happening, Network};
@@ -33,19 +34,24 @@ pub(super) enum Machine {
 /// A worker's program, and what it waits for.
 #[derive(Default)]
 pub(super) struct Program {
-    lines: Option<VecDeque<Line>>,
+    pub(super) lines: Option<VecDeque<Line>>,
     think_until: Time,
-    open: BTreeMap<worker::OpId, Open>,
+    pub(super) open: BTreeMap<worker::OpId, Open>,
     pushed: BTreeMap<u64, u64>,
     sizes: BTreeMap<u64, u64>,
-    settings: u64,
+    pub(super) settings: u64,
+    pub(super) haste: Haste,
     done: bool,
     failed: bool,
 }
 
-struct Open {
+pub(super) struct Open {
     line: Line,
     began: Time,
+    /// For a call that asks for a key: some rank had initialised it before.
+    exists: bool,
+    /// The life that the key was in.
+    generation: u32,
     /// The pushes of this worker so far, for a push with itself; the number of a barrier.
     round: u64,
     out: Vec<Option<f32>>,
@@ -64,6 +70,7 @@ pub(super) struct Cluster {
     pub(super) random: Random,
     pub(super) processes: BTreeMap<Arc<str>, Process>,
     pub(super) model: Model,
+    pub(super) lives: Lives,
     troubled: bool,
     pub(super) restarted: bool,
     /// Servers that have ended without an end of their job.
@@ -100,6 +107,7 @@ impl Cluster {
             random,
             processes: BTreeMap::new(),
             model,
+            lives: Lives::default(),
             troubled: false,
             restarted: false,
             deserted: BTreeSet::new(),
@@ -248,7 +256,8 @@ impl Cluster {
             return self.farewell(address, &process);
         }
         let think = Some(process.program.think_until).filter(|until| *until > now);
-        let wake = wake.min(think.unwrap_or(Time::MAX)).max(now + 1);
+        let own = think.into_iter().chain(process.program.haste.next()).min();
+        let wake = wake.min(own.unwrap_or(Time::MAX)).max(now + 1);
         if wake < process.wake {
             process.wake = wake;
             self.network.at(wake, Happening::Wake(address.clone()));
@@ -323,7 +332,9 @@ impl Cluster {
     fn step(&mut self, node: &mut Node<Bytes>, program: &mut Program, me: Peer) -> bool {
         let (now, scenario) = (self.network.now, &self.scenario);
         let Part::Worker(worker) = &mut node.part else { return false };
-        let lines = program.lines.get_or_insert_with(|| program::write(scenario, me.rank));
+        program.lines.get_or_insert_with(|| program::write(scenario, me.rank));
+        self.cancel(worker, program);
+        let Some(lines) = &mut program.lines else { return false };
         if worker.has_ended() || program.think_until > now {
             return false;
         }
@@ -332,7 +343,12 @@ impl Cluster {
             return true;
         }
         let Some(line) = lines.front().cloned() else { return false };
-        if matches!(line, Line::Wait) && !program.open.is_empty() {
+        let waits = match line {
+            Line::Wait => !program.open.is_empty(),
+            Line::Settle => program.haste.is_busy(),
+            _ => false,
+        };
+        if waits {
             return false;
         }
         lines.pop_front();
@@ -347,10 +363,18 @@ impl Cluster {
         program: &mut Program,
         me: Peer,
     ) {
-        let (now, deadline) = (self.network.now, self.network.now + DEADLINE);
+        let now = self.network.now;
+        let (line, deadline, cancel) = match line {
+            Line::Hasty(line, time, true) => (&**line, now + DEADLINE, Some(now + time)),
+            Line::Hasty(line, time, false) => (&**line, now + time, None),
+            line => (line, now + DEADLINE, None),
+        };
+        let hasty = cancel.is_some() || deadline < now + DEADLINE;
         let (mut size, mut barrier) = (0, 0);
+        let exists = self.note_call(line, program, me);
+        let generation = key_of(line).map_or(0, |key| worker.generation(key));
         let id = match line.clone() {
-            Line::Wait => return,
+            Line::Wait | Line::Settle | Line::Hasty(..) => return,
             Line::Think(time) => {
                 program.think_until = now + time;
                 return;
@@ -359,6 +383,15 @@ impl Cluster {
                 program.sizes.insert(key, data.len() / 4);
                 program.pushed.insert(key, 0);
                 worker.init(key, spec, data, now, deadline)
+            }
+            Line::Ask(key, elements) => {
+                program.pushed.insert(key, 0);
+                size = elements;
+                worker.pull(key, 0, now, deadline)
+            }
+            Line::Probe(key) => {
+                size = program.sizes[&key];
+                worker.pull(key, 0, now, deadline)
             }
             Line::Push(key, data, priority) => {
                 self.count(key, program, me);
@@ -379,7 +412,8 @@ impl Cluster {
                 worker.set(fields, now, deadline)
             }
             Line::Barrier => {
-                barrier = self.model.arrive(me.rank);
+                let again = std::mem::take(&mut program.haste.same_barrier);
+                barrier = self.model.arrive(me.rank, again);
                 worker.barrier(now, deadline)
             }
             Line::Done => {
@@ -399,8 +433,11 @@ impl Cluster {
         let out = vec![None; usize::try_from(size).unwrap()];
         match id {
             Ok(id) => {
-                let open = Open { line: line.clone(), began, round, out };
+                let open = Open { line: line.clone(), began, exists, generation, round, out };
                 program.open.insert(id, open);
+                if hasty {
+                    program.haste.add(id, line.clone(), cancel);
+                }
             }
             Err(failure) => self.check_failure(&failure, now, program, me),
         }
@@ -424,7 +461,16 @@ impl Cluster {
             worker::Action::Fill { op, at, data, .. } => {
                 let open = program.open.get_mut(&op).expect("a value for an open operation");
                 let at = usize::try_from(at / 4).unwrap();
-                for (place, value) in open.out[at..].iter_mut().zip(data.values()) {
+                // The key of a probe may be in another life, of another size; and so may one that is
+                // asked for behind a removal that failed.
+                let other_life = match open.line {
+                    Line::Probe(_) => true,
+                    Line::Ask(..) => program.failed,
+                    _ => false,
+                };
+                let out = open.out.get_mut(at..);
+                assert!(out.is_some() || other_life, "outside of the out");
+                for (place, value) in out.into_iter().flatten().zip(data.values()) {
                     assert!(place.replace(value).is_none(), "a slice came twice");
                 }
                 return;
@@ -433,18 +479,33 @@ impl Cluster {
         };
         let open = program.open.remove(&op).expect("an operation ends once");
         assert!(self.network.now <= open.began + DEADLINE, "an operation ends by its deadline");
+        if self.ends_in_haste(op, &result, program) {
+            return;
+        }
         if let Err(failure) = result {
+            if self.may_be_missing(&open.line, open.exists, &failure, program) {
+                return;
+            }
             return self.check_failure(&failure, open.began, program, me);
         }
+        self.note_success(&open.line, program);
         if matches!(open.line, Line::Barrier) {
             self.model.pass(me.rank, open.round);
         }
         let Some(key) = key_of(&open.line) else { return };
         let generation = worker.generation(key);
+        if matches!(open.line, Line::Probe(_)) && generation != open.generation {
+            // The removal took effect, and others are in the next life.
+            return self.check_gone(key, program);
+        }
+        if matches!(open.line, Line::Ask(..)) && program.failed {
+            return;
+        }
         if matches!(open.line, Line::Push(..) | Line::Pushpull(..)) {
             self.model.pushed(key, generation, me.rank, open.round);
         }
-        if matches!(open.line, Line::Pull(..) | Line::Pushpull(..)) {
+        if matches!(open.line, Line::Pull(..) | Line::Ask(..) | Line::Probe(_) | Line::Pushpull(..))
+        {
             let out: Option<Vec<f32>> = open.out.into_iter().collect();
             let out = out.expect("all slices have come");
             self.model.pulled(key, generation, me.rank, open.round, program.done, &out);
@@ -515,7 +576,10 @@ fn key_of(line: &Line) -> Option<u64> {
         | Line::Push(key, ..)
         | Line::Pushpull(key, ..)
         | Line::Pull(key, ..)
+        | Line::Ask(key, _)
+        | Line::Probe(key)
         | Line::Remove(key) => Some(*key),
+        Line::Hasty(line, ..) => key_of(line),
         _ => None,
     }
 }

@@ -19,6 +19,10 @@ pub(super) struct Met {
     pub(super) waiting: u64,
     /// Frames of a reader that says whatever it likes.
     pub(super) attacks: u64,
+    /// Calls that were given up, and keys that were asked for in vain.
+    pub(super) overdue: u64,
+    pub(super) cancelled: u64,
+    pub(super) asked: u64,
     /// Runs in which the trouble of the scenario struck a process that was at work.
     pub(super) troubles: BTreeMap<Trouble, u64>,
 }
@@ -36,6 +40,9 @@ impl Met {
         self.reports += other.reports;
         self.waiting += other.waiting;
         self.attacks += other.attacks;
+        self.overdue += other.overdue;
+        self.cancelled += other.cancelled;
+        self.asked += other.asked;
         for (trouble, count) in &other.troubles {
             *self.troubles.entry(*trouble).or_default() += count;
         }
@@ -46,6 +53,7 @@ impl Met {
         assert!(self.closed > 0 && self.duplicates > 0 && self.grants > 0 && self.damaged > 0);
         assert!(self.failures > 0 && self.evictions > 0 && self.most_held > 0);
         assert!(self.reports > 0 && self.waiting > 0 && self.bundles > 0);
+        assert!(self.overdue > 0 && self.cancelled > 0 && self.asked > 0);
         for trouble in Trouble::ALL {
             let count = self.troubles.get(&trouble).copied().unwrap_or(0);
             assert!(count >= seeds / 100, "{trouble:?} struck in {count} of {seeds} runs");

@@ -5,6 +5,7 @@
 mod bandwidth;
 mod cluster;
 mod frames;
+mod haste;
 mod met;
 mod model;
 mod network;

@@ -216,10 +216,10 @@ impl Model {
         self.made_under.insert((key, rank, round), settings);
     }
 
-    /// A worker comes to its next barrier, and says which one that is.
-    pub(super) fn arrive(&mut self, rank: u32) -> u64 {
+    /// A worker comes to its next barrier, or again to its last one, and says which one that is.
+    pub(super) fn arrive(&mut self, rank: u32, again: bool) -> u64 {
         let count = self.arrived.entry(rank).or_default();
-        *count += 1;
+        *count += u64::from(!again);
         *count
     }
 

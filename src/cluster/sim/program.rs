@@ -1,6 +1,6 @@
 //! The program of one worker: what a user would write, drawn from the seed, so that all ranks fit.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::Bytes;
 use super::model::value_of;
@@ -19,12 +19,21 @@ pub(super) enum Line {
     Pushpull(u64, Bytes, i32),
     Pull(u64, i32),
     Remove(u64),
+    /// Pulls a key of so many elements that this rank has not initialised.
+    Ask(u64, u64),
+    /// Pulls a key whose removal was given up.
+    Probe(u64),
+    /// A line that is given up after so long, by its deadline or because it is cancelled; then, what has
+    /// not taken effect by that is called again.
+    Hasty(Box<Line>, Time, bool),
     Set(Vec<u8>),
     Barrier,
     Done,
     Close,
     /// Goes on when everything so far has ended.
     Wait,
+    /// Goes on when what was called in haste has ended, or was given up.
+    Settle,
     Think(Time),
 }
 
@@ -38,6 +47,8 @@ struct Writer<'a> {
     /// Elements of each key, and pushes in its present life.
     sizes: Vec<u64>,
     pushes: Vec<u64>,
+    /// Keys with pushes that were hasty, in their present life.
+    hurried: BTreeSet<u64>,
     slow: bool,
 }
 
@@ -53,6 +64,7 @@ pub(super) fn write(scenario: &Scenario, rank: u32) -> VecDeque<Line> {
         lines: VecDeque::new(),
         sizes: Vec::new(),
         pushes: Vec::new(),
+        hurried: BTreeSet::new(),
         slow,
     };
     writer.begin();
@@ -70,14 +82,45 @@ impl Writer<'_> {
             self.pushes.push(0);
             self.init(key);
         }
-        self.lines.extend([Line::Wait, Line::Barrier, Line::Wait]);
+        self.lines.push_back(Line::Wait);
+        self.add(Line::Barrier);
+        self.lines.push_back(Line::Wait);
+    }
+
+    /// Adds a line, which may be in haste.
+    fn add(&mut self, line: Line) {
+        if self.own.below(8) > 0 {
+            return self.lines.push_back(line);
+        }
+        let (time, cancelled) =
+            (self.own.below(400 * MS) >> (4 * self.own.below(3)), self.own.below(2) == 0);
+        self.lines.extend([Line::Hasty(Box::new(line), time + 1, cancelled), Line::Settle]);
     }
 
     fn init(&mut self, key: u64) {
         let elements = self.sizes[at(key)];
         let spec = Spec { dtype: F32, shape: vec![elements], whole: key == 3 };
         let values: Vec<_> = (0..elements).map(|e| value_of(key, self.rank, 0, e)).collect();
-        self.lines.push_back(Line::Init(key, spec, Bytes::of(&values)));
+        // "Pull, else init": of all ranks, and in any order.
+        if self.own.below(3) == 0 {
+            self.add(Line::Ask(key, elements));
+            if self.own.below(2) == 0 {
+                self.lines.push_back(Line::Wait);
+            }
+        }
+        self.add(Line::Init(key, spec, Bytes::of(&values)));
+    }
+
+    /// A removal; what this rank has pushed to the key has taken effect before.
+    fn remove(&mut self, key: u64) {
+        self.lines.push_back(Line::Wait);
+        if self.hurried.remove(&key) {
+            self.lines.extend([Line::Pull(key, 0), Line::Wait]);
+        }
+        self.add(Line::Remove(key));
+        if self.own.below(2) == 0 {
+            self.lines.push_back(Line::Wait);
+        }
     }
 
     /// Pushes to all keys, each rank in its own order, then pulls; now and then something that all
@@ -87,9 +130,12 @@ impl Writer<'_> {
         let (key, size, both) =
             (self.common.below(self.scenario.keys), self.common.below(40), self.common.below(3));
         match joint {
-            0 => self.lines.extend([Line::Barrier, Line::Wait]),
+            0 => {
+                self.add(Line::Barrier);
+                self.lines.push_back(Line::Wait);
+            }
             1 => {
-                self.lines.extend([Line::Wait, Line::Remove(key), Line::Wait]);
+                self.remove(key);
                 self.sizes[at(key)] = size;
                 self.pushes[at(key)] = 0;
                 self.init(key);
@@ -97,7 +143,8 @@ impl Writer<'_> {
             }
             2 => {
                 let scale = 0.25f32 * f32::from(u16::try_from(size).unwrap());
-                self.lines.extend([Line::Set(scale.to_le_bytes().to_vec()), Line::Wait]);
+                self.add(Line::Set(scale.to_le_bytes().to_vec()));
+                self.lines.push_back(Line::Wait);
             }
             _ => {}
         }
@@ -117,7 +164,7 @@ impl Writer<'_> {
         for key in self.keys_in_any_order() {
             if both != 0 && self.own.below(3) != 0 {
                 let priority = self.priority();
-                self.lines.push_back(Line::Pull(key, priority));
+                self.add(Line::Pull(key, priority));
             }
         }
         if self.own.below(3) != 0 {
@@ -150,11 +197,14 @@ impl Writer<'_> {
         let elements = self.sizes[at(key)];
         let values: Vec<_> = (0..elements).map(|e| value_of(key, self.rank, round, e)).collect();
         let (data, priority) = (Bytes::of(&values), self.priority());
-        self.lines.push_back(if answer {
+        self.add(if answer {
             Line::Pushpull(key, data, priority)
         } else {
             Line::Push(key, data, priority)
         });
+        if matches!(self.lines.back(), Some(Line::Settle)) {
+            self.hurried.insert(key);
+        }
     }
 
     fn priority(&mut self) -> i32 {

@@ -30,6 +30,8 @@ pub(crate) mod flags {
     pub(crate) const DIFFERS: u16 = 16;
     /// The sender takes what there is and wants nothing: the first key from this one on, or a setting.
     pub(crate) const LEARN: u16 = 32;
+    /// The sender takes back that it initialises, or removes, a key.
+    pub(crate) const BACK: u16 = 64;
 }
 
 macro_rules! kinds {

@@ -39,7 +39,15 @@ impl<D: Data> Worker<D> {
         op.started = true;
         self.waiting.remove(&id);
         match &op.what {
-            What::Barrier { .. } => self.wants.push(Want::Barrier),
+            What::Barrier { number, .. } if *number <= self.released => {
+                return self.finish(id, Ok(()));
+            }
+            What::Barrier { number, .. } => {
+                if *number > self.arrived {
+                    self.arrived = *number;
+                    self.wants.push(Want::Barrier);
+                }
+            }
             What::Set { version, fields } => {
                 let mut message = Message::new(Kind::Declare, fields.clone());
                 message.head.setting = *version;
@@ -98,8 +106,8 @@ impl<D: Data> Worker<D> {
 
     /// The scheduler has opened barriers up to this one.
     pub(in crate::cluster) fn released(&mut self, barrier: u64) {
-        let open =
-            |op: &Operation<D>| matches!(op.what, What::Barrier { number } if number <= barrier);
+        self.released = self.released.max(barrier);
+        let open = |op: &Operation<D>| matches!(op.what, What::Barrier { number, .. } if number <= barrier);
         for id in self.ids(open) {
             self.finish(id, Ok(()));
         }
@@ -108,7 +116,7 @@ impl<D: Data> Worker<D> {
 
     pub(in crate::cluster) fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
         for op in self.ops.values_mut() {
-            if matches!(op.what, What::Barrier { number } if number == barrier) {
+            if matches!(op.what, What::Barrier { number, .. } if number == barrier) {
                 op.awaited = Some(peers.to_vec());
             }
         }

@@ -1,8 +1,8 @@
 //! What the texts of failures say: the call, the key, the round, and whom it waits for.
 
 use super::keys::Key;
-use super::operation::{After, Of, Operation, What};
-use crate::cluster::common::{Failure, MS, Peer, Reason, label, list};
+use super::operation::{After, Back, Of, Operation, What};
+use crate::cluster::common::{Failure, MS, Peer, Reason, Time, label, list};
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
 fn name<D>(op: &Operation<D>) -> String {
@@ -24,7 +24,7 @@ fn name<D>(op: &Operation<D>) -> String {
             format!("setting {version}")
         }
         What::Learn(Of::Key(_)) => "find".into(),
-        What::Barrier { number } => format!("barrier {number}"),
+        What::Barrier { number, .. } => format!("barrier {number}"),
         What::Done => "done".into(),
         What::Close => "close".into(),
     }
@@ -40,15 +40,32 @@ pub(super) fn during<D>(op: &Operation<D>, failure: Failure) -> Failure {
     }
 }
 
-/// The deadline passed.
-pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>) -> Failure {
+/// `an earlier call of this worker, pull: key 7, round 3, of 1200 ms ago`
+pub(super) fn earlier<D>(op: &Operation<D>, now: Time) -> String {
+    let age = now.saturating_sub(op.began) / MS;
+    format!("an earlier call of this worker, {}, of {age} ms ago", name(op))
+}
+
+/// The deadline passed; `earlier` is what the operation waits for before it begins.
+pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<String>) -> Failure {
     let waited = (op.deadline.saturating_sub(op.began)) / MS;
-    let state = match (&op.awaited, op.started) {
-        (Some(peers), true) if !peers.is_empty() => format!("waiting for {}", list(peers)),
-        (_, true) => format!("waiting for {}", silent(op, key)),
-        (_, false) => "waiting for earlier calls of this worker".into(),
+    let awaited = op.awaited.as_deref().filter(|peers| !peers.is_empty());
+    let for_what = match (earlier, awaited, op.started) {
+        (Some(earlier), _, _) => earlier,
+        (None, Some(peers), true) => list(peers),
+        (None, None, true) => silent(op, key).to_string(),
+        (None, Some(peers), false) => format!("the init of {}", list(peers)),
+        (None, None, false) => "the init of its key".into(),
     };
-    Failure::new(Reason::Timeout, format!("{}: not done within {waited} ms, {state}", name(op)))
+    let kept = match op.what {
+        What::Remove { back: Back::No | Back::Asked } if op.started => {
+            "; server 0 has not said yet whether the key is kept"
+        }
+        What::Remove { .. } => "; the key is kept",
+        _ => "",
+    };
+    let text = format!("{}: not done within {waited} ms, waiting for {for_what}{kept}", name(op));
+    Failure::new(Reason::Timeout, text)
 }
 
 /// Nobody said who is missing: those that did not answer.

@@ -112,7 +112,7 @@ impl<D: Data> Worker<D> {
     fn waiting(&self, op: &Operation<D>, now: Time) -> Waiting {
         let call = kind(&op.what);
         let round = match op.what {
-            What::Barrier { number } => number,
+            What::Barrier { number, .. } => number,
             What::Set { version, .. } | What::Learn(Of::Setting(version)) => version,
             _ => op.round(),
         };
@@ -131,8 +131,8 @@ impl<D: Data> Worker<D> {
     /// Whom a call waits for, as far as this worker knows.
     fn awaited(&self, op: &Operation<D>) -> Vec<Peer> {
         match &op.awaited {
-            _ if !op.started => Vec::new(),
             Some(peers) if !peers.is_empty() => peers.clone(),
+            _ if !op.started => Vec::new(),
             _ => vec![errors::silent(op, self.keys.get(&op.key))],
         }
     }

@@ -45,4 +45,9 @@ impl Flow {
     pub(super) fn forget(&mut self) {
         self.offered.clear();
     }
+
+    /// An operation sends no more.
+    pub(super) fn forget_operation(&mut self, op: OpId) {
+        self.offered.retain(|_, other| *other != op);
+    }
 }

@@ -1,5 +1,7 @@
 //! What a worker knows of a key.
 
+use std::collections::BTreeSet;
+
 use smallvec::SmallVec;
 
 use super::operation::OpId;
@@ -25,6 +27,11 @@ pub(super) struct Key {
     place: Option<Box<Place>>,
     /// The number under which this worker asks where the key is.
     search: Option<OpId>,
+    /// The operation that has initialised it here, or 0.
+    made_by: OpId,
+    /// All workers have removed it, after the program of this one had given its removal up; and the
+    /// program has neither initialised it nor pushed to it since.
+    gone_unsaid: bool,
 }
 
 impl Key {
@@ -76,9 +83,36 @@ impl Key {
         self.pushed = 0;
     }
 
+    pub(super) fn note_gone_unsaid(&mut self) {
+        self.gone_unsaid = true;
+    }
+
+    /// Whether a removal that is called again has taken effect before.
+    pub(super) fn take_gone_unsaid(&mut self) -> bool {
+        std::mem::take(&mut self.gone_unsaid)
+    }
+
     /// Begins to ask for the place, unless that has happened.
     pub(super) fn search(&mut self, request: OpId) -> bool {
         self.search.is_none() && self.search.replace(request).is_none()
+    }
+
+    pub(super) fn note_made(&mut self, init: OpId) {
+        self.made_by = init;
+    }
+
+    pub(super) fn is_made_by(&self, init: OpId) -> bool {
+        self.made_by == init
+    }
+
+    /// Whether this worker has asked where the key is, and waits for the answer.
+    pub(super) fn is_searched(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// The servers that have slices of it.
+    pub(super) fn all_servers(&self) -> BTreeSet<u32> {
+        self.servers.iter().map(|server| u32::from(*server)).collect()
     }
 
     /// The search had no result.
@@ -87,6 +121,7 @@ impl Key {
     }
 
     pub(super) fn next_round(&mut self) -> u64 {
+        self.gone_unsaid = false;
         self.pushed += 1;
         self.pushed
     }

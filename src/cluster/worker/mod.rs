@@ -5,6 +5,7 @@ mod collective;
 mod errors;
 mod facts;
 mod flow;
+mod giving_up;
 mod keys;
 mod operation;
 mod requests;
@@ -78,6 +79,13 @@ pub(crate) struct Worker<D> {
     /// Kept for its memory: operations of a key that is looked at.
     queue: Vec<OpId>,
     barriers: u64,
+    /// The barrier that this worker has come to, and the last one that has opened for it.
+    arrived: u64,
+    released: u64,
+    /// The last barrier, and the last setting, if the program has given it up: called again it is the
+    /// same one.
+    barrier_given_up: Option<(u64, &'static str)>,
+    setting_given_up: Option<(u64, Vec<u8>)>,
     settings: u64,
     /// The setting that pushes are made under.
     setting: u64,
@@ -109,6 +117,10 @@ impl<D: Data> Worker<D> {
             workers_lost: BTreeSet::new(),
             queue: Vec::new(),
             barriers: 0,
+            arrived: 0,
+            released: 0,
+            barrier_given_up: None,
+            setting_given_up: None,
             settings: 0,
             setting: 0,
             pushes: Pushes::Open,
@@ -148,14 +160,6 @@ impl<D: Data> Worker<D> {
             op.is_some_and(|op| !op.started && matches!(op.what, What::Push { .. }))
         };
         state.pushed() + state.queue().filter(unnumbered).count() as u64
-    }
-
-    /// The driver wants to hear no more of an operation; what it has begun takes effect.
-    pub(crate) fn abandon(&mut self, id: OpId) {
-        if let Some(op) = self.ops.get_mut(id) {
-            op.abandoned = true;
-            self.pump_all();
-        }
     }
 
     /// The time of these operations is over.
@@ -285,7 +289,7 @@ impl<D: Data> Worker<D> {
                 }
             }
             (Kind::Value, Body::Data(data)) => self.value(&head, data),
-            (Kind::Removed, _) => self.removed(from, &head),
+            (Kind::Removed, _) => self.removed(&head),
             (Kind::Awaited, Body::Fields(fields)) => {
                 if let Some(op) = self.ops.get_mut(head.request) {
                     op.awaited = Awaited::decode(&fields).map(|awaited| awaited.peers);
@@ -318,7 +322,10 @@ impl<D: Data> Worker<D> {
             return self.provide(head);
         }
         match self.ops.get(head.request).map(|op| &op.what) {
-            Some(What::Init { .. }) => self.finish(head.request, Ok(())),
+            Some(What::Init { .. }) => {
+                self.keys.entry(head.key).or_default().note_made(head.request);
+                self.finish(head.request, Ok(()));
+            }
             Some(What::Learn(Of::Key(_))) => {
                 let (op, ours) = (head.request, self.tally.second_hash(head.key));
                 if ours != 0 && head.total != 0 && ours != head.total {
@@ -360,7 +367,8 @@ impl<D: Data> Worker<D> {
     }
 
     fn setting_placed(&mut self, head: &Header, provide: bool, decided: &[u8]) {
-        let Some(op) = self.ops.get_mut(head.request) else { return };
+        let id = self.setting_of(head);
+        let Some(op) = self.ops.get_mut(id) else { return };
         let (fields, version) = match &op.what {
             What::Set { fields, version, .. } => (fields.clone(), *version),
             What::Learn(Of::Setting(version)) if !provide => {
@@ -371,20 +379,19 @@ impl<D: Data> Worker<D> {
         };
         if !provide {
             if !decided.is_empty() {
-                let (op, fields) = (head.request, decided.to_vec());
-                self.actions.push(Action::Told { op, fields });
+                self.actions.push(Action::Told { op: id, fields: decided.to_vec() });
             }
             if head.flags & flags::DIFFERS != 0 {
                 return;
             }
             self.setting = self.setting.max(version);
-            return self.finish(head.request, Ok(()));
+            return self.finish(id, Ok(()));
         }
         op.undelivered.restart();
         for server in 0..self.limits.servers {
             let mut message = Message::new(Kind::Setting, fields.clone());
             message.head.setting = version;
-            self.send_awaited(head.request, Peer::server(server), message, CONTROL);
+            self.send_awaited(id, Peer::server(server), message, CONTROL);
         }
     }
 
@@ -424,23 +431,6 @@ impl<D: Data> Worker<D> {
         (fits && op.unanswered.contains(head.slice)).then_some((op, at))
     }
 
-    fn removed(&mut self, from: Peer, head: &Header) {
-        let removes = |id: &OpId| {
-            let op = self.ops.get(*id);
-            op.is_some_and(|op| op.started && matches!(op.what, What::Remove { .. }))
-        };
-        let key = self.keys.get(&head.key);
-        let Some(id) = key.and_then(|key| key.queue().find(removes)) else { return };
-        let directory = head.flags & flags::PROVIDE != 0;
-        if let Some(What::Remove { waits }) = self.ops.get_mut(id).map(|op| &mut op.what) {
-            waits.remove(&(from.rank, directory));
-            if waits.is_empty() {
-                self.keys.entry(head.key).or_default().forget();
-                self.finish(id, Ok(()));
-            }
-        }
-    }
-
     fn failed(&mut self, head: &Header, failure: Failure) {
         if self.ops.get(head.request).is_some() {
             if failure.reason == Reason::KeyNotFound && self.seeks(head) {
@@ -461,8 +451,11 @@ impl<D: Data> Worker<D> {
         let Some(key) = self.keys.get_mut(&head.key) else { return };
         if key.stop_search(head.request) {
             for id in key.queue().collect::<Vec<_>>() {
-                match self.ops.get(id).map(|op| &op.what) {
-                    Some(What::Init { .. }) => break,
+                match self.ops.get(id) {
+                    Some(op) if op.is_over() => {}
+                    // It came after the question, and asks again.
+                    Some(_) if id > head.request => break,
+                    Some(Operation { what: What::Init { .. }, .. }) => break,
                     _ => self.finish(id, Err(failure.clone())),
                 }
             }
@@ -531,6 +524,7 @@ impl<D: Data> Worker<D> {
                 let mut message = Message::of_key(Kind::Ready, key, generation, Vec::new());
                 message.head.request = id;
                 self.post(DIRECTORY, message);
+                self.finish_if_given_up(id);
             }
             What::Set { version, .. } => {
                 let mut message = Message::new(Kind::Ready, Vec::new());
@@ -586,18 +580,10 @@ impl<D: Data> Worker<D> {
         for id in self.ids(due) {
             let Some(op) = self.ops.get_mut(id) else { continue };
             if now < op.deadline {
-                op.asked = true;
-                self.ask(id);
+                self.look_after(id, now);
                 continue;
             }
-            let failure = errors::overdue(op, self.keys.get(&op.key));
-            op.abandoned = true;
-            let ended = self.tally.ended(op, false);
-            let gives_up = matches!(op.what, What::Close);
-            self.actions.push(Action::Finished { op: id, ended, result: Err(failure) });
-            if gives_up {
-                self.ended = true;
-            }
+            self.overdue(id, now);
         }
         let live = self.ops.iter().map(|(_, op)| op).filter(|op| !op.abandoned);
         self.wake = live.map(Operation::next_moment).min().unwrap_or(Time::MAX);
@@ -611,11 +597,15 @@ impl<D: Data> Worker<D> {
 
     fn ask(&mut self, id: OpId) {
         let Some(op) = self.ops.get(id) else { return };
+        let searches = self.keys.get(&op.key).is_some_and(Key::is_searched);
         let mut message = Message::of_key(Kind::Ask, op.key, 0, Vec::new());
         message.head.request = id;
         let mut to = DIRECTORY;
         match &op.what {
-            What::Barrier { number } => return self.wants.push(Want::AskBarrier(*number)),
+            // It waits for an earlier call, or for the init of its key.
+            _ if !op.started && (op.is_collective() || !searches) => return,
+            _ if !op.started => {}
+            What::Barrier { number, .. } => return self.wants.push(Want::AskBarrier(*number)),
             What::Set { version, .. } => message.head.setting = *version,
             What::Push { .. } | What::Pull { .. } => {
                 let Some(key) = self.keys.get(&op.key) else { return };

@@ -1,14 +1,17 @@
 //! One request of the user's program, and how far it is.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::slices::Slices;
 use super::undelivered::Undelivered;
-use crate::cluster::common::{Peer, Time};
+use crate::cluster::common::{MS, Peer, Time};
 use crate::cluster::wire::Spec;
 
 /// The number of an operation of one worker.
 pub(crate) type OpId = u64;
+
+/// Maximum time before the deadline of a removal at which it is taken back.
+const MOST_FOR_ANSWER: Time = 100 * MS;
 
 /// What was requested.
 #[derive(Debug)]
@@ -41,20 +44,32 @@ pub(super) enum What<D> {
     },
     /// Where the key is.
     Find,
-    /// Waits for these servers, and for the directory.
+    /// Waits for the directory.
     Remove {
-        waits: BTreeSet<(u32, bool)>,
+        back: Back,
     },
     Set {
         version: u64,
         fields: Vec<u8>,
     },
     Learn(Of),
+    /// `call` is what the program has called.
     Barrier {
         number: u64,
+        call: &'static str,
     },
     Done,
     Close,
+}
+
+/// Whether a removal is being taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Back {
+    No,
+    /// The directory has been asked to keep the key.
+    Asked,
+    /// The directory keeps the key.
+    Kept,
 }
 
 /// What a pull waits for.
@@ -114,6 +129,12 @@ impl<D> Operation<D> {
         }
     }
 
+    /// From now on it waits for other processes, and may ask for which.
+    pub(super) fn start(&mut self) {
+        self.started = true;
+        self.asked = false;
+    }
+
     pub(super) fn is_complete(&self) -> bool {
         self.started
             && self.undelivered.is_empty()
@@ -162,7 +183,34 @@ impl<D> Operation<D> {
     /// When something is to be done about it: ask whom it waits for, half way to its deadline, and
     /// end it there.
     pub(super) fn next_moment(&self) -> Time {
-        if self.asked || !self.started { self.deadline } else { self.first_moment() }
+        if !self.asked {
+            return self.first_moment();
+        }
+        match self.what {
+            What::Remove { back: Back::No } if self.started => self.back_moment(),
+            _ => self.deadline,
+        }
+    }
+
+    /// When a removal is taken back, so that the answer is here by its deadline.
+    pub(super) fn back_moment(&self) -> Time {
+        let time = self.deadline.saturating_sub(self.began);
+        self.deadline - (time / 8).min(MOST_FOR_ANSWER)
+    }
+
+    /// The program hears no more of it, and no later call waits for it but for what is in transit: a
+    /// push that has been sent, and the word of the directory on a removal.
+    pub(super) fn is_over(&self) -> bool {
+        self.abandoned && self.started
+    }
+
+    /// Whether something of it is in transit that nothing on the key may overtake.
+    pub(super) fn is_in_transit(&self) -> bool {
+        match self.what {
+            What::Push { .. } => !self.undelivered.is_empty(),
+            What::Remove { back } => back == Back::Asked,
+            _ => false,
+        }
     }
 
     /// The earliest that `next_moment` may ever be.

@@ -1,9 +1,9 @@
 //! The calls of the user's program, and how they become messages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::errors;
-use super::operation::{After, Of, OpId, Operation, What};
+use super::operation::{After, Back, Of, OpId, Operation, What};
 use super::{DIRECTORY, Key, Pushes, Worker};
 use crate::cluster::common::{Data, Failure, Mode, Peer, Reason, Time, label};
 use crate::cluster::link::{CONTROL, LAST};
@@ -93,7 +93,7 @@ impl<D: Data> Worker<D> {
     }
 
     pub(crate) fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(What::Remove { waits: BTreeSet::new() }, key, now, deadline)
+        self.request(What::Remove { back: Back::No }, key, now, deadline)
     }
 
     /// Changes what merges pushes, or a number of it; every rank makes the same calls.
@@ -103,9 +103,10 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        let version = self.settings + 1;
+        let version = self.version_of(&fields);
         let id = self.request(What::Set { version, fields }, 0, now, deadline)?;
         self.settings = version;
+        self.setting_given_up = None;
         Ok(id)
     }
 
@@ -125,9 +126,22 @@ impl<D: Data> Worker<D> {
     }
 
     pub(crate) fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let number = self.barriers + 1;
-        let id = self.request(What::Barrier { number }, 0, now, deadline)?;
+        self.barrier_of("barrier", now, deadline)
+    }
+
+    /// A barrier that is part of a call, which may be called again if it was given up.
+    pub(crate) fn barrier_of(
+        &mut self,
+        call: &'static str,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let again = self.barrier_given_up == Some((self.barriers, call));
+        let number = if again { self.barriers } else { self.barriers + 1 };
+        let id = self.request(What::Barrier { number, call }, 0, now, deadline)?;
         self.barriers = number;
+        // Unless it has ended in between.
+        self.barrier_given_up = None;
         Ok(id)
     }
 
@@ -210,6 +224,13 @@ impl<D: Data> Worker<D> {
         for &id in queue {
             let Some(op) = self.ops.get(id) else { continue };
             let (exclusive, wants_value) = (op.is_exclusive(), op.wants_value());
+            if op.is_over() {
+                if exclusive && op.is_in_transit() {
+                    return;
+                }
+                first &= !op.is_in_transit();
+                continue;
+            }
             if !op.started {
                 let push = matches!(op.what, What::Push { .. });
                 let blocked =
@@ -221,15 +242,20 @@ impl<D: Data> Worker<D> {
             if exclusive {
                 return;
             }
-            first = false;
+            first &= self.ops.get(id).is_none_or(|op| op.is_over() && !op.is_in_transit());
             value_wanted |= wants_value && !self.ops.get(id).is_some_and(|op| op.abandoned);
         }
     }
 
     /// Whether a setting that was asked for before this operation is not in force yet.
     fn is_setting(&self, id: OpId) -> bool {
-        self.setting < self.settings
-            && self.ops.before(id).any(|op| matches!(op.what, What::Set { .. }))
+        self.setting < self.settings && self.setting_before(id).is_some()
+    }
+
+    /// The first setting before this operation that the program still waits for.
+    pub(super) fn setting_before(&self, id: OpId) -> Option<&Operation<D>> {
+        let sets = |op: &&Operation<D>| matches!(op.what, What::Set { .. }) && !op.abandoned;
+        self.ops.before(id).find(sets)
     }
 
     /// Starts one operation; false when it has to wait for the place of its key, or has failed.
@@ -237,12 +263,18 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get_mut(id) else { return false };
         if let What::Init { spec, .. } = &op.what {
             let spec = Some(spec.clone());
-            op.started = true;
+            op.start();
+            self.wake = self.wake.min(op.first_moment());
             self.waiting.remove(&id);
+            self.keys.entry(key).or_default().take_gone_unsaid();
             self.declare(id, key, spec);
             return true;
         }
         let state = self.keys.entry(key).or_default();
+        if matches!(op.what, What::Remove { .. }) && state.take_gone_unsaid() {
+            self.finish(id, Ok(()));
+            return false;
+        }
         let Some(slices) = state.slices() else {
             let search = self.next_op;
             if state.search(search) {
@@ -252,7 +284,8 @@ impl<D: Data> Worker<D> {
             return false;
         };
         let expected = state.bytes();
-        op.started = true;
+        op.start();
+        self.wake = self.wake.min(op.first_moment());
         self.waiting.remove(&id);
         match &mut op.what {
             What::Push { data, .. } if data.len() != expected => {
@@ -288,12 +321,7 @@ impl<D: Data> Worker<D> {
                 self.finish_if_complete(id);
             }
             What::Find => self.finish(id, Ok(())),
-            What::Remove { waits } => {
-                let servers = place_servers(state);
-                *waits = servers.iter().map(|server| (*server, false)).collect();
-                waits.insert((DIRECTORY.rank, true));
-                self.send_remove(id, key, &servers);
-            }
+            What::Remove { .. } => self.send_remove(id, flags::PROVIDE),
             _ => {}
         }
         true
@@ -404,14 +432,13 @@ impl<D: Data> Worker<D> {
         self.send_awaited(id, Peer::server(server), message, 0);
     }
 
-    fn send_remove(&mut self, id: OpId, key: u64, servers: &BTreeSet<u32>) {
+    /// Tells the directory that this worker removes a key, or takes that back.
+    pub(super) fn send_remove(&mut self, id: OpId, flags: u16) {
+        let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
         let generation = self.keys.get(&key).map_or(0, Key::generation);
         let mut message = Message::of_key(Kind::Remove, key, generation, Vec::new());
         message.head.request = id;
-        for server in servers {
-            self.post(Peer::server(*server), message.clone());
-        }
-        message.head.flags = flags::PROVIDE;
+        message.head.flags = flags;
         self.post(DIRECTORY, message);
     }
 
@@ -424,9 +451,4 @@ impl<D: Data> Worker<D> {
 /// The priorities of users leave those of the protocol free.
 fn bounded(priority: i32) -> i32 {
     priority.clamp(LAST + 1, CONTROL - 1)
-}
-
-fn place_servers(key: &Key) -> BTreeSet<u32> {
-    let servers = key.place().map(|place| &place.servers[..]).unwrap_or_default();
-    servers.iter().map(|server| u32::from(*server)).collect()
 }

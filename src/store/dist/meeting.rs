@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::setting::Change;
 use super::worker::WorkerStore;
-use crate::cluster;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 
@@ -13,9 +12,10 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl WorkerStore {
     /// Waits until all workers are here, and this one's calls have ended.
-    pub(super) fn meet(&self, call: &str) -> Result<Deadline> {
+    pub(super) fn meet(&self, call: &'static str) -> Result<Deadline> {
         let deadline = self.wait_for_own_calls(call)?;
-        self.request(deadline, cluster::Worker::barrier).map_err(|error| error.at(call))?;
+        self.request(deadline, |worker, now, end| worker.barrier_of(call, now, end))
+            .map_err(|error| error.at(call))?;
         Ok(deadline)
     }
 

@@ -32,6 +32,8 @@ use crate::tensor::{Buffer, DType, element_count};
 
 pub(super) type Machinery = cluster::Worker<Bytes>;
 
+type Slots = Vec<Arc<Slot>>;
+
 pub(crate) struct WorkerStore {
     pub(super) local: Arc<Local>,
     pub(super) driver: Arc<Driver<Desk>>,
@@ -246,7 +248,14 @@ impl WorkerStore {
             Ok(())
         })?;
         self.driver.host.settle(&call, &self.driver.blocks);
-        self.wait(&call)?;
+        if let Err(error) = self.wait(&call) {
+            let made = call.operations().into_iter().zip(&slots);
+            self.step(|worker, _, _| {
+                made.for_each(|(operation, slot)| worker.disown(operation, slot.key.id()));
+                Ok(())
+            })?;
+            return Err(error);
+        }
         self.local.keys.add("init", &slots)
     }
 
@@ -273,6 +282,26 @@ impl WorkerStore {
             }
         }
         Ok(())
+    }
+
+    /// The keys of a removal that are still there, and those that are gone for all workers.
+    fn split_removed(&self, slots: Slots, all: bool) -> Result<(Slots, Slots)> {
+        if all {
+            return Ok((Vec::new(), slots));
+        }
+        self.step(|worker, _, _| {
+            let is_there = |slot: &Arc<Slot>| worker.place_of(slot.key.id()).is_some();
+            Ok(slots.into_iter().partition(is_there))
+        })
+    }
+
+    /// Says which keys of a list a removal has left.
+    fn stopped(&self, error: Error, kept: &[Arc<Slot>]) -> Error {
+        let [first, _, ..] = kept else { return error };
+        let first = self.local.keys.names.label(first.key);
+        let others = kept.len() - 1;
+        let text = format!("{}; {first} and {others} more of the list are kept", error.message());
+        Error::new(error.kind(), text)
     }
 
     /// Gives a call a ticket, unless it cannot be made.
@@ -474,10 +503,17 @@ impl Remote for WorkerStore {
             Ok(())
         })?;
         self.driver.host.settle(&call, &self.driver.blocks);
-        self.wait(&call)?;
-        self.found.lock().retain(|key| !keys.contains(key));
-        slots.iter().for_each(|slot| self.unsent.lock().forget(slot.key.id()));
-        self.local.keys.table.remove(&slots, || Ok(()))
+        let result = self.wait(&call);
+        let (kept, gone) = self.split_removed(slots, result.is_ok())?;
+        let removed: HashSet<Key> = gone.iter().map(|slot| slot.key).collect();
+        let mut found = self.found.lock();
+        found.retain(|key| !removed.contains(key));
+        // The directory may still say that they are gone.
+        found.extend(kept.iter().map(|slot| slot.key));
+        drop(found);
+        gone.iter().for_each(|slot| self.unsent.lock().forget(slot.key.id()));
+        self.local.keys.table.remove(&gone, || Ok(()))?;
+        result.map_err(|error| self.stopped(error, &kept))
     }
 
     /// Ends the loans of an operation with a ticket: what it has begun takes effect, outs are
