@@ -27,22 +27,23 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// Whether the silence of one member says nothing about it, because no other one is heard either.
-    /// When the workers have gone, servers end without a word if the last one is lost on its way.
-    fn may_be_cut_off(&self, now: Time) -> bool {
+    pub(super) fn may_be_cut_off(&self, now: Time) -> bool {
         let heard = self.net.any_heard() + self.net.limits.peer_timeout / 4;
-        self.started && !self.ending && now > heard
+        self.started && now > heard
     }
 
-    /// A member speaks. After a doubt all others get the full time again to do so, and barriers wait
-    /// until each has said where it is, or is lost.
-    pub(super) fn believe(&mut self, now: Time) {
+    /// A member speaks. If none was heard for a while, each gets the full time again to do so. After a
+    /// doubt barriers wait until each has said where it is, or is lost.
+    pub(super) fn believe(&mut self, was_cut_off: bool, now: Time) {
+        if was_cut_off || self.in_doubt {
+            self.net.be_patient(now);
+        }
         if !std::mem::take(&mut self.in_doubt) {
             return;
         }
         if self.takeover != Takeover::Learning {
             self.takeover = Takeover::Doubt;
         }
-        self.net.be_patient(now);
         let missing_at = Some(now + self.net.limits.silence());
         let here = self.book.members.iter().filter(|member| member.state == State::Here);
         for peer in here.map(|member| member.peer).collect::<Vec<_>>() {

@@ -43,7 +43,7 @@ pub(crate) struct Scheduler<D> {
     pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
     pub(super) takeover: Takeover,
-    pub(super) ending: bool,
+    ending: bool,
     /// Everybody has left. What they sent last is still acknowledged until then.
     pub(super) gone_at: Option<Time>,
     end: Option<Result<(), Failure>>,
@@ -103,12 +103,13 @@ impl<D: Data> Scheduler<D> {
             return self.turn_away(&message);
         }
         let peer = Peer { role: message.head.role, rank: message.head.rank };
+        let was_cut_off = self.may_be_cut_off(now);
         match self.net.receive(message, now, MOST_IN_LINE) {
             Incoming::Stale => {}
             Incoming::Former(peer, incarnation) => self.unknown(peer, incarnation),
             Incoming::Linked(received) => {
                 if self.net.takes_part(peer) {
-                    self.believe(now);
+                    self.believe(was_cut_off, now);
                 }
                 for message in received.next.into_iter().chain(received.early) {
                     self.message(peer, &message, now);
@@ -117,7 +118,7 @@ impl<D: Data> Scheduler<D> {
             Incoming::Stranger(message) => {
                 let linked = self.net.incarnation_of(peer) == Some(message.head.incarnation);
                 if linked && self.net.takes_part(peer) {
-                    self.believe(now);
+                    self.believe(was_cut_off, now);
                 }
                 self.stranger(peer, &message, now);
             }
@@ -162,7 +163,8 @@ impl<D: Data> Scheduler<D> {
             self.give_up();
         }
         if self.doubt_ends().is_some_and(|at| at <= now) && self.end.is_none() {
-            self.end = Some(Err(self.cut_off()));
+            // Once the last worker has gone, the job is over without its servers.
+            self.end = Some(if self.ending { Ok(()) } else { Err(self.cut_off()) });
         }
         if self.over_at().is_some_and(|at| at <= now) {
             self.end.get_or_insert(Ok(()));

@@ -355,3 +355,39 @@ fn a_pair_whose_connection_ends_and_comes_back_keeps_its_worker() {
     assert_eq!(job.state_of(Peer::worker(1)), State::Here);
     job.round(&[0, 1]);
 }
+
+/// The first frames that arrive may be those of any member.
+#[test]
+fn a_cut_that_is_mended_just_before_its_end_is_noticed_disturbs_no_member() {
+    for tenths in 50..60 {
+        let mut job = at_work(OnLoss::Fail);
+        job.cut_from_all(SCHEDULER);
+        job.pass(tenths * SECOND / 10);
+        job.mend();
+        for address in ["worker-0", "server-0", "server-1"] {
+            job.cut(address, SCHEDULER);
+        }
+        job.pass(SECOND);
+        job.mend();
+        job.pass(2 * PEER_TIMEOUT);
+        let barriers = job.barriers(&[0, 1]);
+        job.assert_open(&barriers);
+    }
+}
+
+/// The scheduler cannot tell the servers that the job is over before the cut is mended.
+#[test]
+fn servers_of_a_job_that_ends_while_the_scheduler_is_cut_off_end_well() {
+    for seconds in [3, 6, 12, 30] {
+        let mut job = at_work(OnLoss::Fail);
+        for server in ["server-0", "server-1"] {
+            job.cut(server, SCHEDULER);
+        }
+        job.close(&[0, 1]);
+        job.nodes.retain(|_, node| node.end().is_none());
+        job.pass(seconds * SECOND);
+        job.mend();
+        job.pass(MOMENT);
+        job.assert_ended_well();
+    }
+}
