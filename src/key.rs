@@ -18,6 +18,7 @@ pub struct Key(u64);
 const NAME: u64 = 1 << 63;
 
 /// The key of the second hash of names: the bytes 0 to 15, that of the published test vectors.
+#[cfg(feature = "dist")]
 const SECOND: (u64, u64) = (0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908);
 
 impl Key {
@@ -32,6 +33,7 @@ impl Key {
     /// A second hash of a name, independent of its key: SipHash-2-4 with the key of bytes 0 to 15, and 1
     /// where that is 0, which stands for no name. Processes of a job compare it, because names that have
     /// one key are one key there.
+    #[cfg(feature = "dist")]
     pub(crate) fn second_hash_of(name: &[u8]) -> u64 {
         let mut hasher = SipHasher24::new_with_keys(SECOND.0, SECOND.1);
         hasher.write(name);
@@ -120,6 +122,7 @@ impl Names {
     }
 
     /// The second hash of a key's name; 0 for an integer, and for a name that is not known here.
+    #[cfg(feature = "dist")]
     pub(crate) fn second_hash(&self, key: Key) -> u64 {
         if !key.is_name() {
             return 0;
@@ -162,6 +165,7 @@ mod tests {
         assert!(Key::of_name("fc1.weight").is_name());
     }
 
+    #[cfg(feature = "dist")]
     #[test]
     fn second_hashes_are_siphash_2_4_with_the_key_of_the_published_vectors() {
         let bytes: Vec<u8> = (0..15).collect();
@@ -174,6 +178,7 @@ mod tests {
         assert_ne!(second(one), second(other));
     }
 
+    #[cfg(feature = "dist")]
     #[test]
     fn the_documented_second_hashes_are_right() {
         let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/semantics.md");

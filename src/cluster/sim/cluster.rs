@@ -373,12 +373,11 @@ impl Cluster {
         let (mut size, mut barrier) = (0, 0);
         let exists = self.note_call(line, program, me);
         let generation = key_of(line).map_or(0, |key| worker.generation(key));
+        if let Line::Think(time) = line {
+            program.think_until = now + time;
+        }
         let id = match line.clone() {
-            Line::Wait | Line::Settle | Line::Hasty(..) => return,
-            Line::Think(time) => {
-                program.think_until = now + time;
-                return;
-            }
+            Line::Wait | Line::Settle | Line::Hasty(..) | Line::Think(_) => return,
             Line::Init(key, spec, data) => {
                 program.sizes.insert(key, data.len() / 4);
                 program.pushed.insert(key, 0);
@@ -417,23 +416,20 @@ impl Cluster {
                 worker.barrier(now, deadline)
             }
             Line::Done => {
-                self.model.gone.insert(me.rank);
-                program.done = true;
+                self.leave(program, me);
                 worker.finish_pushing(now, deadline)
             }
             Line::Close => {
-                program.done = true;
-                self.model.gone.insert(me.rank);
+                self.leave(program, me);
                 worker.close(now, deadline)
             }
         };
-        let round =
-            key_of(line).and_then(|key| program.pushed.get(&key)).copied().unwrap_or(barrier);
-        let began = now;
-        let out = vec![None; usize::try_from(size).unwrap()];
+        let round = key_of(line).and_then(|key| program.pushed.get(&key)).copied();
+        let round = round.unwrap_or(barrier);
         match id {
             Ok(id) => {
-                let open = Open { line: line.clone(), began, exists, generation, round, out };
+                let out = vec![None; usize::try_from(size).unwrap()];
+                let open = Open { line: line.clone(), began: now, exists, generation, round, out };
                 program.open.insert(id, open);
                 if hasty {
                     program.haste.add(id, line.clone(), cancel);
@@ -441,6 +437,12 @@ impl Cluster {
             }
             Err(failure) => self.check_failure(&failure, now, program, me),
         }
+    }
+
+    /// No round waits for this worker any more.
+    fn leave(&mut self, program: &mut Program, me: Peer) {
+        self.model.gone.insert(me.rank);
+        program.done = true;
     }
 
     fn count(&mut self, key: u64, program: &mut Program, me: Peer) {

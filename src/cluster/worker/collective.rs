@@ -42,11 +42,10 @@ impl<D: Data> Worker<D> {
             What::Barrier { number, .. } if *number <= self.released => {
                 return self.finish(id, Ok(()));
             }
-            What::Barrier { number, .. } => {
-                if *number > self.arrived {
-                    self.arrived = *number;
-                    self.wants.push(Want::Barrier);
-                }
+            // One that was given up has arrived before.
+            What::Barrier { number, .. } if *number > self.arrived => {
+                self.arrived = *number;
+                self.wants.push(Want::Barrier);
             }
             What::Set { version, fields } => {
                 let mut message = Message::new(Kind::Declare, fields.clone());

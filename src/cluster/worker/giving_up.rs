@@ -63,8 +63,7 @@ impl<D: Data> Worker<D> {
             What::Init { .. } if started => self.withdraw_init(id, key),
             What::Remove { back: Back::Kept } => self.finish(id, Ok(())),
             What::Remove { back: Back::No } if started => self.take_back(id),
-            What::Remove { .. } if started => {}
-            What::Restore { .. } if started => {}
+            What::Remove { .. } | What::Restore { .. } if started => {}
             What::Barrier { number, call } => {
                 self.barrier_given_up = Some((*number, *call));
                 self.finish(id, Ok(()));
