@@ -49,7 +49,7 @@ fn a_removal_that_times_out_is_taken_back() {
                 assert!(text.contains("waiting for worker 1, worker 2"), "{text}");
                 assert_eq!(store.keys().unwrap(), keys());
             }
-            failure(store.init(KEYS[0], &[1.0f32; 5_000]), KeyExists);
+            failure(store.init(KEYS[0], &vec![1.0f32; 5_000]), KeyExists);
         }
         store.barrier(LIMIT).unwrap();
         use_all(store, rank, 0);
@@ -61,7 +61,7 @@ fn a_removal_that_times_out_is_taken_back() {
         use_all(store, rank, 1);
         remove_all(store);
         assert_eq!(store.keys().unwrap(), []);
-        failure(store.pull(KEYS[0], &mut [0.0f32; 5_000]), KeyNotFound);
+        failure(store.pull(KEYS[0], &mut vec![0.0f32; 5_000]), KeyNotFound);
         store.barrier(LIMIT).unwrap();
         init(2.0);
         use_all(store, rank, 2);

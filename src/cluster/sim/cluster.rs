@@ -364,11 +364,7 @@ impl Cluster {
         me: Peer,
     ) {
         let now = self.network.now;
-        let (line, deadline, cancel) = match line {
-            Line::Hasty(line, time, true) => (&**line, now + DEADLINE, Some(now + time)),
-            Line::Hasty(line, time, false) => (&**line, now + time, None),
-            line => (line, now + DEADLINE, None),
-        };
+        let (line, deadline, cancel) = in_time(line, now);
         let hasty = cancel.is_some() || deadline < now + DEADLINE;
         let (mut size, mut barrier) = (0, 0);
         let exists = self.note_call(line, program, me);
@@ -583,5 +579,14 @@ fn key_of(line: &Line) -> Option<u64> {
         | Line::Remove(key) => Some(*key),
         Line::Hasty(line, ..) => key_of(line),
         _ => None,
+    }
+}
+
+/// The call of a line, its deadline, and when it is cancelled.
+fn in_time(line: &Line, now: Time) -> (&Line, Time, Option<Time>) {
+    match line {
+        Line::Hasty(line, time, true) => (&**line, now + DEADLINE, Some(now + time)),
+        Line::Hasty(line, time, false) => (&**line, now + time, None),
+        line => (line, now + DEADLINE, None),
     }
 }
