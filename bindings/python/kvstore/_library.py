@@ -120,16 +120,26 @@ def _load() -> ctypes.CDLL:
             f"the library {path} cannot be loaded ({error}): install the kvstore wheel, install "
             f"libkvstore where the system finds it, or set KVSTORE_LIBRARY to the file"
         ) from error
-    library.kv_abi_version.restype = c_uint32
-    if library.kv_abi_version() != ABI_VERSION:
+    version = _function(library, path, "kv_abi_version")
+    version.restype = c_uint32
+    if version() != ABI_VERSION:
         raise ImportError(
-            f"the library {path} has binary interface {library.kv_abi_version()}, "
-            f"this package needs {ABI_VERSION}"
+            f"the library {path} has binary interface {version()}, this package needs {ABI_VERSION}"
         )
     for name, arguments in ARGUMENTS.items():
-        function = getattr(library, name)
+        function = _function(library, path, name)
         function.argtypes, function.restype = arguments, _RESULTS.get(name, c_int32)
     return library
+
+
+def _function(library: ctypes.CDLL, path: str, name: str) -> Any:
+    try:
+        return getattr(library, name)
+    except AttributeError:
+        raise ImportError(
+            f"the library {path} has no function {name}: it is another library, or that of another "
+            f"release; KVSTORE_LIBRARY is the path of libkvstore.so"
+        ) from None
 
 
 loaded = _load()

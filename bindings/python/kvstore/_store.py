@@ -490,6 +490,20 @@ class KVStore(Unique):
         else:
             self.abort()
 
+    async def __aenter__(self) -> KVStore:
+        return self.__enter__()
+
+    async def __aexit__(
+        self,
+        kind: Optional[_ErrorType],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
+        """Closes the store in another thread; aborts it if the block has raised an exception."""
+        import asyncio  # Takes half as long to import as all the rest.
+
+        await asyncio.to_thread(self.__exit__, kind, error, trace)
+
     def __repr__(self) -> str:
         state = "" if self._handle is not None else " (closed)"
         return f"<kvstore.KVStore {self._type!r}{state}>"

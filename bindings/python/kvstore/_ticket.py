@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
+from collections.abc import Generator
 from ctypes import byref, c_uint64
 from typing import Any, Callable, Optional, Union
 
@@ -18,6 +20,11 @@ _MAY_HAVE_WRITTEN = frozenset(
     for status in Status
     if status in (Status.OK, Status.CALLBACK) or status >= Status.TIMEOUT
 )
+
+
+# A coroutine that awaits an operation looks at it again after an eighth of the time that it has
+# waited, in seconds.
+_SHORTEST_SLEEP, _LONGEST_SLEEP = 50e-6, 10e-3
 
 
 class Operation(Unique):
@@ -94,6 +101,22 @@ class Ticket(Unique):
             self._settle(wait(lambda ms: library.kv_wait(pointer, number, ms), timeout))
         if self._failure is not None:
             raise self._failure
+
+    def __await__(self) -> Generator[Any, None, None]:
+        """Waits in a coroutine: `await kv.push_async(...)` raises what the operation failed with.
+
+        The event loop goes on meanwhile. Cancelling the coroutine leaves the operation as it is.
+        """
+        return self._wait_in_loop().__await__()
+
+    async def _wait_in_loop(self) -> None:
+        import asyncio  # Takes half as long to import as all the rest.
+
+        began = time.monotonic()
+        while not self.done():
+            sleep = (time.monotonic() - began) / 8
+            await asyncio.sleep(min(max(sleep, _SHORTEST_SLEEP), _LONGEST_SLEEP))
+        self.wait()
 
     def done(self) -> bool:
         """Whether the operation has ended, well or not; wait() then tells without waiting."""

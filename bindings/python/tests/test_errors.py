@@ -154,6 +154,12 @@ def test_shapes(kv):
     assert '"w"' in text
 
 
+@pytest.mark.parametrize("dtype", [bool, np.uint16, np.uint32, np.uint64, np.int16, np.complex64])
+def test_a_refused_dtype_is_called_by_its_name(kv, dtype):
+    with pytest.raises(kvstore.KVStoreError, match=rf"\b{np.dtype(dtype).name}\b"):
+        kv.init(33, np.zeros(2, dtype))
+
+
 def test_dtypes(kv):
     text = text_of(kvstore.DtypeMismatchError, lambda: kv.push(3, np.zeros((2, 3), np.int64)))
     assert "int64[2,3]" in text

@@ -455,3 +455,10 @@ def test_logger(caplog):
     finally:
         kvstore.set_logger(None)
     assert not kvstore._callbacks._loggers
+
+
+def test_another_library_is_refused_at_import(run, monkeypatch):
+    monkeypatch.setenv("KVSTORE_LIBRARY", "libm.so.6")
+    result = run("-c", "import kvstore")
+    assert result.returncode == 1
+    assert "ImportError: the library libm.so.6 has no function kv_abi_version" in result.stderr
