@@ -66,28 +66,10 @@ static void a_check_ends_the_calls_of_its_thread(const char *type) {
     kv_free(store);
 }
 
-/* A job that does not start has no store yet. */
-static void a_check_ends_kv_create(void) {
-    host my = {NULL, 0, 2};
-    kv_config *config = NULL;
-    kv_store *store = NULL;
-    CHECK_STATUS(kv_config_create(&config), KV_OK);
-    CHECK_STATUS(kv_config_set(config, "root", "127.0.0.1:9"), KV_OK);
-    CHECK_STATUS(kv_config_set(config, "num_workers", "1"), KV_OK);
-    CHECK_STATUS(kv_config_set(config, "num_servers", "1"), KV_OK);
-    CHECK_STATUS(kv_set_interrupt(ask_host, &my), KV_OK);
-    kv_status status = kv_create("dist_sync", config, &store);
-    CHECK(status == KV_ERR_CANCELLED || status == KV_ERR_UNSUPPORTED);
-    CHECK(store == NULL);
-    CHECK_STATUS(kv_set_interrupt(NULL, NULL), KV_OK);
-    kv_config_free(config);
-}
-
 int main(void) {
     alarm_after_minutes(5);
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
         a_check_ends_the_calls_of_its_thread(STORE_TYPES[i]);
     }
-    a_check_ends_kv_create();
     return 0;
 }
