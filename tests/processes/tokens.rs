@@ -1,4 +1,4 @@
-//! The tokens that `kvstore run` makes: for processes of its user, on all hosts, and for nobody else.
+//! The tokens that `kvstore run` makes: for processes of its user, on all hosts, and for no other user.
 
 use std::fs;
 use std::net::UdpSocket;

@@ -103,7 +103,7 @@ impl Directory {
         }
     }
 
-    /// Two names with one key: whoever comes second is told. A worker that does not know the name goes
+    /// Two names with one key: the second worker is refused. A worker that does not know the name goes
     /// along with whatever it is.
     fn collision(&self, key: u64, hash: u64) -> Option<Failure> {
         let ours = self.entries.get(&key)?.name;

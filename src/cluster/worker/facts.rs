@@ -73,7 +73,7 @@ impl<D: Data> Worker<D> {
         self.tally.now = now;
     }
 
-    /// From now on keys have names, for whoever looks, and for the directory, which compares them.
+    /// From now on keys have names, for observers, and for the directory, which compares them.
     pub(crate) fn name_keys(&mut self, naming: impl Naming + 'static) {
         self.tally.naming = Some(Box::new(naming));
     }

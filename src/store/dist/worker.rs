@@ -106,7 +106,7 @@ impl WorkerStore {
         }
     }
 
-    /// Tells the machine the names of keys: for whoever looks at the job, and for the directory.
+    /// Gives the machine the names of keys: for observers of the job, and for the directory.
     fn named(self) -> Self {
         let names = OfStore(Arc::downgrade(&self.local.keys.names));
         let _ = self.step(|worker, _, _| {

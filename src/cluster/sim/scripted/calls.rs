@@ -23,7 +23,7 @@ fn a_value_of_a_life_that_is_over_is_nobodys() {
         message.head.request = pull;
         job.worker(1).message(Peer::server(0), message);
     }
-    // Nobody has told the server of another life, so that it does not know it.
+    // No worker has announced another generation to the server, so it does not know it.
     assert_eq!(job.text(1, pull), "pull: key 7: the server does not have slice 0");
 }
 

@@ -6,7 +6,7 @@ use crate::cluster::net::Frame;
 use crate::cluster::sim::{Bytes, Random, limits};
 use crate::cluster::wire::{Body, Header, Kind, Message};
 
-/// Whoever speaks for a linked peer may say anything: nothing panics, and nobody else is hurt.
+/// A process that speaks for a linked peer may send anything: nothing panics, no other peer is hurt.
 #[test]
 fn messages_of_any_content_are_survived() {
     for seed in 0..300 {

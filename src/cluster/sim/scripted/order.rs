@@ -34,7 +34,7 @@ fn whom_a_call_waits_for_is_asked_behind_its_values() {
     job.init_all(1, 7, 8);
     let now = job.now;
     job.worker(0).pushpull(7, Bytes::of(&[1.0; 8]), 0, now, now + 10_000 * MS).unwrap();
-    // As often as somebody looks at the job.
+    // As often as an observer looks at the job.
     job.worker(0).report(&mut Facts::default());
     let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
     let sent = frames.iter().flat_map(|frame| frame.message.parts());
