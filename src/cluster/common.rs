@@ -10,6 +10,11 @@ pub(crate) type Time = u64;
 
 pub(crate) const MS: Time = 1_000;
 
+/// Maximum keys that are gone through in one step of a machine: heartbeats and calls of other threads
+/// wait behind a step. A key takes about a microsecond. Few in tests, so that the simulator's keys are
+/// more than one step as well.
+pub(super) const AT_ONCE: usize = if cfg!(test) { 2 } else { 1_024 };
+
 /// What a process is in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Role {

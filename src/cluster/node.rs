@@ -44,6 +44,8 @@ pub(crate) struct Node<D> {
     /// Peers that the scheduler was told are not heard.
     suspects: BTreeSet<Peer>,
     leaving: bool,
+    /// The longest that `tick` was late, and with it heartbeats.
+    delay: Time,
     /// When to compare clocks next, while something is traced.
     compare_at: Time,
 }
@@ -64,6 +66,7 @@ impl<D: Data> Node<D> {
             end: None,
             suspects: BTreeSet::new(),
             leaving: false,
+            delay: 0,
             compare_at: Time::MAX,
         }
     }
@@ -223,10 +226,16 @@ impl<D: Data> Node<D> {
             self.compare_at = now + COMPARE_AGAIN;
             self.client.ask_time(&mut self.net, now);
         }
-        if let Part::Worker(worker) = &mut self.part {
-            worker.tick(now);
+        match &mut self.part {
+            Part::Worker(worker) => worker.tick(now),
+            Part::Server(server) => server.tick(),
         }
         self.settle(now);
+    }
+
+    /// Notes by how much a `tick` is late.
+    pub(crate) fn note_delay(&mut self, delay: Time) {
+        self.delay = self.delay.max(delay);
     }
 
     /// All frames that are to be sent now. To be called after every event.
@@ -250,7 +259,7 @@ impl<D: Data> Node<D> {
         }
         let part = match &self.part {
             Part::Worker(worker) => worker.wake_at(),
-            Part::Server(_) => Time::MAX,
+            Part::Server(server) => server.wake_at(),
         };
         let own = self.net.wake_at().min(self.compare_at);
         let own = own.min(self.cut_off_at().unwrap_or(Time::MAX));
@@ -284,7 +293,8 @@ impl<D: Data> Node<D> {
     /// What this process can say of itself.
     pub(crate) fn facts(&mut self, now: Time) -> Facts {
         self.tell_time(now);
-        let mut facts = Facts { age: now, traffic: self.net.traffic(), ..Facts::default() };
+        let (traffic, delay) = (self.net.traffic(), self.delay);
+        let mut facts = Facts { age: now, traffic, delay, ..Facts::default() };
         match &mut self.part {
             Part::Worker(worker) => worker.report(&mut facts),
             Part::Server(server) => server.report(&mut facts),

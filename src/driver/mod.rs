@@ -307,7 +307,7 @@ impl<H: Host> Driver<H> {
 
     fn keep_time(self: &Arc<Self>) {
         loop {
-            {
+            let due = {
                 let mut core = self.core.lock();
                 if core.stopped {
                     return;
@@ -318,10 +318,16 @@ impl<H: Host> Driver<H> {
                     self.changed.wait_until(&mut core, Instant::now() + pause);
                     continue;
                 }
-                core.wake = Time::MAX;
-            }
+                std::mem::replace(&mut core.wake, Time::MAX)
+            };
             self.step(|machine, now| match machine {
-                Machine::Node(node) => node.tick(now),
+                Machine::Node(node) => {
+                    // 0 stands for at once.
+                    if due > 0 {
+                        node.note_delay(now.saturating_sub(due));
+                    }
+                    node.tick(now);
+                }
                 Machine::Scheduler(scheduler) => scheduler.tick(now),
             });
         }

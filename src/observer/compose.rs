@@ -128,6 +128,7 @@ pub(crate) fn facts(said: &cluster::Facts, before: Option<&cluster::Facts>) -> F
         held_bytes: said.held_bytes,
         duplicates: said.duplicates,
         failures: said.failures,
+        heartbeat_delay_us: said.delay,
         rates: before.and_then(|before| rates(said, before)),
         push: latency(&said.push, |before| &before.push),
         pull: latency(&said.pull, |before| &before.pull),

@@ -102,6 +102,9 @@ pub struct Facts {
     pub duplicates: u64,
     /// A worker's calls that have failed.
     pub failures: u64,
+    /// The longest that a heartbeat was late, in microseconds: behind other work of the process, such as
+    /// that on a long list of keys, or because the process did not run.
+    pub heartbeat_delay_us: u64,
     /// What has changed since the look before; None at the first one.
     pub rates: Option<Rates>,
     /// How long pushes of a worker took.

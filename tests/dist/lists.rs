@@ -224,3 +224,41 @@ fn long_lists_of_several_values_come_out_as_a_scalar_loop_says() {
         });
     }
 }
+
+/// Keys of a list that is worked on in many pieces; a million in the long suite.
+fn very_many() -> usize {
+    if std::env::var_os("KV_TEST_OPERATIONS").is_some() { 1_000_000 } else { 30_000 }
+}
+
+#[test]
+fn calls_on_very_many_keys_keep_no_process_from_its_heartbeats() {
+    const ELEMENTS: usize = 4;
+    Job::new(1, 1).with("timeout_ms", 90_000).run(|store, _| {
+        let keys: Vec<Key> = (0..very_many() as u64).map(Key::from).collect();
+        let data = vec![1.0f32; ELEMENTS];
+        let values: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&data)).collect();
+        let mut into = vec![0.0f32; keys.len() * ELEMENTS];
+        let mut timed = |what: &str, work: &mut dyn FnMut(&mut [TensorMut<'_>])| {
+            let mut outs: Vec<TensorMut<'_>> =
+                into.chunks_mut(ELEMENTS).map(TensorMut::from).collect();
+            let began = std::time::Instant::now();
+            work(&mut outs);
+            println!("{what} of {} keys: {:?}", keys.len(), began.elapsed());
+            drop(outs);
+            let pulls = what.contains("pull");
+            assert!(!pulls || into.iter().all(|value| *value == 1.0), "{what}");
+            into.fill(0.0);
+        };
+        timed("init", &mut |_| store.init_list(&keys, &values).unwrap());
+        timed("push", &mut |_| store.push_list(&keys, &values).unwrap());
+        timed("pull", &mut |outs| store.pull_list(&keys, outs).unwrap());
+        timed("pushpull", &mut |outs| {
+            store.pushpull_list(&keys, &values, &keys, outs).unwrap();
+        });
+        timed("remove", &mut |_| store.remove(&keys).unwrap());
+        assert_eq!(store.keys().unwrap(), []);
+        let stats = store.stats().unwrap();
+        let delay = stats.split("\"heartbeat_delay_us\":").nth(1).expect("how late it was");
+        println!("heartbeat_delay_us {}", delay.split([',', '}']).next().unwrap());
+    });
+}

@@ -121,6 +121,8 @@ pub(crate) struct Facts {
     pub(crate) duplicates: u64,
     /// Calls that failed.
     pub(crate) failures: u64,
+    /// The longest that a heartbeat was late.
+    pub(crate) delay: Time,
     pub(crate) push: Histogram,
     pub(crate) pull: Histogram,
     pub(crate) pushpull: Histogram,

@@ -366,12 +366,19 @@ impl Directory {
         self.answers.push((wish.rank, head, decided));
     }
 
-    /// The workers have changed.
-    pub(super) fn settle_all(&mut self, workers: &Workers) {
-        for key in self.entries.keys().copied().collect::<Vec<_>>() {
-            self.settle_wishes(key, workers);
-            self.settle_removal(key, workers);
-        }
+    /// The keys that it has, the last one first.
+    pub(super) fn keys(&self) -> Vec<u64> {
+        self.entries.keys().rev().copied().collect()
+    }
+
+    /// The workers have changed: what does that mean for a key?
+    pub(super) fn settle_key(&mut self, key: u64, workers: &Workers) {
+        self.settle_wishes(key, workers);
+        self.settle_removal(key, workers);
+    }
+
+    /// The same, for the settings.
+    pub(super) fn settle_settings(&mut self, workers: &Workers) {
         for version in self.settings.keys().copied().collect::<Vec<_>>() {
             self.settle_setting(version, workers);
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::common::{Data, Failure, Limits, OnLoss, Peer, Reason, Role, take_all};
+use super::common::{AT_ONCE, Data, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all};
 use super::link::{CONTROL, LAST};
 use super::net::Letter;
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
@@ -152,6 +152,9 @@ pub(crate) struct Server<D> {
     tally: facts::Tally,
     /// Kept for its memory: what is to be done with the slice that is looked at.
     steps: Vec<Step<D>>,
+    /// Keys that are still to be looked at after the workers have changed: those here, and those of the
+    /// directory.
+    sweep: (Vec<u64>, Vec<u64>),
 }
 
 impl<D: Data> Server<D> {
@@ -176,6 +179,7 @@ impl<D: Data> Server<D> {
             actions: Vec::new(),
             tally: facts::Tally::new(limits.workers),
             steps: Vec::new(),
+            sweep: (Vec::new(), Vec::new()),
         }
     }
 
@@ -530,14 +534,49 @@ impl<D: Data> Server<D> {
         }
     }
 
+    /// The workers have changed: every key is looked at.
     fn settle_all(&mut self) {
-        let names: BTreeSet<_> = self.keys.slice_names().collect();
-        names.iter().for_each(|name| self.settle(*name));
-        let lives = self.keys.iter().map(|(key, state)| (key, state.generation));
-        let keys: BTreeSet<_> = lives.collect();
-        keys.iter().for_each(|(key, generation)| self.settle_removal(*key, *generation));
-        self.directory.settle_all(&self.workers);
+        self.sweep = (self.keys.iter().map(|(key, _)| key).collect(), self.directory.keys());
+        self.directory.settle_settings(&self.workers);
+        self.sweep();
+    }
+
+    /// Looks at some of the keys that `settle_all` has found; `tick` comes back for the rest.
+    fn sweep(&mut self) {
+        for _ in 0..AT_ONCE {
+            let Some(key) = self.sweep.0.pop() else { break };
+            self.settle_key(key);
+        }
+        for _ in 0..AT_ONCE {
+            let Some(key) = self.sweep.1.pop() else { break };
+            self.directory.settle_key(key, &self.workers);
+        }
         self.post_directory();
+    }
+
+    fn settle_key(&mut self, key: u64) {
+        let Some(generation) = self.keys.generation_of(key) else { return };
+        let slices = self.keys.get(key, generation).map_or(0, |state| state.slices.len());
+        for slice in 0..u32::try_from(slices).unwrap_or(u32::MAX) {
+            self.settle(SliceName { key, generation, slice });
+        }
+        self.settle_removal(key, generation);
+    }
+
+    /// Goes on with what did not fit into one step.
+    pub(super) fn tick(&mut self) {
+        if self.is_sweeping() {
+            self.sweep();
+        }
+    }
+
+    /// When `tick` has something to do at the latest.
+    pub(super) fn wake_at(&self) -> Time {
+        if self.is_sweeping() { 0 } else { Time::MAX }
+    }
+
+    fn is_sweeping(&self) -> bool {
+        !(self.sweep.0.is_empty() && self.sweep.1.is_empty())
     }
 
     fn ask(&mut self, rank: u32, head: &Header) {

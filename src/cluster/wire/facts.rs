@@ -66,7 +66,7 @@ impl Facts {
         put_numbers(&mut out, &[t.bytes_in, t.bytes_out, t.messages_in, t.messages_out]);
         put_numbers(&mut out, &[t.resent, t.bad, t.queued, t.in_flight]);
         put_numbers(&mut out, &[self.keys, self.slices, self.stored_bytes, self.held_bytes]);
-        put_numbers(&mut out, &[self.duplicates, self.failures]);
+        put_numbers(&mut out, &[self.duplicates, self.failures, self.delay]);
         for histogram in [&self.push, &self.pull, &self.pushpull] {
             put_histogram(&mut out, histogram);
         }
@@ -103,6 +103,7 @@ impl Facts {
             held_bytes: from.u64()?,
             duplicates: from.u64()?,
             failures: from.u64()?,
+            delay: from.u64()?,
             push: take_histogram(&mut from)?,
             pull: take_histogram(&mut from)?,
             pushpull: take_histogram(&mut from)?,

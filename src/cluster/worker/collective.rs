@@ -3,26 +3,29 @@
 use super::keys::Key;
 use super::operation::{Of, OpId, Operation, What};
 use super::{DIRECTORY, Pushes, Want, Worker};
-use crate::cluster::common::{Data, Peer};
+use crate::cluster::common::{AT_ONCE, Data, Peer};
 use crate::cluster::link::{CONTROL, LAST};
 use crate::cluster::wire::{Kind, Message, flags};
 
 impl<D: Data> Worker<D> {
     /// Starts what concerns no key, in the order of the requests.
     pub(super) fn pump_collective(&mut self) {
-        for id in self.waiting.iter().copied().collect::<Vec<_>>() {
-            let mut earlier = self.waiting.range(..id).filter_map(|id| self.ops.get(*id));
-            let numbered = !earlier.any(|op| matches!(op.what, What::Push { .. }));
-            // Whoever waited for something else than a push has given up, and so does the end.
-            let is_over = |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
-            let alone = self.ops.before(id).all(is_over);
+        for id in self.collective.iter().copied().collect::<Vec<_>>() {
             match self.ops.get(id).map(|op| &op.what) {
-                Some(What::Done) if numbered => self.start_collective(id),
+                Some(What::Done) => {
+                    if self.is_numbered(id) {
+                        self.start_collective(id);
+                    }
+                }
                 Some(What::Close) => {
-                    if numbered {
+                    if self.pushes != Pushes::Announced && self.is_numbered(id) {
                         self.announce(id);
                     }
-                    if alone {
+                    // Whoever waited for something else than a push has given up, and so does the end.
+                    let is_over =
+                        |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
+                    let is_told = self.announcing.is_none();
+                    if is_told && self.ops.before(id).all(is_over) {
                         self.start_collective(id);
                     }
                 }
@@ -34,10 +37,17 @@ impl<D: Data> Worker<D> {
         }
     }
 
+    /// Whether all pushes that were asked for before have their rounds.
+    fn is_numbered(&self, id: OpId) -> bool {
+        let earlier = self.waiting.range(..id).inspect(|_| self.note_look());
+        let mut earlier = earlier.filter_map(|id| self.ops.get(*id));
+        !earlier.any(|op| matches!(op.what, What::Push { .. }))
+    }
+
     fn start_collective(&mut self, id: OpId) {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.started = true;
-        self.waiting.remove(&id);
+        self.collective.remove(&id);
         match &op.what {
             What::Barrier { number, .. } if *number <= self.released => {
                 return self.finish(id, Ok(()));
@@ -78,14 +88,30 @@ impl<D: Data> Worker<D> {
         }
         self.pushes = Pushes::Announced;
         self.wants.push(Want::Done);
+        self.announcing = Some((id, 0));
+        self.announce_more();
+    }
+
+    /// Goes on with what `announce` has begun, some keys at a time; `tick` comes back for the rest.
+    pub(super) fn announce_more(&mut self) {
+        let Some((id, first)) = self.announcing else { return };
         let of_key = |(key, state): (&u64, &Key)| {
             let mut message = Message::of_key(Kind::Done, *key, state.generation(), Vec::new());
             message.head.round = state.pushed();
             state.place().map(|_| message)
         };
-        let mut messages: Vec<Message<D>> = self.keys.iter().filter_map(of_key).collect();
-        messages.push(Message::new(Kind::Done, Vec::new()));
+        let end = (first + AT_ONCE).min(self.keys.len());
+        let some = self.keys.get_range(first..end);
+        let mut messages: Vec<Message<D>> = some.into_iter().flatten().filter_map(of_key).collect();
+        let is_last = end == self.keys.len();
+        if is_last {
+            messages.push(Message::new(Kind::Done, Vec::new()));
+        }
         messages.iter().for_each(|message| self.tell_servers(id, message, CONTROL));
+        self.announcing = (!is_last).then_some((id, end));
+        if is_last {
+            self.finish_if_complete(id);
+        }
     }
 
     fn tell_servers(&mut self, id: OpId, message: &Message<D>, priority: i32) {
@@ -110,7 +136,7 @@ impl<D: Data> Worker<D> {
         for id in self.ids(open) {
             self.finish(id, Ok(()));
         }
-        self.pump_all();
+        self.go_on();
     }
 
     pub(in crate::cluster) fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {

@@ -12,7 +12,7 @@ impl<D: Data> Worker<D> {
     pub(crate) fn abandon(&mut self, id: OpId) {
         if self.ops.get(id).is_some_and(|op| !op.abandoned) {
             self.give_up(id);
-            self.pump_all();
+            self.go_on();
         }
     }
 
@@ -54,6 +54,7 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.abandoned = true;
         let (key, started) = (op.key, op.started);
+        self.touched.push(key);
         match &op.what {
             // It takes effect, once; but nothing is known of a key that no rank has initialised.
             What::Push { .. } if started || self.keys.get(&key).and_then(Key::place).is_some() => {
@@ -70,6 +71,7 @@ impl<D: Data> Worker<D> {
             }
             What::Set { version, fields } => {
                 self.setting_given_up = Some((*version, fields.clone()));
+                self.all_touched |= self.changes.remove(&id);
             }
             What::Done | What::Close => {}
             _ => self.finish(id, Ok(())),

@@ -10,12 +10,15 @@ mod keys;
 mod operation;
 mod requests;
 mod slices;
+#[cfg(test)]
+mod tests;
 mod undelivered;
 
 use std::collections::BTreeSet;
 
 use super::common::{
-    Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, label, take_all,
+    AT_ONCE, Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, label,
+    take_all,
 };
 use super::link::{CONTROL, LAST};
 use super::net::Letter;
@@ -27,6 +30,10 @@ use keys::Key;
 pub(crate) use operation::{After, OpId};
 use operation::{Of, Operation, What};
 use slices::Slices;
+
+/// Maximum operations that are asked after, or ended, in one step when their time is over; the next step
+/// has the rest. Each step looks at all operations, so that fewer would take the square of them.
+const MOST_DUE: usize = 16 * AT_ONCE;
 
 /// The server that keeps the directory.
 const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
@@ -67,8 +74,15 @@ pub(crate) struct Worker<D> {
     limits: Limits,
     started: bool,
     ops: Recent<Operation<D>>,
-    /// Those that have not started.
+    /// Those on keys that have not started, and those that concern no key.
     waiting: BTreeSet<OpId>,
+    collective: BTreeSet<OpId>,
+    /// Settings that were asked for and have not ended.
+    changes: BTreeSet<OpId>,
+    /// Keys on which something that waits may be able to start, and whether that is so on all: what
+    /// comes for one key of a long list looks at no other.
+    touched: Vec<u64>,
+    all_touched: bool,
     next_op: OpId,
     /// No operation has anything to be done about it before this.
     wake: Time,
@@ -90,6 +104,9 @@ pub(crate) struct Worker<D> {
     /// The setting that pushes are made under.
     setting: u64,
     pushes: Pushes,
+    /// The operation that tells the servers how many pushes of each key there are, and the first key,
+    /// by its place in the table, that it has not come to.
+    announcing: Option<(OpId, usize)>,
     closing: bool,
     ended: bool,
     /// A loss that lets no round close, and one that lets nothing succeed.
@@ -99,6 +116,9 @@ pub(crate) struct Worker<D> {
     wants: Vec<Want>,
     actions: Vec<Action<D>>,
     tally: Box<facts::Tally>,
+    /// Operations that were looked at.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
 }
 
 impl<D: Data> Worker<D> {
@@ -109,6 +129,10 @@ impl<D: Data> Worker<D> {
             started: false,
             ops: Recent::default(),
             waiting: BTreeSet::new(),
+            collective: BTreeSet::new(),
+            changes: BTreeSet::new(),
+            touched: Vec::new(),
+            all_touched: false,
             next_op: 1,
             wake: Time::MAX,
             keys: Table::default(),
@@ -124,6 +148,7 @@ impl<D: Data> Worker<D> {
             settings: 0,
             setting: 0,
             pushes: Pushes::Open,
+            announcing: None,
             closing: false,
             ended: false,
             rounds_lost: None,
@@ -132,6 +157,8 @@ impl<D: Data> Worker<D> {
             wants: Vec::new(),
             actions: Vec::new(),
             tally: Box::default(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
         }
     }
 
@@ -171,6 +198,18 @@ impl<D: Data> Worker<D> {
         }
         self.wake = now;
         self.tick(now);
+    }
+
+    /// Counts a look at an operation, for a test.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "it counts in tests only"))]
+    fn note_look(&self) {
+        #[cfg(test)]
+        self.looks.update(|looks| looks + 1);
+    }
+
+    #[cfg(test)]
+    fn take_looks(&self) -> u64 {
+        self.looks.take()
     }
 
     /// Which life of a key this worker knows.
@@ -268,7 +307,8 @@ impl<D: Data> Worker<D> {
 
     /// Operations, in the order of their requests.
     fn ids(&self, which: impl Fn(&Operation<D>) -> bool) -> Vec<OpId> {
-        self.ops.iter().filter(|(_, op)| which(op)).map(|(id, _)| id).collect()
+        let looked = self.ops.iter().inspect(|_| self.note_look());
+        looked.filter(|(_, op)| which(op)).map(|(id, _)| id).collect()
     }
 
     fn fail_where(&mut self, which: impl Fn(&Operation<D>) -> bool, failure: &Failure) {
@@ -302,7 +342,7 @@ impl<D: Data> Worker<D> {
             }
             _ => {}
         }
-        self.pump_all();
+        self.go_on();
     }
 
     /// Where a key is, or that a setting may be brought or is in force.
@@ -318,6 +358,7 @@ impl<D: Data> Worker<D> {
         }
         let key = self.keys.entry(head.key).or_default();
         key.set_place(head.generation, place);
+        self.touched.push(head.key);
         if provide {
             return self.provide(head);
         }
@@ -385,6 +426,7 @@ impl<D: Data> Worker<D> {
                 return;
             }
             self.setting = self.setting.max(version);
+            self.all_touched = true;
             return self.finish(id, Ok(()));
         }
         op.undelivered.restart();
@@ -449,6 +491,7 @@ impl<D: Data> Worker<D> {
         }
         // Nobody knows the key: whatever waits for it fails, up to its init.
         let Some(key) = self.keys.get_mut(&head.key) else { return };
+        self.touched.push(head.key);
         if key.stop_search(head.request) {
             for id in key.queue().collect::<Vec<_>>() {
                 match self.ops.get(id) {
@@ -493,8 +536,9 @@ impl<D: Data> Worker<D> {
         let id = token.operation;
         if let Some(op) = self.ops.get_mut(id) {
             op.undelivered.arrive(server, token.attempt);
+            self.touched.push(op.key);
             self.finish_if_complete(id);
-            self.pump_all();
+            self.go_on();
         }
     }
 
@@ -515,7 +559,8 @@ impl<D: Data> Worker<D> {
     /// Everything that an operation sent has arrived, and everything that it asked for has come.
     fn finish_if_complete(&mut self, id: OpId) {
         let Some(op) = self.ops.get(id) else { return };
-        if !op.is_complete() {
+        let announces = self.announcing.is_some_and(|(by, _)| by == id);
+        if announces || !op.is_complete() {
             return;
         }
         let (key, generation) = (op.key, self.keys.get(&op.key).map_or(0, Key::generation));
@@ -548,6 +593,9 @@ impl<D: Data> Worker<D> {
     fn finish(&mut self, id: OpId, result: Result<(), Failure>) {
         let Some(op) = self.ops.remove(id) else { return };
         self.waiting.remove(&id);
+        self.collective.remove(&id);
+        self.all_touched |= self.changes.remove(&id);
+        self.touched.push(op.key);
         if let Some(key) = self.keys.get_mut(&op.key) {
             key.leave(id);
         }
@@ -561,23 +609,45 @@ impl<D: Data> Worker<D> {
         }
     }
 
+    /// Starts whatever may start, on any key.
     fn pump_all(&mut self) {
-        if !self.started || self.ended || self.waiting.is_empty() {
+        self.all_touched = true;
+        self.go_on();
+    }
+
+    /// Starts what may start on keys on which something has happened, and what concerns no key.
+    fn go_on(&mut self) {
+        if !self.started || self.ended {
             return;
         }
-        let waiting = self.waiting.iter().filter_map(|id| self.ops.get(*id));
-        let keys: BTreeSet<_> = waiting.map(|op| op.key).collect();
-        keys.into_iter().for_each(|key| self.pump(key));
+        if self.waiting.is_empty() {
+            self.touched.clear();
+            self.all_touched = false;
+        }
+        if std::mem::take(&mut self.all_touched) {
+            let waiting = self.waiting.iter().inspect(|_| self.note_look());
+            let waiting = waiting.filter_map(|id| self.ops.get(*id));
+            let keys: BTreeSet<_> = waiting.map(|op| op.key).collect();
+            self.touched.extend(keys);
+        }
+        // What starts may fail at once, which lets others of its key start.
+        while let Some(key) = self.touched.pop() {
+            self.pump(key);
+        }
         self.pump_collective();
     }
 
     /// Ends what is overdue, and asks whom the rest waits for.
     pub(super) fn tick(&mut self, now: Time) {
+        if self.announcing.is_some() && !self.ended {
+            self.announce_more();
+            self.go_on();
+        }
         if now < self.wake {
             return;
         }
         let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
-        for id in self.ids(due) {
+        for id in self.ids(due).into_iter().take(MOST_DUE) {
             let Some(op) = self.ops.get_mut(id) else { continue };
             if now < op.deadline {
                 self.look_after(id, now);
@@ -587,12 +657,12 @@ impl<D: Data> Worker<D> {
         }
         let live = self.ops.iter().map(|(_, op)| op).filter(|op| !op.abandoned);
         self.wake = live.map(Operation::next_moment).min().unwrap_or(Time::MAX);
-        self.pump_all();
+        self.go_on();
     }
 
     /// When `tick` has something to do at the earliest.
     pub(super) fn wake_at(&self) -> Time {
-        self.wake
+        if self.announcing.is_some() && !self.ended { 0 } else { self.wake }
     }
 
     fn ask(&mut self, id: OpId) {

@@ -172,10 +172,14 @@ impl<D: Data> Worker<D> {
         self.next_op += 1;
         self.wake = self.wake.min(op.first_moment());
         let is_collective = op.is_collective();
+        let is_change = matches!(op.what, What::Set { .. });
         self.ops.insert(id, op);
         if is_collective {
-            self.waiting.insert(id);
-            self.pump_all();
+            self.collective.insert(id);
+            if is_change {
+                self.changes.insert(id);
+            }
+            self.go_on();
             return Ok(id);
         }
         self.keys.entry(key).or_default().enter(id);
@@ -184,6 +188,9 @@ impl<D: Data> Worker<D> {
         }
         if self.ops.get(id).is_some_and(|op| !op.started) {
             self.waiting.insert(id);
+        }
+        if !self.touched.is_empty() {
+            self.go_on();
         }
         Ok(id)
     }
@@ -222,6 +229,7 @@ impl<D: Data> Worker<D> {
     fn pump_these(&mut self, key: u64, queue: &[OpId]) {
         let (mut first, mut value_wanted) = (true, false);
         for &id in queue {
+            self.note_look();
             let Some(op) = self.ops.get(id) else { continue };
             let (exclusive, wants_value) = (op.is_exclusive(), op.wants_value());
             if op.is_over() {
@@ -249,13 +257,12 @@ impl<D: Data> Worker<D> {
 
     /// Whether a setting that was asked for before this operation is not in force yet.
     fn is_setting(&self, id: OpId) -> bool {
-        self.setting < self.settings && self.setting_before(id).is_some()
+        self.setting < self.settings && self.changes.first().is_some_and(|first| *first < id)
     }
 
     /// The first setting before this operation that the program still waits for.
     pub(super) fn setting_before(&self, id: OpId) -> Option<&Operation<D>> {
-        let sets = |op: &&Operation<D>| matches!(op.what, What::Set { .. }) && !op.abandoned;
-        self.ops.before(id).find(sets)
+        self.changes.range(..id).find_map(|id| self.ops.get(*id))
     }
 
     /// Starts one operation; false when it has to wait for the place of its key, or has failed.

@@ -60,10 +60,11 @@ impl Desk {
         }
     }
 
-    /// Ends operations of a call for it; what they have begun goes on. Called with the machine locked.
-    pub(super) fn forget(&self, call: &Call) -> usize {
+    /// Ends operations for their calls, and gives how many had not ended; what they have begun goes on.
+    /// Called with the machine locked.
+    pub(super) fn forget(&self, operations: &[OpId]) -> usize {
         let mut open = self.open.lock();
-        call.operations().iter().filter(|operation| open.remove(**operation).is_some()).count()
+        operations.iter().filter(|operation| open.remove(**operation).is_some()).count()
     }
 
     /// The call of a ticket, while it is open.

@@ -9,6 +9,7 @@ mod coding;
 mod desk;
 mod drafts;
 mod failure;
+mod finding;
 mod insight;
 mod learning;
 mod meeting;

@@ -16,7 +16,7 @@ use crate::store::counters::Tally;
 use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
 
 /// Keys of a call that are given to the machine at a time, and bytes of their values.
-const AT_ONCE: (usize, usize) = (128, 512 << 10);
+pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
 
 /// A key of a call, and what the machine is asked for.
 pub(super) struct Order<V = Draft> {

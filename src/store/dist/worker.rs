@@ -2,13 +2,15 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
 
 use super::call::Call;
 use super::coding::Unsent;
 use super::desk::Desk;
 use super::failure::error_of;
+use super::finding::OfStore;
+use super::sending::AT_ONCE;
 use super::setting::Change;
 use super::{insight, place};
 use crate::cluster::{self, Birth, Failure, OpId, Place, Reason, Spec, Time};
@@ -18,7 +20,7 @@ use crate::driver::{Bytes, Driver, Machine};
 use crate::engine;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
-use crate::key::{Key, Names};
+use crate::key::Key;
 use crate::role::Role;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
@@ -28,7 +30,7 @@ use crate::store::remote::Remote;
 use crate::store::table::Slot;
 use crate::store::ticket::{Label, Tickets};
 use crate::sync::Mutex;
-use crate::tensor::{Buffer, DType, element_count};
+use crate::tensor::Buffer;
 
 pub(super) type Machinery = cluster::Worker<Bytes>;
 
@@ -41,7 +43,7 @@ pub(crate) struct WorkerStore {
     pub(super) workers: u32,
     server_updater: bool,
     /// Keys that this worker uses without having initialised them.
-    found: Mutex<HashSet<Key>>,
+    pub(super) found: Mutex<HashSet<Key>>,
     /// Whether keys that come are kept whole, for a rule that needs it.
     pub(super) whole: Mutex<bool>,
     /// Held from the encoding of a push until it is in the machine: both in one order.
@@ -221,7 +223,6 @@ impl WorkerStore {
 
     /// Asks for keys to exist, and waits until they do.
     fn declare(&self, fresh: Vec<Arc<Slot>>) -> Result<()> {
-        let call = Call::new(None, Plan::default(), Vec::new());
         let (end, whole) = (self.moment(self.local.deadline()), *self.whole.lock());
         let mut slots = Vec::new();
         let mut orders = Vec::new();
@@ -235,53 +236,21 @@ impl WorkerStore {
             orders.push((slot.key.id(), spec, Bytes::of_block(block)));
             slots.push(Arc::new(slot));
         }
-        self.step(|worker, desk, now| {
-            for (part, (key, spec, data)) in orders.into_iter().enumerate() {
-                match worker.init(key, spec, data, now, end) {
-                    Ok(operation) => desk.enter(operation, &call, part),
-                    Err(failure) => {
-                        call.fail(part, self.error(&failure));
-                        break;
-                    }
-                }
+        let (call, result) = self.request_each(orders, |worker, (key, spec, data), now| {
+            worker.init(key, spec, data, now, end)
+        });
+        if let Err(error) = result {
+            let made: Vec<_> = call.operations().into_iter().zip(&slots).collect();
+            for some in made.chunks(AT_ONCE.0) {
+                // A machine that is gone has told the call why.
+                let _ = self.step(|worker, _, _| {
+                    some.iter().for_each(|(init, slot)| worker.disown(*init, slot.key.id()));
+                    Ok(())
+                });
             }
-            Ok(())
-        })?;
-        self.driver.host.settle(&call, &self.driver.blocks);
-        if let Err(error) = self.wait(&call) {
-            let made = call.operations().into_iter().zip(&slots);
-            self.step(|worker, _, _| {
-                made.for_each(|(operation, slot)| worker.disown(operation, slot.key.id()));
-                Ok(())
-            })?;
             return Err(error);
         }
         self.local.keys.add("init", &slots)
-    }
-
-    /// Learns what keys are that this worker has not initialised.
-    pub(super) fn find(&self, call: &'static str, keys: impl Iterator<Item = Key>) -> Result<()> {
-        let table = &self.local.keys.table;
-        for key in keys {
-            if table.with(key, |_| Some(())).is_some() {
-                continue;
-            }
-            let deadline = self.local.deadline();
-            self.request(deadline, |worker, now, end| worker.find(key.id(), now, end)).map_err(
-                |error| match error.kind() {
-                    ErrorKind::KeyNotFound => self.local.keys.scene(call).unknown(key),
-                    _ => error.at(call),
-                },
-            )?;
-            let slot = self.step(|worker, _, _| {
-                let place = worker.place_of(key.id()).ok_or_else(|| internal("no place"))?;
-                slot_of(key, self.local.keys.table.next_order(key), &place.spec)
-            })?;
-            if self.local.keys.add(call, &[Arc::new(slot)]).is_ok() {
-                self.found.lock().insert(key);
-            }
-        }
-        Ok(())
     }
 
     /// The keys of a removal that are still there, and those that are gone for all workers.
@@ -289,10 +258,17 @@ impl WorkerStore {
         if all {
             return Ok((Vec::new(), slots));
         }
-        self.step(|worker, _, _| {
-            let is_there = |slot: &Arc<Slot>| worker.place_of(slot.key.id()).is_some();
-            Ok(slots.into_iter().partition(is_there))
-        })
+        let (mut kept, mut gone) = (Vec::new(), Vec::new());
+        for some in slots.chunks(AT_ONCE.0) {
+            self.step(|worker, _, _| {
+                for slot in some {
+                    let is_there = worker.place_of(slot.key.id()).is_some();
+                    if is_there { &mut kept } else { &mut gone }.push(Arc::clone(slot));
+                }
+                Ok(())
+            })?;
+        }
+        Ok((kept, gone))
     }
 
     /// Says which keys of a list a removal has left.
@@ -361,19 +337,6 @@ impl WorkerStore {
             return set.and(made);
         }
         set
-    }
-}
-
-/// The names of a store.
-struct OfStore(Weak<Names>);
-
-impl cluster::Naming for OfStore {
-    fn name(&self, key: u64) -> Option<String> {
-        self.0.upgrade()?.with(Key::from(key), |name| name.to_string_lossy().into_owned())
-    }
-
-    fn second_hash(&self, key: u64) -> u64 {
-        self.0.upgrade().map_or(0, |names| names.second_hash(Key::from(key)))
     }
 }
 
@@ -491,27 +454,22 @@ impl Remote for WorkerStore {
     fn remove(&self, keys: &[Key]) -> Result<()> {
         self.find("remove", keys.iter().copied())?;
         let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
-        let call = Call::new(None, Plan::default(), Vec::new());
         let end = self.moment(self.local.deadline());
-        self.step(|worker, desk, now| {
-            for (part, slot) in slots.iter().enumerate() {
-                match worker.remove(slot.key.id(), now, end) {
-                    Ok(operation) => desk.enter(operation, &call, part),
-                    Err(failure) => call.fail(part, self.error(&failure)),
-                }
-            }
-            Ok(())
-        })?;
-        self.driver.host.settle(&call, &self.driver.blocks);
-        let result = self.wait(&call);
-        let (kept, gone) = self.split_removed(slots, result.is_ok())?;
-        let removed: HashSet<Key> = gone.iter().map(|slot| slot.key).collect();
+        let (_, result) =
+            self.request_each(&slots, |worker, slot, now| worker.remove(slot.key.id(), now, end));
+        let (kept, gone) = match self.split_removed(slots, result.is_ok()) {
+            Ok(split) => split,
+            // The machine is gone, which it has told the call.
+            Err(error) => return result.and(Err(error)),
+        };
         let mut found = self.found.lock();
-        found.retain(|key| !removed.contains(key));
+        for slot in &gone {
+            found.remove(&slot.key);
+            self.unsent.lock().forget(slot.key.id());
+        }
         // The directory may still say that they are gone.
         found.extend(kept.iter().map(|slot| slot.key));
         drop(found);
-        gone.iter().for_each(|slot| self.unsent.lock().forget(slot.key.id()));
         self.local.keys.table.remove(&gone, || Ok(()))?;
         result.map_err(|error| self.stopped(error, &kept))
     }
@@ -521,13 +479,16 @@ impl Remote for WorkerStore {
     fn cancel(&self, ticket: u64) {
         let number = Tickets::<Op>::number(ticket);
         let Some(call) = self.driver.host.call_of(number) else { return };
-        let stopped = self.driver.step(|machine, _| {
-            let Machine::Node(node) = machine else { return 0 };
-            let cluster::Part::Worker(worker) = &mut node.part else { return 0 };
-            call.operations().into_iter().for_each(|operation| worker.abandon(operation));
-            self.driver.host.forget(&call)
-        });
-        let stopped = stopped.unwrap_or(0);
+        let stop = |some: &[OpId]| {
+            self.driver.step(|machine, _| {
+                let Machine::Node(node) = machine else { return 0 };
+                let cluster::Part::Worker(worker) = &mut node.part else { return 0 };
+                some.iter().for_each(|operation| worker.abandon(*operation));
+                self.driver.host.forget(some)
+            })
+        };
+        let stopped: usize =
+            call.operations().chunks(AT_ONCE.0).map(|some| stop(some).unwrap_or(0)).sum();
         if stopped > 0 {
             call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
         }
@@ -573,17 +534,6 @@ impl Remote for WorkerStore {
         let (name, params) = (name.into(), params.into());
         self.change("set_compression", &Change::Compression { name, params })
     }
-}
-
-/// What this worker must know of a key that others have initialised.
-fn slot_of(key: Key, order: u64, spec: &Spec) -> Result<Slot> {
-    let unknown = || fail!(Unsupported, "{} has a dtype that this release does not know", key.id());
-    let dtype = DType::from_code(spec.dtype).ok_or_else(unknown)?;
-    let shape: Option<Vec<i64>> =
-        spec.shape.iter().map(|extent| i64::try_from(*extent).ok()).collect();
-    let shape = shape.ok_or_else(unknown)?;
-    let count = element_count(&shape).ok_or_else(unknown)?;
-    Slot::new(key, order, dtype, &shape, count)
 }
 
 fn closed() -> Error {
