@@ -240,7 +240,8 @@ impl Cluster {
         if let Machine::Node(node) = &mut process.machine {
             if node.has_started() && !self.troubled {
                 self.troubled = true;
-                let pause = self.random.below(3_000 * MS);
+                // Often while programs are at their first lines, at times when they have ended.
+                let pause = self.random.below(3_000 * MS) >> (2 * self.random.below(3));
                 self.network.at(now + pause, Happening::Trouble);
             }
             self.act(node, &mut process.program);

@@ -56,7 +56,7 @@ impl Met {
         assert!(self.overdue > 0 && self.cancelled > 0 && self.asked > 0);
         for trouble in Trouble::ALL {
             let count = self.troubles.get(&trouble).copied().unwrap_or(0);
-            assert!(count >= seeds / 100, "{trouble:?} struck in {count} of {seeds} runs");
+            assert!(count >= seeds / 25, "{trouble:?} struck in {count} of {seeds} runs");
         }
     }
 }

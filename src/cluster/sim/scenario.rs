@@ -40,10 +40,9 @@ impl Trouble {
 }
 
 /// By the remainder of a seed.
-const TROUBLES: [Trouble; 12] = [
+const TROUBLES: [Trouble; 11] = [
     Trouble::Network,
     Trouble::WorkerDies,
-    Trouble::Network,
     Trouble::ServerDies,
     Trouble::SchedulerRestarts,
     Trouble::Network,
@@ -79,7 +78,8 @@ pub(super) struct Scenario {
 impl Scenario {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5eed);
-        let trouble = TROUBLES[usize::try_from(seed % 12).unwrap()];
+        let kinds = TROUBLES.len() as u64;
+        let trouble = TROUBLES[usize::try_from(seed % kinds).unwrap()];
         let on_loss = match trouble {
             Trouble::WorkerDies if random.below(2) == 0 => OnLoss::Fail,
             _ => OnLoss::Continue,
