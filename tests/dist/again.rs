@@ -2,8 +2,9 @@
 //! waits for it, and when the other workers come, all of them end right.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvstore::ErrorKind::{KeyNotFound, Timeout};
 use kvstore::{Result, Store, Tensor, TensorMut};
@@ -14,6 +15,8 @@ const KEY: u64 = 7;
 const LIMIT: Duration = Duration::from_secs(40);
 /// The time limit of the worker that calls first, in milliseconds.
 const SHORT: u64 = 250;
+/// One that is over before a call of many steps is done.
+const SHORTER: u64 = 40;
 
 type Call = fn(&Store, &Path) -> Result<()>;
 
@@ -98,10 +101,10 @@ fn until_done(mut call: impl FnMut() -> Result<()>) {
 }
 
 /// Opens two workers, of which one has little time.
-fn open(job: &Job, root: &str, short: usize) -> [Store; 2] {
+fn open(job: &Job, root: &str, (short, time): (usize, u64)) -> [Store; 2] {
     let open = |rank| {
         let (job, root) = (job.clone(), root.to_string());
-        let job = if rank == short { job.with("timeout_ms", SHORT) } else { job };
+        let job = if rank == short { job.with("timeout_ms", time) } else { job };
         thread::spawn(move || job.open(rank, &root).unwrap())
     };
     [0, 1].map(open).map(super::job::join)
@@ -125,7 +128,7 @@ fn value(rounds: usize) -> f32 {
 fn run(case: &Case, cancelled: bool, path: &Path) {
     let job = Job::new(2, 2);
     let others = job.start(|_| {});
-    let stores = open(&job, &others.root, case.first);
+    let stores = open(&job, &others.root, (case.first, SHORT));
     both([&stores[0], &stores[1]], |store| until_done(|| store.init(KEY, &[1.0f32; 4])));
     let (caller, other) = (&stores[case.first], &stores[1 - case.first]);
     let waits_for_a_round = case.name.starts_with("pull");
@@ -154,9 +157,7 @@ fn run(case: &Case, cancelled: bool, path: &Path) {
         }
     });
     all_is_right(&stores, case, rounds);
-    let [first, second] = stores;
-    both([&first, &second], |store| until_done(|| store.close(LIMIT)));
-    others.end().into_iter().for_each(Result::unwrap);
+    end(stores, others);
 }
 
 /// What both do afterwards ends, and has the right values.
@@ -226,6 +227,108 @@ fn run_all(cancelled: bool, cases: impl Iterator<Item = &'static Case>) {
 #[test]
 fn a_call_that_timed_out_is_the_same_when_it_is_called_again() {
     run_all(false, CASES.iter());
+}
+
+/// Calls a collective call of many steps until it is done, as one worker has too little time for all of
+/// them; gives how often its time was over.
+fn calls_until_done(mut call: impl FnMut() -> Result<()>) -> usize {
+    let began = Instant::now();
+    for calls in 0.. {
+        match call() {
+            Err(error) if error.kind() == Timeout => {
+                assert!(began.elapsed() < LIMIT, "after {calls} calls: {error}");
+            }
+            other => {
+                other.unwrap();
+                return calls;
+            }
+        }
+    }
+    0
+}
+
+/// Both workers make a call, of which one has too little time; says that its time was over.
+fn both_until_done(stores: &[Store; 2], call: impl Fn(&Store) -> Result<()> + Sync) {
+    let over = AtomicUsize::new(0);
+    both([&stores[0], &stores[1]], |store| {
+        over.fetch_add(calls_until_done(|| call(store)), Ordering::SeqCst);
+    });
+    assert!(over.into_inner() > 0, "one worker has too little time");
+}
+
+/// A push, which takes effect also if its time is over.
+fn push_once(store: &Store, key: u64, value: &[f32]) {
+    if let Err(error) = store.push(key, value) {
+        assert_eq!(error.kind(), Timeout, "{error}");
+    }
+}
+
+#[test]
+fn a_save_and_a_load_that_time_out_go_on_where_they_stopped() {
+    const KEYS: u64 = 600;
+    for short in [0, 1] {
+        let path = path(&format!("steps-{short}"));
+        let job = Job::new(2, 2);
+        let others = job.start(|_| {});
+        let stores = open(&job, &others.root, (short, SHORTER));
+        both([&stores[0], &stores[1]], |store| {
+            for key in 0..KEYS {
+                calls_until_done(|| store.init(key, &[7.0f32; 4]));
+            }
+            calls_until_done(|| store.set_compression("2bit", "threshold=0.5"));
+            // `2bit` sends nothing of it.
+            (0..KEYS).for_each(|key| push_once(store, key, &[0.3; 4]));
+        });
+        both_until_done(&stores, |store| store.save(&path));
+        end(stores, others);
+
+        let others = job.start(|_| {});
+        let stores = open(&job, &others.root, (short, SHORTER));
+        both_until_done(&stores, |store| store.load(&path));
+        both([&stores[0], &stores[1]], |store| {
+            // It sends 0.5 of that and of what was left before.
+            (0..KEYS).for_each(|key| push_once(store, key, &[0.3; 4]));
+            let mut out = [0.0f32; 4];
+            for key in 0..KEYS {
+                calls_until_done(|| store.pull(key, &mut out));
+                assert_eq!(out, [1.0; 4], "key {key}: what was left, once, of each worker");
+            }
+        });
+        end(stores, others);
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_rule_that_makes_keys_whole_goes_on_where_it_stopped() {
+    const KEYS: u64 = 60;
+    const ELEMENTS: usize = 3_000;
+    for short in [0, 1] {
+        let job = Job::new(2, 2).with("slice_bytes", 4_096);
+        let others = job.start(|_| {});
+        let stores = open(&job, &others.root, (short, SHORTER));
+        let start: Vec<f32> = (0..ELEMENTS).map(|i| i as f32).collect();
+        both([&stores[0], &stores[1]], |store| {
+            for key in 0..KEYS {
+                calls_until_done(|| store.init(key, &start[..]));
+            }
+        });
+        both_until_done(&stores, |store| store.set_optimizer("lamb", "learning_rate=0"));
+        both([&stores[0], &stores[1]], |store| {
+            let mut out = vec![0.0f32; ELEMENTS];
+            for key in 0..KEYS {
+                push_once(store, key, &start);
+                calls_until_done(|| store.pull(key, &mut out[..]));
+                assert_eq!(out, start, "key {key}");
+            }
+        });
+        end(stores, others);
+    }
+}
+
+fn end(stores: [Store; 2], others: super::job::Others) {
+    both([&stores[0], &stores[1]], |store| until_done(|| store.close(LIMIT)));
+    others.end().into_iter().for_each(Result::unwrap);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::meeting::LOOK_AGAIN;
+use super::collective::LOOK_AGAIN;
 use super::rows::WANT_STATE;
 use super::worker::WorkerStore;
 use crate::cluster::{After, Place};
@@ -43,7 +43,8 @@ impl WorkerStore {
 
     /// Saves what the servers have, without the other workers.
     pub(super) fn save_alone(&self, path: &Path, why: &Alone) -> Result<()> {
-        let deadline = self.wait_for_own_calls("save")?;
+        let deadline = self.local.deadline();
+        self.wait_for_own_calls("save", deadline)?;
         let gathered = self
             .wait_for_the_end(why, deadline)
             .and_then(|loss| self.gather_alone(loss.as_ref(), deadline))

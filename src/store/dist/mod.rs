@@ -6,13 +6,13 @@
 mod alone;
 mod call;
 mod coding;
+mod collective;
 mod desk;
 mod drafts;
 mod failure;
 mod finding;
 mod insight;
 mod learning;
-mod meeting;
 mod place;
 mod reader;
 mod relay;

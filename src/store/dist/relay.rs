@@ -6,13 +6,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::collective::{Collective, Kept};
 use super::state::Brought;
 use super::worker::WorkerStore;
 use crate::cluster::{self, Place};
 use crate::codec::{Codec, Residuals};
 use crate::deadline::Deadline;
 use crate::driver::Block;
-use crate::error::{Error, Result, fail};
+use crate::error::{Error, ErrorKind, Result, fail};
 use crate::store::table::Slot;
 use crate::tensor::{Buffer, DType};
 
@@ -46,30 +47,31 @@ pub(super) struct Gathered(HashMap<u64, HashMap<u32, Left>>);
 
 impl WorkerStore {
     /// Brings what all workers have left unsent to the leader: all of them call it.
-    pub(super) fn gather_unsent(&self, leader: u32, deadline: Deadline) -> Result<Gathered> {
-        let mut gathered = Gathered::default();
-        let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(gathered) };
+    pub(super) fn gather_unsent(&self, leader: u32, collective: &mut Collective) -> Result<()> {
+        let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
         let slots = self.encoded_slots();
         self.relay(
             Way::To(leader),
-            deadline,
-            |rank| self.lay_down_own(&slots, rank, &codec, deadline),
-            |rank| self.find_all(&slots, rank, &mut gathered, deadline),
-            |rank| slots.iter().try_for_each(|slot| self.take_away(slot, rank, deadline)),
-        )?;
-        Ok(gathered)
+            collective,
+            |rank, kept, deadline| self.lay_down_own(&slots, rank, &codec, kept, deadline),
+            |rank, kept, deadline| self.find_all(&slots, rank, kept, deadline),
+            |rank, kept, deadline| {
+                kept.each(&slots, |_, slot| self.take_away(slot, rank, deadline))
+            },
+        )
     }
 
     /// Puts what all workers have left of a key where a file takes it from; on the leader.
     pub(super) fn join_unsent(
         &self,
         slot: &Slot,
-        gathered: &mut Gathered,
+        gathered: &Gathered,
         stored: *const u8,
     ) -> Result<Option<Box<Residuals>>> {
         let codec = self.local.handling.read().codec.clone();
         let Some(codec) = codec.filter(|_| is_encoded(slot)) else { return Ok(None) };
-        let others = gathered.0.remove(&slot.key.id()).unwrap_or_default();
+        let none = HashMap::new();
+        let others = gathered.0.get(&slot.key.id()).unwrap_or(&none);
         let unsent = self.unsent.lock();
         let own = unsent.residual(slot.key.id(), &codec);
         let any = own.is_some() || others.values().any(|left| !left.array.bytes().is_empty());
@@ -108,39 +110,42 @@ impl WorkerStore {
         &self,
         keys: &[u64],
         leader: u32,
-        deadline: Deadline,
+        collective: &mut Collective,
     ) -> Result<()> {
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
         let slots = self.found_slots("load", keys);
-        let each = |work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
-            Ok(slots) => slots.iter().try_for_each(work),
+        let each = |kept: &mut Kept, work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
+            Ok(slots) => kept.each(slots, |_, slot| work(slot)),
             Err(error) => Err(Error::clone(error)),
         };
-        let own = |slot: &Arc<Slot>| {
-            let take_up =
-                |pushes, array: &[u8]| self.take_up(slot, &codec, pushes, array, deadline);
-            self.with_left_in_table(slot, leader, take_up)
+        let own = |kept: &mut Kept, deadline| {
+            each(kept, &|slot| {
+                let take_up =
+                    |pushes, array: &[u8]| self.take_up(slot, &codec, pushes, array, deadline);
+                self.with_left_in_table(slot, leader, take_up)
+            })
         };
-        let first = if self.rank == leader { each(&own) } else { Ok(()) };
+        let is_leader = self.rank == leader;
+        let first = collective.step(|kept, end| if is_leader { own(kept, end) } else { Ok(()) });
         let others = self.relay(
             Way::From(leader),
-            deadline,
-            |rank| {
-                each(&|slot| {
+            collective,
+            |rank, kept, deadline| {
+                each(kept, &|slot| {
                     let lay_down =
                         |pushes, array: &[u8]| self.lay_down(slot, rank, pushes, array, deadline);
                     self.with_left_in_table(slot, rank, lay_down)
                 })
             },
-            |rank| {
-                each(&|slot| match self.find_left(slot, rank, deadline)? {
+            |rank, kept, deadline| {
+                each(kept, &|slot| match self.find_left(slot, rank, deadline)? {
                     Some(Left { pushes, array }) => {
                         self.take_up(slot, &codec, pushes, array.bytes(), deadline)
                     }
                     None => Ok(()),
                 })
             },
-            |rank| each(&|slot| self.take_away(slot, rank, deadline)),
+            |rank, kept, deadline| each(kept, &|slot| self.take_away(slot, rank, deadline)),
         );
         first.and(others)
     }
@@ -150,10 +155,10 @@ impl WorkerStore {
     fn relay(
         &self,
         way: Way,
-        deadline: Deadline,
-        mut lay_down: impl FnMut(u32) -> Result<()>,
-        mut find: impl FnMut(u32) -> Result<()>,
-        mut take_away: impl FnMut(u32) -> Result<()>,
+        collective: &mut Collective,
+        lay_down: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
+        find: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
+        take_away: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
     ) -> Result<()> {
         let mut result = Ok(());
         let leader = way.leader();
@@ -163,11 +168,14 @@ impl WorkerStore {
                 Way::From(_) => (leader, rank),
             };
             let is = |role: u32| role == self.rank;
-            let laid_down = if is(giver) { lay_down(rank) } else { Ok(()) };
-            self.request(deadline, cluster::Worker::barrier)?;
-            let found = if is(finder) { find(rank) } else { Ok(()) };
-            self.request(deadline, cluster::Worker::barrier)?;
-            let taken = if is(giver) { take_away(rank) } else { Ok(()) };
+            let laid_down = collective
+                .step(|kept, end| if is(giver) { lay_down(rank, kept, end) } else { Ok(()) });
+            collective.step(|_, deadline| self.request(deadline, cluster::Worker::barrier))?;
+            let found = collective
+                .step(|kept, end| if is(finder) { find(rank, kept, end) } else { Ok(()) });
+            collective.step(|_, deadline| self.request(deadline, cluster::Worker::barrier))?;
+            let taken = collective
+                .step(|kept, end| if is(giver) { take_away(rank, kept, end) } else { Ok(()) });
             result = result.and(laid_down).and(found).and(taken);
         }
         result
@@ -185,9 +193,10 @@ impl WorkerStore {
         slots: &[Arc<Slot>],
         rank: u32,
         codec: &Codec,
+        kept: &mut Kept,
         deadline: Deadline,
     ) -> Result<()> {
-        let all = slots.iter().try_for_each(|slot| {
+        let all = kept.each(slots, |_, slot| {
             let key = slot.key.id();
             let (array, ahead) = {
                 let unsent = self.unsent.lock();
@@ -196,7 +205,9 @@ impl WorkerStore {
             let pushes = self.pushes(slot.key)?.wrapping_add(ahead);
             self.lay_down(slot, rank, pushes, &array, deadline)
         });
-        if let (Err(_), Some(first)) = (&all, slots.first()) {
+        if let (Err(error), Some(first)) = (&all, slots.first())
+            && error.kind() != ErrorKind::Timeout
+        {
             self.lay_down(first, rank, NOTHING, &[], deadline)?;
         }
         all
@@ -229,18 +240,18 @@ impl WorkerStore {
         &self,
         slots: &[Arc<Slot>],
         rank: u32,
-        gathered: &mut Gathered,
+        kept: &mut Kept,
         deadline: Deadline,
     ) -> Result<()> {
         if self.step(|worker, _, _| Ok(worker.is_lost(rank)))? {
-            return slots.iter().try_for_each(|slot| self.take_away(slot, rank, deadline));
+            return kept.each(slots, |_, slot| self.take_away(slot, rank, deadline));
         }
-        for slot in slots {
+        kept.each(slots, |kept, slot| {
             if let Some(left) = self.find_left(slot, rank, deadline)? {
-                gathered.0.entry(slot.key.id()).or_default().insert(rank, left);
+                kept.gathered.0.entry(slot.key.id()).or_default().insert(rank, left);
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// What a worker has laid down of a key; None if it does not use the key, or is gone.

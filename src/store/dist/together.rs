@@ -5,11 +5,10 @@
 //! the local store write the file; the other way round for a load. The other workers then learn from it
 //! how it went.
 
-use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::relay::Gathered;
+use super::collective::{Collective, Kept};
 use super::rows::WANT_STATE;
 use super::setting::{Change, Rules};
 use super::state::{self, Brought};
@@ -19,7 +18,6 @@ use crate::codec::Residuals;
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Result, fail};
-use crate::key::Key;
 use crate::optim::Stored;
 use crate::store::merger::Merger;
 use crate::store::table::Slot;
@@ -28,92 +26,123 @@ use crate::tensor::{Array, Buffer};
 impl WorkerStore {
     /// Saves the whole job: all workers call it.
     pub(super) fn save_together(&self, path: &Path) -> Result<()> {
-        let deadline = self.meet("save")?;
-        let leader = self.agree_on_leader("save", deadline)?;
-        let unsent = self.gather_unsent(leader, deadline).map_err(|error| error.at("save"));
-        if self.rank != leader {
-            let heard = self.hear("save", leader, deadline);
-            return unsent.and(heard.map(drop));
-        }
-        let workers = self.workers as usize;
-        let gathered = unsent.and_then(|unsent| self.gather(unsent, deadline));
-        let result = gathered.and_then(|()| self.local.save(path, workers));
-        self.clear();
-        self.say(result, deadline)
+        self.with_file("save", path, |collective| {
+            self.meet(collective)?;
+            let leader = self.agree_on_leader(collective)?;
+            let unsent = self.gather_unsent(leader, collective).map_err(|error| error.at("save"));
+            if self.rank != leader {
+                let heard = self.hear(leader, collective);
+                return unsent.and(heard.map(drop));
+            }
+            let written = unsent.and_then(|()| {
+                collective.step(|kept, deadline| {
+                    self.gather(kept, deadline)?;
+                    self.local.save(path, self.workers as usize)
+                })
+            });
+            self.say(written, collective)
+        })
     }
 
     /// Loads a checkpoint into the whole job: all workers call it.
     pub(super) fn load_together(&self, path: &Path) -> Result<()> {
-        let deadline = self.meet("load")?;
-        let leader = self.agree_on_leader("load", deadline)?;
-        if self.rank != leader {
-            return self.follow(leader, deadline);
+        self.with_file("load", path, |collective| {
+            self.meet(collective)?;
+            let leader = self.agree_on_leader(collective)?;
+            if self.rank != leader {
+                return self.follow(leader, collective);
+            }
+            let loaded = collective.step(|kept, _| self.load_here(path, kept));
+            if let Err(error) = loaded {
+                let told = self.say(Err(error.clone()), collective);
+                return told.and(Err(error));
+            }
+            let after = self.local.handling.read().clone();
+            let rules = Change::Rules(Rules::of(&after));
+            self.keep_whole_for(&after.merger);
+            let result = self
+                .agree(rules.encode(), collective)
+                .and_then(|_| self.announce_whole(collective))
+                .and_then(|()| self.spread(collective))
+                .and_then(|()| self.spread_all_unsent(collective))
+                .map_err(|error| error.at("load"));
+            if result.is_err()
+                && !collective.has_given_up()
+                && let Some((_, before)) = collective.kept.before.take()
+            {
+                self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
+            }
+            self.say(result, collective)
+        })
+    }
+
+    /// A collective call about a file. What this worker's own table has of the file stays there for as
+    /// long as the call may go on.
+    fn with_file(
+        &self,
+        call: &'static str,
+        path: &Path,
+        steps: impl FnOnce(&mut Collective) -> Result<()>,
+    ) -> Result<()> {
+        let result = self.collective(call, path.as_os_str().as_encoded_bytes().to_vec(), steps);
+        if self.unfinished.lock().is_none() {
+            self.clear();
         }
-        let known: HashSet<Key> = self.local.keys.table.slots().iter().map(|it| it.key).collect();
-        let before = self.local.handling.read().clone();
-        let loaded = self.local.load(path, self.workers as usize);
-        if let Err(error) = loaded {
-            let told = self.say(Err(error.clone()), deadline);
-            return told.and(Err(error));
-        }
-        let after = self.local.handling.read().clone();
-        let rules = Change::Rules(Rules::of(&after));
-        self.keep_whole_for(&after.merger);
-        let result = self
-            .agree(rules.encode(), deadline)
-            .and_then(|_| self.announce_whole("load", deadline))
-            .and_then(|()| self.spread(&known, deadline))
-            .and_then(|()| self.spread_all_unsent(deadline))
-            .map_err(|error| error.at("load"));
-        self.clear();
-        if result.is_err() {
-            self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
-        }
-        self.say(result, deadline)
+        result
+    }
+
+    /// Reads the file into this worker's own table.
+    fn load_here(&self, path: &Path, kept: &mut Kept) -> Result<()> {
+        let known = self.local.keys.table.slots().iter().map(|it| it.key).collect();
+        kept.before = Some((known, self.local.handling.read().clone()));
+        self.local.load(path, self.workers as usize)
     }
 
     /// Tells the other workers what there is of codecs, and gives it to them.
-    fn spread_all_unsent(&self, deadline: Deadline) -> Result<()> {
-        self.unsent.lock().begin_anew();
+    fn spread_all_unsent(&self, collective: &mut Collective) -> Result<()> {
+        collective.step(|_, _| {
+            self.unsent.lock().begin_anew();
+            Ok(())
+        })?;
         let keys = self.keys_with_unsent();
         if keys.is_empty() {
             return Ok(());
         }
-        self.agree(Change::Unsent { keys: keys.clone() }.encode(), deadline)?;
-        self.spread_unsent(&keys, self.rank, deadline)
+        self.agree(Change::Unsent { keys: keys.clone() }.encode(), collective)?;
+        self.spread_unsent(&keys, self.rank, collective)
     }
 
     /// Does what the leader says while it loads.
-    fn follow(&self, leader: u32, deadline: Deadline) -> Result<()> {
+    fn follow(&self, leader: u32, collective: &mut Collective) -> Result<()> {
         let mut result = Ok(());
         loop {
-            match self.hear("load", leader, deadline)? {
+            match self.hear(leader, collective)? {
                 None => return result,
-                Some(Change::Whole { keys }) => self.join_slices("load", &keys, deadline)?,
+                Some(Change::Whole { keys }) => self.join_slices(&keys, collective)?,
                 Some(Change::Unsent { keys }) => {
-                    let spread = self.spread_unsent(&keys, leader, deadline);
+                    let spread = self.spread_unsent(&keys, leader, collective);
                     result = spread.map_err(|error| error.at("load"));
                 }
-                Some(change) => {
+                Some(change) => collective.step(|_, _| {
                     let after = change.apply(&self.local.handling.read().clone())?;
                     self.keep_whole_for(&after.merger);
                     self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
                     self.unsent.lock().begin_anew();
-                }
+                    Ok(())
+                })?,
             }
         }
     }
 
     /// Fetches every slice of every key into this worker's own table.
-    fn gather(&self, mut unsent: Gathered, deadline: Deadline) -> Result<()> {
-        for slot in self.local.keys.table.slots() {
+    fn gather(&self, kept: &mut Kept, deadline: Deadline) -> Result<()> {
+        kept.each(&self.local.keys.table.slots(), |kept, slot| {
             let place = self.place(slot.key)?;
-            let slices = self.fetch(&slot, &place, &[WANT_STATE], deadline)?;
-            self.stage(&slot, &place, &slices, |stored| {
-                self.join_unsent(&slot, &mut unsent, stored)
-            })?;
-        }
-        Ok(())
+            let slices = self.fetch(slot, &place, &[WANT_STATE], deadline)?;
+            self.stage(slot, &place, &slices, |stored| {
+                self.join_unsent(slot, &kept.gathered, stored)
+            })
+        })
     }
 
     /// Puts a key of which all slices have come into this worker's own table, with what `residuals` gives
@@ -185,20 +214,22 @@ impl WorkerStore {
     }
 
     /// Brings what this worker's table has to the servers.
-    fn spread(&self, known: &HashSet<Key>, deadline: Deadline) -> Result<()> {
+    fn spread(&self, collective: &mut Collective) -> Result<()> {
         let slots = self.local.keys.table.slots();
-        for slot in slots.iter().filter(|slot| !known.contains(&slot.key)) {
-            self.bring(slot, deadline)?;
-        }
-        for slot in &slots {
-            let place = self.place(slot.key)?;
-            let slices = self.cut(slot, &place)?;
-            if slices.is_empty() {
-                continue;
-            }
-            self.restore(slot, slices, deadline)?;
-        }
-        Ok(())
+        collective.step(|kept, deadline| {
+            kept.each(&slots, |kept, slot| {
+                let known =
+                    kept.before.as_ref().is_some_and(|(known, _)| known.contains(&slot.key));
+                if known { Ok(()) } else { self.bring(slot, deadline) }
+            })
+        })?;
+        collective.step(|kept, deadline| {
+            kept.each(&slots, |_, slot| {
+                let place = self.place(slot.key)?;
+                let slices = self.cut(slot, &place)?;
+                if slices.is_empty() { Ok(()) } else { self.restore(slot, slices, deadline) }
+            })
+        })
     }
 
     /// Initialises a key that only the file has.

@@ -3,11 +3,12 @@
 
 use std::sync::Arc;
 
+use super::collective::{Collective, Kept};
 use super::rows::WANT_VALUE;
 use super::setting::Change;
 use super::state::Brought;
 use super::worker::WorkerStore;
-use crate::cluster::{self, Spec};
+use crate::cluster::{self, Place, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Result, fail};
@@ -26,63 +27,76 @@ impl WorkerStore {
 
     /// Makes keys whole of which the leader says that they are not: all workers call it, after a rule
     /// that needs it is in force.
-    pub(super) fn make_whole(&self, call: &'static str, deadline: Deadline) -> Result<()> {
-        let leader = self.agree_on_leader(call, deadline)?;
+    pub(super) fn make_whole(&self, collective: &mut Collective) -> Result<()> {
+        let leader = self.agree_on_leader(collective)?;
         if self.rank == leader {
-            return self.announce_whole(call, deadline);
+            return self.announce_whole(collective);
         }
-        match self.hear(call, leader, deadline)? {
-            Some(Change::Whole { keys }) => self.join_slices(call, &keys, deadline),
+        match self.hear(leader, collective)? {
+            Some(Change::Whole { keys }) => self.join_slices(&keys, collective),
             _ => Err(fail!(Internal, "a bug of this library: the leader says something else")),
         }
     }
 
     /// The same, of the leader; nothing if no rule needs it.
-    pub(super) fn announce_whole(&self, call: &'static str, deadline: Deadline) -> Result<()> {
+    pub(super) fn announce_whole(&self, collective: &mut Collective) -> Result<()> {
         if !self.keeps_whole() {
             return Ok(());
         }
-        let mut keys: Vec<u64> =
-            self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
-        self.step(|worker, _, _| {
-            // Those that only a file has are nowhere yet.
-            keys.retain(|key| worker.place_of(*key).is_some_and(|place| place.servers.len() > 1));
-            Ok(())
+        collective.step(|kept, _| {
+            kept.whole = self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
+            self.step(|worker, _, _| {
+                let is_cut = |place: &Place| place.servers.len() > 1;
+                // Those that only a file has are nowhere yet.
+                kept.whole.retain(|key| worker.place_of(*key).is_some_and(is_cut));
+                Ok(())
+            })
         })?;
-        self.agree(Change::Whole { keys: keys.clone() }.encode(), deadline)?;
-        self.join_slices(call, &keys, deadline)
+        let keys = collective.kept.whole.clone();
+        self.agree(Change::Whole { keys: keys.clone() }.encode(), collective)?;
+        self.join_slices(&keys, collective)
     }
 
     /// Gives keys a new life, whole, one after the other. The slices of a key go when all workers have its
     /// value, with everything that was pushed: each asks for it behind its own pushes.
-    pub(super) fn join_slices(
-        &self,
-        call: &'static str,
-        keys: &[u64],
-        deadline: Deadline,
-    ) -> Result<()> {
+    pub(super) fn join_slices(&self, keys: &[u64], collective: &mut Collective) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
         // Pushes of no worker are under way any more.
-        self.meet(call)?;
-        let slots = self.found_slots(call, keys)?;
-        slots.iter().try_for_each(|slot| self.join_slices_of(slot, deadline))
+        self.meet(collective)?;
+        let slots = self.found_slots(collective.call, keys)?;
+        slots.iter().try_for_each(|slot| self.join_slices_of(slot, collective))
     }
 
-    fn join_slices_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<()> {
+    fn join_slices_of(&self, slot: &Arc<Slot>, collective: &mut Collective) -> Result<()> {
         let key = slot.key.id();
-        let value = self.value_of(slot, deadline)?;
-        let Spec { dtype, shape, .. } = self.place(slot.key)?.spec;
-        let pushes = self.pushes(slot.key)?;
+        collective.step(|kept, deadline| {
+            kept.value = Some(self.value_of(slot, deadline)?);
+            kept.pushes = self.pushes(slot.key)?;
+            Ok(())
+        })?;
         // Until here nothing has changed.
-        self.request(deadline, cluster::Worker::barrier)?;
-        self.request(deadline, |worker, now, end| worker.remove(key, now, end))?;
-        let spec = Spec { dtype, shape, whole: true };
-        self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))?;
+        collective.step(|_, deadline| self.request(deadline, cluster::Worker::barrier))?;
+        collective.step(|_, deadline| {
+            self.request(deadline, |worker, now, end| worker.remove(key, now, end))
+        })?;
+        collective.step(|kept, deadline| {
+            let value =
+                kept.value.clone().ok_or_else(|| fail!(Internal, "a key without a value"))?;
+            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
+            let spec = Spec { dtype: slot.dtype.code(), shape, whole: true };
+            self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))
+        })?;
         // A codec counts on.
-        let ahead = self.unsent.lock().go_on(key, pushes);
-        self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
+        collective.step(|kept, _| {
+            kept.value = None;
+            kept.ahead = self.unsent.lock().go_on(key, kept.pushes);
+            Ok(())
+        })?;
+        collective.step(|&mut Kept { ahead, .. }, deadline| {
+            self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
+        })
     }
 
     /// The value of a key, once everything that this worker has pushed is in it; also if the last round

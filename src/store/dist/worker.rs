@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use super::call::Call;
 use super::coding::Unsent;
+use super::collective::Collective;
 use super::desk::Desk;
 use super::failure::error_of;
 use super::finding::OfStore;
@@ -25,6 +26,7 @@ use crate::role::Role;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
 use crate::store::local::{Local, Op, poisoned};
+use crate::store::merger::Handling;
 use crate::store::plan::{Pairs, Plan, RowPairs};
 use crate::store::remote::Remote;
 use crate::store::table::Slot;
@@ -48,6 +50,8 @@ pub(crate) struct WorkerStore {
     pub(super) whole: Mutex<bool>,
     /// Held from the encoding of a push until it is in the machine: both in one order.
     pub(super) unsent: Mutex<Unsent>,
+    /// A collective call that timed out.
+    pub(super) unfinished: Mutex<Option<Box<Collective>>>,
 }
 
 impl WorkerStore {
@@ -99,6 +103,7 @@ impl WorkerStore {
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
+                unfinished: Mutex::default(),
                 driver,
             })),
             Err(failure) => {
@@ -318,11 +323,24 @@ impl WorkerStore {
             change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
         let slots = self.local.keys.table.slots();
         self.local.check_keys(call, &after, &slots)?;
-        let before = self.keep_whole_for(&after.merger);
         let fields = change.encode();
-        let deadline = self.local.deadline();
-        let (set, told) =
-            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end));
+        self.collective(call, fields.clone(), |collective| {
+            self.change_together(change, fields, after, collective)
+        })
+    }
+
+    fn change_together(
+        &self,
+        change: &Change,
+        fields: Vec<u8>,
+        after: Handling,
+        collective: &mut Collective,
+    ) -> Result<()> {
+        let call = collective.call;
+        let before = self.keep_whole_for(&after.merger);
+        let (set, told) = collective.step_told(|_, deadline| {
+            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
+        });
         let set = match set {
             Ok(()) => self.local.change_handling(|handling| *handling = after, |_| Ok(())),
             Err(error) => {
@@ -333,7 +351,7 @@ impl WorkerStore {
         // Whoever has asked for something else goes along with what the others do now.
         let in_force = if told.is_empty() { Ok(change.clone()) } else { Change::decode(&told) };
         if (set.is_ok() || !told.is_empty()) && in_force?.measures_whole_keys() {
-            let made = self.make_whole(call, deadline).map_err(|error| error.at(call));
+            let made = self.make_whole(collective).map_err(|error| error.at(call));
             return set.and(made);
         }
         set
@@ -496,6 +514,8 @@ impl Remote for WorkerStore {
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
+        // The program does not go on with what timed out before.
+        self.unfinished.lock().take();
         self.request(deadline, Machinery::barrier)
     }
 
@@ -506,7 +526,10 @@ impl Remote for WorkerStore {
 
     fn save(&self, path: &Path) -> Result<()> {
         match self.alone()? {
-            Some(why) => self.save_alone(path, &why),
+            Some(why) => {
+                self.unfinished.lock().take();
+                self.save_alone(path, &why)
+            }
             None => self.save_together(path),
         }
     }
