@@ -8,6 +8,7 @@ use kvstore::ErrorKind::{InvalidArgument, KeyNotFound, Timeout};
 use kvstore::{Config, Store, Tensor, TensorMut};
 
 use super::common::folder::Folder;
+use super::common::wait::soon;
 use super::job::{Job, both, failure};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -215,8 +216,10 @@ fn keys_that_the_others_have_made_whole_are_found() {
         assert_eq!(look(&first), look(&second));
         first.remove(&[3u64.into()]).unwrap();
         let mut out = vec![0f32; 4 * ROWS];
-        let text =
-            failure(second.pull(3u64, TensorMut::new(&mut out, &shape).unwrap()), KeyNotFound);
+        let mut pull = || second.pull(3u64, TensorMut::new(&mut out, &shape).unwrap());
+        // The servers may hear of it after `first` has returned.
+        assert!(soon(LIMIT, || pull().is_err()));
+        let text = failure(pull(), KeyNotFound);
         assert!(text.starts_with("pull: key 3"), "{text}");
         first.close(LIMIT).unwrap();
         second.close(LIMIT).unwrap();
