@@ -9,33 +9,50 @@ use crate::key::Key;
 use crate::search;
 use crate::tensor::{Tensor, TensorMut};
 
-const SHORT: usize = 4_000;
-const LONG: usize = 40_000;
+pub(super) const SHORT: usize = 4_000;
+pub(super) const LONG: usize = 40_000;
 /// How many times as many steps the long list may take.
-const MOST: u64 = 12;
+pub(super) const MOST: u64 = 12;
 
-type Work = fn(&Case);
+pub(super) type Work = fn(&Case);
+
+/// Every call on a list, and whether its keys are there before.
+pub(super) const CALLS: [(&str, Work, bool); 9] = [
+    ("init", init, false),
+    ("broadcast", broadcast, false),
+    ("push", push, true),
+    ("pull", pull, true),
+    ("pushpull", pushpull, true),
+    ("tickets", tickets, true),
+    ("push_rows", push_rows, true),
+    ("pull_rows", pull_rows, true),
+    ("remove", remove, true),
+];
 
 /// A list of keys in an order that is not theirs, and a store that has them, or not.
-struct Case {
-    store: Store,
+pub(super) struct Case {
+    pub(super) store: Store,
     keys: Vec<Key>,
 }
 
 impl Case {
     fn new(count: usize, with_names: bool, there: bool) -> Self {
         let store = Store::open("local", &Config::new()).unwrap();
+        let case = Self::of(store, count, with_names);
+        if there {
+            init(&case);
+        }
+        case
+    }
+
+    pub(super) fn of(store: Store, count: usize, with_names: bool) -> Self {
         // 7919 is a prime that divides neither count.
         let keys = (0..count).map(|index| {
             let id = index * 7919 % count;
             if with_names { store.intern(&id.to_string()).unwrap() } else { Key::from(id as u64) }
         });
-        let keys: Vec<Key> = keys.collect();
-        let case = Self { store, keys };
-        if there {
-            case.with_values(|store, keys, values| store.init_list(keys, values).unwrap());
-        }
-        case
+        let keys = keys.collect();
+        Self { store, keys }
     }
 
     fn with_values(&self, work: impl FnOnce(&Store, &[Key], &[Tensor<'_>])) {
@@ -117,7 +134,7 @@ fn pull_rows(case: &Case) {
     });
 }
 
-fn remove(case: &Case) {
+pub(super) fn remove(case: &Case) {
     case.store.remove(&case.keys).unwrap();
     assert!(case.store.keys().unwrap().is_empty());
 }
@@ -129,18 +146,7 @@ fn steps(work: Work, count: usize, with_names: bool, there: bool) -> u64 {
 
 #[test]
 fn no_call_on_a_list_costs_the_square_of_it() {
-    let calls: [(&str, Work, bool); 9] = [
-        ("init", init, false),
-        ("broadcast", broadcast, false),
-        ("push", push, true),
-        ("pull", pull, true),
-        ("pushpull", pushpull, true),
-        ("tickets", tickets, true),
-        ("push_rows", push_rows, true),
-        ("pull_rows", pull_rows, true),
-        ("remove", remove, true),
-    ];
-    for (name, work, there) in calls {
+    for (name, work, there) in CALLS {
         for with_names in [false, true] {
             let [short, long] = [SHORT, LONG].map(|count| steps(work, count, with_names, there));
             assert!(short >= SHORT as u64, "{name}: only {short} steps are counted");

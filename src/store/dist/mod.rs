@@ -13,6 +13,8 @@ mod failure;
 mod finding;
 mod insight;
 mod learning;
+#[cfg(test)]
+mod long_lists;
 mod place;
 mod reader;
 mod relay;

@@ -23,6 +23,7 @@ use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
 use crate::key::Key;
 use crate::role::Role;
+use crate::search;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
 use crate::store::local::{Local, Op, poisoned};
@@ -178,6 +179,7 @@ impl WorkerStore {
 
     /// Waits for the result of a call. An interrupt ends its time.
     pub(super) fn wait(&self, call: &Call) -> Result<()> {
+        search::trip();
         loop {
             if let Some(result) = call.wait(interrupt::next(None)) {
                 return result;
