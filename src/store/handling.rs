@@ -24,17 +24,29 @@ impl Local {
         change: impl FnOnce(&mut Handling),
         check: impl FnOnce(&Handling) -> Result<()>,
     ) -> Result<()> {
+        self.change_handling_if(change, |handling| check(handling).map(|()| true)).map(drop)
+    }
+
+    /// The same; if `check` gives false, everything stays as it is, and this gives false, too.
+    /// `check` must not wait: every push would wait with it, beyond its deadline.
+    pub(super) fn change_handling_if(
+        &self,
+        change: impl FnOnce(&mut Handling),
+        check: impl FnOnce(&Handling) -> Result<bool>,
+    ) -> Result<bool> {
         let old = {
             let mut current = self.handling.write();
             let mut changed = current.clone();
             change(&mut changed);
-            check(&changed)?;
+            if !check(&changed)? {
+                return Ok(false);
+            }
             self.assigns.store(changed.is_plain(), Ordering::SeqCst);
             std::mem::replace(&mut *current, changed)
         };
         // Outside the lock: it may run the user's drop function.
         drop(old);
-        Ok(())
+        Ok(true)
     }
 
     /// What happens to the values of a call: nothing to know for one that pushes nothing.

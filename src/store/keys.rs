@@ -84,14 +84,16 @@ impl Keys {
         }
     }
 
-    /// Takes slots out of the table and frees their values, once all of them could be locked.
+    /// Takes slots, in processing order, out of the table and frees their values, once all of them
+    /// could be locked.
     pub(super) fn remove<'a>(
         &self,
         slots: &'a [Arc<Slot>],
         lock: impl Fn(&'a Slot) -> Result<WriteGuard<'a, Value>>,
     ) -> Result<()> {
+        // Before the table: calls on other keys go on while this waits.
+        let mut values = slots.iter().map(|slot| lock(slot)).collect::<Result<Vec<_>>>()?;
         self.table.remove(slots, || {
-            let mut values = slots.iter().map(|slot| lock(slot)).collect::<Result<Vec<_>>>()?;
             for value in &mut values {
                 value.removed = true;
                 value.buffer = Buffer::new(0)?;

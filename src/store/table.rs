@@ -140,7 +140,8 @@ struct Shard {
 
 pub(crate) struct KeyTable {
     shards: [RwLock<Shard>; SHARDS],
-    /// Held while keys are made or removed, so that a list of them appears or goes as one.
+    /// Held while keys are made or removed, so that a list of them appears or goes as one. Its
+    /// holder waits for no value: calls on other keys would wait with it, beyond their deadlines.
     structure: Mutex<()>,
     names_made: AtomicU64,
 }
@@ -265,6 +266,7 @@ impl KeyTable {
     }
 
     /// Runs `mark` with the lock on the structure held, then takes the slots out if it succeeded.
+    /// `mark` must not wait.
     pub(crate) fn remove(
         &self,
         slots: &[Arc<Slot>],
@@ -280,26 +282,25 @@ impl KeyTable {
     }
 
     /// Gives keys that are there the values of `slots`, and adds the others at the end of the
-    /// processing order: all or none. `check` compares a key that is there with its new slot, then
-    /// `lock` locks it for change; `ready` is called when all of them are locked. `known` is where
-    /// they stay meanwhile.
-    pub(crate) fn put<'a>(
+    /// processing order: all, or none if `ready` fails. `known` has what the table held of each key,
+    /// and `locked` its value, locked for change. Gives false, and changes nothing, if keys have been
+    /// added or removed since.
+    pub(crate) fn put(
         &self,
-        slots: Vec<Slot>,
-        known: &'a mut Vec<Option<Arc<Slot>>>,
-        check: impl Fn(&Slot, &Slot) -> Result<()>,
-        lock: impl Fn(&'a Slot) -> Result<WriteGuard<'a, Value>>,
+        slots: &mut Vec<Slot>,
+        known: &[Option<Arc<Slot>>],
+        locked: Vec<Option<WriteGuard<'_, Value>>>,
         ready: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let _structure = self.structure.lock();
-        known.extend(slots.iter().map(|slot| self.get(slot.key)));
-        for (known, slot) in known.iter().zip(&slots) {
-            known.as_ref().map_or(Ok(()), |known| check(known, slot))?;
+        let is_as_known = |(slot, known): (&Slot, &Option<Arc<Slot>>)| {
+            self.get(slot.key).as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
+        };
+        if !slots.iter().zip(known).all(is_as_known) {
+            return Ok(false);
         }
-        let locked = known.iter().map(|known| known.as_ref().map(|it| lock(it)).transpose());
-        let locked = locked.collect::<Result<Vec<_>>>()?;
         ready()?;
-        for (mut slot, locked) in slots.into_iter().zip(locked) {
+        for (mut slot, locked) in slots.drain(..).zip(locked) {
             if let Some(mut value) = locked {
                 std::mem::swap(&mut *value, slot.value.get_mut());
             } else {
@@ -308,7 +309,7 @@ impl KeyTable {
                 self.shards[shard].write().insert(Entry::new(Arc::new(slot)), position);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Every slot, in processing order.

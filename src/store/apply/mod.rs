@@ -284,16 +284,26 @@ impl Applier {
         slot: &'a Slot,
         limits: Limits<'_>,
     ) -> Result<WriteGuard<'a, Value>> {
-        let value = match slot.value.try_write(&self.released) {
-            Some(value) => value,
-            None => self.patiently(call, slot, limits, |until| {
-                slot.value.write_until(&self.released, until)
-            })?,
-        };
+        let value = self.take(call, slot, limits)?;
         if value.removed {
             return Err(self.removed(call, slot));
         }
         Ok(value)
+    }
+
+    /// Locks a key, which may have been removed, for change.
+    pub(super) fn take<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<WriteGuard<'a, Value>> {
+        match slot.value.try_write(&self.released) {
+            Some(value) => Ok(value),
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.write_until(&self.released, until)
+            }),
+        }
     }
 
     /// Repeats a bounded try until it succeeds, the deadline passes, or the operation is cancelled or

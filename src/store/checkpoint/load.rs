@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::super::apply::Limits;
 use super::super::local::Local;
-use super::super::merger::{Handling, Merger};
-use super::super::table::Slot;
+use super::super::lock::WriteGuard;
+use super::super::merger::Merger;
+use super::super::table::{Slot, Value};
 use super::{
     CODEC, CODEC_OPTIONS, MASTER, OPTIMIZER, OPTIONS, PREFIX, Parts, RESIDUAL, Rules, STATE,
     WORKERS, add_key, add_numbers, at_file, check_byte_order,
@@ -50,38 +51,62 @@ impl Local {
         let patience = self.patience();
         let limits = Limits { patience: &patience, cancel: None };
         self.in_turn("load", &keys, &patience, || {
-            let Loaded { rules: Rules { optimizer, codec, .. }, slots, names } = loaded;
-            self.change_handling(
-                |handling| {
-                    if let Some(optimizer) = optimizer {
-                        handling.merger = Merger::Optimizer(optimizer);
-                    }
-                    handling.codec = codec.or_else(|| handling.codec.take());
-                },
-                |handling| {
-                    self.check_keys("load", handling, &self.keys.table.slots())?;
-                    self.put(slots, &names, handling, limits)
-                },
-            )
+            // Again when keys of the file have been added or removed while it waited.
+            while !self.put(&mut loaded, limits)? {}
+            Ok(())
         })
     }
 
-    /// Puts keys in their places, all or none; with the lock on the handling held.
-    fn put(
-        &self,
-        slots: Vec<Slot>,
-        names: &[String],
-        handling: &Handling,
+    /// Puts keys and rules in their places, all or none. Gives false, and changes nothing, if keys
+    /// of the file have been added or removed meanwhile.
+    ///
+    /// The values are locked first: while this waits for one, it holds neither the table nor the
+    /// handling, and calls on other keys go on.
+    fn put(&self, loaded: &mut Loaded, limits: Limits<'_>) -> Result<bool> {
+        let Loaded { rules: Rules { optimizer, codec, .. }, slots, names } = loaded;
+        let known: Vec<_> = slots.iter().map(|slot| self.keys.table.get(slot.key)).collect();
+        for (known, slot) in known.iter().zip(&*slots) {
+            known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
+        }
+        let Some(locked) = self.lock_all(&known, limits)? else { return Ok(false) };
+        let known_names = &self.keys.names;
+        let intern = || names.iter().try_for_each(|name| known_names.intern(name).map(drop));
+        self.change_handling_if(
+            |handling| {
+                if let Some(optimizer) = optimizer {
+                    handling.merger = Merger::Optimizer(Arc::clone(optimizer));
+                }
+                handling.codec = codec.clone().or_else(|| handling.codec.take());
+            },
+            |handling| {
+                self.check_keys("load", handling, &self.keys.table.slots())?;
+                self.check_keys("load", handling, slots)?;
+                let mut names = names.iter();
+                names.try_for_each(|it| known_names.check(it)).map_err(|it| it.at("load"))?;
+                self.keys.table.put(slots, &known, locked, intern)
+            },
+        )
+    }
+
+    /// Locks the values of the keys that are known, in processing order, as every call does that
+    /// holds several; None if one has been removed.
+    fn lock_all<'a>(
+        &'a self,
+        known: &'a [Option<Arc<Slot>>],
         limits: Limits<'_>,
-    ) -> Result<()> {
-        self.check_keys("load", handling, &slots)?;
-        let known = &self.keys.names;
-        names.iter().try_for_each(|name| known.check(name)).map_err(|error| error.at("load"))?;
-        let intern = || names.iter().try_for_each(|name| known.intern(name).map(drop));
-        let (mut replaced, alike) =
-            (Vec::new(), |known: &Slot, slot: &Slot| self.alike(known, slot));
-        let lock = |slot| self.applier.lock("load", slot, limits);
-        self.keys.table.put(slots, &mut replaced, alike, lock, intern)
+    ) -> Result<Option<Vec<Option<WriteGuard<'a, Value>>>>> {
+        let mut locked: Vec<_> = known.iter().map(|_| None).collect();
+        let mut waiting: Vec<_> = known.iter().zip(&mut locked).collect();
+        waiting.sort_unstable_by_key(|(known, _)| known.as_ref().map(|slot| slot.order));
+        for (known, place) in waiting {
+            let Some(slot) = known else { continue };
+            let value = self.applier.take("load", slot, limits)?;
+            if value.removed {
+                return Ok(None);
+            }
+            *place = Some(value);
+        }
+        Ok(Some(locked))
     }
 
     /// Refuses a key of the file that is another one than the store's.
