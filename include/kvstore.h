@@ -542,7 +542,8 @@ void kv_config_free(struct kv_config *config);
  *         who is missing), `KV_ERR_REFUSED`, `KV_ERR_NETWORK`.
  *
  * Threads: any. Local stores start no thread and open no socket. Blocks: distributed stores, up to
- * the option `start_timeout_ms`.
+ * the option `start_timeout_ms`. The system looks up the names of hosts in a time of its own, which
+ * neither this option nor kv_set_interrupt() ends.
  */
 kv_status kv_create(const char *type, const struct kv_config *config, struct kv_store **store);
 

@@ -27,7 +27,8 @@ use crate::{Config, Role, Store};
 ///         who is missing), `KV_ERR_REFUSED`, `KV_ERR_NETWORK`.
 ///
 /// Threads: any. Local stores start no thread and open no socket. Blocks: distributed stores, up to
-/// the option `start_timeout_ms`.
+/// the option `start_timeout_ms`. The system looks up the names of hosts in a time of its own, which
+/// neither this option nor kv_set_interrupt() ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kv_create(
     r#type: *const c_char,
