@@ -1,5 +1,5 @@
 /* kv_set_interrupt: a check of the host ends the waits of its thread, and nothing else. */
-#include "support.h"
+#include "files.h"
 
 /* Ends a call at the third question, and looks at what may be called meanwhile. */
 typedef struct host {
@@ -28,7 +28,7 @@ static kv_status pull_into(kv_store *store, kv_key key, int64_t *number) {
     return kv_pull(store, &key, &out, 1, 0, NULL);
 }
 
-static void a_check_ends_the_calls_of_its_thread(const char *type) {
+static void a_check_ends_the_calls_of_its_thread(const char *type, const char *path) {
     kv_store *store = open_store(type);
     host my = {store, 0, 3};
     gate at = GATE_CLOSED;
@@ -36,6 +36,7 @@ static void a_check_ends_the_calls_of_its_thread(const char *type) {
     kv_key key = 1;
     init_number(store, 1, 10);
     init_number(store, 2, 20);
+    CHECK_STATUS(kv_save(store, path), KV_OK);
     CHECK_STATUS(kv_set_updater(store, add_behind_gate, &at, NULL), KV_OK);
     CHECK_STATUS(kv_set_interrupt(ask_host, &my), KV_OK);
     kv_ticket push = send_number(store, 1, &number, 0);
@@ -57,19 +58,27 @@ static void a_check_ends_the_calls_of_its_thread(const char *type) {
     my.asked = 2;
     CHECK_STATUS(kv_save(store, "not written"), KV_ERR_CANCELLED);
     CHECK(access("not written", F_OK) != 0);
+    my.asked = 2;
+    CHECK_STATUS(kv_load(store, path), KV_ERR_CANCELLED);
+    CHECK(error_says("interrupted"));
     CHECK_STATUS(kv_set_interrupt(NULL, NULL), KV_OK);
     gate_open(&at);
     CHECK_STATUS(kv_wait_all(store, WAIT_MS), KV_OK);
     CHECK_STATUS(kv_wait(store, push, WAIT_MS), KV_OK);
     CHECK(my.asked == 3);
     CHECK(pull_number(store, 1) == 15);
+    CHECK_STATUS(kv_load(store, path), KV_OK);
+    CHECK(pull_number(store, 1) == 10);
     kv_free(store);
 }
 
 int main(void) {
     alarm_after_minutes(5);
+    const char *path = new_folder("model.safetensors");
     for (int i = 0; i < STORE_TYPE_COUNT; i++) {
-        a_check_ends_the_calls_of_its_thread(STORE_TYPES[i]);
+        a_check_ends_the_calls_of_its_thread(STORE_TYPES[i], path);
     }
-    return 0;
+    CHECK(remove(path) == 0);
+    remove_folder();
+    return check_passed("api_interrupt");
 }
