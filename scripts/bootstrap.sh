@@ -5,15 +5,15 @@
 #   build   cmake, a C and a C++ compiler, pkg-config, and Rust where the system has it packaged
 #   checks  rustfmt and clippy
 #   go      Go 1.21 or newer
-#   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest and the
-#           schemas of Kubernetes
+#   python  a virtual environment in build/venv with numpy, ml_dtypes, safetensors, pytest, mypy
+#           and the schemas of Kubernetes
 #   tests   valgrind and libdlpack-dev; tests that need them are left out where they are missing
 #
 # Debian packages are installed when the user is root; otherwise the command to run is printed.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
 
-python_packages=(numpy ml_dtypes safetensors pytest 'setuptools>=77' wheel kubernetes-validate)
+python_packages=(numpy ml_dtypes safetensors pytest mypy 'setuptools>=77' wheel kubernetes-validate)
 updated=no
 
 fail() {

@@ -6,7 +6,7 @@ import ctypes
 import json
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
 from types import TracebackType
-from typing import Any, Callable, NamedTuple, Optional, Union
+from typing import Any, Callable, NamedTuple, Optional, SupportsFloat, Union, overload
 
 from . import _dtypes
 from ._call import check, failure_of, library, wait
@@ -15,6 +15,7 @@ from ._handle import Handle, run_postponed
 from ._pairs import is_written_out, keys_of, pairs_of
 from ._texts import as_number, c_path, c_text, params_text
 from ._ticket import Operation, Ticket
+from ._types import Key, Keys, Outs, Param, Params, Path, RowIds, Setting, Update, Values
 from ._unique import Unique
 
 _ROLES = {0: "worker", 1: "server", 2: "scheduler"}
@@ -52,7 +53,7 @@ class KVStore(Unique):
         "hand the store itself to threads"
     )
 
-    def __init__(self, type: str = "local", **options: Any) -> None:
+    def __init__(self, type: str = "local", **options: Setting) -> None:
         if not isinstance(type, str):
             raise TypeError(f"the type of a store is a str, not {type.__class__.__name__}")
         handle = Handle(type, options)
@@ -70,7 +71,7 @@ class KVStore(Unique):
 
     # Data.
 
-    def init(self, key: Any, value: Any) -> None:
+    def init(self, key: Keys, value: Values) -> None:
         """Stores the first value of each key; it is copied, and fixes the key's dtype and shape.
 
         >>> kv.init(3, np.ones((2, 3), np.float32))
@@ -80,7 +81,7 @@ class KVStore(Unique):
         values = handle.values("init", key, value)
         check(library.kv_init(handle.pointer, values.keys, values.tensors, values.count))
 
-    def push(self, key: Any, value: Any, priority: int = 0) -> None:
+    def push(self, key: Keys, value: Values, priority: int = 0) -> None:
         """Adds up the values of each key and merges the sum into what is stored.
 
         The sum replaces the stored array, or goes through the optimizer or the updater. Values are
@@ -93,11 +94,11 @@ class KVStore(Unique):
         """
         self._push(key, value, priority).run()
 
-    def push_async(self, key: Any, value: Any, priority: int = 0) -> Ticket:
+    def push_async(self, key: Keys, value: Values, priority: int = 0) -> Ticket:
         """Starts a push in the background. Larger `priority` runs earlier among those that wait."""
         return Ticket(self._push(key, value, priority))
 
-    def pull(self, key: Any, out: Any, priority: int = 0) -> None:
+    def pull(self, key: Keys, out: Outs, priority: int = 0) -> None:
         """Copies what is stored under each key into its out, or into each of its outs.
 
         Sees every push that this thread made before. An out of another float dtype is converted.
@@ -107,26 +108,40 @@ class KVStore(Unique):
         """
         self._pull(key, out, priority).run()
 
-    def pull_async(self, key: Any, out: Any, priority: int = 0) -> Ticket:
+    def pull_async(self, key: Keys, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull in the background; the outs are valid once the ticket is done."""
         return Ticket(self._pull(key, out, priority))
 
-    def pushpull(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> None:
+    @overload
+    def pushpull(self, key: Keys, value: Outs, out: None = None, priority: int = 0) -> None: ...
+    @overload
+    def pushpull(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None: ...
+    def pushpull(
+        self, key: Keys, value: Values, out: Optional[Outs] = None, priority: int = 0
+    ) -> None:
         """Pushes, then pulls, in one operation; without `out` back into the values.
 
         >>> kv.pushpull("weight", gradient, out=weight)
         """
         self._pushpull(key, value, out, priority).run()
 
-    def pushpull_async(self, key: Any, value: Any, out: Any = None, priority: int = 0) -> Ticket:
+    @overload
+    def pushpull_async(
+        self, key: Keys, value: Outs, out: None = None, priority: int = 0
+    ) -> Ticket: ...
+    @overload
+    def pushpull_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket: ...
+    def pushpull_async(
+        self, key: Keys, value: Values, out: Optional[Outs] = None, priority: int = 0
+    ) -> Ticket:
         """Starts a push and pull in the background."""
         return Ticket(self._pushpull(key, value, out, priority))
 
-    def broadcast(self, key: Any, value: Any, out: Any, priority: int = 0) -> None:
+    def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None:
         """Initialises, then pulls: init() of the values and pull() into the outs."""
         self._broadcast(key, value, out, priority).run()
 
-    def broadcast_async(self, key: Any, value: Any, out: Any, priority: int = 0) -> Ticket:
+    def broadcast_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket:
         """Initialises at once, and starts the pull in the background."""
         return Ticket(self._broadcast(key, value, out, priority))
 
@@ -157,7 +172,7 @@ class KVStore(Unique):
         outs = handle.outs("broadcast", key, out)
         return Operation(handle, library.kv_broadcast, (values, outs), priority)
 
-    def push_rows(self, key: Any, row_ids: Any, rows: Any, priority: int = 0) -> None:
+    def push_rows(self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0) -> None:
         """Merges values into some rows of a key; a row is what one index of the first axis selects.
 
         `row_ids` is an array of int64 of any shape, or a list of integers, in any order and also
@@ -173,11 +188,13 @@ class KVStore(Unique):
         """
         self._push_rows(key, row_ids, rows, priority).run()
 
-    def push_rows_async(self, key: Any, row_ids: Any, rows: Any, priority: int = 0) -> Ticket:
+    def push_rows_async(
+        self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0
+    ) -> Ticket:
         """Starts a push of rows in the background."""
         return Ticket(self._push_rows(key, row_ids, rows, priority))
 
-    def pull_rows(self, key: Any, row_ids: Any, out: Any, priority: int = 0) -> None:
+    def pull_rows(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> None:
         """Copies rows of what is stored into `out`: `out[i]` gets row `row_ids[i]`.
 
         `row_ids` is as for push_rows(); `out` has its shape, followed by that of a row.
@@ -186,12 +203,16 @@ class KVStore(Unique):
         """
         self._pull_rows(key, row_ids, out, priority).run()
 
-    def pull_rows_async(self, key: Any, row_ids: Any, out: Any, priority: int = 0) -> Ticket:
+    def pull_rows_async(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull of rows in the background; the outs are valid once the ticket is done."""
         return Ticket(self._pull_rows(key, row_ids, out, priority))
 
     def row_sparse_pull(
-        self, key: Any, out: Any = None, priority: int = 0, row_ids: Any = None
+        self,
+        key: Keys,
+        out: Optional[Outs] = None,
+        priority: int = 0,
+        row_ids: Optional[RowIds] = None,
     ) -> None:
         """pull_rows() with the arguments in MXNet's order. Outs are plain arrays of the rows."""
         if out is None or row_ids is None:
@@ -219,7 +240,7 @@ class KVStore(Unique):
 
     # Keys.
 
-    def remove(self, key: Any) -> None:
+    def remove(self, key: Keys) -> None:
         """Removes a key, or a list of keys; they may be initialised again, with any shape."""
         handle = self._open()
         numbers = [handle.number_of(each) for each in keys_of(key)]
@@ -239,7 +260,7 @@ class KVStore(Unique):
                 return [handle.key_of(number) for number in numbers[: count.value]]
             room = count.value
 
-    def key_info(self, key: Any) -> KeyInfo:
+    def key_info(self, key: Key) -> KeyInfo:
         """The dtype and the shape of a key."""
         handle = self._open()
         number = handle.number_of(key)
@@ -257,7 +278,7 @@ class KVStore(Unique):
 
     # How pushes merge.
 
-    def set_optimizer(self, name: str, /, **params: Any) -> None:
+    def set_optimizer(self, name: str, /, **params: Param) -> None:
         """Merges sums into what is stored by a rule of the library, from the next push on.
 
         The name is a str such as "sgd" or "adam". Options are numbers, or True or False; one that
@@ -274,7 +295,9 @@ class KVStore(Unique):
         options = c_text("the list of options", params_text(params))
         check(library.kv_set_optimizer(self._open().pointer, rule, options))
 
-    def set_hyperparameter(self, name: str, value: float, key: Any = None) -> None:
+    def set_hyperparameter(
+        self, name: str, value: SupportsFloat, key: Optional[Key] = None
+    ) -> None:
         """Changes an option of the optimizer, from the next push on; the rule forgets nothing.
 
         With `key` it changes what the learning rate ("lr_mult") or the weight decay ("wd_mult") of
@@ -292,7 +315,7 @@ class KVStore(Unique):
             of = handle.number_of(key)
             check(library.kv_set_key_hyperparameter(handle.pointer, of, option, number))
 
-    def set_compression(self, name: str, /, **params: Any) -> None:
+    def set_compression(self, name: str, /, **params: Param) -> None:
         """Sends each value of every push through a codec, from the next push on.
 
         The name is a str: "1bit", "2bit", "fp16", "bf16", "int8", "topk", "randomk", or "none".
@@ -311,17 +334,17 @@ class KVStore(Unique):
         options = c_text("the list of options", params_text(params))
         check(library.kv_set_compression(self._open().pointer, codec, options))
 
-    def set_gradient_compression(self, compression_params: dict[str, Any]) -> None:
+    def set_gradient_compression(self, compression_params: Params) -> None:
         """The same with the name as "type" among the options, as in MXNet.
 
         >>> kv.set_gradient_compression({"type": "2bit", "threshold": 0.5})
         """
-        params = dict(compression_params)
+        params: dict[str, Any] = dict(compression_params)
         if "type" not in params:
             raise InvalidArgumentError('set_gradient_compression: "type" is missing: the codec')
         self.set_compression(params.pop("type"), **params)
 
-    def set_updater(self, updater: Optional[Callable[[Any, Any, Any], Any]]) -> None:
+    def set_updater(self, updater: Optional[Update]) -> None:
         """Sets the function `updater(key, input, stored)` that merges a sum into what is stored.
 
         `input` and `stored` are numpy arrays over the library's memory, valid during the call
@@ -346,7 +369,7 @@ class KVStore(Unique):
 
     # Checkpoints.
 
-    def save(self, path: Any) -> None:
+    def save(self, path: Path) -> None:
         """Writes everything that training goes on with to a file, in the format of safetensors.
 
         The file has the keys with their values, and the optimizer with its options and state; a
@@ -360,7 +383,7 @@ class KVStore(Unique):
         """
         check(library.kv_save(self._open().pointer, c_path(path)))
 
-    def load(self, path: Any) -> None:
+    def load(self, path: Path) -> None:
         """Takes over what a file of save() has.
 
         Keys that are there get its values, others are added; keys that the file does not have stay
@@ -509,7 +532,7 @@ class KVStore(Unique):
         return f"<kvstore.KVStore {self._type!r}{state}>"
 
 
-def create(type: str = "local", **options: Any) -> KVStore:
+def create(type: str = "local", **options: Setting) -> KVStore:
     """Creates a store.
 
     Types, in any case: "local" (aliases "local_update_cpu", "local_allreduce_cpu") and "device"

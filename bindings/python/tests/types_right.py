@@ -1,0 +1,182 @@
+"""Right uses of every public name, for a type checker; and a program that runs."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any, Optional, Union
+
+import numpy as np
+import numpy.typing as npt
+
+import kvstore
+
+Floats = npt.NDArray[np.float32]
+
+
+class Tensor:
+    """An array of another package."""
+
+    def __init__(self) -> None:
+        self.data = np.zeros(3, np.float32)
+
+    def __dlpack__(self, stream: Optional[int] = None) -> Any:
+        return self.data.__dlpack__(stream=stream)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+
+def ones() -> Floats:
+    return np.ones(3, np.float32)
+
+
+def keys_and_values(kv: kvstore.KVStore) -> None:
+    w, g = ones(), ones()
+    names: list[str] = ["weight", "bias"]
+    mixed: list[Union[int, str]] = [3, "mixed"]
+    grads: list[Floats] = [g, g]
+    kv.init(1, w)
+    kv.init(np.int64(2), [1.0, 2, 3])
+    kv.init(names, [w, g])
+    kv.init(mixed, (w, Tensor()))
+    kv.init([4, "four"], [w, w])
+    kv.init(range(5, 7), [array.array("f", [1, 2]), memoryview(array.array("f", [1, 2]))])
+    kv.init("matrix", [[1.5, 2], [3, 4]])
+    kv.init(["scalar", "number", "numpy's"], [1.0, 2.5, np.float32(1)])
+    kv.push(1, w)
+    kv.push(1, grads, priority=1)
+    kv.push(names, [grads, g])
+    kv.push(("weight", 3), ((w, g), Tensor()))
+    kv.push(names, [grads, grads], 2)
+    kv.push("matrix", [[1.0, 2], [3, 4]])
+    kv.pull(1, w)
+    kv.pull(1, out=[w, g], priority=3)
+    kv.pull(names, out=[[w, ones()], g])
+    kv.pull(range(1, 2), out=grads[:1])
+    kv.pull(3, Tensor())
+    kv.pull(1, w[:].reshape(3))
+    kv.pushpull(1, w)
+    kv.pushpull(names, [[w, ones()], [g, ones()]])
+    kv.pushpull(2, [1.0, 2, 3], out=np.zeros(3))
+    kv.pushpull("scalar", 3.0, np.zeros(()), 1)
+    kv.broadcast("broadcast", w, out=[g])
+    kv.remove("broadcast")
+    kv.remove([3, "mixed"])
+    every: list[Union[int, str]] = kv.keys()
+    assert "weight" in every
+    info: kvstore.KeyInfo = kv.key_info("weight")
+    dtype: str = info.dtype
+    shape: tuple[int, ...] = info.shape
+    assert (dtype, shape) == ("float32", (3,))
+
+
+def rows(kv: kvstore.KVStore) -> None:
+    table, two = np.zeros((10, 4), np.float32), np.ones((2, 4), np.float32)
+    ids: npt.NDArray[np.int64] = np.array([1, 3])
+    kv.init(["table", "other"], [table, table])
+    kv.push_rows("table", [3, 1], two)
+    kv.push_rows("table", ids, two, priority=1)
+    kv.push_rows(["table", "other"], [ids, [0, 9]], [two, two])
+    kv.pull_rows("table", (1, 3), out=two)
+    kv.pull_rows(["table"], [ids], [two], 1)
+    kv.row_sparse_pull("table", out=two, row_ids=ids)
+    kv.push_rows_async("table", [[0], [1]], np.ones((2, 1, 4), np.float32)).wait()
+    kv.pull_rows_async("table", ids, two, priority=1).wait()
+
+
+def update(key: Union[int, str], merged: Floats, stored: Floats) -> None:
+    stored += merged
+
+
+def settings(kv: kvstore.KVStore) -> None:
+    kv.set_updater(update)
+    kv.set_updater(lambda key, merged, stored: None)
+    kv.set_updater(None)
+    kv.set_optimizer("adam", learning_rate=1e-3, multi_precision=True, wd=None)
+    kv.set_optimizer("sgd", lr=np.float32(0.1))
+    kv.set_hyperparameter("learning_rate", 1)
+    kv.set_hyperparameter("wd_mult", np.float32(0.5), key="weight")
+    kv.set_hyperparameter("lr_mult", 0.5, key=1)
+    kv.set_compression("topk", ratio=0.05)
+    kv.set_compression("none")
+    kv.set_gradient_compression({"type": "2bit", "threshold": 0.5})
+    kv.set_gradient_compression({"type": "none"})
+
+
+def checkpoints(kv: kvstore.KVStore, folder: str) -> None:
+    kv.save(Path(folder) / "model.safetensors")
+    kv.save(f"{folder}/model.safetensors")
+    kv.load(Path(folder) / "model.safetensors")
+    kv.load(f"{folder}/model.safetensors".encode())
+
+
+def tickets(kv: kvstore.KVStore) -> None:
+    w = ones()
+    all_of_them: list[kvstore.Ticket] = [
+        kv.push_async(1, w),
+        kv.push_async([1, "weight"], [w, [w, w]], priority=-1),
+        kv.pull_async(1, out=ones()),
+        kv.pushpull_async(1, w.copy()),
+        kv.pushpull_async(1, 1.5 * w, out=ones()),
+        kv.broadcast_async("another", w, ones()),
+    ]
+    for ticket in all_of_them:
+        ticket.wait(timeout=30)
+        done: bool = ticket.done()
+        assert done
+        ticket.cancel()
+    kv.wait_all()
+    kv.wait_all(timeout=1.5)
+
+
+async def coroutines() -> None:
+    async with kvstore.create("local") as kv:
+        kv.init(1, ones())
+        await kv.push_async(1, ones())
+        out = ones()
+        pulls = [kv.pull_async(1, out=out)]
+        for pull in pulls:
+            await pull
+
+
+def job(kv: kvstore.KVStore) -> None:
+    place: tuple[str, str, int, int] = (kv.type, kv.role, kv.rank, kv.num_workers)
+    assert place == ("local", "worker", 0, 1)
+    kv.barrier()
+    kv.barrier(timeout=2.5)
+    stats: dict[str, Any] = kv.stats()
+    assert stats
+    try:
+        kv.serve()
+    except kvstore.RoleError as error:
+        status: kvstore.Status = error.status
+        assert status == kvstore.Status.ROLE
+    kv.done()
+
+
+def stores(folder: str) -> None:
+    kvstore.set_logger(logging.getLogger("kvstore"), level=logging.DEBUG)
+    kvstore.set_logger(None)
+    with kvstore.create("local", threads=2, updater_undo=True, timeout_ms="60000") as kv:
+        keys_and_values(kv)
+        rows(kv)
+        tickets(kv)
+        checkpoints(kv, folder)
+        job(kv)
+    kv.close(timeout=1)
+    other = kvstore.KVStore("device", threads=np.int64(1))
+    other.init([1, "weight"], [ones(), ones()])
+    settings(other)
+    other.abort()
+    version: str = kvstore.__version__
+    assert version
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as its_path:
+        stores(its_path)
+    asyncio.run(coroutines())
