@@ -31,7 +31,7 @@ impl Directory {
         let (generation, finders) = (entry.generation, std::mem::take(&mut entry.finders));
         self.past.insert(key, generation);
         self.entries.remove(&key);
-        finders.iter().for_each(|(rank, request)| self.fail(*rank, key, *request, &unknown()));
+        finders.into_iter().for_each(|finder| self.fail_search(finder, key, &unknown()));
     }
 
     /// Fails the search of the worker whose value all others wait for: it would wait for itself.
@@ -51,6 +51,11 @@ impl Directory {
             list(&waiting)
         );
         let failure = Failure::new(Reason::KeyNotFound, text);
-        vain.iter().for_each(|(rank, request)| self.fail(*rank, key, *request, &failure));
+        vain.into_iter().for_each(|finder| self.fail_search(finder, key, &failure));
+    }
+
+    fn fail_search(&mut self, (rank, request): (u32, u64), key: u64, failure: &Failure) {
+        self.searches.end(rank);
+        self.fail(rank, key, request, failure);
     }
 }

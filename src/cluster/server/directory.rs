@@ -7,6 +7,7 @@ use foldhash::HashMap;
 
 use super::Workers;
 use super::agreement::{Agreement, Wish};
+use super::waiting::Searches;
 use crate::cluster::common::{Failure, Limits, Peer, Reason, label};
 use crate::cluster::place::{MOST_SLICES, Placer};
 use crate::cluster::wire::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
@@ -43,6 +44,8 @@ struct Setting {
 pub(super) struct Directory {
     pub(super) placer: Placer,
     pub(super) entries: BTreeMap<u64, Entry>,
+    /// Of all `finders`.
+    pub(super) searches: Searches,
     /// The last generation of keys that were removed.
     pub(super) past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
@@ -57,6 +60,7 @@ impl Directory {
         Self {
             placer: Placer::new(limits.servers, limits.slice_bytes, limits.block_elements),
             entries: BTreeMap::new(),
+            searches: Searches::default(),
             past: HashMap::default(),
             settings: BTreeMap::new(),
             answers: Vec::new(),
@@ -169,7 +173,10 @@ impl Directory {
             Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, 0),
             Some(entry) => {
                 entry.finders.push((rank, request));
-                self.settle_finders(key, workers);
+                self.searches.begin(rank);
+                if workers.lowest() == Some(rank) {
+                    self.settle_finders(key, workers);
+                }
             }
             None => self.fail(rank, key, request, &unknown()),
         }
@@ -217,6 +224,7 @@ impl Directory {
         let granted = entry.agreement.ready(rank);
         if entry.agreement.is_ready() {
             for (rank, request) in std::mem::take(&mut entry.finders) {
+                self.searches.end(rank);
                 self.tell(head.key, rank, request, 0);
             }
         }

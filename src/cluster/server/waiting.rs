@@ -1,7 +1,10 @@
-//! What a worker may have waiting at a server: pulls whose round has not closed, and answers that it
-//! has not acknowledged. A worker at its bound is slowed: the server takes nothing more of its stream
+//! What a worker may have waiting at a server: pulls whose round has not closed, look-ups of keys that are
+//! being initialised, and answers that it has not acknowledged. A worker at its bound is slowed: the server takes nothing more of its stream
 //! until there is room (backpressure), and the worker sends it again. Other workers do not notice.
 
+use std::collections::BTreeMap;
+
+use super::directory::Directory;
 use super::slice::Pull;
 use super::{Server, invalid};
 use crate::cluster::common::{Data, Failure, Mode, Peer, Token};
@@ -10,6 +13,9 @@ use crate::cluster::wire::{Header, ROUNDS_OVER};
 /// Maximum number of pulls of one worker that wait, beside four for each slice that the server has. Each
 /// event of a slice looks at those that wait there.
 const MOST: u64 = 16_384;
+/// Maximum number of look-ups of one worker that wait, beside one for each key of the directory: a worker of
+/// this library has one for a key.
+const MOST_SEARCHES: u64 = 16_384;
 /// Maximum number of messages in line to a worker, beside those four.
 const MOST_IN_LINE: u64 = 65_536;
 /// Maximum bytes of what these pulls want: lists of rows.
@@ -50,13 +56,39 @@ impl Waiting {
     }
 }
 
+/// Look-ups that wait, by rank.
+#[derive(Debug, Default)]
+pub(super) struct Searches(BTreeMap<u32, u64>);
+
+impl Searches {
+    pub(super) fn begin(&mut self, rank: u32) {
+        *self.0.entry(rank).or_default() += 1;
+    }
+
+    pub(super) fn end(&mut self, rank: u32) {
+        if let Some(count) = self.0.get_mut(&rank) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+impl Directory {
+    /// Whether a worker is at its bound of look-ups.
+    fn is_full(&self, rank: u32) -> bool {
+        let count = self.searches.0.get(&rank).copied().unwrap_or(0);
+        count >= MOST_SEARCHES + self.entries.len() as u64
+    }
+}
+
 impl<D: Data> Server<D> {
     /// How many messages may be in line to a worker for more of it to be taken; 0 at its bounds.
     pub(in crate::cluster) fn room_for(&self, peer: Peer) -> usize {
         let Some(waiting) = self.waiting.get(peer.rank as usize) else { return 0 };
         let most = MOST + 4 * self.slices;
-        let full =
-            waiting.pulls >= most || waiting.wanted >= MOST_WANTED || waiting.copied >= MOST_COPIED;
+        let full = waiting.pulls >= most
+            || waiting.wanted >= MOST_WANTED
+            || waiting.copied >= MOST_COPIED
+            || self.directory.is_full(peer.rank);
         let in_line = MOST_IN_LINE + 4 * self.slices;
         if full { 0 } else { usize::try_from(in_line).unwrap_or(usize::MAX) }
     }
@@ -108,7 +140,7 @@ mod tests {
     use crate::cluster::common::Reason;
     use crate::cluster::server::Action;
     use crate::cluster::sim::{Bytes, limits};
-    use crate::cluster::wire::{Body, Kind, Message, Place, Spec, failed};
+    use crate::cluster::wire::{Body, Declare, Kind, Message, Place, Spec, failed, flags};
 
     /// A server with one key of one slice, of 16 bytes.
     fn server() -> Server<Bytes> {
@@ -180,6 +212,44 @@ mod tests {
             let answers = server.actions().into_iter();
             let answers = answers.filter(|it| matches!(it, Action::Answer(_))).count();
             assert_eq!((answers as u64, server.room_for(one) > 0), (most, true));
+        }
+    }
+
+    #[test]
+    fn look_ups_that_wait_for_an_init_are_bounded_for_each_worker() {
+        let (one, other) = (Peer::worker(1), Peer::worker(0));
+        let declare = |extent: Option<u64>| {
+            let spec = extent.map(|it| Spec {
+                dtype: 2 | 32 << 8 | 1 << 16,
+                shape: vec![it],
+                whole: false,
+            });
+            Message::of_key(Kind::Declare, 9, 0, Declare { name: 0, spec }.encode())
+        };
+        for is_made in [true, false] {
+            let mut server = server();
+            // It waits for the value of worker 0.
+            server.message(one, declare(Some(4)));
+            let mut count = 0;
+            while server.room_for(one) > 0 {
+                assert!(count < 2 * MOST, "any number of look-ups waits");
+                server.message(one, declare(None));
+                count += 1;
+            }
+            assert_eq!(count, MOST + 1, "and one for each key");
+            assert!(server.room_for(other) > 0, "the other worker does not notice");
+            assert!(server.letters().is_empty());
+            if is_made {
+                server.message(other, declare(Some(4)));
+                server.message(other, Message::of_key(Kind::Ready, 9, 1, Vec::new()));
+            } else {
+                let mut back = declare(None);
+                back.head.flags = flags::BACK;
+                server.message(one, back);
+            }
+            let to_one = server.letters().into_iter().filter(|letter| letter.to == one);
+            assert_eq!(to_one.count() as u64, count + 1, "each look-up, and the init");
+            assert!(server.room_for(one) > 0);
         }
     }
 
