@@ -161,9 +161,19 @@ impl<D: Data> Link<D> {
         Some(message)
     }
 
+    /// Whether a message is further ahead than a peer sends without an acknowledgement.
+    pub(super) fn is_far(&self, sequence: u64, limits: &Limits) -> bool {
+        sequence > self.reach(limits)
+    }
+
+    /// The last sequence that a peer may send now.
+    fn reach(&self, limits: &Limits) -> u64 {
+        self.received.saturating_add(limits.window_frames as u64)
+    }
+
     /// Whether a message of this sequence has not come before, and may come now.
     pub(super) fn is_new(&self, sequence: u64, limits: &Limits) -> bool {
-        let reach = self.received.saturating_add(limits.window_frames as u64);
+        let reach = self.reach(limits);
         let most = limits.window_bytes.saturating_add(EARLY_BYTES);
         let fits = sequence == self.received + 1 || self.early_bytes < most;
         fits && (self.received + 1..=reach).contains(&sequence)

@@ -54,6 +54,14 @@ pub(crate) enum Why {
     Foreign,
     /// Its fields cannot be read, or its kind is not for us.
     Unreadable,
+    /// An answer to a request that was never made.
+    Unasked,
+    /// Not for what the request is about, or not as long as its slice.
+    Misfit,
+    /// Beyond what its sender may have on its way.
+    Far,
+    /// A pull of a round that will never be, which is answered so at once.
+    Unanswerable,
 }
 
 impl Why {
@@ -65,7 +73,16 @@ impl Why {
             Self::Stranger => "without a stream to its sender",
             Self::Foreign => "that introduces its sender as another process",
             Self::Unreadable => "that cannot be read, or is not for this process",
+            Self::Unasked => "that answers no request of this process",
+            Self::Misfit => "that does not fit the request or the key that it names",
+            Self::Far => "far ahead of the messages that have arrived",
+            Self::Unanswerable => "that can never be answered",
         }
+    }
+
+    /// What becomes of the frame.
+    pub(crate) fn verb(self) -> &'static str {
+        if self == Self::Unanswerable { "refused a pull" } else { "dropped a frame" }
     }
 
     /// Whether frames are dropped so in jobs where nothing is wrong, as members come and go.
@@ -287,7 +304,12 @@ impl<D: Data> Net<D> {
                 }
                 self.traffic.messages_in += 1;
                 self.traffic.bytes_in += HEADER as u64 + message.body.len();
-                Incoming::Linked(line.link.receive(message, now, &self.limits, room))
+                let far = line.link.is_far(head.sequence, &self.limits);
+                let received = line.link.receive(message, now, &self.limits, room);
+                if far {
+                    self.note_drop(peer, Why::Far);
+                }
+                Incoming::Linked(received)
             }
         }
     }

@@ -163,10 +163,15 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Sends back what an observer asks for, which tells it that frames of this size get through.
+    /// Sends back what an observer asks for, which tells it that frames of this size get through. Only
+    /// servers do, and nothing else than that.
     fn echo(&mut self, message: &Message<D>, now: Time) {
-        if matches!(self.part, Part::Server(_)) && self.net.may_echo(now) {
-            self.net.echo(message);
+        if !self.net.may_echo(now) {
+            return;
+        }
+        if !(matches!(self.part, Part::Server(_)) && self.net.echo(message)) {
+            let from = Peer { role: message.head.role, rank: message.head.rank };
+            self.net.note_drop(from, Why::Unreadable);
         }
     }
 
@@ -311,7 +316,10 @@ impl<D: Data> Node<D> {
 
     /// The scheduler has said how late it is; the request says when it was asked.
     fn compared(&mut self, message: &Message<D>, now: Time) {
-        if let (Some(tracer), Some(seen)) = (&self.net.tracer, Seen::decode(message.fields())) {
+        let Some(seen) = Seen::decode(message.fields()) else {
+            return self.net.note_drop(Peer::SCHEDULER, Why::Unreadable);
+        };
+        if let Some(tracer) = &self.net.tracer {
             tracer.compare(message.head.request, now, seen.clock);
         }
     }
@@ -395,11 +403,13 @@ impl<D: Data> Node<D> {
             self.client.left(from);
         }
         match &mut self.part {
-            Part::Worker(worker) => worker.message(from, message),
+            Part::Worker(worker) => {
+                worker.message(from, message);
+                worker.faults().into_iter().for_each(|why| self.net.note_drop(from, why));
+            }
             Part::Server(server) => {
-                if !server.message(from, message) {
-                    self.net.note_drop(from, Why::Unreadable);
-                }
+                let fault = server.message(from, message);
+                fault.into_iter().for_each(|why| self.net.note_drop(from, why));
             }
         }
     }

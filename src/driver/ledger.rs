@@ -61,7 +61,7 @@ impl Ledger {
                     self.note(Level::Warn, me.to_string(), "this process", text.clone());
                 }
                 News::Dropped(peer, why) => {
-                    let reason = format!("dropped a frame {}", why.text());
+                    let reason = format!("{} {}", why.verb(), why.text());
                     let level = if why.is_harmless() { Level::Debug } else { Level::Warn };
                     self.note(level, peer.to_string(), from.unwrap_or("?"), reason);
                 }

@@ -7,7 +7,7 @@ use crate::cluster::common::{
 };
 use crate::cluster::facts::Facts;
 use crate::cluster::link::{CONTROL, LAST};
-use crate::cluster::net::{Letter, Net, News};
+use crate::cluster::net::{Letter, Net, News, Why};
 use crate::cluster::wire::{
     Awaited, BadFrame, Book, Hello, Kind, Look, Message, Standing, State, VERSION, failed,
 };
@@ -158,17 +158,18 @@ impl Client {
     /// A message of the scheduler that is linked.
     pub(in crate::cluster) fn message<D: Data>(&mut self, message: &Message<D>, net: &mut Net<D>) {
         match message.head.kind {
-            Kind::Book => {
-                if let Some(book) = Book::decode(message.fields()) {
-                    self.turn_page(book, net);
-                }
-            }
+            Kind::Book => match Book::decode(message.fields()) {
+                Some(book) => self.turn_page(book, net),
+                None => unreadable(net),
+            },
             Kind::Released => {
                 self.hello.passed = self.hello.passed.max(message.head.round);
                 self.events.push(Event::Released(message.head.round));
             }
             Kind::Awaited => {
-                let peers = Awaited::decode(message.fields()).unwrap_or_default().peers;
+                let Some(Awaited { peers }) = Awaited::decode(message.fields()) else {
+                    return unreadable(net);
+                };
                 if message.head.round == 0 {
                     self.awaited = peers;
                 } else {
@@ -178,7 +179,7 @@ impl Client {
             Kind::Leave => self.end(Event::Over),
             // The scheduler was cut off, and asks what has changed meanwhile.
             Kind::Who => self.introduce(net),
-            _ => {}
+            _ => unreadable(net),
         }
     }
 
@@ -254,7 +255,10 @@ impl Client {
                 }
                 true
             }
-            _ => false,
+            _ => {
+                unreadable(net);
+                false
+            }
         }
     }
 
@@ -368,6 +372,11 @@ impl Client {
         let start = if self.has_started() { None } else { ask.or(Some(self.start_by)) };
         [hello, start].into_iter().flatten().min().unwrap_or(Time::MAX).min(left)
     }
+}
+
+/// The scheduler has sent what members do not take.
+fn unreadable<D: Data>(net: &mut Net<D>) {
+    net.note_drop(Peer::SCHEDULER, Why::Unreadable);
 }
 
 fn tell<D: Data>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<Token>) {

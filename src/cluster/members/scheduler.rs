@@ -99,10 +99,11 @@ impl<D: Data> Scheduler<D> {
         if message.head.kind == Kind::Look {
             return self.look(&message, now);
         }
+        let peer = Peer { role: message.head.role, rank: message.head.rank };
         if message.head.job != self.net.limits.job {
+            self.net.note_drop(peer, Why::OtherJob);
             return self.turn_away(&message);
         }
-        let peer = Peer { role: message.head.role, rank: message.head.rank };
         let was_cut_off = self.may_be_cut_off(now);
         match self.net.receive(message, now, MOST_IN_LINE) {
             Incoming::Stale => {}
@@ -223,8 +224,9 @@ impl<D: Data> Scheduler<D> {
     fn message(&mut self, from: Peer, message: &Message<D>, now: Time) {
         let round = message.head.round;
         if message.head.kind == Kind::Hello {
-            if let Some(hello) = Hello::decode(message.fields()) {
-                self.hello(from, message.head.incarnation, &hello, true, now);
+            match Hello::decode(message.fields()) {
+                Some(hello) => self.hello(from, message.head.incarnation, &hello, true, now),
+                None => self.net.note_drop(from, Why::Unreadable),
             }
             return;
         }
@@ -236,18 +238,17 @@ impl<D: Data> Scheduler<D> {
                 progress.done = true;
                 self.part(from, State::Left);
             }
-            Kind::Suspect => {
-                if let Some(accused) = accused::decode(message.fields()) {
-                    self.suspect(from, accused, message.head.round, now);
-                }
-            }
+            Kind::Suspect => match accused::decode(message.fields()) {
+                Some(accused) => self.suspect(from, accused, message.head.round, now),
+                None => self.net.note_drop(from, Why::Unreadable),
+            },
             Kind::Ask => {
                 let peers = if round == 0 { self.missing() } else { self.late(round) };
                 let mut answer = Message::new(Kind::Awaited, Awaited { peers }.encode());
                 answer.head.round = round;
                 self.post(from, answer);
             }
-            _ => {}
+            _ => self.net.note_drop(from, Why::Unreadable),
         }
     }
 

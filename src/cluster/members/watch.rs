@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use super::scheduler::Scheduler;
 use crate::cluster::common::{Data, MS, Peer, Time};
 use crate::cluster::facts::Facts;
+use crate::cluster::net::Why;
 use crate::cluster::wire::{Kind, Look, MOST_REPORT, Message, Seen, Sight, State};
 
 /// Members are asked no more often, however many look.
@@ -45,7 +46,10 @@ impl<D: Data> Scheduler<D> {
 
     /// Somebody, of whatever job, wants to see this one.
     pub(super) fn look(&mut self, message: &Message<D>, now: Time) {
-        let Some(look) = Look::decode(message.fields()) else { return };
+        let Some(look) = Look::decode(message.fields()) else {
+            let from = Peer { role: message.head.role, rank: message.head.rank };
+            return self.net.note_drop(from, Why::Unreadable);
+        };
         if !self.watch.may_answer(now) {
             return;
         }

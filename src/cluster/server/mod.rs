@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 use super::common::{AT_ONCE, Data, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all};
 use super::link::{CONTROL, LAST};
-use super::net::Letter;
+use super::net::{Letter, Why};
 use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
 use directory::Directory;
 use keys::{Key, Keys};
@@ -269,19 +269,19 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// Takes a message of a worker; false if it is of no kind that a server takes, or cannot be read.
-    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> bool {
+    /// Takes a message of a worker, or says why not.
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<Why> {
         let rank = from.rank;
         if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
-            return false;
+            return Some(Why::Unreadable);
         }
         let Message { head, body } = message;
         match (head.kind, body) {
             (Kind::Describe, Body::Fields(fields)) => {
-                let Some(place) = Place::decode(&fields) else { return false };
+                let Some(place) = Place::decode(&fields) else { return Some(Why::Unreadable) };
                 self.describe(&head, place);
             }
-            (Kind::Init, Body::Data(data)) => self.install(&head, data),
+            (Kind::Init, Body::Data(data)) => return self.install(&head, data),
             (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
             (Kind::Restore, Body::Data(data)) if self.keys.slice_mut(name(&head)).is_some() => {
                 self.actions.push(Action::Restore { slice: name(&head), data });
@@ -290,7 +290,7 @@ impl<D: Data> Server<D> {
                 self.actions.push(Action::Setting { version: head.setting, fields });
             }
             (Kind::Offer, _) => self.offer(rank, &head),
-            (Kind::Pull, Body::Fields(wanted)) => self.pull(rank, &head, wanted),
+            (Kind::Pull, Body::Fields(wanted)) => return self.pull(rank, &head, wanted),
             (Kind::Remove, _) => self.remove(rank, &head),
             (Kind::Done, _) if head.generation > 0 => {
                 if let Some(key) = self.keys.get_mut(head.key, head.generation) {
@@ -309,9 +309,9 @@ impl<D: Data> Server<D> {
             (Kind::Ask, _) => self.ask(rank, &head),
             // A slice that is no more; the worker hears of that by its next pull.
             (Kind::Restore, Body::Data(_)) => {}
-            _ => return false,
+            _ => return Some(Why::Unreadable),
         }
-        true
+        None
     }
 
     /// A worker that makes no pushes.
@@ -346,24 +346,26 @@ impl<D: Data> Server<D> {
         self.keys.insert(head.key, key);
     }
 
-    fn install(&mut self, head: &Header, data: D) {
+    fn install(&mut self, head: &Header, data: D) -> Option<Why> {
         let workers = self.workers.limits.workers;
-        let Some(key) = self.keys.get_mut(head.key, head.generation) else { return };
+        let key = self.keys.get_mut(head.key, head.generation)?;
         let known = (head.slice as usize) < key.place.servers.len();
-        if known && key.place.range(head.slice).1 == data.len() {
-            let at = head.slice as usize;
-            if at >= key.slices.len() {
-                key.slices.resize_with(at + 1, || None);
-            }
-            self.tally.stored_bytes += data.len();
-            let old = key.slices[at].replace(Slice::new(data.len(), workers));
-            let place = Arc::clone(&key.place);
-            self.actions.push(Action::Install { slice: name(head), place, data });
-            self.slices += 1;
-            if let Some(old) = old {
-                self.drop_slice(name(head), old);
-            }
+        if !known || key.place.range(head.slice).1 != data.len() {
+            return Some(Why::Misfit);
         }
+        let at = head.slice as usize;
+        if at >= key.slices.len() {
+            key.slices.resize_with(at + 1, || None);
+        }
+        self.tally.stored_bytes += data.len();
+        let old = key.slices[at].replace(Slice::new(data.len(), workers));
+        let place = Arc::clone(&key.place);
+        self.actions.push(Action::Install { slice: name(head), place, data });
+        self.slices += 1;
+        if let Some(old) = old {
+            self.drop_slice(name(head), old);
+        }
+        None
     }
 
     fn push(&mut self, rank: u32, head: &Header, data: D) {
@@ -406,9 +408,10 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) {
+    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) -> Option<Why> {
         if let Some(failure) = self.unanswerable(rank, head, wanted.len() as u64) {
-            return self.fail(rank, head, &failure);
+            self.fail(rank, head, &failure);
+            return Some(Why::Unanswerable);
         }
         match self.keys.slice_mut(name(head)) {
             Some(slice) => {
@@ -419,6 +422,7 @@ impl<D: Data> Server<D> {
             }
             None => self.fail(rank, head, &unknown(head.slice)),
         }
+        None
     }
 
     fn remove(&mut self, rank: u32, head: &Header) {

@@ -16,7 +16,7 @@ use super::reader::{self, READER, Reader};
 use super::scenario::{Scenario, Trouble};
 use crate::cluster::common::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time};
 use crate::cluster::members::Scheduler;
-use crate::cluster::net::Frame;
+use crate::cluster::net::{Frame, News};
 use crate::cluster::node::{Birth, Node, Part};
 use crate::cluster::wire::{Kind, Message};
 use crate::cluster::{server, worker};
@@ -246,6 +246,7 @@ impl Cluster {
             }
             self.act(node, &mut process.program);
         }
+        self.check_drops(address, &mut process.machine);
         let (frames, wake, ended) = match &mut process.machine {
             Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
             Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
@@ -264,6 +265,20 @@ impl Cluster {
             self.network.at(wake, Happening::Wake(address.clone()));
         }
         self.processes.insert(address.clone(), process);
+    }
+
+    /// What the processes of a job send each other is never taken for a peer's fault.
+    fn check_drops(&self, address: &str, machine: &mut Machine) {
+        let news = match machine {
+            Machine::Scheduler(scheduler) => scheduler.news(),
+            Machine::Node(node) => node.news(),
+        };
+        for news in news {
+            if let News::Dropped(peer, why) = news {
+                let is_fine = why.is_harmless() || self.scenario.reader;
+                assert!(is_fine, "{address} drops a frame of {peer} {}", why.text());
+            }
+        }
     }
 
     /// A process ends; it must have come to rest.

@@ -4,6 +4,7 @@
 mod collective;
 mod errors;
 mod facts;
+mod faults;
 mod flow;
 mod giving_up;
 mod keys;
@@ -21,9 +22,9 @@ use super::common::{
     take_all,
 };
 use super::link::{CONTROL, LAST};
-use super::net::Letter;
+use super::net::{Letter, Why};
 use super::recent::Recent;
-use super::wire::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
+use super::wire::{Body, Book, Header, Kind, Message, Place, State, failed, flags};
 pub(crate) use facts::{Ended, Naming};
 use flow::Flow;
 use keys::Key;
@@ -113,6 +114,8 @@ pub(crate) struct Worker<D> {
     rounds_lost: Option<Failure>,
     all_lost: Option<Failure>,
     letters: Vec<Letter<D>>,
+    /// Why messages were dropped that no server sends.
+    faults: Vec<Why>,
     wants: Vec<Want>,
     actions: Vec<Action<D>>,
     tally: Box<facts::Tally>,
@@ -154,6 +157,7 @@ impl<D: Data> Worker<D> {
             rounds_lost: None,
             all_lost: None,
             letters: Vec::new(),
+            faults: Vec::new(),
             wants: Vec::new(),
             actions: Vec::new(),
             tally: Box::default(),
@@ -320,6 +324,9 @@ impl<D: Data> Worker<D> {
     /// A message of a server.
     pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
         let Message { head, body } = message;
+        if self.is_unasked(&head) {
+            return self.fault(Why::Unasked);
+        }
         match (head.kind, body) {
             (Kind::Place, Body::Fields(fields)) => self.place(&head, &fields),
             (Kind::Grant, _) => self.grant(from, &head),
@@ -330,17 +337,12 @@ impl<D: Data> Worker<D> {
             }
             (Kind::Value, Body::Data(data)) => self.value(&head, data),
             (Kind::Removed, _) => self.removed(&head),
-            (Kind::Awaited, Body::Fields(fields)) => {
-                if let Some(op) = self.ops.get_mut(head.request) {
-                    op.awaited = Awaited::decode(&fields).map(|awaited| awaited.peers);
-                }
-            }
-            (Kind::Failed, Body::Fields(fields)) => {
-                if let Some(failure) = failed::decode(&fields) {
-                    self.failed(&head, failure);
-                }
-            }
-            _ => {}
+            (Kind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
+            (Kind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
+                Some(failure) => self.failed(&head, failure),
+                None => self.fault(Why::Unreadable),
+            },
+            _ => self.fault(Why::Unreadable),
         }
         self.go_on();
     }
@@ -351,10 +353,10 @@ impl<D: Data> Worker<D> {
         if head.setting > 0 {
             return self.setting_placed(head, provide, fields);
         }
-        let Some(place) = Place::decode(fields) else { return };
+        let Some(place) = Place::decode(fields) else { return self.fault(Why::Unreadable) };
         let servers = self.flows.len();
         if place.servers.iter().any(|server| usize::from(*server) >= servers) {
-            return;
+            return self.fault(Why::Misfit);
         }
         let key = self.keys.entry(head.key).or_default();
         key.set_place(head.generation, place);
@@ -443,7 +445,9 @@ impl<D: Data> Worker<D> {
         if self.limits.mode == Mode::Sync {
             key.note_closed(head.slice, head.round);
         }
-        let Some((op, at)) = self.asked(head, data.len()) else { return };
+        let Some((op, at)) = self.asked(head, data.len()) else {
+            return self.check_late(head, data.len());
+        };
         let abandoned = op.abandoned;
         if let Some(op) = self.ops.get_mut(head.request) {
             op.unanswered.remove(head.slice);
