@@ -132,15 +132,15 @@ fn noise_behind_a_handshake_disturbs_nobody() {
     });
 }
 
-/// How the engine of a worker speaks TLS.
-fn settings(keys: &Keys) -> String {
+/// How the engine speaks TLS with a certificate.
+pub fn settings(keys: &Keys, name: &str) -> String {
     let file = |name: &str| keys.path(name).display().to_string();
     format!(
         "{{root_ca_certificate: {:?}, connect_certificate: {:?}, connect_private_key: {:?}, \
          enable_mtls: true}}",
         file("ca.pem"),
-        file("worker.pem"),
-        file("worker.key")
+        file(&format!("{name}.pem")),
+        file(&format!("{name}.key"))
     )
 }
 
@@ -152,7 +152,7 @@ fn attacks(keys: &Keys, job: &Job, (to, place): (&str, &str), lies: bool) {
         .env(TO, to)
         .env(KEY, format!("kvstore/-/{place}/worker/mallory"))
         .env(NAME, job_name(job))
-        .env(TLS, settings(keys));
+        .env(TLS, settings(keys, "worker"));
     if lies {
         command.env(LIES, "yes");
     }
