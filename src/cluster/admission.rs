@@ -25,6 +25,8 @@ pub(crate) enum Breach {
     Address,
     /// Its sender only reads, and it would change something.
     Changes,
+    /// Its sender only reads, and introduces itself as a worker that pushes.
+    Pushes,
 }
 
 impl Speaker {
@@ -34,7 +36,8 @@ impl Speaker {
         self.role == head.role && (self.rank.is_none() || self.rank == rank)
     }
 
-    /// Takes a frame, or says why it is dropped. The hello of a reader loses what it must not decide.
+    /// Takes a frame, or says why it is dropped. The hello of a reader says that it reads, and loses what it
+    /// must not decide.
     pub(crate) fn admit<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
         if !self.is(&message.head) {
             return Err(Breach::Identity);
@@ -53,8 +56,11 @@ impl Speaker {
     fn greet<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
         let hello = Hello::decode(message.fields()).filter(|hello| hello.address == from);
         let Some(mut hello) = hello else { return Err(Breach::Address) };
+        if self.reads && !hello.reads {
+            return Err(Breach::Pushes);
+        }
         if self.reads {
-            (hello.done, hello.reads) = (true, true);
+            hello.done = true;
             (hello.arrived, hello.passed, hello.book) = (0, 0, Book::default());
             message.body = Body::Fields(hello.encode());
         }
@@ -144,12 +150,23 @@ mod tests {
         };
         let terms = Some(limits().terms());
         let book = Book { epoch: 7, terms, members: vec![lost] };
-        let forged = Hello { book, arrived: 8, passed: 9, terms, ..hello("here") };
+        let forged = Hello { book, arrived: 8, passed: 9, terms, reads: true, ..hello("here") };
         let said = kept(READER, Kind::Hello, forged.encode()).unwrap();
         let plain = Hello { terms, done: true, reads: true, ..hello("here") };
         assert_eq!(Hello::decode(said.fields()), Some(plain));
         let said = kept(WORKER, Kind::Hello, forged.encode()).unwrap();
         assert_eq!(Hello::decode(said.fields()), Some(forged));
+    }
+
+    #[test]
+    fn a_reader_says_that_it_reads() {
+        let of = |reads, done| Hello { done, reads, ..hello("here") }.encode();
+        for done in [false, true] {
+            let said = kept(READER, Kind::Hello, of(false, done));
+            assert_eq!(said.unwrap_err(), Breach::Pushes);
+            assert!(kept(READER, Kind::Hello, of(true, done)).is_ok());
+            assert!(kept(WORKER, Kind::Hello, of(false, done)).is_ok());
+        }
     }
 
     #[test]

@@ -72,6 +72,7 @@ fn note(ledger: &Ledger, who: Identity, from: &str, head: &Header, breach: Breac
         Breach::Identity => "role or rank are not those of its credential",
         Breach::Address => "the address is not that of the process that it speaks for",
         Breach::Changes => "a reader changes nothing",
+        Breach::Pushes => "a reader pushes nothing",
     };
     let reason = format!("dropped a frame {kind:?} as {role}: {why}");
     ledger.note(Level::Warn, who.to_string(), from, reason);

@@ -48,7 +48,11 @@ impl Job {
     fn new(joined: bool, speaker: Option<Speaker>) -> Self {
         let node = |(role, rank, incarnation, address)| {
             let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: "root" };
-            (address, Node::new(LIMITS, &birth, 0))
+            let mut node = Node::new(LIMITS, &birth, 0);
+            if address == PLAYED && speaker.is_some() {
+                node.only_read();
+            }
+            (address, node)
         };
         let nodes = [
             (Role::Worker, 0, LIFE, PLAYED),

@@ -234,3 +234,27 @@ fn a_reader_that_comes_first_does_not_choose_the_type_of_the_store() {
         },
     );
 }
+
+/// A process that pushes would have to have the credential of a worker.
+#[test]
+fn a_reader_that_calls_itself_a_worker_takes_no_place() {
+    with_both("forged::a_reader_that_calls_itself_a_worker_takes_no_place", |access| {
+        let job = Job::new("train", 2, 1).told(ROUNDS, 5);
+        let mut all = vec![access.give(&job, "scheduler").start_scheduler()];
+        let session = access.enter(&job.root);
+        for rank in [None, Some(0), Some(1)] {
+            claim(&session, &job, &Claims { rank, works: true, ..Claims::default() });
+        }
+        // What comes later in the same session is behind it.
+        std::thread::sleep(Duration::from_millis(500));
+        all.push(access.give(&job, "server").start_server(0));
+        let worker = access.give(&job, "worker");
+        all.extend([worker.start_worker(0), worker.start_worker(1)]);
+        let ends = Running { all, job }.end(LIMIT);
+        assert!(ends.iter().all(|end| end.status == Some(0)), "{ends:?}");
+        let logged =
+            "reader at reader@mallory: dropped a frame Hello as worker: a reader pushes nothing";
+        assert!(ends[0].text().contains(logged), "{:?}", ends[0]);
+        session.close().wait().unwrap();
+    });
+}

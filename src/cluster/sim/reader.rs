@@ -181,7 +181,8 @@ impl Reader {
 
     fn hello(&mut self, forged: bool) -> Hello {
         let (workers, servers) = (self.me.rank + 1, self.servers);
-        let hello = Hello { workers, servers, address: READER.into(), ..Hello::default() };
+        let (address, reads) = (READER.into(), true);
+        let hello = Hello { workers, servers, address, reads, ..Hello::default() };
         if !forged {
             return hello;
         }
@@ -194,6 +195,7 @@ impl Reader {
             arrived: self.number(),
             passed: self.number(),
             done: self.chance(50),
+            reads: self.chance(80),
             ..hello
         }
     }
