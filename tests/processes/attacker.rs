@@ -30,6 +30,12 @@ pub struct Frame {
     pub rank: u32,
     pub job: u64,
     pub incarnation: u64,
+    /// Its place in the stream; 0 outside of it.
+    pub sequence: u64,
+    /// A key in its first life.
+    pub key: u64,
+    pub round: u64,
+    pub request: u64,
     pub version: u16,
     pub payload: Vec<u8>,
     /// What the header says of the payload, if not the truth.
@@ -47,7 +53,20 @@ impl Frame {
         payload.extend_from_slice(&[0; 1 + 4 + 1 + 4 + 8 + 8 + 1]);
         let job = SipHasher24::new().hash(job.as_bytes());
         let incarnation = u64::MAX >> 8;
-        Self { kind: HELLO, role, rank, job, incarnation, version: 2, payload, len: None }
+        Self {
+            kind: HELLO,
+            role,
+            rank,
+            job,
+            incarnation,
+            sequence: 0,
+            key: 0,
+            round: 0,
+            request: 0,
+            version: 2,
+            payload,
+            len: None,
+        }
     }
 
     pub fn bytes(&self) -> Vec<u8> {
@@ -57,10 +76,14 @@ impl Frame {
         for wide in [self.job, self.incarnation] {
             bytes.extend_from_slice(&wide.to_le_bytes());
         }
-        // To nobody in particular, outside of any stream, about no key.
-        bytes.resize(8 + 11 * 8, 0);
-        bytes.extend_from_slice(&self.rank.to_le_bytes());
-        bytes.resize(bytes.len() + 4 * 4, 0);
+        // To no process in particular, and without an acknowledgement, an offset, a total and a setting.
+        for wide in [0, self.sequence, 0, self.key, self.round, 0, 0, self.request, 0] {
+            bytes.extend_from_slice(&wide.to_le_bytes());
+        }
+        let generation = u32::from(self.key > 0);
+        for narrow in [self.rank, 0, generation, 0, 0] {
+            bytes.extend_from_slice(&narrow.to_le_bytes());
+        }
         let len = self.len.unwrap_or(self.payload.len() as u64);
         bytes.extend_from_slice(&len.to_le_bytes());
         bytes.resize(bytes.len() + 4 * 2, 0);

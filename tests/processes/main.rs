@@ -18,6 +18,7 @@ mod common;
 mod credentials;
 mod deaths;
 mod doctor;
+mod floods;
 mod forged;
 mod hostile;
 mod hostile_tls;
