@@ -157,7 +157,7 @@ fn run(case: &Case, cancelled: bool, path: &Path) {
         }
     });
     all_is_right(&stores, case, rounds);
-    end(stores, others);
+    end(&stores, others);
 }
 
 /// What both do afterwards ends, and has the right values.
@@ -280,7 +280,7 @@ fn a_save_and_a_load_that_time_out_go_on_where_they_stopped() {
             (0..KEYS).for_each(|key| push_once(store, key, &[0.3; 4]));
         });
         both_until_done(&stores, |store| store.save(&path));
-        end(stores, others);
+        end(&stores, others);
 
         let others = job.start(|_| {});
         let stores = open(&job, &others.root, (short, SHORTER));
@@ -294,7 +294,7 @@ fn a_save_and_a_load_that_time_out_go_on_where_they_stopped() {
                 assert_eq!(out, [1.0; 4], "key {key}: what was left, once, of each worker");
             }
         });
-        end(stores, others);
+        end(&stores, others);
         std::fs::remove_file(&path).unwrap();
     }
 }
@@ -322,11 +322,11 @@ fn a_rule_that_makes_keys_whole_goes_on_where_it_stopped() {
                 assert_eq!(out, start, "key {key}");
             }
         });
-        end(stores, others);
+        end(&stores, others);
     }
 }
 
-fn end(stores: [Store; 2], others: super::job::Others) {
+fn end(stores: &[Store; 2], others: super::job::Others) {
     both([&stores[0], &stores[1]], |store| until_done(|| store.close(LIMIT)));
     others.end().into_iter().for_each(Result::unwrap);
 }

@@ -12,11 +12,7 @@ impl<D: Data> Worker<D> {
     pub(super) fn pump_collective(&mut self) {
         for id in self.collective.iter().copied().collect::<Vec<_>>() {
             match self.ops.get(id).map(|op| &op.what) {
-                Some(What::Done) => {
-                    if self.is_numbered(id) {
-                        self.start_collective(id);
-                    }
-                }
+                Some(What::Done) if self.is_numbered(id) => self.start_collective(id),
                 Some(What::Close) => {
                     if self.pushes != Pushes::Announced && self.is_numbered(id) {
                         self.announce(id);

@@ -54,7 +54,7 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get_mut(id) else { return };
         op.abandoned = true;
         let (key, started) = (op.key, op.started);
-        self.touched.push(key);
+        self.touched.add(key);
         match &op.what {
             // It takes effect, once; but nothing is known of a key that no rank has initialised.
             What::Push { .. } if started || self.keys.get(&key).and_then(Key::place).is_some() => {
@@ -71,7 +71,9 @@ impl<D: Data> Worker<D> {
             }
             What::Set { version, fields } => {
                 self.setting_given_up = Some((*version, fields.clone()));
-                self.all_touched |= self.changes.remove(&id);
+                if self.changes.remove(&id) {
+                    self.touched.add_all();
+                }
             }
             What::Done | What::Close => {}
             _ => self.finish(id, Ok(())),

@@ -13,6 +13,7 @@ mod requests;
 mod slices;
 #[cfg(test)]
 mod tests;
+mod touched;
 mod undelivered;
 
 use std::collections::BTreeSet;
@@ -31,6 +32,7 @@ use keys::Key;
 pub(crate) use operation::{After, OpId};
 use operation::{Of, Operation, What};
 use slices::Slices;
+use touched::Touched;
 
 /// Maximum operations that are asked after, or ended, in one step when their time is over; the next step
 /// has the rest. Each step looks at all operations, so that fewer would take the square of them.
@@ -80,10 +82,7 @@ pub(crate) struct Worker<D> {
     collective: BTreeSet<OpId>,
     /// Settings that were asked for and have not ended.
     changes: BTreeSet<OpId>,
-    /// Keys on which something that waits may be able to start, and whether that is so on all: what
-    /// comes for one key of a long list looks at no other.
-    touched: Vec<u64>,
-    all_touched: bool,
+    touched: Touched,
     next_op: OpId,
     /// No operation has anything to be done about it before this.
     wake: Time,
@@ -134,8 +133,7 @@ impl<D: Data> Worker<D> {
             waiting: BTreeSet::new(),
             collective: BTreeSet::new(),
             changes: BTreeSet::new(),
-            touched: Vec::new(),
-            all_touched: false,
+            touched: Touched::default(),
             next_op: 1,
             wake: Time::MAX,
             keys: Table::default(),
@@ -360,7 +358,7 @@ impl<D: Data> Worker<D> {
         }
         let key = self.keys.entry(head.key).or_default();
         key.set_place(head.generation, place);
-        self.touched.push(head.key);
+        self.touched.add(head.key);
         if provide {
             return self.provide(head);
         }
@@ -428,7 +426,7 @@ impl<D: Data> Worker<D> {
                 return;
             }
             self.setting = self.setting.max(version);
-            self.all_touched = true;
+            self.touched.add_all();
             return self.finish(id, Ok(()));
         }
         op.undelivered.restart();
@@ -495,7 +493,7 @@ impl<D: Data> Worker<D> {
         }
         // Nobody knows the key: whatever waits for it fails, up to its init.
         let Some(key) = self.keys.get_mut(&head.key) else { return };
-        self.touched.push(head.key);
+        self.touched.add(head.key);
         if key.stop_search(head.request) {
             for id in key.queue().collect::<Vec<_>>() {
                 match self.ops.get(id) {
@@ -540,7 +538,7 @@ impl<D: Data> Worker<D> {
         let id = token.operation;
         if let Some(op) = self.ops.get_mut(id) {
             op.undelivered.arrive(server, token.attempt);
-            self.touched.push(op.key);
+            self.touched.add(op.key);
             self.finish_if_complete(id);
             self.go_on();
         }
@@ -598,8 +596,10 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.remove(id) else { return };
         self.waiting.remove(&id);
         self.collective.remove(&id);
-        self.all_touched |= self.changes.remove(&id);
-        self.touched.push(op.key);
+        if self.changes.remove(&id) {
+            self.touched.add_all();
+        }
+        self.touched.add(op.key);
         if let Some(key) = self.keys.get_mut(&op.key) {
             key.leave(id);
         }
@@ -615,7 +615,7 @@ impl<D: Data> Worker<D> {
 
     /// Starts whatever may start, on any key.
     fn pump_all(&mut self) {
-        self.all_touched = true;
+        self.touched.add_all();
         self.go_on();
     }
 
@@ -626,14 +626,15 @@ impl<D: Data> Worker<D> {
         }
         if self.waiting.is_empty() {
             self.touched.clear();
-            self.all_touched = false;
         }
-        if std::mem::take(&mut self.all_touched) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.fill(|| {
             let waiting = self.waiting.iter().inspect(|_| self.note_look());
             let waiting = waiting.filter_map(|id| self.ops.get(*id));
             let keys: BTreeSet<_> = waiting.map(|op| op.key).collect();
-            self.touched.extend(keys);
-        }
+            keys.into_iter().collect()
+        });
+        self.touched = touched;
         // What starts may fail at once, which lets others of its key start.
         while let Some(key) = self.touched.pop() {
             self.pump(key);

@@ -189,7 +189,7 @@ impl<D: Data> Worker<D> {
         if self.ops.get(id).is_some_and(|op| !op.started) {
             self.waiting.insert(id);
         }
-        if !self.touched.is_empty() {
+        if self.touched.has_keys() {
             self.go_on();
         }
         Ok(id)

@@ -115,11 +115,12 @@ fn costs(keys: u64) -> Vec<(&'static str, Cost)> {
     let value = || Length(4);
     let push = |it: &mut Worker<Length>, key| it.push(key, value(), 0, 1, END).unwrap();
     let pull = |it: &mut Worker<Length>, key| it.pull(key, 0, 1, END).unwrap();
-    let mut costs = Vec::new();
-    costs.push(("init", job.call(&[0], |it, key| it.init(key, spec(), value(), 1, END).unwrap())));
-    costs.push(("find", job.call(&[1], |it, key| it.find(key, 1, END).unwrap())));
-    costs.push(("push", job.call(&[0, 1], push)));
-    costs.push(("pull", job.call(&[0, 1], pull)));
+    let mut costs = vec![
+        ("init", job.call(&[0], |it, key| it.init(key, spec(), value(), 1, END).unwrap())),
+        ("find", job.call(&[1], |it, key| it.find(key, 1, END).unwrap())),
+        ("push", job.call(&[0, 1], push)),
+        ("pull", job.call(&[0, 1], pull)),
+    ];
     let both = |it: &mut Worker<Length>, key| it.pushpull(key, value(), 0, 1, END).unwrap();
     costs.push(("pushpull", job.call(&[0, 1], both)));
     // Pushes that wait behind pulls of the same keys, with a barrier behind all of them.

@@ -116,10 +116,11 @@ impl WorkerStore {
     ) -> Result<T> {
         let deadline = self.local.deadline();
         let unfinished = self.unfinished.lock().take();
-        let same = |it: &Box<Collective>| it.call == call && it.about == about;
-        let mut collective = match unfinished.filter(same) {
-            Some(it) => Box::new(Collective { deadline, next: 0, gave_up: None, ..*it }),
-            None => Box::new(Collective {
+        let mut collective = match unfinished {
+            Some(it) if it.call == call && it.about == about => {
+                Box::new(Collective { deadline, next: 0, gave_up: None, ..*it })
+            }
+            _ => Box::new(Collective {
                 call,
                 about,
                 deadline,

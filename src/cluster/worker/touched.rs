@@ -1,0 +1,39 @@
+//! Keys on which an operation that waits may be able to start: what comes for one key of a long list
+//! looks at no other.
+
+#[derive(Debug, Default)]
+pub(super) struct Touched {
+    keys: Vec<u64>,
+    all: bool,
+}
+
+impl Touched {
+    pub(super) fn add(&mut self, key: u64) {
+        self.keys.push(key);
+    }
+
+    pub(super) fn add_all(&mut self) {
+        self.all = true;
+    }
+
+    /// Whether there are keys of their own, which are not said to be all.
+    pub(super) fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.keys.clear();
+        self.all = false;
+    }
+
+    /// Takes the keys; adds those that `all` gives, if all have been touched.
+    pub(super) fn fill(&mut self, all: impl FnOnce() -> Vec<u64>) {
+        if std::mem::take(&mut self.all) {
+            self.keys.extend(all());
+        }
+    }
+
+    pub(super) fn pop(&mut self) -> Option<u64> {
+        self.keys.pop()
+    }
+}
