@@ -64,6 +64,7 @@ pub(super) struct Link<D> {
     unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
+    was_heard: bool,
     /// Start of the current silence timeout, if that is later than the last frame of the peer.
     patient_from: Time,
     /// Values are held back until then: the peer has more to send. 0 if they are not.
@@ -100,6 +101,7 @@ impl<D: Data> Link<D> {
             unacknowledged_bytes: 0,
             last_sent: now,
             last_heard: now,
+            was_heard: false,
             patient_from: now,
             turn_ends: 0,
             resent: 0,
@@ -125,7 +127,7 @@ impl<D: Data> Link<D> {
         limits: &Limits,
         room: usize,
     ) -> Received<D> {
-        self.last_heard = self.last_heard.max(now);
+        self.hear(now);
         let delivered = self.acknowledge(message.head.ack, now);
         let (sequence, mut next, mut early) = (message.head.sequence, None, Vec::new());
         if sequence > 0 && (sequence <= self.received || self.queue.len() < room) {
@@ -346,7 +348,13 @@ impl<D: Data> Link<D> {
         self.last_heard
     }
 
+    /// Whether the peer was ever heard.
+    pub(super) fn was_heard(&self) -> bool {
+        self.was_heard
+    }
+
     pub(super) fn hear(&mut self, now: Time) {
+        self.was_heard = true;
         self.last_heard = self.last_heard.max(now);
     }
 

@@ -218,13 +218,19 @@ impl<D: Data> Net<D> {
         self.lines.get(&peer).map(|line| line.link.last_heard())
     }
 
-    /// Queues a letter; one to a peer that is gone is dropped.
+    /// Whether a peer, in this incarnation, has ever been heard.
+    pub(super) fn has_heard(&self, peer: Peer, incarnation: u64) -> bool {
+        let line = self.lines.get(&peer).filter(|line| line.link.incarnation() == incarnation);
+        line.is_some_and(|line| line.link.was_heard())
+    }
+
     /// A member that is heard and acknowledges nothing.
     pub(super) fn unanswered(&self) -> Option<Peer> {
         let mut lines = self.lines.iter();
         lines.find(|(_, line)| line.link.is_unanswered(&self.limits)).map(|(peer, _)| *peer)
     }
 
+    /// Queues a letter; one to a peer that is gone is dropped.
     pub(super) fn post(&mut self, letter: Letter<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
             line.link.queue(letter.message, letter.priority, letter.token);

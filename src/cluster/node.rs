@@ -334,11 +334,12 @@ impl<D: Data> Node<D> {
     }
 
     /// When this process takes itself for cut off, if no member is heard until then. While only the
-    /// scheduler is left to hear, it may be started again.
+    /// scheduler is left to hear, it may be started again; so it may while no other member has been heard
+    /// yet, as it may have died before they knew of the start.
     fn cut_off_at(&self) -> Option<Time> {
         let is_partner = |member: &Standing| {
-            let linked = self.net.incarnation_of(member.peer) == Some(member.incarnation);
-            linked && member.state == State::Here
+            let heard = self.net.has_heard(member.peer, member.incarnation);
+            heard && member.state == State::Here
         };
         let exchanges = !self.leaving && self.client.book().members.iter().any(is_partner);
         exchanges.then(|| self.net.any_heard() + self.net.limits.silence())

@@ -54,6 +54,18 @@ impl Directory {
         vain.into_iter().for_each(|finder| self.fail_search(finder, key, &failure));
     }
 
+    /// A worker is lost, and no init ends any more: fails the searches for a key that is not there yet.
+    pub(super) fn end_searches(&mut self, key: u64, lost: &Failure) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        if entry.agreement.is_ready() {
+            return;
+        }
+        let failure = Failure::new(lost.reason, format!("its init cannot end: {}", lost.text));
+        for finder in std::mem::take(&mut entry.finders) {
+            self.fail_search(finder, key, &failure);
+        }
+    }
+
     fn fail_search(&mut self, (rank, request): (u32, u64), key: u64, failure: &Failure) {
         self.searches.end(rank);
         self.fail(rank, key, request, failure);

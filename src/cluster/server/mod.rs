@@ -300,6 +300,7 @@ impl<D: Data> Server<D> {
             (Kind::Done | Kind::Leave, _) => self.end_pushes(rank),
             (Kind::Declare, Body::Fields(fields)) => {
                 self.directory.declare(rank, &head, &fields, &self.workers);
+                self.end_searches(head.key);
                 self.post_directory();
             }
             (Kind::Ready, _) => {
@@ -554,6 +555,7 @@ impl<D: Data> Server<D> {
         for _ in 0..AT_ONCE {
             let Some(key) = self.sweep.1.pop() else { break };
             self.directory.settle_key(key, &self.workers);
+            self.end_searches(key);
         }
         self.post_directory();
     }
@@ -601,6 +603,13 @@ impl<D: Data> Server<D> {
         message.head.request = head.request;
         let to = Peer::worker(rank);
         self.letters.push(Letter { to, message, priority: LAST, token: None });
+    }
+
+    /// Once a loss has ended all rounds, no key comes to exist.
+    fn end_searches(&mut self, key: u64) {
+        if let Some(lost) = &self.broken {
+            self.directory.end_searches(key, lost);
+        }
     }
 
     fn post_directory(&mut self) {

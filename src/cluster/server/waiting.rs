@@ -112,7 +112,9 @@ impl<D: Data> Server<D> {
             let text = format!("a pull of slice {} wants more than can be asked for", head.slice);
             return Some(invalid(text));
         }
-        if [0, ROUNDS_OVER].contains(&head.round) {
+        // After a loss that has ended all rounds, pushes and offers are dropped, and a pull that waits for
+        // one is told of the loss.
+        if [0, ROUNDS_OVER].contains(&head.round) || self.broken.is_some() {
             return None;
         }
         let limits = &self.workers.limits;

@@ -1,6 +1,6 @@
 //! Members that are lost.
 
-use super::Job;
+use super::{Job, SCHEDULER};
 use crate::cluster::common::{Failure, Limits, MS, OnLoss, Peer, Reason};
 use crate::cluster::sim::limits;
 use crate::cluster::wire::{Kind, Message, failed};
@@ -44,6 +44,45 @@ fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
     job.worker(0).message(Peer::server(0), message);
     let refused = job.push(0, 7, 8).unwrap_err();
     assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
+}
+
+/// The server drops what was pushed and offered, and the worker that pulls does not know of the loss.
+#[test]
+fn a_pull_behind_a_push_that_was_offered_is_told_of_the_loss() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    job.init_all(2, 7, 8);
+    for _ in 0..3 {
+        job.push(0, 7, 8).unwrap();
+    }
+    job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
+    job.nodes.remove("worker-1");
+    let now = job.now;
+    job.nodes.get_mut("server-0").unwrap().down("worker-1", now);
+    job.scheduler.down("worker-1", now);
+    job.settle();
+    let pull = job.pull(0, 7);
+    let text = job.text(0, pull);
+    assert_eq!(text, "pull: key 7, round 3: the round cannot close: worker 1 at worker-1 is lost");
+}
+
+#[test]
+fn a_search_for_a_key_whose_init_cannot_end_is_told_of_the_loss() {
+    let limits = Limits { workers: 3, ..limits() };
+    let mut job = Job::started(&limits);
+    let init = job.init(1, 9, 8);
+    let before = job.pull(2, 9);
+    assert_eq!(job.result(2, before), None);
+    job.nodes.remove("worker-0");
+    let now = job.now;
+    job.nodes.get_mut("server-0").unwrap().down("worker-0", now);
+    job.scheduler.down("worker-0", now);
+    assert_eq!(job.text(1, init), "init: key 9: worker 0 at worker-0 is lost");
+    let after = job.pull(2, 9);
+    for pull in [before, after] {
+        let text = "pull: key 9: its init cannot end: worker 0 at worker-0 is lost";
+        assert_eq!(job.text(2, pull), text);
+    }
 }
 
 #[test]

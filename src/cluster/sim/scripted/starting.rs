@@ -1,7 +1,8 @@
 //! Processes that join, or do not.
 
-use super::Job;
-use crate::cluster::common::{Limits, MS, Reason, Role};
+use super::{Job, SCHEDULER};
+use crate::cluster::common::{Limits, MS, OnLoss, Reason, Role};
+use crate::cluster::members::Scheduler;
 use crate::cluster::node::{Birth, Node};
 use crate::cluster::sim::{Bytes, limits};
 use crate::cluster::wire::{BadFrame, Kind};
@@ -117,4 +118,24 @@ fn a_scheduler_that_does_not_answer_is_named() {
     assert!(hellos > 50, "it goes on asking");
     let text = &node.end().unwrap().as_ref().unwrap_err().text;
     assert!(text.contains("the scheduler at tcp/nobody:9 does not answer"), "{text}");
+}
+
+/// It is the only one that has heard of the start.
+#[test]
+fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
+    let limits = Limits { workers: 1, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), "server-0".into()));
+    job.join(&limits, Role::Worker, 0);
+    assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(2 * limits.peer_timeout);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.cuts.clear();
+    job.stopped.clear();
+    job.waiting.clear();
+    job.pass(1_000 * MS);
+    job.init_all(1, 7, 8);
 }
