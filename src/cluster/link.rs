@@ -163,9 +163,10 @@ impl<D: Data> Link<D> {
         Some(message)
     }
 
-    /// Whether a message is further ahead than a peer sends without an acknowledgement.
+    /// Whether a message is further ahead than a peer sends without an acknowledgement. At a link of which
+    /// nothing has come yet it may be of the one before, which the peer has not given up.
     pub(super) fn is_far(&self, sequence: u64, limits: &Limits) -> bool {
-        sequence > self.reach(limits)
+        self.received > 0 && sequence > self.reach(limits)
     }
 
     /// The last sequence that a peer may send now.

@@ -33,7 +33,7 @@ impl<D: Data> Scheduler<D> {
             if is_own(&known, peer, hello) {
                 self.agree(peer, hello);
                 self.greet(known.peer, hello, linked, now);
-            } else {
+            } else if !had_another_seat(&known, hello) {
                 self.net.note_drop(peer, Why::Foreign);
             }
             return;
@@ -162,6 +162,12 @@ impl<D: Data> Scheduler<D> {
             self.tell_book(peer);
         }
     }
+}
+
+/// Whether a member says a rank that it was given before members of a started job told its own: it has not
+/// heard of that yet.
+fn had_another_seat(known: &Standing, hello: &Hello) -> bool {
+    hello.book.epoch == 0 && known.address == hello.address && known.reads == hello.reads
 }
 
 /// Whether a hello is of the member that has its incarnation: a rank or an address that was told

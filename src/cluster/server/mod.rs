@@ -385,7 +385,9 @@ impl<D: Data> Server<D> {
             || slice.is_too_far(head.round, &self.workers)
             || (granted && !slice.was_granted(rank, head.round))
         {
-            return self.fail(rank, head, &unfit(head, bytes));
+            // A loss that has ended all rounds took the grants back.
+            let failure = self.broken.clone().unwrap_or_else(|| unfit(head, bytes));
+            return self.fail(rank, head, &failure);
         }
         let contribution = Contribution { data, paid, setting: head.setting, codec: head.codec };
         slice.push(rank, head.round, contribution);

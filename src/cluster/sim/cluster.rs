@@ -68,7 +68,8 @@ pub(super) struct Cluster {
     pub(super) scenario: Scenario,
     pub(super) network: Network,
     pub(super) random: Random,
-    pub(super) processes: BTreeMap<Arc<str>, Process>,
+    /// In boxes: each event takes one out and puts it back.
+    pub(super) processes: BTreeMap<Arc<str>, Box<Process>>,
     pub(super) model: Model,
     pub(super) lives: Lives,
     troubled: bool,
@@ -157,7 +158,7 @@ impl Cluster {
         };
         let program = Program::default();
         let process = Process { machine, program, asleep_until: 0, wake: Time::MAX };
-        self.processes.insert(address.clone(), process);
+        self.processes.insert(address.clone(), Box::new(process));
         self.tick(address);
     }
 

@@ -8,7 +8,7 @@ use crate::cluster::common::{MS, NO_RANK, Role, Time};
 use crate::cluster::wire::{Header, Kind, Look, Seen, decode, encode};
 
 pub(super) const ONLOOKER: &str = "onlooker";
-const PAUSE: Time = 150 * MS;
+const PAUSE: Time = 450 * MS;
 /// Everybody was born by then.
 const BEGUN: Time = 2_000 * MS;
 

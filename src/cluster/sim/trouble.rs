@@ -19,7 +19,7 @@ impl Cluster {
             Machine::Node(node) => node.has_started(),
         };
         let alone = self.scenario.trouble == Trouble::SchedulerRestarts;
-        if !alone && !self.processes.values().all(named) {
+        if !alone && !self.processes.values().map(|it| &**it).all(named) {
             return self.network.at(now + 50 * MS, Happening::Trouble);
         }
         self.struck = now;
