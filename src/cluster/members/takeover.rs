@@ -6,7 +6,7 @@
 //! cut off.
 
 use super::scheduler::Scheduler;
-use crate::cluster::common::{Data, Peer, Time};
+use crate::cluster::common::{Data, Peer, Role, Time};
 use crate::cluster::wire::{Book, Hello, Kind, Message, Standing, State};
 
 /// Whether a scheduler before this one has started the job.
@@ -87,6 +87,10 @@ impl<D: Data> Scheduler<D> {
             };
             if let Some(known) = self.book.members.iter_mut().find(same) {
                 known.address.clone_from(&other.address);
+                // It has said them to this scheduler before.
+                if known.peer.role == Role::Worker && !known.reads {
+                    self.book.terms = before.terms;
+                }
                 names.push((other.peer, known.peer));
                 self.progress.extend(progress.remove(&other.peer).map(|p| (known.peer, p)));
             } else {
@@ -94,6 +98,9 @@ impl<D: Data> Scheduler<D> {
                 self.refuse(&other.address, other.incarnation, text);
                 self.net.disconnect(other.peer);
             }
+        }
+        if let Some(terms) = &self.book.terms {
+            self.net.limits.adopt(terms);
         }
         self.net.rename(&names);
         let missing_at = Some(now + self.net.limits.silence());

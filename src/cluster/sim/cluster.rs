@@ -486,7 +486,8 @@ impl Cluster {
                 let out = open.out.get_mut(at..);
                 assert!(out.is_some() || other_life, "outside of the out");
                 for (place, value) in out.into_iter().flatten().zip(data.values()) {
-                    assert!(place.replace(value).is_none(), "a slice came twice");
+                    // One that is done looks for a key again that has moved, and asks for all of it.
+                    assert!(place.replace(value).is_none() || program.done, "a slice came twice");
                 }
                 return;
             }

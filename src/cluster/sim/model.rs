@@ -273,9 +273,14 @@ impl Model {
     }
 
     /// At the end: every push that was made is in the round that it belongs to, on every slice, and
-    /// the first values of a key come from one worker.
+    /// the first values of a key come from one worker. Of a worker that is lost, those behind one that has
+    /// not come count for nothing.
     pub(super) fn check_end(&self) {
-        for (key, generation, rank, round) in &self.made {
+        let counts = |(key, generation, rank, round): &&(u64, u32, u32, u64)| {
+            let is_made = |before| self.made.contains(&(*key, *generation, *rank, before));
+            !self.gone.contains(rank) || (1..*round).all(is_made)
+        };
+        for (key, generation, rank, round) in self.made.iter().filter(counts) {
             let slices =
                 self.logs.iter().filter(|(s, _)| (s.key, s.generation) == (*key, *generation));
             for (slice, log) in slices {

@@ -139,3 +139,32 @@ fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
     job.pass(1_000 * MS);
     job.init_all(1, 7, 8);
 }
+
+/// The worker that said them has not heard of the start, and neither has one of the servers.
+#[test]
+fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew_of_the_start() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Server, 0);
+    job.join(&limits, Role::Worker, 0);
+    for unaware in ["worker-0", "server-1"] {
+        job.cuts.insert((SCHEDULER.into(), unaware.into()));
+    }
+    job.join(&limits, Role::Server, 1);
+    let started = |job: &Job| job.nodes.values().filter(|node| node.has_started()).count();
+    assert_eq!(started(&job), 1, "server 0");
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(2 * limits.peer_timeout);
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.cuts.clear();
+    job.stopped.clear();
+    job.waiting.clear();
+    for late in ["server-0", "server-1"] {
+        job.cuts.insert((late.into(), SCHEDULER.into()));
+    }
+    job.pass(1_000 * MS);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    assert_eq!(started(&job), 3);
+    job.init_all(1, 7, 64);
+}
