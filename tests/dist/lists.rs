@@ -230,35 +230,43 @@ fn very_many() -> usize {
     if std::env::var_os("KV_TEST_OPERATIONS").is_some() { 1_000_000 } else { 30_000 }
 }
 
+/// Every call on so many keys of 16 bytes; prints how long each takes, and how late a heartbeat was.
+fn call_with(store: &Store, count: usize, workers: usize) {
+    const ELEMENTS: usize = 4;
+    let keys: Vec<Key> = (0..count as u64).map(Key::from).collect();
+    let data = vec![1.0f32; ELEMENTS];
+    let values: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&data)).collect();
+    let mut into = vec![0.0f32; keys.len() * ELEMENTS];
+    let mut timed = |what: &str, work: &mut dyn FnMut(&mut [TensorMut<'_>])| {
+        let mut outs: Vec<TensorMut<'_>> = into.chunks_mut(ELEMENTS).map(TensorMut::from).collect();
+        let began = std::time::Instant::now();
+        work(&mut outs);
+        println!("{workers} workers: {what} of {count} keys: {:?}", began.elapsed());
+        drop(outs);
+        let pulls = what.contains("pull");
+        assert!(!pulls || into.iter().all(|value| *value == workers as f32), "{what}");
+        into.fill(0.0);
+    };
+    timed("init", &mut |_| store.init_list(&keys, &values).unwrap());
+    timed("push", &mut |_| store.push_list(&keys, &values).unwrap());
+    timed("pull", &mut |outs| store.pull_list(&keys, outs).unwrap());
+    timed("pushpull", &mut |outs| {
+        store.pushpull_list(&keys, &values, &keys, outs).unwrap();
+    });
+    timed("remove", &mut |_| store.remove(&keys).unwrap());
+    assert_eq!(store.keys().unwrap(), []);
+    let stats = store.stats().unwrap();
+    let delay = stats.split("\"heartbeat_delay_us\":").nth(1).expect("how late it was");
+    println!("heartbeat_delay_us {}", delay.split([',', '}']).next().unwrap());
+}
+
 #[test]
 fn calls_on_very_many_keys_keep_no_process_from_its_heartbeats() {
-    const ELEMENTS: usize = 4;
-    Job::new(1, 1).with("timeout_ms", 90_000).run(|store, _| {
-        let keys: Vec<Key> = (0..very_many() as u64).map(Key::from).collect();
-        let data = vec![1.0f32; ELEMENTS];
-        let values: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&data)).collect();
-        let mut into = vec![0.0f32; keys.len() * ELEMENTS];
-        let mut timed = |what: &str, work: &mut dyn FnMut(&mut [TensorMut<'_>])| {
-            let mut outs: Vec<TensorMut<'_>> =
-                into.chunks_mut(ELEMENTS).map(TensorMut::from).collect();
-            let began = std::time::Instant::now();
-            work(&mut outs);
-            println!("{what} of {} keys: {:?}", keys.len(), began.elapsed());
-            drop(outs);
-            let pulls = what.contains("pull");
-            assert!(!pulls || into.iter().all(|value| *value == 1.0), "{what}");
-            into.fill(0.0);
-        };
-        timed("init", &mut |_| store.init_list(&keys, &values).unwrap());
-        timed("push", &mut |_| store.push_list(&keys, &values).unwrap());
-        timed("pull", &mut |outs| store.pull_list(&keys, outs).unwrap());
-        timed("pushpull", &mut |outs| {
-            store.pushpull_list(&keys, &values, &keys, outs).unwrap();
+    for (workers, servers) in [(1, 1), (2, 2)] {
+        Job::new(workers, servers).with("timeout_ms", 90_000).run(move |store, _| {
+            for count in [very_many() / 10, very_many()] {
+                call_with(store, count, workers);
+            }
         });
-        timed("remove", &mut |_| store.remove(&keys).unwrap());
-        assert_eq!(store.keys().unwrap(), []);
-        let stats = store.stats().unwrap();
-        let delay = stats.split("\"heartbeat_delay_us\":").nth(1).expect("how late it was");
-        println!("heartbeat_delay_us {}", delay.split([',', '}']).next().unwrap());
-    });
+    }
 }

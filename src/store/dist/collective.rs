@@ -49,6 +49,8 @@ pub(super) struct Kept {
     pub(super) whole: Vec<u64>,
     /// The keys, and how pushes were merged, before a file was read.
     pub(super) before: Option<(HashSet<Key>, Handling)>,
+    /// How pushes are merged once it was read.
+    pub(super) after: Option<Handling>,
     /// Keys with which the present step is done.
     done: HashSet<Key>,
 }
@@ -77,11 +79,6 @@ impl Collective {
         work: impl FnOnce(&mut Kept, Deadline) -> Result<()>,
     ) -> Result<()> {
         self.step_told(|kept, deadline| (work(kept, deadline), Vec::new())).0
-    }
-
-    /// Whether a step has timed out: the same call, made again, goes on with it.
-    pub(super) fn has_given_up(&self) -> bool {
-        self.gave_up.is_some()
     }
 
     /// The same as `step`; gives also what the job has decided in it.

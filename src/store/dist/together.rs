@@ -57,19 +57,21 @@ impl WorkerStore {
                 let told = self.say(Err(error.clone()), collective);
                 return told.and(Err(error));
             }
-            let after = self.local.handling.read().clone();
+            let Kept { before: Some((_, before)), after: Some(after), .. } = &collective.kept
+            else {
+                return Err(fail!(Internal, "a bug of this library: a file that was not read"));
+            };
+            let (before, after) = (before.clone(), after.clone());
             let rules = Change::Rules(Rules::of(&after));
             self.keep_whole_for(&after.merger);
+            self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
             let result = self
                 .agree(rules.encode(), collective)
                 .and_then(|_| self.announce_whole(collective))
                 .and_then(|()| self.spread(collective))
                 .and_then(|()| self.spread_all_unsent(collective))
                 .map_err(|error| error.at("load"));
-            if result.is_err()
-                && !collective.has_given_up()
-                && let Some((_, before)) = collective.kept.before.take()
-            {
+            if result.is_err() {
                 self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
             }
             self.say(result, collective)
@@ -95,7 +97,9 @@ impl WorkerStore {
     fn load_here(&self, path: &Path, kept: &mut Kept) -> Result<()> {
         let known = self.local.keys.table.slots().iter().map(|it| it.key).collect();
         kept.before = Some((known, self.local.handling.read().clone()));
-        self.local.load(path, self.workers as usize)
+        self.local.load(path, self.workers as usize)?;
+        kept.after = Some(self.local.handling.read().clone());
+        Ok(())
     }
 
     /// Tells the other workers what there is of codecs, and gives it to them.
