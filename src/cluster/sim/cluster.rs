@@ -145,8 +145,8 @@ impl Cluster {
             // Others learn it from the workers.
             limits.adopt(&super::limits().terms());
         }
-        // A process that is started again has a later number.
-        let incarnation = now + 1;
+        // A process that is started again has a later number, and no two have the same one.
+        let incarnation = (now + 1) << 4 | self.processes.len() as u64;
         let machine = match address.split_once('-') {
             None => Machine::Scheduler(Box::new(Scheduler::new(limits, incarnation, now))),
             Some((role, rank)) => {
