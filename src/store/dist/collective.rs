@@ -113,6 +113,9 @@ impl WorkerStore {
     ) -> Result<T> {
         let deadline = self.local.deadline();
         let unfinished = self.unfinished.lock().take();
+        if unfinished.as_ref().is_some_and(|it| it.call != call || it.about != about) {
+            self.clear();
+        }
         let mut collective = match unfinished {
             Some(it) if it.call == call && it.about == about => {
                 Box::new(Collective { deadline, next: 0, gave_up: None, ..*it })
@@ -132,6 +135,14 @@ impl WorkerStore {
             *self.unfinished.lock() = Some(collective);
         }
         result
+    }
+
+    /// The program changes keys, or meets the others in another call: a collective call that timed out is
+    /// not gone on with, which would mix what was before with what came since.
+    pub(super) fn leave_unfinished(&self) {
+        if self.unfinished.lock().take().is_some() {
+            self.clear();
+        }
     }
 
     /// Waits until all workers are here, and this one's calls have ended.

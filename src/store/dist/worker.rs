@@ -425,10 +425,14 @@ impl Remote for WorkerStore {
     }
 
     fn init(&self, values: &Pairs<'_>) -> Result<()> {
+        self.leave_unfinished();
         self.create("init", values)
     }
 
     fn run(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        if !matches!(call, Kind::Pull) {
+            self.leave_unfinished();
+        }
         let (plan, _) = self.plan(call, values, outs)?;
         let call = self.send(plan, 0, None, self.local.deadline())?;
         self.wait(&call)
@@ -441,6 +445,9 @@ impl Remote for WorkerStore {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
+        if !matches!(call, Kind::Pull) {
+            self.leave_unfinished();
+        }
         let (plan, call) = self.plan(call, values, outs)?;
         self.with_ticket(plan.label(call), |sequence| {
             self.send(plan, priority, Some(sequence), Deadline::Never)
@@ -448,6 +455,9 @@ impl Remote for WorkerStore {
     }
 
     fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
+        if !matches!(call, Kind::PullRows) {
+            self.leave_unfinished();
+        }
         let deadline = self.local.deadline();
         let run = || {
             let sent = self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?;
@@ -461,6 +471,9 @@ impl Remote for WorkerStore {
     }
 
     fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
+        if !matches!(call, Kind::PullRows) {
+            self.leave_unfinished();
+        }
         let plan = self.plan_rows(call, pairs)?;
         self.with_ticket(plan.label(call), |sequence| {
             self.send_rows(plan, priority, Some(sequence), Deadline::Never)
@@ -472,6 +485,7 @@ impl Remote for WorkerStore {
     }
 
     fn remove(&self, keys: &[Key]) -> Result<()> {
+        self.leave_unfinished();
         self.find("remove", keys.iter().copied())?;
         let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
         let end = self.moment(self.local.deadline());
@@ -516,8 +530,7 @@ impl Remote for WorkerStore {
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
-        // The program does not go on with what timed out before.
-        self.unfinished.lock().take();
+        self.leave_unfinished();
         self.request(deadline, Machinery::barrier)
     }
 
@@ -529,7 +542,7 @@ impl Remote for WorkerStore {
     fn save(&self, path: &Path) -> Result<()> {
         match self.alone()? {
             Some(why) => {
-                self.unfinished.lock().take();
+                self.leave_unfinished();
                 self.save_alone(path, &why)
             }
             None => self.save_together(path),
