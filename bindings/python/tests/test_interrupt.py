@@ -71,7 +71,9 @@ def test_every_call_of_a_local_store(run):
     for text in calls.values():
         body += f"interrupted({text})\n"
     body += """
+entered.clear()
 running = kv.push_async(2, np.ones(4))
+assert entered.wait(60)
 interrupted(running.cancel)
 interrupted(kv.close)
 gate.set()
