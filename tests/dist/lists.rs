@@ -231,6 +231,7 @@ fn very_many() -> usize {
 }
 
 /// Every call on so many keys of 16 bytes; prints how long each takes, and how late a heartbeat was.
+#[allow(clippy::print_stdout, reason = "figures of the long suite")]
 fn call_with(store: &Store, count: usize, workers: usize) {
     const ELEMENTS: usize = 4;
     let keys: Vec<Key> = (0..count as u64).map(Key::from).collect();
