@@ -84,6 +84,8 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
+        // The kernel takes its time over the namespace, and the next network has the same names.
+        let _ = Command::new("ip").args(["link", "delete", "near"]).status();
         let _ = self.keeper.kill();
         let _ = self.keeper.wait();
     }
