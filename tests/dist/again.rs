@@ -301,7 +301,7 @@ fn a_save_and_a_load_that_time_out_go_on_where_they_stopped() {
 
 #[test]
 fn a_rule_that_makes_keys_whole_goes_on_where_it_stopped() {
-    const KEYS: u64 = 60;
+    const KEYS: u64 = 150;
     const ELEMENTS: usize = 3_000;
     for short in [0, 1] {
         let job = Job::new(2, 2).with("slice_bytes", 4_096);
