@@ -17,7 +17,7 @@ impl<D: Data> Worker<D> {
                     if self.pushes != Pushes::Announced && self.is_numbered(id) {
                         self.announce(id);
                     }
-                    // Whoever waited for something else than a push has given up, and so does the end.
+                    // A call that waited for something else than a push has given up, and so does the end.
                     let is_over =
                         |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
                     let is_told = self.announcing.is_none();

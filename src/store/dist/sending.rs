@@ -63,6 +63,9 @@ impl WorkerStore {
         let part = if call == Kind::PushRows { plan::Part::Value } else { plan::Part::Out };
         let patience = self.local.patience();
         plan.build_rows(&self.local.keys.scene(call.name()).within(&patience), pairs, part)?;
+        if call == Kind::PushRows {
+            self.leave_unfinished();
+        }
         Ok(plan)
     }
 
@@ -114,6 +117,9 @@ impl WorkerStore {
         }
         self.find(name, values.keys.iter().chain(outs.keys).copied())?;
         plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
+        if call != Kind::Pull {
+            self.leave_unfinished();
+        }
         Ok((plan, call))
     }
 

@@ -209,7 +209,10 @@ impl WorkerStore {
             let handling = local.handling.read();
             local.check_keys(call, &handling, &fresh).map(|()| fresh)
         });
-        let result = fresh.and_then(|fresh| self.declare(fresh));
+        let result = fresh.and_then(|fresh| {
+            self.leave_unfinished();
+            self.declare(fresh)
+        });
         if result.is_err() {
             // Those that could be used before still can.
             let _ = local.keys.add(call, &adopted);
@@ -425,14 +428,10 @@ impl Remote for WorkerStore {
     }
 
     fn init(&self, values: &Pairs<'_>) -> Result<()> {
-        self.leave_unfinished();
         self.create("init", values)
     }
 
     fn run(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
-        if !matches!(call, Kind::Pull) {
-            self.leave_unfinished();
-        }
         let (plan, _) = self.plan(call, values, outs)?;
         let call = self.send(plan, 0, None, self.local.deadline())?;
         self.wait(&call)
@@ -445,9 +444,6 @@ impl Remote for WorkerStore {
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
-        if !matches!(call, Kind::Pull) {
-            self.leave_unfinished();
-        }
         let (plan, call) = self.plan(call, values, outs)?;
         self.with_ticket(plan.label(call), |sequence| {
             self.send(plan, priority, Some(sequence), Deadline::Never)
@@ -455,9 +451,6 @@ impl Remote for WorkerStore {
     }
 
     fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
-        if !matches!(call, Kind::PullRows) {
-            self.leave_unfinished();
-        }
         let deadline = self.local.deadline();
         let run = || {
             let sent = self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?;
@@ -471,9 +464,6 @@ impl Remote for WorkerStore {
     }
 
     fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
-        if !matches!(call, Kind::PullRows) {
-            self.leave_unfinished();
-        }
         let plan = self.plan_rows(call, pairs)?;
         self.with_ticket(plan.label(call), |sequence| {
             self.send_rows(plan, priority, Some(sequence), Deadline::Never)
@@ -485,9 +475,9 @@ impl Remote for WorkerStore {
     }
 
     fn remove(&self, keys: &[Key]) -> Result<()> {
-        self.leave_unfinished();
         self.find("remove", keys.iter().copied())?;
         let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
+        self.leave_unfinished();
         let end = self.moment(self.local.deadline());
         let (_, result) =
             self.request_each(&slots, |worker, slot, now| worker.remove(slot.key.id(), now, end));
