@@ -65,6 +65,7 @@ pub(super) struct Link<D> {
     last_sent: Time,
     last_heard: Time,
     was_heard: bool,
+    since: Time,
     /// Start of the current silence timeout, if that is later than the last frame of the peer.
     patient_from: Time,
     /// Values are held back until then: the peer has more to send. 0 if they are not.
@@ -102,6 +103,7 @@ impl<D: Data> Link<D> {
             last_sent: now,
             last_heard: now,
             was_heard: false,
+            since: now,
             patient_from: now,
             turn_ends: 0,
             resent: 0,
@@ -347,6 +349,11 @@ impl<D: Data> Link<D> {
 
     pub(super) fn last_heard(&self) -> Time {
         self.last_heard
+    }
+
+    /// When the link was made.
+    pub(super) fn since(&self) -> Time {
+        self.since
     }
 
     /// Whether the peer was ever heard.

@@ -213,6 +213,11 @@ impl<D: Data> Net<D> {
         self.lines.get(&peer).map(|line| (&*line.address, line.link.incarnation()))
     }
 
+    /// When the link to a peer was made.
+    pub(super) fn linked_since(&self, peer: Peer) -> Option<Time> {
+        self.lines.get(&peer).map(|line| line.link.since())
+    }
+
     /// When a peer was heard last.
     pub(super) fn heard_at(&self, peer: Peer) -> Option<Time> {
         self.lines.get(&peer).map(|line| line.link.last_heard())

@@ -33,6 +33,14 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
+    /// From when on two members hear each other, if they can. A scheduler that was started again may have
+    /// brought them together only now, as the one before it died at the start.
+    fn met_by(&self, dispute: &Dispute) -> Time {
+        let both = [dispute.accuser, dispute.accused].into_iter();
+        let since = both.filter_map(|peer| self.net.linked_since(peer)).max();
+        since.map_or(0, |since| since + self.net.limits.silence())
+    }
+
     /// Two members that both live but do not hear each other: the worker is lost, because the
     /// server has the values of all.
     pub(super) fn judge(&mut self, now: Time) {
@@ -43,6 +51,7 @@ impl<D: Data> Scheduler<D> {
             if !both || known != Some(dispute.incarnation) {
                 continue;
             }
+            dispute.due = dispute.due.max(self.met_by(&dispute));
             let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at > dispute.began);
             if dispute.due <= now && heard {
                 let worker = dispute.accuser.role == Role::Worker;

@@ -248,14 +248,17 @@ impl<D: Data> Worker<D> {
     /// The members are known, or have changed.
     pub(super) fn members(&mut self, book: &Book) {
         self.started = true;
-        for gone in book.members.iter().filter(|member| member.state == State::Lost) {
-            let text = format!("{} at {} is lost", gone.peer, gone.address);
+        for gone in book.members.iter().filter(|member| member.state != State::Here) {
+            let is_lost = gone.state == State::Lost;
+            let how = if is_lost { "is lost" } else { "has left, as the job is over" };
+            let text = format!("{} at {} {how}", gone.peer, gone.address);
             let failure = Failure::new(Reason::PeerLost, text);
             match gone.peer.role {
                 Role::Server => {
                     self.lose_all(&failure);
                     self.stop_waiting_for(gone.peer);
                 }
+                Role::Worker if !is_lost => {}
                 Role::Worker => {
                     self.workers_lost.insert(gone.peer.rank);
                     if self.limits.on_loss == OnLoss::Fail && !gone.reads {

@@ -168,3 +168,58 @@ fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew
     assert_eq!(started(&job), 3);
     job.init_all(1, 7, 64);
 }
+
+/// A server meets the next scheduler when the worker has missed it for the full time, and its book is lost.
+#[test]
+fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_the_others() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), "server-0".into()));
+    job.join(&limits, Role::Server, 1);
+    assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(limits.peer_timeout / 2);
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.stopped.clear();
+    job.waiting.clear();
+    for heard in ["worker-0", "server-1"] {
+        job.nodes.get_mut(heard).unwrap().down(SCHEDULER, job.now);
+    }
+    job.pass(limits.peer_timeout / 4 * 3);
+    assert!(!job.nodes["server-0"].has_started());
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    job.init_all(1, 7, 64);
+}
+
+/// Server 1 has not heard of the start, and leaves before the worker can say goodbye to it.
+#[test]
+fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), "server-1".into()));
+    job.join(&limits, Role::Server, 1);
+    job.stopped.insert(SCHEDULER.into());
+    let (now, deadline) = (job.now, job.now + 60_000 * MS);
+    let close = job.worker(0).close(now, deadline).unwrap();
+    job.pass(limits.peer_timeout / 2);
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.stopped.clear();
+    job.waiting.clear();
+    job.cuts = [("worker-0".into(), SCHEDULER.into())].into();
+    for server in ["server-0", "server-1"] {
+        job.nodes.get_mut(server).unwrap().down(SCHEDULER, job.now);
+    }
+    job.pass(1_000 * MS);
+    assert!(job.nodes["server-0"].end().is_some() && job.nodes["server-1"].end().is_some());
+    assert_eq!(job.result(0, close), None);
+    job.cuts.clear();
+    job.nodes.get_mut("worker-0").unwrap().down(SCHEDULER, job.now);
+    job.pass(1_000 * MS);
+    assert_eq!(job.result(0, close), Some(&Ok(())));
+}
