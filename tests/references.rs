@@ -1,5 +1,5 @@
 //! What the pages refer to is there: files, headings, commands of make, and the list of files with
-//! unsafe code.
+//! unsafe code; and the modules that the targets for fuzzing take from the program.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -281,4 +281,43 @@ fn figures_of_charts_are_readable_where_paint_order_is_not_known() {
         }
     }
     assert!(figures > 50, "{figures} figures");
+}
+
+/// Modules of the crate that a file of the program names outside of its tests.
+fn modules_named(text: &str) -> BTreeSet<String> {
+    let product = text.split("#[cfg(test)]").next().unwrap();
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let lists = product.split("crate::").skip(1).map(|rest| match rest.strip_prefix('{') {
+        Some(list) => list.split('}').next().unwrap(),
+        None => rest.split(|c| !is_name(c)).next().unwrap(),
+    });
+    let names = lists.flat_map(|list| list.split(',').map(str::trim));
+    let names = names.map(|name| name.split(|c| !is_name(c)).next().unwrap().to_owned());
+    names.filter(|name| !name.is_empty()).collect()
+}
+
+/// The suites do not build the targets: that needs another tool chain.
+#[test]
+fn every_target_for_fuzzing_has_the_modules_that_its_modules_name() {
+    let folder = Path::new(ROOT).join("fuzz/fuzz_targets");
+    let (mut taken, mut wrong) = (0, Vec::new());
+    for target in children(&folder) {
+        let text = fs::read_to_string(folder.join(&target)).unwrap();
+        let mut modules = BTreeMap::new();
+        for part in text.split("#[path = \"").skip(1) {
+            let (path, rest) = part.split_once("\"]\nmod ").unwrap();
+            modules.insert(rest.split(';').next().unwrap(), folder.join(path));
+        }
+        taken += modules.len();
+        for path in modules.values() {
+            for named in modules_named(&fs::read_to_string(path).unwrap()) {
+                if !modules.contains_key(&*named) {
+                    wrong.push(format!("{target}: {} names {named}", path.display()));
+                }
+            }
+        }
+        assert!(Path::new(ROOT).join("fuzz/corpus").join(target.trim_end_matches(".rs")).is_dir());
+    }
+    assert!(taken > 5, "{taken} modules");
+    assert!(wrong.is_empty(), "modules that a target does not take: {wrong:#?}");
 }

@@ -7,6 +7,8 @@ mod ending;
 mod fuzz_agents;
 #[path = "../../src/bin/kvstore/plan.rs"]
 mod plan;
+#[path = "../../src/bin/kvstore/settings.rs"]
+mod settings;
 #[path = "../../src/bin/kvstore/sys.rs"]
 mod sys;
 #[path = "../../src/bin/kvstore/talk.rs"]
