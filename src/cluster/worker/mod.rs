@@ -629,6 +629,7 @@ impl<D: Data> Worker<D> {
         }
         if self.waiting.is_empty() {
             self.touched.clear();
+            return self.pump_collective();
         }
         let mut touched = std::mem::take(&mut self.touched);
         touched.fill(|| {

@@ -144,7 +144,7 @@ impl Overlaps {
         if self.items.is_empty() {
             return Ok(());
         }
-        if self.outs_are_apart() {
+        if self.outs_are_apart_in_order() {
             return self.find_one_by_one(parties, values, watch);
         }
         self.items.extend(values.filter_map(|at| Item::of(&parties.value(at), true)));
@@ -154,15 +154,33 @@ impl Overlaps {
         self.compare_pairs(parties, watch)
     }
 
-    /// Compares values with outs that are in order and apart.
+    /// Whether no two outs meet; they are in the order of their addresses then.
+    fn outs_are_apart_in_order(&mut self) -> bool {
+        if self.meeting {
+            self.items.sort_unstable_by_key(|item| item.low);
+            self.meeting = self.items.windows(2).any(|pair| pair[0].high > pair[1].low);
+        }
+        self.outs_are_apart()
+    }
+
+    /// Compares values with outs that are in order and apart. Most values lie between the same two outs as
+    /// the value before, or between the next two.
     fn find_one_by_one<'a>(
         &mut self,
         parties: &impl Parties<'a>,
         values: impl Iterator<Item = Position>,
         watch: &mut Watch<'_>,
     ) -> Result<(), Stop> {
+        let mut first = 0;
         for value in values.filter_map(|at| Item::of(&parties.value(at), true)) {
-            let first = self.items.partition_point(|out| out.high <= value.low);
+            let is_first = |first: usize| {
+                let before = first.checked_sub(1).map(|before| &self.items[before]);
+                before.is_none_or(|out| out.high <= value.low)
+                    && self.items.get(first).is_none_or(|out| out.high > value.low)
+            };
+            let near =
+                [first, first + 1].into_iter().find(|it| *it <= self.items.len() && is_first(*it));
+            first = near.unwrap_or_else(|| self.items.partition_point(|out| out.high <= value.low));
             for out in self.items[first..].iter().take_while(|out| out.low < value.high) {
                 watch.tick()?;
                 let twin = || {
