@@ -57,7 +57,7 @@ impl<D: Data> Node<D> {
             Role::Worker => Part::Worker(Worker::new(&limits)),
             Role::Server | Role::Scheduler => Part::Server(Server::new(&limits)),
         };
-        let client = Client::new(&limits, birth.role, birth.address, birth.scheduler, now);
+        let client = Client::new(&limits, me, birth.address, birth.scheduler, now);
         let net = Net::new(limits, me, birth.incarnation, now);
         Self {
             net,
@@ -339,7 +339,7 @@ impl<D: Data> Node<D> {
     fn cut_off_at(&self) -> Option<Time> {
         let is_partner = |member: &Standing| {
             let heard = self.net.has_heard(member.peer, member.incarnation);
-            heard && member.state == State::Here
+            heard && member.state == State::Here && !member.reads
         };
         let exchanges = !self.leaving && self.client.book().members.iter().any(is_partner);
         exchanges.then(|| self.net.any_heard() + self.net.limits.silence())

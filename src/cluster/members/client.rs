@@ -36,6 +36,8 @@ const HELLO: Time = 100 * MS;
 #[derive(Debug)]
 pub(in crate::cluster) struct Client {
     scheduler: Arc<str>,
+    /// The rank that this process was given by its user, if it was given one.
+    rank: u32,
     hello: Hello,
     next_hello: Time,
     /// Since when the scheduler has not been heard; it may restart meanwhile.
@@ -54,7 +56,7 @@ pub(in crate::cluster) const GOODBYE: Token = Token { operation: u64::MAX, attem
 impl Client {
     pub(in crate::cluster) fn new(
         limits: &Limits,
-        role: Role,
+        Peer { role, rank }: Peer,
         address: &str,
         scheduler: &str,
         now: Time,
@@ -68,6 +70,7 @@ impl Client {
         };
         Self {
             scheduler: scheduler.into(),
+            rank,
             hello,
             next_hello: now,
             away: Some(now),
@@ -308,8 +311,10 @@ impl Client {
         }
         if self.away.is_some() && now >= self.next_hello {
             self.next_hello = now + net.limits.heartbeat().min(HELLO);
+            // Before the start another scheduler may have given the rank of the one before it away.
+            let rank = if self.has_started() { net.me.rank } else { self.rank };
             let message = Message::new(Kind::Hello, self.hello.encode());
-            net.cast(&self.scheduler, 0, message);
+            net.cast_as(Peer { rank, ..net.me }, &self.scheduler, message);
         }
         let timeout = net.limits.start_timeout;
         if !self.has_started() {

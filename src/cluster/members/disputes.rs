@@ -1,6 +1,7 @@
 //! Members that do not hear each other, though the scheduler hears both.
 
 use super::scheduler::Scheduler;
+use super::takeover::Takeover;
 use crate::cluster::common::{Data, Peer, Role, Time};
 use crate::cluster::wire::accused;
 
@@ -34,11 +35,17 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// From when on two members hear each other, if they can. A scheduler that was started again may have
-    /// brought them together only now, as the one before it died at the start.
-    fn met_by(&self, dispute: &Dispute) -> Time {
+    /// brought them together only now, as the one before it died at the start: it has told them of each
+    /// other once it had heard all members.
+    fn met_by(&self, dispute: &Dispute, now: Time) -> Time {
         let both = [dispute.accuser, dispute.accused].into_iter();
-        let since = both.filter_map(|peer| self.net.linked_since(peer)).max();
-        since.map_or(0, |since| since + self.net.limits.silence())
+        let linked = both.filter_map(|peer| self.net.linked_since(peer)).max().unwrap_or(0);
+        let learning = self.takeover == Takeover::Learning;
+        let told = if learning { now } else { self.learned_at.unwrap_or(0) };
+        match linked.max(told) {
+            0 => 0,
+            met => met + self.net.limits.silence(),
+        }
     }
 
     /// Two members that both live but do not hear each other: the worker is lost, because the
@@ -51,7 +58,7 @@ impl<D: Data> Scheduler<D> {
             if !both || known != Some(dispute.incarnation) {
                 continue;
             }
-            dispute.due = dispute.due.max(self.met_by(&dispute));
+            dispute.due = dispute.due.max(self.met_by(&dispute, now));
             let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at > dispute.began);
             if dispute.due <= now && heard {
                 let worker = dispute.accuser.role == Role::Worker;

@@ -147,7 +147,7 @@ impl<D: Data> Scheduler<D> {
             progress.missing_at = None;
         }
         if self.net.incarnation_of(peer) == Some(incarnation) {
-            return;
+            return self.net.hear(peer, now);
         }
         self.net.connect(peer, incarnation, &hello.address, now);
         if hello.reads {

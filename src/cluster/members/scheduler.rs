@@ -43,6 +43,8 @@ pub(crate) struct Scheduler<D> {
     pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
     pub(super) takeover: Takeover,
+    /// When this scheduler, started again, told all members where the others are.
+    pub(super) learned_at: Option<Time>,
     ending: bool,
     /// Everybody has left. What they sent last is still acknowledged until then.
     pub(super) gone_at: Option<Time>,
@@ -67,6 +69,7 @@ impl<D: Data> Scheduler<D> {
             went: BTreeSet::new(),
             started: false,
             takeover: Takeover::None,
+            learned_at: None,
             ending: false,
             gone_at: None,
             end: None,
@@ -234,6 +237,7 @@ impl<D: Data> Scheduler<D> {
         match message.head.kind {
             Kind::Barrier => progress.arrived = progress.arrived.max(round),
             Kind::Done => progress.done = true,
+            Kind::Leave if !self.started => self.lose(from),
             Kind::Leave => {
                 progress.done = true;
                 self.part(from, State::Left);

@@ -141,6 +141,7 @@ impl<D: Data> Scheduler<D> {
         match self.takeover {
             Takeover::Learning => {
                 self.takeover = Takeover::Over;
+                self.learned_at = Some(self.net.last_now());
                 self.publish();
             }
             Takeover::Doubt => self.takeover = Takeover::None,

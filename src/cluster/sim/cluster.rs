@@ -190,6 +190,8 @@ impl Cluster {
         };
         if self.trace {
             println!("{now} {from} -> {to}: {:?}", message.head);
+            let bundled = message.parts().iter().filter(|_| message.head.kind == Kind::Bundle);
+            bundled.for_each(|part| println!("{now} {from} -> {to}: {:?}", part.head));
         }
         if let Some(reader) = self.reader.as_ref().filter(|_| *from == *READER) {
             if reader::receive(reader, &mut process.machine, message, now) {

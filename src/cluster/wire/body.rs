@@ -36,6 +36,9 @@ const IS_DONE: u8 = 1;
 const ONLY_READS: u8 = 2;
 
 /// Puts what the workers have agreed on, or that it is not known.
+/// Maximum of `peer_timeout_ms`, a year: moments are sums of such times.
+const LONGEST_MS: u64 = 31_536_000_000;
+
 pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
     let Some(terms) = terms else { return out.push(0) };
     let (mode, staleness) = match terms.mode {
@@ -70,7 +73,7 @@ fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
     Some(Terms {
         mode,
         on_loss,
-        peer_timeout: from.u64()?.checked_mul(MS)?,
+        peer_timeout: Some(from.u64()?).filter(|ms| (1..=LONGEST_MS).contains(ms))? * MS,
         slice_bytes: from.u64()?,
         hold_bytes: from.u64()?,
         max_rounds_ahead: from.u64()?,

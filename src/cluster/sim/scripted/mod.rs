@@ -73,9 +73,24 @@ impl Job {
     }
 
     fn join_at(&mut self, address: &str, limits: &Limits, role: Role, rank: u32) {
+        self.enter(address, limits, role, Some(rank), false);
+    }
+
+    /// A process joins, with a rank of its own if it has one; a reader says that it reads.
+    fn enter(
+        &mut self,
+        address: &str,
+        limits: &Limits,
+        role: Role,
+        rank: Option<u32>,
+        reads: bool,
+    ) {
         let incarnation = self.now + 1 + self.nodes.len() as u64;
-        let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: "scheduler" };
+        let birth = Birth { role, rank, incarnation, address, scheduler: "scheduler" };
         let mut node = Node::new(limits.clone(), &birth, self.now);
+        if reads {
+            node.only_read();
+        }
         node.tick(self.now);
         self.nodes.insert(address.into(), node);
         self.settle();

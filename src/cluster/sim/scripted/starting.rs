@@ -1,11 +1,11 @@
 //! Processes that join, or do not.
 
 use super::{Job, SCHEDULER};
-use crate::cluster::common::{Limits, MS, OnLoss, Reason, Role};
+use crate::cluster::common::{Limits, MS, OnLoss, Peer, Reason, Role};
 use crate::cluster::members::Scheduler;
 use crate::cluster::node::{Birth, Node};
 use crate::cluster::sim::{Bytes, limits};
-use crate::cluster::wire::{BadFrame, Kind};
+use crate::cluster::wire::{BadFrame, Kind, Message};
 
 #[test]
 fn a_process_that_expects_another_job_is_refused_at_once() {
@@ -181,9 +181,7 @@ fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_t
     assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
     job.stopped.insert(SCHEDULER.into());
     job.pass(limits.peer_timeout / 2);
-    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
-    job.stopped.clear();
-    job.waiting.clear();
+    start_scheduler_again(&mut job, &limits);
     for heard in ["worker-0", "server-1"] {
         job.nodes.get_mut(heard).unwrap().down(SCHEDULER, job.now);
     }
@@ -208,9 +206,7 @@ fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
     let (now, deadline) = (job.now, job.now + 60_000 * MS);
     let close = job.worker(0).close(now, deadline).unwrap();
     job.pass(limits.peer_timeout / 2);
-    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
-    job.stopped.clear();
-    job.waiting.clear();
+    start_scheduler_again(&mut job, &limits);
     job.cuts = [("worker-0".into(), SCHEDULER.into())].into();
     for server in ["server-0", "server-1"] {
         job.nodes.get_mut(server).unwrap().down(SCHEDULER, job.now);
@@ -222,4 +218,89 @@ fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
     job.nodes.get_mut("worker-0").unwrap().down(SCHEDULER, job.now);
     job.pass(1_000 * MS);
     assert_eq!(job.result(0, close), Some(&Ok(())));
+}
+
+fn start_scheduler_again(job: &mut Job, limits: &Limits) {
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.stopped.clear();
+    job.waiting.clear();
+}
+
+#[test]
+fn a_rank_that_another_scheduler_gave_before_the_start_is_asked_for_no_more() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.enter("first", &limits, Role::Worker, None, false);
+    assert_eq!(job.nodes["first"].me(), Peer::worker(0));
+    start_scheduler_again(&mut job, &limits);
+    job.enter("second", &limits, Role::Worker, None, false);
+    assert_eq!(job.nodes["second"].me(), Peer::worker(0));
+    job.nodes.get_mut("first").unwrap().down(SCHEDULER, job.now);
+    job.pass(1_000 * MS);
+    assert_eq!(job.nodes["first"].end(), None);
+    assert_eq!(job.nodes["first"].me(), Peer::worker(1));
+    job.join(&limits, Role::Server, 0);
+    assert!(job.nodes.values().all(Node::has_started));
+}
+
+#[test]
+fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Server, 0);
+    job.join(&limits, Role::Worker, 0);
+    let worker = job.nodes.get_mut("worker-0").unwrap();
+    worker.say(Peer::SCHEDULER, Message::new(Kind::Leave, Vec::new()));
+    job.settle();
+    job.nodes.remove("worker-0");
+    assert!(!job.nodes.values().any(Node::has_started));
+    job.join(&limits, Role::Worker, 1);
+    job.join_at("another", &limits, Role::Worker, 0);
+    assert!(job.nodes.values().all(Node::has_started));
+}
+
+/// The reader has heard of the start, and the worker has not.
+#[test]
+fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
+    let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    job.enter("reader", &limits, Role::Worker, Some(1), true);
+    job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
+    job.join(&limits, Role::Server, 0);
+    assert!(job.nodes["server-0"].has_started() && !job.nodes["worker-0"].has_started());
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(2 * limits.peer_timeout);
+    assert_eq!(job.nodes["server-0"].end(), None);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    job.init_all(1, 7, 8);
+}
+
+/// Server 1 is heard by the scheduler that was started again only when its time is nearly over, so that
+/// worker 0 learns of the start as late, and the first book that says so is lost.
+#[test]
+fn a_pair_is_not_judged_before_the_scheduler_has_told_it_where_the_others_are() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
+    job.join(&limits, Role::Server, 1);
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(limits.peer_timeout / 2);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts = [("server-1".into(), SCHEDULER.into())].into();
+    for heard in ["worker-0", "server-0"] {
+        job.nodes.get_mut(heard).unwrap().down(SCHEDULER, job.now);
+    }
+    job.pass(limits.silence() - 200 * MS);
+    assert!(!job.nodes["worker-0"].has_started());
+    job.cuts = [(SCHEDULER.into(), "worker-0".into())].into();
+    job.pass(600 * MS);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    job.init_all(1, 7, 64);
 }
