@@ -42,10 +42,7 @@ impl<D: Data> Scheduler<D> {
         let linked = both.filter_map(|peer| self.net.linked_since(peer)).max().unwrap_or(0);
         let learning = self.takeover == Takeover::Learning;
         let told = if learning { now } else { self.learned_at.unwrap_or(0) };
-        match linked.max(told) {
-            0 => 0,
-            met => met + self.net.limits.silence(),
-        }
+        linked.max(told) + self.net.limits.silence()
     }
 
     /// Two members that both live but do not hear each other: the worker is lost, because the

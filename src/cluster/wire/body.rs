@@ -35,10 +35,10 @@ const READS: u8 = 4;
 const IS_DONE: u8 = 1;
 const ONLY_READS: u8 = 2;
 
-/// Puts what the workers have agreed on, or that it is not known.
-/// Maximum of `peer_timeout_ms`, a year: moments are sums of such times.
-const LONGEST_MS: u64 = 31_536_000_000;
+/// Maximum of `peer_timeout_ms`, a year, as in the configuration: moments are sums of such times.
+pub(super) const LONGEST_MS: u64 = 31_536_000_000;
 
+/// Puts what the workers have agreed on, or that it is not known.
 pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
     let Some(terms) = terms else { return out.push(0) };
     let (mode, staleness) = match terms.mode {

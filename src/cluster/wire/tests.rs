@@ -1,10 +1,11 @@
 //! Frames and fields: what is written is read, and nothing else is; no bytes are a danger.
 
+use super::body::LONGEST_MS;
 use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
 use super::{Awaited, Body, Book, Declare, Hello, Message, Place, Spec, Standing, State};
 use super::{Look, MOST_REPORT, Seen, Sight};
 use super::{accused, failed};
-use crate::cluster::common::{Failure, Peer, Reason, Role};
+use crate::cluster::common::{Failure, Limits, MS, Peer, Reason, Role};
 use crate::cluster::facts::{
     BUCKETS, CallKind, Facts, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Waiting,
 };
@@ -411,4 +412,15 @@ fn a_place_whose_slices_do_not_make_up_its_key_is_refused() {
     assert!(Place::decode(&place(vec![0; 6]).encode()).is_none());
     let huge = Place { spec: Spec { shape: vec![u64::MAX, 2], ..spec.clone() }, ..place(vec![0]) };
     assert!(Place::decode(&huge.encode()).is_none());
+}
+
+#[test]
+fn a_hello_says_each_peer_timeout_that_can_be_set_and_no_longer_one() {
+    for (ms, taken) in [(LONGEST_MS, true), (LONGEST_MS + 1, false), (u64::MAX / MS, false)] {
+        let set = crate::Config::new().set("peer_timeout_ms", &ms.to_string());
+        assert_eq!(set.is_ok(), taken, "{ms} in the configuration");
+        let terms = Limits { peer_timeout: ms * MS, ..limits() }.terms();
+        let hello = Hello { terms: Some(terms), ..Hello::default() };
+        assert_eq!(Hello::decode(&hello.encode()).is_some(), taken, "{ms} in a hello");
+    }
 }
