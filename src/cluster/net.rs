@@ -223,13 +223,6 @@ impl<D: Data> Net<D> {
         self.lines.get(&peer).map(|line| line.link.last_heard())
     }
 
-    /// A frame of a linked peer has come under another name.
-    pub(super) fn hear(&mut self, peer: Peer, now: Time) {
-        if let Some(line) = self.lines.get_mut(&peer) {
-            line.link.hear(now);
-        }
-    }
-
     /// Whether a peer, in this incarnation, has ever been heard.
     pub(super) fn has_heard(&self, peer: Peer, incarnation: u64) -> bool {
         let line = self.lines.get(&peer).filter(|line| line.link.incarnation() == incarnation);
@@ -254,13 +247,7 @@ impl<D: Data> Net<D> {
         self.cast_into(self.limits.job, to, to_incarnation, message);
     }
 
-    /// Sends a frame outside of any stream, under the name that this process asks for.
-    pub(super) fn cast_as(&mut self, me: Peer, to: &str, mut message: Message<D>) {
-        stamp(&mut message.head, me, self.incarnation, self.epoch, self.limits.job);
-        self.frames.push(Frame { to: to.into(), message, backlog: None });
-    }
-
-    /// Sends one frame outside of any stream to a process of another job.
+    /// The same, to a process of another job.
     pub(super) fn cast_into(
         &mut self,
         job: u64,
@@ -306,6 +293,10 @@ impl<D: Data> Net<D> {
         }
         let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
         match head.incarnation.cmp(&line.link.incarnation()) {
+            // An older process that asks for the name is not always one that has ended.
+            Ordering::Less if head.sequence == 0 && head.kind == Kind::Hello => {
+                Incoming::Stranger(message)
+            }
             Ordering::Less => {
                 self.note_drop(peer, Why::Earlier);
                 Incoming::Stale

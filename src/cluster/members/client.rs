@@ -36,7 +36,7 @@ const HELLO: Time = 100 * MS;
 #[derive(Debug)]
 pub(in crate::cluster) struct Client {
     scheduler: Arc<str>,
-    /// The rank that this process was given by its user, if it was given one.
+    /// The rank that its user has chosen for it, or `NO_RANK`.
     rank: u32,
     hello: Hello,
     next_hello: Time,
@@ -266,8 +266,20 @@ impl Client {
     }
 
     fn introduce<D: Data>(&self, net: &mut Net<D>) {
-        let message = Message::new(Kind::Hello, self.hello.encode());
+        let message = self.greeting();
         net.post(Letter { to: Peer::SCHEDULER, message, priority: CONTROL, token: None });
+    }
+
+    /// Before the start, a book in which the process has its rank says that a scheduler gave it that. A rank
+    /// that its user chose is not to be replaced by another.
+    fn greeting<D: Data>(&self) -> Message<D> {
+        let chosen = self.rank != NO_RANK && !self.has_started();
+        let fields = if chosen {
+            Hello { book: Book::default(), ..self.hello.clone() }.encode()
+        } else {
+            self.hello.encode()
+        };
+        Message::new(Kind::Hello, fields)
     }
 
     /// No frame of any member arrives any more, for longer than a peer may be silent.
@@ -311,10 +323,7 @@ impl Client {
         }
         if self.away.is_some() && now >= self.next_hello {
             self.next_hello = now + net.limits.heartbeat().min(HELLO);
-            // Before the start another scheduler may have given the rank of the one before it away.
-            let rank = if self.has_started() { net.me.rank } else { self.rank };
-            let message = Message::new(Kind::Hello, self.hello.encode());
-            net.cast_as(Peer { rank, ..net.me }, &self.scheduler, message);
+            net.cast(&self.scheduler, 0, self.greeting());
         }
         let timeout = net.limits.start_timeout;
         if !self.has_started() {

@@ -38,7 +38,7 @@ impl<D: Data> Scheduler<D> {
             }
             return;
         }
-        match self.seat(peer) {
+        match self.seat(peer, was_given_its_rank(peer, incarnation, hello)) {
             Ok(peer) => {
                 let (state, reads, address) = (State::Here, hello.reads, hello.address.clone());
                 self.book.members.push(Standing { peer, incarnation, state, reads, address });
@@ -102,22 +102,23 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// The rank of a new process: the one that it asks for, or the lowest that is free.
-    fn seat(&self, peer: Peer) -> Result<Peer, String> {
+    /// The rank of a new process: the one that it asks for, or the lowest that is free. One that the scheduler
+    /// before this one has `given` gives way to another.
+    fn seat(&self, peer: Peer, given: bool) -> Result<Peer, String> {
         let taken = |rank| self.book.find(Peer { rank, ..peer });
+        let free = (0..self.count(peer.role)).find(|rank| taken(*rank).is_none());
+        let free = free.map(|rank| Peer { rank, ..peer });
         if peer.rank == NO_RANK {
-            let free = (0..self.count(peer.role)).find(|rank| taken(*rank).is_none());
-            let Some(rank) = free else {
-                return Err(format!("{peer}: all ranks of its role are taken"));
-            };
-            return Ok(Peer { rank, ..peer });
+            return free.ok_or_else(|| format!("{peer}: all ranks of its role are taken"));
         }
         match taken(peer.rank) {
             None => Ok(peer),
-            Some(other) if other.state == State::Here => Err(format!(
-                "there is a {peer} already, at {}; give every process a rank of its own",
-                other.address
-            )),
+            Some(other) if other.state == State::Here => free.filter(|_| given).ok_or_else(|| {
+                format!(
+                    "there is a {peer} already, at {}; give every process a rank of its own",
+                    other.address
+                )
+            }),
             Some(other) => Err(format!(
                 "{peer} was at {} before and is gone; it cannot join the running job again",
                 other.address
@@ -147,7 +148,7 @@ impl<D: Data> Scheduler<D> {
             progress.missing_at = None;
         }
         if self.net.incarnation_of(peer) == Some(incarnation) {
-            return self.net.hear(peer, now);
+            return;
         }
         self.net.connect(peer, incarnation, &hello.address, now);
         if hello.reads {
@@ -176,4 +177,10 @@ fn is_own(known: &Standing, peer: Peer, hello: &Hello) -> bool {
     let rank = peer.rank == NO_RANK || peer.rank == known.peer.rank;
     let address = known.address.is_empty() || known.address == hello.address;
     rank && address && known.reads == hello.reads
+}
+
+/// Whether a process that has not heard of the start has its rank from a scheduler, and not from its user.
+fn was_given_its_rank(peer: Peer, incarnation: u64, hello: &Hello) -> bool {
+    let own = hello.book.find(peer).filter(|own| own.incarnation == incarnation);
+    hello.book.epoch == 0 && own.is_some()
 }

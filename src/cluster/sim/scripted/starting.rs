@@ -120,6 +120,30 @@ fn a_scheduler_that_does_not_answer_is_named() {
     assert!(text.contains("the scheduler at tcp/nobody:9 does not answer"), "{text}");
 }
 
+fn start_scheduler_again(job: &mut Job, limits: &Limits) {
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.stopped.clear();
+    job.waiting.clear();
+}
+
+/// One worker and two servers, of which one has not heard of the start; the scheduler has died.
+fn job_without_scheduler(limits: &Limits, unaware: &str) -> Job {
+    let mut job = Job::new(limits);
+    job.join(limits, Role::Worker, 0);
+    job.join(limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), unaware.into()));
+    job.join(limits, Role::Server, 1);
+    assert!(job.nodes.iter().all(|(name, node)| node.has_started() == (&**name != unaware)));
+    job.stopped.insert(SCHEDULER.into());
+    job
+}
+
+/// Members notice that their connection to the scheduler has ended.
+fn miss_scheduler(job: &mut Job, members: &[&str]) {
+    let now = job.now;
+    members.iter().for_each(|member| job.nodes.get_mut(*member).unwrap().down(SCHEDULER, now));
+}
+
 /// It is the only one that has heard of the start.
 #[test]
 fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
@@ -132,10 +156,8 @@ fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
     job.stopped.insert(SCHEDULER.into());
     job.pass(2 * limits.peer_timeout);
     assert_eq!(job.nodes["worker-0"].end(), None);
-    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    start_scheduler_again(&mut job, &limits);
     job.cuts.clear();
-    job.stopped.clear();
-    job.waiting.clear();
     job.pass(1_000 * MS);
     job.init_all(1, 7, 8);
 }
@@ -155,10 +177,8 @@ fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew
     assert_eq!(started(&job), 1, "server 0");
     job.stopped.insert(SCHEDULER.into());
     job.pass(2 * limits.peer_timeout);
-    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    start_scheduler_again(&mut job, &limits);
     job.cuts.clear();
-    job.stopped.clear();
-    job.waiting.clear();
     for late in ["server-0", "server-1"] {
         job.cuts.insert((late.into(), SCHEDULER.into()));
     }
@@ -173,18 +193,10 @@ fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew
 #[test]
 fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_the_others() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
-    let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 0);
-    job.join(&limits, Role::Server, 0);
-    job.cuts.insert((SCHEDULER.into(), "server-0".into()));
-    job.join(&limits, Role::Server, 1);
-    assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
-    job.stopped.insert(SCHEDULER.into());
+    let mut job = job_without_scheduler(&limits, "server-0");
     job.pass(limits.peer_timeout / 2);
     start_scheduler_again(&mut job, &limits);
-    for heard in ["worker-0", "server-1"] {
-        job.nodes.get_mut(heard).unwrap().down(SCHEDULER, job.now);
-    }
+    miss_scheduler(&mut job, &["worker-0", "server-1"]);
     job.pass(limits.peer_timeout / 4 * 3);
     assert!(!job.nodes["server-0"].has_started());
     job.cuts.clear();
@@ -197,37 +209,24 @@ fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_t
 #[test]
 fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
-    let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 0);
-    job.join(&limits, Role::Server, 0);
-    job.cuts.insert((SCHEDULER.into(), "server-1".into()));
-    job.join(&limits, Role::Server, 1);
-    job.stopped.insert(SCHEDULER.into());
+    let mut job = job_without_scheduler(&limits, "server-1");
     let (now, deadline) = (job.now, job.now + 60_000 * MS);
     let close = job.worker(0).close(now, deadline).unwrap();
     job.pass(limits.peer_timeout / 2);
     start_scheduler_again(&mut job, &limits);
     job.cuts = [("worker-0".into(), SCHEDULER.into())].into();
-    for server in ["server-0", "server-1"] {
-        job.nodes.get_mut(server).unwrap().down(SCHEDULER, job.now);
-    }
+    miss_scheduler(&mut job, &["server-0", "server-1"]);
     job.pass(1_000 * MS);
     assert!(job.nodes["server-0"].end().is_some() && job.nodes["server-1"].end().is_some());
     assert_eq!(job.result(0, close), None);
     job.cuts.clear();
-    job.nodes.get_mut("worker-0").unwrap().down(SCHEDULER, job.now);
+    miss_scheduler(&mut job, &["worker-0"]);
     job.pass(1_000 * MS);
     assert_eq!(job.result(0, close), Some(&Ok(())));
 }
 
-fn start_scheduler_again(job: &mut Job, limits: &Limits) {
-    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
-    job.stopped.clear();
-    job.waiting.clear();
-}
-
 #[test]
-fn a_rank_that_another_scheduler_gave_before_the_start_is_asked_for_no_more() {
+fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
     let limits = limits();
     let mut job = Job::new(&limits);
     job.enter("first", &limits, Role::Worker, None, false);
@@ -235,12 +234,24 @@ fn a_rank_that_another_scheduler_gave_before_the_start_is_asked_for_no_more() {
     start_scheduler_again(&mut job, &limits);
     job.enter("second", &limits, Role::Worker, None, false);
     assert_eq!(job.nodes["second"].me(), Peer::worker(0));
-    job.nodes.get_mut("first").unwrap().down(SCHEDULER, job.now);
+    miss_scheduler(&mut job, &["first"]);
     job.pass(1_000 * MS);
     assert_eq!(job.nodes["first"].end(), None);
     assert_eq!(job.nodes["first"].me(), Peer::worker(1));
     job.join(&limits, Role::Server, 0);
     assert!(job.nodes.values().all(Node::has_started));
+}
+
+#[test]
+fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    start_scheduler_again(&mut job, &limits);
+    job.enter("second", &limits, Role::Worker, None, false);
+    miss_scheduler(&mut job, &["worker-0"]);
+    job.pass(1_000 * MS);
+    assert!(job.end_of("worker-0").text.contains("there is a worker 0 already, at second"));
 }
 
 #[test]
@@ -283,18 +294,11 @@ fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
 #[test]
 fn a_pair_is_not_judged_before_the_scheduler_has_told_it_where_the_others_are() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
-    let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 0);
-    job.join(&limits, Role::Server, 0);
-    job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
-    job.join(&limits, Role::Server, 1);
-    job.stopped.insert(SCHEDULER.into());
+    let mut job = job_without_scheduler(&limits, "worker-0");
     job.pass(limits.peer_timeout / 2);
     start_scheduler_again(&mut job, &limits);
     job.cuts = [("server-1".into(), SCHEDULER.into())].into();
-    for heard in ["worker-0", "server-0"] {
-        job.nodes.get_mut(heard).unwrap().down(SCHEDULER, job.now);
-    }
+    miss_scheduler(&mut job, &["worker-0", "server-0"]);
     job.pass(limits.silence() - 200 * MS);
     assert!(!job.nodes["worker-0"].has_started());
     job.cuts = [(SCHEDULER.into(), "worker-0".into())].into();
