@@ -56,6 +56,14 @@ WAITS = {
         kv.push(1, np.ones(4)) if rank == "0" else None
         kv.pull_async(1, out=np.zeros(4)).wait() if rank == "0" else kv.barrier()
 """,
+    "pull in a finally block": """
+    kv = start()
+    try:
+        time.sleep(300)
+    finally:
+        time.sleep(0.5)
+        kv.pull(1, out=np.zeros(4))
+""",
     "create": """
     tell("ready")
     if rank == "1":

@@ -20,6 +20,7 @@ use signal_hook::consts::{SIGCHLD, SIGHUP};
 use crate::children::Children;
 use crate::messages::say;
 use crate::output::{self, Form, Source};
+use crate::plan::Audience;
 use crate::signals;
 use crate::sys;
 use crate::talk::{self, Order, Report, Start, Stream};
@@ -244,14 +245,14 @@ impl Agent {
                     return;
                 }
                 Ok(Event::Signal(SIGHUP) | Event::Closed) | Err(_) => return,
-                Ok(Event::Signal(signal)) => self.children.signal(signal),
+                Ok(Event::Signal(signal)) => self.children.signal(Audience::All, signal),
             }
         }
     }
 
     fn obey(&self, order: &Order) {
         match order {
-            Order::Signal(signal) => self.children.signal(*signal),
+            Order::Signal(audience, signal) => self.children.signal(*audience, *signal),
             Order::Mute(process, stream) => {
                 let mut muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
                 muted.insert((*process, *stream == Stream::Err));

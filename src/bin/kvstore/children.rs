@@ -15,7 +15,7 @@ use crate::ending::Ending;
 use crate::input;
 use crate::keeper::Keeper;
 use crate::output::Source;
-use crate::plan::Process;
+use crate::plan::{Audience, Process, Role};
 use crate::sys;
 
 /// How long a killed process may take to vanish. Only one that waits for a device takes any time.
@@ -48,8 +48,15 @@ pub(crate) struct Children {
     keeper: Keeper,
     /// This program.
     executable: PathBuf,
-    /// With whether its end has been told.
-    members: Vec<(Child, bool)>,
+    members: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    role: Role,
+    child: Child,
+    /// Whether its end has been told.
+    told: bool,
 }
 
 impl Children {
@@ -63,11 +70,11 @@ impl Children {
     pub(crate) fn start(&mut self, process: &Process) -> Result<[Source; 2], StartError> {
         let mut command = process.command(&self.executable);
         let input = if process.reads_input { input::source() } else { Stdio::null() };
-        self.connect(command.stdin(input))
+        self.connect(process.name.role, command.stdin(input))
             .map_err(|error| StartError::new(command.get_program(), &error))
     }
 
-    fn connect(&mut self, command: &mut Command) -> io::Result<[Source; 2]> {
+    fn connect(&mut self, role: Role, command: &mut Command) -> io::Result<[Source; 2]> {
         let (out, out_writer) = io::pipe()?;
         let (err, err_writer) = io::pipe()?;
         command.stdout(out_writer).stderr(err_writer);
@@ -77,7 +84,7 @@ impl Children {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child?;
         let stdin = child.stdin.take();
-        self.members.push((child, false));
+        self.members.push(Running { role, child, told: false });
         stdin.map_or(Ok(()), input::relay)?;
         Ok([Source::out(out), Source::err(err)])
     }
@@ -92,9 +99,11 @@ impl Children {
     /// doubt they were the cause.
     pub(crate) fn newly_ended(&mut self) -> Vec<(usize, Ending)> {
         let mut ended = Vec::new();
-        for (member, (child, told)) in self.members.iter_mut().enumerate() {
-            if !*told && let Some(ending) = sys::ending(child.id()) {
-                *told = true;
+        for (member, running) in self.members.iter_mut().enumerate() {
+            if !running.told
+                && let Some(ending) = sys::ending(running.child.id())
+            {
+                running.told = true;
                 ended.push((member, ending));
             }
         }
@@ -102,21 +111,22 @@ impl Children {
         ended
     }
 
-    /// Sends a signal to all groups. Their numbers are theirs until [`Children::finish`].
-    pub(crate) fn signal(&self, signal: i32) {
-        for (child, _) in &self.members {
-            sys::signal_group(child.id(), signal);
+    /// Sends a signal to groups. Their numbers are theirs until [`Children::finish`].
+    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+        for running in self.members.iter().filter(|running| audience.has(running.role)) {
+            sys::signal_group(running.child.id(), signal);
         }
     }
 
     /// The numbers of the processes, in the order in which they were started.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.members.iter().map(|(child, _)| child.id())
+        self.members.iter().map(|running| running.child.id())
     }
 
     /// Whether a process lives that this one has started and that has not left its group.
     pub(crate) fn lives_on(&self, member: usize) -> bool {
-        self.members.get(member).is_some_and(|(child, _)| has_members(|group| group == child.id()))
+        let number = self.members.get(member).map(|running| running.child.id());
+        number.is_some_and(|number| has_members(|group| group == number))
     }
 
     /// Whether a process lives that one of these has started and that has not left its group.
@@ -126,16 +136,17 @@ impl Children {
 
     /// Kills whoever is left, and gives the ends that had not been told.
     pub(crate) fn finish(mut self) -> Vec<(usize, Ending)> {
-        self.signal(SIGKILL);
+        self.signal(Audience::All, SIGKILL);
         let start = Instant::now();
         let mut ended = self.newly_ended();
-        let lives = |it: &Self| it.members.iter().any(|(_, told)| !told) || it.have_left_over();
+        let lives =
+            |it: &Self| it.members.iter().any(|running| !running.told) || it.have_left_over();
         while lives(&self) && start.elapsed() < KILL_LIMIT {
             thread::sleep(KILL_STEP);
             ended.extend(self.newly_ended());
         }
-        for (child, _) in self.members.iter_mut().filter(|(_, told)| *told) {
-            let _ = child.wait();
+        for running in self.members.iter_mut().filter(|running| running.told) {
+            let _ = running.child.wait();
         }
         self.keeper.dismiss();
         ended

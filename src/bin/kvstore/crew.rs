@@ -8,7 +8,7 @@ use std::time::Instant;
 use crate::children::{Children, StartError};
 use crate::ending::Ending;
 use crate::output::{Label, Source};
-use crate::plan::{Name, Process, Role};
+use crate::plan::{Audience, Name, Process, Role};
 use crate::remote::{News, Remote};
 use crate::talk::{Report, Start};
 
@@ -255,10 +255,10 @@ impl Crew {
         ended
     }
 
-    /// Sends a signal to all processes and to what they have started.
-    pub(crate) fn signal(&self, signal: i32) {
-        self.here.signal(signal);
-        self.remotes.iter().for_each(|connection| connection.remote.signal(signal));
+    /// Sends a signal to processes and to what they have started.
+    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+        self.here.signal(audience, signal);
+        self.remotes.iter().for_each(|connection| connection.remote.signal(audience, signal));
     }
 
     /// Whether a process lives that one of these has started and that has not left its group.

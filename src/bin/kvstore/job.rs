@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
 use crate::ending::{Ending, signal_status};
-use crate::plan::Role;
+use crate::plan::{Audience, Role};
 
 /// How long processes may take.
 #[derive(Debug, Clone, Copy)]
@@ -27,7 +27,7 @@ enum Phase {
     Settling(Instant),
     /// Somebody has failed; the others may find out and say what they have to say.
     Lingering(Instant),
-    /// All have been asked to end.
+    /// All workers have been asked to end, and servers and scheduler are when these have ended.
     Stopping(Instant),
     /// Whoever still lives is to be killed.
     Over,
@@ -48,7 +48,9 @@ pub(crate) struct Job {
     interrupted: bool,
     /// A worker has ended without having joined, and others wait for it.
     cannot_start: bool,
-    signals: Vec<i32>,
+    signals: Vec<(Audience, i32)>,
+    /// What servers and scheduler get when the workers, which may still need them, have ended.
+    later: Vec<i32>,
 }
 
 impl Job {
@@ -65,6 +67,7 @@ impl Job {
             interrupted: false,
             cannot_start: false,
             signals: Vec::new(),
+            later: Vec::new(),
         }
     }
 
@@ -77,6 +80,9 @@ impl Job {
     /// A process has ended.
     pub(crate) fn ended(&mut self, member: usize, ending: Ending, now: Instant) {
         self.members[member].1 = Some((ending, now));
+        if self.workers_have_ended() {
+            self.signal_servers();
+        }
         if !matches!(self.phase, Phase::Running | Phase::Settling(_)) {
             return;
         }
@@ -142,7 +148,7 @@ impl Job {
         self.interrupted |= signal == SIGINT;
         match self.phase {
             Phase::Over => {}
-            Phase::Stopping(_) => self.signals.push(signal),
+            Phase::Stopping(_) => self.send(signal),
             _ => {
                 self.stopped_by = Some(signal);
                 self.stop(signal, now);
@@ -157,13 +163,32 @@ impl Job {
         }
         match self.phase {
             Phase::Settling(_) | Phase::Lingering(_) => self.stop(SIGTERM, now),
+            Phase::Stopping(_) if !self.later.is_empty() => {
+                self.signals.push((Audience::Workers, SIGKILL));
+                self.signal_servers();
+                self.phase = Phase::Stopping(now + self.patience.grace);
+            }
             _ => self.phase = Phase::Over,
         }
     }
 
     fn stop(&mut self, signal: i32, now: Instant) {
-        self.signals.push(signal);
+        self.send(signal);
         self.phase = Phase::Stopping(now + self.patience.grace);
+    }
+
+    fn send(&mut self, signal: i32) {
+        if self.workers_have_ended() {
+            self.signals.push((Audience::All, signal));
+        } else {
+            self.signals.push((Audience::Workers, signal));
+            self.later.push(signal);
+        }
+    }
+
+    fn signal_servers(&mut self) {
+        let signals = self.later.drain(..).map(|signal| (Audience::Servers, signal));
+        self.signals.extend(signals);
     }
 
     /// When to call [`Job::tick`] next; None is never.
@@ -174,8 +199,8 @@ impl Job {
         }
     }
 
-    /// The signals that all processes are to get now.
-    pub(crate) fn take_signals(&mut self) -> Vec<i32> {
+    /// The signals that processes are to get now.
+    pub(crate) fn take_signals(&mut self) -> Vec<(Audience, i32)> {
         std::mem::take(&mut self.signals)
     }
 
@@ -246,6 +271,7 @@ mod tests {
     use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
     use super::{Ending, Job, Patience};
+    use crate::plan::Audience::{All, Servers, Workers};
     use crate::plan::Role::{Scheduler, Server, Worker};
 
     const LINGER: Duration = Duration::from_secs(1);
@@ -286,7 +312,7 @@ mod tests {
         end_all(&mut job, &[SECOND], now);
         assert_eq!(job.deadline(), Some(now + GRACE));
         job.tick(now + GRACE);
-        assert_eq!(job.take_signals(), [SIGTERM]);
+        assert_eq!(job.take_signals(), [(All, SIGTERM)]);
         job.ended(SERVER, Ending::Signal(SIGTERM), now + GRACE);
         job.tick(now + GRACE + GRACE);
         assert!(job.is_over());
@@ -302,7 +328,7 @@ mod tests {
         job.tick(now + LINGER.saturating_sub(MOMENT));
         assert!(job.take_signals().is_empty());
         job.tick(now + LINGER);
-        assert_eq!(job.take_signals(), [SIGTERM]);
+        assert_eq!(job.take_signals(), [(All, SIGTERM)]);
         assert_eq!(job.deadline(), Some(now + LINGER + GRACE));
         assert_eq!(job.first_failure(), Some((SECOND, Ending::Signal(SIGKILL))));
         assert_eq!(job.status(), 137);
@@ -338,7 +364,7 @@ mod tests {
             let (mut job, now) = job();
             job.ended(server, Ending::Status(7), now);
             job.tick(now + LINGER);
-            assert_eq!((job.status(), job.take_signals()), (7, vec![SIGTERM]));
+            assert_eq!((job.status(), job.take_signals()), (7, vec![(Workers, SIGTERM)]));
         }
     }
 
@@ -347,7 +373,7 @@ mod tests {
         let (mut job, now) = job();
         end_all(&mut job, &[FIRST, SECOND], now);
         job.lacks_a_worker(now + MOMENT);
-        assert_eq!((job.take_signals(), job.status()), (vec![SIGTERM], 0));
+        assert_eq!((job.take_signals(), job.status()), (vec![(All, SIGTERM)], 0));
         assert!(!job.is_undisturbed());
     }
 
@@ -358,7 +384,7 @@ mod tests {
         job.lacks_a_worker(now + MOMENT);
         assert_eq!((job.deadline(), job.status()), (Some(now + MOMENT + LINGER), 1));
         job.tick(now + MOMENT + LINGER);
-        assert_eq!((job.take_signals(), job.could_not_start()), (vec![SIGTERM], true));
+        assert_eq!((job.take_signals(), job.could_not_start()), (vec![(Workers, SIGTERM)], true));
     }
 
     #[test]
@@ -380,10 +406,26 @@ mod tests {
     fn a_signal_is_passed_on_and_what_follows_is_no_failure() {
         let (mut job, now) = job();
         job.signalled(SIGTERM, now);
-        assert_eq!(job.take_signals(), [SIGTERM]);
+        assert_eq!(job.take_signals(), [(Workers, SIGTERM)]);
         job.ended(FIRST, Ending::Status(9), now + MOMENT);
+        assert!(job.take_signals().is_empty());
+        job.ended(SECOND, Ending::Status(0), now + MOMENT);
+        assert_eq!(job.take_signals(), [(Servers, SIGTERM)]);
         assert_eq!((job.status(), job.stopped_by()), (143, Some(SIGTERM)));
         job.tick(now + GRACE);
+        assert!(job.is_over());
+    }
+
+    #[test]
+    fn workers_that_do_not_end_within_the_grace_are_killed_and_the_servers_then_have_as_long() {
+        let (mut job, now) = job();
+        job.signalled(SIGTERM, now);
+        end_all(&mut job, &[FIRST], now);
+        job.take_signals();
+        job.tick(now + GRACE);
+        assert_eq!(job.take_signals(), [(Workers, SIGKILL), (Servers, SIGTERM)]);
+        assert_eq!(job.deadline(), Some(now + GRACE + GRACE));
+        job.tick(now + GRACE + GRACE);
         assert!(job.is_over());
     }
 
@@ -392,7 +434,7 @@ mod tests {
         let (mut job, now) = job();
         job.ended(FIRST, Ending::Status(9), now);
         job.signalled(SIGINT, now);
-        assert_eq!(job.take_signals(), [SIGINT]);
+        assert_eq!(job.take_signals(), [(Workers, SIGINT)]);
         assert_eq!((job.status(), job.stopped_by()), (9, None));
     }
 
@@ -402,7 +444,8 @@ mod tests {
         job.signalled(SIGTERM, now);
         job.signalled(SIGINT, now);
         job.signalled(SIGTERM, now);
-        assert_eq!(job.take_signals(), [SIGTERM, SIGINT, SIGTERM]);
+        let expected = [SIGTERM, SIGINT, SIGTERM].map(|signal| (Workers, signal));
+        assert_eq!(job.take_signals(), expected);
         assert!(!job.is_over());
         job.signalled(SIGINT, now);
         assert!(job.is_over());
@@ -414,7 +457,7 @@ mod tests {
         let (mut job, now) = job();
         end_all(&mut job, &[FIRST, SECOND, SERVER, SCHEDULER], now);
         job.emptied(true, now);
-        assert_eq!(job.take_signals(), [SIGTERM]);
+        assert_eq!(job.take_signals(), [(All, SIGTERM)]);
         job.emptied(true, now + MOMENT);
         assert!(job.take_signals().is_empty());
         job.tick(now + GRACE);

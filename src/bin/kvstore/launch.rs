@@ -180,8 +180,8 @@ impl Launch<'_> {
             }
             job.tick(now);
             attendance.tick(now);
-            for signal in job.take_signals() {
-                crew.signal(signal);
+            for (audience, signal) in job.take_signals() {
+                crew.signal(audience, signal);
             }
             if job.is_over() {
                 return;

@@ -65,6 +65,25 @@ impl fmt::Display for Root {
     }
 }
 
+/// Which processes of a job get a signal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Audience {
+    Workers,
+    /// The servers and the scheduler.
+    Servers,
+    All,
+}
+
+impl Audience {
+    pub(crate) fn has(self, role: Role) -> bool {
+        match self {
+            Self::Workers => role == Role::Worker,
+            Self::Servers => role != Role::Worker,
+            Self::All => true,
+        }
+    }
+}
+
 /// A process to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Process {

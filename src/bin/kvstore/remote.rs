@@ -15,6 +15,7 @@ use signal_hook::consts::SIGKILL;
 use crate::children::Children;
 use crate::ending::Ending;
 use crate::output::Source;
+use crate::plan::Audience;
 use crate::sys;
 use crate::talk::{self, Frame, Order, Report, Start, Stream};
 
@@ -98,9 +99,9 @@ impl Remote {
         Ok((remote, (sources, Source::err(err))))
     }
 
-    pub(crate) fn signal(&self, signal: i32) {
+    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
         if let Some(orders) = &self.orders {
-            let _ = orders.send(Some(Order::Signal(signal)));
+            let _ = orders.send(Some(Order::Signal(audience, signal)));
         }
     }
 

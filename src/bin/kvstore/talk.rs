@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::ending::Ending;
-use crate::plan::Process;
+use crate::plan::{Audience, Process};
 
 /// Begins what an agent writes. What the shell of a login says before is none of it.
 pub(crate) const GREETING: &[u8] = b"kvstore agent at work\n";
@@ -34,7 +34,7 @@ pub(crate) enum Stream {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Order {
     Start(Start),
-    Signal(i32),
+    Signal(Audience, i32),
     /// Nobody wants this output any more.
     Mute(usize, Stream),
     Alive,
@@ -182,13 +182,16 @@ mod tests {
         };
         let mut bytes = Vec::new();
         write_order(&mut bytes, &Order::Start(start)).unwrap();
-        write_order(&mut bytes, &Order::Signal(15)).unwrap();
+        write_order(&mut bytes, &Order::Signal(Audience::Servers, 15)).unwrap();
         assert_eq!(bytes.split(|&byte| byte == b'\n').count(), 3);
         let mut from = &bytes[..];
         let Some(Order::Start(start)) = read_order(&mut from).unwrap() else { panic!() };
         assert_eq!(start.processes[0].1.program, Some(odd));
         assert_eq!(start.processes[0].1.environment[0].1.as_deref(), Some("x\ny"));
-        assert!(matches!(read_order(&mut from).unwrap(), Some(Order::Signal(15))));
+        assert!(matches!(
+            read_order(&mut from).unwrap(),
+            Some(Order::Signal(Audience::Servers, 15))
+        ));
         assert!(read_order(&mut from).unwrap().is_none());
     }
 
