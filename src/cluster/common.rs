@@ -133,10 +133,6 @@ impl Reason {
     }
 }
 
-/// A table whose entries lie next to each other, in the order in which they came: whoever goes through
-/// many of them in that order, as calls on lists do, finds them fetched by the processor.
-pub(crate) type Table<K, V> = indexmap::IndexMap<K, V, foldhash::fast::RandomState>;
-
 /// Why a request failed, for programs and for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {

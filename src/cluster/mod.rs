@@ -24,12 +24,13 @@ mod recent;
 mod server;
 #[cfg(test)]
 mod sim;
+mod table;
 mod wire;
 mod worker;
 
 pub(crate) use admission::{Breach, Speaker, is_at};
 pub(crate) use common::{
-    Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Table, Time,
+    Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Time,
 };
 pub(crate) use facts::{CallKind, Facts, Histogram, Waiting};
 pub(crate) use members::Scheduler;
@@ -37,6 +38,7 @@ pub(crate) use net::{Frame, News};
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use recent::Recent;
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};
+pub(crate) use table::Table;
 #[cfg(test)]
 pub(crate) use wire::encode;
 pub(crate) use wire::{

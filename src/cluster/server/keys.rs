@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::SliceName;
 use super::slice::Slice;
-use crate::cluster::common::Table;
+use crate::cluster::table::Table;
 use crate::cluster::wire::Place;
 
 #[derive(Debug)]
@@ -60,7 +60,7 @@ impl<D> Keys<D> {
 
     pub(super) fn remove(&mut self, key: u64, generation: u32) -> Option<Key<D>> {
         self.get(key, generation)?;
-        self.0.swap_remove(&key)
+        self.0.remove(&key)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Key<D>)> {

@@ -140,7 +140,7 @@ impl<D: Data> Worker<D> {
             let message = Message::of_key(Kind::Remove, head.key, head.generation, Vec::new());
             self.post(Peer::server(server), message);
         }
-        self.keys.entry(head.key).or_default().forget();
+        self.keys.get_or_default(head.key).forget();
         self.finish_removed(head.key, &queue);
     }
 
@@ -165,7 +165,7 @@ impl<D: Data> Worker<D> {
             }
         }
         if !told {
-            self.keys.entry(key).or_default().note_gone_unsaid();
+            self.keys.get_or_default(key).note_gone_unsaid();
         }
     }
 

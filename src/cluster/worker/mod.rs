@@ -19,12 +19,12 @@ mod undelivered;
 use std::collections::BTreeSet;
 
 use super::common::{
-    AT_ONCE, Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Table, Time, Token, label,
-    take_all,
+    AT_ONCE, Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token, label, take_all,
 };
 use super::link::{CONTROL, LAST};
 use super::net::{Letter, Why};
 use super::recent::Recent;
+use super::table::Table;
 use super::wire::{Body, Book, Header, Kind, Message, Place, State, failed, flags};
 pub(crate) use facts::{Ended, Naming};
 use flow::Flow;
@@ -359,7 +359,7 @@ impl<D: Data> Worker<D> {
         if place.servers.iter().any(|server| usize::from(*server) >= servers) {
             return self.fault(Why::Misfit);
         }
-        let key = self.keys.entry(head.key).or_default();
+        let key = self.keys.get_or_default(head.key);
         key.set_place(head.generation, place);
         self.touched.add(head.key);
         if provide {
@@ -367,7 +367,7 @@ impl<D: Data> Worker<D> {
         }
         match self.ops.get(head.request).map(|op| &op.what) {
             Some(What::Init { .. }) => {
-                self.keys.entry(head.key).or_default().note_made(head.request);
+                self.keys.get_or_default(head.key).note_made(head.request);
                 self.finish(head.request, Ok(()));
             }
             Some(What::Learn(Of::Key(_))) => {

@@ -182,7 +182,7 @@ impl<D: Data> Worker<D> {
             self.go_on();
             return Ok(id);
         }
-        self.keys.entry(key).or_default().enter(id);
+        self.keys.get_or_default(key).enter(id);
         if self.started && !self.ended {
             self.pump(key);
         }
@@ -273,11 +273,11 @@ impl<D: Data> Worker<D> {
             op.start();
             self.wake = self.wake.min(op.first_moment());
             self.waiting.remove(&id);
-            self.keys.entry(key).or_default().take_gone_unsaid();
+            self.keys.get_or_default(key).take_gone_unsaid();
             self.declare(id, key, spec);
             return true;
         }
-        let state = self.keys.entry(key).or_default();
+        let state = self.keys.get_or_default(key);
         if matches!(op.what, What::Remove { .. }) && state.take_gone_unsaid() {
             self.finish(id, Ok(()));
             return false;

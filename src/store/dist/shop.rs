@@ -63,9 +63,9 @@ impl Books {
 
     fn shard(&mut self, name: &SliceName) -> Option<&Arc<Shard>> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
-            let (at, _, shard) = self.shards.get_full(name)?;
-            self.last = Some((*name, Arc::clone(shard)));
-            if let Some((_, next)) = self.shards.get_index(at + AHEAD) {
+            let at = self.shards.position(name)?;
+            self.last = Some((*name, Arc::clone(self.shards.at(at)?)));
+            if let Some(next) = self.shards.at(at + AHEAD) {
                 next.announce();
             }
         }
@@ -110,7 +110,7 @@ impl Books {
             ServerAction::Drop { key, generation, slices } => {
                 self.last = None;
                 for slice in 0..slices {
-                    self.shards.swap_remove(&SliceName { key, generation, slice });
+                    self.shards.remove(&SliceName { key, generation, slice });
                 }
                 return None;
             }
