@@ -247,7 +247,7 @@ impl<D: Data> Net<D> {
         self.cast_into(self.limits.job, to, to_incarnation, message);
     }
 
-    /// The same, to a process of another job.
+    /// Sends one frame outside of any stream to a process of another job.
     pub(super) fn cast_into(
         &mut self,
         job: u64,

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::hash::Hash;
+use std::ops::Range;
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
@@ -10,7 +11,7 @@ use indexmap::IndexMap;
 /// of the others.
 const AHEAD: usize = 4;
 
-/// Whoever goes through many entries in their order, as calls on lists do, finds them fetched by the
+/// A call that goes through many entries in their order, as calls on lists do, finds them fetched by the
 /// processor, and looks at no hash: in a table that fits no cache each one is a wait for memory.
 #[derive(Debug)]
 pub(crate) struct Table<K, V> {
@@ -34,10 +35,9 @@ impl<K, V> Table<K, V> {
         self.entries.iter()
     }
 
-    /// Some of the entries, from a place on, in their order.
-    pub(crate) fn some_from(&self, first: usize, count: usize) -> impl Iterator<Item = (&K, &V)> {
-        let end = first.saturating_add(count).min(self.len());
-        self.entries.get_range(first..end).into_iter().flatten()
+    /// The entries at these positions, of which each must be in the table.
+    pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = (&K, &V)> {
+        self.entries.get_range(positions).into_iter().flatten()
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {

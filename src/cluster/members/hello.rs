@@ -106,19 +106,23 @@ impl<D: Data> Scheduler<D> {
     /// before this one has `given` gives way to another.
     fn seat(&self, peer: Peer, given: bool) -> Result<Peer, String> {
         let taken = |rank| self.book.find(Peer { rank, ..peer });
-        let free = (0..self.count(peer.role)).find(|rank| taken(*rank).is_none());
-        let free = free.map(|rank| Peer { rank, ..peer });
+        let free = || {
+            let rank = (0..self.count(peer.role)).find(|rank| taken(*rank).is_none())?;
+            Some(Peer { rank, ..peer })
+        };
         if peer.rank == NO_RANK {
-            return free.ok_or_else(|| format!("{peer}: all ranks of its role are taken"));
+            return free().ok_or_else(|| format!("{peer}: all ranks of its role are taken"));
         }
         match taken(peer.rank) {
             None => Ok(peer),
-            Some(other) if other.state == State::Here => free.filter(|_| given).ok_or_else(|| {
-                format!(
-                    "there is a {peer} already, at {}; give every process a rank of its own",
-                    other.address
-                )
-            }),
+            Some(other) if other.state == State::Here => {
+                given.then(free).flatten().ok_or_else(|| {
+                    format!(
+                        "there is a {peer} already, at {}; give every process a rank of its own",
+                        other.address
+                    )
+                })
+            }
             Some(other) => Err(format!(
                 "{peer} was at {} before and is gone; it cannot join the running job again",
                 other.address

@@ -97,8 +97,8 @@ impl<D: Data> Worker<D> {
             state.place().map(|_| message)
         };
         let end = (first + AT_ONCE).min(self.keys.len());
-        let some = self.keys.some_from(first, AT_ONCE);
-        let mut messages: Vec<Message<D>> = some.filter_map(of_key).collect();
+        let mut messages: Vec<Message<D>> =
+            self.keys.range(first..end).filter_map(of_key).collect();
         let is_last = end == self.keys.len();
         if is_last {
             messages.push(Message::new(Kind::Done, Vec::new()));
