@@ -143,7 +143,7 @@ pub(crate) fn tell(me: Peer, news: &[News]) {
             News::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
             News::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
             // These are for the log.
-            News::Lost(..) | News::Evicted(..) | News::Fatal(_) | News::Dropped(..) => {}
+            _ => {}
         }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) use common::{
 };
 pub(crate) use facts::{CallKind, Facts, Histogram, Waiting};
 pub(crate) use members::Scheduler;
-pub(crate) use net::{Frame, News};
+pub(crate) use net::{Frame, News, Passage};
 pub(crate) use node::{Birth, Node, Part};
 pub(crate) use recent::Recent;
 pub(crate) use server::{Action as ServerAction, Answer, SliceName};

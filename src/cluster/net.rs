@@ -8,7 +8,6 @@ use super::common::{Data, Limits, MS, Peer, Role, Time, Token, take_all};
 use super::facts::Traffic;
 use super::link::{Link, Received};
 use super::wire::{HEADER, Header, Kind, Look, Message};
-use crate::trace::{Event, Tracer, What};
 
 /// Maximum number of echoes in each such time; an observer that gets none asks again.
 const MOST_ECHOES: u32 = 32;
@@ -38,6 +37,32 @@ pub(crate) enum News {
     Fatal(String),
     /// A frame of a process that has this name had no effect.
     Dropped(Peer, Why),
+    /// A message of a traced round was sent or received.
+    Passed(Passage),
+    /// The scheduler was asked for its clock, and answered, at these times; the clock that it gave.
+    Clock {
+        asked: Time,
+        answered: Time,
+        clock: Time,
+    },
+}
+
+/// The way of a message with values, as seen at one of its two ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Passage {
+    /// A value of a server, rather than a push of a worker.
+    pub(crate) is_value: bool,
+    /// This process sent it, rather than received it.
+    pub(crate) is_sent: bool,
+    pub(crate) key: u64,
+    pub(crate) slice: u32,
+    pub(crate) round: u64,
+    /// Ranks of both ends.
+    pub(crate) worker: u32,
+    pub(crate) server: u32,
+    /// Number of the worker's request.
+    pub(crate) request: u64,
+    pub(crate) at: Time,
 }
 
 /// Why a frame is dropped.
@@ -133,8 +158,8 @@ pub(super) struct Net<D> {
     /// When this process last noticed a pause of its own.
     paused: Option<Time>,
     traffic: Traffic,
-    /// Notes the messages with values of some rounds, if it is there.
-    pub(super) tracer: Option<Arc<Tracer>>,
+    /// First and last round whose messages with values are reported.
+    pub(super) traced: Option<(u64, u64)>,
     news: Vec<News>,
     /// The epoch that was news.
     told: u32,
@@ -157,7 +182,7 @@ impl<D: Data> Net<D> {
             any_heard: now,
             paused: None,
             traffic,
-            tracer: None,
+            traced: None,
             news: Vec::new(),
             told: 0,
             echoes: (0, 0),
@@ -311,8 +336,8 @@ impl<D: Data> Net<D> {
                 Incoming::Stranger(message)
             }
             Ordering::Equal => {
-                if let Some(tracer) = &self.tracer {
-                    note(tracer, &message, self.me, peer, now, false);
+                if let Some(rounds) = self.traced {
+                    passages(&message, rounds, (self.me, peer), now, false, &mut self.news);
                 }
                 if !line.reads {
                     self.any_heard = self.any_heard.max(now);
@@ -414,8 +439,8 @@ impl<D: Data> Net<D> {
             let to_incarnation = link.incarnation();
             let traffic = &mut self.traffic;
             link.send(now, &self.limits, |mut message, backlog| {
-                if let Some(tracer) = &self.tracer {
-                    note(tracer, &message, me, *peer, now, true);
+                if let Some(rounds) = self.traced {
+                    passages(&message, rounds, (me, *peer), now, true, &mut self.news);
                 }
                 traffic.messages_out += 1;
                 traffic.bytes_out += HEADER as u64 + message.body.len();
@@ -436,28 +461,24 @@ impl<D: Data> Net<D> {
     }
 }
 
-/// Notes the values of a message that leaves or comes.
-fn note<D: Data>(
-    tracer: &Tracer,
+/// Reports the values of a message between this process and another one, if their round is traced.
+fn passages<D: Data>(
     message: &Message<D>,
-    me: Peer,
-    other: Peer,
-    now: Time,
-    leaves: bool,
+    (first, last): (u64, u64),
+    (me, other): (Peer, Peer),
+    at: Time,
+    is_sent: bool,
+    news: &mut Vec<News>,
 ) {
+    let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
+    let (worker, server) = (worker.rank, server.rank);
     for Message { head, .. } in message.parts() {
-        let what = match (head.kind, leaves) {
-            (Kind::Push, true) => What::SentPush,
-            (Kind::Push, false) => What::GotPush,
-            (Kind::Value, true) => What::SentValue,
-            (Kind::Value, false) => What::GotValue,
-            _ => continue,
-        };
-        if tracer.wants(head.round) {
-            let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
-            let between = (worker.rank, server.rank, head.request);
-            let event = Event::new(what, head.key, head.slice, head.round);
-            tracer.machine(Event { between, begin: now, end: now, ..event });
+        let is_value = head.kind == Kind::Value;
+        if (is_value || head.kind == Kind::Push) && (first..=last).contains(&head.round) {
+            let Header { key, slice, round, request, .. } = *head;
+            let passage =
+                Passage { is_value, is_sent, key, slice, round, worker, server, request, at };
+            news.push(News::Passed(passage));
         }
     }
 }

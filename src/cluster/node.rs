@@ -12,7 +12,6 @@ use super::net::{Frame, Incoming, Letter, Net, News, Why};
 use super::server::Server;
 use super::wire::{BadFrame, Body, Header, Kind, Message, Seen, Standing, State, accused};
 use super::worker::{OpId, Want, Worker};
-use crate::trace::Tracer;
 
 /// Clocks are compared so often while something is traced.
 const COMPARE_AGAIN: Time = 1_000 * MS;
@@ -307,11 +306,11 @@ impl<D: Data> Node<D> {
         facts
     }
 
-    /// From now on notes what happens in some rounds, and compares its clock with the scheduler's.
-    pub(crate) fn trace(&mut self, tracer: &Arc<Tracer>, now: Time) {
-        tracer.align(now);
+    /// From now on reports the messages with values of these rounds, the last one included, and compares
+    /// its clock with the scheduler's.
+    pub(crate) fn trace(&mut self, rounds: (u64, u64), now: Time) {
         self.compare_at = now;
-        self.net.tracer = Some(Arc::clone(tracer));
+        self.net.traced = Some(rounds);
     }
 
     /// The scheduler has said how late it is; the request says when it was asked.
@@ -319,8 +318,9 @@ impl<D: Data> Node<D> {
         let Some(seen) = Seen::decode(message.fields()) else {
             return self.net.note_drop(Peer::SCHEDULER, Why::Unreadable);
         };
-        if let Some(tracer) = &self.net.tracer {
-            tracer.compare(message.head.request, now, seen.clock);
+        if self.net.traced.is_some() {
+            let (asked, clock) = (message.head.request, seen.clock);
+            self.net.note(News::Clock { asked, answered: now, clock });
         }
     }
 

@@ -76,9 +76,10 @@ impl Placer {
 mod tests {
     use super::{MOST_SLICES, Placer, Spec};
     use crate::cluster::sim::Random;
-    use crate::codec::BLOCK;
 
     const F32: u32 = 2 | 32 << 8 | 1 << 16;
+    /// Elements of a block of the codecs.
+    const BLOCK: u64 = 2_048;
 
     fn spec(elements: u64, whole: bool) -> Spec {
         Spec { dtype: F32, shape: vec![elements], whole }
@@ -100,11 +101,8 @@ mod tests {
         for seed in 0..200 {
             let mut random = Random::new(seed);
             let servers = 1 + random.below(7);
-            let mut placer = Placer::new(
-                u32::try_from(servers).unwrap(),
-                8_192 << random.below(4),
-                BLOCK as u64,
-            );
+            let mut placer =
+                Placer::new(u32::try_from(servers).unwrap(), 8_192 << random.below(4), BLOCK);
             for _ in 0..=random.below(60) {
                 let large = random.below(200_000);
                 let elements = if random.below(2) == 0 { random.below(4_000) } else { large };
@@ -120,7 +118,7 @@ mod tests {
 
     #[test]
     fn slices_begin_at_blocks_and_whole_keys_stay_together() {
-        let mut placer = Placer::new(3, 300_000, BLOCK as u64);
+        let mut placer = Placer::new(3, 300_000, BLOCK);
         let place = placer.add(spec(1_000_000, false)).unwrap();
         assert!((0..).zip(&place.servers).all(|(i, _)| place.range(i).0.is_multiple_of(8_192)));
         assert!(place.servers.iter().any(|server| *server != place.servers[0]));
@@ -131,7 +129,7 @@ mod tests {
     #[test]
     fn the_same_keys_in_the_same_order_get_the_same_places() {
         let places = || {
-            let mut placer = Placer::new(4, 16_384, BLOCK as u64);
+            let mut placer = Placer::new(4, 16_384, BLOCK);
             (0..50).map(|i| placer.add(spec(i * i * 37, i % 7 == 0))).collect::<Vec<_>>()
         };
         assert_eq!(places(), places());
@@ -139,7 +137,7 @@ mod tests {
 
     #[test]
     fn removing_gives_the_room_back_and_sizes_beyond_64_bits_are_refused() {
-        let mut placer = Placer::new(2, 16_384, BLOCK as u64);
+        let mut placer = Placer::new(2, 16_384, BLOCK);
         let place = placer.add(spec(123_456, false)).unwrap();
         placer.remove(&place);
         assert_eq!(placer.sliced, [0, 0]);

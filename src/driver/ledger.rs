@@ -65,7 +65,11 @@ impl Ledger {
                     let level = if why.is_harmless() { Level::Debug } else { Level::Warn };
                     self.note(level, peer.to_string(), from.unwrap_or("?"), reason);
                 }
-                News::Up(..) | News::Down(_) | News::Epoch(_) => {}
+                News::Up(..)
+                | News::Down(_)
+                | News::Epoch(_)
+                | News::Passed(_)
+                | News::Clock { .. } => {}
             }
         }
     }

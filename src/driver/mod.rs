@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::log::{Later, Level, log};
 use crate::sync::{Condvar, Mutex};
+use crate::trace::Tracer;
 use crate::{panics, spans};
 
 /// How long a process that ends waits for its last words to be sent, and how often it looks.
@@ -51,6 +52,11 @@ pub(crate) trait Host: Send + Sync + Sized + 'static {
 
     /// Does it, without the lock.
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
+
+    /// Keeps the events of traced rounds, if the process is traced.
+    fn tracer(&self) -> Option<&Tracer> {
+        None
+    }
 
     /// Everything has ended because of a bug; who waits is to be told.
     fn broken(&self, _bug: &Error, _blocks: &Arc<Blocks>) {}
@@ -183,6 +189,9 @@ impl<H: Host> Driver<H> {
         self.host.carry_out(self, todo);
         if let Some((who, news)) = news {
             spans::tell(who, &news);
+            if let Some(tracer) = self.host.tracer() {
+                tracer.tell(&news);
+            }
             self.ledger.tell(who, from, &news);
         }
         result.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))

@@ -1,7 +1,6 @@
 //! What one process did in chosen rounds, with times that can be compared with those of the others.
 //!
-//! Every process writes a file of its own when it ends; `kvstore trace` puts them together. Nothing
-//! here knows what a message or a key is.
+//! Every process writes a file of its own when it ends; `kvstore trace` puts them together.
 
 mod file;
 
@@ -9,6 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32};
 use std::time::Instant;
 
+use crate::cluster::{News, Passage};
 use crate::log::{Level, log};
 use crate::sync::{Mutex, Ordering};
 
@@ -91,6 +91,11 @@ impl Tracer {
         }
     }
 
+    /// First and last round whose events are kept.
+    pub(crate) fn rounds(&self) -> (u64, u64) {
+        self.rounds
+    }
+
     /// Whether a round is one of those.
     pub(crate) fn wants(&self, round: u64) -> bool {
         (self.rounds.0..=self.rounds.1).contains(&round)
@@ -138,6 +143,17 @@ impl Tracer {
         }
     }
 
+    /// Keeps what the protocol reports of messages and of clocks.
+    pub(crate) fn tell(&self, news: &[News]) {
+        for news in news {
+            match *news {
+                News::Passed(passage) => self.machine(Event::from(passage)),
+                News::Clock { asked, answered, clock } => self.compare(asked, answered, clock),
+                _ => {}
+            }
+        }
+    }
+
     /// Writes everything, once.
     pub(crate) fn finish(&self, role: &str, rank: u32) {
         let kept = {
@@ -159,6 +175,20 @@ impl Event {
     /// Something between a worker and a server, or of one of them.
     pub(crate) fn new(what: What, key: u64, slice: u32, round: u64) -> Self {
         Self { what, key, slice, round, between: (0, 0, 0), begin: 0, end: 0, thread: 0 }
+    }
+}
+
+impl From<Passage> for Event {
+    fn from(it: Passage) -> Self {
+        let what = match (it.is_value, it.is_sent) {
+            (false, true) => What::SentPush,
+            (false, false) => What::GotPush,
+            (true, true) => What::SentValue,
+            (true, false) => What::GotValue,
+        };
+        let between = (it.worker, it.server, it.request);
+        let event = Self::new(what, it.key, it.slice, it.round);
+        Self { between, begin: it.at, end: it.at, ..event }
     }
 }
 

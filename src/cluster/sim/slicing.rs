@@ -8,7 +8,6 @@ use super::networks::{Net, resnet_50, vgg_19};
 use super::trainer::Stage;
 use super::training::{Job, Outcome, Setup};
 use crate::cluster::common::{Limits, MS};
-use crate::codec::BLOCK;
 
 const MACHINES: u32 = 4;
 
@@ -66,7 +65,7 @@ fn train(net: &Net, way: Way, gbits: u64, place: Place) -> Outcome {
         workers: MACHINES,
         servers: MACHINES,
         peer_timeout: if whole { 3_600_000 * MS } else { 5_000 * MS },
-        block_elements: BLOCK as u64,
+        block_elements: 2_048,
         slice_bytes: if whole { 1 << 40 } else { 256 << 10 },
         hold_bytes: if whole { 1 << 40 } else { place.hold_bytes },
         window_frames: if whole { 1_000 } else { 256 },

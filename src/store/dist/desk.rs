@@ -131,6 +131,10 @@ impl Errand {
 impl Host for Desk {
     type Todo = Vec<Errand>;
 
+    fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref()
+    }
+
     fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Errand>) {
         let Part::Worker(worker) = &mut node.part else { return };
         let actions = worker.actions();

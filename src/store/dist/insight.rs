@@ -17,7 +17,10 @@ pub(super) fn tracer(job: &Job) -> Option<Arc<Tracer>> {
 pub(super) fn trace<H: Host>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<Tracer>>) {
     let Some(tracer) = tracer else { return };
     driver.step(|machine, now| match machine {
-        Machine::Node(node) => node.trace(tracer, now),
+        Machine::Node(node) => {
+            tracer.align(now);
+            node.trace(tracer.rounds(), now);
+        }
         Machine::Scheduler(_) => {}
     });
 }

@@ -32,6 +32,7 @@ const AHEAD: usize = 4;
 
 pub(crate) struct Shop {
     local: Arc<Local>,
+    tracer: Option<Arc<Tracer>>,
     books: Mutex<Books>,
 }
 
@@ -44,14 +45,13 @@ struct Books {
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Each push is merged by itself, under the last setting that is in force.
     asynchronous: bool,
-    tracer: Option<Arc<Tracer>>,
 }
 
 impl Shop {
     pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
         let first = Arc::new(local.handling.read().clone());
-        let books = Books { handlings: [(0, first)].into(), tracer, ..Books::default() };
-        Self { local, books: Mutex::new(books) }
+        let books = Books { handlings: [(0, first)].into(), ..Books::default() };
+        Self { local, tracer, books: Mutex::new(books) }
     }
 }
 
@@ -73,13 +73,17 @@ impl Books {
     }
 
     /// Takes note of an action; gives the shard that has something to do.
-    fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<Shard>> {
+    fn enter(
+        &mut self,
+        action: ServerAction<Bytes>,
+        tracer: Option<&Arc<Tracer>>,
+    ) -> Option<Arc<Shard>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
                 let shard = shard_of(slice, &place)
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
-                let shard = shard.ok()?.traced(slice.slice, self.tracer.clone());
+                let shard = shard.ok()?.traced(slice.slice, tracer.cloned());
                 self.shards.insert(slice, Arc::new(shard));
                 (slice, Job::Install(data))
             }
@@ -138,6 +142,10 @@ impl Books {
 impl Host for Shop {
     type Todo = Vec<Arc<Shard>>;
 
+    fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref()
+    }
+
     fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<Shard>>) {
         let asynchronous = node.mode() != Mode::Sync;
         let Part::Server(server) = &mut node.part else { return };
@@ -148,7 +156,7 @@ impl Host for Shop {
         let mut books = self.books.lock();
         books.asynchronous = asynchronous;
         for action in actions {
-            if let Some(shard) = books.enter(action)
+            if let Some(shard) = books.enter(action, self.tracer.as_ref())
                 && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
             {
                 todo.push(shard);
