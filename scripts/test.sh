@@ -235,7 +235,7 @@ suite_long() {
   export KV_SIM_SEEDS=1000000 KV_SIM_FIRST=9000000000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
   run "simulator, other seeds" count_cargo env KV_SIM_FIRST=7000000000 \
-    cargo test --release --lib cluster::sim::tests
+    cargo test --release -p libkvstore-protocol sim::tests
   suite_loom
   run "programs, configure" count_step \
     bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'

@@ -26,9 +26,6 @@
 
 mod capi;
 mod checkpoint;
-mod checksum;
-#[cfg(feature = "dist")]
-mod cluster;
 mod codec;
 mod config;
 #[cfg(feature = "dist")]

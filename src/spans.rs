@@ -10,9 +10,9 @@ use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing::span::EnteredSpan;
 use tracing::{Level, Span, debug, debug_span, trace, trace_span};
 
-use crate::cluster::{Ended, News, Peer};
 use crate::error::Result;
 use crate::key::{Key, Names};
+use kvstore_protocol::{Ended, News, Peer};
 
 pub(crate) const CALL: &str = "kvstore::call";
 const SERVER: &str = "kvstore::server";

@@ -7,9 +7,6 @@
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(clippy::cast_possible_truncation, reason = "sizes that fit")]
 
-#[path = "../../src/cluster/sim/networks.rs"]
-#[allow(dead_code, unused_imports, reason = "the simulator uses more of it")]
-mod networks;
 mod trainer;
 #[path = "../../tests/common/wait.rs"]
 #[allow(dead_code, clippy::unwrap_used, reason = "tests use more of it")]
@@ -17,11 +14,6 @@ mod wait;
 #[path = "../../tests/common/network.rs"]
 #[allow(clippy::unwrap_used, reason = "tests use it as well")]
 mod wire;
-
-/// What the module of the networks counts time in.
-mod bandwidth {
-    pub(super) type Nanos = u64;
-}
 
 use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

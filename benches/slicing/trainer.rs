@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use kvstore::{Config, Deadline, Key, Pending, Result, Store};
 
-use crate::networks::{Net, resnet_50, vgg_19};
 use crate::wire::{FAR, NEAR};
 use crate::{SLOWER, root};
+use kvstore_protocol::testing::{Net, resnet_50, vgg_19};
 
 /// The first one starts without gradients.
 const ITERATIONS: u32 = 5;

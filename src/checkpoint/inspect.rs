@@ -9,7 +9,6 @@ use std::path::Path;
 use super::header::{Entry, Header};
 use super::reader::{PREFIX, checksums, failed, header_bytes, open_file};
 use super::{CHECKSUM, KeyName, PIECE_BYTES, split_part};
-use crate::checksum;
 use crate::error::Result;
 use crate::tensor::DType;
 
@@ -114,7 +113,7 @@ impl Inspection {
                 None
             }
         };
-        if sums.as_ref().is_some_and(|sums| sums[0] != checksum::crc32c(&head)) {
+        if sums.as_ref().is_some_and(|sums| sums[0] != kvstore_checksum::crc32c(&head)) {
             damage.push("its header is altered: the checksum differs".to_owned());
         }
         let mut found =
@@ -200,7 +199,7 @@ fn summed(file: &File, from: u64, bytes: u64, mut kept: Option<&mut Vec<u8>>) ->
         let count = usize::try_from(bytes - done).unwrap_or(PIECE_BYTES).min(PIECE_BYTES);
         let piece = &mut buffer[..count];
         file.read_exact_at(piece, from + done).map_err(|error| failed(&error))?;
-        sum = checksum::append(sum, piece);
+        sum = kvstore_checksum::append(sum, piece);
         if let Some(kept) = &mut kept {
             kept.extend_from_slice(piece);
         }

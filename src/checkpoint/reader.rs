@@ -8,7 +8,6 @@ use std::rc::Rc;
 
 use super::header::{Header, MOST_BYTES};
 use super::{BUFFER_BYTES, PIECE_BYTES};
-use crate::checksum;
 use crate::error::{Error, Result, fail};
 
 /// The bytes of the header's length.
@@ -34,7 +33,7 @@ impl Reader {
         let data = length - bytes.len() as u64;
         let header = Header::parse(&bytes[PREFIX..], data)?;
         let mut sums = checksums(&file, &header, bytes.len() as u64)?;
-        if sums.remove(0) != checksum::crc32c(&bytes) {
+        if sums.remove(0) != kvstore_checksum::crc32c(&bytes) {
             return Err(fail!(Corrupt, "its header is altered: the checksum differs"));
         }
         Ok(Self { file, header: Rc::new(header), sums, next: 0 })
@@ -64,7 +63,7 @@ impl Reader {
         let mut sum = 0;
         for piece in into.chunks_mut(PIECE_BYTES) {
             self.file.read_exact(piece).map_err(|error| failed(&error))?;
-            sum = checksum::append(sum, piece);
+            sum = kvstore_checksum::append(sum, piece);
         }
         if sum != expected {
             return Err(fail!(

@@ -6,7 +6,6 @@ use std::path::Path;
 use super::header::Header;
 use super::replacement::Replacement;
 use super::{BUFFER_BYTES, PIECE_BYTES};
-use crate::checksum;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 
@@ -68,7 +67,7 @@ impl Writer {
             if interrupt::requested() {
                 return Err(fail!(Timeout, "it was not written to its end"));
             }
-            sum = checksum::append(sum, piece);
+            sum = kvstore_checksum::append(sum, piece);
             self.out.write_all(piece).map_err(|error| failed(&error))?;
         }
         self.sums.push(sum);

@@ -249,6 +249,16 @@ mod tests {
     use super::Config;
     use crate::ErrorKind;
 
+    #[cfg(feature = "dist")]
+    #[test]
+    fn the_longest_peer_timeout_that_can_be_set_is_the_longest_that_a_hello_says() {
+        use kvstore_protocol::LONGEST_MS;
+        for (ms, taken) in [(LONGEST_MS, true), (LONGEST_MS + 1, false)] {
+            let set = Config::new().set("peer_timeout_ms", &ms.to_string());
+            assert_eq!(set.is_ok(), taken, "{ms}");
+        }
+    }
+
     #[test]
     fn an_unknown_option_lists_near_ones() {
         let error = Config::new().set("thread", "2").unwrap_err();

@@ -3,11 +3,10 @@
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use crate::checksum;
-use crate::cluster::Data;
 use crate::error::Result;
 use crate::sync::Mutex;
 use crate::tensor::Buffer;
+use kvstore_protocol::Data;
 
 /// Sizes of blocks that are kept for the next ones.
 const KEPT: std::ops::RangeInclusive<usize> = 512..=4 << 20;
@@ -326,9 +325,9 @@ impl<'a> InPlace<'a> {
     /// Their CRC32C. That of a whole block is computed once, however many are to have it.
     pub(super) fn checksum(self) -> u32 {
         if self.len == self.block.len {
-            *self.block.sum.get_or_init(|| checksum::crc32c(self.block.bytes()))
+            *self.block.sum.get_or_init(|| kvstore_checksum::crc32c(self.block.bytes()))
         } else {
-            checksum::crc32c(self.bytes())
+            kvstore_checksum::crc32c(self.bytes())
         }
     }
 

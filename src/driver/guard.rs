@@ -4,10 +4,10 @@
 use super::Machine;
 use super::bytes::Bytes;
 use super::ledger::Ledger;
-use crate::cluster::{Breach, Header, Message, Peer, Role as Part, Speaker, is_at};
 use crate::credentials::{Identity, Kind};
 use crate::log::Level;
 use crate::role::Role;
+use kvstore_protocol::{Breach, Header, Message, Peer, Role as Part, Speaker, is_at};
 
 /// Drops what the holder of a credential may not say.
 pub(super) fn keep_own(

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::bytes::{Blocks, Bytes, Landing};
-use crate::checksum;
-use crate::cluster::{
+use kvstore_protocol::{
     BadFrame, Body, Data as _, Entry, HEADER, Header, Kind, Message, Opened, Opening, read_table,
 };
 
@@ -47,7 +46,7 @@ impl Pieces<'_, '_> {
             let (taken, rest) = self.current.split_at(count);
             let place = &mut out[done..done + count];
             place.copy_from_slice(taken);
-            sum = checksum::append(sum, place);
+            sum = kvstore_checksum::append(sum, place);
             self.current = rest;
             done += count;
         }
@@ -206,7 +205,7 @@ fn body(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::encode;
+    use kvstore_protocol::testing::encode;
 
     fn frames(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();

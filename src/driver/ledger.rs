@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::cluster::{News, Peer};
 use crate::log::{Level, log};
 use crate::sync::Mutex;
+use kvstore_protocol::{News, Peer};
 
 /// Maximum number of peers and reasons that are told apart; the rest is counted together.
 const MOST: usize = 1_024;

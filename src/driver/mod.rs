@@ -21,7 +21,6 @@ pub(crate) use inbox::{Broken, read_all};
 use ledger::Ledger;
 use outbox::Outbox;
 
-use crate::cluster::{Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time};
 use crate::engine::{Engine, Inbox, who_and_address};
 use crate::error::{Error, Result};
 use crate::interrupt;
@@ -29,6 +28,9 @@ use crate::log::{Later, Level, log};
 use crate::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
 use crate::{panics, spans};
+use kvstore_protocol::{
+    Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time,
+};
 
 /// How long a process that ends waits for its last words to be sent, and how often it looks.
 const LAST_WORDS: Duration = Duration::from_millis(500);

@@ -10,12 +10,12 @@ use std::sync::{Arc, OnceLock};
 use foldhash::HashMap;
 
 use super::bytes::{Bytes, InPlace};
-use crate::cluster::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
 use crate::engine::{Engine, Line, Parcel, Room};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::sync::{Condvar, Mutex};
 use crate::sys::has_few_processors;
+use kvstore_protocol::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
 
 /// Small messages travel together, up to so many bytes.
 const TOGETHER: u64 = 192 << 10;

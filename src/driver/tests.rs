@@ -4,10 +4,10 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use super::{Bytes, Driver, Host, Idle, Machine, incarnation};
-use crate::cluster::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
 use crate::engine::Exchange;
 use crate::log::{Level, log, set_logger};
 use crate::sync::Mutex;
+use kvstore_protocol::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
 
 /// Does nothing that its machine wants.
 struct Lazy;

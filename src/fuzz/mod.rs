@@ -9,8 +9,6 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use crate::checkpoint::{Header, Inspection, Reader};
-use crate::checksum;
-use crate::cluster::parse;
 use crate::codec::{Codec, Origin};
 use crate::config::Config;
 use crate::credentials::{Identity, read_file};
@@ -20,6 +18,8 @@ use crate::kernel::Isa;
 use crate::metrics::target;
 use crate::optim::Optimizer;
 use crate::store::{Store, read_setting};
+use kvstore_checksum;
+use kvstore_protocol::testing::parse;
 
 pub use talk::{reader, talk};
 
@@ -39,9 +39,9 @@ pub fn wire(data: &[u8]) {
         frame[..6].copy_from_slice(&[b'K', b'V', b'S', b'T', 2, 0]);
         frame[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&(payload as u64).to_le_bytes());
         frame[128..130].fill(0);
-        let sum = checksum::crc32c(&frame[HEADER..]);
+        let sum = kvstore_checksum::crc32c(&frame[HEADER..]);
         frame[PAYLOAD_SUM_AT..PAYLOAD_SUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
-        let sum = checksum::crc32c(&frame[..HEADER_SUM_AT]);
+        let sum = kvstore_checksum::crc32c(&frame[..HEADER_SUM_AT]);
         frame[HEADER_SUM_AT..HEADER].copy_from_slice(&sum.to_le_bytes());
         deliver(&frame);
         parse(&frame[HEADER..]);
@@ -128,11 +128,11 @@ fn with_right_sums(data: &[u8]) -> Option<Vec<u8>> {
     let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
     let (header, mut values) = rest.split_at_checked(size)?;
     let header = Header::parse(header, values.len() as u64).ok()?;
-    let mut sums = checksum::crc32c(&data[..8 + size]).to_le_bytes().to_vec();
+    let mut sums = kvstore_checksum::crc32c(&data[..8 + size]).to_le_bytes().to_vec();
     let (_, entries) = header.entries.split_last()?;
     for entry in entries {
         let (value, rest) = values.split_at_checked(usize::try_from(entry.bytes()).ok()?)?;
-        sums.extend_from_slice(&checksum::crc32c(value).to_le_bytes());
+        sums.extend_from_slice(&kvstore_checksum::crc32c(value).to_le_bytes());
         values = rest;
     }
     let mut data = data.to_vec();

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::cluster::{
+use crate::driver::{Blocks, Bytes};
+use kvstore_protocol::{
     Birth, Body, Header, Kind, Limits, MS, Message, Mode, Node, OnLoss, Part, Peer, Role,
     Scheduler, ServerAction, Speaker, Time, is_at,
 };
-use crate::driver::{Blocks, Bytes};
 
 const LIMITS: Limits = Limits {
     job: 1,

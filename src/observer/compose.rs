@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::view::{Facts, Latency, Node, POWERS, Rates, State, View, WaitedFor, Waiting};
-use crate::cluster::{self, Histogram, MS, Mode, Peer, Role, Seen, Sight, Time};
 use crate::key::Key;
+use kvstore_protocol::{Histogram, MS, Mode, Peer, Role, Seen, Sight, Time};
 
 /// Reports of the look before, to compare with.
-pub(crate) type Before = BTreeMap<Peer, cluster::Facts>;
+pub(crate) type Before = BTreeMap<Peer, kvstore_protocol::Facts>;
 
 const MOST_MISSING: usize = 64;
 /// A call that waits for so long is held up by whom it waits for.
@@ -23,7 +23,7 @@ pub(crate) fn view(root: &str, seen: &Seen, before: &mut Before) -> View {
     let silent = terms.map_or(Time::MAX, |terms| terms.peer_timeout / 4);
     let scheduler = Sight {
         peer: Peer::SCHEDULER,
-        state: cluster::State::Here,
+        state: kvstore_protocol::State::Here,
         address: root.into(),
         heard: Some(0),
         report: Some((0, seen.facts.clone())),
@@ -71,10 +71,10 @@ fn missing(seen: &Seen) -> Vec<String> {
 fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
     let is_silent = sight.heard.is_none_or(|ago| ago > silent);
     let state = match sight.state {
-        cluster::State::Here if is_silent => State::Silent,
-        cluster::State::Here => State::Here,
-        cluster::State::Lost => State::Lost,
-        cluster::State::Left => State::Left,
+        kvstore_protocol::State::Here if is_silent => State::Silent,
+        kvstore_protocol::State::Here => State::Here,
+        kvstore_protocol::State::Lost => State::Lost,
+        kvstore_protocol::State::Left => State::Left,
     };
     Node {
         role: match sight.peer.role {
@@ -92,15 +92,18 @@ fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
 }
 
 /// What the same process said at the look before.
-fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a cluster::Facts> {
+fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a kvstore_protocol::Facts> {
     let age = sight.report.as_ref()?.1.age;
     before.get(&sight.peer).filter(|old| old.age <= age)
 }
 
 /// One process, compared with what it said before.
-pub(crate) fn facts(said: &cluster::Facts, before: Option<&cluster::Facts>) -> Facts {
+pub(crate) fn facts(
+    said: &kvstore_protocol::Facts,
+    before: Option<&kvstore_protocol::Facts>,
+) -> Facts {
     let traffic = &said.traffic;
-    let latency = |now: &Histogram, old: fn(&cluster::Facts) -> &Histogram| {
+    let latency = |now: &Histogram, old: fn(&kvstore_protocol::Facts) -> &Histogram| {
         let recent = before.map_or_else(|| now.clone(), |before| now.since(old(before)));
         Latency {
             count: now.count(),
@@ -147,7 +150,7 @@ pub(crate) fn facts(said: &cluster::Facts, before: Option<&cluster::Facts>) -> F
     }
 }
 
-fn rates(now: &cluster::Facts, before: &cluster::Facts) -> Option<Rates> {
+fn rates(now: &kvstore_protocol::Facts, before: &kvstore_protocol::Facts) -> Option<Rates> {
     let over_s = seconds(now.age.saturating_sub(before.age));
     if over_s <= 0.0 {
         return None;
@@ -161,7 +164,7 @@ fn rates(now: &cluster::Facts, before: &cluster::Facts) -> Option<Rates> {
     })
 }
 
-fn waiting(call: &cluster::Waiting) -> Waiting {
+fn waiting(call: &kvstore_protocol::Waiting) -> Waiting {
     let key = match &call.name {
         _ if !call.call.has_key() => None,
         name if name.is_empty() => Some(number_of(call.key)),

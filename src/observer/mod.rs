@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 pub(crate) use compose::{Before, facts, view};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
-use crate::cluster::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, is_echo, write};
 use crate::config::{Config, Job};
 use crate::credentials::Credentials;
 use crate::driver::{Blocks, Broken, Opener, incarnation, read_all};
 use crate::engine::{self, Calls, Engine, Inbox, Line, Place};
 use crate::error::{Result, fail};
+use kvstore_protocol::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, is_echo, write};
 
 /// Answers that nobody has taken yet; more are dropped.
 const MOST_ANSWERS: usize = 16;
@@ -252,7 +252,7 @@ impl Observer {
                         "observe: the scheduler at {} speaks version {theirs} of the protocol, this \
                          program version {}; use the same release",
                         self.root,
-                        crate::cluster::VERSION
+                        kvstore_protocol::VERSION
                     ));
                 }
                 Ok(Answer::Refused(reason)) => {
@@ -296,6 +296,6 @@ impl Drop for Observer {
 /// Whether everybody who is here has said something since then.
 fn all_are_fresh(seen: &Seen, limit: Duration) -> bool {
     let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
-    let here = seen.sights.iter().filter(|sight| sight.state == crate::cluster::State::Here);
+    let here = seen.sights.iter().filter(|sight| sight.state == kvstore_protocol::State::Here);
     here.into_iter().all(|sight| sight.report.as_ref().is_some_and(|(ago, _)| *ago <= limit))
 }

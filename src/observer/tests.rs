@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::Observer;
 use crate::ErrorKind;
-use crate::cluster::{Header, Kind, encode};
 use crate::engine::{Engine, Exchange, Inbox};
+use kvstore_protocol::testing::encode;
+use kvstore_protocol::{Header, Kind};
 
 /// Answers everything with the same bytes.
 struct Parrot {

@@ -8,9 +8,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32};
 use std::time::Instant;
 
-use crate::cluster::{News, Passage};
 use crate::log::{Level, log};
 use crate::sync::{Mutex, Ordering};
+use kvstore_protocol::{News, Passage};
 
 /// More are counted, and not kept: 16 MB.
 const MOST_EVENTS: usize = 1 << 18;

@@ -1,10 +1,11 @@
 //! What becomes of messages on their way out, and how many ways there are.
 
 use super::*;
-use crate::cluster::{Data, Header, Kind, Role, encode};
 use crate::driver::bytes::{Blocks, Loan};
 use crate::driver::inbox::read_all;
 use crate::engine::{Exchange, Inbox};
+use kvstore_protocol::testing::encode;
+use kvstore_protocol::{Data, Header, Kind, Role};
 
 const MEMBERS: usize = 4;
 
@@ -34,7 +35,7 @@ fn frames_are_the_same_wherever_their_values_lie() {
     let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
     let block = || blocks.join(&[&value]).unwrap();
     let (summed, whole) = (block(), Bytes::of_block(Arc::new(block())));
-    summed.has_checksum(crate::checksum::crc32c(&value));
+    summed.has_checksum(kvstore_checksum::crc32c(&value));
     let summed = Bytes::of_block(Arc::new(summed));
     let parts = [(0, value.len()), (1, LENT), (LENT, LENT - 1), (7, 0)];
     let (mut batch, mut expected) = (Vec::new(), Vec::new());
@@ -65,7 +66,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let blocks: Arc<Blocks> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(300).collect();
     let block = blocks.join(&[&value]).unwrap();
-    block.has_checksum(crate::checksum::crc32c(&value));
+    block.has_checksum(kvstore_checksum::crc32c(&value));
     let block = Bytes::of_block(Arc::new(block));
     let loan = Arc::new(Loan::of_static(&[3; 300]));
     let lent = Bytes::of_loan(Arc::clone(&loan), 300);

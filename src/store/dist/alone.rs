@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use super::collective::LOOK_AGAIN;
 use super::rows::WANT_STATE;
 use super::worker::WorkerStore;
-use crate::cluster::{After, Place};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{ErrorKind, Result, fail};
 use crate::store::table::Slot;
+use kvstore_protocol::{After, Place};
 
 /// After a loss servers may still work on what had come before they heard of it.
 const SETTLED: Duration = Duration::from_secs(1);

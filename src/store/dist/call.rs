@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::rows::Wanted;
-use crate::cluster::{Ended, OpId};
 use crate::driver::{Blocks, Bytes, Landing, Loan};
 use crate::error::{Error, Result};
 use crate::spans::Carried;
@@ -18,6 +17,7 @@ use crate::store::table::Slot;
 use crate::sync::{Condvar, Mutex};
 use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
+use kvstore_protocol::{Ended, OpId};
 
 pub(crate) struct Call {
     /// The ticket's number, of a call that has one.

@@ -6,13 +6,13 @@ use std::sync::atomic::Ordering;
 
 use super::call::Call;
 use super::failure::error_of;
-use crate::cluster::{CallKind, Ended, Failure, Header, Node, OpId, Part, Recent, WorkerAction};
 use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
 use crate::panics;
 use crate::store::local::{Local, poisoned};
 use crate::sync::Mutex;
 use crate::trace::{Event, Tracer, What};
+use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, Part, Recent, WorkerAction};
 
 pub(crate) struct Desk {
     pub(super) local: Arc<Local>,

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use super::call::{Part, Target};
 use super::coding::{Source, Unsent};
 use super::worker::WorkerStore;
-use crate::cluster::Data as _;
 use crate::codec::Codec;
 use crate::driver::{Bytes, Loan};
 use crate::error::{Result, fail};
@@ -16,6 +15,7 @@ use crate::store::plan::{Group, PlannedOut};
 use crate::store::table::Slot;
 use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, Lent};
+use kvstore_protocol::Data as _;
 
 /// A value that is to be sent.
 pub(super) enum Draft {

@@ -1,8 +1,8 @@
 //! Failures of the protocol become errors of the store.
 
-use crate::cluster::{Failure, Reason};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, Names};
+use kvstore_protocol::{Failure, Reason};
 
 /// The same as an error, with names of keys instead of their numbers.
 pub(super) fn error_of(names: &Names, failure: &Failure) -> Error {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Weak};
 use super::call::Call;
 use super::sending::AT_ONCE;
 use super::worker::{Machinery, WorkerStore};
-use crate::cluster::{Failure, Naming, OpId, Spec, Time};
 use crate::error::{ErrorKind, Result, fail};
 use crate::key::{Key, Names};
 use crate::store::plan::Plan;
 use crate::store::table::Slot;
 use crate::tensor::{DType, element_count};
+use kvstore_protocol::{Failure, Naming, OpId, Spec, Time};
 
 /// The names of a store.
 pub(super) struct OfStore(pub(super) Weak<Names>);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use crate::cluster;
 use crate::config::Job;
 use crate::driver::{Driver, Host, Machine};
 use crate::observer;
@@ -33,7 +32,7 @@ pub(super) fn facts<H: Host>(driver: &Arc<Driver<H>>) -> String {
     });
     let facts = said.flatten().map(|said| {
         // Lists would change the length from one call to the next.
-        let said = cluster::Facts { waiting: Vec::new(), late: Vec::new(), ..said };
+        let said = kvstore_protocol::Facts { waiting: Vec::new(), late: Vec::new(), ..said };
         observer::facts(&said, None)
     });
     let json = facts.and_then(|facts| serde_json::to_string(&facts).ok());

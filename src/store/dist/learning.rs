@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::setting::Change;
 use super::worker::{Machinery, WorkerStore};
-use crate::cluster::{Failure, OpId, Time};
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, Result, fail};
 use crate::key::Key;
 use crate::store::table::Slot;
+use kvstore_protocol::{Failure, OpId, Time};
 
 impl WorkerStore {
     /// Learns which settings and which keys there are now.

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
-use crate::cluster::{self, Limits, MS, Mode, OnLoss};
 use crate::codec;
 use crate::config::Job;
 use crate::credentials::Credentials;
@@ -15,6 +14,7 @@ use crate::error::{Error, Result, fail};
 use crate::role::Role;
 use crate::store::StoreKind;
 use crate::sys::has_few_processors;
+use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
 /// Frames that are small do not fill a window before this many.
 const WINDOW_FRAMES: usize = 1_024;
@@ -147,11 +147,11 @@ pub(super) fn rank(job: &Job, place: &Place) -> Option<u32> {
 }
 
 /// What a process is for the protocol.
-pub(super) fn role(role: Role) -> cluster::Role {
+pub(super) fn role(role: Role) -> kvstore_protocol::Role {
     match role {
-        Role::Worker => cluster::Role::Worker,
-        Role::Server => cluster::Role::Server,
-        Role::Scheduler => cluster::Role::Scheduler,
+        Role::Worker => kvstore_protocol::Role::Worker,
+        Role::Server => kvstore_protocol::Role::Server,
+        Role::Scheduler => kvstore_protocol::Role::Scheduler,
     }
 }
 

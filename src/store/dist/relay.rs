@@ -9,13 +9,13 @@ use std::sync::Arc;
 use super::collective::{Collective, Kept};
 use super::state::Brought;
 use super::worker::WorkerStore;
-use crate::cluster::{self, Place};
 use crate::codec::{Codec, Residuals};
 use crate::deadline::Deadline;
 use crate::driver::Block;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::store::table::Slot;
 use crate::tensor::{Buffer, DType};
+use kvstore_protocol::Place;
 
 /// Stands for pushes where a worker could not lay down what it has.
 const NOTHING: u64 = u64::MAX;
@@ -170,10 +170,12 @@ impl WorkerStore {
             let is = |role: u32| role == self.rank;
             let laid_down = collective
                 .step(|kept, end| if is(giver) { lay_down(rank, kept, end) } else { Ok(()) });
-            collective.step(|_, deadline| self.request(deadline, cluster::Worker::barrier))?;
+            collective
+                .step(|_, deadline| self.request(deadline, kvstore_protocol::Worker::barrier))?;
             let found = collective
                 .step(|kept, end| if is(finder) { find(rank, kept, end) } else { Ok(()) });
-            collective.step(|_, deadline| self.request(deadline, cluster::Worker::barrier))?;
+            collective
+                .step(|_, deadline| self.request(deadline, kvstore_protocol::Worker::barrier))?;
             let taken = collective
                 .step(|kept, end| if is(giver) { take_away(rank, kept, end) } else { Ok(()) });
             result = result.and(laid_down).and(found).and(taken);

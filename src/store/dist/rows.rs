@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::units::{self, Cut, Run};
-use crate::cluster::Place;
 use crate::driver::{Blocks, Bytes, Encoded};
 use crate::error::Result;
 use crate::store::merge::{RowSums, Team};
@@ -12,6 +11,7 @@ use crate::store::plan::{PlannedOut, RowsOf};
 use crate::store::table::Slot;
 use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
+use kvstore_protocol::Place;
 
 /// The number on the wire of a push of rows.
 pub(super) const ROWS: u16 = 2;

@@ -7,13 +7,13 @@ use super::call::{Call, Part, Target};
 use super::drafts::{Draft, Values, part_of};
 use super::rows::{self, Wanted};
 use super::worker::WorkerStore;
-use crate::cluster::{After, Time};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Error, Result};
 use crate::store::Call as Kind;
 use crate::store::counters::Tally;
 use crate::store::plan::{self, Group, Pairs, Plan, RowPairs};
+use kvstore_protocol::{After, Time};
 
 /// Keys of a call that are given to the machine at a time, and bytes of their values.
 pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);

@@ -6,7 +6,6 @@ use std::sync::{Arc, OnceLock};
 use super::failure::error_of;
 use super::shop::Shop;
 use super::{insight, place};
-use crate::cluster::{Birth, Part, Peer};
 use crate::config::Job;
 use crate::deadline::Deadline;
 use crate::driver::{Driver, Host, Idle, Machine};
@@ -21,6 +20,7 @@ use crate::store::merger::Merger;
 use crate::store::remote::Remote;
 use crate::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
+use kvstore_protocol::{Birth, Part, Peer};
 
 pub(crate) struct Serving {
     local: Arc<Local>,

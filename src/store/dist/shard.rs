@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::steps::{Step, Steps};
 use super::stored::State;
-use crate::cluster::{Answer, Failure, Reason};
 use crate::codec::Origin;
 use crate::driver::{Blocks, Bytes};
 use crate::error::{Result, fail};
@@ -16,6 +15,7 @@ use crate::store::table::Slot;
 use crate::sync::Mutex;
 use crate::sys;
 use crate::trace::{Tracer, What};
+use kvstore_protocol::{Answer, Failure, Reason};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;

@@ -7,7 +7,6 @@ use super::rows::{self, WANT_STATE};
 use super::setting::Change;
 use super::shard::{Job, Reply, Shard};
 use super::units::Cut;
-use crate::cluster::{Mode, Node, Part, Place, ServerAction, SliceName, Table};
 use crate::codec::{self, Origin};
 use crate::driver::{Bytes, Driver, Host, Machine};
 use crate::error::{Result, fail};
@@ -19,6 +18,7 @@ use crate::store::table::Slot;
 use crate::sync::Mutex;
 use crate::tensor::{DType, element_count};
 use crate::trace::Tracer;
+use kvstore_protocol::{Mode, Node, Part, Place, ServerAction, SliceName, Table};
 
 /// Settings that are kept; pushes under an older one are under the oldest of these.
 const MOST_SETTINGS: usize = 4_096;

@@ -8,7 +8,6 @@ use super::rows::WANT_VALUE;
 use super::sending::{Order, What};
 use super::state::Brought;
 use super::worker::WorkerStore;
-use crate::cluster::{After, Data, Place};
 use crate::deadline::Deadline;
 use crate::driver::{Block, Bytes};
 use crate::error::{Result, fail};
@@ -16,6 +15,7 @@ use crate::key::Key;
 use crate::store::plan::Plan;
 use crate::store::table::Slot;
 use crate::sync::Mutex;
+use kvstore_protocol::{After, Data, Place};
 
 impl WorkerStore {
     /// Keys that this worker may not have used yet.

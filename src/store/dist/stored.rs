@@ -8,7 +8,6 @@ use smallvec::{SmallVec, smallvec};
 use super::rows::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use super::state::Found;
 use super::units;
-use crate::cluster::{Data as _, Failure, Reason};
 use crate::driver::{Block, Blocks, Bytes};
 use crate::error::{Error, Result, fail};
 use crate::store::apply::{Limits, Push};
@@ -18,6 +17,7 @@ use crate::store::plan::RowsOf;
 use crate::store::table::{Slot, Value};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
+use kvstore_protocol::{Data as _, Failure, Reason};
 
 /// What a server keeps of one slice.
 pub(super) struct State {

@@ -13,7 +13,6 @@ use super::rows::WANT_STATE;
 use super::setting::{Change, Rules};
 use super::state::{self, Brought};
 use super::worker::WorkerStore;
-use crate::cluster::{Place, Spec};
 use crate::codec::Residuals;
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
@@ -22,6 +21,7 @@ use crate::optim::Stored;
 use crate::store::merger::Merger;
 use crate::store::table::Slot;
 use crate::tensor::{Array, Buffer};
+use kvstore_protocol::{Place, Spec};
 
 impl WorkerStore {
     /// Saves the whole job: all workers call it.

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use crate::cluster::Place;
+use kvstore_protocol::Place;
 
 /// Units `first .. first + count` of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,7 +107,7 @@ pub(super) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<Run>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::Spec;
+    use kvstore_protocol::Spec;
 
     #[test]
     fn fragments_make_up_their_row_and_are_whole_units() {

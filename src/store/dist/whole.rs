@@ -8,12 +8,12 @@ use super::rows::WANT_VALUE;
 use super::setting::Change;
 use super::state::Brought;
 use super::worker::WorkerStore;
-use crate::cluster::{self, Place, Spec};
 use crate::deadline::Deadline;
 use crate::driver::Bytes;
 use crate::error::{Result, fail};
 use crate::store::merger::Merger;
 use crate::store::table::Slot;
+use kvstore_protocol::{Place, Spec};
 
 impl WorkerStore {
     pub(super) fn keeps_whole(&self) -> bool {
@@ -77,7 +77,7 @@ impl WorkerStore {
             Ok(())
         })?;
         // Until here nothing has changed.
-        collective.step(|_, deadline| self.request(deadline, cluster::Worker::barrier))?;
+        collective.step(|_, deadline| self.request(deadline, kvstore_protocol::Worker::barrier))?;
         collective.step(|_, deadline| {
             self.request(deadline, |worker, now, end| worker.remove(key, now, end))
         })?;

@@ -14,7 +14,6 @@ use super::finding::OfStore;
 use super::sending::AT_ONCE;
 use super::setting::Change;
 use super::{insight, place};
-use crate::cluster::{self, Birth, Failure, OpId, Place, Reason, Spec, Time};
 use crate::config::Job;
 use crate::deadline::Deadline;
 use crate::driver::{Bytes, Driver, Machine};
@@ -34,8 +33,9 @@ use crate::store::table::Slot;
 use crate::store::ticket::{Label, Tickets};
 use crate::sync::Mutex;
 use crate::tensor::Buffer;
+use kvstore_protocol::{Birth, Failure, OpId, Place, Reason, Spec, Time};
 
-pub(super) type Machinery = cluster::Worker<Bytes>;
+pub(super) type Machinery = kvstore_protocol::Worker<Bytes>;
 
 type Slots = Vec<Arc<Slot>>;
 
@@ -139,8 +139,8 @@ impl WorkerStore {
     ) -> Result<T> {
         let done = self.driver.step(|machine, now| match machine {
             Machine::Node(node) => match &mut node.part {
-                cluster::Part::Worker(worker) => work(worker, &self.driver.host, now),
-                cluster::Part::Server(_) => Err(closed()),
+                kvstore_protocol::Part::Worker(worker) => work(worker, &self.driver.host, now),
+                kvstore_protocol::Part::Server(_) => Err(closed()),
             },
             Machine::Scheduler(_) => Err(closed()),
         });
@@ -506,7 +506,7 @@ impl Remote for WorkerStore {
         let stop = |some: &[OpId]| {
             self.driver.step(|machine, _| {
                 let Machine::Node(node) = machine else { return 0 };
-                let cluster::Part::Worker(worker) = &mut node.part else { return 0 };
+                let kvstore_protocol::Part::Worker(worker) = &mut node.part else { return 0 };
                 some.iter().for_each(|operation| worker.abandon(*operation));
                 self.driver.host.forget(some)
             })

@@ -1,0 +1,208 @@
+//! What the holder of a credential may say: frames of its own role and rank, from its own address, and
+//! of a reader only those that leave the job as it is.
+//!
+//! The engine has proved the credential before; here the frame is compared with it.
+
+use crate::job::{Data, NO_RANK, Role};
+use crate::message::{Body, Book, Declare, Header, Hello, Kind, Message};
+
+/// What a credential makes of its holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Speaker {
+    pub role: Role,
+    /// None for a credential of any process of the role.
+    pub rank: Option<u32>,
+    /// It pulls values, and changes nothing.
+    pub reads: bool,
+}
+
+/// Why a frame is dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Breach {
+    /// Role or rank are not those of its credential.
+    Identity,
+    /// It has the name of a member, and comes from another address.
+    Address,
+    /// Its sender only reads, and it would change something.
+    Changes,
+    /// Its sender only reads, and introduces itself as a worker that pushes.
+    Pushes,
+}
+
+impl Speaker {
+    /// Whether role and rank of a frame are those of its credential.
+    #[must_use]
+    pub fn is(self, head: &Header) -> bool {
+        let rank = (head.rank != NO_RANK).then_some(head.rank);
+        self.role == head.role && (self.rank.is_none() || self.rank == rank)
+    }
+
+    /// Takes a frame, or says why it is dropped. The hello of a reader says that it reads, and loses what it
+    /// must not decide.
+    pub fn admit<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
+        if !self.is(&message.head) {
+            return Err(Breach::Identity);
+        }
+        if message.head.kind == Kind::Hello {
+            return self.greet(from, message);
+        }
+        if self.reads && !only_reads(message) {
+            return Err(Breach::Changes);
+        }
+        Ok(())
+    }
+
+    /// A hello has the address at which its sender is to be answered. A reader is done from the
+    /// beginning, has come to no barrier, and knows nothing of the job.
+    fn greet<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
+        let hello = Hello::decode(message.fields()).filter(|hello| hello.address == from);
+        let Some(mut hello) = hello else { return Err(Breach::Address) };
+        if self.reads && !hello.reads {
+            return Err(Breach::Pushes);
+        }
+        if self.reads {
+            hello.done = true;
+            (hello.arrived, hello.passed, hello.book) = (0, 0, Book::default());
+            message.body = Body::Fields(hello.encode());
+        }
+        Ok(())
+    }
+}
+
+/// Whether a frame comes from where the linked process of its name is: `linked` has its address and
+/// incarnation. The hello of another incarnation is answered by the scheduler, which takes its place or
+/// refuses it.
+#[must_use]
+pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {
+    linked.is_none_or(|(address, incarnation)| {
+        address == from || (head.kind == Kind::Hello && head.incarnation != incarnation)
+    })
+}
+
+/// Whether a message leaves the job as it is.
+fn only_reads<D: Data>(message: &Message<D>) -> bool {
+    match message.head.kind {
+        Kind::Bundle => message.parts().iter().all(|part| part.head.kind == Kind::Pull),
+        // A reader announces that it makes no pushes; a number would let rounds wait for them.
+        Kind::Done => message.head.round == 0,
+        Kind::Alive
+        | Kind::Look
+        | Kind::Leave
+        | Kind::Ask
+        | Kind::Pull
+        | Kind::Report
+        | Kind::Suspect => true,
+        // To find out where a key is.
+        Kind::Declare => {
+            let declare = Declare::decode(message.fields());
+            message.head.setting == 0 && declare.is_some_and(|it| it.spec.is_none())
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Peer;
+    use crate::message::{Spec, Standing, State};
+    use crate::sim::{Bytes, limits};
+
+    const WORKER: Speaker = Speaker { role: Role::Worker, rank: Some(1), reads: false };
+    const READER: Speaker = Speaker { reads: true, ..WORKER };
+
+    /// What is left of a message of worker 1, which is at `here`.
+    fn kept(who: Speaker, kind: Kind, fields: Vec<u8>) -> Result<Message<Bytes>, Breach> {
+        let mut message = Message::new(kind, fields);
+        (message.head.role, message.head.rank) = (Role::Worker, 1);
+        who.admit("here", &mut message).map(|()| message)
+    }
+
+    fn hello(address: &str) -> Hello {
+        Hello { address: address.into(), ..Hello::default() }
+    }
+
+    #[test]
+    fn a_hello_is_that_of_its_sender_and_whole() {
+        let own = hello("here").encode();
+        assert_eq!(kept(WORKER, Kind::Hello, own.clone()).unwrap().fields(), own);
+        for address in ["", "here2", "her", "there"] {
+            let said = kept(WORKER, Kind::Hello, hello(address).encode());
+            assert_eq!(said.unwrap_err(), Breach::Address, "{address}");
+        }
+        for end in 0..own.len() {
+            assert!(kept(WORKER, Kind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
+        }
+        for other in [Speaker { rank: Some(2), ..WORKER }, Speaker { role: Role::Server, ..WORKER }]
+        {
+            let said = kept(other, Kind::Hello, own.clone());
+            assert_eq!(said.unwrap_err(), Breach::Identity, "{other:?}");
+        }
+        assert!(kept(Speaker { rank: None, ..WORKER }, Kind::Hello, own).is_ok());
+    }
+
+    #[test]
+    fn the_hello_of_a_reader_says_nothing_of_the_job() {
+        let lost = Standing {
+            peer: Peer::server(0),
+            incarnation: 3,
+            state: State::Lost,
+            reads: false,
+            address: "there".into(),
+        };
+        let terms = Some(limits().terms());
+        let book = Book { epoch: 7, terms, members: vec![lost] };
+        let forged = Hello { book, arrived: 8, passed: 9, terms, reads: true, ..hello("here") };
+        let said = kept(READER, Kind::Hello, forged.encode()).unwrap();
+        let plain = Hello { terms, done: true, reads: true, ..hello("here") };
+        assert_eq!(Hello::decode(said.fields()), Some(plain));
+        let said = kept(WORKER, Kind::Hello, forged.encode()).unwrap();
+        assert_eq!(Hello::decode(said.fields()), Some(forged));
+    }
+
+    #[test]
+    fn a_reader_says_that_it_reads() {
+        let of = |reads, done| Hello { done, reads, ..hello("here") }.encode();
+        for done in [false, true] {
+            let said = kept(READER, Kind::Hello, of(false, done));
+            assert_eq!(said.unwrap_err(), Breach::Pushes);
+            assert!(kept(READER, Kind::Hello, of(true, done)).is_ok());
+            assert!(kept(WORKER, Kind::Hello, of(false, done)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_reader_makes_nothing() {
+        let spec = Spec { dtype: 0x0001_2002, shape: vec![3], whole: false };
+        let makes = Declare { name: 0, spec: Some(spec) }.encode();
+        let asks = Declare { name: 0, spec: None }.encode();
+        assert_eq!(kept(READER, Kind::Declare, makes.clone()).unwrap_err(), Breach::Changes);
+        assert!(kept(READER, Kind::Declare, asks).is_ok());
+        assert!(kept(WORKER, Kind::Declare, makes).is_ok());
+        for kind in Kind::ALL.iter().filter(|kind| kind.carries_data()) {
+            assert!(kept(READER, *kind, Vec::new()).is_err(), "{kind:?}");
+        }
+        for (other, allowed) in [(Kind::Pull, true), (Kind::Push, false), (Kind::Declare, false)] {
+            let parts = [Kind::Pull, other].map(|kind| Message::<Bytes>::new(kind, Vec::new()));
+            let mut bundle = Message::bundle(parts.into());
+            (bundle.head.role, bundle.head.rank) = (Role::Worker, 1);
+            assert_eq!(READER.admit("here", &mut bundle).is_ok(), allowed, "{other:?}");
+        }
+        for (round, allowed) in [(0, true), (1, false), (u64::MAX, false)] {
+            let mut done = Message::<Bytes>::of_key(Kind::Done, 3, 1, Vec::new());
+            (done.head.role, done.head.rank, done.head.round) = (Role::Worker, 1, round);
+            assert_eq!(READER.admit("here", &mut done).is_ok(), allowed, "{round}");
+        }
+    }
+
+    #[test]
+    fn a_member_speaks_from_its_own_address() {
+        let of = |kind, incarnation| Header { kind, incarnation, ..Header::default() };
+        let linked = Some(("there", 5));
+        for kind in [Kind::Hello, Kind::Alive, Kind::Pull] {
+            assert!(is_at(&of(kind, 5), None, "here") && is_at(&of(kind, 5), linked, "there"));
+            assert!(!is_at(&of(kind, 5), linked, "here"), "{kind:?}");
+            assert_eq!(is_at(&of(kind, 6), linked, "here"), kind == Kind::Hello);
+        }
+    }
+}

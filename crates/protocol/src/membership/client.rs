@@ -1,0 +1,393 @@
+//! A member's side: joining, the address book, barriers, leaving.
+
+use std::sync::Arc;
+
+use crate::job::{Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, Token, list};
+use crate::message::{
+    Awaited, BadFrame, Book, Hello, Kind, Look, Message, Standing, State, VERSION, failed,
+};
+use crate::peers::{Letter, Net, News, Why};
+use crate::stream::{CONTROL, LAST};
+use crate::telemetry::Facts;
+
+/// What a member learns from its client.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// The job has started, or its members have changed.
+    Members,
+    /// Barriers up to this one are open.
+    Released(u64),
+    /// Whom a barrier waits for.
+    Awaited(u64, Vec<Peer>),
+    /// The job goes on without this process, or cannot go on.
+    Fatal(Failure),
+    /// The job is over, for a server.
+    Over,
+    /// This process has left without a word of the scheduler.
+    Left,
+}
+
+/// A hello is repeated so soon: whoever comes before the scheduler need not wait for long.
+const HELLO: Time = 100 * MS;
+
+/// The line to the scheduler.
+#[derive(Debug)]
+pub(crate) struct Client {
+    scheduler: Arc<str>,
+    /// The rank that its user has chosen for it, or `NO_RANK`.
+    rank: u32,
+    hello: Hello,
+    next_hello: Time,
+    /// Since when the scheduler has not been heard; it may restart meanwhile.
+    away: Option<Time>,
+    start_by: Time,
+    asked: bool,
+    awaited: Vec<Peer>,
+    leaving: bool,
+    over: bool,
+    events: Vec<Event>,
+}
+
+/// The token of the message that says goodbye to the scheduler.
+pub(crate) const GOODBYE: Token = Token { operation: u64::MAX, attempt: 0 };
+
+impl Client {
+    pub(crate) fn new(
+        limits: &Limits,
+        Peer { role, rank }: Peer,
+        address: &str,
+        scheduler: &str,
+        now: Time,
+    ) -> Self {
+        let hello = Hello {
+            terms: (role == Role::Worker).then(|| limits.terms()),
+            workers: limits.workers,
+            servers: limits.servers,
+            address: address.into(),
+            ..Hello::default()
+        };
+        Self {
+            scheduler: scheduler.into(),
+            rank,
+            hello,
+            next_hello: now,
+            away: Some(now),
+            start_by: now + limits.start_timeout,
+            asked: false,
+            awaited: Vec::new(),
+            leaving: false,
+            over: false,
+            events: Vec::new(),
+        }
+    }
+
+    pub(crate) fn book(&self) -> &Book {
+        &self.hello.book
+    }
+
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    pub(crate) fn has_started(&self) -> bool {
+        self.hello.book.epoch > 0
+    }
+
+    /// Comes to the next barrier and says which one that is.
+    pub(crate) fn arrive<D: Data>(&mut self, net: &mut Net<D>) -> u64 {
+        self.hello.arrived += 1;
+        tell(net, Kind::Barrier, self.hello.arrived, CONTROL, None);
+        self.hello.arrived
+    }
+
+    /// Asks whom a barrier waits for.
+    pub(crate) fn ask<D: Data>(net: &mut Net<D>, barrier: u64) {
+        tell(net, Kind::Ask, barrier, CONTROL, None);
+    }
+
+    /// Says what this process knows of itself.
+    pub(crate) fn report<D: Data>(&self, net: &mut Net<D>, incarnation: u64, facts: &Facts) {
+        let message = Message::new(Kind::Report, facts.encode());
+        net.cast(&self.scheduler, incarnation, message);
+    }
+
+    /// Asks how late it is; the answer has our moment as its request.
+    pub(crate) fn ask_time<D: Data>(&self, net: &mut Net<D>, now: Time) {
+        let look = Look { address: self.hello.address.clone(), skip: u32::MAX };
+        let mut message = Message::new(Kind::Look, look.encode(0));
+        message.head.request = now;
+        net.cast(&self.scheduler, 0, message);
+    }
+
+    /// Says from its first hello on that this process makes no pushes.
+    pub(crate) fn only_read(&mut self) {
+        self.hello.reads = true;
+    }
+
+    pub(crate) fn done<D: Data>(&mut self, net: &mut Net<D>) {
+        self.hello.done = true;
+        tell(net, Kind::Done, 0, CONTROL, None);
+    }
+
+    /// Leaves; the token comes back when the scheduler knows.
+    pub(crate) fn leave<D: Data>(&mut self, net: &mut Net<D>) {
+        self.leaving = true;
+        tell(net, Kind::Leave, 0, LAST, Some(GOODBYE));
+    }
+
+    pub(crate) fn is_scheduler(&self, address: &str) -> bool {
+        *self.scheduler == *address
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.away.is_some()
+    }
+
+    /// A member said goodbye to us directly. A restarted scheduler may learn it from us.
+    pub(crate) fn left(&mut self, peer: Peer) {
+        let known = self.hello.book.find_mut(peer);
+        if let Some(member) = known.filter(|member| member.state == State::Here) {
+            member.state = State::Left;
+        }
+    }
+
+    /// A message of the scheduler that is linked.
+    pub(crate) fn message<D: Data>(&mut self, message: &Message<D>, net: &mut Net<D>) {
+        match message.head.kind {
+            Kind::Book => match Book::decode(message.fields()) {
+                Some(book) => self.turn_page(book, net),
+                None => unreadable(net),
+            },
+            Kind::Released => {
+                self.hello.passed = self.hello.passed.max(message.head.round);
+                self.events.push(Event::Released(message.head.round));
+            }
+            Kind::Awaited => {
+                let Some(Awaited { peers }) = Awaited::decode(message.fields()) else {
+                    return unreadable(net);
+                };
+                if message.head.round == 0 {
+                    self.awaited = peers;
+                } else {
+                    self.events.push(Event::Awaited(message.head.round, peers));
+                }
+            }
+            Kind::Leave => self.end(Event::Over),
+            // The scheduler was cut off, and asks what has changed meanwhile.
+            Kind::Who => self.introduce(net),
+            _ => unreadable(net),
+        }
+    }
+
+    /// Takes a book of the scheduler. One of a scheduler that was started again may not know yet where
+    /// each member is: a process that has not begun to work waits for the one that does.
+    fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Net<D>) {
+        if book.epoch < self.hello.book.epoch {
+            return;
+        }
+        let me = |member: &&Standing| {
+            member.peer.role == net.me.role && member.incarnation == net.incarnation
+        };
+        if let Some(own) = book.members.iter().find(me) {
+            net.me = own.peer;
+        }
+        book.keep(&self.hello.book);
+        let lost = |member: &&Standing| {
+            let before = self.hello.book.find(member.peer).map(|before| before.state);
+            member.state == State::Lost && before != Some(State::Lost)
+        };
+        for member in book.members.iter().filter(lost) {
+            let (address, reason) = (member.address.clone(), "the scheduler says so".into());
+            net.note(News::Lost(member.peer, address, reason));
+        }
+        if book.epoch == 0 || book.is_whole() {
+            net.epoch = book.epoch;
+            self.hello.book = book;
+            if self.has_started() {
+                self.events.push(Event::Members);
+            }
+        }
+    }
+
+    /// Something was heard from the scheduler that is linked.
+    pub(crate) fn heard(&mut self) {
+        self.away = None;
+    }
+
+    /// A frame of a scheduler that is not linked, or outside of the stream. True when the frame
+    /// begins a stream, which is linked now.
+    pub(crate) fn stranger<D: Data>(
+        &mut self,
+        message: &Message<D>,
+        net: &mut Net<D>,
+        now: Time,
+    ) -> bool {
+        let linked = net.incarnation_of(Peer::SCHEDULER).unwrap_or(0);
+        if message.head.incarnation < linked || message.head.to_incarnation != net.incarnation {
+            return false;
+        }
+        match message.head.kind {
+            Kind::Refused | Kind::Evicted => {
+                let refused = message.head.kind == Kind::Refused;
+                if !refused || !self.has_started() {
+                    let failure = failed::decode(message.fields());
+                    let nothing = Failure::new(Reason::Refused, "refused without a reason");
+                    self.end(Event::Fatal(failure.unwrap_or(nothing)));
+                }
+                false
+            }
+            Kind::Who => {
+                self.away.get_or_insert(now);
+                self.next_hello = self.next_hello.min(now);
+                false
+            }
+            _ if message.head.incarnation > linked => {
+                net.connect(Peer::SCHEDULER, message.head.incarnation, &self.scheduler, now);
+                self.heard();
+                // The hello that was heard may be an old one.
+                self.introduce(net);
+                if self.leaving {
+                    self.leave(net);
+                }
+                true
+            }
+            _ => {
+                unreadable(net);
+                false
+            }
+        }
+    }
+
+    fn introduce<D: Data>(&self, net: &mut Net<D>) {
+        let message = self.greeting();
+        net.post(Letter { to: Peer::SCHEDULER, message, priority: CONTROL, token: None });
+    }
+
+    /// Before the start, a book in which the process has its rank says that a scheduler gave it that. A rank
+    /// that its user chose is not to be replaced by another.
+    fn greeting<D: Data>(&self) -> Message<D> {
+        let chosen = self.rank != NO_RANK && !self.has_started();
+        let fields = if chosen {
+            Hello { book: Book::default(), ..self.hello.clone() }.encode()
+        } else {
+            self.hello.encode()
+        };
+        Message::new(Kind::Hello, fields)
+    }
+
+    /// No frame of any member arrives any more, for longer than a peer may be silent.
+    pub(crate) fn cut_off(&mut self, me: Peer, limits: &Limits) {
+        let text = format!(
+            "{me} has not heard any member of the job for {} ms: it was cut off, or the job has ended",
+            limits.peer_timeout / MS
+        );
+        self.end(Event::Fatal(Failure::new(Reason::Evicted, text)));
+    }
+
+    /// Bytes came in that are no frame of this version.
+    pub(crate) fn bad_frame(&mut self, from: &str, bad: BadFrame) {
+        let joining = !self.has_started() && *from == *self.scheduler;
+        if let (BadFrame::Version(theirs), true) = (bad, joining) {
+            let text = format!(
+                "the scheduler at {from} speaks version {theirs} of the protocol, this process \
+                 version {VERSION}; use the same release everywhere"
+            );
+            self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
+        }
+    }
+
+    /// A process that this one needs does not take it.
+    pub(crate) fn refused(&mut self, text: String) {
+        self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
+    }
+
+    /// The scheduler was silent for too long.
+    pub(crate) fn miss(&mut self, now: Time) {
+        self.away.get_or_insert(now);
+        self.next_hello = self.next_hello.min(now);
+    }
+
+    pub(crate) fn tick<D: Data>(&mut self, net: &mut Net<D>, now: Time) {
+        if self.left_by(&net.limits).is_some_and(|at| at <= now) {
+            self.events.push(Event::Left);
+        }
+        if self.over {
+            return;
+        }
+        if self.away.is_some() && now >= self.next_hello {
+            self.next_hello = now + net.limits.heartbeat().min(HELLO);
+            net.cast(&self.scheduler, 0, self.greeting());
+        }
+        let timeout = net.limits.start_timeout;
+        if !self.has_started() {
+            if !self.asked && now + timeout / 2 >= self.start_by && !self.is_away() {
+                self.asked = true;
+                Self::ask(net, 0);
+            }
+            if now >= self.start_by {
+                let text = self.not_started(net.me, timeout);
+                self.end(Event::Fatal(Failure::new(Reason::Timeout, text)));
+            }
+        } else if self.away.is_some_and(|since| now >= since + timeout) {
+            let text = format!(
+                "the scheduler at {} was not heard for {} ms and was not started again",
+                self.scheduler,
+                timeout / MS
+            );
+            self.end(Event::Fatal(Failure::new(Reason::PeerLost, text)));
+        }
+    }
+
+    /// When a process that leaves waits no longer for the scheduler. One that was cut off for a shorter
+    /// time hears of the goodbye; one that was cut off for longer learns it from the servers.
+    fn left_by(&self, limits: &Limits) -> Option<Time> {
+        self.away.filter(|_| self.leaving).map(|since| since + limits.peer_timeout / 8 * 3)
+    }
+
+    fn not_started(&self, me: Peer, timeout: Time) -> String {
+        let start = format!("{me}: the job did not start within {} ms", timeout / MS);
+        match &self.awaited[..] {
+            // A scheduler that has given up says so no more, and whom it missed is known.
+            missing @ [_, ..] if me.rank != NO_RANK => {
+                format!("{start}: {} did not come", list(missing))
+            }
+            _ if self.is_away() => {
+                format!("{start}: the scheduler at {} does not answer", self.scheduler)
+            }
+            _ => format!("{start}; the scheduler did not say who is missing"),
+        }
+    }
+
+    fn end(&mut self, event: Event) {
+        if !self.over {
+            self.over = true;
+            self.events.push(event);
+        }
+    }
+
+    pub(crate) fn wake_at(&self, limits: &Limits) -> Time {
+        let left = self.left_by(limits).unwrap_or(Time::MAX);
+        if self.over {
+            return left;
+        }
+        let hello = self.away.map(|since| {
+            let lost = since + limits.start_timeout;
+            if self.has_started() { self.next_hello.min(lost) } else { self.next_hello }
+        });
+        let ask = (!self.asked && !self.is_away())
+            .then(|| self.start_by.saturating_sub(limits.start_timeout / 2));
+        let start = if self.has_started() { None } else { ask.or(Some(self.start_by)) };
+        [hello, start].into_iter().flatten().min().unwrap_or(Time::MAX).min(left)
+    }
+}
+
+/// The scheduler has sent what members do not take.
+fn unreadable<D: Data>(net: &mut Net<D>) {
+    net.note_drop(Peer::SCHEDULER, Why::Unreadable);
+}
+
+fn tell<D: Data>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<Token>) {
+    let mut message = Message::new(kind, Vec::new());
+    message.head.round = round;
+    net.post(Letter { to: Peer::SCHEDULER, message, priority, token });
+}

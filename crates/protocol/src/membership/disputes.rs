@@ -1,0 +1,71 @@
+//! Members that do not hear each other, though the scheduler hears both.
+
+use super::scheduler::Scheduler;
+use super::takeover::Takeover;
+use crate::job::{Data, Peer, Role, Time};
+use crate::message::accused;
+
+/// One member does not hear another, and one of them has to go.
+#[derive(Debug)]
+pub(super) struct Dispute {
+    began: Time,
+    pub(super) due: Time,
+    accuser: Peer,
+    accused: Peer,
+    incarnation: u64,
+}
+
+impl<D: Data> Scheduler<D> {
+    /// A suspicion is kept until the accuser takes it back, or the accused shows that it lives: if it is
+    /// dead, the scheduler finds out itself.
+    pub(super) fn suspect(
+        &mut self,
+        accuser: Peer,
+        (accused, incarnation): (Peer, u64),
+        round: u64,
+        now: Time,
+    ) {
+        let known = |dispute: &Dispute| (dispute.accuser, dispute.accused) == (accuser, accused);
+        if round == accused::TAKEN_BACK {
+            self.disputes.retain(|dispute| !known(dispute));
+        } else if self.book.is_here(accused) && !self.disputes.iter().any(known) {
+            let due = now + self.net.limits.heartbeat();
+            self.disputes.push(Dispute { began: now, due, accuser, accused, incarnation });
+        }
+    }
+
+    /// From when on two members hear each other, if they can. A scheduler that was started again may have
+    /// brought them together only now, as the one before it died at the start: it has told them of each
+    /// other once it had heard all members.
+    fn met_by(&self, dispute: &Dispute, now: Time) -> Time {
+        let both = [dispute.accuser, dispute.accused].into_iter();
+        let linked = both.filter_map(|peer| self.net.linked_since(peer)).max().unwrap_or(0);
+        let learning = self.takeover == Takeover::Learning;
+        let told = if learning { now } else { self.learned_at.unwrap_or(0) };
+        linked.max(told) + self.net.limits.silence()
+    }
+
+    /// Two members that both live but do not hear each other: the worker is lost, because the
+    /// server has the values of all.
+    pub(super) fn judge(&mut self, now: Time) {
+        let pause = self.net.limits.heartbeat() / 2;
+        for mut dispute in std::mem::take(&mut self.disputes) {
+            let known = self.book.find(dispute.accused).map(|member| member.incarnation);
+            let both = self.book.is_here(dispute.accused) && self.book.is_here(dispute.accuser);
+            if !both || known != Some(dispute.incarnation) {
+                continue;
+            }
+            dispute.due = dispute.due.max(self.met_by(&dispute, now));
+            let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at > dispute.began);
+            if dispute.due <= now && heard {
+                let worker = dispute.accuser.role == Role::Worker;
+                self.lose(if worker { dispute.accuser } else { dispute.accused });
+                continue;
+            }
+            if dispute.due <= now {
+                dispute.due = now + pause.max(1);
+            }
+            self.disputes.push(dispute);
+        }
+    }
+}

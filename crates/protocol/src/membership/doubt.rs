@@ -1,0 +1,80 @@
+//! A scheduler that hears no member at all may be cut off itself: it judges no member until one speaks
+//! again, and then asks all of them what has changed meanwhile, as one that was started again does.
+
+use super::scheduler::{Progress, Scheduler};
+use super::takeover::Takeover;
+use crate::job::{Data, Failure, MS, Peer, Reason, Time, list};
+use crate::message::{Kind, Message, State};
+
+impl<D: Data> Scheduler<D> {
+    /// Declares the members lost that were silent for too long, or did not show up after a restart.
+    pub(super) fn lose_silent(&mut self, now: Time) {
+        let mut lost = self.net.silent(now);
+        let missing = |progress: &Progress| progress.missing_at.is_some_and(|at| at <= now);
+        lost.extend(self.progress.iter().filter(|(_, p)| missing(p)).map(|(peer, _)| *peer));
+        let is_here = |peer: &Peer| self.book.is_here(*peer);
+        self.in_doubt |= lost.iter().any(is_here) && self.may_be_cut_off(now);
+        for peer in lost {
+            if !self.book.is_here(peer) {
+                self.net.disconnect(peer);
+            } else if !self.in_doubt {
+                let incarnation = self.book.find(peer).map(|member| member.incarnation);
+                let until = now + self.net.limits.peer_timeout;
+                self.untold.extend(incarnation.map(|incarnation| (incarnation, until)));
+                self.lose(peer);
+            }
+        }
+    }
+
+    /// Whether the silence of one member says nothing about it, because no other one is heard either.
+    pub(super) fn may_be_cut_off(&self, now: Time) -> bool {
+        let heard = self.net.any_heard() + self.net.limits.peer_timeout / 4;
+        self.started && now > heard
+    }
+
+    /// A member speaks. If none was heard for a while, each gets the full time again to do so. After a
+    /// doubt barriers wait until each has said where it is, or is lost.
+    pub(super) fn believe(&mut self, was_cut_off: bool, now: Time) {
+        if was_cut_off || self.in_doubt {
+            self.net.be_patient(now);
+        }
+        if !std::mem::take(&mut self.in_doubt) {
+            return;
+        }
+        if self.takeover != Takeover::Learning {
+            self.takeover = Takeover::Doubt;
+        }
+        let missing_at = Some(now + self.net.limits.silence());
+        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        for peer in here.map(|member| member.peer).collect::<Vec<_>>() {
+            let progress = self.progress.entry(peer).or_default();
+            progress.known = false;
+            progress.missing_at = missing_at;
+            self.post(peer, Message::new(Kind::Who, Vec::new()));
+        }
+    }
+
+    /// When the scheduler of a job that is over ends: members that were lost because of their silence
+    /// may still wake up, and are told then.
+    pub(super) fn over_at(&self) -> Option<Time> {
+        let told = self.untold.values().max().copied().unwrap_or(0);
+        self.gone_at.map(|at| at.max(told))
+    }
+
+    /// When a scheduler in doubt gives up.
+    pub(super) fn doubt_ends(&self) -> Option<Time> {
+        self.in_doubt.then(|| self.net.any_heard() + self.net.limits.start_timeout)
+    }
+
+    /// Why it gives up.
+    pub(super) fn cut_off(&self) -> Failure {
+        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        let here: Vec<_> = here.map(|member| member.peer).collect();
+        let text = format!(
+            "the scheduler has not heard any member of the job for {} ms: it was cut off, or {} ended",
+            self.net.limits.start_timeout / MS,
+            list(&here)
+        );
+        Failure::new(Reason::PeerLost, text)
+    }
+}

@@ -1,0 +1,15 @@
+//! Who takes part in the job: the scheduler, which decides, and its client in every other process.
+
+mod admission;
+mod client;
+mod disputes;
+mod doubt;
+mod hello;
+mod refusals;
+mod scheduler;
+mod takeover;
+mod watch;
+
+pub use admission::{Breach, Speaker, is_at};
+pub(super) use client::{Client, Event, GOODBYE};
+pub use scheduler::Scheduler;

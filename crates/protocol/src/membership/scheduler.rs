@@ -1,0 +1,459 @@
+//! The scheduler: it brings the members together, notices losses, and keeps barriers. It is never on
+//! the way of data, and a new one learns from the members what the old one knew.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::disputes::Dispute;
+use super::refusals::Allowance;
+use super::takeover::Takeover;
+use super::watch::Watch;
+use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
+use crate::message::{
+    Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, accused, failed,
+};
+use crate::peers::{Frame, Incoming, Letter, Net, News, Why};
+use crate::stream::CONTROL;
+
+/// Maximum number of messages in line to a member: at this bound its own wait (backpressure).
+const MOST_IN_LINE: usize = 65_536;
+
+/// What the scheduler knows of a member beside its line in the book.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// Barriers that it has come to, passed, and was told to pass.
+    pub(super) arrived: u64,
+    pub(super) passed: u64,
+    pub(super) told: u64,
+    pub(super) done: bool,
+    /// It has said all this to this scheduler, in a hello that is not an old one.
+    pub(super) known: bool,
+    /// A member that this scheduler, restarted, has not heard counts as lost from then on.
+    pub(super) missing_at: Option<Time>,
+    /// Where another member says that it is.
+    pub(super) rumoured: Option<String>,
+}
+
+/// The scheduler of one job.
+pub struct Scheduler<D> {
+    pub(super) net: Net<D>,
+    pub(super) book: Book,
+    pub(super) progress: BTreeMap<Peer, Progress>,
+    pub(super) disputes: Vec<Dispute>,
+    /// Those that came and were gone before the start.
+    pub(super) went: BTreeSet<Peer>,
+    pub(super) started: bool,
+    pub(super) takeover: Takeover,
+    /// When this scheduler, started again, told all members where the others are.
+    pub(super) learned_at: Option<Time>,
+    ending: bool,
+    /// Everybody has left. What they sent last is still acknowledged until then.
+    pub(super) gone_at: Option<Time>,
+    end: Option<Result<(), Failure>>,
+    start_by: Time,
+    /// Members are silent, and so are all others: this scheduler may be cut off.
+    pub(super) in_doubt: bool,
+    /// Lost members that may wake up, by incarnation, and until when the scheduler stays to tell them.
+    pub(super) untold: BTreeMap<u64, Time>,
+    pub(super) allowance: Allowance,
+    pub(super) watch: Watch,
+}
+
+impl<D: Data> Scheduler<D> {
+    #[must_use]
+    pub fn new(limits: Limits, incarnation: u64, now: Time) -> Self {
+        let start_by = now + limits.start_timeout;
+        Self {
+            net: Net::new(limits, Peer::SCHEDULER, incarnation, now),
+            book: Book::default(),
+            progress: BTreeMap::new(),
+            disputes: Vec::new(),
+            went: BTreeSet::new(),
+            started: false,
+            takeover: Takeover::None,
+            learned_at: None,
+            ending: false,
+            gone_at: None,
+            end: None,
+            start_by,
+            in_doubt: false,
+            untold: BTreeMap::new(),
+            allowance: Allowance::default(),
+            watch: Watch::default(),
+        }
+    }
+
+    /// Address and incarnation of a member that there is a stream to.
+    #[must_use]
+    pub fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        self.net.linked(peer)
+    }
+
+    #[must_use]
+    pub fn limits(&self) -> &Limits {
+        &self.net.limits
+    }
+
+    /// How the job ended for the scheduler, once it has.
+    #[must_use]
+    pub fn end(&self) -> Option<&Result<(), Failure>> {
+        self.end.as_ref()
+    }
+
+    /// A frame came in.
+    pub fn receive(&mut self, message: Message<D>, now: Time) {
+        self.net.notice_pause(now);
+        // Whoever looks need not know what the job is called.
+        if message.head.kind == Kind::Look {
+            return self.look(&message, now);
+        }
+        let peer = Peer { role: message.head.role, rank: message.head.rank };
+        if message.head.job != self.net.limits.job {
+            self.net.note_drop(peer, Why::OtherJob);
+            return self.turn_away(&message);
+        }
+        let was_cut_off = self.may_be_cut_off(now);
+        match self.net.receive(message, now, MOST_IN_LINE) {
+            Incoming::Stale => {}
+            Incoming::Former(peer, incarnation) => self.unknown(peer, incarnation),
+            Incoming::Linked(received) => {
+                if self.net.takes_part(peer) {
+                    self.believe(was_cut_off, now);
+                }
+                for message in received.next.into_iter().chain(received.early) {
+                    self.message(peer, &message, now);
+                }
+            }
+            Incoming::Stranger(message) => {
+                let linked = self.net.incarnation_of(peer) == Some(message.head.incarnation);
+                if linked && self.net.takes_part(peer) {
+                    self.believe(was_cut_off, now);
+                }
+                self.stranger(peer, &message, now);
+            }
+        }
+        self.settle();
+    }
+
+    /// Bytes came in that are no frame of this version.
+    pub fn bad_frame(&mut self, from: &str, bad: BadFrame) {
+        self.net.note_bad();
+        if let BadFrame::Version(theirs) = bad {
+            let text = format!(
+                "the scheduler speaks version {VERSION} of the protocol, the process at {from} version \
+                 {theirs}; use the same release everywhere"
+            );
+            self.refuse(from, 0, text);
+        }
+    }
+
+    /// Whether an address is that of a process of the job.
+    #[must_use]
+    pub fn knows(&self, address: &str) -> bool {
+        self.book.members.iter().any(|member| member.address == address)
+    }
+
+    /// The engine saw a connection end.
+    pub fn down(&mut self, address: &str, now: Time) {
+        self.net.notice_pause(now);
+        let Some(peer) = self.book.peer_at(address) else { return };
+        // Engines close silent connections too: after a cut, or a pause of this process, the silence
+        // of the member decides.
+        if !self.started || self.net.is_attentive(now) {
+            self.lose(peer);
+        }
+        self.settle();
+    }
+
+    pub fn tick(&mut self, now: Time) {
+        self.net.notice_pause(now);
+        self.lose_silent(now);
+        self.judge(now);
+        if !self.started && now >= self.start_by && self.end.is_none() {
+            self.give_up();
+        }
+        if self.doubt_ends().is_some_and(|at| at <= now) && self.end.is_none() {
+            // Once the last worker has gone, the job is over without its servers.
+            self.end = Some(if self.ending { Ok(()) } else { Err(self.cut_off()) });
+        }
+        if self.over_at().is_some_and(|at| at <= now) {
+            self.end.get_or_insert(Ok(()));
+        }
+        self.settle();
+    }
+
+    pub fn send(&mut self, now: Time) -> Vec<Frame<D>> {
+        self.net.send(now)
+    }
+
+    /// What has changed since the last time.
+    pub fn news(&mut self) -> Vec<News> {
+        self.net.news()
+    }
+
+    #[must_use]
+    pub fn wake_at(&self) -> Time {
+        let missing = self.progress.values().filter_map(|progress| progress.missing_at);
+        let missing = missing.filter(|_| !self.in_doubt);
+        let disputes = self.disputes.iter().map(|dispute| dispute.due);
+        let start = (!self.started && self.end.is_none()).then_some(self.start_by);
+        let gone = [self.over_at(), self.doubt_ends()].into_iter().flatten();
+        let own = start.into_iter().chain(gone.filter(|_| self.end.is_none()));
+        missing.chain(disputes).chain(own).chain([self.net.wake_at()]).min().unwrap_or(Time::MAX)
+    }
+
+    fn stranger(&mut self, peer: Peer, message: &Message<D>, now: Time) {
+        let incarnation = message.head.incarnation;
+        if message.head.kind == Kind::Hello {
+            match Hello::decode(message.fields()) {
+                Some(hello) => self.hello(peer, incarnation, &hello, false, now),
+                None => self.net.note_drop(peer, Why::Unreadable),
+            }
+            return;
+        }
+        if message.head.kind == Kind::Report {
+            return self.report(peer, message, now);
+        }
+        self.net.note_drop(peer, Why::Stranger);
+        self.unknown(peer, incarnation);
+    }
+
+    /// A frame of a member that is not linked: it was declared lost, or has not noticed yet that
+    /// this is another scheduler.
+    fn unknown(&mut self, peer: Peer, incarnation: u64) {
+        let known = self.book.find(peer).filter(|member| member.incarnation == incarnation);
+        let Some(known) = known.cloned() else { return };
+        if known.state == State::Lost {
+            self.untold.remove(&incarnation);
+            self.evict_member(&known);
+        } else if self.net.incarnation_of(peer) != Some(incarnation) {
+            self.ask_who(&known);
+        }
+    }
+
+    fn message(&mut self, from: Peer, message: &Message<D>, now: Time) {
+        let round = message.head.round;
+        if message.head.kind == Kind::Hello {
+            match Hello::decode(message.fields()) {
+                Some(hello) => self.hello(from, message.head.incarnation, &hello, true, now),
+                None => self.net.note_drop(from, Why::Unreadable),
+            }
+            return;
+        }
+        let Some(progress) = self.progress.get_mut(&from) else { return };
+        match message.head.kind {
+            Kind::Barrier => progress.arrived = progress.arrived.max(round),
+            Kind::Done => progress.done = true,
+            Kind::Leave if !self.started => self.lose(from),
+            Kind::Leave => {
+                progress.done = true;
+                self.part(from, State::Left);
+            }
+            Kind::Suspect => match accused::decode(message.fields()) {
+                Some(accused) => self.suspect(from, accused, message.head.round, now),
+                None => self.net.note_drop(from, Why::Unreadable),
+            },
+            Kind::Ask => {
+                let peers = if round == 0 { self.missing() } else { self.late(round) };
+                let mut answer = Message::new(Kind::Awaited, Awaited { peers }.encode());
+                answer.head.round = round;
+                self.post(from, answer);
+            }
+            _ => self.net.note_drop(from, Why::Unreadable),
+        }
+    }
+
+    /// Before the start a process that is gone leaves its place to another one.
+    pub(super) fn lose(&mut self, peer: Peer) {
+        let known = self.book.find(peer).cloned();
+        if let Some(known) = known.as_ref().filter(|known| known.state == State::Here) {
+            self.note_loss(known);
+        }
+        self.net.disconnect(peer);
+        if self.started {
+            self.part(peer, State::Lost);
+        } else {
+            self.book.members.retain(|member| member.peer != peer);
+            let decides = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
+            if !self.book.members.iter().any(decides) {
+                self.book.terms = None;
+            }
+            self.progress.remove(&peer);
+            self.went.insert(peer);
+        }
+        // If it still lives, it shall know at once.
+        if let Some(known) = known.filter(|_| self.started) {
+            self.evict_member(&known);
+        }
+    }
+
+    fn note_loss(&mut self, known: &Standing) {
+        let heard = self.net.heard_at(known.peer);
+        let reason = match heard.map(|at| self.net.last_now().saturating_sub(at)) {
+            None => "it did not introduce itself to this scheduler".into(),
+            Some(silent) if silent < self.net.limits.heartbeat() * 2 => {
+                "its connection has ended, or another member does not hear it".into()
+            }
+            Some(silent) => format!("it was not heard for {} ms", silent / MS),
+        };
+        let address = self.whereabouts(known).unwrap_or_default();
+        self.net.note(News::Lost(known.peer, address, reason));
+    }
+
+    fn part(&mut self, peer: Peer, state: State) {
+        if let Some(progress) = self.progress.get_mut(&peer) {
+            progress.missing_at = None;
+        }
+        let Some(member) = self.book.find_mut(peer) else { return };
+        if member.state == State::Here {
+            member.state = state;
+            self.publish();
+        }
+    }
+
+    /// Tells everybody what has changed, as the next epoch.
+    pub(super) fn publish(&mut self) {
+        // A member may have said that it is the last one already.
+        self.book.epoch = self.book.epoch.saturating_add(1);
+        self.net.epoch = self.book.epoch;
+        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        for peer in here.map(|member| member.peer).collect::<Vec<_>>() {
+            self.tell_book(peer);
+        }
+    }
+
+    pub(super) fn tell_book(&mut self, peer: Peer) {
+        let message = Message::new(Kind::Book, self.book.encode());
+        self.post(peer, message);
+    }
+
+    pub(super) fn post(&mut self, to: Peer, message: Message<D>) {
+        self.net.post(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    fn evict_member(&mut self, known: &Standing) {
+        if let Some(address) = self.whereabouts(known) {
+            self.evict(known.peer, known.incarnation, &address);
+        }
+    }
+
+    pub(super) fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
+        self.net.note(News::Evicted(peer, address.into()));
+        let text = format!(
+            "{peer} at {address} was not heard for {} ms, and the job declared it lost",
+            self.net.limits.peer_timeout / MS
+        );
+        let fields = failed::encode(&Failure::new(Reason::Evicted, text));
+        self.net.cast(address, incarnation, Message::new(Kind::Evicted, fields));
+    }
+
+    /// Who has not come yet.
+    fn missing(&self) -> Vec<Peer> {
+        let workers = (0..self.net.limits.workers).map(Peer::worker);
+        let servers = (0..self.net.limits.servers).map(Peer::server);
+        workers.chain(servers).filter(|peer| self.book.find(*peer).is_none()).collect()
+    }
+
+    /// Workers that count, by what they have come to.
+    fn active(&self) -> impl Iterator<Item = (Peer, &Progress)> {
+        let counts = |peer: Peer, progress: &Progress| {
+            peer.role == Role::Worker && self.book.is_here(peer) && !progress.done
+        };
+        self.progress.iter().map(|(peer, p)| (*peer, p)).filter(move |(peer, p)| counts(*peer, p))
+    }
+
+    fn late(&self, barrier: u64) -> Vec<Peer> {
+        self.active().filter(|(_, p)| p.arrived < barrier).map(|(peer, _)| peer).collect()
+    }
+
+    #[cfg(any(fuzzing, test, feature = "testing"))]
+    #[must_use]
+    pub fn has_started(&self) -> bool {
+        self.started
+    }
+
+    /// What no frame of a reader changes: the other members, the terms, and how far each has come.
+    #[cfg(any(fuzzing, test, feature = "testing"))]
+    #[must_use]
+    pub fn standing(&self, reader: Peer) -> String {
+        let others = self.book.members.iter().filter(|member| member.peer != reader);
+        let progress = self.progress.iter().filter(|(peer, _)| **peer != reader);
+        let progress = progress.map(|(peer, p)| (peer, p.arrived, p.passed, p.done));
+        let (others, progress) = (others.collect::<Vec<_>>(), progress.collect::<Vec<_>>());
+        format!("{:?} {others:?} {progress:?}", self.book.terms)
+    }
+
+    /// Who is missing, in words. Some may have gone because they waited for others.
+    fn absent(&self) -> String {
+        let (went, never): (Vec<_>, Vec<_>) =
+            self.missing().into_iter().partition(|peer| self.went.contains(peer));
+        let part = |peers: &[Peer], what| match peers {
+            [] => None,
+            peers => Some(format!("{} {what}", list(peers))),
+        };
+        let parts = [part(&never, "did not come"), part(&went, "came and went")];
+        parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+    }
+
+    fn give_up(&mut self) {
+        let failure = Failure::new(
+            Reason::Timeout,
+            format!(
+                "the job did not start within {} ms: {}",
+                self.net.limits.start_timeout / MS,
+                self.absent()
+            ),
+        );
+        for member in self.book.members.clone() {
+            let message = Message::new(Kind::Refused, failed::encode(&failure));
+            self.net.cast(&member.address, member.incarnation, message);
+        }
+        self.end = Some(Err(failure));
+    }
+
+    /// Opens barriers and ends the job, whatever has just changed.
+    fn settle(&mut self) {
+        self.net.epoch = self.book.epoch;
+        if !self.started || self.progress.values().any(|p| p.missing_at.is_some()) {
+            return;
+        }
+        self.stop_learning();
+        self.release();
+        let here = |role| {
+            let here = |m: &&Standing| m.peer.role == role && m.state == State::Here;
+            self.book.members.iter().filter(here).map(|m| m.peer).collect::<Vec<_>>()
+        };
+        let (workers, servers) = (here(Role::Worker), here(Role::Server));
+        if workers.is_empty() && !self.ending {
+            self.ending = true;
+            for server in &servers {
+                self.post(*server, Message::new(Kind::Leave, Vec::new()));
+            }
+        }
+        if self.ending && servers.is_empty() {
+            let pause = 2 * self.net.limits.patience();
+            self.gone_at.get_or_insert(self.net.last_now() + pause);
+        }
+    }
+
+    /// A barrier is open when all active workers have come to it, or somebody has passed it.
+    fn release(&mut self) {
+        let lost = |m: &Standing| m.peer.role == Role::Worker && !m.reads && m.state == State::Lost;
+        let broken = self.net.limits.on_loss == OnLoss::Fail && self.book.members.iter().any(lost);
+        let passed = self.progress.values().map(|p| p.passed.max(p.told)).max().unwrap_or(0);
+        let arrived = self.active().map(|(_, p)| p.arrived).min().filter(|_| !broken);
+        let open = passed.max(arrived.unwrap_or(0));
+        let mut told = Vec::new();
+        for (peer, progress) in &mut self.progress {
+            let now = open.min(progress.arrived);
+            if now > progress.told {
+                progress.told = now;
+                told.push((*peer, now));
+            }
+        }
+        for (peer, round) in told {
+            let mut message = Message::new(Kind::Released, Vec::new());
+            message.head.round = round;
+            self.post(peer, message);
+        }
+    }
+}

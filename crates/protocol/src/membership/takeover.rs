@@ -1,0 +1,151 @@
+//! A scheduler that was started again takes the job over from its members.
+//!
+//! Workers and servers tell it who belongs to the job and who is lost or has left, until it has heard
+//! or given up each member. Where a member is, it learns from that member alone. A scheduler that has
+//! started its job itself learns nothing from the book of another process, but who has left while it was
+//! cut off.
+
+use super::scheduler::Scheduler;
+use crate::job::{Data, Peer, Role, Time};
+use crate::message::{Book, Hello, Kind, Message, Standing, State};
+
+/// Whether a scheduler before this one has started the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Takeover {
+    None,
+    /// Members are not heard yet, and what the others know of the job counts.
+    Learning,
+    /// This scheduler may have been cut off: a worker that has left meanwhile has told the servers, and
+    /// could not tell it. Nothing else that members know counts.
+    Doubt,
+    Over,
+}
+
+impl<D: Data> Scheduler<D> {
+    /// Learns what a member of a running job knows, after a restart.
+    pub(super) fn adopt(&mut self, peer: Peer, incarnation: u64, hello: &Hello, now: Time) {
+        let theirs = &hello.book;
+        // It is a member itself.
+        let has = |book: &Book| {
+            let found = book.find(peer);
+            found.is_some_and(|member| member.incarnation == incarnation && !member.reads)
+        };
+        let learning = [Takeover::Learning, Takeover::Doubt].contains(&self.takeover);
+        let learns = !self.started || (learning && has(&self.book));
+        if hello.reads || theirs.epoch == 0 || !learns || !has(theirs) {
+            return;
+        }
+        if !self.started {
+            self.take_over(theirs, now);
+        }
+        self.note_places(theirs);
+        // Who is gone for one is gone for all; and who has left was not lost.
+        let mut news = false;
+        for gone in theirs.members.iter().filter(|member| member.state != State::Here) {
+            if self.takeover == Takeover::Doubt && gone.state != State::Left {
+                continue;
+            }
+            let ours = self.book.find_mut(gone.peer);
+            let Some(ours) = ours.filter(|ours| ours.incarnation == gone.incarnation) else {
+                continue;
+            };
+            if ours.state == State::Here {
+                ours.state = gone.state;
+                news = true;
+                if let Some(progress) = self.progress.get_mut(&gone.peer) {
+                    progress.missing_at = None;
+                }
+            }
+        }
+        let behind = self.takeover == Takeover::Learning && self.book.epoch < theirs.epoch;
+        if behind {
+            self.book.epoch = theirs.epoch;
+        }
+        if news || behind {
+            self.publish();
+        }
+    }
+
+    /// The members of a running job must show up; processes that wanted their places must go, and
+    /// those that were given another rank meanwhile get their own.
+    fn take_over(&mut self, theirs: &Book, now: Time) {
+        (self.started, self.takeover) = (true, Takeover::Learning);
+        // Until a worker says them itself, these serve to measure silence.
+        if let Some(terms) = &theirs.terms {
+            self.net.limits.adopt(terms);
+        }
+        let members = theirs.members.iter().cloned();
+        let members = members.map(|member| Standing { address: String::new(), ..member }).collect();
+        let book = Book { epoch: theirs.epoch, terms: None, members };
+        let before = std::mem::replace(&mut self.book, book);
+        let mut progress = std::mem::take(&mut self.progress);
+        let mut names = Vec::new();
+        for other in &before.members {
+            let same = |m: &&mut Standing| {
+                let who = (m.peer.role, m.incarnation, m.reads);
+                who == (other.peer.role, other.incarnation, other.reads)
+            };
+            if let Some(known) = self.book.members.iter_mut().find(same) {
+                known.address.clone_from(&other.address);
+                // It has said them to this scheduler before.
+                if known.peer.role == Role::Worker && !known.reads {
+                    self.book.terms = before.terms;
+                }
+                names.push((other.peer, known.peer));
+                self.progress.extend(progress.remove(&other.peer).map(|p| (known.peer, p)));
+            } else {
+                let text = format!("{} belongs to a running job already", other.peer);
+                self.refuse(&other.address, other.incarnation, text);
+                self.net.disconnect(other.peer);
+            }
+        }
+        if let Some(terms) = &self.book.terms {
+            self.net.limits.adopt(terms);
+        }
+        self.net.rename(&names);
+        let missing_at = Some(now + self.net.limits.silence());
+        for member in self.book.members.clone() {
+            let progress = self.progress.entry(member.peer).or_default();
+            if member.state == State::Here && !progress.known {
+                progress.missing_at = missing_at;
+            }
+            self.tell_book(member.peer);
+        }
+    }
+
+    /// Notes where members were for another one: to ask them there who they are, and for nothing else.
+    fn note_places(&mut self, theirs: &Book) {
+        for member in &theirs.members {
+            if let Some(progress) = self.progress.get_mut(&member.peer) {
+                progress.rumoured.get_or_insert_with(|| member.address.clone());
+            }
+        }
+    }
+
+    /// Asks the member of an incarnation that is not linked to introduce itself.
+    pub(super) fn ask_who(&mut self, known: &Standing) {
+        if let Some(address) = self.whereabouts(known) {
+            self.net.cast(&address, known.incarnation, Message::new(Kind::Who, Vec::new()));
+        }
+    }
+
+    /// Where a frame for a member outside of its stream goes.
+    pub(super) fn whereabouts(&self, known: &Standing) -> Option<String> {
+        let rumoured = || self.progress.get(&known.peer)?.rumoured.clone();
+        let told = Some(&known.address).filter(|address| !address.is_empty());
+        told.cloned().or_else(rumoured)
+    }
+
+    /// Stops learning once each member was heard or given up, and tells all where the others are.
+    pub(super) fn stop_learning(&mut self) {
+        match self.takeover {
+            Takeover::Learning => {
+                self.takeover = Takeover::Over;
+                self.learned_at = Some(self.net.last_now());
+                self.publish();
+            }
+            Takeover::Doubt => self.takeover = Takeover::None,
+            Takeover::None | Takeover::Over => {}
+        }
+    }
+}

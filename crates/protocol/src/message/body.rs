@@ -1,0 +1,404 @@
+//! The fields of control messages, behind the header.
+
+use super::reader::{Reader, put_count, put_text};
+use crate::job::{Failure, MS, Mode, OnLoss, Peer, Reason, Role, Terms};
+
+/// Whether a member takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    Here = 0,
+    Lost = 1,
+    Left = 2,
+}
+
+impl State {
+    pub(super) fn from_code(code: u8) -> Option<Self> {
+        [Self::Here, Self::Lost, Self::Left].into_iter().find(|state| *state as u8 == code)
+    }
+}
+
+/// One line of the address book.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub peer: Peer,
+    pub incarnation: u64,
+    pub state: State,
+    /// Its credential is one of a reader: it pulls values, and nothing waits for it.
+    pub reads: bool,
+    /// Empty in the book of a scheduler that was started again, until the member itself has said it.
+    pub address: String,
+}
+
+/// Added to the state of a member that only reads.
+const READS: u8 = 4;
+/// Bits of the last byte of a hello: its sender makes no pushes any more, and it only reads.
+const IS_DONE: u8 = 1;
+const ONLY_READS: u8 = 2;
+
+/// Maximum of `peer_timeout_ms`, a year, as in the configuration: moments are sums of such times.
+pub const LONGEST_MS: u64 = 31_536_000_000;
+
+/// Puts what the workers have agreed on, or that it is not known.
+pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
+    let Some(terms) = terms else { return out.push(0) };
+    let (mode, staleness) = match terms.mode {
+        Mode::Sync => (1, 0),
+        Mode::Async { staleness: None } => (2, 0),
+        Mode::Async { staleness: Some(most) } => (3, most),
+    };
+    out.extend_from_slice(&[mode, u8::from(terms.on_loss == OnLoss::Continue)]);
+    let numbers = [staleness, terms.peer_timeout / MS, terms.slice_bytes, terms.hold_bytes];
+    for number in numbers.into_iter().chain([terms.max_rounds_ahead]) {
+        out.extend_from_slice(&number.to_le_bytes());
+    }
+}
+
+/// Terms, or that they are not known; `Err` for what is neither.
+pub(super) fn take_terms(from: &mut Reader) -> Result<Option<Terms>, ()> {
+    match from.u8().ok_or(())? {
+        0 => Ok(None),
+        mode => take_known_terms(mode, from).map(Some).ok_or(()),
+    }
+}
+
+fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
+    let on_loss = if from.u8()? == 0 { OnLoss::Fail } else { OnLoss::Continue };
+    let staleness = from.u64()?;
+    let mode = match mode {
+        1 => Mode::Sync,
+        2 => Mode::Async { staleness: None },
+        3 => Mode::Async { staleness: Some(staleness) },
+        _ => return None,
+    };
+    Some(Terms {
+        mode,
+        on_loss,
+        peer_timeout: Some(from.u64()?).filter(|ms| (1..=LONGEST_MS).contains(ms))? * MS,
+        slice_bytes: from.u64()?,
+        hold_bytes: from.u64()?,
+        max_rounds_ahead: from.u64()?,
+    })
+}
+
+/// All members that the job ever had, at one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Book {
+    pub epoch: u32,
+    /// None before the first worker has come.
+    pub terms: Option<Terms>,
+    pub members: Vec<Standing>,
+}
+
+impl Book {
+    pub fn find(&self, peer: Peer) -> Option<&Standing> {
+        self.members.iter().find(|member| member.peer == peer)
+    }
+
+    /// The member that is here with this address.
+    pub fn peer_at(&self, address: &str) -> Option<Peer> {
+        let here = |member: &&Standing| member.state == State::Here && member.address == address;
+        self.members.iter().find(here).map(|member| member.peer)
+    }
+
+    pub fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
+        self.members.iter_mut().find(|member| member.peer == peer)
+    }
+
+    pub fn is_here(&self, peer: Peer) -> bool {
+        self.find(peer).is_some_and(|member| member.state == State::Here)
+    }
+
+    /// Keeps what an earlier book of the same job has and this one, of an older scheduler or one that
+    /// was started again, lacks: who has left, where members are, and the terms.
+    pub fn keep(&mut self, earlier: &Self) {
+        for old in &earlier.members {
+            let same = |new: &&mut Standing| new.incarnation == old.incarnation;
+            let Some(new) = self.find_mut(old.peer).filter(same) else { continue };
+            if new.state == State::Here && old.state == State::Left {
+                new.state = State::Left;
+            }
+            if new.address.is_empty() {
+                new.address.clone_from(&old.address);
+            }
+        }
+        self.terms = self.terms.or(earlier.terms);
+    }
+
+    /// Whether a process can begin to work with it: it says where each member is and, if there is a
+    /// worker that pushes, what the workers have agreed on.
+    pub fn is_whole(&self) -> bool {
+        let mut here = self.members.iter().filter(|member| member.state == State::Here);
+        let pushes = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
+        here.all(|m| !m.address.is_empty() && (self.terms.is_some() || !pushes(m)))
+    }
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.put(&mut out);
+        out
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.epoch.to_le_bytes());
+        put_terms(out, self.terms.as_ref());
+        put_count(out, self.members.len());
+        for member in &self.members {
+            out.push(member.peer.role as u8);
+            out.extend_from_slice(&member.peer.rank.to_le_bytes());
+            out.extend_from_slice(&member.incarnation.to_le_bytes());
+            out.push(member.state as u8 + if member.reads { READS } else { 0 });
+            put_text(out, &member.address);
+        }
+    }
+
+    fn take(from: &mut Reader) -> Option<Self> {
+        let epoch = from.u32()?;
+        let terms = take_terms(from).ok()?;
+        let members = from.list(16, |from| {
+            let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
+            let (incarnation, state) = (from.u64()?, from.u8()?);
+            let (reads, address) = (state & READS != 0, from.text()?);
+            let state = State::from_code(state & !READS)?;
+            Some(Standing { peer, incarnation, state, reads, address })
+        })?;
+        Some(Self { epoch, terms, members })
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let book = Self::take(&mut from)?;
+        from.end()?;
+        Some(book)
+    }
+}
+
+/// How a process introduces itself: what it expects of the job, and, to a scheduler that restarted,
+/// what it knows of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Hello {
+    pub workers: u32,
+    pub servers: u32,
+    pub address: String,
+    /// What a worker wants; None from a server.
+    pub terms: Option<Terms>,
+    /// Empty from a process that is no member yet.
+    pub book: Book,
+    /// Barriers that it has come to, and passed.
+    pub arrived: u64,
+    pub passed: u64,
+    pub done: bool,
+    /// Set by the process that receives it from the holder of a reader's credential.
+    pub reads: bool,
+}
+
+impl Hello {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend_from_slice(&self.workers.to_le_bytes());
+        out.extend_from_slice(&self.servers.to_le_bytes());
+        put_text(&mut out, &self.address);
+        put_terms(&mut out, self.terms.as_ref());
+        self.book.put(&mut out);
+        out.extend_from_slice(&self.arrived.to_le_bytes());
+        out.extend_from_slice(&self.passed.to_le_bytes());
+        let reads = if self.reads { ONLY_READS } else { 0 };
+        out.push(reads + if self.done { IS_DONE } else { 0 });
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let mut hello = Self {
+            workers: from.u32()?,
+            servers: from.u32()?,
+            address: from.text()?,
+            terms: take_terms(&mut from).ok()?,
+            book: Book::take(&mut from)?,
+            arrived: from.u64()?,
+            passed: from.u64()?,
+            ..Self::default()
+        };
+        let last = from.u8()?;
+        (hello.done, hello.reads) = (last & IS_DONE != 0, last & ONLY_READS != 0);
+        from.end()?;
+        Some(hello)
+    }
+}
+
+/// What a key is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// As `kv_dtype`: code, bits << 8, lanes << 16.
+    pub dtype: u32,
+    pub shape: Vec<u64>,
+    /// Its rule needs the whole key on one server.
+    pub whole: bool,
+}
+
+impl Spec {
+    #[must_use]
+    pub fn item_bytes(&self) -> u64 {
+        u64::from(self.dtype >> 8 & 0xff).div_ceil(8) * u64::from((self.dtype >> 16).max(1))
+    }
+
+    /// None when the size cannot be expressed.
+    #[must_use]
+    pub fn bytes(&self) -> Option<u64> {
+        self.shape.iter().try_fold(self.item_bytes(), |size, extent| size.checked_mul(*extent))
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.dtype.to_le_bytes());
+        out.push(u8::from(self.whole));
+        put_count(out, self.shape.len());
+        for extent in &self.shape {
+            out.extend_from_slice(&extent.to_le_bytes());
+        }
+    }
+
+    fn take(from: &mut Reader) -> Option<Self> {
+        Some(Self { dtype: from.u32()?, whole: from.u8()? != 0, shape: from.list(8, Reader::u64)? })
+    }
+}
+
+/// A worker's wish that a key exists, or, without a spec, to know where it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declare {
+    /// The second hash of the key's name; 0 for an integer, or if the sender does not know the name.
+    pub name: u64,
+    pub spec: Option<Spec>,
+}
+
+impl Declare {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = self.name.to_le_bytes().to_vec();
+        out.push(u8::from(self.spec.is_some()));
+        if let Some(spec) = &self.spec {
+            spec.put(&mut out);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let name = from.u64()?;
+        let spec = if from.u8()? == 0 { None } else { Some(Spec::take(&mut from)?) };
+        from.end()?;
+        Some(Self { name, spec })
+    }
+}
+
+/// What a key is and which server holds each of its slices.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub spec: Spec,
+    /// Bytes of every slice but the last.
+    pub slice_bytes: u64,
+    pub servers: Vec<u16>,
+}
+
+impl Place {
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.spec.put(&mut out);
+        out.extend_from_slice(&self.slice_bytes.to_le_bytes());
+        put_count(&mut out, self.servers.len());
+        for server in &self.servers {
+            out.extend_from_slice(&server.to_le_bytes());
+        }
+        out
+    }
+
+    /// Only a place whose slices make up the key, so that nobody need check that again.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let place = Self {
+            spec: Spec::take(&mut from)?,
+            slice_bytes: from.u64()?,
+            servers: from.list(2, Reader::u16)?,
+        };
+        from.end()?;
+        let slices = place.spec.bytes()?.div_ceil(place.slice_bytes.max(1)).max(1);
+        (slices == place.servers.len() as u64).then_some(place)
+    }
+
+    /// Where a slice begins, and its length.
+    #[must_use]
+    pub fn range(&self, slice: u32) -> (u64, u64) {
+        range(self.spec.bytes().unwrap_or(0), self.slice_bytes, slice)
+    }
+}
+
+/// Where a slice of a value of so many bytes begins, and its length.
+pub fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
+    let at = u64::from(slice).saturating_mul(slice_bytes).min(bytes);
+    (at, (bytes - at).min(slice_bytes))
+}
+
+/// Whom something waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Awaited {
+    pub peers: Vec<Peer>,
+}
+
+impl Awaited {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_count(&mut out, self.peers.len());
+        for peer in &self.peers {
+            out.push(peer.role as u8);
+            out.extend_from_slice(&peer.rank.to_le_bytes());
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let peers = from
+            .list(5, |from| Some(Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? }))?;
+        from.end()?;
+        Some(Self { peers })
+    }
+}
+
+/// The member, in one of its incarnations, that a message is about.
+pub mod accused {
+    use super::{Peer, Reader, Role};
+
+    /// The round of a Suspect whose sender hears the accused again.
+    pub const TAKEN_BACK: u64 = 1;
+
+    pub fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
+        let mut out = vec![peer.role as u8];
+        out.extend_from_slice(&peer.rank.to_le_bytes());
+        out.extend_from_slice(&incarnation.to_le_bytes());
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<(Peer, u64)> {
+        let mut from = Reader::new(bytes);
+        let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
+        let incarnation = from.u64()?;
+        from.end()?;
+        Some((peer, incarnation))
+    }
+}
+
+/// Why a request failed.
+pub mod failed {
+    use super::{Failure, Reader, Reason, put_text};
+
+    pub fn encode(failure: &Failure) -> Vec<u8> {
+        let mut out = vec![failure.reason as u8];
+        put_text(&mut out, &failure.text);
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Failure> {
+        let mut from = Reader::new(bytes);
+        let failure = Failure { reason: Reason::from_code(from.u8()?)?, text: from.text()? };
+        from.end()?;
+        Some(failure)
+    }
+}

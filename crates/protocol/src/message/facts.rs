@@ -1,0 +1,298 @@
+//! The fields of looks at a job: what a process says of itself, and what the scheduler says of all.
+
+use super::body::{State, put_terms, take_terms};
+use super::reader::{Reader, put_count, put_text};
+use crate::job::{Peer, Role, Terms, Time};
+use crate::telemetry::{
+    BUCKETS, CallKind, Facts, Histogram, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Traffic,
+    Waiting,
+};
+
+/// A report is not longer than this; a longer one is not kept.
+pub const MOST_REPORT: usize = 16 << 10;
+
+fn put_peer(out: &mut Vec<u8>, peer: Peer) {
+    out.push(peer.role as u8);
+    out.extend_from_slice(&peer.rank.to_le_bytes());
+}
+
+fn take_peer(from: &mut Reader) -> Option<Peer> {
+    Some(Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? })
+}
+
+fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
+}
+
+fn put_histogram(out: &mut Vec<u8>, histogram: &Histogram) {
+    let used = (0u8..).zip(&histogram.counts).filter(|(_, count)| **count > 0);
+    put_numbers(out, &[histogram.sum]);
+    put_count(out, used.clone().count());
+    for (at, count) in used {
+        out.push(at);
+        put_numbers(out, &[*count]);
+    }
+}
+
+fn take_histogram(from: &mut Reader) -> Option<Histogram> {
+    let mut histogram = Histogram { sum: from.u64()?, ..Histogram::default() };
+    let mut next = 0;
+    let used = from.list(9, |from| Some((usize::from(from.u8()?), from.u64()?)))?;
+    for (at, count) in used {
+        // Each bucket once, in their order, and only those that are not empty.
+        if at < next || at >= BUCKETS || count == 0 {
+            return None;
+        }
+        histogram.counts[at] = count;
+        next = at + 1;
+    }
+    Some(histogram)
+}
+
+/// The beginning of a name, no longer than this.
+fn short(name: &str) -> &str {
+    let mut end = name.len().min(MOST_NAME);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    &name[..end]
+}
+
+impl Facts {
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        let t = &self.traffic;
+        put_numbers(&mut out, &[self.age, self.round, self.rounds]);
+        put_numbers(&mut out, &[t.bytes_in, t.bytes_out, t.messages_in, t.messages_out]);
+        put_numbers(&mut out, &[t.resent, t.bad, t.queued, t.in_flight]);
+        put_numbers(&mut out, &[self.keys, self.slices, self.stored_bytes, self.held_bytes]);
+        put_numbers(&mut out, &[self.duplicates, self.failures, self.delay]);
+        for histogram in [&self.push, &self.pull, &self.pushpull] {
+            put_histogram(&mut out, histogram);
+        }
+        put_numbers(&mut out, &[self.pending]);
+        let waiting = &self.waiting[..self.waiting.len().min(MOST_WAITING)];
+        put_count(&mut out, waiting.len());
+        for call in waiting {
+            out.extend_from_slice(&[call.call as u8, u8::from(call.started)]);
+            put_numbers(&mut out, &[call.key, call.round, call.age]);
+            put_text(&mut out, short(&call.name));
+            let awaited = &call.awaited[..call.awaited.len().min(MOST_PEERS)];
+            put_count(&mut out, awaited.len());
+            awaited.iter().for_each(|peer| put_peer(&mut out, *peer));
+        }
+        let late = &self.late[..self.late.len().min(MOST_PEERS)];
+        put_count(&mut out, late.len());
+        for late in late {
+            out.extend_from_slice(&late.rank.to_le_bytes());
+            put_numbers(&mut out, &[late.rounds, late.time]);
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let facts = Self {
+            age: from.u64()?,
+            round: from.u64()?,
+            rounds: from.u64()?,
+            traffic: take_traffic(&mut from)?,
+            keys: from.u64()?,
+            slices: from.u64()?,
+            stored_bytes: from.u64()?,
+            held_bytes: from.u64()?,
+            duplicates: from.u64()?,
+            failures: from.u64()?,
+            delay: from.u64()?,
+            push: take_histogram(&mut from)?,
+            pull: take_histogram(&mut from)?,
+            pushpull: take_histogram(&mut from)?,
+            pending: from.u64()?,
+            waiting: from.list(32, take_waiting)?,
+            late: from.list(20, |from| {
+                Some(Late { rank: from.u32()?, rounds: from.u64()?, time: from.u64()? })
+            })?,
+        };
+        from.end()?;
+        let fits = facts.waiting.len() <= MOST_WAITING && facts.late.len() <= MOST_PEERS;
+        fits.then_some(facts)
+    }
+}
+
+fn take_traffic(from: &mut Reader) -> Option<Traffic> {
+    Some(Traffic {
+        bytes_in: from.u64()?,
+        bytes_out: from.u64()?,
+        messages_in: from.u64()?,
+        messages_out: from.u64()?,
+        resent: from.u64()?,
+        bad: from.u64()?,
+        queued: from.u64()?,
+        in_flight: from.u64()?,
+    })
+}
+
+fn take_waiting(from: &mut Reader) -> Option<Waiting> {
+    let (call, started) = (CallKind::from_code(from.u8()?)?, from.u8()? != 0);
+    let (key, round, age) = (from.u64()?, from.u64()?, from.u64()?);
+    let name = from.text()?;
+    let awaited = from.list(5, take_peer)?;
+    let fits = name.len() <= MOST_NAME && awaited.len() <= MOST_PEERS;
+    fits.then_some(Waiting { call, started, key, name, round, age, awaited })
+}
+
+/// Somebody wants to see the job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Look {
+    /// Where the answer goes.
+    pub address: String,
+    /// How many members, in the order of the book, it knows already.
+    pub skip: u32,
+}
+
+impl Look {
+    /// With bytes behind it that mean nothing, for who measures the way.
+    #[must_use]
+    pub fn encode(&self, ballast: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.address.len() + 6 + ballast);
+        put_text(&mut out, &self.address);
+        out.extend_from_slice(&self.skip.to_le_bytes());
+        out.resize(out.len() + ballast, 0);
+        out
+    }
+
+    #[must_use]
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        Some(Self { address: from.text()?, skip: from.u32()? })
+    }
+}
+
+/// First byte behind the fields of a Look that asks for an echo, and each byte of the echo.
+const ECHO: u8 = 0xff;
+/// Maximum size of an echo in bytes: more than any packet of a network.
+const MOST_ECHO: u32 = 64 << 10;
+
+impl Look {
+    /// Asks for `back` bytes of nothing, with as many as `there` behind the question.
+    #[must_use]
+    pub fn encode_echo(&self, there: usize, back: u32) -> Vec<u8> {
+        let mut out = self.encode(0);
+        out.push(ECHO);
+        out.extend_from_slice(&back.to_le_bytes());
+        out.resize(out.len() + there, 0);
+        out
+    }
+
+    /// What answers a Look that asks for an echo; None if it asks for the job.
+    #[must_use]
+    pub fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
+        let mut from = Reader::new(bytes);
+        let look = Self { address: from.text()?, skip: from.u32()? };
+        if from.u8()? != ECHO {
+            return None;
+        }
+        let back = from.u32()?.clamp(1, MOST_ECHO);
+        Some((look, vec![ECHO; usize::try_from(back).ok()?]))
+    }
+}
+
+/// Whether the fields of a Seen are an echo.
+#[must_use]
+pub fn is_echo(fields: &[u8]) -> bool {
+    !fields.is_empty() && fields.iter().all(|byte| *byte == ECHO)
+}
+
+/// One member, as the scheduler sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sight {
+    pub peer: Peer,
+    pub state: State,
+    pub address: String,
+    /// Since the scheduler last heard it; None if it is not linked.
+    pub heard: Option<Time>,
+    /// Since it last said something of itself, and what.
+    pub report: Option<(Time, Facts)>,
+}
+
+/// What the scheduler says of the job, or of a part of its members.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Seen {
+    /// By the clock of its machine, in microseconds since 1970.
+    pub clock: u64,
+    pub job: u64,
+    pub workers: u32,
+    pub servers: u32,
+    pub epoch: u32,
+    pub terms: Option<Terms>,
+    /// Of the scheduler itself.
+    pub facts: Facts,
+    /// How many members there are in all.
+    pub members: u32,
+    pub sights: Vec<Sight>,
+}
+
+fn put_report(out: &mut Vec<u8>, facts: &Facts) {
+    let facts = facts.encode();
+    put_count(out, facts.len());
+    out.extend_from_slice(&facts);
+}
+
+fn take_report(from: &mut Reader) -> Option<Facts> {
+    let len = usize::try_from(from.u32()?).ok()?;
+    Facts::decode(from.bytes(len).filter(|bytes| bytes.len() <= MOST_REPORT)?)
+}
+
+const NEVER: Time = Time::MAX;
+
+impl Seen {
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_numbers(&mut out, &[self.clock, self.job]);
+        for number in [self.workers, self.servers, self.epoch] {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        put_terms(&mut out, self.terms.as_ref());
+        put_report(&mut out, &self.facts);
+        out.extend_from_slice(&self.members.to_le_bytes());
+        put_count(&mut out, self.sights.len());
+        for sight in &self.sights {
+            put_peer(&mut out, sight.peer);
+            out.push(sight.state as u8);
+            put_text(&mut out, &sight.address);
+            let said = sight.report.as_ref().map_or(NEVER, |(ago, _)| *ago);
+            put_numbers(&mut out, &[sight.heard.unwrap_or(NEVER), said]);
+            if let Some((_, facts)) = &sight.report {
+                put_report(&mut out, facts);
+            }
+        }
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut from = Reader::new(bytes);
+        let seen = Self {
+            clock: from.u64()?,
+            job: from.u64()?,
+            workers: from.u32()?,
+            servers: from.u32()?,
+            epoch: from.u32()?,
+            terms: take_terms(&mut from).ok()?,
+            facts: take_report(&mut from)?,
+            members: from.u32()?,
+            sights: from.list(24, take_sight)?,
+        };
+        from.end()?;
+        Some(seen)
+    }
+}
+
+fn take_sight(from: &mut Reader) -> Option<Sight> {
+    let (peer, state) = (take_peer(from)?, State::from_code(from.u8()?)?);
+    let address = from.text()?;
+    let (heard, said) = (from.u64()?, from.u64()?);
+    let report = if said == NEVER { None } else { Some((said, take_report(from)?)) };
+    Some(Sight { peer, state, address, heard: Some(heard).filter(|ago| *ago != NEVER), report })
+}

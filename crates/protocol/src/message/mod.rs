@@ -1,0 +1,87 @@
+//! The messages between processes, byte for byte as in docs/wire.md.
+
+mod body;
+mod bundle;
+mod facts;
+mod header;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use super::job::Data;
+
+pub use body::{
+    Awaited, Book, Declare, Hello, LONGEST_MS, Place, Spec, Standing, State, accused, failed, range,
+};
+pub use bundle::{Entry, MOST_BYTES, MOST_PARTS, Parts, read_table, write_parts};
+pub use facts::{Look, MOST_REPORT, Seen, Sight, is_echo};
+#[cfg(test)]
+pub use header::decode;
+#[cfg(any(fuzzing, test, feature = "testing"))]
+pub use header::encode;
+pub use header::{
+    BadFrame, HEADER, Header, Kind, Opened, Opening, ROUNDS_OVER, VERSION, copy, flags, write,
+    write_front,
+};
+
+/// What a message carries behind its header.
+#[derive(Debug, Clone)]
+pub enum Body<D> {
+    /// The fields of a control message.
+    Fields(Vec<u8>),
+    /// A slice of a value.
+    Data(D),
+    /// The messages of a bundle.
+    Parts(Arc<Parts<D>>),
+}
+
+impl<D: Data> Body<D> {
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Fields(fields) => fields.len() as u64,
+            Self::Data(data) => data.len(),
+            Self::Parts(parts) => parts.len(),
+        }
+    }
+}
+
+/// A message without what its link adds.
+#[derive(Debug, Clone)]
+pub struct Message<D> {
+    pub head: Header,
+    pub body: Body<D>,
+}
+
+impl<D: Data> Message<D> {
+    /// The bytes of its frame.
+    pub fn frame_len(&self) -> u64 {
+        self.head.len() as u64 + self.body.len()
+    }
+}
+
+impl<D> Message<D> {
+    /// A control message.
+    #[must_use]
+    pub fn new(kind: Kind, fields: Vec<u8>) -> Self {
+        Self { head: Header { kind, ..Header::default() }, body: Body::Fields(fields) }
+    }
+
+    /// A control message about a key.
+    #[must_use]
+    pub fn of_key(kind: Kind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
+        Self {
+            head: Header { kind, key, generation, ..Header::default() },
+            body: Body::Fields(fields),
+        }
+    }
+
+    /// The fields of a control message; nothing for a slice.
+    pub fn fields(&self) -> &[u8] {
+        match &self.body {
+            Body::Fields(bytes) => bytes,
+            Body::Data(_) | Body::Parts(_) => &[],
+        }
+    }
+}

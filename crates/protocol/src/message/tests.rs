@@ -1,0 +1,424 @@
+//! Frames and fields: what is written is read, and nothing else is; no bytes are a danger.
+
+use super::body::LONGEST_MS;
+use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
+use super::{Awaited, Body, Book, Declare, Hello, Message, Place, Spec, Standing, State};
+use super::{Look, MOST_REPORT, Seen, Sight};
+use super::{accused, failed};
+use crate::job::{Failure, Limits, MS, Peer, Reason, Role};
+use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
+use crate::telemetry::{
+    BUCKETS, CallKind, Facts, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Waiting,
+};
+
+const MOST: u64 = 1 << 20;
+
+fn any_header(random: &mut Random) -> Header {
+    let kinds = Kind::ALL.len() as u64;
+    let short = |random: &mut Random| u16::try_from(random.below(65_536)).unwrap();
+    Header {
+        kind: Kind::ALL[usize::try_from(random.below(kinds)).unwrap()],
+        role: Role::from_code(u8::try_from(random.below(3)).unwrap()).unwrap(),
+        rank: u32::try_from(random.next() >> 32).unwrap(),
+        job: random.next(),
+        incarnation: random.next(),
+        to_incarnation: random.next(),
+        epoch: u32::try_from(random.next() >> 32).unwrap(),
+        sequence: random.next(),
+        ack: random.next(),
+        key: random.next(),
+        generation: u32::try_from(random.next() >> 32).unwrap(),
+        slice: u32::try_from(random.next() >> 32).unwrap(),
+        round: random.next(),
+        offset: random.next(),
+        total: random.next(),
+        request: random.next(),
+        setting: random.next(),
+        priority: i32::try_from(random.below(200)).unwrap() - 100,
+        flags: short(random),
+        codec: short(random),
+        replicas: match random.below(17) {
+            0 => None,
+            count => Some((0..count).map(|i| u32::try_from(i * 7).unwrap()).collect()),
+        },
+    }
+}
+
+fn some_bytes(random: &mut Random, most: u64) -> Vec<u8> {
+    (0..random.below(most)).map(|_| u8::try_from(random.below(256)).unwrap()).collect()
+}
+
+#[test]
+fn frames_travel_together_and_come_out_as_they_went_in() {
+    for seed in 0..500 {
+        let mut random = Random::new(seed);
+        let frames: Vec<_> =
+            (0..3).map(|_| (any_header(&mut random), some_bytes(&mut random, 300))).collect();
+        let mut bytes = Vec::new();
+        frames.iter().for_each(|(head, payload)| encode(head, payload, &mut bytes));
+        let mut rest = &bytes[..];
+        for (head, payload) in &frames {
+            let (got, body, after) = decode(rest, MOST).unwrap();
+            assert_eq!((&got, body), (head, &payload[..]), "seed {seed}");
+            rest = after;
+        }
+        assert!(rest.is_empty());
+    }
+}
+
+#[test]
+fn a_frame_with_one_changed_byte_is_refused() {
+    let mut random = Random::new(1);
+    for _ in 0..20 {
+        let (mut head, payload) = (any_header(&mut random), some_bytes(&mut random, 100));
+        if head.kind == Kind::Bundle {
+            head.kind = Kind::Push;
+        }
+        let mut bytes = Vec::new();
+        encode(&head, &payload, &mut bytes);
+        // Two bytes of the header are reserved: receivers ignore them, checksums do not.
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << random.below(8);
+            assert!(decode(&changed, MOST).is_err(), "byte {at}");
+        }
+        for len in 0..bytes.len() {
+            assert!(decode(&bytes[..len], MOST).is_err(), "the first {len} bytes");
+        }
+    }
+}
+
+fn any_part(random: &mut Random) -> Message<Bytes> {
+    let kinds = [Kind::Push, Kind::Pull, Kind::Value];
+    let kind = kinds[usize::try_from(random.below(3)).unwrap()];
+    let bytes = some_bytes(random, 40);
+    let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
+    let head = Header { kind, replicas: None, ..any_header(random) };
+    Message { head, body: if kind.carries_data() { data } else { fields } }
+}
+
+fn content(message: &Message<Bytes>) -> &[u8] {
+    match &message.body {
+        Body::Data(data) => data.bytes(),
+        _ => message.fields(),
+    }
+}
+
+#[test]
+fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
+    for seed in 0..300 {
+        let mut random = Random::new(seed);
+        let parts: Vec<_> = (0..=random.below(64)).map(|_| any_part(&mut random)).collect();
+        let mut bundle = Message::bundle(parts.clone());
+        let of_frame = Header { kind: Kind::Bundle, ..any_header(&mut random) };
+        bundle.head = Header { total: bundle.head.total, replicas: None, ..of_frame };
+        let read = read_frame(&write_frame(&bundle)).unwrap();
+        assert_eq!((&read.head, read.parts().len()), (&bundle.head, parts.len()), "seed {seed}");
+        for (read, part) in read.parts().iter().zip(&parts) {
+            let of_part = &part.head;
+            let expected = Header {
+                kind: of_part.kind,
+                key: of_part.key,
+                round: of_part.round,
+                offset: of_part.offset,
+                total: of_part.total,
+                request: of_part.request,
+                setting: of_part.setting,
+                generation: of_part.generation,
+                slice: of_part.slice,
+                priority: of_part.priority,
+                flags: of_part.flags,
+                codec: of_part.codec,
+                ..bundle.head.clone()
+            };
+            assert_eq!((&read.head, content(read)), (&expected, content(part)), "seed {seed}");
+        }
+    }
+}
+
+#[test]
+fn a_bundle_that_is_not_what_it_says_is_refused() {
+    let mut random = Random::new(3);
+    let parts: Vec<_> = (0..3).map(|_| any_part(&mut random)).collect();
+    let frame = write_frame(&Message::bundle(parts.clone()));
+    for at in 0..frame.len() {
+        let mut changed = frame.clone();
+        changed[at] ^= 1 << random.below(8);
+        assert!(read_frame(&changed).is_err(), "byte {at}");
+    }
+    // Under right checksums: more parts than may be, than there are, other kinds, other lengths.
+    let (head, payload, _) = decode(&frame, MOST).unwrap();
+    let refused = |head: &Header, payload: &[u8]| {
+        let mut bytes = Vec::new();
+        encode(head, payload, &mut bytes);
+        read_frame(&bytes).is_err()
+    };
+    assert!(!refused(&head, payload));
+    for total in [0, 2, 4, 65, u64::MAX] {
+        assert!(refused(&Header { total, ..head.clone() }, payload), "{total} parts");
+    }
+    assert!(refused(&head, &payload[..payload.len() - 1]));
+    assert!(refused(&head, &[payload, &[0]].concat()));
+    // Where the kind and the length of the second part are.
+    let (kind_at, length_at) = (76 + 68, 76 + 60);
+    for kind in Kind::ALL {
+        let mut changed = payload.to_vec();
+        changed[kind_at] = *kind as u8;
+        let allowed = matches!(kind, Kind::Push | Kind::Pull | Kind::Value);
+        assert_eq!(refused(&head, &changed), !allowed, "{kind:?}");
+    }
+    let mut changed = payload.to_vec();
+    changed[length_at + 3] = 0xff;
+    assert!(refused(&head, &changed), "a length that no frame has");
+    let many = Message::bundle((0..65).map(|_| any_part(&mut random)).collect());
+    assert!(read_frame(&write_frame(&many)).is_err());
+}
+
+#[test]
+fn sizes_are_checked_before_anything_is_taken() {
+    let mut bytes = Vec::new();
+    encode(&Header::default(), &[0; 64], &mut bytes);
+    assert_eq!(decode(&bytes, 63).unwrap_err(), BadFrame::Length(64));
+    // A length that no memory has, under a right checksum.
+    let end = HEADER - 4;
+    let at = end - 4 - 8 - 8;
+    bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+    let sum = crc32c::crc32c(&bytes[..end]);
+    bytes[end..HEADER].copy_from_slice(&sum.to_le_bytes());
+    assert_eq!(decode(&bytes, MOST).unwrap_err(), BadFrame::Length(u64::MAX));
+    assert_eq!(decode(&bytes, u64::MAX).unwrap_err(), BadFrame::Short);
+    // Lists that claim four billion items.
+    let mut list = 7u32.to_le_bytes().to_vec();
+    list.extend_from_slice(&u32::MAX.to_le_bytes());
+    assert_eq!(Book::decode(&list), None);
+    assert_eq!(Awaited::decode(&u32::MAX.to_le_bytes()), None);
+}
+
+#[test]
+fn another_version_is_told_apart_from_nonsense() {
+    let mut bytes = Vec::new();
+    encode(&Header::default(), &[], &mut bytes);
+    bytes[4] = 9;
+    assert_eq!(decode(&bytes, MOST).unwrap_err(), BadFrame::Version(9));
+    bytes[0] = 0;
+    assert_eq!(decode(&bytes, MOST).unwrap_err(), BadFrame::Magic);
+    assert_eq!(decode(&[], MOST).unwrap_err(), BadFrame::Short);
+}
+
+/// The example of docs/wire.md, byte for byte.
+#[test]
+fn the_format_is_the_documented_one() {
+    let head = Header {
+        kind: Kind::Push,
+        role: Role::Worker,
+        rank: 3,
+        job: 1,
+        incarnation: 2,
+        to_incarnation: 4,
+        epoch: 5,
+        sequence: 6,
+        ack: 7,
+        key: 8,
+        generation: 9,
+        slice: 10,
+        round: 11,
+        offset: 12,
+        total: 13,
+        request: 14,
+        setting: 15,
+        priority: -1,
+        flags: 2,
+        codec: 0,
+        replicas: Some([1].into()),
+    };
+    let mut bytes = Vec::new();
+    encode(&head, &[0x3f, 0x80], &mut bytes);
+    let hex: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire.md");
+    let documented = std::fs::read_to_string(page).unwrap();
+    let example = documented.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next());
+    let words: Vec<_> = example.expect("the example").split_whitespace().collect();
+    assert_eq!(
+        words,
+        hex,
+        "{}",
+        hex.chunks(16).map(|row| row.join(" ") + "\n").collect::<String>()
+    );
+}
+
+fn any_facts(random: &mut Random, full: bool) -> Facts {
+    let mut facts = Facts { age: random.next(), held_bytes: random.next(), ..Facts::default() };
+    facts.traffic.bytes_in = random.next();
+    facts.traffic.resent = random.next();
+    for histogram in [&mut facts.push, &mut facts.pull, &mut facts.pushpull] {
+        histogram.sum = random.next();
+        let used = if full { BUCKETS as u64 } else { random.below(9) };
+        for at in 0..used {
+            histogram.counts[usize::try_from(at).unwrap()] = 1 + random.below(1 << 40);
+        }
+    }
+    let most = |random: &mut Random, most: usize| {
+        if full { most as u64 } else { random.below(most as u64 + 1) }
+    };
+    let count = most(random, MOST_WAITING);
+    for at in 0..count {
+        let peers = most(random, MOST_PEERS);
+        facts.waiting.push(Waiting {
+            call: CallKind::from_code(u8::try_from(at % 11).unwrap()).unwrap(),
+            started: at % 2 == 0,
+            key: random.next(),
+            name: "n".repeat(if full { MOST_NAME } else { 3 }),
+            round: random.next(),
+            age: random.next(),
+            awaited: (0..peers).map(|rank| Peer::worker(u32::try_from(rank).unwrap())).collect(),
+        });
+    }
+    let count = most(random, MOST_PEERS);
+    facts.late = (0..count).map(|_| Late { rank: 3, rounds: random.next(), time: 5 }).collect();
+    facts
+}
+
+fn any_seen(random: &mut Random) -> Seen {
+    let sight = |report| Sight {
+        peer: Peer::server(1),
+        state: State::Lost,
+        address: "h:1".into(),
+        heard: Some(7),
+        report,
+    };
+    let report = Some((3, any_facts(random, false)));
+    Seen {
+        clock: random.next(),
+        job: random.next(),
+        workers: 2,
+        servers: 1,
+        epoch: 3,
+        terms: Some(limits().terms()),
+        facts: any_facts(random, false),
+        members: 9,
+        sights: vec![sight(report), sight(None)],
+    }
+}
+
+#[test]
+fn the_longest_report_is_short_enough_to_be_kept() {
+    let facts = any_facts(&mut Random::new(1), true);
+    let bytes = facts.encode();
+    assert!(bytes.len() <= MOST_REPORT, "{}", bytes.len());
+    assert_eq!(Facts::decode(&bytes), Some(facts.clone()));
+    // More than there may be is left out.
+    let mut more = facts.clone();
+    more.waiting.push(more.waiting[0].clone());
+    more.waiting[0].name += "m";
+    more.late.push(more.late[0]);
+    assert_eq!(Facts::decode(&more.encode()), Some(facts));
+}
+
+#[test]
+fn what_is_seen_is_read_as_it_was_written_or_refused() {
+    let mut random = Random::new(9);
+    for _ in 0..300 {
+        let seen = any_seen(&mut random);
+        let mut bytes = seen.encode();
+        assert_eq!(Seen::decode(&bytes), Some(seen.clone()));
+        let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+        bytes[at] = u8::try_from(random.below(256)).unwrap();
+        assert!(Seen::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
+        assert_eq!(Seen::decode(&bytes[..at]), None);
+    }
+    let look = Look { address: "a:1".into(), skip: 64 };
+    assert_eq!(Look::decode(&look.encode(0)), Some(look.clone()));
+    assert_eq!(Look::decode(&look.encode(5_000)), Some(look));
+}
+
+fn fields() -> Vec<Vec<u8>> {
+    let peer = Peer::worker(2);
+    let member = Standing {
+        peer,
+        incarnation: 9,
+        state: State::Lost,
+        reads: true,
+        address: "tcp/h:1".into(),
+    };
+    let book = Book { epoch: 4, terms: Some(limits().terms()), members: vec![member] };
+    let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
+    let hello =
+        Hello { workers: 2, servers: 1, book: book.clone(), done: true, ..Hello::default() };
+    let place = Place { spec: spec.clone(), slice_bytes: 32, servers: vec![0, 1] };
+    let failure = Failure::new(Reason::PeerLost, "worker 2 is lost");
+    assert_eq!(Book::decode(&book.encode()), Some(book.clone()));
+    assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
+    assert_eq!(Place::decode(&place.encode()), Some(place.clone()));
+    assert_eq!(failed::decode(&failed::encode(&failure)), Some(failure.clone()));
+    assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
+    let declare = Declare { name: 0x1234, spec: Some(spec) };
+    assert_eq!(Declare::decode(&declare.encode()), Some(declare.clone()));
+    let awaited = Awaited { peers: vec![peer, Peer::server(1)] };
+    assert_eq!(Awaited::decode(&awaited.encode()), Some(awaited.clone()));
+    vec![
+        book.encode(),
+        hello.encode(),
+        place.encode(),
+        declare.encode(),
+        awaited.encode(),
+        failed::encode(&failure),
+        accused::encode(peer, 7),
+        any_facts(&mut Random::new(4), false).encode(),
+        any_seen(&mut Random::new(5)).encode(),
+    ]
+}
+
+#[test]
+fn fields_of_any_bytes_are_read_or_refused() {
+    let good = fields();
+    let mut random = Random::new(3);
+    for round in 0..20_000 {
+        let mut bytes = if round % 2 == 0 {
+            some_bytes(&mut random, 80)
+        } else {
+            good[usize::try_from(random.below(good.len() as u64)).unwrap()].clone()
+        };
+        if !bytes.is_empty() {
+            let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            bytes[at] = u8::try_from(random.below(256)).unwrap();
+            bytes.truncate(bytes.len() - usize::from(random.below(4) == 0));
+        }
+        // Whatever is read is written back as it was.
+        for again in [
+            Book::decode(&bytes).map(|read| read.encode()),
+            Place::decode(&bytes).map(|read| read.encode()),
+            Awaited::decode(&bytes).map(|read| read.encode()),
+            failed::decode(&bytes).map(|read| failed::encode(&read)),
+            Facts::decode(&bytes).map(|read| read.encode()),
+            Seen::decode(&bytes).map(|read| read.encode()),
+        ] {
+            assert!(again.is_none_or(|again| again.len() == bytes.len()));
+        }
+        let _ = (
+            Look::decode(&bytes),
+            Hello::decode(&bytes),
+            Declare::decode(&bytes),
+            accused::decode(&bytes),
+        );
+        assert!(decode(&bytes, MOST).is_err());
+    }
+}
+
+#[test]
+fn a_place_whose_slices_do_not_make_up_its_key_is_refused() {
+    let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![100], whole: false };
+    let place = |servers| Place { spec: spec.clone(), slice_bytes: 64, servers };
+    assert!(Place::decode(&place(vec![0; 7]).encode()).is_some());
+    assert!(Place::decode(&place(vec![0; 6]).encode()).is_none());
+    let huge = Place { spec: Spec { shape: vec![u64::MAX, 2], ..spec.clone() }, ..place(vec![0]) };
+    assert!(Place::decode(&huge.encode()).is_none());
+}
+
+#[test]
+fn a_hello_says_each_peer_timeout_that_can_be_set_and_no_longer_one() {
+    for (ms, taken) in [(LONGEST_MS, true), (LONGEST_MS + 1, false), (u64::MAX / MS, false)] {
+        let terms = Limits { peer_timeout: ms * MS, ..limits() }.terms();
+        let hello = Hello { terms: Some(terms), ..Hello::default() };
+        assert_eq!(Hello::decode(&hello.encode()).is_some(), taken, "{ms} in a hello");
+    }
+}

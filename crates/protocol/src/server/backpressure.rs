@@ -1,0 +1,283 @@
+//! What a worker may have waiting at a server: pulls whose round has not closed, look-ups of keys that are
+//! being initialised, and answers that it has not acknowledged. A worker at its bound is slowed: the server takes nothing more of its stream
+//! until there is room (backpressure), and the worker sends it again. Other workers do not notice.
+
+use std::collections::BTreeMap;
+
+use super::directory::Directory;
+use super::rounds::Pull;
+use super::{Server, invalid};
+use crate::job::{Data, Failure, Mode, Peer, Token};
+use crate::message::{Header, ROUNDS_OVER};
+
+/// Maximum number of pulls of one worker that wait, beside four for each slice that the server has. Each
+/// event of a slice looks at those that wait there.
+const MOST: u64 = 16_384;
+/// Maximum number of look-ups of one worker that wait, beside one for each key of the directory: a worker of
+/// this library has one for a key.
+const MOST_SEARCHES: u64 = 16_384;
+/// Maximum number of messages in line to a worker, beside those four.
+const MOST_IN_LINE: u64 = 65_536;
+/// Maximum bytes of what these pulls want: lists of rows.
+const MOST_WANTED: u64 = 64 << 20;
+/// Maximum bytes of answers that are copies, as rows are; whole values are shared.
+const MOST_COPIED: u64 = 256 << 20;
+
+/// Of one worker.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Waiting {
+    pulls: u64,
+    wanted: u64,
+    copied: u64,
+}
+
+impl Waiting {
+    pub(super) fn begin(&mut self, pull: &Pull) {
+        self.pulls += 1;
+        self.wanted += pull.wanted.len() as u64;
+    }
+
+    pub(super) fn end(&mut self, wanted: &[u8]) {
+        self.pulls = self.pulls.saturating_sub(1);
+        self.wanted = self.wanted.saturating_sub(wanted.len() as u64);
+    }
+
+    /// An answer leaves; what comes back when the worker has it.
+    pub(super) fn answer(&mut self, wanted: &[u8], bytes: u64) -> Option<Token> {
+        if wanted.is_empty() {
+            return None;
+        }
+        self.copied += bytes;
+        Some(Token { operation: bytes, attempt: 0 })
+    }
+
+    fn delivered(&mut self, token: Token) {
+        self.copied = self.copied.saturating_sub(token.operation);
+    }
+}
+
+/// Look-ups that wait, by rank.
+#[derive(Debug, Default)]
+pub(super) struct Searches(BTreeMap<u32, u64>);
+
+impl Searches {
+    pub(super) fn begin(&mut self, rank: u32) {
+        *self.0.entry(rank).or_default() += 1;
+    }
+
+    pub(super) fn end(&mut self, rank: u32) {
+        if let Some(count) = self.0.get_mut(&rank) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
+impl Directory {
+    /// Whether a worker is at its bound of look-ups.
+    fn is_full(&self, rank: u32) -> bool {
+        let count = self.searches.0.get(&rank).copied().unwrap_or(0);
+        count >= MOST_SEARCHES + self.entries.len() as u64
+    }
+}
+
+impl<D: Data> Server<D> {
+    /// How many messages may be in line to a worker for more of it to be taken; 0 at its bounds.
+    pub(crate) fn room_for(&self, peer: Peer) -> usize {
+        let Some(waiting) = self.waiting.get(peer.rank as usize) else { return 0 };
+        let most = MOST + 4 * self.slices;
+        let full = waiting.pulls >= most
+            || waiting.wanted >= MOST_WANTED
+            || waiting.copied >= MOST_COPIED
+            || self.directory.is_full(peer.rank);
+        let in_line = MOST_IN_LINE + 4 * self.slices;
+        if full { 0 } else { usize::try_from(in_line).unwrap_or(usize::MAX) }
+    }
+
+    /// A worker has an answer.
+    pub(crate) fn delivered(&mut self, by: u32, token: Token) {
+        if let Some(waiting) = self.waiting.get_mut(by as usize) {
+            waiting.delivered(token);
+        }
+    }
+
+    /// Why a pull can never be answered, if that is so. The number of its round is that of the last push
+    /// before it, which has come, is offered, or is at most `max_rounds_ahead` ahead.
+    pub(super) fn unanswerable(
+        &mut self,
+        rank: u32,
+        head: &Header,
+        wanted: u64,
+    ) -> Option<Failure> {
+        if wanted > MOST_WANTED {
+            let text = format!("a pull of slice {} wants more than can be asked for", head.slice);
+            return Some(invalid(text));
+        }
+        // After a loss that has ended all rounds, pushes and offers are dropped, and a pull that waits for
+        // one is told of the loss.
+        if [0, ROUNDS_OVER].contains(&head.round) || self.broken.is_some() {
+            return None;
+        }
+        let limits = &self.workers.limits;
+        let key = self.keys.get(head.key, head.generation)?;
+        let most = if self.workers.done.get(rank as usize) == Some(&true) {
+            key.pushes[rank as usize]
+        } else if limits.mode == Mode::Sync {
+            let slice = key.slices.get(head.slice as usize)?.as_ref()?;
+            slice.latest(rank, limits.max_rounds_ahead, head.round)
+        } else {
+            u64::MAX
+        };
+        (head.round > most).then(|| {
+            invalid(format!(
+                "a pull of slice {} after push {}, and worker {rank} has made or offered {most}",
+                head.slice, head.round
+            ))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Reason;
+    use crate::message::{Body, Declare, Kind, Message, Place, Spec, failed, flags};
+    use crate::server::Action;
+    use crate::sim::{Bytes, limits};
+
+    /// A server with one key of one slice, of 16 bytes.
+    fn server() -> Server<Bytes> {
+        let mut server = Server::new(&limits());
+        let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![4], whole: true };
+        let place = Place { spec, slice_bytes: 16, servers: vec![0] };
+        let mut init = Message::of_key(Kind::Init, 3, 1, Vec::new());
+        init.body = Body::Data(Bytes::new(&[0; 16]));
+        server.message(Peer::worker(0), Message::of_key(Kind::Describe, 3, 1, place.encode()));
+        server.message(Peer::worker(0), init);
+        server.actions();
+        server
+    }
+
+    /// What is answered at once: why it fails, if it does.
+    fn pull(server: &mut Server<Bytes>, rank: u32, round: u64, wanted: usize) -> Option<Reason> {
+        let mut message = Message::of_key(Kind::Pull, 3, 1, vec![0; wanted]);
+        message.head.round = round;
+        server.message(Peer::worker(rank), message);
+        let failed = |letter: crate::peers::Letter<Bytes>| {
+            assert_eq!(letter.message.head.kind, Kind::Failed);
+            failed::decode(letter.message.fields()).unwrap().reason
+        };
+        server.letters().pop().map(failed)
+    }
+
+    #[test]
+    fn a_pull_that_can_never_be_answered_is_refused_at_once() {
+        let mut server = server();
+        for round in [1 << 63, u64::MAX - 1, 2] {
+            assert_eq!(pull(&mut server, 1, round, 1 << 20), Some(Reason::Invalid), "{round}");
+        }
+        assert_eq!(pull(&mut server, 1, 1, (64 << 20) + 1), Some(Reason::Invalid));
+        assert_eq!(pull(&mut server, 1, 1, 0), None, "the first round, which is open");
+        assert_eq!(pull(&mut server, 1, ROUNDS_OVER, 0), None);
+        // A push that is offered is one that will be made.
+        let mut offer = Message::of_key(Kind::Offer, 3, 1, Vec::new());
+        offer.head.round = 5;
+        server.message(Peer::worker(1), offer);
+        assert_eq!(pull(&mut server, 1, 5, 0), None);
+        assert_eq!(pull(&mut server, 1, 6, 0), Some(Reason::Invalid));
+        // One that makes none has only the value as it is.
+        server.message(Peer::worker(0), Message::new(Kind::Done, Vec::new()));
+        server.letters();
+        assert_eq!(pull(&mut server, 0, 1, 0), Some(Reason::Invalid));
+        assert_eq!(pull(&mut server, 0, 0, 0), None);
+    }
+
+    #[test]
+    fn pulls_that_wait_are_bounded_for_each_worker_by_number_and_bytes() {
+        let (one, other) = (Peer::worker(1), Peer::worker(0));
+        for (before, wanted, most) in [(MOST, 0, 4), (0, 1 << 20, 64)] {
+            let mut server = server();
+            // Those of another slice.
+            server.waiting[1].pulls = before;
+            let mut count = 0;
+            while server.room_for(one) > 0 {
+                assert_eq!(pull(&mut server, 1, 1, wanted), None);
+                count += 1;
+            }
+            assert_eq!(count, most);
+            assert!(server.room_for(other) > 0, "the other worker does not notice");
+            // The round closes: there is room again.
+            for rank in 0..2 {
+                let mut push = Message::of_key(Kind::Push, 3, 1, Vec::new());
+                (push.head.round, push.body) = (1, Body::Data(Bytes::new(&[0; 16])));
+                server.message(Peer::worker(rank), push);
+            }
+            let answers = server.actions().into_iter();
+            let answers = answers.filter(|it| matches!(it, Action::Answer(_))).count();
+            assert_eq!((answers as u64, server.room_for(one) > 0), (most, true));
+        }
+    }
+
+    #[test]
+    fn look_ups_that_wait_for_an_init_are_bounded_for_each_worker() {
+        let (one, other) = (Peer::worker(1), Peer::worker(0));
+        let declare = |extent: Option<u64>| {
+            let spec = extent.map(|it| Spec {
+                dtype: 2 | 32 << 8 | 1 << 16,
+                shape: vec![it],
+                whole: false,
+            });
+            Message::of_key(Kind::Declare, 9, 0, Declare { name: 0, spec }.encode())
+        };
+        for is_made in [true, false] {
+            let mut server = server();
+            // It waits for the value of worker 0.
+            server.message(one, declare(Some(4)));
+            let mut count = 0;
+            while server.room_for(one) > 0 {
+                assert!(count < 2 * MOST, "any number of look-ups waits");
+                server.message(one, declare(None));
+                count += 1;
+            }
+            assert_eq!(count, MOST + 1, "and one for each key");
+            assert!(server.room_for(other) > 0, "the other worker does not notice");
+            assert!(server.letters().is_empty());
+            if is_made {
+                server.message(other, declare(Some(4)));
+                server.message(other, Message::of_key(Kind::Ready, 9, 1, Vec::new()));
+            } else {
+                let mut back = declare(None);
+                back.head.flags = flags::BACK;
+                server.message(one, back);
+            }
+            let to_one = server.letters().into_iter().filter(|letter| letter.to == one);
+            assert_eq!(to_one.count() as u64, count + 1, "each look-up, and the init");
+            assert!(server.room_for(one) > 0);
+        }
+    }
+
+    #[test]
+    fn answers_that_are_copies_count_until_they_have_arrived() {
+        let mut server = server();
+        let mut tokens = Vec::new();
+        while server.room_for(Peer::worker(1)) > 0 {
+            assert_eq!(pull_now(&mut server, &mut tokens), 64 << 20);
+        }
+        assert_eq!(tokens.len(), 4);
+        assert!(server.room_for(Peer::worker(0)) > 0);
+        server.delivered(1, tokens[0]);
+        assert!(server.room_for(Peer::worker(1)) > 0);
+    }
+
+    /// Rows that are there are pulled; the answer is large.
+    fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<Token>) -> u64 {
+        let rows = Message::of_key(Kind::Pull, 3, 1, vec![1]);
+        server.message(Peer::worker(1), rows);
+        for action in server.actions() {
+            let Action::Answer(answer) = action else { continue };
+            server.value(&answer, Bytes::new(&vec![0; 64 << 20]));
+        }
+        let letter = server.letters().pop().unwrap();
+        tokens.extend(letter.token);
+        letter.message.body.len()
+    }
+}

@@ -1,0 +1,431 @@
+//! The directory of a job, on server 0: which keys exist, in the order of their init, where their
+//! slices are, and which settings are in force.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use foldhash::HashMap;
+
+use super::Workers;
+use super::agreement::{Agreement, Wish};
+use super::backpressure::Searches;
+use crate::job::{Failure, Limits, Peer, Reason, label};
+use crate::message::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
+use crate::placement::{MOST_SLICES, Placer};
+
+/// Settings that are remembered for ranks that ask for them later.
+const MOST_SETTINGS: usize = 65_536;
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// The name under which the key was declared first.
+    name: Name,
+    pub(super) generation: u32,
+    pub(super) agreement: Agreement<Spec>,
+    pub(super) place: Option<Place>,
+    /// Workers that want to use the key without having initialised it.
+    pub(super) finders: Vec<(u32, u64)>,
+    removed_by: BTreeSet<u32>,
+}
+
+/// The second hash of a name, 0 if it is not known, and the worker that has said so first.
+#[derive(Debug, Clone, Copy)]
+struct Name {
+    hash: u64,
+    rank: u32,
+}
+
+#[derive(Debug)]
+struct Setting {
+    agreement: Agreement<Vec<u8>>,
+    decided: Vec<u8>,
+}
+
+#[derive(Debug)]
+pub(super) struct Directory {
+    pub(super) placer: Placer,
+    pub(super) entries: BTreeMap<u64, Entry>,
+    /// Of all `finders`.
+    pub(super) searches: Searches,
+    /// The last generation of keys that were removed.
+    pub(super) past: HashMap<u64, u32>,
+    settings: BTreeMap<u64, Setting>,
+    /// For a rank, the header and the fields.
+    answers: Vec<(u32, Header, Vec<u8>)>,
+    /// Every key is placed whole.
+    whole: bool,
+}
+
+impl Directory {
+    pub(super) fn new(limits: &Limits) -> Self {
+        Self {
+            placer: Placer::new(limits.servers, limits.slice_bytes, limits.block_elements),
+            entries: BTreeMap::new(),
+            searches: Searches::default(),
+            past: HashMap::default(),
+            settings: BTreeMap::new(),
+            answers: Vec::new(),
+            whole: false,
+        }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.whole
+    }
+
+    pub(super) fn keep_whole(&mut self) {
+        self.whole = true;
+    }
+
+    /// By rank.
+    pub(super) fn answers<D>(&mut self) -> Vec<(u32, Message<D>)> {
+        let message = |head, fields| Message { head, body: Body::Fields(fields) };
+        let answers = std::mem::take(&mut self.answers).into_iter();
+        answers.map(|(rank, head, fields)| (rank, message(head, fields))).collect()
+    }
+
+    pub(super) fn declare(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
+        let request = head.request;
+        if head.flags & flags::LEARN != 0 {
+            return self.teach(rank, head);
+        }
+        if head.setting > 0 {
+            return self.declare_setting(rank, head, fields, workers);
+        }
+        if head.flags & flags::BACK != 0 {
+            return self.withdraw(rank, head, workers);
+        }
+        let Some(Declare { name: hash, spec }) = Declare::decode(fields) else {
+            let failure = Failure::new(Reason::Invalid, "init: the message cannot be read");
+            return self.fail(rank, head.key, request, &failure);
+        };
+        if let Some(failure) = self.collision(head.key, hash) {
+            return self.fail(rank, head.key, request, &failure);
+        }
+        match spec {
+            Some(value) => self.init(head.key, hash, Wish { rank, request, value }, workers),
+            None => self.look_up(head.key, rank, request, workers),
+        }
+    }
+
+    /// Two names with one key: the second worker is refused. A worker that does not know the name goes
+    /// along with whatever it is.
+    fn collision(&self, key: u64, hash: u64) -> Option<Failure> {
+        let ours = self.entries.get(&key)?.name;
+        if [0, ours.hash].contains(&hash) || ours.hash == 0 {
+            return None;
+        }
+        let text = format!(
+            "{}: worker {} has another name with the same 63-bit hash; rename one of the two",
+            label(key),
+            ours.rank
+        );
+        Some(Failure::new(Reason::NameCollision, text))
+    }
+
+    /// Tells what there is now, to whoever takes no part in it.
+    fn teach(&mut self, rank: u32, head: &Header) {
+        let Header { key, request, setting, .. } = *head;
+        if setting == 0 {
+            let mut there = self.entries.range(key..).filter(|(_, it)| it.agreement.is_ready());
+            match there.next().map(|(key, _)| *key) {
+                Some(key) => self.tell(key, rank, request, 0),
+                None => self.fail(rank, key, request, &nothing("no more keys")),
+            }
+            return;
+        }
+        let known = self.settings.get(&setting).filter(|it| it.agreement.is_ready());
+        let wish = Wish { rank, request, value: Vec::new() };
+        match (known, self.settings.first_key_value()) {
+            (Some(_), _) => self.grant_setting(setting, &wish),
+            (None, Some((oldest, _))) if setting < *oldest => {
+                let text = "too many settings were made since this worker was done";
+                self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));
+            }
+            (None, _) => self.fail(rank, key, request, &nothing("no more settings")),
+        }
+    }
+
+    fn init(&mut self, key: u64, hash: u64, wish: Wish<Spec>, workers: &Workers) {
+        let past = &self.past;
+        let entry = self.entries.entry(key).or_insert_with(|| Entry {
+            name: Name { hash, rank: wish.rank },
+            generation: past.get(&key).copied().unwrap_or(0),
+            agreement: Agreement::new(),
+            place: None,
+            finders: Vec::new(),
+            removed_by: BTreeSet::new(),
+        });
+        if entry.name.hash == 0 {
+            entry.name = Name { hash, rank: wish.rank };
+        }
+        match entry.agreement.wish(wish) {
+            Ok(None) => self.settle(key, workers),
+            Ok(Some(wish)) => self.grant(key, &wish),
+            Err(Wish { rank, request, .. }) => {
+                let text = format!("init: {} exists already", label(key));
+                self.fail(rank, key, request, &Failure::new(Reason::KeyExists, text));
+            }
+        }
+    }
+
+    fn look_up(&mut self, key: u64, rank: u32, request: u64, workers: &Workers) {
+        match self.entries.get_mut(&key) {
+            Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, 0),
+            Some(entry) => {
+                entry.finders.push((rank, request));
+                self.searches.begin(rank);
+                if workers.lowest() == Some(rank) {
+                    self.settle_finders(key, workers);
+                }
+            }
+            None => self.fail(rank, key, request, &unknown()),
+        }
+    }
+
+    /// Lets the lowest living rank bring the value, if it has come. A new provider begins a new
+    /// generation, so that the slices of two never mix.
+    pub(super) fn settle(&mut self, key: u64, workers: &Workers) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(Wish { rank, request, value }) = entry.agreement.decide(workers.lowest()) else {
+            return;
+        };
+        if let Some(old) = entry.place.take() {
+            self.placer.remove(&old);
+        }
+        entry.generation += 1;
+        let whole = value.whole || self.whole;
+        entry.place = self.placer.add(Spec { whole, ..value });
+        if entry.place.is_some() {
+            return self.tell(key, rank, request, flags::PROVIDE);
+        }
+        let text = format!(
+            "init: {} is too large: a key has at most {MOST_SLICES} slices; a larger slice_bytes \
+             makes fewer",
+            label(key)
+        );
+        self.past.insert(key, entry.generation);
+        self.entries.remove(&key);
+        self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));
+    }
+
+    /// The provider has brought the value, or the setting, to all servers.
+    pub(super) fn ready(&mut self, rank: u32, head: &Header) {
+        if head.setting > 0 {
+            let Some(setting) = self.settings.get_mut(&head.setting) else { return };
+            for wish in setting.agreement.ready(rank) {
+                self.grant_setting(head.setting, &wish);
+            }
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(&head.key) else { return };
+        if entry.generation != head.generation {
+            return;
+        }
+        let granted = entry.agreement.ready(rank);
+        if entry.agreement.is_ready() {
+            for (rank, request) in std::mem::take(&mut entry.finders) {
+                self.searches.end(rank);
+                self.tell(head.key, rank, request, 0);
+            }
+        }
+        for wish in granted {
+            self.grant(head.key, &wish);
+        }
+    }
+
+    /// The key exists: whoever wants the same gets its place.
+    fn grant(&mut self, key: u64, wish: &Wish<Spec>) {
+        let Some(entry) = self.entries.get_mut(&key) else { return };
+        let Some(place) = &entry.place else { return };
+        let (ours, theirs) = (&place.spec, &wish.value);
+        let reason = match (ours.dtype == theirs.dtype, ours.shape == theirs.shape) {
+            (false, _) => Reason::DtypeMismatch,
+            (_, false) => Reason::ShapeMismatch,
+            (true, true) => return self.tell(key, wish.rank, wish.request, 0),
+        };
+        entry.agreement.forget(wish.rank);
+        let text = format!(
+            "init: {}: {} on worker {}, the key is {}; use one shape and dtype on all ranks",
+            label(key),
+            describe(theirs),
+            wish.rank,
+            describe(ours)
+        );
+        self.fail(wish.rank, key, wish.request, &Failure::new(reason, text));
+    }
+
+    fn tell(&mut self, key: u64, rank: u32, request: u64, flags: u16) {
+        let Some(entry) = self.entries.get(&key) else { return };
+        let Some(place) = &entry.place else { return };
+        let generation = entry.generation;
+        let head = Header {
+            kind: Kind::Place,
+            key,
+            generation,
+            total: entry.name.hash,
+            request,
+            flags,
+            ..Header::default()
+        };
+        self.answers.push((rank, head, place.encode()));
+    }
+
+    pub(super) fn remove(&mut self, rank: u32, head: &Header, workers: &Workers) {
+        let back = head.flags & flags::BACK != 0;
+        match self.life_mut(head.key, head.generation) {
+            Some(entry) if back => {
+                entry.removed_by.remove(&rank);
+                self.tell_removed(rank, head, flags::PROVIDE | flags::BACK);
+            }
+            Some(entry) => {
+                entry.removed_by.insert(rank);
+                self.settle_removal(head.key, workers);
+            }
+            // All workers have removed it before.
+            None => self.tell_removed(rank, head, flags::PROVIDE),
+        }
+    }
+
+    /// A key in the life that a worker knows, if it is still in that.
+    fn life_mut(&mut self, key: u64, generation: u32) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(&key)?;
+        (entry.place.is_some() && entry.generation == generation).then_some(entry)
+    }
+
+    fn tell_removed(&mut self, rank: u32, head: &Header, flags: u16) {
+        let Header { key, generation, request, .. } = *head;
+        let kind = Kind::Removed;
+        let head = Header { kind, key, generation, request, flags, ..Header::default() };
+        self.answers.push((rank, head, Vec::new()));
+    }
+
+    /// A key is gone when every active worker has removed it.
+    fn settle_removal(&mut self, key: u64, workers: &Workers) {
+        let Some(entry) = self.entries.get(&key) else { return };
+        if entry.removed_by.is_empty() || !workers.absent(&entry.removed_by).is_empty() {
+            return;
+        }
+        let Some(entry) = self.entries.remove(&key) else { return };
+        if let Some(place) = &entry.place {
+            self.placer.remove(place);
+        }
+        self.past.insert(key, entry.generation);
+        let head = Header { key, generation: entry.generation, ..Header::default() };
+        for rank in entry.removed_by {
+            self.tell_removed(rank, &head, flags::PROVIDE);
+        }
+    }
+
+    fn declare_setting(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
+        self.forget_settings();
+        let setting = self
+            .settings
+            .entry(head.setting)
+            .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
+        let wish = Wish { rank, request: head.request, value: fields.to_vec() };
+        // A worker counts its settings, and asks again for one that it has given up.
+        setting.agreement.forget(rank);
+        match setting.agreement.wish(wish) {
+            Ok(None) => self.settle_setting(head.setting, workers),
+            Ok(Some(wish)) => self.grant_setting(head.setting, &wish),
+            Err(_) => {}
+        }
+    }
+
+    /// Forgets the oldest settings, which no rank asks for any more.
+    fn forget_settings(&mut self) {
+        while self.settings.len() > MOST_SETTINGS {
+            self.settings.pop_first();
+        }
+    }
+
+    fn settle_setting(&mut self, version: u64, workers: &Workers) {
+        let Some(setting) = self.settings.get_mut(&version) else { return };
+        if let Some(wish) = setting.agreement.decide(workers.lowest()) {
+            setting.decided.clone_from(&wish.value);
+            self.tell_setting(version, &wish, flags::PROVIDE, Vec::new());
+        }
+    }
+
+    fn grant_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>) {
+        let Some(setting) = self.settings.get(&version) else { return };
+        // Whoever asks for nothing takes what there is.
+        if wish.value.is_empty() {
+            let decided = setting.decided.clone();
+            return self.tell_setting(version, wish, 0, decided);
+        }
+        if setting.decided == wish.value {
+            return self.tell_setting(version, wish, 0, Vec::new());
+        }
+        let decided = setting.decided.clone();
+        self.tell_setting(version, wish, flags::DIFFERS, decided);
+        let text = format!(
+            "worker {} asks for something else than the lowest rank; make the same calls in the same \
+             order on all ranks",
+            wish.rank
+        );
+        let failure = Failure::new(Reason::Differs, text);
+        self.fail(wish.rank, 0, wish.request, &failure);
+    }
+
+    fn tell_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>, flags: u16, decided: Vec<u8>) {
+        let (setting, request) = (version, wish.request);
+        let head = Header { kind: Kind::Place, setting, request, flags, ..Header::default() };
+        self.answers.push((wish.rank, head, decided));
+    }
+
+    /// The keys that it has, the last one first.
+    pub(super) fn keys(&self) -> Vec<u64> {
+        self.entries.keys().rev().copied().collect()
+    }
+
+    /// The workers have changed: what does that mean for a key?
+    pub(super) fn settle_key(&mut self, key: u64, workers: &Workers) {
+        self.settle_wishes(key, workers);
+        self.settle_removal(key, workers);
+    }
+
+    /// The same, for the settings.
+    pub(super) fn settle_settings(&mut self, workers: &Workers) {
+        for version in self.settings.keys().copied().collect::<Vec<_>>() {
+            self.settle_setting(version, workers);
+        }
+    }
+
+    /// Whom a wish or a removal waits for.
+    pub(super) fn awaited(&self, head: &Header, workers: &Workers) -> Vec<Peer> {
+        let entry = self.entries.get(&head.key).filter(|_| head.setting == 0);
+        match entry {
+            Some(entry) if !entry.removed_by.is_empty() => workers.absent(&entry.removed_by),
+            _ => workers.lowest().map(Peer::worker).into_iter().collect(),
+        }
+    }
+
+    pub(super) fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
+        let head = Header { kind: Kind::Failed, key, request, ..Header::default() };
+        self.answers.push((rank, head, failed::encode(failure)));
+    }
+}
+
+fn nothing(text: &str) -> Failure {
+    Failure::new(Reason::KeyNotFound, text)
+}
+
+/// No rank has begun to initialise a key.
+pub(super) fn unknown() -> Failure {
+    nothing("no worker has initialised the key")
+}
+
+/// `float32[3,4]`
+fn describe(spec: &Spec) -> String {
+    let bits = spec.dtype >> 8 & 0xff;
+    let kind = match spec.dtype & 0xff {
+        0 => "int",
+        1 => "uint",
+        2 => "float",
+        4 => "bfloat",
+        _ => "dtype",
+    };
+    let extents: Vec<_> = spec.shape.iter().map(ToString::to_string).collect();
+    format!("{kind}{bits}[{}]", extents.join(","))
+}

@@ -1,0 +1,74 @@
+//! What a server can say of itself: its rounds, and which workers they waited for.
+
+use super::Server;
+use crate::job::{Data, Mode, Time};
+use crate::telemetry::{Facts, Late, MOST_PEERS};
+
+/// What has happened here, counted.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    /// The moment of the last event.
+    pub(super) now: Time,
+    round: u64,
+    rounds: u64,
+    pub(super) stored_bytes: u64,
+    /// By rank.
+    late: Vec<Late>,
+}
+
+impl Tally {
+    pub(super) fn new(workers: u32) -> Self {
+        let late = (0..workers).map(|rank| Late { rank, ..Late::default() }).collect();
+        Self { late, ..Self::default() }
+    }
+
+    /// A round of a slice has closed.
+    pub(super) fn closed(&mut self, round: u64) {
+        self.round = self.round.max(round);
+        self.rounds += 1;
+    }
+
+    pub(super) fn rounds(&self) -> u64 {
+        self.rounds
+    }
+
+    /// A push closed its round; the one before it in that slice had come at a moment.
+    fn came_last(&mut self, rank: u32, before: Time) {
+        if let Some(late) = self.late.get_mut(rank as usize) {
+            late.rounds += 1;
+            late.time += self.now.saturating_sub(before);
+        }
+    }
+}
+
+impl<D: Data> Server<D> {
+    /// The time of what happens next.
+    pub(crate) fn tell_time(&mut self, now: Time) {
+        self.tally.now = now;
+    }
+
+    /// Notes whom a round waited for, if the push that has just been settled closed it.
+    pub(super) fn note_late(&mut self, rank: u32, before: Option<Time>, rounds: u64) {
+        let several = self.workers.active().nth(1).is_some();
+        let sync = self.workers.limits.mode == Mode::Sync;
+        if let Some(before) = before.filter(|_| self.tally.rounds > rounds && sync && several) {
+            self.tally.came_last(rank, before);
+        }
+    }
+
+    /// Says what is to be said of this server.
+    pub(crate) fn report(&self, facts: &mut Facts) {
+        facts.round = self.tally.round;
+        facts.rounds = self.tally.rounds;
+        facts.keys = self.keys.len() as u64;
+        facts.slices = self.keys.slice_names().count() as u64;
+        facts.stored_bytes = self.tally.stored_bytes;
+        facts.held_bytes = self.held_bytes;
+        facts.duplicates = self.duplicates;
+        let mut late: Vec<Late> =
+            self.tally.late.iter().filter(|late| late.rounds > 0).copied().collect();
+        late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.time), late.rank));
+        late.truncate(MOST_PEERS);
+        facts.late = late;
+    }
+}

@@ -1,0 +1,81 @@
+//! The keys of a server, each in its last life.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::SliceName;
+use super::rounds::Slice;
+use crate::message::Place;
+use crate::table::Table;
+
+#[derive(Debug)]
+pub(super) struct Key<D> {
+    pub(super) generation: u32,
+    pub(super) place: Arc<Place>,
+    /// Those that are here, by their number.
+    pub(super) slices: SmallVec<[Option<Slice<D>>; 1]>,
+    /// By rank, the pushes that there are from workers that make no more.
+    pub(super) pushes: SmallVec<[u64; 2]>,
+    pub(super) removed_by: BTreeSet<u32>,
+}
+
+/// By key: whatever is asked about one, and its coming and going, looks at no other.
+#[derive(Debug)]
+pub(super) struct Keys<D>(Table<u64, Key<D>>);
+
+impl<D> Default for Keys<D> {
+    fn default() -> Self {
+        Self(Table::default())
+    }
+}
+
+impl<D> Keys<D> {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The life that a key is in.
+    pub(super) fn generation_of(&self, key: u64) -> Option<u32> {
+        self.0.get(&key).map(|key| key.generation)
+    }
+
+    pub(super) fn get(&self, key: u64, generation: u32) -> Option<&Key<D>> {
+        self.0.get(&key).filter(|key| key.generation == generation)
+    }
+
+    pub(super) fn get_mut(&mut self, key: u64, generation: u32) -> Option<&mut Key<D>> {
+        self.0.get_mut(&key).filter(|key| key.generation == generation)
+    }
+
+    pub(super) fn slice_mut(&mut self, name: SliceName) -> Option<&mut Slice<D>> {
+        let key = self.get_mut(name.key, name.generation)?;
+        key.slices.get_mut(name.slice as usize)?.as_mut()
+    }
+
+    pub(super) fn insert(&mut self, key: u64, state: Key<D>) {
+        self.0.insert(key, state);
+    }
+
+    pub(super) fn remove(&mut self, key: u64, generation: u32) -> Option<Key<D>> {
+        self.get(key, generation)?;
+        self.0.remove(&key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Key<D>)> {
+        self.0.iter().map(|(key, state)| (*key, state))
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Key<D>> {
+        self.0.values_mut()
+    }
+
+    /// The slices that are here.
+    pub(super) fn slice_names(&self) -> impl Iterator<Item = SliceName> + '_ {
+        self.iter().flat_map(|(key, state)| {
+            let here = (0..).zip(&state.slices).filter(|(_, slice)| slice.is_some());
+            here.map(move |(slice, _)| SliceName { key, generation: state.generation, slice })
+        })
+    }
+}

@@ -1,0 +1,672 @@
+//! A server: the slices of many keys, and, on server 0, the directory of all keys.
+//!
+//! It decides which contributions are added in which order, when a round closes and who gets which
+//! value. Its driver does the arithmetic, in the order of the actions of each slice.
+
+mod agreement;
+mod asking;
+mod backpressure;
+mod directory;
+mod facts;
+mod keys;
+mod rounds;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::job::{AT_ONCE, Data, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all};
+use super::message::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
+use super::peers::{Letter, Why};
+use super::stream::{CONTROL, LAST};
+use backpressure::Waiting;
+use directory::Directory;
+use keys::{Key, Keys};
+use rounds::{Contribution, Pull, Slice, Step};
+
+/// One slice of one key, in one of the key's lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceName {
+    pub key: u64,
+    pub generation: u32,
+    pub slice: u32,
+}
+
+/// What the driver has to do; actions of one slice in their order.
+#[derive(Debug)]
+pub enum Action<D> {
+    /// This is the first value of the slice.
+    Install { slice: SliceName, place: Arc<Place>, data: D },
+    /// Begin the sum of a round with this, or add it.
+    Add {
+        slice: SliceName,
+        round: u64,
+        rank: u32,
+        first: bool,
+        /// Not 0 if it is encoded, as the setting says.
+        codec: u16,
+        setting: u64,
+        data: D,
+    },
+    /// This takes the place of the value, with its state.
+    Restore { slice: SliceName, data: D },
+    /// Merge the sum into the value, under this setting.
+    Close { slice: SliceName, round: u64, setting: u64 },
+    /// Send the value, with `Server::value`.
+    Answer(Answer),
+    /// From this version on, pushes merge like this.
+    Setting { version: u64, fields: Vec<u8> },
+    /// The key is gone.
+    Drop {
+        key: u64,
+        generation: u32,
+        /// All of it here have a smaller number.
+        slices: u32,
+    },
+}
+
+/// A value that a worker waits for.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub slice: SliceName,
+    /// What is wanted, as the worker's driver has said; nothing stands for the value.
+    pub wanted: Vec<u8>,
+    pub to: u32,
+    pub round: u64,
+    request: u64,
+    priority: i32,
+}
+
+/// What the server knows of the workers.
+#[derive(Debug)]
+pub(super) struct Workers {
+    limits: Limits,
+    here: Vec<bool>,
+    done: Vec<bool>,
+}
+
+impl Workers {
+    /// Whether a round waits for it, of a key to which it makes this many pushes once it is done.
+    fn is_awaited(&self, rank: u32, round: u64, pushes: &[u64]) -> bool {
+        let at = rank as usize;
+        let to_come = self.done.get(at) == Some(&true)
+            && pushes.get(at).is_some_and(|pushes| round <= *pushes);
+        self.is_active(rank) || (to_come && self.here.get(at) == Some(&true))
+    }
+
+    /// Whether it takes part in what all do together.
+    fn is_active(&self, rank: u32) -> bool {
+        let at = rank as usize;
+        self.here.get(at) == Some(&true) && self.done.get(at) == Some(&false)
+    }
+
+    /// Whether it is neither lost nor has left.
+    fn is_here(&self, rank: u32) -> bool {
+        self.here.get(rank as usize) == Some(&true)
+    }
+
+    fn ranks(&self) -> std::ops::Range<u32> {
+        0..self.limits.workers
+    }
+
+    fn active(&self) -> impl Iterator<Item = u32> + '_ {
+        self.ranks().filter(|rank| self.is_active(*rank))
+    }
+
+    fn lowest(&self) -> Option<u32> {
+        self.active().next()
+    }
+
+    /// Those of the active workers that did not come.
+    fn absent(&self, came: &BTreeSet<u32>) -> Vec<Peer> {
+        self.active().filter(|rank| !came.contains(rank)).map(Peer::worker).collect()
+    }
+}
+
+/// The machine of one server.
+#[derive(Debug)]
+pub struct Server<D> {
+    workers: Workers,
+    keys: Keys<D>,
+    directory: Directory,
+    /// By rank, credit that is in use, and credit that is to be given back.
+    used: Vec<u64>,
+    owed: Vec<u64>,
+    /// By rank, what waits for it.
+    waiting: Vec<Waiting>,
+    /// Slices that are here.
+    slices: u64,
+    /// Contributions that wait for their turn, in bytes.
+    held_bytes: u64,
+    duplicates: u64,
+    /// The loss that ended all rounds.
+    broken: Option<Failure>,
+    letters: Vec<Letter<D>>,
+    actions: Vec<Action<D>>,
+    tally: facts::Tally,
+    /// Kept for its memory: what is to be done with the slice that is looked at.
+    steps: Vec<Step<D>>,
+    /// Keys that are still to be looked at after the workers have changed: those here, and those of the
+    /// directory.
+    sweep: (Vec<u64>, Vec<u64>),
+}
+
+impl<D: Data> Server<D> {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let workers = limits.workers as usize;
+        Self {
+            workers: Workers {
+                limits: limits.clone(),
+                here: vec![true; workers],
+                done: vec![false; workers],
+            },
+            keys: Keys::default(),
+            directory: Directory::new(limits),
+            used: vec![0; workers],
+            owed: vec![0; workers],
+            waiting: vec![Waiting::default(); workers],
+            slices: 0,
+            held_bytes: 0,
+            duplicates: 0,
+            broken: None,
+            letters: Vec::new(),
+            actions: Vec::new(),
+            tally: facts::Tally::new(limits.workers),
+            steps: Vec::new(),
+            sweep: (Vec::new(), Vec::new()),
+        }
+    }
+
+    /// Begins anew under other limits, before anything has happened.
+    pub(super) fn adopt(&mut self, limits: &Limits) {
+        let whole = self.directory.is_whole();
+        *self = Self::new(limits);
+        if whole {
+            self.keep_whole();
+        }
+    }
+
+    pub fn actions(&mut self) -> Vec<Action<D>> {
+        take_all(&mut self.actions)
+    }
+
+    pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
+        take_all(&mut self.letters)
+    }
+
+    /// Bytes of contributions that wait for their turn; never more than `hold_bytes`.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes
+    }
+
+    /// Pushes that came more than once.
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates
+    }
+
+    /// The value for an [`Action::Answer`].
+    pub fn value(&mut self, answer: &Answer, data: D) {
+        let SliceName { key, generation, slice } = answer.slice;
+        let head = Header {
+            kind: Kind::Value,
+            key,
+            generation,
+            slice,
+            round: answer.round,
+            request: answer.request,
+            ..Header::default()
+        };
+        let waiting = self.waiting.get_mut(answer.to as usize);
+        let token = waiting.and_then(|waiting| waiting.answer(&answer.wanted, data.len()));
+        let message = Message { head, body: Body::Data(data) };
+        let to = Peer::worker(answer.to);
+        self.letters.push(Letter { to, message, priority: answer.priority, token });
+    }
+
+    /// There is no value for an [`Action::Answer`].
+    pub fn no_value(&mut self, answer: &Answer, failure: &Failure) {
+        let mut message = failed_message(answer.slice, failure);
+        message.head.request = answer.request;
+        self.post(answer.to, message);
+    }
+
+    /// From now on keys are placed whole: what merges them here is not known to work on parts.
+    pub fn keep_whole(&mut self) {
+        self.directory.keep_whole();
+    }
+
+    /// The members have changed.
+    pub(super) fn members(&mut self, book: &Book) {
+        let mut news = false;
+        for member in book.members.iter().filter(|member| member.peer.role == Role::Worker) {
+            if member.reads {
+                self.only_reads(member.peer.rank);
+            }
+            let Some(here) = self.workers.here.get_mut(member.peer.rank as usize) else { continue };
+            if !*here || member.state == State::Here {
+                continue;
+            }
+            *here = false;
+            news = true;
+            for slice in self.keys.values_mut().flat_map(|key| key.slices.iter_mut().flatten()) {
+                self.held_bytes -= slice.forget(member.peer.rank);
+            }
+            self.waiting[member.peer.rank as usize] = Waiting::default();
+            let fails = self.workers.limits.on_loss == OnLoss::Fail;
+            if member.state == State::Lost && !member.reads && fails && self.broken.is_none() {
+                let text = format!("{} at {} is lost", member.peer, member.address);
+                self.broken = Some(Failure::new(Reason::PeerLost, text));
+            }
+        }
+        if news {
+            self.settle_all();
+        }
+    }
+
+    /// Takes a message of a worker, or says why not.
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<Why> {
+        let rank = from.rank;
+        if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
+            return Some(Why::Unreadable);
+        }
+        let Message { head, body } = message;
+        match (head.kind, body) {
+            (Kind::Describe, Body::Fields(fields)) => {
+                let Some(place) = Place::decode(&fields) else { return Some(Why::Unreadable) };
+                self.describe(&head, place);
+            }
+            (Kind::Init, Body::Data(data)) => return self.install(&head, data),
+            (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
+            (Kind::Restore, Body::Data(data)) if self.keys.slice_mut(name(&head)).is_some() => {
+                self.actions.push(Action::Restore { slice: name(&head), data });
+            }
+            (Kind::Setting, Body::Fields(fields)) => {
+                self.actions.push(Action::Setting { version: head.setting, fields });
+            }
+            (Kind::Offer, _) => self.offer(rank, &head),
+            (Kind::Pull, Body::Fields(wanted)) => return self.pull(rank, &head, wanted),
+            (Kind::Remove, _) => self.remove(rank, &head),
+            (Kind::Done, _) if head.generation > 0 => {
+                if let Some(key) = self.keys.get_mut(head.key, head.generation) {
+                    key.pushes[rank as usize] = head.round;
+                }
+            }
+            (Kind::Done | Kind::Leave, _) => self.end_pushes(rank),
+            (Kind::Declare, Body::Fields(fields)) => {
+                self.directory.declare(rank, &head, &fields, &self.workers);
+                self.end_searches(head.key);
+                self.post_directory();
+            }
+            (Kind::Ready, _) => {
+                self.directory.ready(rank, &head);
+                self.post_directory();
+            }
+            (Kind::Ask, _) => self.ask(rank, &head),
+            // A slice that is no more; the worker hears of that by its next pull.
+            (Kind::Restore, Body::Data(_)) => {}
+            _ => return Some(Why::Unreadable),
+        }
+        None
+    }
+
+    /// A worker that makes no pushes.
+    fn only_reads(&mut self, rank: u32) {
+        if self.workers.done.get(rank as usize) == Some(&false) {
+            self.end_pushes(rank);
+        }
+    }
+
+    fn end_pushes(&mut self, rank: u32) {
+        self.workers.done[rank as usize] = true;
+        self.settle_all();
+    }
+
+    /// A key begins a life here. A provider that was lost half way left an older one behind, or is
+    /// still heard.
+    fn describe(&mut self, head: &Header, place: Place) {
+        if let Some(generation) = self.keys.generation_of(head.key) {
+            if generation >= head.generation {
+                return;
+            }
+            self.drop_key(head.key, generation);
+        }
+        let workers = self.workers.limits.workers as usize;
+        let key = Key {
+            generation: head.generation,
+            place: Arc::new(place),
+            slices: SmallVec::new(),
+            pushes: SmallVec::from_elem(0, workers),
+            removed_by: BTreeSet::new(),
+        };
+        self.keys.insert(head.key, key);
+    }
+
+    fn install(&mut self, head: &Header, data: D) -> Option<Why> {
+        let workers = self.workers.limits.workers;
+        let key = self.keys.get_mut(head.key, head.generation)?;
+        let known = (head.slice as usize) < key.place.servers.len();
+        if !known || key.place.range(head.slice).1 != data.len() {
+            return Some(Why::Misfit);
+        }
+        let at = head.slice as usize;
+        if at >= key.slices.len() {
+            key.slices.resize_with(at + 1, || None);
+        }
+        self.tally.stored_bytes += data.len();
+        let old = key.slices[at].replace(Slice::new(data.len(), workers));
+        let place = Arc::clone(&key.place);
+        self.actions.push(Action::Install { slice: name(head), place, data });
+        self.slices += 1;
+        if let Some(old) = old {
+            self.drop_slice(name(head), old);
+        }
+        None
+    }
+
+    fn push(&mut self, rank: u32, head: &Header, data: D) {
+        let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
+        let Some(slice) = self.keys.slice_mut(name(head)) else {
+            return self.fail(rank, head, &unknown(head.slice));
+        };
+        if slice.has(rank, head.round) {
+            self.duplicates += 1;
+            return;
+        }
+        let (bytes, granted) = (data.len(), head.flags & flags::GRANTED != 0);
+        let paid = if granted { 0 } else { bytes };
+        if (head.codec == 0 && bytes != slice.len())
+            || paid > free
+            || slice.is_too_far(head.round, &self.workers)
+            || (granted && !slice.was_granted(rank, head.round))
+        {
+            // A loss that has ended all rounds took the grants back.
+            let failure = self.broken.clone().unwrap_or_else(|| unfit(head, bytes));
+            return self.fail(rank, head, &failure);
+        }
+        let contribution = Contribution { data, paid, setting: head.setting, codec: head.codec };
+        slice.push(rank, head.round, contribution);
+        let before = slice.came(self.tally.now);
+        if head.flags & flags::ANSWER != 0 {
+            let pull = asked_by(rank, head, Vec::new());
+            self.waiting[rank as usize].begin(&pull);
+            slice.pull(pull);
+        }
+        self.used[rank as usize] += paid;
+        self.held_bytes += bytes;
+        let rounds = self.tally.rounds();
+        self.settle(name(head));
+        self.note_late(rank, before, rounds);
+    }
+
+    fn offer(&mut self, rank: u32, head: &Header) {
+        if let Some(slice) = self.keys.slice_mut(name(head)) {
+            slice.offer(rank, head.round);
+            self.settle(name(head));
+        }
+    }
+
+    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) -> Option<Why> {
+        if let Some(failure) = self.unanswerable(rank, head, wanted.len() as u64) {
+            self.fail(rank, head, &failure);
+            return Some(Why::Unanswerable);
+        }
+        match self.keys.slice_mut(name(head)) {
+            Some(slice) => {
+                let pull = asked_by(rank, head, wanted);
+                self.waiting[rank as usize].begin(&pull);
+                slice.pull(pull);
+                self.settle(name(head));
+            }
+            None => self.fail(rank, head, &unknown(head.slice)),
+        }
+        None
+    }
+
+    fn remove(&mut self, rank: u32, head: &Header) {
+        if head.flags & flags::PROVIDE != 0 {
+            self.directory.remove(rank, head, &self.workers);
+            self.post_directory();
+        } else if let Some(key) = self.keys.get_mut(head.key, head.generation) {
+            key.removed_by.insert(rank);
+            self.settle_removal(head.key, head.generation);
+        }
+    }
+
+    /// The directory has told all workers of the removal before; slices go when each has passed it on.
+    fn settle_removal(&mut self, key: u64, generation: u32) {
+        let Some(state) = self.keys.get(key, generation) else { return };
+        if state.removed_by.is_empty() || !self.workers.absent(&state.removed_by).is_empty() {
+            return;
+        }
+        self.drop_key(key, generation);
+    }
+
+    fn drop_key(&mut self, key: u64, generation: u32) {
+        if let Some(state) = self.keys.remove(key, generation) {
+            let slices = u32::try_from(state.slices.len()).unwrap_or(u32::MAX);
+            let paid: Vec<_> = state.slices.iter().flatten().flat_map(Slice::paid).collect();
+            paid.into_iter().for_each(|(rank, bytes)| self.give_back(rank, bytes));
+            for (slice, state) in (0..).zip(state.slices) {
+                if let Some(state) = state {
+                    self.drop_slice(SliceName { key, generation, slice }, state);
+                }
+            }
+            self.actions.push(Action::Drop { key, generation, slices });
+        }
+    }
+
+    /// What waited at a slice that is no more.
+    fn drop_slice(&mut self, name: SliceName, mut slice: Slice<D>) {
+        self.tally.stored_bytes -= slice.len();
+        self.slices -= 1;
+        let (pulls, bytes) = slice.give_up();
+        self.held_bytes -= bytes;
+        pulls.iter().for_each(|pull| self.disappoint(name, pull, &unknown(name.slice)));
+    }
+
+    /// Does whatever can be done on a slice now.
+    fn settle(&mut self, name: SliceName) {
+        let broken = self.broken.clone();
+        let Some(key) = self.keys.get_mut(name.key, name.generation) else { return };
+        let Some(Some(slice)) = key.slices.get_mut(name.slice as usize) else { return };
+        let mut steps = std::mem::take(&mut self.steps);
+        if broken.is_none() {
+            slice.advance(&self.workers, &key.pushes, &mut steps);
+        }
+        slice.answer(&self.workers, &key.pushes, &mut steps);
+        let hopeless = if broken.is_some() { slice.give_up() } else { (Vec::new(), 0) };
+        self.held_bytes -= hopeless.1;
+        steps.drain(..).for_each(|step| self.step(name, step));
+        self.steps = steps;
+        if let Some(lost) = broken {
+            hopeless.0.into_iter().for_each(|pull| self.disappoint(name, &pull, &lost));
+        }
+    }
+
+    fn disappoint(&mut self, slice: SliceName, pull: &Pull, lost: &Failure) {
+        self.waiting[pull.rank as usize].end(&pull.wanted);
+        let mut message = failed_message(slice, lost);
+        message.head.request = pull.request;
+        self.post(pull.rank, message);
+    }
+
+    fn step(&mut self, slice: SliceName, step: Step<D>) {
+        match step {
+            Step::Add {
+                round,
+                rank,
+                first,
+                contribution: Contribution { data, paid, codec, setting },
+            } => {
+                self.held_bytes -= data.len();
+                let action = Action::Add { slice, round, rank, first, codec, setting, data };
+                self.actions.push(action);
+                self.give_back(rank, paid);
+            }
+            Step::Close { round, setting } => {
+                self.tally.closed(round);
+                self.actions.push(Action::Close { slice, round, setting });
+            }
+            Step::Grant { rank, round } => {
+                let mut message =
+                    Message::of_key(Kind::Grant, slice.key, slice.generation, Vec::new());
+                message.head.slice = slice.slice;
+                message.head.round = round;
+                self.post(rank, message);
+            }
+            Step::Answer { pull: Pull { rank: to, request, priority, wanted, .. }, round } => {
+                self.waiting[to as usize].end(&wanted);
+                let answer = Answer { slice, wanted, to, round, request, priority };
+                self.actions.push(Action::Answer(answer));
+            }
+        }
+    }
+
+    /// Credit goes back in portions: small pushes need not be answered one by one.
+    fn give_back(&mut self, rank: u32, bytes: u64) {
+        let (used, owed) = (&mut self.used[rank as usize], &mut self.owed[rank as usize]);
+        *used = used.saturating_sub(bytes);
+        *owed += bytes;
+        if *owed > self.workers.limits.credit() / 8 {
+            let total = std::mem::take(owed);
+            let mut message = Message::new(Kind::Credit, Vec::new());
+            message.head.total = total;
+            self.post(rank, message);
+        }
+    }
+
+    /// The workers have changed: every key is looked at.
+    fn settle_all(&mut self) {
+        self.sweep = (self.keys.iter().map(|(key, _)| key).collect(), self.directory.keys());
+        self.directory.settle_settings(&self.workers);
+        self.sweep();
+    }
+
+    /// Looks at some of the keys that `settle_all` has found; `tick` comes back for the rest.
+    fn sweep(&mut self) {
+        for _ in 0..AT_ONCE {
+            let Some(key) = self.sweep.0.pop() else { break };
+            self.settle_key(key);
+        }
+        for _ in 0..AT_ONCE {
+            let Some(key) = self.sweep.1.pop() else { break };
+            self.directory.settle_key(key, &self.workers);
+            self.end_searches(key);
+        }
+        self.post_directory();
+    }
+
+    fn settle_key(&mut self, key: u64) {
+        let Some(generation) = self.keys.generation_of(key) else { return };
+        let slices = self.keys.get(key, generation).map_or(0, |state| state.slices.len());
+        for slice in 0..u32::try_from(slices).unwrap_or(u32::MAX) {
+            self.settle(SliceName { key, generation, slice });
+        }
+        self.settle_removal(key, generation);
+    }
+
+    /// Goes on with what did not fit into one step.
+    pub(super) fn tick(&mut self) {
+        if self.is_sweeping() {
+            self.sweep();
+        }
+    }
+
+    /// When `tick` has something to do at the latest.
+    pub(super) fn wake_at(&self) -> Time {
+        if self.is_sweeping() { 0 } else { Time::MAX }
+    }
+
+    fn is_sweeping(&self) -> bool {
+        !(self.sweep.0.is_empty() && self.sweep.1.is_empty())
+    }
+
+    fn ask(&mut self, rank: u32, head: &Header) {
+        let peers = if head.round == 0 {
+            self.directory.awaited(head, &self.workers)
+        } else {
+            match self.keys.get(head.key, head.generation) {
+                Some(key) => key
+                    .slices
+                    .get(head.slice as usize)
+                    .and_then(Option::as_ref)
+                    .map(|slice| slice.awaited(head.round, &self.workers, &key.pushes))
+                    .unwrap_or_default(),
+                None => Vec::new(),
+            }
+        };
+        let mut message = Message::new(Kind::Awaited, Awaited { peers }.encode());
+        message.head.request = head.request;
+        let to = Peer::worker(rank);
+        self.letters.push(Letter { to, message, priority: LAST, token: None });
+    }
+
+    /// Once a loss has ended all rounds, no key comes to exist.
+    fn end_searches(&mut self, key: u64) {
+        if let Some(lost) = &self.broken {
+            self.directory.end_searches(key, lost);
+        }
+    }
+
+    fn post_directory(&mut self) {
+        for (rank, message) in self.directory.answers() {
+            self.post(rank, message);
+        }
+    }
+
+    fn fail(&mut self, rank: u32, head: &Header, failure: &Failure) {
+        let mut message = failed_message(name(head), failure);
+        message.head.request = head.request;
+        self.post(rank, message);
+    }
+
+    fn post(&mut self, rank: u32, message: Message<D>) {
+        let to = Peer::worker(rank);
+        self.letters.push(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    /// Nothing is held and nobody waits.
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        let idle = self
+            .keys
+            .iter()
+            .flat_map(|(_, key)| key.slices.iter().flatten())
+            .all(Slice::is_at_rest);
+        idle && self.held_bytes == 0
+    }
+}
+
+fn name(head: &Header) -> SliceName {
+    SliceName { key: head.key, generation: head.generation, slice: head.slice }
+}
+
+fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> Pull {
+    Pull { rank, round: head.round, request: head.request, priority: head.priority, wanted }
+}
+
+/// A push that the protocol does not allow: of another length, or without credit or grant.
+fn unfit(head: &Header, bytes: u64) -> Failure {
+    let text = format!(
+        "slice {}: {bytes} bytes do not fit the slice, or nothing allowed them",
+        head.slice
+    );
+    invalid(text)
+}
+
+fn invalid(text: String) -> Failure {
+    Failure::new(Reason::Invalid, text)
+}
+
+fn unknown(slice: u32) -> Failure {
+    let text = format!("the server does not have slice {slice}");
+    Failure::new(Reason::KeyNotFound, text)
+}
+
+fn failed_message<D>(name: SliceName, failure: &Failure) -> Message<D> {
+    let fields = failed::encode(failure);
+    let mut message = Message::of_key(Kind::Failed, name.key, name.generation, fields);
+    message.head.slice = name.slice;
+    message
+}

@@ -1,0 +1,438 @@
+//! One slice of one key: which contribution is in its turn, when a round closes, who may read.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::Workers;
+use crate::job::{Data, Mode, Peer, Time};
+use crate::message::ROUNDS_OVER;
+
+/// A push that waits for its turn.
+#[derive(Debug)]
+pub(super) struct Contribution<D> {
+    pub(super) data: D,
+    /// Credit to give back once it is added.
+    pub(super) paid: u64,
+    pub(super) setting: u64,
+    pub(super) codec: u16,
+}
+
+/// A push, by round and rank.
+type Held<D> = ((u64, u32), Contribution<D>);
+
+/// A worker that wants the value after its own push of this round, or behind all pushes of all.
+#[derive(Debug, Clone)]
+pub(super) struct Pull {
+    pub(super) rank: u32,
+    pub(super) round: u64,
+    pub(super) request: u64,
+    pub(super) priority: i32,
+    /// What is wanted instead of the whole value; the driver knows.
+    pub(super) wanted: Vec<u8>,
+}
+
+/// What is to be done with a slice now, in this order.
+#[derive(Debug)]
+pub(super) enum Step<D> {
+    Add { round: u64, rank: u32, first: bool, contribution: Contribution<D> },
+    Close { round: u64, setting: u64 },
+    Grant { rank: u32, round: u64 },
+    Answer { pull: Pull, round: u64 },
+}
+
+/// The rounds of one slice.
+///
+/// What there is one of, most of the time, is in it and not behind a pointer: see a worker's keys.
+///
+/// In rounds, contributions are added in the order of ranks: `next` is the rank whose turn it is in
+/// the open round. Without rounds every push is a round of its own, and `open` counts them.
+#[derive(Debug)]
+pub(super) struct Slice<D> {
+    len: u64,
+    open: u64,
+    next: u32,
+    added: u32,
+    setting: u64,
+    /// By round and rank, in their order.
+    held: SmallVec<[Held<D>; 1]>,
+    /// Pushes that their workers hold back, and whether they were told to send them.
+    offers: BTreeMap<(u64, u32), bool>,
+    /// The round of each rank that was added last; every round up to it was.
+    taken: SmallVec<[u64; 2]>,
+    pulls: SmallVec<[Pull; 1]>,
+    /// When the last push came.
+    came: Option<Time>,
+}
+
+impl<D: Data> Slice<D> {
+    pub(super) fn new(len: u64, workers: u32) -> Self {
+        Self {
+            len,
+            open: 1,
+            next: 0,
+            added: 0,
+            setting: 0,
+            held: SmallVec::new(),
+            offers: BTreeMap::new(),
+            taken: SmallVec::from_elem(0, workers as usize),
+            pulls: SmallVec::new(),
+            came: None,
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn taken(&self, rank: u32) -> u64 {
+        self.taken.get(rank as usize).copied().unwrap_or(u64::MAX)
+    }
+
+    /// Whether this push was taken before.
+    pub(super) fn has(&self, rank: u32, round: u64) -> bool {
+        round <= self.taken(rank) || self.is_held(round, rank)
+    }
+
+    fn place(&self, round: u64, rank: u32) -> Result<usize, usize> {
+        self.held.binary_search_by_key(&(round, rank), |(name, _)| *name)
+    }
+
+    fn is_held(&self, round: u64, rank: u32) -> bool {
+        self.place(round, rank).is_ok()
+    }
+
+    /// Takes a contribution out that is in its turn.
+    fn take(&mut self, round: u64, rank: u32) -> Option<Contribution<D>> {
+        self.place(round, rank).ok().map(|at| self.held.remove(at).1)
+    }
+
+    /// Whether its worker was told to send this push.
+    pub(super) fn was_granted(&self, rank: u32, round: u64) -> bool {
+        self.offers.get(&(round, rank)) == Some(&true)
+    }
+
+    /// Whether a push is further ahead than its worker may be.
+    pub(super) fn is_too_far(&self, round: u64, workers: &Workers) -> bool {
+        let most = (self.open - 1).saturating_add(workers.limits.max_rounds_ahead);
+        workers.limits.mode == Mode::Sync && round > most
+    }
+
+    /// The last push of a worker that there may be: one that has come or is offered, or one that it may
+    /// send ahead. `round` is of interest; the pushes are looked at only for one that is further ahead.
+    pub(super) fn latest(&self, rank: u32, ahead: u64, round: u64) -> u64 {
+        let near = (self.open - 1).saturating_add(ahead);
+        if round <= near { near } else { near.max(self.made(rank)) }
+    }
+
+    /// Takes a push that was not taken before.
+    pub(super) fn push(&mut self, rank: u32, round: u64, contribution: Contribution<D>) {
+        self.offers.remove(&(round, rank));
+        if let Err(at) = self.place(round, rank) {
+            self.held.insert(at, ((round, rank), contribution));
+        }
+    }
+
+    /// A push has come now; gives when the one before it came.
+    pub(super) fn came(&mut self, now: Time) -> Option<Time> {
+        self.came.replace(now)
+    }
+
+    /// Notes a push that is held back by its worker for want of credit.
+    pub(super) fn offer(&mut self, rank: u32, round: u64) {
+        if !self.has(rank, round) {
+            self.offers.entry((round, rank)).or_insert(false);
+        }
+    }
+
+    pub(super) fn pull(&mut self, pull: Pull) {
+        self.pulls.push(pull);
+    }
+
+    /// Adds what is in its turn, closes rounds, and lets come what was offered and is in its turn.
+    /// `pushes` are those of workers that make no more.
+    pub(super) fn advance(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
+        match workers.limits.mode {
+            Mode::Sync => while self.advance_round(workers, pushes, steps) {},
+            Mode::Async { staleness } => {
+                while workers.ranks().any(|rank| self.take_next(rank, staleness, workers, steps)) {}
+            }
+        }
+    }
+
+    /// Goes through the ranks of the open round; true when it closed.
+    fn advance_round(
+        &mut self,
+        workers: &Workers,
+        pushes: &[u64],
+        steps: &mut Vec<Step<D>>,
+    ) -> bool {
+        let round = self.open;
+        while self.next < workers.limits.workers {
+            let rank = self.next;
+            if let Some(contribution) = self.take(round, rank) {
+                self.setting = self.setting.max(contribution.setting);
+                self.taken[rank as usize] = round;
+                steps.push(Step::Add { round, rank, first: self.added == 0, contribution });
+                self.added += 1;
+            } else if workers.is_awaited(rank, round, pushes) {
+                self.grant(rank, round, steps);
+                return false;
+            }
+            self.next += 1;
+        }
+        if self.added == 0 {
+            self.next = 0;
+            return false;
+        }
+        steps.push(Step::Close { round, setting: self.setting });
+        self.open += 1;
+        self.next = 0;
+        self.added = 0;
+        true
+    }
+
+    /// Without rounds: applies the next push of a rank, or lets it come; true when one was applied.
+    fn take_next(
+        &mut self,
+        rank: u32,
+        staleness: Option<u64>,
+        workers: &Workers,
+        steps: &mut Vec<Step<D>>,
+    ) -> bool {
+        let round = self.taken(rank).saturating_add(1);
+        if staleness.is_some_and(|most| round > self.slowest(workers).saturating_add(most)) {
+            return false;
+        }
+        if let Some(contribution) = self.take(round, rank) {
+            let setting = contribution.setting;
+            self.taken[rank as usize] = round;
+            let count = self.open;
+            steps.push(Step::Add { round, rank, first: true, contribution });
+            steps.push(Step::Close { round: count, setting });
+            self.open += 1;
+            return true;
+        }
+        self.grant(rank, round, steps);
+        false
+    }
+
+    /// Lets come what was offered and is in its turn now.
+    fn grant(&mut self, rank: u32, round: u64, steps: &mut Vec<Step<D>>) {
+        if let Some(granted @ false) = self.offers.get_mut(&(round, rank)) {
+            *granted = true;
+            steps.push(Step::Grant { rank, round });
+        }
+    }
+
+    /// How many pushes the slowest active worker has made, applied or not. The slowest one itself is
+    /// therefore never held back.
+    fn slowest(&self, workers: &Workers) -> u64 {
+        workers.active().map(|rank| self.made(rank)).min().unwrap_or(u64::MAX)
+    }
+
+    fn made(&self, rank: u32) -> u64 {
+        let of_rank = |(_, other): &&(u64, u32)| *other == rank;
+        let held = self.held.iter().map(|(name, _)| name).filter(of_rank).map(|(round, _)| *round);
+        let offered = self.offers.keys().filter(of_rank).map(|(round, _)| *round);
+        held.chain(offered).chain([self.taken(rank)]).max().unwrap_or(0)
+    }
+
+    /// Answers the pulls whose round is in the value.
+    pub(super) fn answer(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
+        let waits = |pull: &Pull| pull.round == ROUNDS_OVER;
+        let is_over = self.pulls.iter().any(waits)
+            && workers.ranks().all(|rank| !self.may_push(rank, workers, pushes));
+        let (open, taken) = (self.open, &self.taken);
+        let closed = |pull: &Pull| match workers.limits.mode {
+            _ if waits(pull) => is_over,
+            Mode::Sync => pull.round < open,
+            Mode::Async { .. } => {
+                taken.get(pull.rank as usize).is_some_and(|taken| pull.round <= *taken)
+            }
+        };
+        self.pulls.retain(|pull| {
+            let ready = closed(pull);
+            if ready {
+                steps.push(Step::Answer { pull: pull.clone(), round: open - 1 });
+            }
+            !ready
+        });
+    }
+
+    /// A worker is gone: its pulls and offers are void, and so are its pushes behind one that never
+    /// came. The others still count. Gives the bytes that are held no more.
+    pub(super) fn forget(&mut self, gone: u32) -> u64 {
+        self.pulls.retain(|pull| pull.rank != gone);
+        self.offers.retain(|(_, rank), _| *rank != gone);
+        let (mut next, mut bytes) = (self.taken(gone).saturating_add(1), 0);
+        self.held.retain(|((round, rank), contribution)| {
+            if *rank != gone || *round == next {
+                next += u64::from(*rank == gone);
+                return true;
+            }
+            bytes += contribution.data.len();
+            false
+        });
+        bytes
+    }
+
+    /// The credit of what is held, by rank.
+    pub(super) fn paid(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.held.iter().map(|((_, rank), contribution)| (*rank, contribution.paid))
+    }
+
+    /// Nothing closes any more: the pulls that wait in vain, and the bytes that were held for nothing.
+    pub(super) fn give_up(&mut self) -> (Vec<Pull>, u64) {
+        self.offers.clear();
+        let held = std::mem::take(&mut self.held).into_iter();
+        let bytes = held.map(|(_, contribution)| contribution.data.len()).sum();
+        (std::mem::take(&mut self.pulls).into_vec(), bytes)
+    }
+
+    /// Whether a worker has not said that it pushes no more, or more is to come of what it has.
+    fn may_push(&self, rank: u32, workers: &Workers, pushes: &[u64]) -> bool {
+        workers.is_awaited(rank, self.taken(rank).saturating_add(1), pushes)
+    }
+
+    /// The workers that a round waits for, which may be an earlier one.
+    pub(super) fn awaited(&self, round: u64, workers: &Workers, pushes: &[u64]) -> Vec<Peer> {
+        let late = |rank: &u32| match workers.limits.mode {
+            _ if round == ROUNDS_OVER => self.may_push(*rank, workers, pushes),
+            Mode::Sync => {
+                let open = self.open.min(round);
+                let came = self.taken(*rank) >= open || self.is_held(open, *rank);
+                !came && workers.is_awaited(*rank, open, pushes)
+            }
+            Mode::Async { staleness } => {
+                let bound = self.made(*rank).saturating_add(staleness.unwrap_or(u64::MAX));
+                workers.is_active(*rank) && round > bound
+            }
+        };
+        workers.ranks().filter(late).map(Peer::worker).collect()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.held.is_empty() && self.offers.is_empty() && self.pulls.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Contribution, Mode, Pull, ROUNDS_OVER, Slice, Step, Workers};
+    use crate::job::Limits;
+    use crate::sim::{Bytes, limits};
+
+    fn workers(mode: Mode) -> Workers {
+        let limits = Limits { workers: 3, mode, ..limits() };
+        Workers { limits, here: vec![true; 3], done: vec![false; 3] }
+    }
+
+    fn push(slice: &mut Slice<Bytes>, rank: u32, round: u64) {
+        let data = Bytes::new(&[0; 4]);
+        slice.push(rank, round, Contribution { data, paid: 4, setting: 0, codec: 0 });
+    }
+
+    /// What is done, in short: `+0` adds rank 0, `.` closes, `?1` grants rank 1.
+    fn steps(slice: &mut Slice<Bytes>, workers: &Workers) -> String {
+        steps_of(slice, workers, [0; 3])
+    }
+
+    /// The same, with the pushes that were announced by whoever is done.
+    fn steps_of(slice: &mut Slice<Bytes>, workers: &Workers, pushes: [u64; 3]) -> String {
+        let mut steps = Vec::new();
+        slice.advance(workers, &pushes, &mut steps);
+        slice.answer(workers, &pushes, &mut steps);
+        let short = |step: &Step<Bytes>| match step {
+            Step::Add { rank, .. } => format!("+{rank}"),
+            Step::Close { .. } => ".".into(),
+            Step::Grant { rank, .. } => format!("?{rank}"),
+            Step::Answer { pull, .. } => format!("!{}", pull.rank),
+        };
+        steps.iter().map(short).collect()
+    }
+
+    #[test]
+    fn contributions_are_added_in_the_order_of_ranks_whatever_comes_first() {
+        let (mut slice, workers) = (Slice::new(4, 3), workers(Mode::Sync));
+        push(&mut slice, 2, 1);
+        push(&mut slice, 1, 2);
+        assert_eq!(steps(&mut slice, &workers), "");
+        slice.offer(1, 1);
+        assert_eq!(steps(&mut slice, &workers), "", "an offer waits for its turn");
+        push(&mut slice, 0, 1);
+        assert_eq!(steps(&mut slice, &workers), "+0?1");
+        assert_eq!(steps(&mut slice, &workers), "", "one grant is enough");
+        slice.pull(Pull { rank: 1, round: 1, request: 0, priority: 0, wanted: Vec::new() });
+        push(&mut slice, 1, 1);
+        assert_eq!(steps(&mut slice, &workers), "+1+2.!1");
+        assert!(slice.has(1, 1) && slice.has(1, 2) && !slice.has(0, 2));
+    }
+
+    #[test]
+    fn a_pull_behind_all_pushes_waits_for_whoever_may_still_push() {
+        for mode in [Mode::Sync, Mode::Async { staleness: None }] {
+            let (mut slice, mut workers) = (Slice::new(4, 3), workers(mode));
+            let awaited = |slice: &Slice<Bytes>, workers: &Workers, pushes| {
+                let peers = slice.awaited(ROUNDS_OVER, workers, pushes).into_iter();
+                peers.map(|peer| peer.rank).collect::<Vec<_>>()
+            };
+            let wanted = Vec::new();
+            slice.pull(Pull { rank: 0, round: ROUNDS_OVER, request: 0, priority: 0, wanted });
+            (0..3).for_each(|rank| push(&mut slice, rank, 1));
+            let first = steps(&mut slice, &workers);
+            assert_eq!(first, if mode == Mode::Sync { "+0+1+2." } else { "+0.+1.+2." });
+            assert_eq!(awaited(&slice, &workers, &[0; 3]), [0, 1, 2]);
+            workers.done = vec![true, false, true];
+            assert_eq!(steps_of(&mut slice, &workers, [1, 0, 2]), "", "one is at work");
+            assert_eq!(awaited(&slice, &workers, &[1, 0, 2]), [1, 2]);
+            workers.done[1] = true;
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 2]), "", "a push is on its way");
+            assert_eq!(awaited(&slice, &workers, &[1, 1, 2]), [2]);
+            push(&mut slice, 2, 2);
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 2]), "+2.!0");
+            slice.pull(Pull {
+                rank: 1,
+                round: ROUNDS_OVER,
+                request: 0,
+                priority: 0,
+                wanted: Vec::new(),
+            });
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 9]), "", "more are on their way");
+            workers.here[2] = false;
+            assert_eq!(steps_of(&mut slice, &workers, [1, 1, 9]), "!1", "and will never come");
+        }
+    }
+
+    #[test]
+    fn a_lost_worker_leaves_nothing_behind_a_gap() {
+        let (mut slice, mut workers) = (Slice::new(4, 3), workers(Mode::Sync));
+        [1, 2, 4].into_iter().for_each(|round| push(&mut slice, 2, round));
+        slice.offer(2, 5);
+        slice.pull(Pull { rank: 2, round: 1, request: 0, priority: 0, wanted: Vec::new() });
+        workers.here[2] = false;
+        assert_eq!(slice.forget(2), 4);
+        for round in 1..=3 {
+            push(&mut slice, 0, round);
+            push(&mut slice, 1, round);
+        }
+        assert_eq!(steps(&mut slice, &workers), "+0+1+2.+0+1+2.+0+1.");
+        assert!(slice.is_at_rest());
+    }
+
+    #[test]
+    fn without_rounds_nobody_leads_the_slowest_by_more_than_the_bound() {
+        let mode = Mode::Async { staleness: Some(1) };
+        let (mut slice, mut workers) = (Slice::new(4, 3), workers(mode));
+        (1..=3).for_each(|round| push(&mut slice, 0, round));
+        assert_eq!(steps(&mut slice, &workers), "+0.");
+        push(&mut slice, 1, 1);
+        assert_eq!(steps(&mut slice, &workers), "+1.");
+        slice.offer(2, 1);
+        assert_eq!(steps(&mut slice, &workers), "+0.?2", "an offer is a push that was made");
+        workers.done[1] = true;
+        workers.done[2] = true;
+        assert_eq!(steps(&mut slice, &workers), "+0.");
+    }
+}

@@ -1,0 +1,92 @@
+//! What is going to happen, in the order of virtual time, and the network between the processes.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use super::scenario::Scenario;
+use crate::job::Time;
+use crate::testing::Random;
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Happening {
+    /// A process is started.
+    Birth(Arc<str>),
+    Frame {
+        from: Arc<str>,
+        to: Arc<str>,
+        bytes: Vec<u8>,
+    },
+    /// A process asked to be woken.
+    Wake(Arc<str>),
+    /// Somebody looks at the job.
+    Look,
+    /// The reader says something.
+    Attack,
+    /// The trouble of the scenario begins.
+    Trouble,
+}
+
+/// No frame passes between two processes, or to and from one, in this time.
+#[derive(Debug)]
+pub(super) struct Cut {
+    pub(super) one: Arc<str>,
+    pub(super) other: Arc<str>,
+    pub(super) until: Time,
+}
+
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) now: Time,
+    queue: BinaryHeap<Reverse<(Time, u64, Happening)>>,
+    count: u64,
+    random: Random,
+    pub(super) cuts: Vec<Cut>,
+}
+
+impl Network {
+    pub(super) fn new(seed: u64) -> Self {
+        let random = Random::new(seed ^ 0x0e7);
+        Self { now: 0, queue: BinaryHeap::new(), count: 0, random, cuts: Vec::new() }
+    }
+
+    pub(super) fn at(&mut self, time: Time, happening: Happening) {
+        self.count += 1;
+        self.queue.push(Reverse((time.max(self.now), self.count, happening)));
+    }
+
+    /// The next thing that happens; time goes on to it.
+    pub(super) fn next(&mut self) -> Option<Happening> {
+        let Reverse((time, _, happening)) = self.queue.pop()?;
+        self.now = time;
+        Some(happening)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        from: &Arc<str>,
+        to: &Arc<str>,
+        bytes: &[u8],
+        scenario: &Scenario,
+    ) {
+        let now = self.now;
+        let cut = |cut: &Cut| {
+            let ends = [&cut.one, &cut.other];
+            cut.until > now && ends.contains(&from) && ends.contains(&to)
+        };
+        if self.cuts.iter().any(cut) || self.random.per_mille(scenario.loss) {
+            return;
+        }
+        let copies = 1 + u64::from(self.random.per_mille(scenario.doubling));
+        for _ in 0..copies {
+            let mut bytes = bytes.to_vec();
+            if self.random.per_mille(scenario.damage) {
+                let at = usize::try_from(self.random.below(bytes.len() as u64)).unwrap();
+                bytes[at] ^= 1 << self.random.below(8);
+            }
+            let time = now + scenario.latency + self.random.below(scenario.jitter);
+            let (from, to) = (from.clone(), to.clone());
+            self.at(time, Happening::Frame { from, to, bytes });
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The program of one worker: what a user would write, drawn from the seed, so that all ranks fit.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::Bytes;
+use super::model::value_of;
+use super::scenario::Scenario;
+use crate::job::{MS, Mode, Time};
+use crate::message::Spec;
+use crate::testing::Random;
+
+pub(super) const F32: u32 = 2 | 32 << 8 | 1 << 16;
+
+/// One line of a program.
+#[derive(Debug, Clone)]
+pub(super) enum Line {
+    Init(u64, Spec, Bytes),
+    Push(u64, Bytes, i32),
+    Pushpull(u64, Bytes, i32),
+    Pull(u64, i32),
+    Remove(u64),
+    /// Pulls a key of so many elements that this rank has not initialised.
+    Ask(u64, u64),
+    /// Pulls a key whose removal was given up.
+    Probe(u64),
+    /// A line that is given up after so long, by its deadline or because it is cancelled; then, what has
+    /// not taken effect by that is called again.
+    Hasty(Box<Line>, Time, bool),
+    Set(Vec<u8>),
+    Barrier,
+    Done,
+    Close,
+    /// Goes on when everything so far has ended.
+    Wait,
+    /// Goes on when what was called in haste has ended, or was given up.
+    Settle,
+    Think(Time),
+}
+
+/// Draws programs; what all ranks must agree on comes from one random sequence, the rest from another.
+struct Writer<'a> {
+    scenario: &'a Scenario,
+    rank: u32,
+    common: Random,
+    own: Random,
+    lines: VecDeque<Line>,
+    /// Elements of each key, and pushes in its present life.
+    sizes: Vec<u64>,
+    pushes: Vec<u64>,
+    /// Keys with pushes that were hasty, in their present life.
+    hurried: BTreeSet<u64>,
+    slow: bool,
+}
+
+/// The program of a rank.
+pub(super) fn write(scenario: &Scenario, rank: u32) -> VecDeque<Line> {
+    let mut own = Random::new(scenario.seed.wrapping_mul(31).wrapping_add(u64::from(rank)));
+    let slow = own.below(4) == 0;
+    let mut writer = Writer {
+        scenario,
+        rank,
+        common: Random::new(scenario.seed ^ 0xc0de),
+        own,
+        lines: VecDeque::new(),
+        sizes: Vec::new(),
+        pushes: Vec::new(),
+        hurried: BTreeSet::new(),
+        slow,
+    };
+    writer.begin();
+    for _ in 0..scenario.phases {
+        writer.phase();
+    }
+    writer.finish();
+    writer.lines
+}
+
+impl Writer<'_> {
+    fn begin(&mut self) {
+        for key in 0..self.scenario.keys {
+            self.sizes.push(self.common.below(40));
+            self.pushes.push(0);
+            self.init(key);
+        }
+        self.lines.push_back(Line::Wait);
+        self.add(Line::Barrier);
+        self.lines.push_back(Line::Wait);
+    }
+
+    /// Adds a line, which may be in haste.
+    fn add(&mut self, line: Line) {
+        if self.own.below(8) > 0 {
+            return self.lines.push_back(line);
+        }
+        let (time, cancelled) =
+            (self.own.below(400 * MS) >> (4 * self.own.below(3)), self.own.below(2) == 0);
+        self.lines.extend([Line::Hasty(Box::new(line), time + 1, cancelled), Line::Settle]);
+    }
+
+    fn init(&mut self, key: u64) {
+        let elements = self.sizes[at(key)];
+        let spec = Spec { dtype: F32, shape: vec![elements], whole: key == 3 };
+        let values: Vec<_> = (0..elements).map(|e| value_of(key, self.rank, 0, e)).collect();
+        // "Pull, else init": of all ranks, and in any order.
+        if self.own.below(3) == 0 {
+            self.add(Line::Ask(key, elements));
+            if self.own.below(2) == 0 {
+                self.lines.push_back(Line::Wait);
+            }
+        }
+        self.add(Line::Init(key, spec, Bytes::of(&values)));
+    }
+
+    /// A removal; what this rank has pushed to the key has taken effect before.
+    fn remove(&mut self, key: u64) {
+        self.lines.push_back(Line::Wait);
+        if self.hurried.remove(&key) {
+            self.lines.extend([Line::Pull(key, 0), Line::Wait]);
+        }
+        self.add(Line::Remove(key));
+        if self.own.below(2) == 0 {
+            self.lines.push_back(Line::Wait);
+        }
+    }
+
+    /// Pushes to all keys, each rank in its own order, then pulls; now and then something that all
+    /// ranks do together.
+    fn phase(&mut self) {
+        let joint = self.common.below(8);
+        let (key, size, both) =
+            (self.common.below(self.scenario.keys), self.common.below(40), self.common.below(3));
+        match joint {
+            0 => {
+                self.add(Line::Barrier);
+                self.lines.push_back(Line::Wait);
+            }
+            1 => {
+                self.remove(key);
+                self.sizes[at(key)] = size;
+                self.pushes[at(key)] = 0;
+                self.init(key);
+                self.lines.push_back(Line::Wait);
+            }
+            2 => {
+                let scale = 0.25f32 * f32::from(u16::try_from(size).unwrap());
+                self.add(Line::Set(scale.to_le_bytes().to_vec()));
+                self.lines.push_back(Line::Wait);
+            }
+            _ => {}
+        }
+        // Whoever may not lead the others at all, and waits for every push, must push in their order.
+        let level = self.scenario.limits.mode == Mode::Async { staleness: Some(0) };
+        let patient = self.own.below(2) == 0 && !level;
+        for key in self.keys_in_any_order() {
+            if self.slow {
+                let pause = self.own.below(100 * MS);
+                self.lines.push_back(Line::Think(pause));
+            }
+            self.push(key, both == 0);
+            if patient && both != 0 {
+                self.lines.push_back(Line::Wait);
+            }
+        }
+        for key in self.keys_in_any_order() {
+            if both != 0 && self.own.below(3) != 0 {
+                let priority = self.priority();
+                self.add(Line::Pull(key, priority));
+            }
+        }
+        if self.own.below(3) != 0 {
+            self.lines.push_back(Line::Wait);
+        }
+    }
+
+    /// Some ranks push more than others; then all say that they are done, or just leave.
+    fn finish(&mut self) {
+        for key in 0..self.scenario.keys {
+            for _ in 0..self.own.below(3) {
+                self.push(key, false);
+            }
+        }
+        if self.own.below(2) == 0 {
+            self.lines.push_back(Line::Done);
+            if self.own.below(2) == 0 {
+                self.lines.push_back(Line::Wait);
+            }
+            for key in self.keys_in_any_order() {
+                self.lines.push_back(Line::Pull(key, 0));
+            }
+        }
+        self.lines.push_back(Line::Close);
+    }
+
+    fn push(&mut self, key: u64, answer: bool) {
+        self.pushes[at(key)] += 1;
+        let round = self.pushes[at(key)];
+        let elements = self.sizes[at(key)];
+        let values: Vec<_> = (0..elements).map(|e| value_of(key, self.rank, round, e)).collect();
+        let (data, priority) = (Bytes::of(&values), self.priority());
+        self.add(if answer {
+            Line::Pushpull(key, data, priority)
+        } else {
+            Line::Push(key, data, priority)
+        });
+        if matches!(self.lines.back(), Some(Line::Settle)) {
+            self.hurried.insert(key);
+        }
+    }
+
+    fn priority(&mut self) -> i32 {
+        i32::try_from(self.own.below(5)).unwrap() - 2
+    }
+
+    fn keys_in_any_order(&mut self) -> Vec<u64> {
+        let mut keys: Vec<_> = (0..self.scenario.keys).collect();
+        for i in (1..keys.len()).rev() {
+            let other = usize::try_from(self.own.below(i as u64 + 1)).unwrap();
+            keys.swap(i, other);
+        }
+        keys
+    }
+}
+
+fn at(key: u64) -> usize {
+    usize::try_from(key).unwrap()
+}

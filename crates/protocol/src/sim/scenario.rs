@@ -1,0 +1,134 @@
+//! What a seed decides before anything runs: the size of the job, the network, and the trouble.
+
+use crate::job::{Limits, MS, Mode, OnLoss, Time};
+use crate::testing::Random;
+
+/// What happens to the processes of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Trouble {
+    /// Only the network is bad.
+    Network,
+    /// A worker dies; the job goes on, or does not.
+    WorkerDies,
+    ServerDies,
+    /// The scheduler dies and another one is started.
+    SchedulerRestarts,
+    /// The same, and a worker dies at about that time.
+    SchedulerAndWorker,
+    /// A process stops, or two do not hear each other, for less than the lease.
+    ShortSilence,
+    /// A worker stops for longer than the lease, and wakes up.
+    WorkerSleeps,
+    /// A worker and a server do not hear each other for longer than the lease.
+    WorkerCutOff,
+    /// No member hears the scheduler for a while, or it stops; rounds go on.
+    SchedulerCutOff,
+}
+
+impl Trouble {
+    pub(super) const ALL: [Self; 9] = [
+        Self::Network,
+        Self::WorkerDies,
+        Self::ServerDies,
+        Self::SchedulerRestarts,
+        Self::SchedulerAndWorker,
+        Self::ShortSilence,
+        Self::WorkerSleeps,
+        Self::WorkerCutOff,
+        Self::SchedulerCutOff,
+    ];
+}
+
+/// By the remainder of a seed.
+const TROUBLES: [Trouble; 11] = [
+    Trouble::Network,
+    Trouble::WorkerDies,
+    Trouble::ServerDies,
+    Trouble::SchedulerRestarts,
+    Trouble::Network,
+    Trouble::SchedulerAndWorker,
+    Trouble::ShortSilence,
+    Trouble::SchedulerCutOff,
+    Trouble::WorkerSleeps,
+    Trouble::WorkerCutOff,
+    Trouble::WorkerDies,
+];
+
+#[derive(Debug, Clone)]
+pub(super) struct Scenario {
+    pub(super) seed: u64,
+    pub(super) trouble: Trouble,
+    pub(super) limits: Limits,
+    /// Frames that are lost, doubled and altered, of 1,000.
+    pub(super) loss: u64,
+    pub(super) doubling: u64,
+    pub(super) damage: u64,
+    pub(super) latency: Time,
+    pub(super) jitter: Time,
+    /// Pushes that come a second time behind the back of their link, of 1,000.
+    pub(super) again: u64,
+    /// Whether the processes ask for their ranks.
+    pub(super) own_ranks: bool,
+    pub(super) keys: u64,
+    pub(super) phases: u64,
+    /// The last worker is a reader, which says whatever it likes.
+    pub(super) reader: bool,
+}
+
+impl Scenario {
+    pub(super) fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x5eed);
+        let kinds = TROUBLES.len() as u64;
+        let trouble = TROUBLES[usize::try_from(seed % kinds).unwrap()];
+        let on_loss = match trouble {
+            Trouble::WorkerDies if random.below(2) == 0 => OnLoss::Fail,
+            _ => OnLoss::Continue,
+        };
+        let mode = match random.below(6) {
+            0 => Mode::Async { staleness: None },
+            1 => Mode::Async { staleness: Some(random.below(3)) },
+            _ => Mode::Sync,
+        };
+        let limits = Limits {
+            job: seed,
+            workers: u32::try_from(1 + random.below(5)).unwrap(),
+            servers: u32::try_from(1 + random.below(4)).unwrap(),
+            mode,
+            on_loss,
+            peer_timeout: 5_000 * MS,
+            start_timeout: 60_000 * MS,
+            block_elements: 4,
+            slice_bytes: 16 << random.below(3),
+            hold_bytes: [40, 200, 1_000, 100_000][usize::try_from(random.below(4)).unwrap()],
+            max_rounds_ahead: 1 + random.below(3),
+            window_frames: usize::try_from(1 + random.below(32)).unwrap(),
+            window_bytes: 16 << random.below(8),
+            one_way_at_a_time: random.below(2) == 0,
+        };
+        // Rarely enough that six signs of life in a row are never lost.
+        let bad = random.below(2);
+        Self {
+            seed,
+            trouble,
+            limits,
+            loss: bad * random.below(30),
+            doubling: bad * random.below(200),
+            damage: bad * random.below(10),
+            latency: 20 + random.below(3_000),
+            jitter: 1 + bad * random.below(20 * MS),
+            again: random.below(2) * 100,
+            own_ranks: random.below(2) == 0,
+            keys: 1 + random.below(4),
+            phases: 2 + random.below(6),
+            reader: false,
+        }
+    }
+
+    /// A job that has a reader besides.
+    pub(super) fn with_reader(seed: u64) -> Self {
+        let mut scenario = Self::new(seed);
+        scenario.limits.workers += 1;
+        scenario.reader = true;
+        scenario
+    }
+}

@@ -1,0 +1,76 @@
+//! What calls of a worker answer.
+
+use super::Job;
+use crate::job::{Failure, Limits, MS, Peer, Reason};
+use crate::message::{Body, Kind, Message, failed};
+use crate::sim::{Bytes, limits};
+
+#[test]
+fn a_value_of_a_life_that_is_over_is_nobodys() {
+    let mut job = Job::started(&limits());
+    job.init_all(2, 7, 4);
+    let (now, end) = (job.now, job.now + 10_000 * MS);
+    job.worker(1).finish_pushing(now, end).unwrap();
+    job.settle();
+    let pull = job.worker(1).pull(7, 0, now, end).unwrap();
+    let place = job.worker(1).place_of(7).unwrap().encode();
+    // As if the others had moved the key: what was asked for before still comes.
+    let failure = Failure::new(Reason::KeyNotFound, "the server does not have slice 0");
+    let gone = Message::of_key(Kind::Failed, 7, 1, failed::encode(&failure));
+    let mut late = Message::of_key(Kind::Value, 7, 1, Vec::new());
+    late.body = Body::Data(Bytes::of(&[3.0; 4]));
+    for mut message in [gone, Message::of_key(Kind::Place, 7, 2, place), late] {
+        message.head.request = pull;
+        job.worker(1).message(Peer::server(0), message);
+    }
+    // No worker has announced another generation to the server, so it does not know it.
+    assert_eq!(job.text(1, pull), "pull: key 7: the server does not have slice 0");
+}
+
+#[test]
+fn what_is_overdue_names_whom_it_waits_for() {
+    let limits = Limits { workers: 3, ..limits() };
+    let mut job = Job::started(&limits);
+    job.init_all(3, 7, 8);
+    job.push(0, 7, 8).unwrap();
+    let pull = job.pull(0, 7);
+    let now = job.now;
+    let barrier = job.worker(0).barrier(now, now + 10_000 * MS).unwrap();
+    let init = job.init(2, 8, 4);
+    job.pass(10_001 * MS);
+    assert_eq!(
+        job.text(0, pull),
+        "pull: key 7, round 1: not done within 10000 ms, waiting for worker 1, worker 2"
+    );
+    assert_eq!(
+        job.text(0, barrier),
+        "barrier 1: not done within 10000 ms, waiting for worker 1, worker 2"
+    );
+    assert_eq!(job.text(2, init), "init: key 8: not done within 10000 ms, waiting for worker 0");
+}
+
+#[test]
+fn what_can_never_succeed_is_refused() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    let mine = job.init(0, 7, 8);
+    let other = job.init(1, 7, 9);
+    assert_eq!(job.result(0, mine), Some(&Ok(())));
+    assert_eq!(
+        job.text(1, other),
+        "init: key 7: float32[9] on worker 1, the key is float32[8]; use one shape and dtype on all \
+         ranks"
+    );
+    let again = job.init(0, 7, 8);
+    assert_eq!(job.text(0, again), "init: key 7 exists already");
+    let unknown = job.pull(0, 99);
+    assert_eq!(job.text(0, unknown), "pull: key 99: no worker has initialised the key");
+    let short = job.push(0, 7, 5).unwrap();
+    assert_eq!(job.text(0, short), "push: key 7: the value has 20 bytes, the key has 32");
+    let now = job.now;
+    job.worker(0).finish_pushing(now, now + MS).unwrap();
+    let refused = job.push(0, 7, 8).unwrap_err();
+    assert_eq!(refused.text, "push: key 7: this worker is done; it may only pull and close");
+    job.worker(0).close(now, now + MS).unwrap();
+    assert_eq!(job.worker(0).barrier(now, now + MS).unwrap_err().reason, Reason::Closed);
+}

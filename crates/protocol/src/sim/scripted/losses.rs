@@ -1,0 +1,98 @@
+//! Members that are lost.
+
+use super::{Job, SCHEDULER};
+use crate::job::{Failure, Limits, MS, OnLoss, Peer, Reason};
+use crate::message::{Kind, Message, failed};
+use crate::sim::limits;
+
+#[test]
+fn a_lost_connection_is_news_at_once() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    job.init_all(2, 7, 8);
+    let pull = {
+        job.push(0, 7, 8).unwrap();
+        job.pull(0, 7)
+    };
+    assert_eq!(job.result(0, pull), None);
+    let barrier = {
+        let now = job.now;
+        job.worker(0).barrier(now, now + 10_000 * MS).unwrap()
+    };
+    job.nodes.remove("worker-1");
+    // The engines of several processes may notice.
+    let now = job.now;
+    job.nodes.get_mut("server-0").unwrap().down("worker-1", now);
+    job.scheduler.down("worker-1", now);
+    let text = job.text(0, pull);
+    assert_eq!(text, "pull: key 7, round 1: the round cannot close: worker 1 at worker-1 is lost");
+    assert_eq!(job.text(0, barrier), "barrier 1: worker 1 at worker-1 is lost");
+    let refused = job.push(0, 7, 8).unwrap_err();
+    assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
+}
+
+#[test]
+fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    job.init_all(2, 7, 8);
+    job.push(0, 7, 8).unwrap();
+    let pull = job.pull(0, 7);
+    let failure = Failure::new(Reason::PeerLost, "worker 1 at worker-1 is lost");
+    let mut message = Message::of_key(Kind::Failed, 7, 1, failed::encode(&failure));
+    message.head.request = pull;
+    job.worker(0).message(Peer::server(0), message);
+    let refused = job.push(0, 7, 8).unwrap_err();
+    assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
+}
+
+/// The server drops what was pushed and offered, and the worker that pulls does not know of the loss.
+#[test]
+fn a_pull_behind_a_push_that_was_offered_is_told_of_the_loss() {
+    let limits = limits();
+    let mut job = Job::started(&limits);
+    job.init_all(2, 7, 8);
+    for _ in 0..3 {
+        job.push(0, 7, 8).unwrap();
+    }
+    job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
+    job.nodes.remove("worker-1");
+    let now = job.now;
+    job.nodes.get_mut("server-0").unwrap().down("worker-1", now);
+    job.scheduler.down("worker-1", now);
+    job.settle();
+    let pull = job.pull(0, 7);
+    let text = job.text(0, pull);
+    assert_eq!(text, "pull: key 7, round 3: the round cannot close: worker 1 at worker-1 is lost");
+}
+
+#[test]
+fn a_search_for_a_key_whose_init_cannot_end_is_told_of_the_loss() {
+    let limits = Limits { workers: 3, ..limits() };
+    let mut job = Job::started(&limits);
+    let init = job.init(1, 9, 8);
+    let before = job.pull(2, 9);
+    assert_eq!(job.result(2, before), None);
+    job.nodes.remove("worker-0");
+    let now = job.now;
+    job.nodes.get_mut("server-0").unwrap().down("worker-0", now);
+    job.scheduler.down("worker-0", now);
+    assert_eq!(job.text(1, init), "init: key 9: worker 0 at worker-0 is lost");
+    let after = job.pull(2, 9);
+    for pull in [before, after] {
+        let text = "pull: key 9: its init cannot end: worker 0 at worker-0 is lost";
+        assert_eq!(job.text(2, pull), text);
+    }
+}
+
+#[test]
+fn the_job_goes_on_without_a_lost_worker_when_it_shall() {
+    let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::started(&limits);
+    job.init_all(2, 7, 8);
+    job.push(0, 7, 8).unwrap();
+    let pull = job.pull(0, 7);
+    job.nodes.remove("worker-1");
+    job.pass(limits.peer_timeout * 5 / 4);
+    assert_eq!(job.result(0, pull), Some(&Ok(())));
+}

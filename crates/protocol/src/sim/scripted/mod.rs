@@ -1,0 +1,246 @@
+//! Single stories on a perfect network: refusals, texts of errors, deadlines, credit, losses.
+
+mod calls;
+mod cuts;
+mod hostile;
+mod losses;
+mod order;
+mod removals;
+mod starting;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::Bytes;
+use super::cluster::SCHEDULER;
+use super::model::Model;
+use super::program::F32;
+use crate::job::{Failure, Limits, MS, Role, Time};
+use crate::membership::Scheduler;
+use crate::message::Spec;
+use crate::node::{Birth, Node, Part};
+use crate::peers::Frame;
+use crate::worker::{OpId, Worker};
+use crate::{server, worker};
+
+type Results = BTreeMap<OpId, Result<(), Failure>>;
+
+/// A job whose frames arrive at once; values are not calculated, only counted, unless it has a model.
+struct Job {
+    now: Time,
+    scheduler: Scheduler<Bytes>,
+    nodes: BTreeMap<Arc<str>, Node<Bytes>>,
+    results: BTreeMap<Arc<str>, Results>,
+    closed: u64,
+    most_held: u64,
+    /// Calculates and checks what the servers do.
+    model: Option<Model>,
+    /// No frame passes from the first to the second.
+    cuts: BTreeSet<(Arc<str>, Arc<str>)>,
+    /// Processes that are stopped; frames for them wait.
+    stopped: BTreeSet<Arc<str>>,
+    waiting: Vec<Frame<Bytes>>,
+}
+
+impl Job {
+    fn new(limits: &Limits) -> Self {
+        Self {
+            now: 1,
+            scheduler: Scheduler::new(limits.clone(), 1, 1),
+            nodes: BTreeMap::new(),
+            results: BTreeMap::new(),
+            closed: 0,
+            most_held: 0,
+            model: None,
+            cuts: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            waiting: Vec::new(),
+        }
+    }
+
+    /// A job that has started.
+    fn started(limits: &Limits) -> Self {
+        let mut job = Self::new(limits);
+        (0..limits.workers).for_each(|rank| job.join(limits, Role::Worker, rank));
+        (0..limits.servers).for_each(|rank| job.join(limits, Role::Server, rank));
+        assert!(job.nodes.values().all(Node::has_started));
+        job
+    }
+
+    fn join(&mut self, limits: &Limits, role: Role, rank: u32) {
+        let address = format!("{role:?}-{rank}").to_lowercase();
+        self.join_at(&address, limits, role, rank);
+    }
+
+    fn join_at(&mut self, address: &str, limits: &Limits, role: Role, rank: u32) {
+        self.enter(address, limits, role, Some(rank), false);
+    }
+
+    /// A process joins, with a rank of its own if it has one; a reader says that it reads.
+    fn enter(
+        &mut self,
+        address: &str,
+        limits: &Limits,
+        role: Role,
+        rank: Option<u32>,
+        reads: bool,
+    ) {
+        let incarnation = self.now + 1 + self.nodes.len() as u64;
+        let birth = Birth { role, rank, incarnation, address, scheduler: "scheduler" };
+        let mut node = Node::new(limits.clone(), &birth, self.now);
+        if reads {
+            node.only_read();
+        }
+        node.tick(self.now);
+        self.nodes.insert(address.into(), node);
+        self.settle();
+    }
+
+    fn worker(&mut self, rank: u32) -> &mut Worker<Bytes> {
+        match &mut self.nodes.get_mut(&*format!("worker-{rank}")).unwrap().part {
+            Part::Worker(worker) => worker,
+            Part::Server(_) => panic!("a server"),
+        }
+    }
+
+    fn end_of(&self, address: &str) -> &Failure {
+        self.nodes[address].end().unwrap().as_ref().unwrap_err()
+    }
+
+    fn result(&mut self, rank: u32, op: OpId) -> Option<&Result<(), Failure>> {
+        self.settle();
+        self.results.get(&*format!("worker-{rank}"))?.get(&op)
+    }
+
+    fn text(&mut self, rank: u32, op: OpId) -> String {
+        self.result(rank, op).expect("it has ended").as_ref().unwrap_err().text.clone()
+    }
+
+    fn init(&mut self, rank: u32, key: u64, elements: u64) -> OpId {
+        let (now, spec) = (self.now, Spec { dtype: F32, shape: vec![elements], whole: false });
+        let zeros = vec![0.0; usize::try_from(elements).unwrap()];
+        let data = Bytes::of(&zeros);
+        self.worker(rank).init(key, spec, data, now, now + 10_000 * MS).unwrap()
+    }
+
+    fn init_all(&mut self, workers: u32, key: u64, elements: u64) {
+        let ops: Vec<_> = (0..workers).map(|rank| self.init(rank, key, elements)).collect();
+        for (rank, op) in (0..).zip(ops) {
+            assert_eq!(self.result(rank, op), Some(&Ok(())));
+        }
+    }
+
+    fn push(&mut self, rank: u32, key: u64, elements: usize) -> Result<OpId, Failure> {
+        let now = self.now;
+        let data = Bytes::of(&vec![1.0; elements]);
+        let op = self.worker(rank).push(key, data, 0, now, now + 10_000 * MS);
+        self.settle();
+        op
+    }
+
+    fn pull(&mut self, rank: u32, key: u64) -> OpId {
+        let now = self.now;
+        let op = self.worker(rank).pull(key, 0, now, now + 10_000 * MS).unwrap();
+        self.settle();
+        op
+    }
+
+    /// Lets time pass, and wakes every process that is due.
+    fn pass(&mut self, time: Time) {
+        let end = self.now + time;
+        loop {
+            let awake = self.nodes.iter().filter(|(address, _)| !self.stopped.contains(*address));
+            let wakes = awake.map(|(_, node)| node.wake_at());
+            let scheduler = Some(&self.scheduler).filter(|_| !self.stopped.contains(SCHEDULER));
+            let next = wakes.chain(scheduler.map(Scheduler::wake_at)).min().unwrap_or(Time::MAX);
+            self.now = next.max(self.now + 1).min(end);
+            if !self.stopped.contains(SCHEDULER) {
+                self.scheduler.tick(self.now);
+            }
+            for (address, node) in &mut self.nodes {
+                if !self.stopped.contains(address) {
+                    node.tick(self.now);
+                }
+            }
+            self.settle();
+            if self.now == end {
+                return;
+            }
+        }
+    }
+
+    /// Carries frames until there are none.
+    fn settle(&mut self) {
+        loop {
+            let frames = self.frames();
+            if frames.is_empty() {
+                return;
+            }
+            for (from, frame) in frames {
+                if self.stopped.contains(&frame.to) {
+                    self.waiting.push(frame);
+                } else if !self.cuts.contains(&(from, frame.to.clone())) {
+                    self.deliver(frame);
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, Frame { to, message, .. }: Frame<Bytes>) {
+        match self.nodes.get_mut(&to) {
+            Some(node) => node.receive(message, self.now),
+            None if &*to == SCHEDULER => self.scheduler.receive(message, self.now),
+            None => {}
+        }
+    }
+
+    /// What all processes have to send, and who sends it.
+    fn frames(&mut self) -> Vec<(Arc<str>, Frame<Bytes>)> {
+        let (now, mut frames) = (self.now, Vec::new());
+        if !self.stopped.contains(SCHEDULER) {
+            let sent = self.scheduler.send(now).into_iter();
+            frames.extend(sent.map(|frame| (SCHEDULER.into(), frame)));
+        }
+        for (address, node) in &mut self.nodes {
+            if self.stopped.contains(address) {
+                continue;
+            }
+            let me = node.me();
+            match &mut node.part {
+                Part::Worker(worker) => {
+                    note(worker, self.results.entry(address.clone()).or_default());
+                }
+                Part::Server(server) => {
+                    self.most_held = self.most_held.max(server.held_bytes());
+                    self.closed += serve(server, me.rank, self.model.as_mut());
+                }
+            }
+            frames.extend(node.send(now).into_iter().map(|frame| (address.clone(), frame)));
+        }
+        frames
+    }
+}
+
+fn note(worker: &mut Worker<Bytes>, results: &mut Results) {
+    for action in worker.actions() {
+        if let worker::Action::Finished { op, result, .. } = action {
+            assert!(results.insert(op, result).is_none(), "an operation ends once");
+        }
+    }
+}
+
+/// Does what a server asks for; gives the rounds that closed.
+fn serve(server: &mut server::Server<Bytes>, rank: u32, mut model: Option<&mut Model>) -> u64 {
+    let mut closed = 0;
+    for action in server.actions() {
+        closed += u64::from(matches!(action, server::Action::Close { .. }));
+        match (model.as_deref_mut(), action) {
+            (Some(model), action) => model.act(rank, server, action),
+            (None, server::Action::Answer(answer)) => {
+                server.value(&answer, Bytes::of(&[0.0; 4]));
+            }
+            (None, _) => {}
+        }
+    }
+    closed
+}

@@ -1,0 +1,310 @@
+//! Processes that join, or do not.
+
+use super::{Job, SCHEDULER};
+use crate::job::{Limits, MS, OnLoss, Peer, Reason, Role};
+use crate::membership::Scheduler;
+use crate::message::{BadFrame, Kind, Message};
+use crate::node::{Birth, Node};
+use crate::sim::{Bytes, limits};
+
+#[test]
+fn a_process_that_expects_another_job_is_refused_at_once() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&Limits { workers: 3, ..limits.clone() }, Role::Worker, 0);
+    let failure = job.end_of("worker-0");
+    assert_eq!(failure.reason, Reason::Refused);
+    assert_eq!(
+        failure.text,
+        "worker 0 at worker-0 expects 3 workers and 1 servers; the job has 2 and 1: start all \
+         processes with the same num_workers and num_servers"
+    );
+    job.join(&limits, Role::Worker, 5);
+    assert!(job.end_of("worker-5").text.contains("room for 2"));
+}
+
+#[test]
+fn a_second_process_of_one_rank_is_refused_and_the_first_stays() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 1);
+    job.join_at("elsewhere", &limits, Role::Worker, 1);
+    let text = &job.end_of("elsewhere").text;
+    assert_eq!(
+        text,
+        "there is a worker 1 already, at worker-1; give every process a rank of its own"
+    );
+    assert!(job.nodes["worker-1"].end().is_none());
+}
+
+#[test]
+fn another_version_of_the_protocol_is_refused_on_both_sides() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7));
+    let frames = job.scheduler.send(job.now);
+    assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", Kind::Refused));
+    let birth = Birth {
+        role: Role::Worker,
+        rank: None,
+        incarnation: 1,
+        address: "new",
+        scheduler: "scheduler",
+    };
+    let mut node = Node::<Bytes>::new(limits, &birth, 0);
+    node.bad_frame("somebody", BadFrame::Version(7), 1);
+    assert!(node.end().is_none(), "only the scheduler decides about the job");
+    node.bad_frame("scheduler", BadFrame::Version(7), 1);
+    let failure = node.end().unwrap().as_ref().unwrap_err();
+    assert!(failure.text.contains("speaks version 7"), "{}", failure.text);
+}
+
+#[test]
+fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    let flood = |job: &mut Job| {
+        let strangers = (0..10_000).map(|number| format!("stranger-{number}"));
+        strangers.for_each(|name| job.scheduler.bad_frame(&name, BadFrame::Version(7)));
+        job.scheduler.send(job.now).len()
+    };
+    assert!((100..300).contains(&flood(&mut job)));
+    assert_eq!(flood(&mut job), 0);
+    (0..limits.workers).for_each(|rank| job.join(&limits, Role::Worker, rank));
+    (0..limits.servers).for_each(|rank| job.join(&limits, Role::Server, rank));
+    assert!(job.nodes.values().all(Node::has_started));
+    // Who asks again is answered when some time has passed.
+    job.join(&limits, Role::Worker, 5);
+    assert!(job.nodes["worker-5"].end().is_none());
+    job.pass(2_000 * MS);
+    assert!(job.end_of("worker-5").text.contains("room for 2"));
+    assert!((100..300).contains(&flood(&mut job)));
+}
+
+#[test]
+fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
+    let limits = Limits { workers: 3, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 1);
+    job.join(&limits, Role::Server, 0);
+    job.pass(limits.start_timeout - 2);
+    assert!(job.nodes.values().all(|node| node.end().is_none()));
+    job.pass(1_000 * MS);
+    let end = job.scheduler.end().unwrap().as_ref().unwrap_err();
+    assert_eq!(end.text, "the job did not start within 60000 ms: worker 0, worker 2 did not come");
+    for address in ["worker-1", "server-0"] {
+        assert!(job.end_of(address).text.contains("worker 0, worker 2 did not come"));
+    }
+}
+
+#[test]
+fn a_scheduler_that_does_not_answer_is_named() {
+    let limits = limits();
+    let birth = Birth {
+        role: Role::Server,
+        rank: Some(0),
+        incarnation: 1,
+        address: "here",
+        scheduler: "tcp/nobody:9",
+    };
+    let mut node = Node::<Bytes>::new(limits.clone(), &birth, 0);
+    let mut hellos = 0;
+    while node.end().is_none() {
+        let now = node.wake_at();
+        assert!(now <= limits.start_timeout);
+        node.tick(now);
+        hellos += node.send(now).len();
+    }
+    assert!(hellos > 50, "it goes on asking");
+    let text = &node.end().unwrap().as_ref().unwrap_err().text;
+    assert!(text.contains("the scheduler at tcp/nobody:9 does not answer"), "{text}");
+}
+
+fn start_scheduler_again(job: &mut Job, limits: &Limits) {
+    (job.scheduler, job.now) = (Scheduler::new(limits.clone(), 2 * job.now, job.now), job.now + 1);
+    job.stopped.clear();
+    job.waiting.clear();
+}
+
+/// One worker and two servers, of which one has not heard of the start; the scheduler has died.
+fn job_without_scheduler(limits: &Limits, unaware: &str) -> Job {
+    let mut job = Job::new(limits);
+    job.join(limits, Role::Worker, 0);
+    job.join(limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), unaware.into()));
+    job.join(limits, Role::Server, 1);
+    assert!(job.nodes.iter().all(|(name, node)| node.has_started() == (&**name != unaware)));
+    job.stopped.insert(SCHEDULER.into());
+    job
+}
+
+/// Members notice that their connection to the scheduler has ended.
+fn miss_scheduler(job: &mut Job, members: &[&str]) {
+    let now = job.now;
+    members.iter().for_each(|member| job.nodes.get_mut(*member).unwrap().down(SCHEDULER, now));
+}
+
+/// It is the only one that has heard of the start.
+#[test]
+fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
+    let limits = Limits { workers: 1, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Server, 0);
+    job.cuts.insert((SCHEDULER.into(), "server-0".into()));
+    job.join(&limits, Role::Worker, 0);
+    assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(2 * limits.peer_timeout);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    job.init_all(1, 7, 8);
+}
+
+/// The worker that said them has not heard of the start, and neither has one of the servers.
+#[test]
+fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew_of_the_start() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Server, 0);
+    job.join(&limits, Role::Worker, 0);
+    for unaware in ["worker-0", "server-1"] {
+        job.cuts.insert((SCHEDULER.into(), unaware.into()));
+    }
+    job.join(&limits, Role::Server, 1);
+    let started = |job: &Job| job.nodes.values().filter(|node| node.has_started()).count();
+    assert_eq!(started(&job), 1, "server 0");
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(2 * limits.peer_timeout);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts.clear();
+    for late in ["server-0", "server-1"] {
+        job.cuts.insert((late.into(), SCHEDULER.into()));
+    }
+    job.pass(1_000 * MS);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    assert_eq!(started(&job), 3);
+    job.init_all(1, 7, 64);
+}
+
+/// A server meets the next scheduler when the worker has missed it for the full time, and its book is lost.
+#[test]
+fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_the_others() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = job_without_scheduler(&limits, "server-0");
+    job.pass(limits.peer_timeout / 2);
+    start_scheduler_again(&mut job, &limits);
+    miss_scheduler(&mut job, &["worker-0", "server-1"]);
+    job.pass(limits.peer_timeout / 4 * 3);
+    assert!(!job.nodes["server-0"].has_started());
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    job.init_all(1, 7, 64);
+}
+
+/// Server 1 has not heard of the start, and leaves before the worker can say goodbye to it.
+#[test]
+fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = job_without_scheduler(&limits, "server-1");
+    let (now, deadline) = (job.now, job.now + 60_000 * MS);
+    let close = job.worker(0).close(now, deadline).unwrap();
+    job.pass(limits.peer_timeout / 2);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts = [("worker-0".into(), SCHEDULER.into())].into();
+    miss_scheduler(&mut job, &["server-0", "server-1"]);
+    job.pass(1_000 * MS);
+    assert!(job.nodes["server-0"].end().is_some() && job.nodes["server-1"].end().is_some());
+    assert_eq!(job.result(0, close), None);
+    job.cuts.clear();
+    miss_scheduler(&mut job, &["worker-0"]);
+    job.pass(1_000 * MS);
+    assert_eq!(job.result(0, close), Some(&Ok(())));
+}
+
+#[test]
+fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.enter("first", &limits, Role::Worker, None, false);
+    assert_eq!(job.nodes["first"].me(), Peer::worker(0));
+    start_scheduler_again(&mut job, &limits);
+    job.enter("second", &limits, Role::Worker, None, false);
+    assert_eq!(job.nodes["second"].me(), Peer::worker(0));
+    miss_scheduler(&mut job, &["first"]);
+    job.pass(1_000 * MS);
+    assert_eq!(job.nodes["first"].end(), None);
+    assert_eq!(job.nodes["first"].me(), Peer::worker(1));
+    job.join(&limits, Role::Server, 0);
+    assert!(job.nodes.values().all(Node::has_started));
+}
+
+#[test]
+fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    start_scheduler_again(&mut job, &limits);
+    job.enter("second", &limits, Role::Worker, None, false);
+    miss_scheduler(&mut job, &["worker-0"]);
+    job.pass(1_000 * MS);
+    assert!(job.end_of("worker-0").text.contains("there is a worker 0 already, at second"));
+}
+
+#[test]
+fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
+    let limits = limits();
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Server, 0);
+    job.join(&limits, Role::Worker, 0);
+    let worker = job.nodes.get_mut("worker-0").unwrap();
+    worker.say(Peer::SCHEDULER, Message::new(Kind::Leave, Vec::new()));
+    job.settle();
+    job.nodes.remove("worker-0");
+    assert!(!job.nodes.values().any(Node::has_started));
+    job.join(&limits, Role::Worker, 1);
+    job.join_at("another", &limits, Role::Worker, 0);
+    assert!(job.nodes.values().all(Node::has_started));
+}
+
+/// The reader has heard of the start, and the worker has not.
+#[test]
+fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
+    let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
+    let mut job = Job::new(&limits);
+    job.join(&limits, Role::Worker, 0);
+    job.enter("reader", &limits, Role::Worker, Some(1), true);
+    job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
+    job.join(&limits, Role::Server, 0);
+    assert!(job.nodes["server-0"].has_started() && !job.nodes["worker-0"].has_started());
+    job.stopped.insert(SCHEDULER.into());
+    job.pass(2 * limits.peer_timeout);
+    assert_eq!(job.nodes["server-0"].end(), None);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    job.init_all(1, 7, 8);
+}
+
+/// Server 1 is heard by the scheduler that was started again only when its time is nearly over, so that
+/// worker 0 learns of the start as late, and the first book that says so is lost.
+#[test]
+fn a_pair_is_not_judged_before_the_scheduler_has_told_it_where_the_others_are() {
+    let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
+    let mut job = job_without_scheduler(&limits, "worker-0");
+    job.pass(limits.peer_timeout / 2);
+    start_scheduler_again(&mut job, &limits);
+    job.cuts = [("server-1".into(), SCHEDULER.into())].into();
+    miss_scheduler(&mut job, &["worker-0", "server-0"]);
+    job.pass(limits.silence() - 200 * MS);
+    assert!(!job.nodes["worker-0"].has_started());
+    job.cuts = [(SCHEDULER.into(), "worker-0".into())].into();
+    job.pass(600 * MS);
+    job.cuts.clear();
+    job.pass(1_000 * MS);
+    assert_eq!(job.nodes["worker-0"].end(), None);
+    job.init_all(1, 7, 64);
+}

@@ -1,0 +1,31 @@
+//! What the tests of this crate share with those of its users: frames as bytes, an entry point for fuzzing,
+//! random numbers, and the networks of the simulated trainings. No release has it (feature `testing`).
+
+mod networks;
+mod random;
+
+pub use networks::{Layer, Net, resnet_50, vgg_19};
+pub use random::Random;
+
+pub use crate::message::encode;
+
+/// Reads bytes as the fields of every control message that has some.
+///
+/// # Panics
+/// Fields that were read are of another length once they are written again.
+pub fn parse(bytes: &[u8]) {
+    use crate::message::{Awaited, Book, Declare, Hello, Look, Place, Seen, accused, failed};
+    use crate::telemetry::Facts;
+
+    let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
+    again(Book::decode(bytes).map(|read| read.encode()));
+    again(Hello::decode(bytes).map(|read| read.encode()));
+    again(Declare::decode(bytes).map(|read| read.encode()));
+    again(Place::decode(bytes).map(|read| read.encode()));
+    again(Awaited::decode(bytes).map(|read| read.encode()));
+    again(Facts::decode(bytes).map(|read| read.encode()));
+    again(Seen::decode(bytes).map(|read| read.encode()));
+    again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));
+    again(failed::decode(bytes).map(|read| failed::encode(&read)));
+    let _ = (Look::decode(bytes), Look::echo(bytes));
+}

@@ -1,0 +1,197 @@
+//! Calls that the program hears no more of: their time is over, or they were cancelled. No later call
+//! waits for them. What has begun takes effect, or is taken back; the rest is withdrawn.
+
+use super::errors;
+use super::operation::{Back, OpId, Operation, What};
+use super::{Action, DIRECTORY, Key, Worker};
+use crate::job::{Data, Peer, Time};
+use crate::message::{Declare, Header, Kind, Message, flags};
+
+impl<D: Data> Worker<D> {
+    /// The driver wants to hear no more of an operation.
+    pub fn abandon(&mut self, id: OpId) {
+        if self.ops.get(id).is_some_and(|op| !op.abandoned) {
+            self.give_up(id);
+            self.go_on();
+        }
+    }
+
+    /// A list of keys was not initialised as a whole: if this operation did its part, the program may
+    /// do so again.
+    pub fn disown(&mut self, init: OpId, key: u64) {
+        if self.keys.get(&key).is_some_and(|key| key.is_made_by(init)) {
+            self.withdraw_init(init, key);
+        }
+    }
+
+    /// The deadline of an operation has passed.
+    pub(super) fn overdue(&mut self, id: OpId, now: Time) {
+        let Some(op) = self.ops.get(id) else { return };
+        let blocker = self.blocker(id).map(|blocker| errors::earlier(blocker, now));
+        let failure = errors::overdue(op, self.keys.get(&op.key), blocker);
+        let ended = self.tally.ended(op, false);
+        let gives_up = matches!(op.what, What::Close);
+        self.actions.push(Action::Finished { op: id, ended, result: Err(failure) });
+        self.give_up(id);
+        if gives_up {
+            self.ended = true;
+        }
+    }
+
+    /// Before the deadline: asks whom an operation waits for, and takes a removal back.
+    pub(super) fn look_after(&mut self, id: OpId, now: Time) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        if !op.asked {
+            op.asked = true;
+            return self.ask(id);
+        }
+        if op.back_moment() <= now {
+            self.take_back(id);
+        }
+    }
+
+    fn give_up(&mut self, id: OpId) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        op.abandoned = true;
+        let (key, started) = (op.key, op.started);
+        self.touched.add(key);
+        match &op.what {
+            // It takes effect, once; but nothing is known of a key that no rank has initialised.
+            What::Push { .. } if started || self.keys.get(&key).and_then(Key::place).is_some() => {
+                op.unanswered = super::Slices::default();
+                self.finish_if_complete(id);
+            }
+            What::Init { .. } if started => self.withdraw_init(id, key),
+            What::Remove { back: Back::Kept } => self.finish(id, Ok(())),
+            What::Remove { back: Back::No } if started => self.take_back(id),
+            What::Remove { .. } | What::Restore { .. } if started => {}
+            What::Barrier { number, call } => {
+                self.barrier_given_up = Some((*number, *call));
+                self.finish(id, Ok(()));
+            }
+            What::Set { version, fields } => {
+                self.setting_given_up = Some((*version, fields.clone()));
+                if self.changes.remove(&id) {
+                    self.touched.add_all();
+                }
+            }
+            What::Done | What::Close => {}
+            _ => self.finish(id, Ok(())),
+        }
+    }
+
+    /// Ends an operation of which the program hears no more, once it has brought what others wait for.
+    pub(super) fn finish_if_given_up(&mut self, id: OpId) {
+        if self.ops.get(id).is_some_and(|op| op.abandoned) {
+            self.finish(id, Ok(()));
+        }
+    }
+
+    /// The first earlier operation that one waits for before it begins.
+    fn blocker(&self, id: OpId) -> Option<&Operation<D>> {
+        let op = self.ops.get(id).filter(|op| !op.started)?;
+        let holds = |op: &&Operation<D>| !op.is_over() || op.is_in_transit();
+        if op.is_collective() {
+            return self.ops.before(id).find(holds);
+        }
+        let queue = self.keys.get(&op.key)?.queue().take_while(|other| *other != id);
+        let before = queue.filter_map(|id| self.ops.get(id)).find(holds);
+        before.or_else(|| self.setting_before(id))
+    }
+
+    /// Tells the directory that this worker has no wish for a key any more.
+    fn withdraw_init(&mut self, id: OpId, key: u64) {
+        let mut message =
+            Message::of_key(Kind::Declare, key, 0, Declare { name: 0, spec: None }.encode());
+        message.head.request = id;
+        message.head.flags = flags::BACK;
+        self.post(DIRECTORY, message);
+    }
+
+    fn take_back(&mut self, id: OpId) {
+        if let Some(What::Remove { back }) = self.ops.get_mut(id).map(|op| &mut op.what) {
+            *back = Back::Asked;
+            self.send_remove(id, flags::PROVIDE | flags::BACK);
+        }
+    }
+
+    /// The directory has decided on a removal: the key is gone for all workers, or it is kept.
+    pub(super) fn removed(&mut self, head: &Header) {
+        if head.flags & flags::BACK != 0 {
+            let Some(op) = self.ops.get_mut(head.request) else { return };
+            let What::Remove { back } = &mut op.what else { return };
+            *back = Back::Kept;
+            return self.finish_if_given_up(head.request);
+        }
+        let key = self.keys.get(&head.key).filter(|key| key.generation() == head.generation);
+        let Some(key) = key.filter(|key| head.flags & flags::PROVIDE != 0 && key.place().is_some())
+        else {
+            return;
+        };
+        let (servers, queue) = (key.all_servers(), key.queue().collect::<Vec<_>>());
+        let removes = |id: &OpId| {
+            self.ops.get(*id).is_some_and(|op| op.started && matches!(op.what, What::Remove { .. }))
+        };
+        // The loss of a worker may have ended it: then the key stays for as long as pulls can succeed.
+        if !queue.iter().any(removes) {
+            return;
+        }
+        for server in servers {
+            let message = Message::of_key(Kind::Remove, head.key, head.generation, Vec::new());
+            self.post(Peer::server(server), message);
+        }
+        self.keys.get_or_default(head.key).forget();
+        self.finish_removed(head.key, &queue);
+    }
+
+    /// A key is gone: ends what was about its life.
+    fn finish_removed(&mut self, key: u64, queue: &[OpId]) {
+        let mut told = false;
+        for &id in queue {
+            let Some(op) = self.ops.get(id) else { continue };
+            match &op.what {
+                // Its servers drop the slices.
+                What::Push { .. } if op.is_over() => {
+                    self.flows.iter_mut().for_each(|flow| flow.forget_operation(id));
+                    self.finish(id, Ok(()));
+                }
+                // Also one that was called again.
+                What::Remove { .. } => {
+                    told |= !op.abandoned;
+                    self.finish(id, Ok(()));
+                }
+                What::Init { .. } if !op.abandoned => break,
+                _ => {}
+            }
+        }
+        if !told {
+            self.keys.get_or_default(key).note_gone_unsaid();
+        }
+    }
+
+    /// The version of a setting: that of the last one, if the program has given it up and asks for the
+    /// same again.
+    pub(super) fn version_of(&mut self, fields: &[u8]) -> u64 {
+        let last = self.settings;
+        let again = |(version, same): &(u64, Vec<u8>)| *version == last && same == fields;
+        if !self.setting_given_up.as_ref().is_some_and(again) {
+            return last + 1;
+        }
+        // Its answer is for the operation that comes, unless it brings the setting to the servers.
+        let replaced = |op: &Operation<D>| {
+            let same = matches!(op.what, What::Set { version, .. } if version == last);
+            same && op.abandoned && op.undelivered.is_empty()
+        };
+        self.ids(replaced).into_iter().for_each(|id| self.finish(id, Ok(())));
+        last
+    }
+
+    /// The operation that an answer about a setting is for, which may be one that was called again.
+    pub(super) fn setting_of(&self, head: &Header) -> OpId {
+        let same = |op: &Operation<D>| matches!(op.what, What::Set { version, .. } if version == head.setting);
+        match self.ops.get(head.request) {
+            Some(_) => head.request,
+            None => self.ops.iter().find(|(_, op)| same(op)).map_or(head.request, |(id, _)| id),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What concerns no key: settings, barriers, the end of pushing, leaving.
+
+use super::keys::Key;
+use super::operation::{Of, OpId, Operation, What};
+use super::{DIRECTORY, Pushes, Want, Worker};
+use crate::job::{AT_ONCE, Data, Peer};
+use crate::message::{Kind, Message, flags};
+use crate::stream::{CONTROL, LAST};
+
+impl<D: Data> Worker<D> {
+    /// Starts what concerns no key, in the order of the requests.
+    pub(super) fn pump_collective(&mut self) {
+        for id in self.collective.iter().copied().collect::<Vec<_>>() {
+            match self.ops.get(id).map(|op| &op.what) {
+                Some(What::Done) if self.is_numbered(id) => self.start_collective(id),
+                Some(What::Close) => {
+                    if self.pushes != Pushes::Announced && self.is_numbered(id) {
+                        self.announce(id);
+                    }
+                    // A call that waited for something else than a push has given up, and so does the end.
+                    let is_over =
+                        |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
+                    let is_told = self.announcing.is_none();
+                    if is_told && self.ops.before(id).all(is_over) {
+                        self.start_collective(id);
+                    }
+                }
+                Some(What::Set { .. } | What::Learn(_) | What::Barrier { .. }) => {
+                    self.start_collective(id);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether all pushes that were asked for before have their rounds.
+    fn is_numbered(&self, id: OpId) -> bool {
+        let earlier = self.waiting.range(..id).inspect(|_| self.note_look());
+        let mut earlier = earlier.filter_map(|id| self.ops.get(*id));
+        !earlier.any(|op| matches!(op.what, What::Push { .. }))
+    }
+
+    fn start_collective(&mut self, id: OpId) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        op.started = true;
+        self.collective.remove(&id);
+        match &op.what {
+            What::Barrier { number, .. } if *number <= self.released => {
+                return self.finish(id, Ok(()));
+            }
+            // One that was given up has arrived before.
+            What::Barrier { number, .. } if *number > self.arrived => {
+                self.arrived = *number;
+                self.wants.push(Want::Barrier);
+            }
+            What::Set { version, fields } => {
+                let mut message = Message::new(Kind::Declare, fields.clone());
+                message.head.setting = *version;
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Learn(of) => {
+                let mut message = Message::new(Kind::Declare, Vec::new());
+                match *of {
+                    Of::Key(from) => message.head.key = from,
+                    Of::Setting(version) => message.head.setting = version,
+                }
+                message.head.flags = flags::LEARN;
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Done => self.announce(id),
+            What::Close => self.tell_servers(id, &Message::new(Kind::Leave, Vec::new()), LAST),
+            _ => {}
+        }
+        self.finish_if_complete_leaving(id);
+    }
+
+    /// Says how many pushes of each key there are, and that there will be no more. Others then need
+    /// not wait for more, even while some of these wait for others.
+    fn announce(&mut self, id: OpId) {
+        if self.pushes == Pushes::Announced {
+            return;
+        }
+        self.pushes = Pushes::Announced;
+        self.wants.push(Want::Done);
+        self.announcing = Some((id, 0));
+        self.announce_more();
+    }
+
+    /// Goes on with what `announce` has begun, some keys at a time; `tick` comes back for the rest.
+    pub(super) fn announce_more(&mut self) {
+        let Some((id, first)) = self.announcing else { return };
+        let of_key = |(key, state): (&u64, &Key)| {
+            let mut message = Message::of_key(Kind::Done, *key, state.generation(), Vec::new());
+            message.head.round = state.pushed();
+            state.place().map(|_| message)
+        };
+        let end = (first + AT_ONCE).min(self.keys.len());
+        let mut messages: Vec<Message<D>> =
+            self.keys.range(first..end).filter_map(of_key).collect();
+        let is_last = end == self.keys.len();
+        if is_last {
+            messages.push(Message::new(Kind::Done, Vec::new()));
+        }
+        messages.iter().for_each(|message| self.tell_servers(id, message, CONTROL));
+        self.announcing = (!is_last).then_some((id, end));
+        if is_last {
+            self.finish_if_complete(id);
+        }
+    }
+
+    fn tell_servers(&mut self, id: OpId, message: &Message<D>, priority: i32) {
+        for server in 0..self.limits.servers {
+            if self.servers_here[server as usize] {
+                self.send_awaited(id, Peer::server(server), message.clone(), priority);
+            }
+        }
+    }
+
+    /// With no server left, nobody need be told.
+    fn finish_if_complete_leaving(&mut self, id: OpId) {
+        if self.ops.get(id).is_some_and(Operation::is_leaving) {
+            self.finish_if_complete(id);
+        }
+    }
+
+    /// The scheduler has opened barriers up to this one.
+    pub(crate) fn released(&mut self, barrier: u64) {
+        self.released = self.released.max(barrier);
+        let open = |op: &Operation<D>| matches!(op.what, What::Barrier { number, .. } if number <= barrier);
+        for id in self.ids(open) {
+            self.finish(id, Ok(()));
+        }
+        self.go_on();
+    }
+
+    pub(crate) fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
+        for op in self.ops.values_mut() {
+            if matches!(op.what, What::Barrier { number, .. } if number == barrier) {
+                op.awaited = Some(peers.to_vec());
+            }
+        }
+    }
+
+    /// All that this worker was asked for has ended, and its goodbye is on its way to the servers.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.ops.iter().any(|(_, op)| op.started && matches!(op.what, What::Close))
+    }
+
+    /// The scheduler knows that this worker leaves.
+    pub(crate) fn left(&mut self) {
+        self.ended = true;
+        let closing = |op: &Operation<D>| matches!(op.what, What::Close);
+        let close = self.ops.iter().find(|(_, op)| closing(op)).map(|(id, _)| id);
+        close.into_iter().for_each(|id| self.finish(id, Ok(())));
+    }
+}

@@ -1,0 +1,82 @@
+//! What the texts of failures say: the call, the key, the round, and whom it waits for.
+
+use super::keys::Key;
+use super::operation::{After, Back, Of, Operation, What};
+use crate::job::{Failure, MS, Peer, Reason, Time, label, list};
+
+/// `push: key 7, round 3`; a push that has not begun has no round yet.
+fn name<D>(op: &Operation<D>) -> String {
+    let key = label(op.key);
+    let round = match op.round() {
+        0 => String::new(),
+        round => format!(", round {round}"),
+    };
+    match &op.what {
+        What::Init { .. } => format!("init: {key}"),
+        What::Push { answer: false, .. } => format!("push: {key}{round}"),
+        What::Push { .. } => format!("pushpull: {key}{round}"),
+        What::Pull { after: After::All, .. } => format!("pull: {key}, behind all pushes"),
+        What::Pull { .. } => format!("pull: {key}{round}"),
+        What::Restore { .. } => format!("load: {key}"),
+        What::Find => format!("find: {key}"),
+        What::Remove { .. } => format!("remove: {key}"),
+        What::Set { version, .. } | What::Learn(Of::Setting(version)) => {
+            format!("setting {version}")
+        }
+        What::Learn(Of::Key(_)) => "find".into(),
+        What::Barrier { number, .. } => format!("barrier {number}"),
+        What::Done => "done".into(),
+        What::Close => "close".into(),
+    }
+}
+
+/// A failure that came from elsewhere, with what it ended.
+pub(super) fn during<D>(op: &Operation<D>, failure: Failure) -> Failure {
+    let name = name(op);
+    let call = name.split(':').next().unwrap_or(&name);
+    match failure.text.strip_prefix(call).and_then(|rest| rest.strip_prefix(": ")) {
+        Some(_) => failure,
+        None => Failure { text: format!("{name}: {}", failure.text), ..failure },
+    }
+}
+
+/// `an earlier call of this worker, pull: key 7, round 3, of 1200 ms ago`
+pub(super) fn earlier<D>(op: &Operation<D>, now: Time) -> String {
+    let age = now.saturating_sub(op.began) / MS;
+    format!("an earlier call of this worker, {}, of {age} ms ago", name(op))
+}
+
+/// The deadline passed; `earlier` is what the operation waits for before it begins.
+pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<String>) -> Failure {
+    let waited = (op.deadline.saturating_sub(op.began)) / MS;
+    let awaited = op.awaited.as_deref().filter(|peers| !peers.is_empty());
+    let for_what = match (earlier, awaited, op.started) {
+        (Some(earlier), _, _) => earlier,
+        (None, Some(peers), true) => list(peers),
+        (None, None, true) => silent(op, key).to_string(),
+        (None, Some(peers), false) => format!("the init of {}", list(peers)),
+        (None, None, false) => "the init of its key".into(),
+    };
+    let kept = match op.what {
+        What::Remove { back: Back::No | Back::Asked } if op.started => {
+            "; server 0 has not said yet whether the key is kept"
+        }
+        What::Remove { .. } => "; the key is kept",
+        _ => "",
+    };
+    let text = format!("{}: not done within {waited} ms, waiting for {for_what}{kept}", name(op));
+    Failure::new(Reason::Timeout, text)
+}
+
+/// Nobody said who is missing: those that did not answer.
+pub(super) fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> Peer {
+    match &op.what {
+        What::Barrier { .. } | What::Done | What::Close => Peer::SCHEDULER,
+        What::Push { .. } | What::Pull { .. } => {
+            let slice = op.unanswered.first().or(op.unsent.first());
+            let server = slice.zip(key).and_then(|(slice, key)| key.server_of(slice));
+            Peer::server(server.unwrap_or(0))
+        }
+        _ => Peer::server(0),
+    }
+}

@@ -1,0 +1,155 @@
+//! What a worker can say of itself: how long its calls took, and which ones wait for whom.
+
+use super::operation::{Of, Operation, What};
+use super::{OpId, Worker, errors};
+use crate::job::{Data, Peer, Time};
+use crate::telemetry::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
+
+/// What keys are called.
+pub trait Naming: Send + Sync {
+    /// What people call a key, if it has a name.
+    fn name(&self, key: u64) -> Option<String>;
+    /// The second hash of its name; 0 if it has none, or if that is not known.
+    fn second_hash(&self, key: u64) -> u64;
+}
+
+/// A call of one key that has ended, or one of none.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    pub call: CallKind,
+    pub key: u64,
+    /// 0 for what is of no round.
+    pub round: u64,
+    pub began: Time,
+    pub end: Time,
+}
+
+/// Calls that have ended, counted.
+#[derive(Default)]
+pub(super) struct Tally {
+    /// The moment of the last event.
+    pub(super) now: Time,
+    round: u64,
+    rounds: u64,
+    failures: u64,
+    push: Histogram,
+    pull: Histogram,
+    pushpull: Histogram,
+    naming: Option<Box<dyn Naming>>,
+}
+
+impl std::fmt::Debug for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tally").field("rounds", &self.rounds).finish_non_exhaustive()
+    }
+}
+
+impl Tally {
+    pub(super) fn second_hash(&self, key: u64) -> u64 {
+        self.naming.as_ref().map_or(0, |naming| naming.second_hash(key))
+    }
+
+    /// A call has ended, well or not.
+    pub(super) fn ended<D>(&mut self, op: &Operation<D>, well: bool) -> Ended {
+        let took = self.now.saturating_sub(op.began);
+        match op.what {
+            _ if !well => self.failures += 1,
+            What::Push { answer, round, .. } => {
+                self.round = self.round.max(round);
+                self.rounds += 1;
+                if answer { &mut self.pushpull } else { &mut self.push }.add(took);
+            }
+            What::Pull { .. } => self.pull.add(took),
+            _ => {}
+        }
+        let (call, key, round) = (kind(&op.what), op.key, op.round());
+        Ended { call, key, round, began: op.began, end: self.now }
+    }
+}
+
+impl<D: Data> Worker<D> {
+    /// The time of what happens next.
+    pub(crate) fn tell_time(&mut self, now: Time) {
+        self.tally.now = now;
+    }
+
+    /// From now on keys have names, for observers, and for the directory, which compares them.
+    pub fn name_keys(&mut self, naming: impl Naming + 'static) {
+        self.tally.naming = Some(Box::new(naming));
+    }
+
+    /// Says what is to be said of this worker, and asks anew whom its oldest calls wait for.
+    pub(crate) fn report(&mut self, facts: &mut Facts) {
+        let now = self.tally.now;
+        let mut oldest: Vec<(Time, OpId)> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| !op.abandoned)
+            .map(|(id, op)| (op.began, id))
+            .collect();
+        facts.pending = oldest.len() as u64;
+        if oldest.len() > MOST_WAITING {
+            oldest.select_nth_unstable(MOST_WAITING);
+            oldest.truncate(MOST_WAITING);
+        }
+        oldest.sort_unstable();
+        for (_, id) in oldest {
+            facts.waiting.extend(self.ops.get(id).map(|op| self.waiting(op, now)));
+            if self.ops.get(id).is_some_and(|op| op.started) {
+                self.ask(id);
+            }
+        }
+        let tally = &self.tally;
+        facts.round = tally.round;
+        facts.rounds = tally.rounds;
+        facts.failures = tally.failures;
+        facts.keys = self.keys.values().filter(|key| key.place().is_some()).count() as u64;
+        facts.push.clone_from(&tally.push);
+        facts.pull.clone_from(&tally.pull);
+        facts.pushpull.clone_from(&tally.pushpull);
+    }
+
+    fn waiting(&self, op: &Operation<D>, now: Time) -> Waiting {
+        let call = kind(&op.what);
+        let round = match op.what {
+            What::Barrier { number, .. } => number,
+            What::Set { version, .. } | What::Learn(Of::Setting(version)) => version,
+            _ => op.round(),
+        };
+        let naming = self.tally.naming.as_ref().filter(|_| call.has_key());
+        Waiting {
+            call,
+            started: op.started,
+            key: op.key,
+            name: naming.and_then(|naming| naming.name(op.key)).unwrap_or_default(),
+            round,
+            age: now.saturating_sub(op.began),
+            awaited: self.awaited(op),
+        }
+    }
+
+    /// Whom a call waits for, as far as this worker knows.
+    fn awaited(&self, op: &Operation<D>) -> Vec<Peer> {
+        match &op.awaited {
+            Some(peers) if !peers.is_empty() => peers.clone(),
+            _ if !op.started => Vec::new(),
+            _ => vec![errors::silent(op, self.keys.get(&op.key))],
+        }
+    }
+}
+
+fn kind<D>(what: &What<D>) -> CallKind {
+    match what {
+        What::Init { .. } => CallKind::Init,
+        What::Push { answer: false, .. } => CallKind::Push,
+        What::Push { .. } => CallKind::Pushpull,
+        What::Pull { .. } => CallKind::Pull,
+        What::Restore { .. } => CallKind::Load,
+        What::Find | What::Learn(Of::Key(_)) => CallKind::Find,
+        What::Remove { .. } => CallKind::Remove,
+        What::Set { .. } | What::Learn(Of::Setting(_)) => CallKind::Setting,
+        What::Barrier { .. } => CallKind::Barrier,
+        What::Done => CallKind::Done,
+        What::Close => CallKind::Close,
+    }
+}

@@ -1,0 +1,46 @@
+//! Messages of servers that no server of the protocol sends: they are dropped, and each is noted with the
+//! reason. Late answers, those about an earlier life of a key, and those to calls that have ended are not
+//! among them: they come where nothing is wrong.
+
+use super::{Key, Worker};
+use crate::job::Data;
+use crate::message::{Awaited, Header};
+use crate::peers::Why;
+
+impl<D: Data> Worker<D> {
+    /// Why messages were dropped since the last time.
+    pub(crate) fn faults(&mut self) -> Vec<Why> {
+        std::mem::take(&mut self.faults)
+    }
+
+    pub(super) fn fault(&mut self, why: Why) {
+        self.faults.push(why);
+    }
+
+    /// Whether a message answers a request that this worker has not made yet.
+    pub(super) fn is_unasked(&self, head: &Header) -> bool {
+        head.request >= self.next_op
+    }
+
+    /// Whom an operation waits for.
+    pub(super) fn note_awaited(&mut self, head: &Header, fields: &[u8]) {
+        let Some(awaited) = Awaited::decode(fields) else { return self.fault(Why::Unreadable) };
+        if let Some(op) = self.ops.get_mut(head.request) {
+            op.awaited = Some(awaited.peers);
+        }
+    }
+
+    /// Looks at a value that no operation takes: one that is for another key, or has no place in the key,
+    /// is not merely late.
+    pub(super) fn check_late(&mut self, head: &Header, len: u64) {
+        let Some(op) = self.ops.get(head.request) else { return };
+        let key = self.keys.get(&head.key);
+        let slices = key.and_then(Key::slices).unwrap_or_default();
+        let is_inside = slices.is_empty() || slices.contains(&head.slice);
+        let expected = key.map_or(0, |key| key.range(head.slice).1);
+        let waits = op.unanswered.contains(head.slice) && op.wants_whole_value();
+        if op.key != head.key || !is_inside || (waits && len != expected) {
+            self.fault(Why::Misfit);
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What a worker knows of a key.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use super::operation::OpId;
+use crate::message::{Place, range};
+
+/// Each step of a call comes back to its key after it was with all others, and what is not next to it in
+/// memory has left the caches by then. So a key of one slice has all that is often asked for in itself.
+#[derive(Debug, Default)]
+pub(super) struct Key {
+    generation: u32,
+    /// By slice; those of `place`, nearer.
+    servers: SmallVec<[u16; 4]>,
+    /// Of the value, and of each slice but the last.
+    bytes: u64,
+    slice_bytes: u64,
+    /// Pushes of this worker so far.
+    pushed: u64,
+    /// Per slice, the last round that is known to have closed; without rounds, how many pushes even
+    /// the slowest worker is known to have made.
+    closed: SmallVec<[u64; 1]>,
+    /// Operations on the key, oldest first.
+    queue: SmallVec<[OpId; 3]>,
+    place: Option<Box<Place>>,
+    /// The number under which this worker asks where the key is.
+    search: Option<OpId>,
+    /// The operation that has initialised it here, or 0.
+    made_by: OpId,
+    /// All workers have removed it, after the program of this one had given its removal up; and the
+    /// program has neither initialised it nor pushed to it since.
+    gone_unsaid: bool,
+}
+
+impl Key {
+    pub(super) fn generation(&self) -> u32 {
+        self.generation
+    }
+
+    pub(super) fn place(&self) -> Option<&Place> {
+        self.place.as_deref()
+    }
+
+    /// Its slices, if it is known where they are.
+    pub(super) fn slices(&self) -> Option<std::ops::Range<u32>> {
+        let count = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
+        self.place.is_some().then_some(0..count)
+    }
+
+    /// The bytes of its value, if they are known.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn server_of(&self, slice: u32) -> Option<u32> {
+        let server = self.servers.get(slice as usize).filter(|_| self.place.is_some());
+        server.map(|server| u32::from(*server))
+    }
+
+    /// Where a slice begins, and its length.
+    pub(super) fn range(&self, slice: u32) -> (u64, u64) {
+        range(self.bytes, self.slice_bytes, slice)
+    }
+
+    pub(super) fn set_place(&mut self, generation: u32, place: Place) {
+        if generation > self.generation || self.place.is_none() {
+            self.servers = SmallVec::from_slice(&place.servers);
+            self.bytes = place.spec.bytes().unwrap_or(0);
+            self.slice_bytes = place.slice_bytes;
+            self.closed = SmallVec::from_elem(0, place.servers.len());
+            self.pushed = 0;
+            self.generation = generation;
+            self.place = Some(Box::new(place));
+        }
+        self.search = None;
+    }
+
+    /// The key was removed.
+    pub(super) fn forget(&mut self) {
+        self.place = None;
+        self.pushed = 0;
+    }
+
+    pub(super) fn note_gone_unsaid(&mut self) {
+        self.gone_unsaid = true;
+    }
+
+    /// Whether a removal that is called again has taken effect before.
+    pub(super) fn take_gone_unsaid(&mut self) -> bool {
+        std::mem::take(&mut self.gone_unsaid)
+    }
+
+    /// Begins to ask for the place, unless that has happened.
+    pub(super) fn search(&mut self, request: OpId) -> bool {
+        self.search.is_none() && self.search.replace(request).is_none()
+    }
+
+    pub(super) fn note_made(&mut self, init: OpId) {
+        self.made_by = init;
+    }
+
+    pub(super) fn is_made_by(&self, init: OpId) -> bool {
+        self.made_by == init
+    }
+
+    /// Whether this worker has asked where the key is, and waits for the answer.
+    pub(super) fn is_searched(&self) -> bool {
+        self.search.is_some()
+    }
+
+    /// The servers that have slices of it.
+    pub(super) fn all_servers(&self) -> BTreeSet<u32> {
+        self.servers.iter().map(|server| u32::from(*server)).collect()
+    }
+
+    /// The search had no result.
+    pub(super) fn stop_search(&mut self, request: OpId) -> bool {
+        self.search.take_if(|search| *search == request).is_some()
+    }
+
+    pub(super) fn next_round(&mut self) -> u64 {
+        self.gone_unsaid = false;
+        self.pushed += 1;
+        self.pushed
+    }
+
+    pub(super) fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    pub(super) fn closed(&self, slice: u32) -> u64 {
+        self.closed.get(slice as usize).copied().unwrap_or(0)
+    }
+
+    pub(super) fn note_closed(&mut self, slice: u32, round: u64) {
+        if let Some(closed) = self.closed.get_mut(slice as usize) {
+            *closed = round.max(*closed);
+        }
+    }
+
+    pub(super) fn enter(&mut self, id: OpId) {
+        self.queue.push(id);
+    }
+
+    pub(super) fn leave(&mut self, id: OpId) {
+        self.queue.retain(|other| *other != id);
+    }
+
+    /// The operations on the key, oldest first.
+    pub(super) fn queue(&self) -> impl Iterator<Item = OpId> + '_ {
+        self.queue.iter().copied()
+    }
+}

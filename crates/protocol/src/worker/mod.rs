@@ -1,0 +1,714 @@
+//! A worker: requests of the user's program become slices for the servers, and answers become
+//! results. Requests on one key take effect in their order.
+
+mod cancellation;
+mod collective;
+mod credit;
+mod errors;
+mod facts;
+mod faults;
+mod keys;
+mod operation;
+mod requests;
+mod slices;
+#[cfg(test)]
+mod tests;
+mod touched;
+mod undelivered;
+
+use std::collections::BTreeSet;
+
+use super::job::{
+    AT_ONCE, Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token, label, take_all,
+};
+use super::message::{Body, Book, Header, Kind, Message, Place, State, failed, flags};
+use super::peers::{Letter, Why};
+use super::sequence_map::Recent;
+use super::stream::{CONTROL, LAST};
+use super::table::Table;
+use credit::Flow;
+pub use facts::{Ended, Naming};
+use keys::Key;
+pub use operation::{After, OpId};
+use operation::{Of, Operation, What};
+use slices::Slices;
+use touched::Touched;
+
+/// Maximum operations that are asked after, or ended, in one step when their time is over; the next step
+/// has the rest. Each step looks at all operations, so that fewer would take the square of them.
+const MOST_DUE: usize = 16 * AT_ONCE;
+
+/// The server that keeps the directory.
+const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
+
+/// What the driver has to do.
+#[derive(Debug)]
+pub enum Action<D> {
+    /// Put a slice of the pulled value at this place of the operation's out.
+    Fill { op: OpId, slice: u32, round: u64, at: u64, data: D },
+    /// What the job has decided, for an operation that asked for nothing of its own, or for something else.
+    Told { op: OpId, fields: Vec<u8> },
+    /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
+    Finished { op: OpId, ended: Ended, result: Result<(), Failure> },
+}
+
+/// What the node has to arrange with the scheduler.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Want {
+    Barrier,
+    AskBarrier(u64),
+    Done,
+    Leave,
+}
+
+/// Whether the program may push.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pushes {
+    Open,
+    /// The program has said that there will be no more.
+    Over,
+    /// The servers know how many there are.
+    Announced,
+}
+
+/// The machine of one worker.
+#[derive(Debug)]
+pub struct Worker<D> {
+    limits: Limits,
+    started: bool,
+    ops: Recent<Operation<D>>,
+    /// Those on keys that have not started, and those that concern no key.
+    waiting: BTreeSet<OpId>,
+    collective: BTreeSet<OpId>,
+    /// Settings that were asked for and have not ended.
+    changes: BTreeSet<OpId>,
+    touched: Touched,
+    next_op: OpId,
+    /// No operation has anything to be done about it before this.
+    wake: Time,
+    keys: Table<u64, Key>,
+    flows: Vec<Flow>,
+    servers_here: Vec<bool>,
+    workers_lost: BTreeSet<u32>,
+    /// Kept for its memory: operations of a key that is looked at.
+    queue: Vec<OpId>,
+    barriers: u64,
+    /// The barrier that this worker has come to, and the last one that has opened for it.
+    arrived: u64,
+    released: u64,
+    /// The last barrier, and the last setting, if the program has given it up: called again it is the
+    /// same one.
+    barrier_given_up: Option<(u64, &'static str)>,
+    setting_given_up: Option<(u64, Vec<u8>)>,
+    settings: u64,
+    /// The setting that pushes are made under.
+    setting: u64,
+    pushes: Pushes,
+    /// The operation that tells the servers how many pushes of each key there are, and the first key,
+    /// by its place in the table, that it has not come to.
+    announcing: Option<(OpId, usize)>,
+    closing: bool,
+    ended: bool,
+    /// A loss that lets no round close, and one that lets nothing succeed.
+    rounds_lost: Option<Failure>,
+    all_lost: Option<Failure>,
+    letters: Vec<Letter<D>>,
+    /// Why messages were dropped that no server sends.
+    faults: Vec<Why>,
+    wants: Vec<Want>,
+    actions: Vec<Action<D>>,
+    tally: Box<facts::Tally>,
+    /// Operations that were looked at.
+    #[cfg(test)]
+    looks: std::cell::Cell<u64>,
+}
+
+impl<D: Data> Worker<D> {
+    pub(super) fn new(limits: &Limits) -> Self {
+        let servers = limits.servers as usize;
+        Self {
+            limits: limits.clone(),
+            started: false,
+            ops: Recent::default(),
+            waiting: BTreeSet::new(),
+            collective: BTreeSet::new(),
+            changes: BTreeSet::new(),
+            touched: Touched::default(),
+            next_op: 1,
+            wake: Time::MAX,
+            keys: Table::default(),
+            flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
+            servers_here: vec![true; servers],
+            workers_lost: BTreeSet::new(),
+            queue: Vec::new(),
+            barriers: 0,
+            arrived: 0,
+            released: 0,
+            barrier_given_up: None,
+            setting_given_up: None,
+            settings: 0,
+            setting: 0,
+            pushes: Pushes::Open,
+            announcing: None,
+            closing: false,
+            ended: false,
+            rounds_lost: None,
+            all_lost: None,
+            letters: Vec::new(),
+            faults: Vec::new(),
+            wants: Vec::new(),
+            actions: Vec::new(),
+            tally: Box::default(),
+            #[cfg(test)]
+            looks: std::cell::Cell::default(),
+        }
+    }
+
+    pub fn actions(&mut self) -> Vec<Action<D>> {
+        take_all(&mut self.actions)
+    }
+
+    pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
+        take_all(&mut self.letters)
+    }
+
+    pub(super) fn wants(&mut self) -> Vec<Want> {
+        std::mem::take(&mut self.wants)
+    }
+
+    /// What a key is, once this worker knows where it is.
+    pub fn place_of(&self, key: u64) -> Option<&Place> {
+        self.keys.get(&key)?.place()
+    }
+
+    /// How many pushes of a key come before the next one that is requested.
+    pub fn pushes_before_next(&self, key: u64) -> u64 {
+        let Some(state) = self.keys.get(&key) else { return 0 };
+        let unnumbered = |id: &OpId| {
+            let op = self.ops.get(*id);
+            op.is_some_and(|op| !op.started && matches!(op.what, What::Push { .. }))
+        };
+        state.pushed() + state.queue().filter(unnumbered).count() as u64
+    }
+
+    /// The time of these operations is over.
+    pub fn expire(&mut self, ids: &[OpId], now: Time) {
+        for id in ids {
+            if let Some(op) = self.ops.get_mut(*id) {
+                op.deadline = now;
+            }
+        }
+        self.wake = now;
+        self.tick(now);
+    }
+
+    /// Counts a look at an operation, for a test.
+    #[cfg_attr(not(test), expect(clippy::unused_self, reason = "it counts in tests only"))]
+    fn note_look(&self) {
+        #[cfg(test)]
+        self.looks.update(|looks| looks + 1);
+    }
+
+    #[cfg(test)]
+    fn take_looks(&self) -> u64 {
+        self.looks.take()
+    }
+
+    /// Which life of a key this worker knows.
+    #[cfg(test)]
+    pub(super) fn generation(&self, key: u64) -> u32 {
+        self.keys.get(&key).map_or(0, Key::generation)
+    }
+
+    /// The program has said that it pushes no more.
+    pub fn is_done(&self) -> bool {
+        self.pushes != Pushes::Open
+    }
+
+    /// The loss of another worker after which no round closes any more.
+    pub fn lost_worker(&self) -> Option<&Failure> {
+        self.rounds_lost.as_ref()
+    }
+
+    /// Whether the job has lost a worker.
+    pub fn is_lost(&self, rank: u32) -> bool {
+        self.workers_lost.contains(&rank)
+    }
+
+    /// Whether all slices of a key take part in the same rounds.
+    pub fn is_in_rounds(&self) -> bool {
+        self.limits.mode == Mode::Sync
+    }
+
+    /// It has left the job, or the job has left it.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// The members are known, or have changed.
+    pub(super) fn members(&mut self, book: &Book) {
+        self.started = true;
+        for gone in book.members.iter().filter(|member| member.state != State::Here) {
+            let is_lost = gone.state == State::Lost;
+            let how = if is_lost { "is lost" } else { "has left, as the job is over" };
+            let text = format!("{} at {} {how}", gone.peer, gone.address);
+            let failure = Failure::new(Reason::PeerLost, text);
+            match gone.peer.role {
+                Role::Server => {
+                    self.lose_all(&failure);
+                    self.stop_waiting_for(gone.peer);
+                }
+                Role::Worker if !is_lost => {}
+                Role::Worker => {
+                    self.workers_lost.insert(gone.peer.rank);
+                    if self.limits.on_loss == OnLoss::Fail && !gone.reads {
+                        self.lose_rounds(&failure);
+                    }
+                }
+                Role::Scheduler => {}
+            }
+        }
+        self.pump_all();
+    }
+
+    /// Rounds, barriers and whatever all ranks do together cannot end any more.
+    fn lose_rounds(&mut self, failure: &Failure) {
+        if self.rounds_lost.is_none() {
+            self.rounds_lost = Some(failure.clone());
+            self.flows.iter_mut().for_each(Flow::forget);
+            let lost = |op: &Operation<D>| op.needs_all_workers();
+            self.fail_where(lost, failure);
+        }
+    }
+
+    /// Nothing but leaving can succeed any more.
+    fn lose_all(&mut self, failure: &Failure) {
+        if self.all_lost.is_none() {
+            self.all_lost = Some(failure.clone());
+            self.fail_where(|op| !op.is_leaving(), failure);
+        }
+    }
+
+    /// The job goes on without this process, or cannot go on.
+    pub(super) fn fatal(&mut self, failure: &Failure) {
+        self.all_lost = Some(failure.clone());
+        self.fail_where(|_| true, failure);
+        self.letters.clear();
+        self.wants.clear();
+        self.ended = true;
+    }
+
+    /// What was sent to a server that is lost will not arrive; leaving goes on without it.
+    fn stop_waiting_for(&mut self, server: Peer) {
+        let Some(here) = self.servers_here.get_mut(server.rank as usize) else { return };
+        *here = false;
+        for id in self.ids(|op| !op.undelivered.is_empty()) {
+            if let Some(op) = self.ops.get_mut(id) {
+                op.undelivered.give_up(server.rank);
+                self.finish_if_complete(id);
+            }
+        }
+    }
+
+    /// Operations, in the order of their requests.
+    fn ids(&self, which: impl Fn(&Operation<D>) -> bool) -> Vec<OpId> {
+        let looked = self.ops.iter().inspect(|_| self.note_look());
+        looked.filter(|(_, op)| which(op)).map(|(id, _)| id).collect()
+    }
+
+    fn fail_where(&mut self, which: impl Fn(&Operation<D>) -> bool, failure: &Failure) {
+        for id in self.ids(which) {
+            self.finish(id, Err(failure.clone()));
+        }
+    }
+
+    /// A message of a server.
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
+        let Message { head, body } = message;
+        if self.is_unasked(&head) {
+            return self.fault(Why::Unasked);
+        }
+        match (head.kind, body) {
+            (Kind::Place, Body::Fields(fields)) => self.place(&head, &fields),
+            (Kind::Grant, _) => self.grant(from, &head),
+            (Kind::Credit, _) => {
+                if let Some(flow) = self.flows.get_mut(from.rank as usize) {
+                    flow.refund(head.total, self.limits.credit());
+                }
+            }
+            (Kind::Value, Body::Data(data)) => self.value(&head, data),
+            (Kind::Removed, _) => self.removed(&head),
+            (Kind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
+            (Kind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
+                Some(failure) => self.failed(&head, failure),
+                None => self.fault(Why::Unreadable),
+            },
+            _ => self.fault(Why::Unreadable),
+        }
+        self.go_on();
+    }
+
+    /// Where a key is, or that a setting may be brought or is in force.
+    fn place(&mut self, head: &Header, fields: &[u8]) {
+        let provide = head.flags & flags::PROVIDE != 0;
+        if head.setting > 0 {
+            return self.setting_placed(head, provide, fields);
+        }
+        let Some(place) = Place::decode(fields) else { return self.fault(Why::Unreadable) };
+        let servers = self.flows.len();
+        if place.servers.iter().any(|server| usize::from(*server) >= servers) {
+            return self.fault(Why::Misfit);
+        }
+        let key = self.keys.get_or_default(head.key);
+        key.set_place(head.generation, place);
+        self.touched.add(head.key);
+        if provide {
+            return self.provide(head);
+        }
+        match self.ops.get(head.request).map(|op| &op.what) {
+            Some(What::Init { .. }) => {
+                self.keys.get_or_default(head.key).note_made(head.request);
+                self.finish(head.request, Ok(()));
+            }
+            Some(What::Learn(Of::Key(_))) => {
+                let (op, ours) = (head.request, self.tally.second_hash(head.key));
+                if ours != 0 && head.total != 0 && ours != head.total {
+                    return self.finish(op, Err(other_name(head.key)));
+                }
+                let fields = head.key.to_le_bytes().to_vec();
+                self.actions.push(Action::Told { op, fields });
+                self.finish(op, Ok(()));
+            }
+            _ => {}
+        }
+    }
+
+    /// Brings the first value to all servers.
+    fn provide(&mut self, head: &Header) {
+        let op = self.ops.get(head.request).map(|op| &op.what);
+        let Some(What::Init { data, .. }) = op else { return };
+        let data = data.clone();
+        let Some(place) = self.keys.get(&head.key).and_then(Key::place).cloned() else { return };
+        if let Some(op) = self.ops.get_mut(head.request) {
+            op.undelivered.restart();
+        }
+        let total = data.len();
+        let fields = place.encode();
+        for server in place.servers.iter().copied().collect::<BTreeSet<_>>() {
+            let message =
+                Message::of_key(Kind::Describe, head.key, head.generation, fields.clone());
+            self.post(Peer::server(server.into()), message);
+        }
+        for (slice, server) in (0..).zip(&place.servers) {
+            let (offset, len) = place.range(slice);
+            let mut message = Message::of_key(Kind::Init, head.key, head.generation, Vec::new());
+            message.head.slice = slice;
+            message.head.offset = offset;
+            message.head.total = total;
+            message.body = Body::Data(data.part(offset, len));
+            self.send_awaited(head.request, Peer::server((*server).into()), message, 0);
+        }
+    }
+
+    fn setting_placed(&mut self, head: &Header, provide: bool, decided: &[u8]) {
+        let id = self.setting_of(head);
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let (fields, version) = match &op.what {
+            What::Set { fields, version, .. } => (fields.clone(), *version),
+            What::Learn(Of::Setting(version)) if !provide => {
+                self.settings = self.settings.max(*version);
+                (Vec::new(), *version)
+            }
+            _ => return,
+        };
+        if !provide {
+            if !decided.is_empty() {
+                self.actions.push(Action::Told { op: id, fields: decided.to_vec() });
+            }
+            if head.flags & flags::DIFFERS != 0 {
+                return;
+            }
+            self.setting = self.setting.max(version);
+            self.touched.add_all();
+            return self.finish(id, Ok(()));
+        }
+        op.undelivered.restart();
+        for server in 0..self.limits.servers {
+            let mut message = Message::new(Kind::Setting, fields.clone());
+            message.head.setting = version;
+            self.send_awaited(id, Peer::server(server), message, CONTROL);
+        }
+    }
+
+    fn value(&mut self, head: &Header, data: D) {
+        let key = self.keys.get_mut(&head.key);
+        let Some(key) = key.filter(|key| key.generation() == head.generation) else { return };
+        if self.limits.mode == Mode::Sync {
+            key.note_closed(head.slice, head.round);
+        }
+        let Some((op, at)) = self.asked(head, data.len()) else {
+            return self.check_late(head, data.len());
+        };
+        let abandoned = op.abandoned;
+        if let Some(op) = self.ops.get_mut(head.request) {
+            op.unanswered.remove(head.slice);
+        }
+        if !abandoned {
+            let Header { request: op, slice, round, .. } = *head;
+            self.actions.push(Action::Fill { op, slice, round, at, data });
+        }
+        self.finish_if_complete(head.request);
+    }
+
+    /// Whether an operation takes a slice of its value: which one, and where the slice belongs.
+    pub(super) fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
+        let (op, at) = self.asked(head, len)?;
+        (!op.abandoned && op.wants_whole_value()).then_some((head.request, at))
+    }
+
+    /// The operation that has asked for a slice, and where it belongs.
+    fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
+        let op = self.ops.get(head.request).filter(|op| op.key == head.key)?;
+        let key = self.keys.get(&head.key).filter(|key| key.slices().is_some())?;
+        if key.generation() != head.generation {
+            return None;
+        }
+        let (at, expected) = key.range(head.slice);
+        let fits = !op.wants_whole_value() || len == expected;
+        (fits && op.unanswered.contains(head.slice)).then_some((op, at))
+    }
+
+    fn failed(&mut self, head: &Header, failure: Failure) {
+        if self.ops.get(head.request).is_some() {
+            if failure.reason == Reason::KeyNotFound && self.seeks(head) {
+                return;
+            }
+            if failure.reason != Reason::PeerLost {
+                return self.finish(head.request, Err(failure));
+            }
+            let text = format!("the round cannot close: {}", failure.text);
+            self.finish(head.request, Err(Failure::new(failure.reason, text)));
+            // A server may know of a loss before the scheduler's word of it is here.
+            if self.limits.on_loss == OnLoss::Fail {
+                self.lose_rounds(&failure);
+            }
+            return;
+        }
+        // Nobody knows the key: whatever waits for it fails, up to its init.
+        let Some(key) = self.keys.get_mut(&head.key) else { return };
+        self.touched.add(head.key);
+        if key.stop_search(head.request) {
+            for id in key.queue().collect::<Vec<_>>() {
+                match self.ops.get(id) {
+                    Some(op) if op.is_over() => {}
+                    // It came after the question, and asks again.
+                    Some(_) if id > head.request => break,
+                    Some(Operation { what: What::Init { .. }, .. }) => break,
+                    _ => self.finish(id, Err(failure.clone())),
+                }
+            }
+        }
+    }
+
+    /// Looks for a key once more for a pull, if others may have moved it: whoever is done takes no part
+    /// in that.
+    fn seeks(&mut self, head: &Header) -> bool {
+        let (id, key) = (head.request, head.key);
+        let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == Pushes::Announced) else {
+            return false;
+        };
+        let What::Pull { wanted, sought, .. } = &mut op.what else { return false };
+        let Some(state) = self.keys.get_mut(&key) else { return false };
+        let is_known = state.place().is_some() && state.generation() == head.generation;
+        if is_known && !*sought {
+            state.forget();
+        }
+        // What is wanted of slices is nothing in others.
+        if !wanted.is_empty() || (is_known && *sought) {
+            return false;
+        }
+        if !std::mem::replace(sought, true) {
+            op.started = false;
+            op.unanswered = Slices::default();
+            self.waiting.insert(id);
+            self.pump(key);
+        }
+        true
+    }
+
+    /// A message with this token has arrived at a server.
+    pub(super) fn delivered(&mut self, server: u32, token: Token) {
+        let id = token.operation;
+        if let Some(op) = self.ops.get_mut(id) {
+            op.undelivered.arrive(server, token.attempt);
+            self.touched.add(op.key);
+            self.finish_if_complete(id);
+            self.go_on();
+        }
+    }
+
+    /// Sends a message whose arrival the operation waits for.
+    fn send_awaited(&mut self, id: OpId, to: Peer, mut message: Message<D>, priority: i32) {
+        message.head.request = id;
+        let token = self.ops.get_mut(id).map(|op| {
+            let attempt = op.undelivered.send(to.rank);
+            Token { operation: id, attempt }
+        });
+        self.letters.push(Letter { to, message, priority, token });
+    }
+
+    fn post(&mut self, to: Peer, message: Message<D>) {
+        self.letters.push(Letter { to, message, priority: CONTROL, token: None });
+    }
+
+    /// Everything that an operation sent has arrived, and everything that it asked for has come.
+    fn finish_if_complete(&mut self, id: OpId) {
+        let Some(op) = self.ops.get(id) else { return };
+        let announces = self.announcing.is_some_and(|(by, _)| by == id);
+        if announces || !op.is_complete() {
+            return;
+        }
+        let (key, generation) = (op.key, self.keys.get(&op.key).map_or(0, Key::generation));
+        match &op.what {
+            What::Init { .. } => {
+                let mut message = Message::of_key(Kind::Ready, key, generation, Vec::new());
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+                self.finish_if_given_up(id);
+            }
+            What::Set { version, .. } => {
+                let mut message = Message::new(Kind::Ready, Vec::new());
+                message.head.setting = *version;
+                message.head.request = id;
+                self.post(DIRECTORY, message);
+            }
+            What::Push { .. }
+            | What::Pull { .. }
+            | What::Restore { .. }
+            | What::Find
+            | What::Done => {
+                self.finish(id, Ok(()));
+            }
+            What::Close => self.wants.push(Want::Leave),
+            What::Learn(_) | What::Remove { .. } | What::Barrier { .. } => {}
+        }
+    }
+
+    /// Ends an operation, for the driver unless it was told before.
+    fn finish(&mut self, id: OpId, result: Result<(), Failure>) {
+        let Some(op) = self.ops.remove(id) else { return };
+        self.waiting.remove(&id);
+        self.collective.remove(&id);
+        if self.changes.remove(&id) {
+            self.touched.add_all();
+        }
+        self.touched.add(op.key);
+        if let Some(key) = self.keys.get_mut(&op.key) {
+            key.leave(id);
+        }
+        if matches!(op.what, What::Close) {
+            self.ended = true;
+        }
+        if !op.abandoned {
+            let ended = self.tally.ended(&op, result.is_ok());
+            let result = result.map_err(|failure| errors::during(&op, failure));
+            self.actions.push(Action::Finished { op: id, ended, result });
+        }
+    }
+
+    /// Starts whatever may start, on any key.
+    fn pump_all(&mut self) {
+        self.touched.add_all();
+        self.go_on();
+    }
+
+    /// Starts what may start on keys on which something has happened, and what concerns no key.
+    fn go_on(&mut self) {
+        if !self.started || self.ended {
+            return;
+        }
+        if self.waiting.is_empty() {
+            self.touched.clear();
+            return self.pump_collective();
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.fill(|| {
+            let waiting = self.waiting.iter().inspect(|_| self.note_look());
+            let waiting = waiting.filter_map(|id| self.ops.get(*id));
+            let keys: BTreeSet<_> = waiting.map(|op| op.key).collect();
+            keys.into_iter().collect()
+        });
+        self.touched = touched;
+        // What starts may fail at once, which lets others of its key start.
+        while let Some(key) = self.touched.pop() {
+            self.pump(key);
+        }
+        self.pump_collective();
+    }
+
+    /// Ends what is overdue, and asks whom the rest waits for.
+    pub(super) fn tick(&mut self, now: Time) {
+        if self.announcing.is_some() && !self.ended {
+            self.announce_more();
+            self.go_on();
+        }
+        if now < self.wake {
+            return;
+        }
+        let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
+        for id in self.ids(due).into_iter().take(MOST_DUE) {
+            let Some(op) = self.ops.get_mut(id) else { continue };
+            if now < op.deadline {
+                self.look_after(id, now);
+                continue;
+            }
+            self.overdue(id, now);
+        }
+        let live = self.ops.iter().map(|(_, op)| op).filter(|op| !op.abandoned);
+        self.wake = live.map(Operation::next_moment).min().unwrap_or(Time::MAX);
+        self.go_on();
+    }
+
+    /// When `tick` has something to do at the earliest.
+    pub(super) fn wake_at(&self) -> Time {
+        if self.announcing.is_some() && !self.ended { 0 } else { self.wake }
+    }
+
+    fn ask(&mut self, id: OpId) {
+        let Some(op) = self.ops.get(id) else { return };
+        let searches = self.keys.get(&op.key).is_some_and(Key::is_searched);
+        let mut message = Message::of_key(Kind::Ask, op.key, 0, Vec::new());
+        message.head.request = id;
+        let mut to = DIRECTORY;
+        match &op.what {
+            // It waits for an earlier call, or for the init of its key.
+            _ if !op.started && (op.is_collective() || !searches) => return,
+            _ if !op.started => {}
+            What::Barrier { number, .. } => return self.wants.push(Want::AskBarrier(*number)),
+            What::Set { version, .. } => message.head.setting = *version,
+            What::Push { .. } | What::Pull { .. } => {
+                let Some(key) = self.keys.get(&op.key) else { return };
+                let slice = op.unanswered.first().or_else(|| self.offered_slice(id));
+                let Some((slice, place)) = slice.zip(key.place()) else { return };
+                let Some(server) = place.servers.get(slice as usize) else { return };
+                to = Peer::server((*server).into());
+                message.head.slice = slice;
+                message.head.generation = key.generation();
+                message.head.round = op.round();
+            }
+            What::Init { .. } | What::Remove { .. } | What::Restore { .. } | What::Find => {}
+            What::Learn(_) | What::Done | What::Close => return,
+        }
+        // However often somebody looks at the job, what it waits for goes first.
+        self.letters.push(Letter { to, message, priority: LAST, token: None });
+    }
+}
+
+/// A key that this worker has learned of has another name in the job than here.
+fn other_name(key: u64) -> Failure {
+    let text = format!(
+        "{}: the job has another name with the same 63-bit hash; rename one of the two",
+        label(key)
+    );
+    Failure::new(Reason::NameCollision, text)
+}

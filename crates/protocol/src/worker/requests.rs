@@ -1,0 +1,451 @@
+//! The calls of the user's program, and how they become messages.
+
+use std::collections::BTreeMap;
+
+use super::errors;
+use super::operation::{After, Back, Of, OpId, Operation, What};
+use super::{DIRECTORY, Key, Pushes, Worker};
+use crate::job::{Data, Failure, Mode, Peer, Reason, Time, label};
+use crate::message::{Body, Declare, Header, Kind, Message, ROUNDS_OVER, Spec, flags};
+use crate::peers::Letter;
+use crate::stream::{CONTROL, LAST};
+
+impl<D: Data> Worker<D> {
+    pub fn init(
+        &mut self,
+        key: u64,
+        spec: Spec,
+        data: D,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        if spec.bytes() != Some(data.len()) {
+            let text = format!("init: {}: the value has not the bytes of its shape", label(key));
+            return Err(Failure::new(Reason::Invalid, text));
+        }
+        self.request(What::Init { spec, data }, key, now, deadline)
+    }
+
+    pub fn push(
+        &mut self,
+        key: u64,
+        data: D,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request(self.a_push(data, priority, false), key, now, deadline)
+    }
+
+    pub fn pushpull(
+        &mut self,
+        key: u64,
+        data: D,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request(self.a_push(data, priority, true), key, now, deadline)
+    }
+
+    fn a_push(&self, data: D, priority: i32, answer: bool) -> What<D> {
+        What::Push { round: 0, data, priority: bounded(priority), answer, setting: self.settings }
+    }
+
+    pub fn pull(
+        &mut self,
+        key: u64,
+        priority: i32,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.pull_wanted(key, BTreeMap::new(), (After::Own, priority), now, deadline)
+    }
+
+    /// Pulls something else than the value, of some slices; none of them stands for the whole value.
+    pub fn pull_wanted(
+        &mut self,
+        key: u64,
+        wanted: BTreeMap<u32, Vec<u8>>,
+        (after, priority): (After, i32),
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let priority = bounded(priority);
+        let what = What::Pull { round: 0, priority, wanted, after, sought: false };
+        self.request(what, key, now, deadline)
+    }
+
+    /// Gives every slice of a key its value and state from a checkpoint.
+    pub fn restore(
+        &mut self,
+        key: u64,
+        slices: Vec<D>,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        self.request(What::Restore { slices }, key, now, deadline)
+    }
+
+    /// Learns what a key is and where.
+    pub fn find(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request(What::Find, key, now, deadline)
+    }
+
+    pub fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request(What::Remove { back: Back::No }, key, now, deadline)
+    }
+
+    /// Changes what merges pushes, or a number of it; every rank makes the same calls.
+    pub fn set(&mut self, fields: Vec<u8>, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let version = self.version_of(&fields);
+        let id = self.request(What::Set { version, fields }, 0, now, deadline)?;
+        self.settings = version;
+        self.setting_given_up = None;
+        Ok(id)
+    }
+
+    /// Learns what is behind the settings that this worker knows, without taking part in it.
+    pub fn learn_setting(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request(What::Learn(Of::Setting(self.settings + 1)), 0, now, deadline)
+    }
+
+    /// Learns which is the first key from this one on, and where.
+    pub fn learn_key(&mut self, from: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.request(What::Learn(Of::Key(from)), 0, now, deadline)
+    }
+
+    pub fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        self.barrier_of("barrier", now, deadline)
+    }
+
+    /// A barrier that is part of a call, which may be called again if it was given up.
+    pub fn barrier_of(
+        &mut self,
+        call: &'static str,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let again = self.barrier_given_up == Some((self.barriers, call));
+        let number = if again { self.barriers } else { self.barriers + 1 };
+        let id = self.request(What::Barrier { number, call }, 0, now, deadline)?;
+        self.barriers = number;
+        // Unless it has ended in between.
+        self.barrier_given_up = None;
+        Ok(id)
+    }
+
+    pub fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let id = self.request(What::Done, 0, now, deadline)?;
+        if self.pushes == Pushes::Open {
+            self.pushes = Pushes::Over;
+        }
+        Ok(id)
+    }
+
+    pub fn close(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
+        let id = self.request(What::Close, 0, now, deadline)?;
+        self.closing = true;
+        Ok(id)
+    }
+
+    fn request(
+        &mut self,
+        what: What<D>,
+        key: u64,
+        now: Time,
+        deadline: Time,
+    ) -> Result<OpId, Failure> {
+        let op = Operation::new(what, key, now, deadline);
+        self.admit(&op).map_err(|failure| errors::during(&op, failure))?;
+        let id = self.next_op;
+        self.next_op += 1;
+        self.wake = self.wake.min(op.first_moment());
+        let is_collective = op.is_collective();
+        let is_change = matches!(op.what, What::Set { .. });
+        self.ops.insert(id, op);
+        if is_collective {
+            self.collective.insert(id);
+            if is_change {
+                self.changes.insert(id);
+            }
+            self.go_on();
+            return Ok(id);
+        }
+        self.keys.get_or_default(key).enter(id);
+        if self.started && !self.ended {
+            self.pump(key);
+        }
+        if self.ops.get(id).is_some_and(|op| !op.started) {
+            self.waiting.insert(id);
+        }
+        if self.touched.has_keys() {
+            self.go_on();
+        }
+        Ok(id)
+    }
+
+    /// What can never succeed is refused at once.
+    fn admit(&self, op: &Operation<D>) -> Result<(), Failure> {
+        if self.closing {
+            return Err(Failure::new(Reason::Closed, "the store is closed"));
+        }
+        if let Some(lost) = self.all_lost.as_ref().filter(|_| self.ended || !op.is_leaving()) {
+            return Err(lost.clone());
+        }
+        if let Some(lost) = self.rounds_lost.as_ref().filter(|_| op.needs_all_workers()) {
+            return Err(lost.clone());
+        }
+        if self.pushes != Pushes::Open && op.needs_all_workers() {
+            let text = "this worker is done; it may only pull and close";
+            return Err(Failure::new(Reason::Invalid, text));
+        }
+        Ok(())
+    }
+
+    /// Starts what may start on a key: in the order of the calls, and nothing before what it must
+    /// not overtake.
+    pub(super) fn pump(&mut self, key: u64) {
+        let mut queue = std::mem::take(&mut self.queue);
+        queue.clear();
+        if let Some(state) = self.keys.get(&key) {
+            queue.extend(state.queue());
+        }
+        self.pump_these(key, &queue);
+        self.queue = queue;
+    }
+
+    /// The same, for the operations on the key, oldest first.
+    fn pump_these(&mut self, key: u64, queue: &[OpId]) {
+        let (mut first, mut value_wanted) = (true, false);
+        for &id in queue {
+            self.note_look();
+            let Some(op) = self.ops.get(id) else { continue };
+            let (exclusive, wants_value) = (op.is_exclusive(), op.wants_value());
+            if op.is_over() {
+                if exclusive && op.is_in_transit() {
+                    return;
+                }
+                first &= !op.is_in_transit();
+                continue;
+            }
+            if !op.started {
+                let push = matches!(op.what, What::Push { .. });
+                let blocked =
+                    if exclusive { !first } else { push && (value_wanted || self.is_setting(id)) };
+                if blocked || !self.start(id, key) {
+                    return;
+                }
+            }
+            if exclusive {
+                return;
+            }
+            first &= self.ops.get(id).is_none_or(|op| op.is_over() && !op.is_in_transit());
+            value_wanted |= wants_value && !self.ops.get(id).is_some_and(|op| op.abandoned);
+        }
+    }
+
+    /// Whether a setting that was asked for before this operation is not in force yet.
+    fn is_setting(&self, id: OpId) -> bool {
+        self.setting < self.settings && self.changes.first().is_some_and(|first| *first < id)
+    }
+
+    /// The first setting before this operation that the program still waits for.
+    pub(super) fn setting_before(&self, id: OpId) -> Option<&Operation<D>> {
+        self.changes.range(..id).find_map(|id| self.ops.get(*id))
+    }
+
+    /// Starts one operation; false when it has to wait for the place of its key, or has failed.
+    fn start(&mut self, id: OpId, key: u64) -> bool {
+        let Some(op) = self.ops.get_mut(id) else { return false };
+        if let What::Init { spec, .. } = &op.what {
+            let spec = Some(spec.clone());
+            op.start();
+            self.wake = self.wake.min(op.first_moment());
+            self.waiting.remove(&id);
+            self.keys.get_or_default(key).take_gone_unsaid();
+            self.declare(id, key, spec);
+            return true;
+        }
+        let state = self.keys.get_or_default(key);
+        if matches!(op.what, What::Remove { .. }) && state.take_gone_unsaid() {
+            self.finish(id, Ok(()));
+            return false;
+        }
+        let Some(slices) = state.slices() else {
+            let search = self.next_op;
+            if state.search(search) {
+                self.next_op += 1;
+                self.declare(search, key, None);
+            }
+            return false;
+        };
+        let expected = state.bytes();
+        op.start();
+        self.wake = self.wake.min(op.first_moment());
+        self.waiting.remove(&id);
+        match &mut op.what {
+            What::Push { data, .. } if data.len() != expected => {
+                let text = format!("the value has {} bytes, the key has {expected}", data.len());
+                self.finish(id, Err(Failure::new(Reason::Invalid, text)));
+                return false;
+            }
+            What::Push { round, answer, setting, .. } => {
+                *setting = self.setting.min(*setting);
+                *round = state.next_round();
+                op.unsent = slices.clone().collect();
+                if *answer {
+                    op.unanswered = slices.clone().collect();
+                }
+                slices.for_each(|slice| self.send_push(id, slice));
+            }
+            What::Pull { round, wanted, after, .. } => {
+                *round = match after {
+                    After::Own => state.pushed(),
+                    After::Nothing => 0,
+                    After::All => ROUNDS_OVER,
+                };
+                let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
+                op.unanswered = slices.clone().filter(asked).collect();
+                for slice in slices {
+                    self.send_pull(id, slice);
+                }
+                self.finish_if_complete(id);
+            }
+            What::Restore { slices: parts } => {
+                let parts = std::mem::take(parts);
+                (0..).zip(parts).for_each(|(slice, part)| self.send_restore(id, slice, part));
+                self.finish_if_complete(id);
+            }
+            What::Find => self.finish(id, Ok(())),
+            What::Remove { .. } => self.send_remove(id, flags::PROVIDE),
+            _ => {}
+        }
+        true
+    }
+
+    fn declare(&mut self, request: OpId, key: u64, spec: Option<Spec>) {
+        let fields = Declare { name: self.tally.second_hash(key), spec }.encode();
+        let mut message = Message::of_key(Kind::Declare, key, 0, fields);
+        message.head.request = request;
+        self.post(DIRECTORY, message);
+    }
+
+    /// Sends a slice if there is credit, and if its round is not too far ahead; offers it otherwise.
+    fn send_push(&mut self, id: OpId, slice: u32) {
+        let Some(op) = self.ops.get(id) else { return };
+        let (round, key) = (op.round(), op.key);
+        let Some(state) = self.keys.get(&key) else { return };
+        let Some(server) = state.server_of(slice) else { return };
+        let What::Push { data, .. } = &op.what else { return };
+        let (offset, len) = state.range(slice);
+        let len = data.part(offset, len).len();
+        let generation = state.generation();
+        let lead = self.limits.lead();
+        let near = lead.is_none_or(|lead| round <= state.closed(slice).saturating_add(lead));
+        let flow = &mut self.flows[server as usize];
+        if near && flow.pay(len) {
+            return self.send_slice(id, slice, 0);
+        }
+        flow.offer((key, generation, round, slice), id);
+        let mut message = Message::of_key(Kind::Offer, key, generation, Vec::new());
+        message.head.slice = slice;
+        message.head.round = round;
+        self.post(Peer::server(server), message);
+    }
+
+    /// A server lets an offered push come.
+    pub(super) fn grant(&mut self, from: Peer, head: &Header) {
+        let push = (head.key, head.generation, head.round, head.slice);
+        let Some(flow) = self.flows.get_mut(from.rank as usize) else { return };
+        let Some(id) = flow.granted(push) else { return };
+        if let Some(key) = self.keys.get_mut(&head.key) {
+            let behind = match self.limits.mode {
+                Mode::Sync => 1,
+                Mode::Async { staleness } => staleness.unwrap_or(head.round),
+            };
+            key.note_closed(head.slice, head.round.saturating_sub(behind));
+        }
+        self.send_slice(id, head.slice, flags::GRANTED);
+    }
+
+    fn send_slice(&mut self, id: OpId, slice: u32, granted: u16) {
+        let Some(op) = self.ops.get_mut(id) else { return };
+        let What::Push { round, data, priority, answer, setting } = &op.what else { return };
+        let Some(state) = self.keys.get(&op.key) else { return };
+        let Some(server) = state.server_of(slice) else { return };
+        let (offset, len) = state.range(slice);
+        let head = Header {
+            kind: Kind::Push,
+            key: op.key,
+            generation: state.generation(),
+            slice,
+            round: *round,
+            offset,
+            total: data.len(),
+            setting: *setting,
+            codec: data.codec(),
+            priority: *priority,
+            flags: granted | if *answer { flags::ANSWER } else { 0 },
+            ..Header::default()
+        };
+        let (priority, data) = (*priority, data.part(offset, len));
+        op.unsent.remove(slice);
+        let message = Message { head, body: Body::Data(data) };
+        self.send_awaited(id, Peer::server(server), message, priority);
+    }
+
+    /// Asks for a slice, if the operation wants it.
+    fn send_pull(&mut self, id: OpId, slice: u32) {
+        let Some(op) = self.ops.get(id) else { return };
+        let What::Pull { round, priority, wanted, .. } = &op.what else { return };
+        if !op.unanswered.contains(slice) {
+            return;
+        }
+        let (round, priority) = (*round, *priority);
+        let wanted = wanted.get(&slice).cloned().unwrap_or_default();
+        // It waits at the server for what was pushed before: the value then leaves at once, while
+        // later slices still come.
+        let overtakes = wanted.is_empty() && !self.limits.one_way_at_a_time;
+        let urgency = if overtakes { CONTROL } else { priority };
+        let Some(state) = self.keys.get(&op.key) else { return };
+        let Some(server) = state.server_of(slice) else { return };
+        let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), wanted);
+        message.head.slice = slice;
+        message.head.round = round;
+        message.head.request = id;
+        message.head.priority = priority;
+        let to = Peer::server(server);
+        self.letters.push(Letter { to, message, priority: urgency, token: None });
+    }
+
+    fn send_restore(&mut self, id: OpId, slice: u32, data: D) {
+        let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
+        let Some(state) = self.keys.get(&key) else { return };
+        let Some(server) = state.server_of(slice) else { return };
+        let mut message = Message::of_key(Kind::Restore, key, state.generation(), Vec::new());
+        message.head.slice = slice;
+        message.body = Body::Data(data);
+        self.send_awaited(id, Peer::server(server), message, 0);
+    }
+
+    /// Tells the directory that this worker removes a key, or takes that back.
+    pub(super) fn send_remove(&mut self, id: OpId, flags: u16) {
+        let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
+        let generation = self.keys.get(&key).map_or(0, Key::generation);
+        let mut message = Message::of_key(Kind::Remove, key, generation, Vec::new());
+        message.head.request = id;
+        message.head.flags = flags;
+        self.post(DIRECTORY, message);
+    }
+
+    /// A slice of the operation that waits for credit.
+    pub(super) fn offered_slice(&self, id: OpId) -> Option<u32> {
+        self.ops.get(id)?.unsent.first()
+    }
+}
+
+/// The priorities of users leave those of the protocol free.
+fn bounded(priority: i32) -> i32 {
+    priority.clamp(LAST + 1, CONTROL - 1)
+}
