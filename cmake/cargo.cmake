@@ -14,26 +14,28 @@ find_program(CARGO cargo HINTS "$ENV{HOME}/.cargo/bin" REQUIRED)
 # program finds the library by its soname.
 #
 #   LOCAL      without the distributed stores and their engine
-#   BINARIES   programs to build as well
-#   FEATURES   cargo features, separated by commas
+#   PROGRAM    with the program kvstore
+#   FEATURES   cargo features of the library, separated by commas
 #   TOOLCHAIN  the toolchain of rustup, such as +nightly
 #   TARGET     the platform
 #   RUSTFLAGS  flags for rustc
 #   OPTIONS    further options for cargo
 function(add_cargo_library name target_dir)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "LOCAL" "FEATURES;TOOLCHAIN;TARGET;RUSTFLAGS"
-    "OPTIONS;BINARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "LOCAL;PROGRAM"
+    "FEATURES;TOOLCHAIN;TARGET;RUSTFLAGS" "OPTIONS")
   set(folder "${PROJECT_BINARY_DIR}/${name}")
   set(built "${target_dir}/${arg_TARGET}/release")
-  set(options ${arg_OPTIONS})
+  # The program needs the distributed stores: its package would turn them on for the library.
+  set(options --package libkvstore ${arg_OPTIONS})
   if(arg_LOCAL)
     list(APPEND options --no-default-features)
   endif()
-  foreach(binary IN LISTS arg_BINARIES)
-    list(APPEND options --bin ${binary})
-  endforeach()
+  if(arg_PROGRAM)
+    list(APPEND options --package libkvstore-cli --bin kvstore)
+  endif()
   if(arg_FEATURES)
-    list(APPEND options --features "${arg_FEATURES}")
+    string(REGEX REPLACE "([^,]+)" "libkvstore/\\1" features "${arg_FEATURES}")
+    list(APPEND options --features "${features}")
   endif()
   if(arg_TARGET)
     list(APPEND options --target ${arg_TARGET})

@@ -44,4 +44,5 @@ mkdir -p target/bench
 peers_work || install_peers
 peers_work || leave_out "MXNet 1.9.1 does not start here, see $log"
 cargo bench --bench local -- peers
-cargo bench --bench dist
+cargo build --release -p libkvstore-cli
+KVSTORE_PROGRAM=target/release/kvstore cargo bench --bench dist

@@ -38,7 +38,7 @@ case $language in
   go) run_go "$@" ;;
   python) run_python "$@" ;;
   # They use local stores only: without the engine they are built in a moment.
-  rust) cargo run --quiet --release --no-default-features --target-dir target/local \
+  rust) cargo run --quiet --release -p libkvstore --no-default-features --target-dir target/local \
     --example "$program" -- "$@" ;;
   *) echo "unknown language $language" >&2; exit 2 ;;
 esac

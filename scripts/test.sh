@@ -104,9 +104,9 @@ suite_checks() {
   run "rust format" count_status cargo fmt --all --check
   run "rust lints" count_status cargo clippy --all-targets -- -D warnings
   run "rust lints, fault injection" count_status \
-    cargo clippy --all-targets --features fault-injection -- -D warnings
+    cargo clippy -p libkvstore --all-targets --features fault-injection -- -D warnings
   run "rust lints, local stores only" count_status \
-    cargo clippy --all-targets --no-default-features -- -D warnings
+    cargo clippy -p libkvstore --all-targets --no-default-features -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
   if command -v ruff >/dev/null; then
@@ -119,17 +119,17 @@ suite_checks() {
 suite_rust() {
   run "cargo test" count_cargo cargo test --no-fail-fast
   run "cargo test, fault injection" count_cargo \
-    cargo test --no-fail-fast --no-default-features --features fault-injection --test fault
+    cargo test -p libkvstore --no-fail-fast --no-default-features --features fault-injection --test fault
   run "cargo test, faults in jobs" count_cargo \
-    cargo test --no-fail-fast --features fault-injection --test dist faults
+    cargo test -p libkvstore --no-fail-fast --features fault-injection --test dist faults
   run "cargo test, jobs over TCP" count_cargo env KV_SHM=no cargo test --no-fail-fast --test dist
   run "cargo test, local stores only" count_cargo \
-    cargo test --no-fail-fast --no-default-features --lib --test safe_api --test lists
+    cargo test -p libkvstore --no-fail-fast --no-default-features --lib --test safe_api --test lists
 }
 
 suite_loom() {
   run "loom" count_cargo env RUSTFLAGS="--cfg loom" \
-    cargo test --release --lib --no-default-features --target-dir target/loom loom
+    cargo test -p libkvstore --release --lib --no-default-features --target-dir target/loom loom
 }
 
 run_label() {
@@ -209,7 +209,7 @@ suite_miri() {
     return
   fi
   run "miri" count_cargo env MIRIFLAGS=-Zmiri-disable-isolation KV_TEST_SCALE=small \
-    cargo +nightly miri test --lib --no-default-features -- \
+    cargo +nightly miri test -p libkvstore --lib --no-default-features -- \
     capi:: config:: key:: panics:: store::lock:: tensor::
 }
 
@@ -223,10 +223,10 @@ suite_aarch64() {
   fi
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
   export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
-  run "aarch64, library" count_step cargo +nightly build -Zbuild-std --release \
+  run "aarch64, library" count_step cargo +nightly build -p libkvstore -Zbuild-std --release \
     --no-default-features --target $target --target-dir target/aarch64
-  run "aarch64, kernels" count_cargo env KV_TEST_SCALE=small cargo +nightly test -Zbuild-std --lib \
-    --no-default-features --target $target --target-dir target/aarch64 -- kernel:: codec::
+  run "aarch64, kernels" count_cargo env KV_TEST_SCALE=small cargo +nightly test -p libkvstore -Zbuild-std \
+    --lib --no-default-features --target $target --target-dir target/aarch64 -- kernel:: codec::
 }
 
 suite_long() {

@@ -283,17 +283,52 @@ fn figures_of_charts_are_readable_where_paint_order_is_not_known() {
     assert!(figures > 50, "{figures} figures");
 }
 
-/// Modules of the crate that a file of the program names outside of its tests.
-fn modules_named(text: &str) -> BTreeSet<String> {
+/// Paths below the crate that a file of the program names outside of its tests, such as `launch::plan`.
+fn paths_named(text: &str) -> BTreeSet<String> {
     let product = text.split("#[cfg(test)]").next().unwrap();
-    let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    let lists = product.split("crate::").skip(1).map(|rest| match rest.strip_prefix('{') {
-        Some(list) => list.split('}').next().unwrap(),
-        None => rest.split(|c| !is_name(c)).next().unwrap(),
-    });
-    let names = lists.flat_map(|list| list.split(',').map(str::trim));
-    let names = names.map(|name| name.split(|c| !is_name(c)).next().unwrap().to_owned());
-    names.filter(|name| !name.is_empty()).collect()
+    let is_path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
+    let mut paths = BTreeSet::new();
+    for rest in product.split("crate::").skip(1) {
+        let path = rest.split(|c| !is_path(c)).next().unwrap();
+        let list =
+            rest[path.len()..].strip_prefix('{').map_or("", |it| it.split('}').next().unwrap());
+        let names = list.split(',').map(|name| name.trim().split(|c| !is_path(c)).next().unwrap());
+        paths.extend(names.map(|name| format!("{path}{name}")));
+    }
+    paths
+}
+
+/// The modules that a file takes by their paths, and below them those of the files that it takes: each
+/// with its file, and whether that only takes others.
+fn modules_taken(
+    file: &Path,
+    parent: &str,
+    modules: &mut BTreeMap<String, (PathBuf, bool)>,
+) -> usize {
+    let text = fs::read_to_string(file).unwrap();
+    let parts: Vec<_> = text.split("#[path = \"").skip(1).collect();
+    for part in &parts {
+        let (path, rest) = part.split_once("\"]\n").unwrap();
+        let name = rest.split_once("mod ").unwrap().1.split(';').next().unwrap();
+        let (name, path) = (format!("{parent}{name}"), file.parent().unwrap().join(path));
+        let below = modules_taken(&path, &format!("{name}::"), modules);
+        modules.insert(name, (path, below > 0));
+    }
+    parts.len()
+}
+
+/// The module that is missing for a path: the path leads through modules that only take others to one that
+/// has items.
+fn missing<'a>(path: &'a str, modules: &BTreeMap<String, (PathBuf, bool)>) -> Option<&'a str> {
+    let ends = path.match_indices("::").map(|(at, _)| at).chain([path.len()]);
+    for end in ends {
+        match modules.get(&path[..end]) {
+            None => return Some(&path[..end]),
+            Some((_, false)) => return None,
+            Some((_, true)) => {}
+        }
+    }
+    None
 }
 
 /// The suites do not build the targets: that needs another tool chain.
@@ -302,17 +337,13 @@ fn every_target_for_fuzzing_has_the_modules_that_its_modules_name() {
     let folder = Path::new(ROOT).join("fuzz/fuzz_targets");
     let (mut taken, mut wrong) = (0, Vec::new());
     for target in children(&folder) {
-        let text = fs::read_to_string(folder.join(&target)).unwrap();
         let mut modules = BTreeMap::new();
-        for part in text.split("#[path = \"").skip(1) {
-            let (path, rest) = part.split_once("\"]\nmod ").unwrap();
-            modules.insert(rest.split(';').next().unwrap(), folder.join(path));
-        }
-        taken += modules.len();
-        for path in modules.values() {
-            for named in modules_named(&fs::read_to_string(path).unwrap()) {
-                if !modules.contains_key(&*named) {
-                    wrong.push(format!("{target}: {} names {named}", path.display()));
+        modules_taken(&folder.join(&target), "", &mut modules);
+        for (path, _) in modules.values().filter(|(_, only_takes)| !only_takes) {
+            taken += 1;
+            for named in paths_named(&fs::read_to_string(path).unwrap()) {
+                if let Some(module) = missing(&named, &modules) {
+                    wrong.push(format!("{target}: {} names {module}", path.display()));
                 }
             }
         }

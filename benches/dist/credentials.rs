@@ -5,15 +5,26 @@ use std::io;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// Not in a build without the program.
-const KVSTORE: Option<&str> = option_env!("CARGO_BIN_EXE_kvstore");
+/// Names the program that makes the certificates.
+const PROGRAM: &str = "KVSTORE_PROGRAM";
 
 /// Gone with this.
 pub struct Credentials(PathBuf);
 
 /// TLS needs other threads of the engine, which all subjects then have.
 pub fn can_be_made() -> bool {
-    KVSTORE.is_some() && std::env::var_os("ZENOH_RUNTIME").is_some()
+    std::env::var_os("ZENOH_RUNTIME").is_some()
+}
+
+/// The path of the program.
+pub fn program() -> io::Result<PathBuf> {
+    let path = std::env::var_os(PROGRAM).map(PathBuf::from).filter(|path| path.is_file());
+    path.ok_or_else(|| {
+        io::Error::other(format!(
+            "{PROGRAM} must be the path of the program kvstore, such as target/release/kvstore: it \
+             makes the certificates of the jobs over TLS"
+        ))
+    })
 }
 
 /// Where those of the job at this address are.
@@ -24,9 +35,9 @@ pub fn folder(root: &str) -> PathBuf {
 impl Credentials {
     pub fn make(root: &str) -> io::Result<Self> {
         let made = Self(folder(root));
-        let program = KVSTORE.ok_or(io::ErrorKind::NotFound)?;
+        let program = program()?;
         for what in ["init", "scheduler", "server", "worker"] {
-            let mut command = Command::new(program);
+            let mut command = Command::new(&program);
             command.args(["certs", what, "--dir"]).arg(&made.0).stderr(Stdio::null());
             if !command.status()?.success() {
                 return Err(io::Error::other(format!("kvstore certs {what} failed")));

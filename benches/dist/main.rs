@@ -1,6 +1,7 @@
 //! `cargo bench --bench dist`: one worker and one server on the loopback, beside raw TCP sockets, and
 //! beside MXNet where `make bench-peers` has installed it, all in the same run.
 //!
+//! `KVSTORE_PROGRAM` is the path of the program `kvstore`, which makes the certificates of jobs over TLS.
 //! Words after `--` choose the cases whose names contain one of them. docs/performance.md says what
 //! the figures mean.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
@@ -70,6 +71,7 @@ fn main() -> io::Result<()> {
         ["raw", address, connections] => return raw::serve(address, connections),
         _ => {}
     }
+    credentials::program()?;
     let words: Vec<&String> = arguments.iter().filter(|word| !word.starts_with("--")).collect();
     for case in cases::all() {
         if words.is_empty() || words.iter().any(|word| case.name.contains(word.as_str())) {

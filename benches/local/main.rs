@@ -25,7 +25,7 @@ mod lists;
 mod memory;
 mod models;
 mod peers;
-#[path = "../../src/bin/kvstore/plot.rs"]
+#[path = "../../crates/cli/src/plot.rs"]
 mod plot;
 mod race;
 mod report;

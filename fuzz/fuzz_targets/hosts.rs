@@ -1,11 +1,13 @@
 #![no_main]
 #![allow(dead_code)] // The program uses more of them.
 
-#[path = "../../src/bin/kvstore/fuzz.rs"]
+#[path = "../../crates/cli/src/fuzz.rs"]
 mod fuzz;
-#[path = "../../src/bin/kvstore/hosts.rs"]
-mod hosts;
-#[path = "../../src/bin/kvstore/slurm.rs"]
-mod slurm;
+#[path = "../program/launch.rs"]
+mod launch;
+#[path = "../../crates/cli/src/settings.rs"]
+mod settings;
+#[path = "../../crates/cli/src/sys.rs"]
+mod sys;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| fuzz::hosts(data));

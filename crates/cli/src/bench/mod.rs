@@ -1,0 +1,239 @@
+//! `kvstore bench`: how fast pushes and pulls are, beside what the machine can do.
+//!
+//! It is a job of its own, whose workers run this command again; or it is a worker of the job in
+//! whose environment it is started. Either way all workers measure the same cases in step, and the
+//! first one prints.
+
+mod agree;
+mod asked;
+mod case;
+mod limit;
+mod measure;
+mod report;
+mod values;
+mod wire;
+
+use std::env;
+use std::ffi::OsString;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use kvstore::{Config, Deadline, ErrorKind, Store};
+
+use crate::launch::hosts::placement::Site;
+use crate::launch::plan;
+use crate::launch::plan::Plan;
+use crate::launch::run;
+use crate::launch::state::Patience;
+use crate::launch::{Failure, Launch};
+use crate::messages;
+use crate::settings;
+use crate::sys;
+
+use agree::Group;
+use asked::{Kind, Work};
+use limit::Limit;
+use report::Report;
+
+const COMMAND: &str = "bench";
+/// How long the calls of a store may take, unless the option `timeout_ms` says otherwise.
+const TIMEOUT_MS: &str = "60000";
+/// How long leaving the job may take.
+const LEAVE: Duration = Duration::from_secs(10);
+
+/// What ends a measurement.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+/// Measures pushes and pulls, beside what the machine can do.
+///
+/// Alone it starts a job of its own on this machine. As the program of a job, as in `kvstore run
+/// --hosts a,b -n 2 -- kvstore bench`, it measures that one.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    /// How many workers the job has; else 1, or as many as the job that it is started in
+    #[arg(short = 'n', long, alias = "np", value_name = "COUNT")]
+    #[arg(value_parser = value_parser!(u32).range(1..=1024))]
+    num_workers: Option<u32>,
+
+    /// How many servers the job has; else 1, or as many as the job that it is started in
+    #[arg(short = 's', long, value_name = "COUNT")]
+    #[arg(value_parser = value_parser!(u32).range(1..=65_536))]
+    num_servers: Option<u32>,
+
+    /// Measure the store of one process, without a job; the same as `--type local`
+    #[arg(long, conflicts_with_all = ["num_workers", "num_servers", "root", "rank", "kind"])]
+    local: bool,
+
+    /// The type of the store
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = Kind::DistSync)]
+    kind: Kind,
+
+    /// Address of the scheduler of a job all of whose workers are this command; else `KV_ROOT`
+    #[arg(long, value_name = "HOST:PORT")]
+    root: Option<String>,
+
+    /// The rank of this worker of that job; else `KV_RANK`
+    #[arg(long, requires = "root")]
+    rank: Option<u32>,
+
+    /// Set an option of the library, repeatable; in a job of its own in all processes
+    #[arg(long, value_name = "NAME=VALUE", value_parser = run::setting)]
+    set: Vec<(String, String)>,
+
+    #[command(flatten)]
+    work: Work,
+}
+
+fn say(text: impl std::fmt::Display) {
+    messages::say(COMMAND, text);
+}
+
+/// Measures, or starts a job that does. Called on the main thread, with which its processes end.
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    sys::prepare_for_tls(&arguments.set);
+    let config = match arguments.check().and_then(|()| arguments.config()) {
+        Ok(config) => config,
+        Err(error) => {
+            say(error);
+            return ExitCode::from(2);
+        }
+    };
+    let is_member = match config.get("root") {
+        Ok(root) => root.is_some(),
+        Err(error) => {
+            say(error);
+            return ExitCode::from(2);
+        }
+    };
+    if arguments.kind().is_distributed() && !is_member {
+        return match arguments.start_job() {
+            Ok(status) => ExitCode::from(status),
+            Err(failure) => failure.tell(COMMAND),
+        };
+    }
+    match arguments.measure(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Arguments {
+    fn kind(&self) -> Kind {
+        if self.local { Kind::Local } else { self.kind }
+    }
+
+    fn check(&self) -> Result<()> {
+        settings::check(&self.set)?;
+        self.work.check()
+    }
+
+    fn config(&self) -> Result<Config> {
+        let number = |number: Option<u32>| number.map(|number| number.to_string());
+        let named = [
+            ("root", self.root.clone()),
+            ("rank", number(self.rank)),
+            ("num_workers", number(self.num_workers)),
+            ("num_servers", number(self.num_servers)),
+        ];
+        let mut config = settings::config(&self.set, &named)?;
+        if config.get("timeout_ms")?.is_none() {
+            config.set("timeout_ms", TIMEOUT_MS)?;
+        }
+        Ok(config)
+    }
+
+    /// Runs a job on this machine whose workers are this command with the same arguments.
+    fn start_job(&self) -> std::result::Result<u8, Failure> {
+        sys::raise_file_limit();
+        let (sender, events) = mpsc::channel();
+        run::watch_signals(sender.clone())?;
+        let site = Site::here(self.num_workers.unwrap_or(1));
+        let program = env::current_exe()?.into_os_string();
+        let words: Vec<OsString> = std::iter::once(program).chain(env::args_os().skip(1)).collect();
+        let plan = Plan {
+            workers: site.workers(),
+            servers: self.num_servers.unwrap_or(1),
+            serve_with_program: false,
+            program: words,
+            root: Some(site.root()?),
+            job: plan::job_name()?,
+            token: plan::token_for(&self.set)?,
+            settings: self.set.clone(),
+            restarts: 0,
+        };
+        let file = run::keep_token(COMMAND, &plan);
+        let launch = Launch {
+            command: COMMAND,
+            is_plain: true,
+            site: &site,
+            file: file.as_ref(),
+            target: None,
+            patience: Patience {
+                grace: Duration::from_secs(5),
+                linger: Duration::from_millis(500),
+            },
+            goes_on: false,
+            verbose: false,
+            serial: 0,
+            sender,
+            events: &events,
+        };
+        Ok(launch.run(plan.processes())?.status)
+    }
+
+    /// Measures as one worker.
+    fn measure(&self, config: &Config) -> Result<()> {
+        let role = config.get("role")?;
+        if self.kind().is_distributed() && role.as_deref().is_some_and(|role| role != "worker") {
+            let role = role.unwrap_or_default();
+            return Err(format!(
+                "it is started as a {role} of a job, and it is for workers: leave \
+                 --serve-with-program out"
+            )
+            .into());
+        }
+        let store = Store::open(self.kind().name(), config).map_err(explained)?;
+        let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
+        let mut group = Group::new(&store, timeout);
+        let met = group.meet(&self.work);
+        // A strange job does not wait for who has left, but one of our own must not go on.
+        let is_ours = met.is_ok();
+        let measured = met.and_then(|machines| self.measure_in(&mut group, &machines, config));
+        if is_ours && measured.is_err() {
+            store.abort();
+            return measured;
+        }
+        let left = store.close(Deadline::after(LEAVE));
+        // What went wrong first is the reason.
+        measured.and_then(|()| Ok(left?))
+    }
+
+    fn measure_in(&self, group: &mut Group<'_>, machines: &[u64], config: &Config) -> Result<()> {
+        let cases = self.work.cases();
+        let mut limit = Limit::new(group, machines, config, &cases.measured)?;
+        group.set_rule(self.work.optimizer)?;
+        let servers = config.get("num_servers")?.and_then(|text| text.parse().ok());
+        let mut report = Report::new(&self.work, group, &limit, servers)?;
+        for case in &cases.measured {
+            report.add(measure::measure(group, &mut limit, &self.work, case)?)?;
+        }
+        report.end(&cases.left_out)
+    }
+}
+
+/// The error of a worker that does not get into its job, with what may be behind it.
+fn explained(error: kvstore::Error) -> Box<dyn std::error::Error> {
+    if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Option) {
+        return format!(
+            "{error}; the workers of a job are fixed when it starts: let the job run this command, as \
+             in `kvstore run -n 2 -s 1 -- kvstore bench`, or unset KV_ROOT for a job of its own"
+        )
+        .into();
+    }
+    error.into()
+}

@@ -1,0 +1,200 @@
+//! A round of raw TCP: what a worker sends goes to a thread of a worker on another machine, or of
+//! its own if there is none, and back.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use kvstore::Config;
+
+use super::agree::{Group, number_of};
+use super::case::Op;
+use super::{Result, say};
+use crate::launch::hosts::placement::{split_root, way_to};
+use crate::launch::plan::job_name;
+
+/// How long a connection may take, and a silence on it.
+const CONNECT: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// What the other side is to do next; a length follows the first.
+const PREPARE: u8 = 0;
+const TAKE: u8 = 1;
+const GIVE: u8 = 2;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Loopback,
+    Network,
+}
+
+pub(crate) struct Wire {
+    pub(crate) place: Place,
+    stream: TcpStream,
+    value: Vec<u8>,
+    out: Vec<u8>,
+}
+
+impl Wire {
+    /// Nobody will send more than `most` bytes at a time.
+    pub(crate) fn new(
+        group: &mut Group<'_>,
+        machines: &[u64],
+        config: &Config,
+        most: usize,
+    ) -> Result<Self> {
+        let partner = partner(group.rank, machines);
+        let is_alone = machines.iter().all(|machine| *machine == machines[0]);
+        let own = if is_alone { Ipv4Addr::LOCALHOST.into() } else { own_address(config)? };
+        let (listener, password) = (TcpListener::bind((own, 0))?, number_of(&job_name()?));
+        let address = listener.local_addr()?;
+        let serve = move || serve_all(&listener, password, most);
+        thread::Builder::new().name("wire".into()).spawn(serve)?;
+        let all = group.exchange(&[&words(address)[..], &[password]].concat())?;
+        let connect = |rank: usize| -> io::Result<TcpStream> {
+            let (address, password) = all[rank].split_at(5);
+            connect(address_of(address), password[0])
+        };
+        let (place, stream) = match partner.map(connect) {
+            Some(Ok(stream)) => (Place::Network, stream),
+            Some(Err(error)) => {
+                let (rank, partner) = (group.rank, partner.unwrap_or(0));
+                say(format_args!(
+                    "worker {rank} cannot connect to worker {partner}, and compares with its \
+                     loopback: {error}"
+                ));
+                (Place::Loopback, connect(rank)?)
+            }
+            None => (Place::Loopback, connect(group.rank)?),
+        };
+        Ok(Self { place, stream, value: Vec::new(), out: Vec::new() })
+    }
+
+    pub(crate) fn prepare(&mut self, bytes: usize) -> io::Result<()> {
+        self.value.clear();
+        self.out.clear();
+        self.value.resize(bytes, 1);
+        self.out.resize(bytes, 0);
+        self.stream.write_all(&[PREPARE])?;
+        self.stream.write_all(&(bytes as u64).to_le_bytes())?;
+        self.stream.read_exact(&mut [0])
+    }
+
+    pub(crate) fn round(&mut self, op: Op) -> io::Result<()> {
+        if op != Op::Pull {
+            self.stream.write_all(&[TAKE])?;
+            self.stream.write_all(&self.value)?;
+            self.stream.read_exact(&mut [0])?;
+        }
+        if op != Op::Push {
+            self.stream.write_all(&[GIVE])?;
+            self.stream.read_exact(&mut self.out)?;
+        }
+        Ok(())
+    }
+}
+
+/// The next worker on another machine, such that all of one machine do not meet at one if they can.
+fn partner(rank: usize, machines: &[u64]) -> Option<usize> {
+    let others = (1..machines.len()).map(|step| (rank + step) % machines.len());
+    others.into_iter().find(|other| machines[*other] != machines[rank])
+}
+
+/// This machine's address on the way to the scheduler.
+fn own_address(config: &Config) -> Result<IpAddr> {
+    let root = config.get("root")?.unwrap_or_default();
+    Ok(way_to(&split_root(&root)?.0)?)
+}
+
+fn connect(address: SocketAddr, password: f64) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
+    set_up(&stream)?;
+    stream.write_all(&password.to_bits().to_le_bytes())?;
+    Ok(stream)
+}
+
+fn set_up(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    stream.set_write_timeout(Some(SILENCE))
+}
+
+/// Serves as long as this process lives.
+fn serve_all(listener: &TcpListener, password: f64, most: usize) {
+    for stream in listener.incoming().flatten() {
+        // A partner that leaves ends its thread.
+        let serve = move || serve(stream, password, most);
+        let _ = thread::Builder::new().name("wire".into()).spawn(serve);
+    }
+}
+
+fn serve(mut stream: TcpStream, password: f64, most: usize) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(CONNECT))?;
+    let mut word = [0; 8];
+    stream.read_exact(&mut word)?;
+    if u64::from_le_bytes(word) != password.to_bits() {
+        return Ok(());
+    }
+    // Between two cases there may be a long time.
+    stream.set_read_timeout(None)?;
+    let mut stored = Vec::new();
+    loop {
+        let mut order = [0];
+        stream.read_exact(&mut order)?;
+        match order[0] {
+            PREPARE => {
+                stream.read_exact(&mut word)?;
+                let bytes = usize::try_from(u64::from_le_bytes(word)).unwrap_or(most);
+                stored.clear();
+                stored.resize(bytes.min(most), 0);
+                stream.write_all(&[PREPARE])?;
+            }
+            TAKE => {
+                stream.read_exact(&mut stored)?;
+                stream.write_all(&[TAKE])?;
+            }
+            _ => stream.write_all(&stored)?,
+        }
+    }
+}
+
+/// An address as numbers that a float64 has exactly.
+fn words(address: SocketAddr) -> [f64; 5] {
+    let address_v6 = match address.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    let bits = address_v6.to_bits();
+    let word = |shift: u32| f64::from(u32::try_from(bits >> shift & 0xFFFF_FFFF).unwrap_or(0));
+    [word(96), word(64), word(32), word(0), f64::from(address.port())]
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "made of u32 and u16")]
+fn address_of(words: &[f64]) -> SocketAddr {
+    let bits = words[..4].iter().fold(0, |bits: u128, word| bits << 32 | u128::from(*word as u32));
+    SocketAddr::new(Ipv6Addr::from_bits(bits).to_canonical(), words[4] as u16)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a failed test")]
+mod tests {
+    use super::{address_of, partner, words};
+
+    #[test]
+    fn an_address_comes_back_from_its_numbers() {
+        for text in ["10.0.0.1:9091", "255.255.255.255:65535", "[fe80::1:2]:1"] {
+            let address = text.parse().unwrap();
+            assert_eq!(address_of(&words(address)), address);
+        }
+    }
+
+    #[test]
+    fn the_partner_is_on_another_machine() {
+        let machines = [1, 1, 2, 2];
+        let partners: Vec<_> = (0..4).map(|rank| partner(rank, &machines)).collect();
+        assert_eq!(partners, [Some(2), Some(2), Some(0), Some(0)]);
+        assert_eq!(partner(1, &[1, 1]), None);
+    }
+}

@@ -1,0 +1,31 @@
+//! What `fuzz/` calls here: whatever reads lists of hosts.
+
+use crate::launch::hosts::{hostfile, slurm};
+
+/// The same text as an option, a file and a variable of Slurm; its first line is for names, the rest
+/// for numbers of tasks.
+pub(crate) fn hosts(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    for list in [hostfile::parse_list(text), hostfile::parse_file(text)].into_iter().flatten() {
+        assert!(list.iter().all(|host| !host.name.is_empty() && !host.name.starts_with('-')));
+        if let Ok((workers, servers)) = hostfile::place(&list, 7, 3) {
+            assert_eq!((workers.len(), servers.len()), (7, 3));
+            assert!(workers.iter().chain(&servers).all(|at| *at < list.len()));
+        }
+    }
+    let (names, tasks) = text.split_once('\n').map_or((text, None), |(a, b)| (a, Some(b)));
+    if let Some(names) = slurm::expand(names) {
+        let _ = slurm::with_slots(names, tasks);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn lists_that_were_found_are_read() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/hosts");
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let count = files.map(|file| super::hosts(&std::fs::read(file).unwrap())).count();
+        assert!(count > 5, "{count} files");
+    }
+}

@@ -1,0 +1,48 @@
+//! What `fuzz/` calls here: whatever reads what a launcher and its agents say to each other.
+
+use crate::launch::hosts::agent_protocol::{
+    Frame, put_output, put_report, read_frame, read_greeting, read_order, write_order,
+};
+
+/// The same bytes as what an agent writes, before and behind its greeting, and as what it reads. What was
+/// understood is written and read again.
+pub(crate) fn agents(data: &[u8]) {
+    let mut from = data;
+    if read_greeting(&mut from).is_ok() {
+        frames(from);
+    }
+    frames(data);
+    let mut from = data;
+    while let Ok(Some(order)) = read_order(&mut from) {
+        let mut line = Vec::new();
+        assert!(write_order(&mut line, &order).is_ok());
+        let again = read_order(&mut &line[..]);
+        assert!(matches!(again, Ok(Some(_))), "an order that was read can be read again");
+    }
+}
+
+fn frames(mut from: &[u8]) {
+    while let Ok(frame) = read_frame(&mut from) {
+        let mut bytes = Vec::new();
+        match &frame {
+            Frame::Report(report) => put_report(report, &mut bytes),
+            Frame::Output(process, stream, text) => put_output(*process, *stream, text, &mut bytes),
+        }
+        match (frame, read_frame(&mut &bytes[..])) {
+            (Frame::Output(.., one), Ok(Frame::Output(.., other))) => assert_eq!(one, other),
+            (Frame::Report(_), Ok(Frame::Report(_))) => {}
+            (frame, again) => panic!("{frame:?} became {again:?}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn frames_and_orders_that_were_found_are_read() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/agents");
+        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+        let count = files.map(|file| super::agents(&std::fs::read(file).unwrap())).count();
+        assert!(count > 5, "{count} files");
+    }
+}

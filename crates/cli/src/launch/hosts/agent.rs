@@ -1,0 +1,298 @@
+//! The launcher's hand on another machine: starts processes, passes on what they write and signals,
+//! and kills them when it hears nothing of the launcher any more.
+//!
+//! `kvstore run` starts it by ssh or srun, see `crew.rs`. The main thread never writes, so that a
+//! connection that hangs does not keep it from its duties.
+
+use std::collections::HashSet;
+use std::env;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::process::{self, ExitCode};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGCHLD, SIGHUP};
+
+use crate::launch::hosts::agent_protocol;
+use crate::launch::hosts::agent_protocol::{Order, Report, Start, Stream};
+use crate::launch::plan::Audience;
+use crate::launch::processes::local::Children;
+use crate::launch::processes::output;
+use crate::launch::processes::output::{Form, Source};
+use crate::launch::processes::signals;
+use crate::messages::say;
+use crate::sys;
+
+/// How long the first order may take.
+const FIRST_ORDER: Duration = Duration::from_secs(60);
+/// How long the last output may take to be passed on.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How often to look whether processes that others have left behind have ended: nobody tells.
+const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
+
+enum Event {
+    Order(Order),
+    /// No order can come any more.
+    Closed,
+    Signal(i32),
+    /// All output has been passed on; all reports have.
+    Copied,
+    Reported,
+}
+
+/// Standard output, for whole frames of several threads.
+#[derive(Clone)]
+struct Connection(Arc<Mutex<File>>);
+
+impl Write for Connection {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        file.write_all(bytes).map(|()| bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Output that nobody wants any more.
+type Muted = Arc<Mutex<HashSet<(usize, bool)>>>;
+
+/// Output as frames.
+struct Frames {
+    process: usize,
+    stream: Stream,
+    muted: Muted,
+}
+
+impl Form for Frames {
+    fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
+        agent_protocol::put_output(self.process, self.stream, bytes, text);
+    }
+
+    fn end(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_wanted(&self) -> bool {
+        let muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
+        !muted.contains(&(self.process, self.stream == Stream::Err))
+    }
+}
+
+/// An agent at work.
+struct Agent {
+    children: Children,
+    /// The launcher's number of each child.
+    numbers: Vec<usize>,
+    reports: Sender<Report>,
+    muted: Muted,
+    living: usize,
+    /// Whether somebody lives on whom the children have started; None before all have ended.
+    left_over: Option<bool>,
+    /// How many threads still write into the connection.
+    writers: u32,
+}
+
+/// Serves one launcher until the job has ended.
+pub(crate) fn serve() -> ExitCode {
+    if io::stdin().is_terminal() {
+        say("agent", "only `kvstore run` starts this");
+        return ExitCode::from(2);
+    }
+    match serve_launcher() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say("agent", error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve_launcher() -> io::Result<()> {
+    sys::raise_file_limit();
+    let connection = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let mut connection = Connection(Arc::new(Mutex::new(connection)));
+    let (sender, events) = mpsc::channel();
+    watch_signals(sender.clone())?;
+    connection.write_all(agent_protocol::GREETING)?;
+    let reports = report_on(connection.clone(), sender.clone())?;
+    listen(sender.clone())?;
+    let Ok(Event::Order(Order::Start(start))) = events.recv_timeout(FIRST_ORDER) else {
+        return Err(io::Error::other("the launcher does not say what to start"));
+    };
+    let silence = Duration::from_millis(start.silence_ms.into());
+    let (mut agent, sources) = match Agent::start(&start, &reports) {
+        Ok(started) => started,
+        Err(text) => {
+            let _ = reports.send(Report::Useless(text));
+            // Until the launcher has heard it, and closes the connection.
+            while !matches!(events.recv_timeout(silence), Ok(Event::Closed) | Err(_)) {}
+            return Ok(());
+        }
+    };
+    let closer = output::copy_in_form(sources, connection.clone(), connection, move || {
+        let _ = sender.send(Event::Copied);
+    })?;
+    drop(reports);
+    agent.work(&events, silence);
+    agent.finish(closer, &events);
+    // A thread may still wait for a connection that hangs.
+    process::exit(0);
+}
+
+fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
+    let mut watched = signals::ending();
+    watched.push(SIGCHLD);
+    signals::watch(&watched, move |signal| {
+        let _ = sender.send(Event::Signal(signal));
+    })
+}
+
+/// Passes orders on, on a thread of its own.
+fn listen(sender: Sender<Event>) -> io::Result<()> {
+    let work = move || {
+        let mut input = io::stdin().lock();
+        while let Ok(Some(order)) = agent_protocol::read_order(&mut input) {
+            let _ = sender.send(Event::Order(order));
+        }
+        let _ = sender.send(Event::Closed);
+    };
+    thread::Builder::new().name("orders".into()).spawn(work).map(drop)
+}
+
+/// Writes reports, on a thread of its own.
+fn report_on(mut connection: Connection, done: Sender<Event>) -> io::Result<Sender<Report>> {
+    let (sender, reports) = mpsc::channel();
+    let work = move || {
+        let mut write = |report: &Report| {
+            let mut frame = Vec::new();
+            agent_protocol::put_report(report, &mut frame);
+            connection.write_all(&frame)
+        };
+        let _ = reports.iter().try_for_each(|report| write(&report));
+        let _ = done.send(Event::Reported);
+    };
+    thread::Builder::new().name("reports".into()).spawn(work)?;
+    Ok(sender)
+}
+
+type Started = (Agent, Vec<(Source, Box<dyn Form>)>);
+
+impl Agent {
+    fn start(start: &Start, reports: &Sender<Report>) -> Result<Started, String> {
+        if start.version != kvstore::VERSION {
+            let (ours, theirs) = (kvstore::VERSION, &start.version);
+            return Err(format!("kvstore is release {ours} there, and {theirs} here"));
+        }
+        env::set_current_dir(&start.folder)
+            .map_err(|error| format!("cannot enter the folder {} there: {error}", start.folder))?;
+        let children = Children::new(&[]).map_err(|error| error.to_string())?;
+        let mut agent = Self {
+            children,
+            numbers: Vec::new(),
+            reports: reports.clone(),
+            muted: Muted::default(),
+            living: 0,
+            left_over: None,
+            writers: 2,
+        };
+        let mut sources = Vec::new();
+        for (number, process) in &start.processes {
+            match agent.children.start(process) {
+                Ok(pair) => sources.extend(agent.framed(*number, pair)),
+                Err(error) => agent.report(Report::Failed(*number, error.text, error.status)),
+            }
+        }
+        Ok((agent, sources))
+    }
+
+    fn framed(&mut self, number: usize, pair: [Source; 2]) -> Vec<(Source, Box<dyn Form>)> {
+        self.numbers.push(number);
+        self.living += 1;
+        let process = self.children.numbers().last().unwrap_or(0);
+        self.report(Report::Started(number, process));
+        let form = |stream| -> Box<dyn Form> {
+            Box::new(Frames { process: number, stream, muted: Arc::clone(&self.muted) })
+        };
+        pair.into_iter().zip([form(Stream::Out), form(Stream::Err)]).collect()
+    }
+
+    fn report(&self, report: Report) {
+        let _ = self.reports.send(report);
+    }
+
+    /// Does what is ordered until the launcher says nothing any more.
+    fn work(&mut self, events: &Receiver<Event>, silence: Duration) {
+        let beat = (silence / 5).min(Duration::from_secs(1));
+        let (mut heard, mut said) = (Instant::now(), Instant::now());
+        while heard.elapsed() < silence {
+            self.look();
+            if said.elapsed() >= beat {
+                self.report(Report::Alive);
+                said = Instant::now();
+            }
+            let limit = if self.left_over == Some(true) { LEFT_OVER_STEP } else { beat };
+            match events.recv_timeout(limit) {
+                Ok(Event::Order(order)) => {
+                    heard = Instant::now();
+                    self.obey(&order);
+                }
+                Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
+                // Nobody hears us any more.
+                Ok(Event::Copied | Event::Reported) => {
+                    self.writers -= 1;
+                    return;
+                }
+                Ok(Event::Signal(SIGHUP) | Event::Closed) | Err(_) => return,
+                Ok(Event::Signal(signal)) => self.children.signal(Audience::All, signal),
+            }
+        }
+    }
+
+    fn obey(&self, order: &Order) {
+        match order {
+            Order::Signal(audience, signal) => self.children.signal(*audience, *signal),
+            Order::Mute(process, stream) => {
+                let mut muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
+                muted.insert((*process, *stream == Stream::Err));
+            }
+            Order::Start(_) | Order::Alive => {}
+        }
+    }
+
+    /// Looks who has ended, and says so.
+    fn look(&mut self) {
+        let ended = self.children.newly_ended();
+        self.living -= ended.len();
+        if self.living == 0 && self.left_over != Some(false) {
+            let left_over = self.children.have_left_over();
+            if self.left_over != Some(left_over) {
+                self.report(Report::LeftOver(left_over));
+            }
+            self.left_over = Some(left_over);
+        }
+        for (child, ending) in ended {
+            self.report(Report::Ended(self.numbers[child], ending));
+        }
+    }
+
+    /// Kills whoever is left, and passes on what has not been.
+    fn finish(self, closer: io::PipeWriter, events: &Receiver<Event>) {
+        let Self { children, numbers, reports, mut writers, .. } = self;
+        for (child, ending) in children.finish() {
+            let _ = reports.send(Report::Ended(numbers[child], ending));
+        }
+        drop((closer, reports));
+        let end = Instant::now() + LAST_WORDS;
+        while writers > 0 {
+            match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Event::Copied | Event::Reported) => writers -= 1,
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+    }
+}

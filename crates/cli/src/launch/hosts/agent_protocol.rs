@@ -1,0 +1,253 @@
+//! What a launcher and its agents on other machines say to each other.
+//!
+//! Orders are lines of JSON on the agent's standard input: what is secret in them is on no command
+//! line. Reports and output are frames on its standard output: a kind, a length, so many bytes, and a
+//! line feed, because some that pass them on do so by lines.
+
+use std::io::{self, BufRead, Read, Write};
+
+use serde::{Deserialize, Serialize};
+
+use crate::launch::plan::{Audience, Process};
+use crate::launch::processes::ending::Ending;
+
+/// Begins what an agent writes. What the shell of a login says before is none of it.
+pub(crate) const GREETING: &[u8] = b"kvstore agent at work\n";
+/// How much a login may say before the greeting.
+const LONGEST_PROLOGUE: u64 = 1 << 20;
+/// Far more than the arguments and variables that the system lets processes have.
+const LONGEST_ORDER: u64 = 256 << 20;
+/// Output comes in pieces of 64 KiB; reports are shorter.
+const LONGEST_FRAME: u32 = 1 << 20;
+
+const REPORT: u8 = b'r';
+const OUTPUT: u8 = b'o';
+
+/// Which of the two outputs of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Stream {
+    Out,
+    Err,
+}
+
+/// What the launcher says. Processes have the numbers by which the launcher knows them.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Order {
+    Start(Start),
+    Signal(Audience, i32),
+    /// Nobody wants this output any more.
+    Mute(usize, Stream),
+    Alive,
+}
+
+/// The first order.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Start {
+    /// The launcher's release.
+    pub(crate) version: String,
+    /// Where the processes start.
+    pub(crate) folder: String,
+    /// After how long a silence the other side counts as lost.
+    pub(crate) silence_ms: u32,
+    pub(crate) processes: Vec<(usize, Process)>,
+}
+
+/// What an agent says.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Report {
+    /// With its number on that machine.
+    Started(usize, u32),
+    /// It could not be started: why, and the status by which shells report it.
+    Failed(usize, String, u8),
+    Ended(usize, Ending),
+    /// Whether processes that the others have started live on; comes before the last end.
+    LeftOver(bool),
+    /// Nothing can be done, and the agent ends.
+    Useless(String),
+    Alive,
+}
+
+/// What an agent writes, taken apart.
+#[derive(Debug)]
+pub(crate) enum Frame {
+    Report(Report),
+    Output(usize, Stream, Vec<u8>),
+}
+
+pub(crate) fn write_order(to: &mut impl Write, order: &Order) -> io::Result<()> {
+    let mut line = serde_json::to_vec(order)?;
+    line.push(b'\n');
+    to.write_all(&line)?;
+    to.flush()
+}
+
+/// The next order; None at the end.
+pub(crate) fn read_order(from: &mut impl BufRead) -> io::Result<Option<Order>> {
+    let mut line = Vec::new();
+    from.take(LONGEST_ORDER).read_until(b'\n', &mut line)?;
+    if line.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&line)?)) }
+}
+
+/// Appends a report as the agent writes it.
+pub(crate) fn put_report(report: &Report, to: &mut Vec<u8>) {
+    // Writing a report to memory does not fail.
+    put(REPORT, &serde_json::to_vec(report).unwrap_or_default(), to);
+}
+
+/// Appends output as the agent writes it.
+pub(crate) fn put_output(process: usize, stream: Stream, bytes: &[u8], to: &mut Vec<u8>) {
+    let mut payload = u32::try_from(process).unwrap_or(u32::MAX).to_le_bytes().to_vec();
+    payload.push(u8::from(stream == Stream::Err));
+    payload.extend_from_slice(bytes);
+    put(OUTPUT, &payload, to);
+}
+
+fn put(kind: u8, payload: &[u8], to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend_from_slice(&u32::try_from(payload.len()).unwrap_or(u32::MAX).to_le_bytes());
+    to.extend_from_slice(payload);
+    to.push(b'\n');
+}
+
+/// Reads up to the end of the greeting.
+pub(crate) fn read_greeting(from: &mut impl BufRead) -> io::Result<()> {
+    let mut from = from.take(LONGEST_PROLOGUE);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if from.read_until(b'\n', &mut line)? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        if line.ends_with(GREETING) {
+            return Ok(());
+        }
+    }
+}
+
+pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
+    let mut head = [0; 5];
+    from.read_exact(&mut head)?;
+    let [kind, length @ ..] = head;
+    let length = u32::from_le_bytes(length);
+    if length > LONGEST_FRAME {
+        return Err(damaged());
+    }
+    let mut payload = vec![0; length as usize + 1];
+    from.read_exact(&mut payload)?;
+    if payload.pop() != Some(b'\n') {
+        return Err(damaged());
+    }
+    match kind {
+        REPORT => Ok(Frame::Report(serde_json::from_slice(&payload)?)),
+        OUTPUT => output(&payload).ok_or_else(damaged),
+        _ => Err(damaged()),
+    }
+}
+
+fn output(payload: &[u8]) -> Option<Frame> {
+    let (process, rest) = payload.split_first_chunk()?;
+    let (stream, bytes) = rest.split_first()?;
+    let stream = if *stream == 0 { Stream::Out } else { Stream::Err };
+    let process = usize::try_from(u32::from_le_bytes(*process)).ok()?;
+    Some(Frame::Output(process, stream, bytes.to_vec()))
+}
+
+fn damaged() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "something else writes into the connection")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+    use crate::launch::plan::{Name, Role};
+
+    #[test]
+    fn an_order_is_a_line_and_keeps_words_that_are_no_text() {
+        let odd = OsString::from_vec(b"\xff\n'".to_vec());
+        let process = Process {
+            name: Name { role: Role::Worker, rank: 3 },
+            program: Some(odd.clone()),
+            arguments: vec![odd.clone()],
+            environment: vec![("A".into(), Some("x\ny".into())), ("B".into(), None)],
+            reads_input: false,
+        };
+        let start = Start {
+            version: "1".into(),
+            folder: "/".into(),
+            silence_ms: 5,
+            processes: vec![(7, process)],
+        };
+        let mut bytes = Vec::new();
+        write_order(&mut bytes, &Order::Start(start)).unwrap();
+        write_order(&mut bytes, &Order::Signal(Audience::Servers, 15)).unwrap();
+        assert_eq!(bytes.split(|&byte| byte == b'\n').count(), 3);
+        let mut from = &bytes[..];
+        let Some(Order::Start(start)) = read_order(&mut from).unwrap() else { panic!() };
+        assert_eq!(start.processes[0].1.program, Some(odd));
+        assert_eq!(start.processes[0].1.environment[0].1.as_deref(), Some("x\ny"));
+        assert!(matches!(
+            read_order(&mut from).unwrap(),
+            Some(Order::Signal(Audience::Servers, 15))
+        ));
+        assert!(read_order(&mut from).unwrap().is_none());
+    }
+
+    #[test]
+    fn frames_follow_the_greeting_whatever_was_said_before() {
+        let mut bytes = b"Welcome!\nno line feed".to_vec();
+        bytes.extend_from_slice(GREETING);
+        put_output(2, Stream::Err, b"a\nb", &mut bytes);
+        put_report(&Report::Ended(2, Ending::Signal(9)), &mut bytes);
+        let mut from = &bytes[..];
+        read_greeting(&mut from).unwrap();
+        let Frame::Output(2, Stream::Err, text) = read_frame(&mut from).unwrap() else { panic!() };
+        assert_eq!(text, b"a\nb");
+        let Frame::Report(Report::Ended(2, ending)) = read_frame(&mut from).unwrap() else {
+            panic!()
+        };
+        assert_eq!(ending, Ending::Signal(9));
+        assert_eq!(read_frame(&mut from).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    /// Whatever comes, an answer comes, and what was read is no longer than what was there.
+    #[test]
+    fn noise_is_answered() {
+        let mut state = 7u64;
+        let mut byte = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            // Mostly what frames are made of.
+            let kinds = [b'r', b'o', b'\n', b'{', 0, 0, 0, 1, 2, 9];
+            let at = usize::try_from(state >> 33).unwrap();
+            if at.is_multiple_of(3) {
+                (state >> 40).to_le_bytes()[0]
+            } else {
+                kinds[at % kinds.len()]
+            }
+        };
+        for _ in 0..20_000 {
+            let bytes: Vec<u8> = (0..24).map(|_| byte()).collect();
+            let mut from = &bytes[..];
+            while let Ok(frame) = read_frame(&mut from) {
+                assert!(matches!(frame, Frame::Output(.., text) if text.len() < bytes.len()));
+            }
+            let mut from = &bytes[..];
+            while let Ok(Some(order)) = read_order(&mut from) {
+                assert!(!matches!(order, Order::Start(_)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_an_error_and_takes_no_memory() {
+        for bytes in
+            [&b"r\xff\xff\xff\xff"[..], b"x\x01\0\0\0a\n", b"r\x01\0\0\0{\n", b"o\0\0\0\0\n"]
+        {
+            let kind = read_frame(&mut &bytes[..]).unwrap_err().kind();
+            assert_ne!(kind, io::ErrorKind::OutOfMemory);
+        }
+        assert!(read_greeting(&mut &b"bash: kvstore: command not found\n"[..]).is_err());
+    }
+}

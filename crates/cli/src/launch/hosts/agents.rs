@@ -1,0 +1,237 @@
+//! A connection to the agent of another machine, through ssh or srun.
+
+use std::collections::HashMap;
+use std::io::{self, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGKILL;
+
+use crate::launch::hosts::agent_protocol;
+use crate::launch::hosts::agent_protocol::{Frame, Order, Report, Start, Stream};
+use crate::launch::plan::Audience;
+use crate::launch::processes::ending::Ending;
+use crate::launch::processes::local::Children;
+use crate::launch::processes::output::Source;
+use crate::sys;
+
+/// How long a login may take.
+const LOGIN: Duration = Duration::from_secs(60);
+/// How long a program that has closed its output may take to end.
+const END_LIMIT: Duration = Duration::from_millis(500);
+const END_STEP: Duration = Duration::from_millis(2);
+
+/// What comes from a connection.
+#[derive(Debug)]
+pub(crate) enum News {
+    Report(Report),
+    /// It has ended, and why.
+    Closed(String),
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(crate) host: String,
+    /// ssh or srun.
+    process: Child,
+    program: String,
+    /// None once it is closed.
+    orders: Option<Sender<Option<Order>>>,
+    /// Whether its output waits for whoever reads ours.
+    held_up: Arc<AtomicBool>,
+}
+
+/// What the threads of a connection share, and whom they tell.
+struct Reader<T> {
+    host: String,
+    pipes: Pipes,
+    orders: Sender<Option<Order>>,
+    held_up: Arc<AtomicBool>,
+    silence: Duration,
+    tell: T,
+}
+
+/// What the processes of a host will write, with their numbers, and what its connection will.
+pub(crate) type Sources = (Numbered, Source);
+
+impl Remote {
+    /// Connects, and orders the start of processes. Only the main thread may call this.
+    pub(crate) fn start(
+        children: &Children,
+        mut command: Command,
+        host: &str,
+        start: Start,
+        tell: impl FnMut(News) + Send + 'static,
+    ) -> io::Result<(Self, Sources)> {
+        let program = command.get_program().to_string_lossy().into_owned();
+        let (err, err_writer) = io::pipe()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err_writer);
+        let mut process = children.start_connection(&mut command).map_err(|error| {
+            io::Error::new(error.kind(), format!("cannot run {program}: {error}"))
+        })?;
+        drop(command);
+        let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::Error::other("a program without input and output"));
+        };
+        let silence = Duration::from_millis(start.silence_ms.into());
+        let (pipes, sources) = pipes(start.processes.iter().map(|(number, _)| *number))?;
+        let (orders, queue) = mpsc::channel();
+        let held_up = Arc::new(AtomicBool::new(false));
+        let reader = Reader {
+            host: host.to_owned(),
+            pipes,
+            orders: orders.clone(),
+            held_up: Arc::clone(&held_up),
+            silence,
+            tell,
+        };
+        let _ = orders.send(Some(Order::Start(start)));
+        let beat = (silence / 5).min(Duration::from_secs(1));
+        spawn("orders", move || write_orders(stdin, &queue, beat))?;
+        spawn("reports", move || reader.run(stdout))?;
+        let remote =
+            Self { host: host.to_owned(), process, program, orders: Some(orders), held_up };
+        Ok((remote, (sources, Source::err(err))))
+    }
+
+    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+        if let Some(orders) = &self.orders {
+            let _ = orders.send(Some(Order::Signal(audience, signal)));
+        }
+    }
+
+    /// Lets go of the agent, which kills whoever is left.
+    pub(crate) fn close(&mut self) {
+        if let Some(orders) = self.orders.take() {
+            let _ = orders.send(None);
+        }
+    }
+
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.held_up.load(Ordering::Relaxed)
+    }
+
+    /// How ssh or srun ended, if it has; gives it a moment.
+    pub(crate) fn ending(&self) -> Option<String> {
+        let start = Instant::now();
+        loop {
+            match sys::ending(self.process.id()) {
+                Some(ending @ (Ending::Status(1..) | Ending::Signal(_))) => {
+                    return Some(format!("{} ended with {ending}", self.program));
+                }
+                Some(_) => return None,
+                None if start.elapsed() > END_LIMIT => return None,
+                None => thread::sleep(END_STEP),
+            }
+        }
+    }
+
+    /// Ends ssh or srun, if it still lives.
+    pub(crate) fn finish(mut self) {
+        sys::signal_group(self.process.id(), SIGKILL);
+        let _ = self.process.wait();
+    }
+}
+
+type Pipes = HashMap<(usize, bool), PipeWriter>;
+type Numbered = Vec<(usize, [Source; 2])>;
+
+/// Pipes on which the output of processes goes on inside of this process.
+fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(Pipes, Numbered)> {
+    let (mut writers, mut sources) = (HashMap::new(), Vec::new());
+    for number in numbers {
+        let mut pipe = |is_err| -> io::Result<PipeReader> {
+            let (reader, writer) = io::pipe()?;
+            writers.insert((number, is_err), writer);
+            Ok(reader)
+        };
+        sources.push((number, [Source::out(pipe(false)?), Source::err(pipe(true)?)]));
+    }
+    Ok((writers, sources))
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name(name.into()).spawn(work).map(drop)
+}
+
+/// Writes orders up to None, and at each beat without any a sign of life. Then the input is closed.
+fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<Order>>, beat: Duration) {
+    loop {
+        let order = match queue.recv_timeout(beat) {
+            Ok(Some(order)) => order,
+            Err(RecvTimeoutError::Timeout) => Order::Alive,
+            Ok(None) | Err(RecvTimeoutError::Disconnected) => return,
+        };
+        if agent_protocol::write_order(&mut input, &order).is_err() {
+            return;
+        }
+    }
+}
+
+impl<T: FnMut(News)> Reader<T> {
+    /// Takes apart what the agent writes until its end.
+    fn run(mut self, output: ChildStdout) {
+        let limited = Limited { output, limit: LOGIN };
+        let mut from = BufReader::with_capacity(128 << 10, limited);
+        let why = match agent_protocol::read_greeting(&mut from) {
+            Ok(()) => {
+                from.get_mut().limit = self.silence;
+                self.pass_on(&mut from)
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                format!("kvstore does not start on {}", self.host)
+            }
+            Err(error) => format!("no connection to {}: {error}", self.host),
+        };
+        (self.tell)(News::Closed(why));
+    }
+
+    fn pass_on(&mut self, from: &mut impl Read) -> String {
+        loop {
+            match agent_protocol::read_frame(from) {
+                Ok(Frame::Report(report)) => (self.tell)(News::Report(report)),
+                Ok(Frame::Output(process, stream, bytes)) => self.put(process, stream, &bytes),
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                    return format!("the connection to {} has ended", self.host);
+                }
+                Err(error) => return format!("the connection to {} is lost: {error}", self.host),
+            }
+        }
+    }
+
+    /// Passes output on. When nobody reads ours any more, the process is to notice it.
+    fn put(&mut self, process: usize, stream: Stream, bytes: &[u8]) {
+        let pipe = (process, stream == Stream::Err);
+        let Some(writer) = self.pipes.get_mut(&pipe) else { return };
+        self.held_up.store(true, Ordering::Relaxed);
+        let result = writer.write_all(bytes);
+        self.held_up.store(false, Ordering::Relaxed);
+        if result.is_err() {
+            self.pipes.remove(&pipe);
+            let _ = self.orders.send(Some(Order::Mute(process, stream)));
+        }
+    }
+}
+
+/// Standard output of a program that must not be silent for longer than a limit.
+struct Limited {
+    output: ChildStdout,
+    limit: Duration,
+}
+
+impl Read for Limited {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let ready = sys::readable(&[self.output.as_fd()], Some(self.limit))?;
+        if ready == [true] {
+            return self.output.read(into);
+        }
+        let text = format!("no sign of life for {} ms", self.limit.as_millis());
+        Err(io::Error::new(io::ErrorKind::TimedOut, text))
+    }
+}

@@ -1,0 +1,302 @@
+//! All processes of a job, on this machine and on others.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::launch::hosts::agent_protocol::{Report, Start};
+use crate::launch::hosts::agents::{News, Remote};
+use crate::launch::plan::{Audience, Name, Process, Role};
+use crate::launch::processes::ending::Ending;
+use crate::launch::processes::local::{Children, StartError};
+use crate::launch::processes::output::{Label, Source};
+
+/// How processes get to another machine.
+#[derive(Debug, Clone)]
+pub(crate) struct Route {
+    /// The program and its first arguments.
+    pub(crate) words: Vec<String>,
+    /// What stands before the host in the next argument.
+    pub(crate) before_host: &'static str,
+    /// The further arguments.
+    pub(crate) rest: Vec<String>,
+    /// The folder of the processes there.
+    pub(crate) folder: String,
+    /// After how long a silence the other side counts as lost.
+    pub(crate) silence_ms: u32,
+}
+
+impl Route {
+    fn command(&self, host: &str) -> Command {
+        let (program, arguments) =
+            self.words.split_first().map_or(("", &[][..]), |(program, rest)| (program, rest));
+        let mut command = Command::new(program);
+        command.args(arguments).arg(format!("{}{host}", self.before_host)).args(&self.rest);
+        command
+    }
+}
+
+/// A process of the job.
+#[derive(Debug)]
+pub(crate) struct Member {
+    pub(crate) name: Name,
+    /// None is this machine.
+    pub(crate) host: Option<String>,
+    /// Its number on its machine, once that is known.
+    pub(crate) number: Option<u32>,
+    pub(crate) started: Instant,
+    /// Why it could not be started.
+    pub(crate) refusal: Option<String>,
+    has_ended: bool,
+}
+
+impl Member {
+    /// As messages name it.
+    pub(crate) fn title(&self) -> String {
+        match &self.host {
+            Some(host) => format!("{} on {host}", self.name),
+            None => self.name.to_string(),
+        }
+    }
+
+    fn label(&self) -> Label {
+        let rank = (self.name.role == Role::Worker).then_some(self.name.rank);
+        Label { text: self.title(), rank }
+    }
+}
+
+/// What a connection has brought that somebody should read.
+#[derive(Debug)]
+pub(crate) enum Heard {
+    Started(usize),
+    /// Something that a user should know.
+    Trouble(String),
+}
+
+/// A process that could not be started here, and why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) name: Name,
+    pub(crate) error: StartError,
+}
+
+/// The processes of a job.
+#[derive(Debug)]
+pub(crate) struct Crew {
+    here: Children,
+    /// The member that each child here is.
+    children: Vec<usize>,
+    remotes: Vec<Connection>,
+    pub(crate) members: Vec<Member>,
+    /// Ends that connections have reported.
+    ended: Vec<(usize, Ending)>,
+    closing: bool,
+}
+
+#[derive(Debug)]
+struct Connection {
+    remote: Remote,
+    members: Vec<usize>,
+    left_over: Option<bool>,
+    is_open: bool,
+}
+
+pub(crate) type Sources = Vec<(Label, Source)>;
+
+impl Crew {
+    /// `files` go with the launcher.
+    pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
+        Ok(Self {
+            here: Children::new(files)?,
+            children: Vec::new(),
+            remotes: Vec::new(),
+            members: Vec::new(),
+            ended: Vec::new(),
+            closing: false,
+        })
+    }
+
+    /// Starts processes on this machine, and gives what they will write.
+    pub(crate) fn start_here(&mut self, processes: Vec<Process>) -> Result<Sources, Refused> {
+        let mut sources = Vec::new();
+        for process in processes {
+            let name = process.name;
+            let pair = self.here.start(&process).map_err(|error| Refused { name, error })?;
+            self.children.push(self.members.len());
+            let label = self.add(name, None, self.here.numbers().last());
+            sources.extend(pair.map(|source| (label.clone(), source)));
+        }
+        Ok(sources)
+    }
+
+    /// Orders the start of processes on another machine.
+    pub(crate) fn start_there(
+        &mut self,
+        host: &str,
+        route: &Route,
+        processes: Vec<Process>,
+        mut tell: impl FnMut(usize, News) + Send + 'static,
+    ) -> io::Result<Sources> {
+        let first = self.members.len();
+        for process in &processes {
+            self.add(process.name, Some(host.to_owned()), None);
+        }
+        let start = Start {
+            version: kvstore::VERSION.to_owned(),
+            folder: route.folder.clone(),
+            silence_ms: route.silence_ms,
+            processes: (first..).zip(processes).collect(),
+        };
+        let index = self.remotes.len();
+        let tell = move |news| tell(index, news);
+        let (remote, (pairs, own)) =
+            Remote::start(&self.here, route.command(host), host, start, tell)?;
+        let members = (first..self.members.len()).collect();
+        self.remotes.push(Connection { remote, members, left_over: None, is_open: true });
+        let mut sources = vec![(Label { text: format!("host {host}"), rank: None }, own)];
+        for (member, pair) in pairs {
+            let label = self.members[member].label();
+            sources.extend(pair.map(|source| (label.clone(), source)));
+        }
+        Ok(sources)
+    }
+
+    fn add(&mut self, name: Name, host: Option<String>, number: Option<u32>) -> Label {
+        let started = Instant::now();
+        let member = Member { name, host, number, started, refusal: None, has_ended: false };
+        let label = member.label();
+        self.members.push(member);
+        label
+    }
+
+    /// Takes what a connection has brought.
+    pub(crate) fn hear(&mut self, connection: usize, news: News) -> Option<Heard> {
+        let report = match news {
+            News::Report(report) => report,
+            News::Closed(why) => return self.closed(connection, &why),
+        };
+        // Nobody speaks for the processes of another host.
+        let is_its_own = |member: &usize| self.remotes[connection].members.contains(member);
+        match report {
+            Report::Started(member, _) | Report::Failed(member, ..) | Report::Ended(member, _)
+                if !is_its_own(&member) =>
+            {
+                None
+            }
+            Report::Alive => None,
+            Report::Started(member, number) => {
+                self.members.get_mut(member)?.number = Some(number);
+                Some(Heard::Started(member))
+            }
+            Report::Failed(member, text, status) => {
+                let known = self.members.get_mut(member)?;
+                let trouble = format!("cannot start {}: {text}", known.title());
+                known.refusal = Some(text);
+                self.end(member, Ending::Status(status.into()));
+                Some(Heard::Trouble(trouble))
+            }
+            Report::Ended(member, ending) => {
+                self.end(member, ending);
+                None
+            }
+            Report::LeftOver(left_over) => {
+                self.remotes[connection].left_over = Some(left_over);
+                None
+            }
+            Report::Useless(text) => {
+                let trouble = format!("{}: {text}", self.remotes[connection].remote.host);
+                self.lose(connection);
+                Some(Heard::Trouble(trouble))
+            }
+        }
+    }
+
+    fn end(&mut self, member: usize, ending: Ending) {
+        if let Some(known) = self.members.get_mut(member)
+            && !known.has_ended
+        {
+            known.has_ended = true;
+            self.ended.push((member, ending));
+        }
+    }
+
+    /// A connection has ended; what it has not told by now nobody will.
+    fn closed(&mut self, connection: usize, why: &str) -> Option<Heard> {
+        let told = self.remotes[connection].left_over.is_some();
+        let missing = self.lose(connection);
+        let known = &mut self.remotes[connection];
+        known.is_open = false;
+        known.remote.close();
+        if self.closing || (told && !missing) {
+            return None;
+        }
+        let how = known.remote.ending().map_or(String::new(), |how| format!(" ({how})"));
+        Some(Heard::Trouble(format!("{why}{how}")))
+    }
+
+    /// Counts the processes of a connection as lost; whether there were any.
+    fn lose(&mut self, connection: usize) -> bool {
+        let members = self.remotes[connection].members.clone();
+        let before = self.ended.len();
+        members.into_iter().for_each(|member| self.end(member, Ending::Lost));
+        self.remotes[connection].left_over = Some(false);
+        self.ended.len() > before
+    }
+
+    /// The processes that have ended since the last call, those that a signal ended first: in
+    /// doubt they were the cause.
+    pub(crate) fn newly_ended(&mut self) -> Vec<(usize, Ending)> {
+        for (child, ending) in self.here.newly_ended() {
+            self.end(self.children[child], ending);
+        }
+        let mut ended = std::mem::take(&mut self.ended);
+        ended.sort_by_key(|(_, ending)| matches!(ending, Ending::Status(_)));
+        ended
+    }
+
+    /// Sends a signal to processes and to what they have started.
+    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+        self.here.signal(audience, signal);
+        self.remotes.iter().for_each(|connection| connection.remote.signal(audience, signal));
+    }
+
+    /// Whether a process lives that one of these has started and that has not left its group.
+    pub(crate) fn have_left_over(&self) -> bool {
+        self.remotes.iter().any(|connection| connection.left_over != Some(false))
+            || self.here.have_left_over()
+    }
+
+    /// Whether a process lives that this member has started; of one on another machine it is not
+    /// known.
+    pub(crate) fn lives_on(&self, member: usize) -> bool {
+        let child = self.children.iter().position(|known| *known == member);
+        child.is_some_and(|child| self.here.lives_on(child))
+    }
+
+    /// Makes the agents kill whoever is left.
+    pub(crate) fn close(&mut self) {
+        self.closing = true;
+        self.remotes.iter_mut().for_each(|connection| connection.remote.close());
+    }
+
+    /// Whether agents have still to say how their processes ended, and what these wrote.
+    pub(crate) fn is_open(&self) -> bool {
+        self.remotes.iter().any(|connection| connection.is_open)
+    }
+
+    /// Whether an agent waits for whoever reads our output.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.remotes.iter().any(|connection| connection.is_open && connection.remote.is_held_up())
+    }
+
+    /// Kills whoever is left here, and gives the ends that had not been told.
+    pub(crate) fn finish(mut self) -> (Vec<Member>, Vec<(usize, Ending)>) {
+        let mut ended = self.newly_ended();
+        self.remotes.into_iter().for_each(|connection| connection.remote.finish());
+        let children = self.children;
+        let here = self.here.finish().into_iter();
+        ended.extend(here.map(|(child, ending)| (children[child], ending)));
+        (self.members, ended)
+    }
+}

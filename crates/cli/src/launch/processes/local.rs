@@ -1,0 +1,184 @@
+//! The processes of a job on this machine while they run.
+
+use std::env;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGKILL;
+
+use crate::launch::plan::{Audience, Process, Role};
+use crate::launch::processes::ending::Ending;
+use crate::launch::processes::input;
+use crate::launch::processes::output::Source;
+use crate::launch::processes::reaper::Keeper;
+use crate::sys;
+
+/// How long a killed process may take to vanish. Only one that waits for a device takes any time.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
+const KILL_STEP: Duration = Duration::from_millis(2);
+
+/// Why a process could not be started, in a few words, with the status by which shells report it.
+#[derive(Debug)]
+pub(crate) struct StartError {
+    pub(crate) text: String,
+    pub(crate) status: u8,
+}
+
+impl StartError {
+    pub(crate) fn new(program: &OsStr, error: &io::Error) -> Self {
+        let program = program.display();
+        let text = match error.kind() {
+            io::ErrorKind::NotFound => format!("{program}: program not found"),
+            io::ErrorKind::PermissionDenied => format!("{program}: not executable"),
+            _ => format!("{program}: {error}"),
+        };
+        let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+        Self { text, status }
+    }
+}
+
+/// Processes of a job on this machine, each the leader of a group of its own.
+#[derive(Debug)]
+pub(crate) struct Children {
+    keeper: Keeper,
+    /// This program.
+    executable: PathBuf,
+    members: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    role: Role,
+    child: Child,
+    /// Whether its end has been told.
+    told: bool,
+}
+
+impl Children {
+    /// `files` go with the launcher.
+    pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
+        let executable = env::current_exe()?;
+        Ok(Self { keeper: Keeper::start(&executable, files)?, executable, members: Vec::new() })
+    }
+
+    /// Starts a process, and gives what it will write. Only the main thread may call this.
+    pub(crate) fn start(&mut self, process: &Process) -> Result<[Source; 2], StartError> {
+        let mut command = process.command(&self.executable);
+        let input = if process.reads_input { input::source() } else { Stdio::null() };
+        self.connect(process.name.role, command.stdin(input))
+            .map_err(|error| StartError::new(command.get_program(), &error))
+    }
+
+    fn connect(&mut self, role: Role, command: &mut Command) -> io::Result<[Source; 2]> {
+        let (out, out_writer) = io::pipe()?;
+        let (err, err_writer) = io::pipe()?;
+        command.stdout(out_writer).stderr(err_writer);
+        self.keeper.look_after(command)?;
+        let child = command.spawn();
+        // Our copies of its ends of the pipes would keep them open.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = child?;
+        let stdin = child.stdin.take();
+        self.members.push(Running { role, child, told: false });
+        stdin.map_or(Ok(()), input::relay)?;
+        Ok([Source::out(out), Source::err(err)])
+    }
+
+    /// Starts a command that connects to another machine, in a group that the keeper looks after.
+    pub(crate) fn start_connection(&self, command: &mut Command) -> io::Result<Child> {
+        self.keeper.look_after(command)?;
+        command.spawn()
+    }
+
+    /// The processes that have ended since the last call, those that a signal ended first: in
+    /// doubt they were the cause.
+    pub(crate) fn newly_ended(&mut self) -> Vec<(usize, Ending)> {
+        let mut ended = Vec::new();
+        for (member, running) in self.members.iter_mut().enumerate() {
+            if !running.told
+                && let Some(ending) = sys::ending(running.child.id())
+            {
+                running.told = true;
+                ended.push((member, ending));
+            }
+        }
+        ended.sort_by_key(|(_, ending)| matches!(ending, Ending::Status(_)));
+        ended
+    }
+
+    /// Sends a signal to groups. Their numbers are theirs until [`Children::finish`].
+    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+        for running in self.members.iter().filter(|running| audience.has(running.role)) {
+            sys::signal_group(running.child.id(), signal);
+        }
+    }
+
+    /// The numbers of the processes, in the order in which they were started.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
+        self.members.iter().map(|running| running.child.id())
+    }
+
+    /// Whether a process lives that this one has started and that has not left its group.
+    pub(crate) fn lives_on(&self, member: usize) -> bool {
+        let number = self.members.get(member).map(|running| running.child.id());
+        number.is_some_and(|number| has_members(|group| group == number))
+    }
+
+    /// Whether a process lives that one of these has started and that has not left its group.
+    pub(crate) fn have_left_over(&self) -> bool {
+        has_members(|group| self.numbers().any(|number| number == group))
+    }
+
+    /// Kills whoever is left, and gives the ends that had not been told.
+    pub(crate) fn finish(mut self) -> Vec<(usize, Ending)> {
+        self.signal(Audience::All, SIGKILL);
+        let start = Instant::now();
+        let mut ended = self.newly_ended();
+        let lives =
+            |it: &Self| it.members.iter().any(|running| !running.told) || it.have_left_over();
+        while lives(&self) && start.elapsed() < KILL_LIMIT {
+            thread::sleep(KILL_STEP);
+            ended.extend(self.newly_ended());
+        }
+        for running in self.members.iter_mut().filter(|running| running.told) {
+            let _ = running.child.wait();
+        }
+        self.keeper.dismiss();
+        ended
+    }
+}
+
+/// Whether a process lives in one of the groups that this accepts.
+fn has_members(is_asked: impl Fn(u32) -> bool) -> bool {
+    let Ok(folders) = fs::read_dir("/proc") else { return false };
+    folders
+        .flatten()
+        .filter_map(|folder| living_group(&fs::read_to_string(folder.path().join("stat")).ok()?))
+        .any(is_asked)
+}
+
+/// The group of a process by its line in `/proc/<number>/stat`; None if it has ended.
+fn living_group(line: &str) -> Option<u32> {
+    // The name of the program stands in parentheses, and may contain anything.
+    let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
+    let (state, _parent, group) = (fields.next()?, fields.next()?, fields.next()?);
+    if matches!(state, "Z" | "X") { None } else { group.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::living_group;
+
+    #[test]
+    fn the_group_of_a_process_is_found_whatever_it_is_called() {
+        assert_eq!(living_group("12 (sh) S 3 12 3 0 -1"), Some(12));
+        assert_eq!(living_group("13 (a) Z 1 ) (b) R 3 12 3 0 -1"), Some(12));
+        assert_eq!(living_group("14 (sh) Z 3 12 3 0 -1"), None);
+        assert_eq!(living_group(""), None);
+    }
+}

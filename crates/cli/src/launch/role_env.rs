@@ -1,0 +1,84 @@
+//! `kvstore run --role-env`: what each process of a job needs, for other launchers.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use crate::launch::hosts::placement::Site;
+use crate::launch::hosts::shell::quote;
+use crate::launch::plan::{Plan, Process, Role};
+
+/// A process as JSON has it.
+#[derive(Serialize)]
+struct Entry<'a> {
+    role: &'static str,
+    rank: u32,
+    /// Missing on the machine of the launcher.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<&'a str>,
+    environment: BTreeMap<String, String>,
+    /// Missing if no program was given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    command: Vec<String>,
+}
+
+/// The words of a process; none if it runs a program that was not given.
+fn words(process: &Process, plan: &Plan) -> io::Result<Vec<String>> {
+    let own = match process.name.role {
+        Role::Scheduler => true,
+        Role::Server => !plan.serve_with_program,
+        Role::Worker => false,
+    };
+    if !own && plan.program.is_empty() {
+        return Ok(Vec::new());
+    }
+    let program = process.program.clone().unwrap_or_else(|| "kvstore".into());
+    std::iter::once(&program).chain(&process.arguments).map(text).collect()
+}
+
+fn text(word: &OsString) -> io::Result<String> {
+    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "PROGRAM is not UTF-8");
+    word.clone().into_string().map_err(|_| bad())
+}
+
+/// What a process needs in its environment.
+fn environment(process: &Process) -> impl Iterator<Item = (&str, &str)> {
+    process.environment.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_deref()?)))
+}
+
+/// A line for each process, which a shell on its machine can run.
+pub(crate) fn print_shell(plan: &Plan, site: &Site) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    for process in plan.processes() {
+        let host = site.host(&process).map_or(String::new(), |host| format!(" on {host}"));
+        writeln!(out, "# {}{host}", process.name)?;
+        let variables =
+            environment(&process).map(|(name, value)| format!("{name}={}", quote(value)));
+        let command = words(&process, plan)?;
+        let line: Vec<String> = variables.chain(command.iter().map(|word| quote(word))).collect();
+        writeln!(out, "{}", line.join(" "))?;
+    }
+    out.flush()
+}
+
+/// One object, `{"processes": [...]}`.
+pub(crate) fn print_json(plan: &Plan, site: &Site) -> io::Result<()> {
+    let processes = plan.processes();
+    let mut entries = Vec::new();
+    for process in &processes {
+        let pairs = environment(process);
+        entries.push(Entry {
+            role: process.name.role.name(),
+            rank: process.name.rank,
+            host: site.host(process),
+            environment: pairs.map(|(name, value)| (name.into(), value.into())).collect(),
+            command: words(process, plan)?,
+        });
+    }
+    let mut out = io::stdout().lock();
+    serde_json::to_writer_pretty(&mut out, &BTreeMap::from([("processes", entries)]))?;
+    writeln!(out)?;
+    out.flush()
+}

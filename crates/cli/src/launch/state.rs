@@ -1,0 +1,467 @@
+//! What becomes of a job when its processes end and signals arrive.
+//!
+//! No process, no clock and no call of the system is in here, so that tests can play any order of
+//! events: they are told with their time, and [`Job::take_signals`] says what to send.
+
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
+
+use crate::launch::plan::{Audience, Role};
+use crate::launch::processes::ending::{Ending, signal_status};
+
+/// How long processes may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// From the request to end until they are killed.
+    pub(crate) grace: Duration,
+    /// From the first failure until the others are asked to end.
+    pub(crate) linger: Duration,
+}
+
+/// What the job does, and until when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// All workers have succeeded; servers and scheduler end by themselves.
+    Settling(Instant),
+    /// Somebody has failed; the others may find out and say what they have to say.
+    Lingering(Instant),
+    /// All workers have been asked to end, and servers and scheduler are when these have ended.
+    Stopping(Instant),
+    /// Whoever still lives is to be killed.
+    Over,
+}
+
+/// The course of a job.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
+pub(crate) struct Job {
+    members: Vec<(Role, Option<(Ending, Instant)>)>,
+    patience: Patience,
+    /// Whether the job goes on without workers that fail, as long as there are others.
+    goes_on: bool,
+    phase: Phase,
+    first_failure: Option<usize>,
+    stopped_by: Option<i32>,
+    was_signalled: bool,
+    interrupted: bool,
+    /// A worker has ended without having joined, and others wait for it.
+    cannot_start: bool,
+    signals: Vec<(Audience, i32)>,
+    /// What servers and scheduler get when the workers, which may still need them, have ended.
+    later: Vec<i32>,
+}
+
+impl Job {
+    /// A job whose processes have just been started.
+    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, patience: Patience) -> Self {
+        Self {
+            members: roles.into_iter().map(|role| (role, None)).collect(),
+            patience,
+            goes_on: false,
+            phase: Phase::Running,
+            first_failure: None,
+            stopped_by: None,
+            was_signalled: false,
+            interrupted: false,
+            cannot_start: false,
+            signals: Vec::new(),
+            later: Vec::new(),
+        }
+    }
+
+    /// The job goes on without workers that fail, as long as there are others.
+    pub(crate) fn go_on(mut self, goes_on: bool) -> Self {
+        self.goes_on = goes_on;
+        self
+    }
+
+    /// A process has ended.
+    pub(crate) fn ended(&mut self, member: usize, ending: Ending, now: Instant) {
+        self.members[member].1 = Some((ending, now));
+        if self.workers_have_ended() {
+            self.signal_servers();
+        }
+        if !matches!(self.phase, Phase::Running | Phase::Settling(_)) {
+            return;
+        }
+        if ending.is_failure() && !self.does_without(member) {
+            self.first_failure = Some(member);
+            self.phase = Phase::Lingering(now + self.patience.linger);
+        } else if self.phase == Phase::Running && self.workers_have_ended() {
+            self.phase = Phase::Settling(now + self.patience.grace);
+        }
+    }
+
+    /// A worker has ended well and has not joined: the others wait for it in vain. When all workers
+    /// have ended it is the servers that wait, and the job has not failed.
+    pub(crate) fn lacks_a_worker(&mut self, now: Instant) {
+        match self.phase {
+            Phase::Settling(_) => self.stop(SIGTERM, now),
+            Phase::Running => {
+                self.cannot_start = true;
+                self.phase = Phase::Lingering(now + self.patience.linger);
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether its processes run or end by themselves.
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Settling(_))
+    }
+
+    /// Whether it failed because a worker ended without having joined.
+    pub(crate) fn could_not_start(&self) -> bool {
+        self.cannot_start
+    }
+
+    /// Whether this is a worker without which the job goes on.
+    fn does_without(&self, member: usize) -> bool {
+        let may_succeed = |ending: Option<(Ending, Instant)>| {
+            ending.is_none_or(|(ending, _)| !ending.is_failure())
+        };
+        let mut others = self.members.iter().filter(|(role, _)| *role == Role::Worker);
+        self.goes_on
+            && self.members[member].0 == Role::Worker
+            && others.any(|(_, ending)| may_succeed(*ending))
+    }
+
+    /// All processes have ended, and `left_over` says whether processes that they started live on.
+    pub(crate) fn emptied(&mut self, left_over: bool, now: Instant) {
+        match self.phase {
+            Phase::Over => {}
+            Phase::Stopping(_) if left_over => {}
+            _ if left_over => self.stop(SIGTERM, now),
+            _ => self.phase = Phase::Over,
+        }
+    }
+
+    /// A signal has come that is to end the job.
+    pub(crate) fn signalled(&mut self, signal: i32, now: Instant) {
+        self.was_signalled = true;
+        if signal == SIGINT && self.interrupted {
+            self.phase = Phase::Over;
+            return;
+        }
+        self.interrupted |= signal == SIGINT;
+        match self.phase {
+            Phase::Over => {}
+            Phase::Stopping(_) => self.send(signal),
+            _ => {
+                self.stopped_by = Some(signal);
+                self.stop(signal, now);
+            }
+        }
+    }
+
+    /// Looks whether a time is up.
+    pub(crate) fn tick(&mut self, now: Instant) {
+        if self.deadline().is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match self.phase {
+            Phase::Settling(_) | Phase::Lingering(_) => self.stop(SIGTERM, now),
+            Phase::Stopping(_) if !self.later.is_empty() => {
+                self.signals.push((Audience::Workers, SIGKILL));
+                self.signal_servers();
+                self.phase = Phase::Stopping(now + self.patience.grace);
+            }
+            _ => self.phase = Phase::Over,
+        }
+    }
+
+    fn stop(&mut self, signal: i32, now: Instant) {
+        self.send(signal);
+        self.phase = Phase::Stopping(now + self.patience.grace);
+    }
+
+    fn send(&mut self, signal: i32) {
+        if self.workers_have_ended() {
+            self.signals.push((Audience::All, signal));
+        } else {
+            self.signals.push((Audience::Workers, signal));
+            self.later.push(signal);
+        }
+    }
+
+    fn signal_servers(&mut self) {
+        let signals = self.later.drain(..).map(|signal| (Audience::Servers, signal));
+        self.signals.extend(signals);
+    }
+
+    /// When to call [`Job::tick`] next; None is never.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.phase {
+            Phase::Running | Phase::Over => None,
+            Phase::Settling(at) | Phase::Lingering(at) | Phase::Stopping(at) => Some(at),
+        }
+    }
+
+    /// The signals that processes are to get now.
+    pub(crate) fn take_signals(&mut self) -> Vec<(Audience, i32)> {
+        std::mem::take(&mut self.signals)
+    }
+
+    pub(crate) fn workers_have_ended(&self) -> bool {
+        self.have_ended(|role| role == Role::Worker)
+    }
+
+    pub(crate) fn all_have_ended(&self) -> bool {
+        self.have_ended(|_| true)
+    }
+
+    fn have_ended(&self, of: impl Fn(Role) -> bool) -> bool {
+        self.members.iter().all(|&(role, ending)| ending.is_some() || !of(role))
+    }
+
+    /// Whether nothing is left to wait for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    /// How a process ended; None while it lives.
+    pub(crate) fn ending(&self, member: usize) -> Option<Ending> {
+        self.members[member].1.map(|(ending, _)| ending)
+    }
+
+    /// When a process ended; None while it lives.
+    pub(crate) fn ended_at(&self, member: usize) -> Option<Instant> {
+        self.members[member].1.map(|(_, at)| at)
+    }
+
+    /// Whether a worker has failed, though the job may have gone on without it.
+    pub(crate) fn has_lost_workers(&self) -> bool {
+        let has_failed = |ending: &Option<(Ending, Instant)>| {
+            ending.is_some_and(|(ending, _)| ending.is_failure())
+        };
+        self.members.iter().any(|(role, ending)| *role == Role::Worker && has_failed(ending))
+    }
+
+    /// The process that failed before all others, and how.
+    pub(crate) fn first_failure(&self) -> Option<(usize, Ending)> {
+        self.first_failure.and_then(|member| Some((member, self.ending(member)?)))
+    }
+
+    /// The signal that ended the job, unless a failure had come before it.
+    pub(crate) fn stopped_by(&self) -> Option<i32> {
+        self.stopped_by.filter(|_| self.first_failure.is_none())
+    }
+
+    /// Whether a signal came that was to end the job, be it after a failure.
+    pub(crate) fn was_signalled(&self) -> bool {
+        self.was_signalled
+    }
+
+    /// The exit status of the launcher.
+    pub(crate) fn status(&self) -> u8 {
+        match (self.first_failure(), self.stopped_by()) {
+            (Some((_, ending)), _) => ending.status(),
+            (None, Some(signal)) => signal_status(signal),
+            (None, None) => u8::from(self.cannot_start),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
+
+    use super::{Ending, Job, Patience};
+    use crate::launch::plan::Audience::{All, Servers, Workers};
+    use crate::launch::plan::Role::{Scheduler, Server, Worker};
+
+    const LINGER: Duration = Duration::from_secs(1);
+    const GRACE: Duration = Duration::from_secs(5);
+    const MOMENT: Duration = Duration::from_millis(1);
+
+    const SCHEDULER: usize = 0;
+    const SERVER: usize = 1;
+    const FIRST: usize = 2;
+    const SECOND: usize = 3;
+
+    fn job() -> (Job, Instant) {
+        let patience = Patience { grace: GRACE, linger: LINGER };
+        (Job::new([Scheduler, Server, Worker, Worker], patience), Instant::now())
+    }
+
+    fn end_all(job: &mut Job, members: &[usize], now: Instant) {
+        for &member in members {
+            job.ended(member, Ending::Status(0), now);
+        }
+    }
+
+    #[test]
+    fn a_job_whose_processes_all_succeed_gets_no_signal() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND, SERVER, SCHEDULER], now);
+        assert!(job.all_have_ended() && !job.is_over());
+        job.emptied(false, now);
+        assert!(job.is_over());
+        assert_eq!((job.status(), job.take_signals()), (0, vec![]));
+    }
+
+    #[test]
+    fn servers_that_outlive_the_workers_are_ended_after_the_grace_without_failure() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST], now);
+        assert_eq!(job.deadline(), None);
+        end_all(&mut job, &[SECOND], now);
+        assert_eq!(job.deadline(), Some(now + GRACE));
+        job.tick(now + GRACE);
+        assert_eq!(job.take_signals(), [(All, SIGTERM)]);
+        job.ended(SERVER, Ending::Signal(SIGTERM), now + GRACE);
+        job.tick(now + GRACE + GRACE);
+        assert!(job.is_over());
+        job.ended(SCHEDULER, Ending::Signal(SIGKILL), now + GRACE + GRACE);
+        assert_eq!((job.status(), job.first_failure()), (0, None));
+    }
+
+    #[test]
+    fn the_first_failure_counts_and_the_others_have_time_to_say_what_they_see() {
+        let (mut job, now) = job();
+        job.ended(SECOND, Ending::Signal(SIGKILL), now);
+        job.ended(FIRST, Ending::Status(3), now + MOMENT);
+        job.tick(now + LINGER.saturating_sub(MOMENT));
+        assert!(job.take_signals().is_empty());
+        job.tick(now + LINGER);
+        assert_eq!(job.take_signals(), [(All, SIGTERM)]);
+        assert_eq!(job.deadline(), Some(now + LINGER + GRACE));
+        assert_eq!(job.first_failure(), Some((SECOND, Ending::Signal(SIGKILL))));
+        assert_eq!(job.status(), 137);
+    }
+
+    #[test]
+    fn a_job_that_goes_on_without_a_worker_succeeds_with_the_others() {
+        let (job, now) = job();
+        let mut job = job.go_on(true);
+        job.ended(FIRST, Ending::Status(3), now);
+        assert_eq!((job.deadline(), job.has_lost_workers()), (None, true));
+        end_all(&mut job, &[SECOND], now);
+        assert_eq!(job.deadline(), Some(now + GRACE));
+        end_all(&mut job, &[SERVER, SCHEDULER], now);
+        job.emptied(false, now);
+        assert_eq!((job.status(), job.first_failure(), job.is_over()), (0, None, true));
+    }
+
+    #[test]
+    fn a_job_cannot_go_on_without_a_server_or_without_its_last_worker() {
+        for (first, last) in [(SECOND, FIRST), (FIRST, SERVER)] {
+            let (job, now) = job();
+            let mut job = job.go_on(true);
+            job.ended(first, Ending::Status(3), now);
+            job.ended(last, Ending::Status(4), now);
+            assert_eq!((job.deadline(), job.status()), (Some(now + LINGER), 4));
+        }
+    }
+
+    #[test]
+    fn a_server_that_fails_first_ends_the_job_with_its_status() {
+        for server in [SERVER, SCHEDULER] {
+            let (mut job, now) = job();
+            job.ended(server, Ending::Status(7), now);
+            job.tick(now + LINGER);
+            assert_eq!((job.status(), job.take_signals()), (7, vec![(Workers, SIGTERM)]));
+        }
+    }
+
+    #[test]
+    fn servers_whose_workers_never_joined_are_ended_at_once() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND], now);
+        job.lacks_a_worker(now + MOMENT);
+        assert_eq!((job.take_signals(), job.status()), (vec![(All, SIGTERM)], 0));
+        assert!(!job.is_undisturbed());
+    }
+
+    #[test]
+    fn a_job_that_waits_for_a_worker_that_has_ended_fails() {
+        let (mut job, now) = job();
+        job.ended(FIRST, Ending::Status(0), now);
+        job.lacks_a_worker(now + MOMENT);
+        assert_eq!((job.deadline(), job.status()), (Some(now + MOMENT + LINGER), 1));
+        job.tick(now + MOMENT + LINGER);
+        assert_eq!((job.take_signals(), job.could_not_start()), (vec![(Workers, SIGTERM)], true));
+    }
+
+    #[test]
+    fn a_server_that_fails_after_the_workers_is_a_failure() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND], now);
+        job.ended(SERVER, Ending::Status(1), now + MOMENT);
+        assert_eq!(job.status(), 1);
+    }
+
+    #[test]
+    fn a_server_that_ends_early_with_success_ends_nothing() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[SERVER, SCHEDULER], now);
+        assert_eq!((job.deadline(), job.take_signals()), (None, vec![]));
+    }
+
+    #[test]
+    fn a_signal_is_passed_on_and_what_follows_is_no_failure() {
+        let (mut job, now) = job();
+        job.signalled(SIGTERM, now);
+        assert_eq!(job.take_signals(), [(Workers, SIGTERM)]);
+        job.ended(FIRST, Ending::Status(9), now + MOMENT);
+        assert!(job.take_signals().is_empty());
+        job.ended(SECOND, Ending::Status(0), now + MOMENT);
+        assert_eq!(job.take_signals(), [(Servers, SIGTERM)]);
+        assert_eq!((job.status(), job.stopped_by()), (143, Some(SIGTERM)));
+        job.tick(now + GRACE);
+        assert!(job.is_over());
+    }
+
+    #[test]
+    fn workers_that_do_not_end_within_the_grace_are_killed_and_the_servers_then_have_as_long() {
+        let (mut job, now) = job();
+        job.signalled(SIGTERM, now);
+        end_all(&mut job, &[FIRST], now);
+        job.take_signals();
+        job.tick(now + GRACE);
+        assert_eq!(job.take_signals(), [(Workers, SIGKILL), (Servers, SIGTERM)]);
+        assert_eq!(job.deadline(), Some(now + GRACE + GRACE));
+        job.tick(now + GRACE + GRACE);
+        assert!(job.is_over());
+    }
+
+    #[test]
+    fn a_signal_after_a_failure_leaves_the_status_of_the_failure() {
+        let (mut job, now) = job();
+        job.ended(FIRST, Ending::Status(9), now);
+        job.signalled(SIGINT, now);
+        assert_eq!(job.take_signals(), [(Workers, SIGINT)]);
+        assert_eq!((job.status(), job.stopped_by()), (9, None));
+    }
+
+    #[test]
+    fn the_second_interrupt_ends_the_patience_and_other_signals_do_not() {
+        let (mut job, now) = job();
+        job.signalled(SIGTERM, now);
+        job.signalled(SIGINT, now);
+        job.signalled(SIGTERM, now);
+        let expected = [SIGTERM, SIGINT, SIGTERM].map(|signal| (Workers, signal));
+        assert_eq!(job.take_signals(), expected);
+        assert!(!job.is_over());
+        job.signalled(SIGINT, now);
+        assert!(job.is_over());
+        assert_eq!(job.status(), 143);
+    }
+
+    #[test]
+    fn what_processes_leave_behind_is_asked_to_end_and_waited_for() {
+        let (mut job, now) = job();
+        end_all(&mut job, &[FIRST, SECOND, SERVER, SCHEDULER], now);
+        job.emptied(true, now);
+        assert_eq!(job.take_signals(), [(All, SIGTERM)]);
+        job.emptied(true, now + MOMENT);
+        assert!(job.take_signals().is_empty());
+        job.tick(now + GRACE);
+        assert!(job.is_over());
+        assert_eq!(job.status(), 0);
+    }
+}

@@ -1,0 +1,90 @@
+//! The program `kvstore`: starts jobs, is their servers and their schedulers, and shows what running
+//! ones are like.
+//!
+//! docs/cli.md describes the commands.
+#![deny(unsafe_code)]
+
+mod bench;
+mod certs;
+mod doctor;
+#[cfg(test)]
+mod fuzz;
+#[cfg(test)]
+mod fuzz_agents;
+mod generate;
+mod launch;
+mod messages;
+mod observe;
+mod plot;
+mod serve;
+mod settings;
+mod sys;
+
+use std::env;
+use std::ffi::OsStr;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// Starts and runs the processes of distributed key-value stores.
+#[derive(Debug, Parser)]
+#[command(name = "kvstore", version, subcommand_required = true, arg_required_else_help = true)]
+struct CommandLine {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(launch::run::Arguments),
+    Join(launch::join::Arguments),
+    Server(serve::server::Arguments),
+    Scheduler(serve::scheduler::Arguments),
+    Inspect(observe::inspect::Arguments),
+    Completions(generate::Completions),
+    Man(generate::Man),
+    Certs(certs::Arguments),
+    Status(observe::status::Arguments),
+    Top(observe::top::Arguments),
+    Doctor(doctor::Arguments),
+    Trace(observe::trace::Arguments),
+    Bench(Box<bench::Arguments>),
+}
+
+fn main() -> ExitCode {
+    // What only `kvstore run` starts is no part of the command line that people see.
+    match env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
+        Some("keeper") => return launch::processes::reaper::keep(),
+        Some("agent") => return launch::hosts::agent::serve(),
+        _ => {}
+    }
+    let words = launch::np::understood(env::args_os(), &definition());
+    match CommandLine::parse_from(words).command {
+        Command::Run(arguments) => launch::run::run(&arguments),
+        Command::Join(arguments) => launch::join::run(&arguments),
+        Command::Server(arguments) => serve::server::run(&arguments),
+        Command::Scheduler(arguments) => serve::scheduler::run(&arguments),
+        Command::Inspect(arguments) => observe::inspect::run(&arguments),
+        Command::Completions(arguments) => generate::completions(&arguments, definition()),
+        Command::Man(arguments) => generate::man(&arguments, definition()),
+        Command::Certs(arguments) => certs::run(&arguments),
+        Command::Status(arguments) => observe::status::run(&arguments),
+        Command::Top(arguments) => observe::top::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Trace(arguments) => observe::trace::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+    }
+}
+
+/// The command line, for what is generated from it.
+fn definition() -> clap::Command {
+    CommandLine::command()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        super::definition().debug_assert();
+    }
+}

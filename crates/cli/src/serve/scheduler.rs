@@ -1,0 +1,22 @@
+//! `kvstore scheduler`: brings the processes of a job together.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use crate::launch::plan::Role;
+use crate::serve::node;
+use crate::serve::node::Options;
+
+/// Runs the scheduler of a distributed job until the job ends.
+///
+/// Servers and workers need to know nothing but its address.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    options: Options,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    node::serve(Role::Scheduler, &arguments.options, None)
+}

@@ -1,0 +1,16 @@
+//! `kvstore run` and `kvstore bench`, as a user starts them: what they pass on, how they end, and that
+//! they leave nothing.
+//!
+//! Most jobs here have no servers (`-s 0`), so that a shell can play the workers.
+#![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+mod bench;
+#[path = "../../../../tests/common/mod.rs"]
+mod common;
+mod generate;
+mod here;
+mod hosts;
+mod inspect;
+mod launcher;
+mod slurm;

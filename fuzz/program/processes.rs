@@ -1,0 +1,2 @@
+#[path = "../../crates/cli/src/launch/processes/ending.rs"]
+pub(crate) mod ending;
