@@ -7,7 +7,7 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 use crate::error::{Result, fail};
-use crate::sync::RwLock;
+use crate::sys::sync::RwLock;
 use crate::tensor::DType;
 
 /// A key: an integer of yours, 0 to 2^63-1, or the number of an interned name, top bit set.

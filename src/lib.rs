@@ -31,10 +31,6 @@ mod config;
 #[cfg(feature = "dist")]
 mod credentials;
 mod deadline;
-#[cfg(feature = "dist")]
-mod driver;
-#[cfg(feature = "dist")]
-mod engine;
 mod error;
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 #[doc(hidden)]
@@ -52,17 +48,19 @@ mod panics;
 mod params;
 mod pool;
 mod role;
+#[cfg(feature = "dist")]
+mod runtime;
 mod search;
-#[cfg_attr(not(feature = "dist"), path = "no_spans.rs")]
+#[cfg_attr(not(feature = "dist"), path = "spans/none.rs")]
 mod spans;
-mod spin;
 mod store;
 mod suggest;
-mod sync;
 mod sys;
 mod tensor;
 #[cfg(feature = "dist")]
 mod trace;
+#[cfg(feature = "dist")]
+mod transport;
 
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;

@@ -12,12 +12,12 @@ use crate::checkpoint::{Header, Inspection, Reader};
 use crate::codec::{Codec, Origin};
 use crate::config::Config;
 use crate::credentials::{Identity, read_file};
-use crate::driver::read_all;
-use crate::engine::who_and_address;
 use crate::kernel::Isa;
 use crate::metrics::target;
 use crate::optim::Optimizer;
+use crate::runtime::read_all;
 use crate::store::{Store, read_setting};
+use crate::transport::who_and_address;
 use kvstore_checksum;
 use kvstore_protocol::testing::parse;
 

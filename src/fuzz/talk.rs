@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::driver::{Blocks, Bytes};
+use crate::runtime::{Blocks, Bytes};
 use kvstore_protocol::{
     Birth, Body, Header, Kind, Limits, MS, Message, Mode, Node, OnLoss, Part, Peer, Role,
     Scheduler, ServerAction, Speaker, Time, is_at,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
-use crate::sync::{AtomicBool, Ordering};
+use crate::sys::sync::{AtomicBool, Ordering};
 
 /// A request is shorter.
 const MOST_REQUEST: usize = 8 << 10;

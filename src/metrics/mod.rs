@@ -7,9 +7,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::driver::{Driver, Idle, Machine};
 use crate::error::{Result, fail};
 use crate::observer::{Before, view};
+use crate::runtime::{Driver, Idle, Machine};
 
 pub(crate) use http::Endpoint;
 #[cfg(any(fuzzing, test))]

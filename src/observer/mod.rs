@@ -16,9 +16,10 @@ pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, Wait
 
 use crate::config::{Config, Job};
 use crate::credentials::Credentials;
-use crate::driver::{Blocks, Broken, Opener, incarnation, read_all};
-use crate::engine::{self, Calls, Engine, Inbox, Line, Place};
 use crate::error::{Result, fail};
+use crate::runtime::{Blocks, Broken, Opener, incarnation, read_all};
+use crate::transport;
+use crate::transport::{Calls, Engine, Inbox, Line, Place};
 use kvstore_protocol::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, is_echo, write};
 
 /// Answers that nobody has taken yet; more are dropped.
@@ -106,7 +107,7 @@ impl Observer {
     /// Calls the scheduler, or the server at this address.
     fn connect(config: &Config, server: Option<&str>) -> Result<Self> {
         let job = Job::of_observer(config)?;
-        engine::check_room(1, "a look at a job")?;
+        transport::check_room(1, "a look at a job")?;
         let root: Arc<str> = job.root.as_str().into();
         let place = Place {
             listen: None,
@@ -120,7 +121,7 @@ impl Observer {
             credentials: Credentials::load(&job)?,
         };
         let to = server.map_or(root, Arc::from);
-        Self::with(to, &|inbox| engine::open(&place, &inbox))
+        Self::with(to, &|inbox| transport::open(&place, &inbox))
     }
 
     fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {

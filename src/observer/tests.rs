@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Observer;
 use crate::ErrorKind;
-use crate::engine::{Engine, Exchange, Inbox};
+use crate::transport::{Engine, Exchange, Inbox};
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Header, Kind};
 

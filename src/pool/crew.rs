@@ -10,8 +10,8 @@ use std::sync::Weak;
 
 use super::split::{Post, Split};
 use super::{Task, processor};
-use crate::spin::Spin;
-use crate::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
+use crate::sys::spin::Spin;
+use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
 
 /// Splits that can have helpers at a time; the owners of others work alone.
 const POSTS: usize = if cfg!(loom) { 1 } else { 16 };

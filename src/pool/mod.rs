@@ -22,7 +22,7 @@ use crew::Crew;
 
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
-use crate::sync::Mutex;
+use crate::sys::sync::Mutex;
 
 /// Bytes touched by a step below which helpers give nothing, even if they are looking for work.
 const SPLIT_BYTES: usize = 512 << 10;

@@ -5,7 +5,7 @@ use std::ptr;
 use super::processor;
 use crate::log::{Level, log};
 use crate::panics;
-use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use crate::sys::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 /// Work in pieces; lives on the stack of its owner, the thread that splits.
 pub(super) struct Split {

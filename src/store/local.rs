@@ -23,7 +23,7 @@ use crate::log::{Level, log};
 use crate::panics;
 use crate::pool::{Task, pool};
 use crate::spans::Carried;
-use crate::sync::{Mutex, RwLock};
+use crate::sys::sync::{Mutex, RwLock};
 
 pub(crate) struct Local {
     pub(super) settings: Settings,

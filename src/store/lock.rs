@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError, TryLockResult};
 use std::time::{Duration, Instant};
 
-use crate::sync::{Condvar, Mutex};
+use crate::sys::sync::{Condvar, Mutex};
 
 /// How long a waiter sleeps before it looks again by itself. A wake-up is only missed when a lock
 /// is released at the very moment at which somebody begins to wait.

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::optim::State;
 use crate::search;
-use crate::sync::{Mutex, RwLock, RwLockReadGuard};
+use crate::sys::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tensor::{Buffer, DType, Spec, text_of};
 
 /// Shards of the table. Keys next to each other share one, so that a list in order changes the

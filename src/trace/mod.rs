@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicI64, AtomicU32};
 use std::time::Instant;
 
 use crate::log::{Level, log};
-use crate::sync::{Mutex, Ordering};
+use crate::sys::sync::{Mutex, Ordering};
 use kvstore_protocol::{News, Passage};
 
 /// More are counted, and not kept: 16 MB.

@@ -19,8 +19,8 @@ use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::Names;
 use crate::optim::{Arrays, Optimizer, State, Stored};
-use crate::sync::{AtomicBool, Mutex};
 use crate::sys::DefaultFloats;
+use crate::sys::sync::{AtomicBool, Mutex};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
 
 /// How often a wait for a key's lock looks whether its operation has been cancelled.

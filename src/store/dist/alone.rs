@@ -9,8 +9,8 @@ use super::collective::LOOK_AGAIN;
 use super::rows::WANT_STATE;
 use super::worker::WorkerStore;
 use crate::deadline::Deadline;
-use crate::driver::Bytes;
 use crate::error::{ErrorKind, Result, fail};
+use crate::runtime::Bytes;
 use crate::store::table::Slot;
 use kvstore_protocol::{After, Place};
 

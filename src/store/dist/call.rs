@@ -8,14 +8,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::rows::Wanted;
-use crate::driver::{Blocks, Bytes, Landing, Loan};
 use crate::error::{Error, Result};
+use crate::runtime::{Blocks, Bytes, Landing, Loan};
 use crate::spans::Carried;
 use crate::store::merge::Team;
 use crate::store::plan::{Plan, PlannedOut};
 use crate::store::table::Slot;
-use crate::sync::{Condvar, Mutex};
 use crate::sys::DefaultFloats;
+use crate::sys::sync::{Condvar, Mutex};
 use crate::tensor::Buffer;
 use kvstore_protocol::{Ended, OpId};
 

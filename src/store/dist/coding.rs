@@ -6,9 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::codec::{BLOCK, Codec, Origin, Residuals};
-use crate::driver::{Blocks, Bytes, Encoded};
 use crate::error::Result;
 use crate::kernel::Isa;
+use crate::runtime::{Blocks, Bytes, Encoded};
 use crate::store::merge::Team;
 use crate::store::table::Slot;
 use crate::sys::DefaultFloats;

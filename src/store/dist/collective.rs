@@ -9,10 +9,10 @@ use super::relay::Gathered;
 use super::setting::Change;
 use super::worker::WorkerStore;
 use crate::deadline::Deadline;
-use crate::driver::Bytes;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
 use crate::key::Key;
+use crate::runtime::Bytes;
 use crate::store::merger::Handling;
 use crate::store::table::Slot;
 

@@ -6,11 +6,11 @@ use std::sync::atomic::Ordering;
 
 use super::call::Call;
 use super::failure::error_of;
-use crate::driver::{Blocks, Bytes, Driver, Host, Landing};
 use crate::error::Error;
 use crate::panics;
+use crate::runtime::{Blocks, Bytes, Driver, Host, Landing};
 use crate::store::local::{Local, poisoned};
-use crate::sync::Mutex;
+use crate::sys::sync::Mutex;
 use crate::trace::{Event, Tracer, What};
 use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, Part, Recent, WorkerAction};
 

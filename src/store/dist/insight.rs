@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::config::Job;
-use crate::driver::{Driver, Host, Machine};
 use crate::observer;
+use crate::runtime::{Driver, Host, Machine};
 use crate::trace::Tracer;
 
 /// Remembers what this process does in some rounds, if that is asked for.

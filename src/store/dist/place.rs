@@ -9,11 +9,12 @@ use siphasher::sip::SipHasher24;
 use crate::codec;
 use crate::config::Job;
 use crate::credentials::Credentials;
-use crate::engine::{self, Calls, Place};
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 use crate::store::StoreKind;
 use crate::sys::has_few_processors;
+use crate::transport;
+use crate::transport::{Calls, Place};
 use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
 /// Frames that are small do not fill a window before this many.
@@ -58,7 +59,7 @@ fn check_room(job: &Job) -> Result<()> {
         Role::Server => workers,
         Role::Worker => servers,
     };
-    engine::check_room(peers, &format!("a job of {workers} workers and {servers} servers"))
+    transport::check_room(peers, &format!("a job of {workers} workers and {servers} servers"))
 }
 
 /// Where this process listens and whom it calls. Off the loopback nobody listens without credentials

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::units::{self, Cut, Run};
-use crate::driver::{Blocks, Bytes, Encoded};
 use crate::error::Result;
+use crate::runtime::{Blocks, Bytes, Encoded};
 use crate::store::merge::{RowSums, Team};
 use crate::store::plan::{PlannedOut, RowsOf};
 use crate::store::table::Slot;

@@ -8,18 +8,19 @@ use super::shop::Shop;
 use super::{insight, place};
 use crate::config::Job;
 use crate::deadline::Deadline;
-use crate::driver::{Driver, Host, Idle, Machine};
-use crate::engine::{self, Place};
 use crate::error::{Result, fail};
 use crate::interrupt;
 use crate::metrics;
 use crate::role::Role;
+use crate::runtime::{Driver, Host, Idle, Machine};
 use crate::store::StoreKind;
 use crate::store::local::Local;
 use crate::store::merger::Merger;
 use crate::store::remote::Remote;
-use crate::sync::{AtomicBool, Ordering};
+use crate::sys::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
+use crate::transport;
+use crate::transport::Place;
 use kvstore_protocol::{Birth, Part, Peer};
 
 pub(crate) struct Serving {
@@ -71,7 +72,7 @@ impl Serving {
 
     fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
         let limits = place::limits(&self.job, self.kind);
-        Driver::start(Idle, &|inbox| engine::open(&self.place, &inbox), |_, incarnation| {
+        Driver::start(Idle, &|inbox| transport::open(&self.place, &inbox), |_, incarnation| {
             Machine::scheduler(limits, incarnation)
         })
     }
@@ -82,7 +83,7 @@ impl Serving {
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
             Shop::new(Arc::clone(&self.local), self.tracer.clone()),
-            &|inbox| engine::open(&self.place, &inbox),
+            &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {
                 let (role, scheduler) = (place::role(self.job.role), &self.job.root);
                 let rank = place::rank(&self.job, &self.place);

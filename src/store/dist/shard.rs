@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::steps::{Step, Steps};
 use super::stored::State;
 use crate::codec::Origin;
-use crate::driver::{Blocks, Bytes};
 use crate::error::{Result, fail};
+use crate::runtime::{Blocks, Bytes};
 use crate::store::local::Local;
 use crate::store::merger::{Handling, Merger};
 use crate::store::table::Slot;
-use crate::sync::Mutex;
 use crate::sys;
+use crate::sys::sync::Mutex;
 use crate::trace::{Tracer, What};
 use kvstore_protocol::{Answer, Failure, Reason};
 

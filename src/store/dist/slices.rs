@@ -9,12 +9,12 @@ use super::sending::{Order, What};
 use super::state::Brought;
 use super::worker::WorkerStore;
 use crate::deadline::Deadline;
-use crate::driver::{Block, Bytes};
 use crate::error::{Result, fail};
 use crate::key::Key;
+use crate::runtime::{Block, Bytes};
 use crate::store::plan::Plan;
 use crate::store::table::Slot;
-use crate::sync::Mutex;
+use crate::sys::sync::Mutex;
 use kvstore_protocol::{After, Data, Place};
 
 impl WorkerStore {

@@ -5,9 +5,9 @@
 use std::sync::Arc;
 
 use super::rows::WANT_UNSENT;
-use crate::driver::{Block, Blocks, Bytes};
 use crate::error::{Result, fail};
 use crate::optim::{Kept, Optimizer, Stored};
+use crate::runtime::{Block, Blocks, Bytes};
 use crate::store::merger::Merger;
 use crate::store::table::{Slot, Value};
 use crate::tensor::{Array, Buffer, DType};

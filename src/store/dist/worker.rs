@@ -16,12 +16,11 @@ use super::setting::Change;
 use super::{insight, place};
 use crate::config::Job;
 use crate::deadline::Deadline;
-use crate::driver::{Bytes, Driver, Machine};
-use crate::engine;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
 use crate::key::Key;
 use crate::role::Role;
+use crate::runtime::{Bytes, Driver, Machine};
 use crate::search;
 use crate::store::Call as Kind;
 use crate::store::StoreKind;
@@ -31,8 +30,9 @@ use crate::store::plan::{Pairs, Plan, RowPairs};
 use crate::store::remote::Remote;
 use crate::store::table::Slot;
 use crate::store::ticket::{Label, Tickets};
-use crate::sync::Mutex;
+use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
+use crate::transport;
 use kvstore_protocol::{Birth, Failure, OpId, Place, Reason, Spec, Time};
 
 pub(super) type Machinery = kvstore_protocol::Worker<Bytes>;
@@ -60,14 +60,14 @@ impl WorkerStore {
     pub(super) fn open(
         local: &Arc<Local>,
         job: &Job,
-        place: &engine::Place,
+        place: &transport::Place,
         kind: StoreKind,
     ) -> Result<Self> {
         let limits = place::limits(job, kind);
         let role = place::role(job.role);
         let driver = Driver::start(
             Desk::new(Arc::clone(local), insight::tracer(job)),
-            &|inbox| engine::open(place, &inbox),
+            &|inbox| transport::open(place, &inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
                 let rank = place::rank(job, place);

@@ -11,7 +11,7 @@ use crate::codec::{BLOCK, Codec, Origin, Residuals};
 use crate::error::Result;
 use crate::kernel::{Isa, Pass, Traffic};
 use crate::store::table::Slot;
-use crate::sync::Mutex;
+use crate::sys::sync::Mutex;
 use crate::tensor::{Array, Buffer, DType, Lent};
 
 /// Elements of a piece: whole blocks, so that borders change nothing.

@@ -16,8 +16,8 @@ use crate::error::Result;
 use crate::kernel::{Isa, Parts, Rule, Traffic};
 use crate::optim::Arrays;
 use crate::pool::{Help, pool};
-use crate::sync::{AtomicBool as Cancel, Mutex};
 use crate::sys::DefaultFloats;
+use crate::sys::sync::{AtomicBool as Cancel, Mutex};
 use crate::tensor::{Array, Buffer, Lent, Place};
 
 pub(crate) use compression::Compression;

@@ -15,8 +15,8 @@ use crate::pool::Help;
 use crate::store::plan::RowsOf;
 use crate::store::sort::Sorter;
 use crate::store::table::Slot;
-use crate::sync::Mutex;
 use crate::sys;
+use crate::sys::sync::Mutex;
 use crate::tensor::{Array, Buffer, LINE, Lent};
 
 /// How many rows ahead memory is asked for: rows lie where no processor expects them.

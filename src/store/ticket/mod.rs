@@ -22,7 +22,7 @@ use state::{Phase, State};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
+use crate::sys::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering};
 
 /// Bits of a ticket that number the operation; those above name the store.
 const SEQUENCE_BITS: u32 = 48;

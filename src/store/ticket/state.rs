@@ -12,7 +12,7 @@ use super::outcome::Outcomes;
 use crate::error::{Error, Result, fail};
 use crate::search;
 use crate::store::table::KeyHasher;
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sys::sync::{Arc, AtomicBool, Ordering};
 
 /// A map by numbers of operations or of keys.
 type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;

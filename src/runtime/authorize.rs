@@ -1,0 +1,79 @@
+//! Each process says what its credential lets it say: frames are compared with the identity that the
+//! engine has proved.
+
+use super::Machine;
+use super::buffers::Bytes;
+use super::event_log::Ledger;
+use crate::credentials::{Identity, Kind};
+use crate::log::Level;
+use crate::role::Role;
+use kvstore_protocol::{Breach, Header, Message, Peer, Role as Part, Speaker, is_at};
+
+/// Drops what the holder of a credential may not say.
+pub(super) fn keep_own(
+    who: Identity,
+    from: &str,
+    messages: &mut Vec<Message<Bytes>>,
+    ledger: &Ledger,
+) {
+    let speaker = speaker(who);
+    messages.retain_mut(|message| match speaker.admit(from, message) {
+        Ok(()) => true,
+        Err(breach) => {
+            note(ledger, who, from, &message.head, breach);
+            false
+        }
+    });
+}
+
+/// Once more, now that the members are known: a member is where it said that it is.
+pub(super) fn keep_known(
+    who: Identity,
+    from: &str,
+    messages: &mut Vec<Message<Bytes>>,
+    machine: &Machine,
+    ledger: &Ledger,
+) {
+    messages.retain(|message| {
+        let peer = Peer { role: message.head.role, rank: message.head.rank };
+        let may = is_at(&message.head, machine.linked(peer), from);
+        if !may {
+            note(ledger, who, from, &message.head, Breach::Address);
+        }
+        may
+    });
+}
+
+/// Whether the role and the rank are those of its credential.
+pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
+    speaker(who).is(head)
+}
+
+fn speaker(who: Identity) -> Speaker {
+    let role = match who.kind {
+        Kind::Scheduler => Part::Scheduler,
+        Kind::Server => Part::Server,
+        Kind::Worker | Kind::Reader => Part::Worker,
+    };
+    Speaker { role, rank: who.rank, reads: who.is_reader() }
+}
+
+fn role_of(part: Part) -> Role {
+    match part {
+        Part::Scheduler => Role::Scheduler,
+        Part::Worker => Role::Worker,
+        Part::Server => Role::Server,
+    }
+}
+
+fn note(ledger: &Ledger, who: Identity, from: &str, head: &Header, breach: Breach) {
+    let (kind, role) = (head.kind, role_of(head.role).name());
+    let why = match breach {
+        Breach::Identity => "role or rank are not those of its credential",
+        Breach::Address => "the address is not that of the process that it speaks for",
+        Breach::Changes => "a reader changes nothing",
+        Breach::Pushes => "a reader pushes nothing",
+    };
+    let reason = format!("dropped a frame {kind:?} as {role}: {why}");
+    ledger.note(Level::Warn, who.to_string(), from, reason);
+}

@@ -1,0 +1,376 @@
+//! Values on their way: in blocks of our own, or in memory that a caller has lent.
+#![allow(unsafe_code, reason = "memory that callers lend is read here")]
+
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use crate::error::Result;
+use crate::sys::sync::Mutex;
+use crate::tensor::Buffer;
+use kvstore_protocol::Data;
+
+/// Sizes of blocks that are kept for the next ones.
+const KEPT: std::ops::RangeInclusive<usize> = 512..=4 << 20;
+
+/// As many powers of two as there are in [`KEPT`], and all below.
+const SIZES: usize = KEPT.end().ilog2() as usize + 1;
+
+/// Most bytes of blocks that wait for their next use.
+const MOST_SPARE: usize = 64 << 20;
+
+/// Memory for slices, used again and again.
+#[derive(Default)]
+pub(crate) struct Blocks {
+    spare: Mutex<Spare>,
+}
+
+#[derive(Default)]
+struct Spare {
+    /// By the logarithm of their size: each serves every block that is larger than half of it.
+    buffers: [Vec<Buffer>; SIZES],
+    bytes: usize,
+}
+
+/// Bytes of our own, all written.
+pub(crate) struct Block {
+    buffer: Option<Buffer>,
+    len: usize,
+    /// Their CRC32C, once somebody has computed it.
+    sum: OnceLock<u32>,
+    home: Arc<Blocks>,
+}
+
+impl Blocks {
+    /// Memory for so many bytes, whose content is undefined.
+    pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
+        if !KEPT.contains(&len) {
+            return Buffer::fixed(len);
+        }
+        // What a block does not write of it takes no memory.
+        let size = len.next_power_of_two();
+        let mut spare = self.spare.lock();
+        if let Some(buffer) = spare.buffers[size.ilog2() as usize].pop() {
+            spare.bytes -= size;
+            return Ok(buffer);
+        }
+        drop(spare);
+        Buffer::fixed(size)
+    }
+
+    pub(crate) fn give_back(&self, buffer: Buffer) {
+        let (mut spare, size) = (self.spare.lock(), buffer.len());
+        if KEPT.contains(&size) && size.is_power_of_two() && spare.bytes + size <= MOST_SPARE {
+            spare.bytes += size;
+            spare.buffers[size.ilog2() as usize].push(buffer);
+        }
+    }
+
+    /// Makes a block of `len` bytes, all of which `fill` writes.
+    pub(crate) fn make(
+        self: &Arc<Self>,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<Block> {
+        let block = self.wrap(self.take(len)?, len);
+        let start = block.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
+        // SAFETY: so many bytes are there and ours alone. They are undefined only in their values,
+        // and are written before anybody reads them.
+        fill(unsafe { std::slice::from_raw_parts_mut(start, len) });
+        Ok(block)
+    }
+
+    /// Makes a block of parts, one behind the other.
+    pub(crate) fn join(self: &Arc<Self>, parts: &[&[u8]]) -> Result<Block> {
+        self.make(parts.iter().map(|part| part.len()).sum(), |mut rest| {
+            for part in parts {
+                let (place, others) = rest.split_at_mut(part.len());
+                place.copy_from_slice(part);
+                rest = others;
+            }
+        })
+    }
+
+    /// Makes a block of memory that has been written.
+    pub(crate) fn wrap(self: &Arc<Self>, buffer: Buffer, len: usize) -> Block {
+        assert!(len <= buffer.len(), "a block inside of its memory");
+        Block { buffer: Some(buffer), len, sum: OnceLock::new(), home: Arc::clone(self) }
+    }
+}
+
+impl Block {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let start = self.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
+        // SAFETY: so many bytes are there, written, and nobody changes those of a block.
+        unsafe { std::slice::from_raw_parts(start, self.len) }
+    }
+
+    /// It was received, and has this CRC32C.
+    pub(super) fn has_checksum(&self, sum: u32) {
+        let _ = self.sum.set(sum);
+    }
+
+    /// The memory, without a copy.
+    pub(crate) fn into_buffer(mut self) -> Option<Buffer> {
+        self.buffer.take()
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.home.give_back(buffer);
+        }
+    }
+}
+
+/// Memory that a caller has lent until its call is complete.
+pub(crate) struct Loan(RwLock<Lent>);
+
+enum Lent {
+    /// The caller's, of so many bytes.
+    Theirs(*const u8, usize),
+    /// The caller has it back; this is a copy.
+    Copied(Block),
+    /// The caller has it back, and nobody needs it any more.
+    Over,
+}
+
+// SAFETY: the caller has lent the memory to the library, whatever its threads.
+unsafe impl Send for Loan {}
+// SAFETY: as above; it is only read.
+unsafe impl Sync for Loan {}
+
+impl Loan {
+    /// # Safety
+    /// `len` bytes from `start` stay valid and unchanged until `copy` or `end` has returned.
+    pub(crate) unsafe fn new(start: *const u8, len: usize) -> Self {
+        Self(RwLock::new(Lent::Theirs(start, len)))
+    }
+
+    /// Of bytes that are always there.
+    #[cfg(test)]
+    pub(super) fn of_static(bytes: &'static [u8]) -> Self {
+        Self(RwLock::new(Lent::Theirs(bytes.as_ptr(), bytes.len())))
+    }
+
+    /// Gives the memory back; what is still on its way goes on from a copy.
+    pub(crate) fn copy(&self, blocks: &Arc<Blocks>) -> Result<()> {
+        let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if let Lent::Theirs(start, len) = *lent {
+            // SAFETY: the promise of `new`.
+            let theirs = unsafe { slice(start, len) };
+            let copy = blocks.join(&[theirs]);
+            *lent = Lent::Over;
+            *lent = Lent::Copied(copy?);
+        }
+        Ok(())
+    }
+
+    /// Gives the memory back; everybody who needed it has it.
+    pub(crate) fn end(&self) {
+        let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        *lent = Lent::Over;
+    }
+}
+
+/// The place of a value that is about to be received: a part of an out, which stays lent until this
+/// is dropped.
+pub(crate) struct Landing {
+    start: *mut u8,
+    len: usize,
+    end: Option<Box<dyn FnOnce() + Send>>,
+}
+
+// SAFETY: the memory is lent to the library, whatever its threads.
+unsafe impl Send for Landing {}
+
+impl Landing {
+    /// # Safety
+    /// `len` bytes from `start` are valid, and are written by nobody else, until `end` is called.
+    pub(crate) unsafe fn new(
+        start: *mut u8,
+        len: usize,
+        end: impl FnOnce() + Send + 'static,
+    ) -> Self {
+        Self { start, len, end: Some(Box::new(end)) }
+    }
+
+    pub(super) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the promise of `new`. They are undefined only in their values, and are written
+        // before anybody reads them.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
+    }
+}
+
+impl Drop for Landing {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end();
+        }
+    }
+}
+
+/// # Safety
+/// NULL without bytes, or so many valid bytes that stay unchanged for `'a`.
+unsafe fn slice<'a>(start: *const u8, len: usize) -> &'a [u8] {
+    if len == 0 {
+        return &[];
+    }
+    // SAFETY: the caller's promise.
+    unsafe { std::slice::from_raw_parts(start, len) }
+}
+
+/// A value, or a part of one.
+#[derive(Clone)]
+pub(crate) struct Bytes {
+    source: Source,
+    at: usize,
+    len: usize,
+}
+
+#[derive(Clone)]
+enum Source {
+    Block(Arc<Block>),
+    Loan(Arc<Loan>),
+    /// It has been received to where it belongs.
+    Landed,
+    Encoded(Arc<Encoded>),
+}
+
+/// A value as a codec has made it, slice by slice.
+pub(crate) struct Encoded {
+    pub(crate) codec: u16,
+    /// The bytes of the value itself, in all and of each slice but the last.
+    pub(crate) len: usize,
+    pub(crate) slice: usize,
+    pub(crate) slices: Vec<Arc<Block>>,
+}
+
+impl Bytes {
+    pub(crate) fn of_block(block: Arc<Block>) -> Self {
+        let len = block.len;
+        Self { source: Source::Block(block), at: 0, len }
+    }
+
+    pub(crate) fn of_loan(loan: Arc<Loan>, len: usize) -> Self {
+        Self { source: Source::Loan(loan), at: 0, len }
+    }
+
+    /// So many bytes that a [`Landing`] has taken.
+    pub(super) fn landed(len: usize) -> Self {
+        Self { source: Source::Landed, at: 0, len }
+    }
+
+    pub(crate) fn of_encoded(encoded: Encoded) -> Self {
+        let len = encoded.len;
+        Self { source: Source::Encoded(Arc::new(encoded)), at: 0, len }
+    }
+
+    /// Calls `read` with the bytes; None if nobody needs them any more.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
+        let range = self.at..self.at + self.len;
+        match &self.source {
+            Source::Block(block) => Some(read(&block.bytes()[range])),
+            Source::Loan(loan) => {
+                let lent = loan.0.read().unwrap_or_else(PoisonError::into_inner);
+                match &*lent {
+                    // SAFETY: the promise of `Loan::new`; the loan is not given back meanwhile.
+                    Lent::Theirs(start, len) => Some(read(unsafe { &slice(*start, *len)[range] })),
+                    Lent::Copied(block) => Some(read(&block.bytes()[range])),
+                    Lent::Over => None,
+                }
+            }
+            // Only parts of it are sent; and nobody needs what is where it belongs.
+            Source::Encoded(_) | Source::Landed => None,
+        }
+    }
+
+    /// The bytes in the memory of their block, if they are in one.
+    pub(super) fn in_place(&self) -> Option<InPlace<'_>> {
+        let Source::Block(block) = &self.source else { return None };
+        Some(InPlace { block, at: self.at, len: self.len })
+    }
+
+    /// The block, if this is the whole of one, which others may have as well.
+    pub(crate) fn into_block(self) -> std::result::Result<Arc<Block>, Self> {
+        let Self { source, at, len } = self;
+        match source {
+            Source::Block(block) if at == 0 && len == block.len => Ok(block),
+            source => Err(Self { source, at, len }),
+        }
+    }
+}
+
+/// Bytes where they lie in a block.
+#[derive(Clone, Copy)]
+pub(super) struct InPlace<'a> {
+    block: &'a Arc<Block>,
+    at: usize,
+    len: usize,
+}
+
+impl<'a> InPlace<'a> {
+    pub(super) fn len(self) -> usize {
+        self.len
+    }
+
+    pub(super) fn bytes(self) -> &'a [u8] {
+        &self.block.bytes()[self.at..self.at + self.len]
+    }
+
+    /// Their CRC32C, if that is known.
+    pub(super) fn known_checksum(self) -> Option<u32> {
+        self.block.sum.get().copied().filter(|_| self.len == self.block.len)
+    }
+
+    /// Their CRC32C. That of a whole block is computed once, however many are to have it.
+    pub(super) fn checksum(self) -> u32 {
+        if self.len == self.block.len {
+            *self.block.sum.get_or_init(|| kvstore_checksum::crc32c(self.block.bytes()))
+        } else {
+            kvstore_checksum::crc32c(self.bytes())
+        }
+    }
+
+    /// Keeps the block for whoever sends them.
+    pub(super) fn lend(self) -> impl AsRef<[u8]> + Send + 'static {
+        Held { block: Arc::clone(self.block), at: self.at, len: self.len }
+    }
+}
+
+/// Bytes of a block that stays.
+struct Held {
+    block: Arc<Block>,
+    at: usize,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        InPlace { block: &self.block, at: self.at, len: self.len }.bytes()
+    }
+}
+
+impl Data for Bytes {
+    fn len(&self) -> u64 {
+        self.len as u64
+    }
+
+    fn part(&self, at: u64, len: u64) -> Self {
+        let fits = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let (at, len) = (fits(at), fits(len));
+        if let Source::Encoded(encoded) = &self.source {
+            let index = at / encoded.slice.max(1);
+            return Self::of_block(Arc::clone(&encoded.slices[index]));
+        }
+        let end = at.checked_add(len);
+        assert!(end.is_some_and(|end| end <= self.len), "a part inside of its value");
+        Self { source: self.source.clone(), at: self.at + at, len }
+    }
+
+    fn codec(&self) -> u16 {
+        match &self.source {
+            Source::Encoded(encoded) => encoded.codec,
+            _ => 0,
+        }
+    }
+}

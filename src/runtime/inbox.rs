@@ -1,0 +1,260 @@
+//! Bytes from the engine become messages.
+
+use std::sync::Arc;
+
+use super::buffers::{Blocks, Bytes, Landing};
+use kvstore_protocol::{
+    BadFrame, Body, Data as _, Entry, HEADER, Header, Kind, Message, Opened, Opening, read_table,
+};
+
+/// Bytes that are copied and added to the checksum while they are in the cache.
+const CHUNK: usize = 16 << 10;
+
+/// Values from this size on are received to where they belong; for smaller ones a copy costs less
+/// than to find the place.
+const LARGE: usize = 32 << 10;
+
+/// Messages of a delivery that there is room for from the start.
+const SOME: usize = 64;
+
+/// Why the rest of a delivery is of no use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Broken {
+    Bad(BadFrame),
+    /// There is no memory for it; it comes again.
+    NoMemory,
+}
+
+const SHORT: Broken = Broken::Bad(BadFrame::Short);
+
+/// A delivery, as one run of bytes.
+struct Pieces<'a, 'b> {
+    current: &'a [u8],
+    rest: &'b mut dyn Iterator<Item = &'a [u8]>,
+    left: usize,
+}
+
+impl Pieces<'_, '_> {
+    /// Fills `out`; gives the checksum of what it got, or None if there is not as much.
+    fn take(&mut self, out: &mut [u8]) -> Option<u32> {
+        let (mut done, mut sum) = (0, 0);
+        while done < out.len() {
+            while self.current.is_empty() {
+                self.current = self.rest.next()?;
+            }
+            let count = self.current.len().min(out.len() - done).min(CHUNK);
+            let (taken, rest) = self.current.split_at(count);
+            let place = &mut out[done..done + count];
+            place.copy_from_slice(taken);
+            sum = kvstore_checksum::append(sum, place);
+            self.current = rest;
+            done += count;
+        }
+        self.left = self.left.saturating_sub(done);
+        Some(sum)
+    }
+
+    /// Nothing is read any more: the sender may use the memory again.
+    fn end(&mut self) {
+        while self.rest.next().is_some() {}
+    }
+}
+
+/// Where what is read goes to.
+pub(super) struct Reader<'a> {
+    pub(super) blocks: &'a Arc<Blocks>,
+    /// Finds the place of a value that somebody waits for.
+    pub(super) land: &'a dyn Fn(&Header, usize) -> Option<Landing>,
+    /// The places that have been written. They are to be kept until their messages were received.
+    pub(super) landings: Vec<Landing>,
+}
+
+/// Reads all messages of a delivery of `len` bytes. What follows something that is no frame is lost
+/// with it. No more memory is taken than there are bytes.
+pub(super) fn read(
+    len: usize,
+    pieces: &mut dyn Iterator<Item = &[u8]>,
+    reader: &mut Reader<'_>,
+) -> (Vec<Message<Bytes>>, Option<Broken>) {
+    let mut pieces = Pieces { current: &[], rest: pieces, left: len };
+    // Most deliveries are one message, or some small ones.
+    let (mut messages, mut broken) = (Vec::with_capacity((len / HEADER).clamp(1, SOME)), None);
+    while pieces.left > 0 && broken.is_none() {
+        match one(&mut pieces, reader) {
+            Ok(message) => messages.push(message),
+            Err(error) => broken = Some(error),
+        }
+    }
+    pieces.end();
+    (messages, broken)
+}
+
+/// The same, for whoever waits for no values.
+pub(crate) fn read_all(
+    len: usize,
+    pieces: &mut dyn Iterator<Item = &[u8]>,
+    blocks: &Arc<Blocks>,
+) -> (Vec<Message<Bytes>>, Option<Broken>) {
+    read(len, pieces, &mut Reader { blocks, land: &|_, _| None, landings: Vec::new() })
+}
+
+fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<Bytes>, Broken> {
+    let mut fixed = [0; HEADER];
+    pieces.take(&mut fixed).ok_or(SHORT)?;
+    let opening = Opening::new(&fixed).map_err(Broken::Bad)?;
+    let mut places = vec![0; opening.places()];
+    pieces.take(&mut places).ok_or(SHORT)?;
+    let opened = opening.open(&places, pieces.left as u64).map_err(Broken::Bad)?;
+    let len = opened.payload;
+    if opened.head.kind == Kind::Bundle {
+        return bundle(&opened, pieces, reader);
+    }
+    let is_large = opened.head.kind == Kind::Value && len >= LARGE;
+    let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
+    let (sum, body) = if let Some(mut landing) = landing {
+        let sum = pieces.take(landing.bytes());
+        reader.landings.push(landing);
+        (sum, Body::Data(Bytes::landed(len)))
+    } else {
+        body(opened.head.kind, len, pieces, reader.blocks)?
+    };
+    intact(sum, opened.payload_checksum)?;
+    Ok(Message { head: opened.head, body })
+}
+
+/// Several messages, of which the payload begins with a table.
+fn bundle(
+    opened: &Opened,
+    pieces: &mut Pieces<'_, '_>,
+    reader: &Reader<'_>,
+) -> Result<Message<Bytes>, Broken> {
+    let mut table = vec![0; opened.head.covered(opened.payload)];
+    intact(pieces.take(&mut table), opened.payload_checksum)?;
+    let entries = read_table(&opened.head, &table, opened.payload).map_err(Broken::Bad)?;
+    let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == Kind::Value) {
+        values(entries, pieces, reader.blocks)?
+    } else {
+        entries.into_iter().map(|entry| part(entry, pieces, reader)).collect::<Result<_, _>>()?
+    };
+    Ok(Message { head: opened.head.clone(), body: Body::Parts(Arc::new(parts.into())) })
+}
+
+/// Values share a block: they are soon where they belong. Pushes do not, because a server keeps them.
+fn values(
+    entries: Vec<Entry>,
+    pieces: &mut Pieces<'_, '_>,
+    blocks: &Arc<Blocks>,
+) -> Result<Vec<Message<Bytes>>, Broken> {
+    let mut read = Ok(());
+    let fill = |mut bytes: &mut [u8]| {
+        for entry in &entries {
+            let (place, rest) = bytes.split_at_mut(entry.payload);
+            read = read.and_then(|()| intact(pieces.take(place), entry.checksum));
+            bytes = rest;
+        }
+    };
+    let bytes = entries.iter().map(|entry| entry.payload).sum();
+    let block = blocks.make(bytes, fill).map_err(|_| Broken::NoMemory)?;
+    read?;
+    let (all, mut at) = (Bytes::of_block(Arc::new(block)), 0);
+    let part = |Entry { head, payload, .. }| {
+        let len = payload as u64;
+        let body = Body::Data(all.part(at, len));
+        at += len;
+        Message { head, body }
+    };
+    Ok(entries.into_iter().map(part).collect())
+}
+
+fn part(
+    Entry { head, payload, checksum }: Entry,
+    pieces: &mut Pieces<'_, '_>,
+    reader: &Reader<'_>,
+) -> Result<Message<Bytes>, Broken> {
+    let (sum, body) = body(head.kind, payload, pieces, reader.blocks)?;
+    intact(sum, checksum).map(|()| Message { head, body })
+}
+
+/// Whether a payload was all there, and has the checksum that it should have.
+fn intact(found: Option<u32>, checksum: u32) -> Result<(), Broken> {
+    match found {
+        Some(sum) if sum == checksum => Ok(()),
+        Some(_) => Err(Broken::Bad(BadFrame::PayloadChecksum)),
+        None => Err(SHORT),
+    }
+}
+
+/// What a message carries, a value in a block, and its checksum; none if it is not all there.
+fn body(
+    kind: Kind,
+    len: usize,
+    pieces: &mut Pieces<'_, '_>,
+    blocks: &Arc<Blocks>,
+) -> Result<(Option<u32>, Body<Bytes>), Broken> {
+    if !kind.carries_data() {
+        let mut fields = vec![0; len];
+        return Ok((pieces.take(&mut fields), Body::Fields(fields)));
+    }
+    let mut sum = None;
+    let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
+    let block = blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
+    sum.into_iter().for_each(|sum| block.has_checksum(sum));
+    Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvstore_protocol::testing::encode;
+
+    fn frames(count: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for at in 0..count {
+            let kind = if at % 2 == 0 { Kind::Push } else { Kind::Failed };
+            let head = Header { kind, key: at as u64, ..Header::default() };
+            let payload: Vec<u8> = (0..=255).cycle().take(at * 37).collect();
+            encode(&head, &payload, &mut bytes);
+        }
+        bytes
+    }
+
+    #[test]
+    fn messages_are_read_from_pieces_of_any_size() {
+        let (bytes, blocks) = (frames(20), Arc::default());
+        for size in [1, 2, 3, 139, 140, 141, 1000, bytes.len()] {
+            let (messages, broken) = read_all(bytes.len(), &mut bytes.chunks(size), &blocks);
+            assert_eq!((messages.len(), broken), (20, None), "in pieces of {size}");
+            for (at, message) in messages.iter().enumerate() {
+                let content = match &message.body {
+                    Body::Fields(fields) => fields.clone(),
+                    Body::Data(data) => data.read(<[u8]>::to_vec).unwrap(),
+                    Body::Parts(_) => panic!("nobody has sent a bundle"),
+                };
+                assert_eq!(message.head.key, at as u64);
+                assert!(content.iter().copied().eq((0..=255).cycle().take(at * 37)));
+                assert_eq!(content.len(), at * 37);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_cut_off_or_altered_is_refused_and_nothing_before_it() {
+        let (bytes, blocks) = (frames(6), Arc::default());
+        for end in 0..bytes.len() {
+            let (messages, broken) = read_all(end, &mut bytes[..end].chunks(50), &blocks);
+            assert!(messages.len() < 6);
+            assert!(broken.is_some() || frames(messages.len()).len() == end, "cut at {end}");
+        }
+        for at in 0..bytes.len() {
+            let mut altered = bytes.clone();
+            altered[at] ^= 0x40;
+            let (messages, broken) = read_all(altered.len(), &mut altered.chunks(77), &blocks);
+            // The reserved field is nobody's.
+            assert!(broken.is_some(), "altered at {at}");
+            assert!(messages.len() < 6);
+        }
+        // The header says more than ever came.
+        let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64), &blocks);
+        assert_eq!(broken, Some(Broken::Bad(BadFrame::Short)));
+    }
+}

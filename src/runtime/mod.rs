@@ -1,0 +1,541 @@
+//! Drives a machine of the protocol: gives it what comes from the engine and the time, sends what it
+//! has to say, and lets its host do what it wants done.
+
+mod authorize;
+mod buffers;
+mod event_log;
+mod inbox;
+mod outbox;
+#[cfg(test)]
+mod tests;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::panic::resume_unwind;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+pub(crate) use buffers::{Block, Blocks, Bytes, Encoded, Landing, Loan};
+use event_log::Ledger;
+pub(crate) use inbox::{Broken, read_all};
+use outbox::Outbox;
+
+use crate::error::{Error, Result};
+use crate::interrupt;
+use crate::log::{Later, Level, log};
+use crate::sys::sync::{Condvar, Mutex};
+use crate::trace::Tracer;
+use crate::transport::{Engine, Inbox, who_and_address};
+use crate::{panics, spans};
+use kvstore_protocol::{
+    Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time,
+};
+
+/// How long a process that ends waits for its last words to be sent, and how often it looks.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Messages of a delivery that are taken at a time.
+const PORTION: usize = 64;
+
+/// What a process is for the protocol.
+pub(crate) enum Machine {
+    Node(Box<Node<Bytes>>),
+    Scheduler(Box<Scheduler<Bytes>>),
+}
+
+/// Does what the machine of a process wants done.
+pub(crate) trait Host: Send + Sync + Sized + 'static {
+    type Todo: Default;
+
+    /// Takes what the machine wants done, with the machine locked: nothing here may take long.
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Self::Todo);
+
+    /// Does it, without the lock.
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
+
+    /// Keeps the events of traced rounds, if the process is traced.
+    fn tracer(&self) -> Option<&Tracer> {
+        None
+    }
+
+    /// Everything has ended because of a bug; who waits is to be told.
+    fn broken(&self, _bug: &Error, _blocks: &Arc<Blocks>) {}
+
+    /// The place of a value of so many bytes, if somebody waits for it; with the machine locked.
+    fn landing(
+        &self,
+        _driver: &Arc<Driver<Self>>,
+        _node: &Node<Bytes>,
+        _head: &Header,
+        _len: usize,
+    ) -> Option<Landing> {
+        None
+    }
+}
+
+/// The host of a scheduler, which only talks.
+pub(crate) struct Idle;
+
+impl Host for Idle {
+    type Todo = ();
+
+    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
+
+    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+}
+
+pub(crate) struct Driver<H> {
+    core: Mutex<Core>,
+    /// Wakes the timer, and whoever waits for the job to start or to end.
+    changed: Condvar,
+    /// Why everything has ended, if that was a panic.
+    bug: OnceLock<Error>,
+    outbox: Outbox,
+    ledger: Ledger,
+    engine: OnceLock<Arc<dyn Engine>>,
+    began: Instant,
+    pub(crate) blocks: Arc<Blocks>,
+    pub(crate) host: H,
+}
+
+struct Core {
+    machine: Option<Machine>,
+    /// When the timer looks again.
+    wake: Time,
+    /// Whether the job has started, and whether it has ended: those who wait for that were told.
+    told: (bool, bool),
+    stopped: bool,
+}
+
+/// What the engine knows of a driver that may not be there any more.
+struct Door<H>(OnceLock<Weak<Driver<H>>>);
+
+/// Opens the engine for an inbox.
+pub(crate) type Opener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Engine>>;
+
+impl<H: Host> Driver<H> {
+    /// Opens the engine and starts the machine that `make` makes for its address.
+    pub(crate) fn start(
+        host: H,
+        open: Opener<'_>,
+        make: impl FnOnce(&str, u64) -> Machine,
+    ) -> Result<Arc<Self>> {
+        let door = Arc::new(Door(OnceLock::new()));
+        let engine = open(door.clone())?;
+        let driver = Arc::new(Self {
+            core: Mutex::new(Core { machine: None, wake: 0, told: (false, false), stopped: false }),
+            changed: Condvar::new(),
+            bug: OnceLock::new(),
+            outbox: Outbox::default(),
+            ledger: Ledger::default(),
+            engine: OnceLock::new(),
+            began: Instant::now(),
+            blocks: Arc::default(),
+            host,
+        });
+        let machine = make(engine.address(), incarnation());
+        let broken = Arc::downgrade(&driver);
+        let alarm = move |panic: &str| {
+            if let Some(driver) = broken.upgrade() {
+                driver.break_down(panic);
+            }
+        };
+        driver.outbox.open(Arc::clone(&engine), machine.members(), Box::new(alarm));
+        driver.core.lock().machine = Some(machine);
+        let _ = driver.engine.set(engine);
+        let _ = door.0.set(Arc::downgrade(&driver));
+        driver.start_timer()?;
+        Ok(driver)
+    }
+
+    /// Microseconds since the start.
+    pub(crate) fn now(&self) -> Time {
+        u64::try_from(self.began.elapsed().as_micros()).unwrap_or(Time::MAX)
+    }
+
+    /// The moment of the machine's clock at which a deadline is.
+    pub(crate) fn moment(&self, end: Option<Instant>) -> Time {
+        let since = |end: Instant| end.saturating_duration_since(self.began).as_micros();
+        end.map_or(Time::MAX, |end| u64::try_from(since(end)).unwrap_or(Time::MAX))
+    }
+
+    /// What this process is called by the others.
+    pub(crate) fn address(&self) -> &str {
+        self.engine.get().map_or("", |engine| engine.address())
+    }
+
+    /// Does something with the machine, then everything that follows from it. None after the end.
+    ///
+    /// After a panic the machine does nothing any more; what it had asked for is done, because calls
+    /// wait for that, before the panic goes on.
+    pub(crate) fn step<T>(
+        self: &Arc<Self>,
+        work: impl FnOnce(&mut Machine, Time) -> T,
+    ) -> Option<T> {
+        self.step_from(None, work)
+    }
+
+    /// The same, for frames that came from an address.
+    fn step_from<T>(
+        self: &Arc<Self>,
+        from: Option<&str>,
+        work: impl FnOnce(&mut Machine, Time) -> T,
+    ) -> Option<T> {
+        let (mut todo, mut news) = (H::Todo::default(), None);
+        let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
+        if result.is_err() {
+            self.halt();
+        }
+        self.host.carry_out(self, todo);
+        if let Some((who, news)) = news {
+            spans::tell(who, &news);
+            if let Some(tracer) = self.host.tracer() {
+                tracer.tell(&news);
+            }
+            self.ledger.tell(who, from, &news);
+        }
+        result.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))
+    }
+
+    fn advance<T>(
+        &self,
+        work: impl FnOnce(&mut Machine, Time) -> T,
+        todo: &mut H::Todo,
+        news: &mut Option<(Peer, Vec<News>)>,
+    ) -> Option<T> {
+        let mut ways = Vec::new();
+        let _logs_later = Later::begin();
+        let mut core = self.core.lock();
+        let now = self.now();
+        let core_now = &mut *core;
+        let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
+        let result = work(machine, now);
+        let (frames, wake, told) = match machine {
+            Machine::Node(node) => {
+                self.host.collect(node, todo);
+                (node.send(now), node.wake_at(), (node.has_started(), node.end().is_some()))
+            }
+            Machine::Scheduler(it) => (it.send(now), it.wake_at(), (true, it.end().is_some())),
+        };
+        *news = Some(machine.news());
+        self.outbox.post(frames, &mut ways);
+        if wake < core_now.wake || told != core_now.told {
+            core_now.wake = core_now.wake.min(wake);
+            core_now.told = told;
+            self.changed.notify_all();
+        }
+        drop(core);
+        ways.iter().for_each(outbox::Way::flush);
+        Some(result)
+    }
+
+    /// Does what no caller could answer for: a panic ends everything.
+    fn guard(&self, work: impl FnOnce()) {
+        if let Err(panic) = panics::catch(work) {
+            self.break_down(&panic);
+        }
+    }
+
+    /// Ends everything because of a bug, and tells who waits.
+    fn break_down(&self, panic: &str) {
+        let bug = self.bug.get_or_init(|| panics::internal(panic));
+        self.halt();
+        self.host.broken(bug, &self.blocks);
+        self.stop();
+    }
+
+    /// The bug that has ended everything, if one has.
+    pub(crate) fn bug(&self) -> Option<Error> {
+        self.bug.get().cloned()
+    }
+
+    /// The machine does nothing any more.
+    fn halt(&self) -> Option<Machine> {
+        let mut core = self.core.lock();
+        core.stopped = true;
+        self.changed.notify_all();
+        core.machine.take()
+    }
+
+    /// Waits until `ready` has an answer, the deadline has passed, or this thread was interrupted.
+    pub(crate) fn wait<T>(
+        &self,
+        end: Option<Instant>,
+        ready: impl Fn(&Machine) -> Option<T>,
+    ) -> Option<T> {
+        let mut core = self.core.lock();
+        loop {
+            let answer = core.machine.as_ref().and_then(&ready);
+            if answer.is_some() || core.stopped {
+                return answer;
+            }
+            let Some(until) = interrupt::next(end) else {
+                self.changed.wait(&mut core);
+                continue;
+            };
+            if self.changed.wait_until(&mut core, until) {
+                let is_late = end.is_some_and(|end| Instant::now() >= end);
+                if is_late || self.core.unlocked(&mut core, interrupt::requested) {
+                    return core.machine.as_ref().and_then(&ready);
+                }
+            }
+        }
+    }
+
+    /// Looks at the machine, if it is there.
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&Machine) -> Option<T>) -> Option<T> {
+        self.core.lock().machine.as_ref().and_then(look)
+    }
+
+    /// Waits until the last words are sent, for a moment: somebody may take nothing any more.
+    pub(crate) fn flush(&self) {
+        let end = Instant::now() + LAST_WORDS;
+        while !self.outbox.is_empty() && Instant::now() < end {
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    /// Ends everything at once: nothing is sent and nothing arrives any more.
+    pub(crate) fn stop(&self) {
+        drop(self.halt());
+        self.outbox.close();
+        self.ledger.close();
+        if let Some(engine) = self.engine.get() {
+            engine.close();
+        }
+    }
+
+    fn start_timer(self: &Arc<Self>) -> Result<()> {
+        let driver = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("kvstore-timer".into());
+        let keep_time = move || driver.guard(|| driver.keep_time());
+        crate::pool::without_signals(|| thread.spawn(keep_time))
+            .map_err(|error| crate::error::fail!(OutOfMemory, "cannot start a thread: {error}"))?;
+        Ok(())
+    }
+
+    fn keep_time(self: &Arc<Self>) {
+        loop {
+            let due = {
+                let mut core = self.core.lock();
+                if core.stopped {
+                    return;
+                }
+                let now = self.now();
+                if core.wake > now {
+                    let pause = Duration::from_micros((core.wake - now).min(60_000_000));
+                    self.changed.wait_until(&mut core, Instant::now() + pause);
+                    continue;
+                }
+                std::mem::replace(&mut core.wake, Time::MAX)
+            };
+            self.step(|machine, now| match machine {
+                Machine::Node(node) => {
+                    // 0 stands for at once.
+                    if due > 0 {
+                        node.note_delay(now.saturating_sub(due));
+                    }
+                    node.tick(now);
+                }
+                Machine::Scheduler(scheduler) => scheduler.tick(now),
+            });
+        }
+    }
+
+    fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        let (who, from) = who_and_address(from);
+        let land = |head: &Header, len: usize| {
+            if who.is_some_and(|who| !authorize::speaks_for_itself(who, head)) {
+                return None;
+            }
+            let core = self.core.lock();
+            let machine = core.machine.as_ref().filter(|_| !core.stopped);
+            let Some(Machine::Node(node)) = machine else { return None };
+            self.host.landing(self, node, head, len)
+        };
+        let (blocks, landings) = (&self.blocks, Vec::new());
+        let mut reader = inbox::Reader { blocks, land: &land, landings };
+        let (mut messages, broken) = inbox::read(len, pieces, &mut reader);
+        if let Some(who) = who {
+            authorize::keep_own(who, from, &mut messages, &self.ledger);
+        }
+        if let Some(broken) = broken {
+            let reason = format!("dropped what is no frame: {broken:?}");
+            self.ledger.note(Level::Warn, "a process".into(), from, reason);
+        }
+        let mut messages = messages.into_iter().peekable();
+        loop {
+            let mut some = portion(&mut messages);
+            let last = messages.peek().is_none();
+            self.step_from(Some(from), |machine, now| {
+                if let Some(who) = who {
+                    authorize::keep_known(who, from, &mut some, machine, &self.ledger);
+                }
+                machine.receive(from, some, broken.filter(|_| last), now);
+            });
+            if last {
+                return;
+            }
+        }
+    }
+}
+
+/// The next messages that are taken in one step: answers to them are on their way before the last one
+/// of a delivery is looked at.
+fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<Bytes>> {
+    let (mut some, mut parts) = (Vec::new(), 0);
+    while parts < PORTION
+        && let Some(message) = messages.next()
+    {
+        parts += message.parts().len();
+        some.push(message);
+    }
+    some
+}
+
+impl<H: Host> Door<H> {
+    /// Lets the driver do something, if it is there. The threads here are the engine's.
+    fn tell(&self, work: impl FnOnce(&Arc<Driver<H>>)) {
+        if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
+            driver.guard(|| work(&driver));
+        }
+    }
+}
+
+impl<H: Host> Inbox for Door<H> {
+    fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        self.tell(|driver| driver.arrived(from, len, pieces));
+    }
+
+    fn down(&self, address: &str) {
+        self.tell(|driver| {
+            let stranger = driver.step(|machine, now| match machine {
+                Machine::Node(node) => {
+                    node.down(address, now);
+                    false
+                }
+                Machine::Scheduler(scheduler) => {
+                    scheduler.down(address, now);
+                    !scheduler.knows(address)
+                }
+            });
+            // Who only looked does not come again, and nothing is kept for it.
+            if stranger == Some(true) {
+                driver.outbox.forget(address);
+            }
+        });
+    }
+
+    fn refused(&self, address: &str, reason: &str) {
+        log(Level::Warn, || format!("no way to {address}: {reason}"));
+        self.tell(|driver| {
+            driver.step(|machine, now| match machine {
+                Machine::Node(node) => node.refused(address, reason, now),
+                Machine::Scheduler(_) => {}
+            });
+        });
+    }
+}
+
+impl Machine {
+    pub(crate) fn node(limits: Limits, birth: &Birth<'_>) -> Self {
+        Self::Node(Box::new(Node::new(limits, birth, 0)))
+    }
+
+    /// A worker that only pulls.
+    pub(crate) fn reader(limits: Limits, birth: &Birth<'_>) -> Self {
+        let mut node = Node::new(limits, birth, 0);
+        node.only_read();
+        Self::Node(Box::new(node))
+    }
+
+    pub(crate) fn scheduler(limits: Limits, incarnation: u64) -> Self {
+        Self::Scheduler(Box::new(Scheduler::new(limits, incarnation, 0)))
+    }
+
+    fn receive(
+        &mut self,
+        from: &str,
+        messages: Vec<Message<Bytes>>,
+        broken: Option<Broken>,
+        now: Time,
+    ) {
+        match self {
+            Self::Node(node) => {
+                messages.into_iter().for_each(|message| node.receive(message, now));
+                if let Some(Broken::Bad(bad)) = broken {
+                    node.bad_frame(from, bad, now);
+                }
+            }
+            Self::Scheduler(scheduler) => {
+                scheduler.tell_time(clock(), now);
+                messages.into_iter().for_each(|message| scheduler.receive(message, now));
+                if let Some(Broken::Bad(bad)) = broken {
+                    scheduler.bad_frame(from, bad);
+                }
+            }
+        }
+    }
+
+    /// What has changed for whom since the last time.
+    fn news(&mut self) -> (Peer, Vec<News>) {
+        match self {
+            Self::Node(node) => (node.me(), node.news()),
+            Self::Scheduler(scheduler) => (Peer::SCHEDULER, scheduler.news()),
+        }
+    }
+
+    /// Address and incarnation of a member that there is a stream to.
+    fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        match self {
+            Self::Node(node) => node.linked(peer),
+            Self::Scheduler(scheduler) => scheduler.linked(peer),
+        }
+    }
+
+    /// How many processes the job has.
+    fn members(&self) -> usize {
+        let limits = match self {
+            Self::Node(node) => node.limits(),
+            Self::Scheduler(scheduler) => scheduler.limits(),
+        };
+        limits.workers as usize + limits.servers as usize + 1
+    }
+
+    /// How it has ended, once it has.
+    pub(crate) fn end(&self) -> Option<std::result::Result<(), Failure>> {
+        match self {
+            Self::Node(node) => node.end().cloned(),
+            Self::Scheduler(scheduler) => scheduler.end().cloned(),
+        }
+    }
+
+    /// What it is, once its job has started.
+    pub(crate) fn me(&self) -> Option<Peer> {
+        match self {
+            Self::Node(node) => node.has_started().then(|| node.me()),
+            Self::Scheduler(_) => Some(Peer::SCHEDULER),
+        }
+    }
+}
+
+/// Microseconds since 1970, by the clock of the machine.
+pub(crate) fn clock() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// A number that is larger than that of every process before this one, by the clock of the machine,
+/// and another one than that of a process that starts in the same moment: milliseconds, then chance.
+pub(crate) fn incarnation() -> u64 {
+    const CHANCE: u32 = 22;
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let moment = u64::try_from(since.as_millis()).unwrap_or(u64::MAX) << CHANCE;
+    let chance = RandomState::new().build_hasher().finish() >> (u64::BITS - CHANCE);
+    let next = |last: u64| Some((moment | chance).max(last + 1));
+    let last = LAST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();
+    (moment | chance).max(last + 1)
+}

@@ -1,0 +1,391 @@
+//! Messages become bytes for the engine: one way for each address, its messages in order.
+//!
+//! Sending may wait for the other side, so it never happens under the lock of the machine, and a way
+//! that is not known to be free has a thread of its own.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use foldhash::HashMap;
+
+use super::buffers::{Bytes, InPlace};
+use crate::log::{Level, log};
+use crate::panics;
+use crate::sys::has_few_processors;
+use crate::sys::sync::{Condvar, Mutex};
+use crate::transport::{Engine, Line, Parcel, Room};
+use kvstore_protocol::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
+
+/// Small messages travel together, up to so many bytes.
+const TOGETHER: u64 = 192 << 10;
+
+/// Messages of a batch that there is room for from the start.
+const MOST_AT_ONCE: usize = 64;
+
+/// So many ways are open to strangers, who were refused or only look, beside those to members. The one
+/// that was not used for the longest time ends.
+const MOST_WAYS: usize = 16;
+/// So many more are open while all are in use.
+const MOST_BUSY: usize = 32;
+
+/// Payloads of our own from this size on are sent from where they are; smaller ones are as soon copied.
+const LENT: usize = 16 << 10;
+
+/// With no more than this on its way nobody waits for the other side, even if it is stopped: the
+/// engine's own queue is larger.
+const CALM: u64 = 512 << 10;
+
+/// Is told of a panic on a thread that sends.
+type Alarm = Box<dyn Fn(&str) + Send + Sync>;
+
+type Ways = HashMap<Arc<str>, Arc<Way>>;
+
+#[derive(Default)]
+pub(crate) struct Outbox {
+    engine: OnceLock<Arc<dyn Engine>>,
+    alarm: Arc<OnceLock<Alarm>>,
+    ways: Mutex<Ways>,
+    /// Members of the job: ways to so many stay open, whoever else is spoken to.
+    members: AtomicUsize,
+    posts: AtomicU64,
+}
+
+/// The way to one address.
+pub(crate) struct Way {
+    to: Arc<str>,
+    state: Mutex<State>,
+    wake: Condvar,
+    alarm: Arc<OnceLock<Alarm>>,
+    /// Whether a link goes this way.
+    is_of_member: AtomicBool,
+}
+
+struct State {
+    messages: VecDeque<Message<Bytes>>,
+    bytes: u64,
+    /// What was on its way, and not known to have arrived, when the last message was posted.
+    backlog: u64,
+    /// Whoever sends has it.
+    line: Option<Box<dyn Line>>,
+    has_thread: bool,
+    closed: bool,
+    /// The number of the last post.
+    used: u64,
+}
+
+impl Outbox {
+    pub(crate) fn open(&self, engine: Arc<dyn Engine>, members: usize, alarm: Alarm) {
+        let _ = self.alarm.set(alarm);
+        self.members.store(members, Ordering::Relaxed);
+        let _ = self.engine.set(engine);
+    }
+
+    /// Queues frames; their ways, which are added to `ways`, are to be flushed afterwards.
+    pub(crate) fn post(&self, frames: Vec<Frame<Bytes>>, ways: &mut Vec<Arc<Way>>) {
+        let mut frames = frames.into_iter().peekable();
+        while let Some(first) = frames.next() {
+            let to = Arc::clone(&first.to);
+            let way = if let Some(known) = ways.iter().find(|way| way.to == to) {
+                Arc::clone(known)
+            } else if let Some(way) = self.way(&to, first.backlog.is_some()) {
+                ways.push(Arc::clone(&way));
+                way
+            } else {
+                continue;
+            };
+            let mut state = way.state.lock();
+            // Relaxed: only which of two was used before counts, and that not exactly.
+            state.used = self.posts.fetch_add(1, Ordering::Relaxed);
+            state.post(first);
+            while let Some(next) = frames.next_if(|frame| Arc::ptr_eq(&frame.to, &to)) {
+                state.post(next);
+            }
+        }
+    }
+
+    fn way(&self, to: &Arc<str>, is_of_member: bool) -> Option<Arc<Way>> {
+        let engine = self.engine.get()?;
+        let mut ways = self.ways.lock();
+        let known = ways.get(to).cloned();
+        if known.is_none() && !is_of_member && !has_room(&mut ways) {
+            log(Level::Debug, || format!("nothing is sent to {to}: too many are answered now"));
+            return None;
+        }
+        let way = known.unwrap_or_else(|| {
+            let way = Arc::new(self.new_way(to, engine.line(to)));
+            ways.insert(Arc::clone(to), Arc::clone(&way));
+            way
+        });
+        // Relaxed: written under the lock of the ways.
+        if is_of_member && !way.is_of_member.swap(true, Ordering::Relaxed) {
+            self.release_member(&ways, &way);
+        }
+        Some(way)
+    }
+
+    fn new_way(&self, to: &Arc<str>, line: Box<dyn Line>) -> Way {
+        let state = State {
+            messages: VecDeque::new(),
+            bytes: 0,
+            backlog: 0,
+            line: Some(line),
+            has_thread: false,
+            closed: false,
+            used: 0,
+        };
+        Way {
+            to: Arc::clone(to),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            alarm: Arc::clone(&self.alarm),
+            is_of_member: AtomicBool::new(false),
+        }
+    }
+
+    /// With more ways to members than there are members, the one that was not used for the longest time
+    /// is to somebody who is gone.
+    fn release_member(&self, ways: &Ways, new: &Arc<Way>) {
+        let members = || ways.values().filter(|way| way.is_of_member());
+        if members().count() > self.members.load(Ordering::Relaxed) {
+            let others = members().filter(|way| !Arc::ptr_eq(way, new));
+            if let Some(way) = others.min_by_key(|way| way.state.lock().used) {
+                way.is_of_member.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether everything that was posted has been sent, or given up.
+    pub(crate) fn is_empty(&self) -> bool {
+        let is_idle = |way: &Arc<Way>| {
+            let state = way.state.lock();
+            state.line.is_some() && !state.has_work()
+        };
+        self.ways.lock().values().all(is_idle)
+    }
+
+    /// Ends the way to an address that nobody is at any more.
+    pub(crate) fn forget(&self, to: &str) {
+        if let Some(way) = self.ways.lock().remove(to) {
+            way.end();
+        }
+    }
+
+    /// Ends all ways. A thread that waits for the other side ends later.
+    pub(crate) fn close(&self) {
+        for (_, way) in self.ways.lock().drain() {
+            way.end();
+        }
+    }
+}
+
+/// Whether there is room for a way to one more stranger, if need be after the end of others.
+fn has_room(ways: &mut Ways) -> bool {
+    let strangers = |ways: &Ways| ways.values().filter(|way| !way.is_of_member()).count();
+    while strangers(ways) >= MOST_WAYS && end_oldest(ways) {}
+    strangers(ways) < MOST_WAYS + MOST_BUSY
+}
+
+/// Ends the way to a stranger that has nothing to send for the longest time, if there is one.
+fn end_oldest(ways: &mut Ways) -> bool {
+    let strangers = ways.values().filter(|way| !way.is_of_member());
+    let idle = strangers.filter_map(|way| {
+        let state = way.state.lock();
+        let is_idle = state.line.is_some() && !state.has_work();
+        is_idle.then(|| (state.used, Arc::clone(&way.to)))
+    });
+    let Some((_, to)) = idle.min() else { return false };
+    ways.remove(&to).inspect(|way| way.end()).is_some()
+}
+
+impl Way {
+    /// Under the lock of the ways.
+    fn is_of_member(&self) -> bool {
+        self.is_of_member.load(Ordering::Relaxed)
+    }
+
+    fn end(&self) {
+        self.state.lock().closed = true;
+        self.wake.notify_all();
+    }
+
+    /// Sends what is queued, here if that cannot take long.
+    pub(crate) fn flush(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        while state.can_send_at_once()
+            && let Some(line) = state.line.take()
+        {
+            let batch = state.batch();
+            drop(state);
+            let line = Self::send(line, &batch, false);
+            state = self.state.lock();
+            state.line = Some(line);
+        }
+        if !state.has_work() || state.closed {
+            return;
+        }
+        if !state.has_thread {
+            state.has_thread = true;
+            let way = Arc::clone(self);
+            let thread = std::thread::Builder::new().name("kvstore-send".into());
+            if let Err(error) =
+                crate::pool::without_signals(|| thread.spawn(move || way.serve_guarded()))
+            {
+                state.has_thread = false;
+                log(Level::Error, || format!("cannot start a thread to send: {error}"));
+            }
+        }
+        drop(state);
+        self.wake.notify_one();
+    }
+
+    fn send(mut line: Box<dyn Line>, batch: &[Message<Bytes>], may_wait: bool) -> Box<dyn Line> {
+        let room: usize = batch.iter().map(|message| length(message.frame_len())).sum();
+        let mut parcel = line.parcel(room, batch.iter().map(lent).sum());
+        batch.iter().for_each(|message| pack(message, &mut parcel));
+        if parcel.len() > 0 {
+            line.send(parcel, may_wait);
+        }
+        line
+    }
+
+    fn serve_guarded(&self) {
+        if let Err(panic) = panics::catch(|| self.serve())
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm(&panic);
+        }
+    }
+
+    fn serve(&self) {
+        let mut state = self.state.lock();
+        while !state.closed {
+            let work = if state.has_work() { state.line.take() } else { None };
+            let Some(mut line) = work else {
+                self.wake.wait(&mut state);
+                continue;
+            };
+            let batch = state.batch();
+            drop(state);
+            line.settle();
+            if !batch.is_empty() {
+                line = Self::send(line, &batch, true);
+            }
+            state = self.state.lock();
+            state.line = Some(line);
+        }
+    }
+}
+
+/// Puts a message into a parcel.
+fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
+    let data = match body {
+        Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
+        Body::Parts(parts) => {
+            let len = length(body.len());
+            return parcel
+                .put(|room| write_bundle(head, parts.messages(), &mut room[..head.len() + len]));
+        }
+        Body::Data(data) => data,
+    };
+    let in_place = data.in_place();
+    match (in_place, in_place.and_then(InPlace::known_checksum)) {
+        (Some(data), _) if parcel.borrows() && is_worth_a_loan(&data) => {
+            parcel.put(|room| write_front(head, data.len(), data.checksum(), room));
+            parcel.lend(bytes::Bytes::from_owner(data.lend()));
+        }
+        (Some(data), Some(sum)) => {
+            parcel.put(|room| write_front(head, data.len(), sum, room));
+            parcel.copy(data.bytes());
+        }
+        // What nobody needs any more has arrived before.
+        _ => parcel.put(|room| data.read(|data| write(head, data, room)).unwrap_or(0)),
+    }
+}
+
+/// Writes a bundle, unless nobody needs it any more: one acknowledgement is for all of it.
+fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usize {
+    let (front, payload) = room.split_at_mut(head.len());
+    let sum = write_parts(parts, payload, |body, place| match body {
+        Body::Data(data) => match data.in_place().and_then(InPlace::known_checksum) {
+            Some(sum) => data.read(|bytes| place.copy_from_slice(bytes)).map(|()| sum),
+            None => data.read(|bytes| copy(bytes, place)),
+        },
+        Body::Fields(fields) => Some(copy(fields, place)),
+        Body::Parts(_) => None,
+    });
+    sum.map_or(0, |sum| write_front(head, payload.len(), sum, front) + payload.len())
+}
+
+/// How many bytes of a message need no room in a parcel that borrows.
+fn lent(message: &Message<Bytes>) -> usize {
+    let Body::Data(data) = &message.body else { return 0 };
+    data.in_place().filter(is_worth_a_loan).map_or(0, InPlace::len)
+}
+
+/// Whether it is copied anyway, and not much.
+fn is_small(message: &Message<Bytes>) -> bool {
+    matches!(message.body, Body::Parts(_)) || length(message.frame_len()) <= LENT
+}
+
+fn is_worth_a_loan(data: &InPlace<'_>) -> bool {
+    data.len() >= LENT
+}
+
+fn length(bytes: u64) -> usize {
+    usize::try_from(bytes).unwrap_or(0)
+}
+
+impl State {
+    fn post(&mut self, Frame { message, backlog, .. }: Frame<Bytes>) {
+        self.bytes += message.frame_len();
+        self.backlog = backlog.unwrap_or(0);
+        self.messages.push_back(message);
+    }
+
+    /// Whether something is to be sent, as far as is known while nobody sends.
+    fn has_work(&self) -> bool {
+        !self.messages.is_empty() || self.line.as_ref().is_some_and(|line| line.owes())
+    }
+
+    /// Whether something is queued that can be sent without waiting for the other side.
+    fn can_send_at_once(&mut self) -> bool {
+        let (Some(line), Some(first)) = (&mut self.line, self.messages.front()) else {
+            return false;
+        };
+        if !line.is_ready() {
+            return false;
+        }
+        let is_calm = self.bytes <= CALM && self.backlog <= CALM;
+        if is_calm || !has_few_processors() {
+            return is_calm;
+        }
+        // Whoever has something to send does so itself if nobody waits: a thread that sends would
+        // only be late. The next batch has no more bytes than this.
+        match line.room_for(length(self.bytes.min(TOGETHER).max(first.frame_len()))) {
+            Room::Memory => true,
+            Room::System => is_small(first),
+            Room::Unknown => false,
+        }
+    }
+
+    /// The next messages that travel together.
+    fn batch(&mut self) -> Vec<Message<Bytes>> {
+        let most = self.messages.len().min(MOST_AT_ONCE);
+        let (mut batch, mut bytes) = (Vec::with_capacity(most), 0);
+        while let Some(message) = self.messages.pop_front() {
+            let more = message.frame_len();
+            if !batch.is_empty() && bytes + more > TOGETHER {
+                self.messages.push_front(message);
+                break;
+            }
+            bytes += more;
+            self.bytes -= more;
+            batch.push(message);
+        }
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,275 @@
+//! What becomes of messages on their way out, and how many ways there are.
+
+use super::*;
+use crate::runtime::buffers::{Blocks, Loan};
+use crate::runtime::inbox::read_all;
+use crate::transport::{Exchange, Inbox};
+use kvstore_protocol::testing::encode;
+use kvstore_protocol::{Data, Header, Kind, Role};
+
+const MEMBERS: usize = 4;
+
+struct Deaf;
+
+impl Inbox for Deaf {
+    fn arrived(&self, _: &str, _: usize, _: &mut dyn Iterator<Item = &[u8]>) {}
+
+    fn down(&self, _: &str) {}
+}
+
+/// Keeps the bytes that come.
+#[derive(Default)]
+struct Keeper(Mutex<Vec<u8>>);
+
+impl Inbox for Keeper {
+    fn arrived(&self, _: &str, _: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
+        pieces.for_each(|piece| self.0.lock().extend_from_slice(piece));
+    }
+
+    fn down(&self, _: &str) {}
+}
+
+#[test]
+fn frames_are_the_same_wherever_their_values_lie() {
+    let blocks: Arc<Blocks> = Arc::default();
+    let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
+    let block = || blocks.join(&[&value]).unwrap();
+    let (summed, whole) = (block(), Bytes::of_block(Arc::new(block())));
+    summed.has_checksum(kvstore_checksum::crc32c(&value));
+    let summed = Bytes::of_block(Arc::new(summed));
+    let parts = [(0, value.len()), (1, LENT), (LENT, LENT - 1), (7, 0)];
+    let (mut batch, mut expected) = (Vec::new(), Vec::new());
+    for (at, len) in parts {
+        for data in [&summed, &whole] {
+            let head = Header { kind: Kind::Value, key: at as u64, ..Header::default() };
+            encode(&head, &value[at..at + len], &mut expected);
+            batch.push(Message { head, body: Body::Data(data.part(at as u64, len as u64)) });
+        }
+    }
+    assert!(sent(&batch) == expected);
+}
+
+/// The bytes that messages become.
+fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
+    let exchange: Arc<Exchange> = Arc::default();
+    let keeper = Arc::new(Keeper::default());
+    let inbox: Arc<dyn Inbox> = keeper.clone();
+    let _there = exchange.join("there", &inbox);
+    let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
+    let line = exchange.join("here", &deaf).line("there");
+    Way::send(line, batch, true);
+    std::mem::take(&mut *keeper.0.lock())
+}
+
+#[test]
+fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
+    let blocks: Arc<Blocks> = Arc::default();
+    let value: Vec<u8> = (0..251).cycle().take(300).collect();
+    let block = blocks.join(&[&value]).unwrap();
+    block.has_checksum(kvstore_checksum::crc32c(&value));
+    let block = Bytes::of_block(Arc::new(block));
+    let loan = Arc::new(Loan::of_static(&[3; 300]));
+    let lent = Bytes::of_loan(Arc::clone(&loan), 300);
+    let head = |kind, number: u16| Header {
+        kind,
+        role: Role::Worker,
+        rank: 3,
+        key: u64::MAX - u64::from(number),
+        generation: u32::from(number) + 1,
+        slice: 1 << 20 | u32::from(number),
+        round: 1 << 40 | u64::from(number),
+        offset: 5 * u64::from(number),
+        total: 6,
+        request: 7 << 33,
+        setting: 8 << 50,
+        priority: -9,
+        flags: number,
+        codec: number + 10,
+        ..Header::default()
+    };
+    let message = |kind, number, body| Message { head: head(kind, number), body };
+    let parts = vec![
+        message(Kind::Value, 0, Body::Data(block.part(0, 300))),
+        message(Kind::Push, 1, Body::Data(lent.part(7, 200))),
+        message(Kind::Pull, 2, Body::Fields(vec![1, 2, 3])),
+        message(Kind::Push, 3, Body::Data(block.part(5, 0))),
+        message(Kind::Pull, 4, Body::Fields(Vec::new())),
+    ];
+    is_read_as_written(parts, &blocks);
+    let values = (0..5).map(|at| message(Kind::Value, at, Body::Data(block.part(at.into(), 90))));
+    is_read_as_written(values.collect(), &blocks);
+    let parts = vec![message(Kind::Push, 1, Body::Data(lent)); 2];
+    loan.end();
+    assert!(sent(&[Message::bundle(parts)]).is_empty(), "nobody needs it, so it has arrived");
+}
+
+fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<Blocks>) {
+    let mut bundle = Message::bundle(parts);
+    (bundle.head.role, bundle.head.rank) = (Role::Worker, 3);
+    let bytes = sent(std::slice::from_ref(&bundle));
+    assert_eq!(bytes.len() as u64, bundle.frame_len());
+    for size in [1, 2, 75, 76, 141, bytes.len()] {
+        let (read, broken) = read_all(bytes.len(), &mut bytes.chunks(size), blocks);
+        assert_eq!((read.len(), broken), (1, None), "in pieces of {size}");
+        assert_eq!(read[0].head, bundle.head);
+        assert_eq!(read[0].parts().len(), bundle.parts().len());
+        for (read, sent) in read[0].parts().iter().zip(bundle.parts()) {
+            assert_eq!(read.head, sent.head);
+            assert_eq!(content(read), content(sent));
+        }
+    }
+    for at in 0..bytes.len() {
+        let mut altered = bytes.clone();
+        altered[at] ^= 0x10;
+        let (read, broken) = read_all(altered.len(), &mut altered.chunks(99), blocks);
+        assert!(read.is_empty() && broken.is_some(), "altered at {at}");
+        let (read, broken) = read_all(at, &mut bytes[..at].chunks(99), blocks);
+        assert!(read.is_empty() && (at == 0 || broken.is_some()), "cut at {at}");
+    }
+}
+
+fn content(message: &Message<Bytes>) -> Vec<u8> {
+    match &message.body {
+        Body::Fields(fields) => fields.clone(),
+        Body::Data(data) => data.read(<[u8]>::to_vec).unwrap(),
+        Body::Parts(_) => panic!("a bundle in a bundle"),
+    }
+}
+
+/// A line with memory for some bytes, of which it sends none.
+struct Memory {
+    room: usize,
+    beyond: Room,
+    line: Box<dyn Line>,
+}
+
+impl Line for Memory {
+    fn is_ready(&self) -> bool {
+        true
+    }
+
+    fn room_for(&mut self, len: usize) -> Room {
+        if len <= self.room { Room::Memory } else { self.beyond }
+    }
+
+    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
+        self.room = self.room.saturating_sub(room);
+        self.line.parcel(room, lent)
+    }
+
+    fn send(&mut self, _: Parcel, may_wait: bool) {
+        assert!(!may_wait);
+    }
+}
+
+/// How many of so many bytes, in messages of `size`, cannot be sent without a wait.
+fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> usize {
+    let exchange: Arc<Exchange> = Arc::default();
+    let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
+    let line = exchange.join("here", &deaf).line("there");
+    let way = outbox().new_way(&"there".into(), Box::new(Memory { room, beyond, line }));
+    let mut state = way.state.lock();
+    let blocks: Arc<Blocks> = Arc::default();
+    let value = Bytes::of_block(Arc::new(blocks.join(&[&vec![1; size]]).unwrap()));
+    for backlog in (size..=bytes).step_by(size) {
+        let message = Message { head: Header::default(), body: Body::Data(value.clone()) };
+        state.post(Frame { to: "there".into(), message, backlog: Some(backlog as u64) });
+    }
+    while state.can_send_at_once() {
+        let batch = state.batch();
+        let line = state.line.take().unwrap();
+        state.line = Some(Way::send(line, &batch, false));
+    }
+    length(state.bytes)
+}
+
+#[test]
+fn whoever_has_something_to_send_waits_for_nobody() {
+    let (kib, mib, calm) = (1 << 10, 1 << 20, length(CALM));
+    // Without memory the other side may have to take it first.
+    assert_eq!(left_after_sending(calm / 2, 4 * kib, 0, Room::Unknown), 0);
+    assert!(left_after_sending(2 * calm, 4 * kib, 0, Room::Unknown) >= 2 * calm);
+    assert!(left_after_sending(2 * mib, 2 * mib, mib, Room::Unknown) >= 2 * mib);
+    assert!(left_after_sending(2 * mib, 64 * kib, 0, Room::System) >= 2 * mib);
+    if has_few_processors() {
+        for size in [4 * kib, mib] {
+            assert_eq!(left_after_sending(4 * mib, size, 8 * mib, Room::Unknown), 0);
+            let left = left_after_sending(4 * mib, size, 2 * mib, Room::Unknown);
+            assert!((2 * mib..=3 * mib + mib / 2).contains(&left), "{left}");
+        }
+        assert_eq!(left_after_sending(2 * mib, 4 * kib, 0, Room::System), 0);
+    }
+}
+
+fn outbox() -> Outbox {
+    let (exchange, inbox): (_, Arc<dyn Inbox>) = (Arc::new(Exchange::default()), Arc::new(Deaf));
+    let outbox = Outbox::default();
+    outbox.open(exchange.join("here", &inbox), MEMBERS, Box::new(|_| {}));
+    outbox
+}
+
+/// Says something to an address; the ways are left as they are.
+fn post(outbox: &Outbox, to: &str) -> Vec<Arc<Way>> {
+    let mut ways = Vec::new();
+    let message = Message::new(Kind::Alive, Vec::new());
+    let backlog = to.starts_with("member").then_some(0);
+    outbox.post(vec![Frame { to: to.into(), message, backlog }], &mut ways);
+    ways
+}
+
+fn answer(outbox: &Outbox, to: &str) -> usize {
+    post(outbox, to).iter().map(Way::flush).count()
+}
+
+fn member(at: usize) -> String {
+    format!("member {at}")
+}
+
+/// Where it is reached, and that this way is as good as ever.
+fn way_of_member(outbox: &Outbox, at: usize) -> Arc<Way> {
+    let way = Arc::clone(&outbox.ways.lock()[member(at).as_str()]);
+    assert!(!way.state.lock().closed);
+    way
+}
+
+#[test]
+fn strangers_come_and_go_and_members_stay() {
+    let outbox = outbox();
+    (0..MEMBERS).for_each(|at| _ = answer(&outbox, &member(at)));
+    let ways = || (0..MEMBERS).map(|at| way_of_member(&outbox, at));
+    let before: Vec<_> = ways().collect();
+    for number in 0..1_000 {
+        assert_eq!(answer(&outbox, &format!("stranger {number}")), 1);
+        assert!(outbox.ways.lock().len() <= MEMBERS + MOST_WAYS);
+    }
+    assert!(before.iter().zip(ways()).all(|(before, now)| Arc::ptr_eq(before, &now)));
+    outbox.forget("stranger 999");
+    assert!(!outbox.ways.lock().contains_key("stranger 999"));
+}
+
+#[test]
+fn strangers_that_take_nothing_are_not_answered_beyond_a_bound() {
+    let outbox = outbox();
+    let most = MOST_WAYS + MOST_BUSY;
+    let said = |number| post(&outbox, &format!("stranger {number}")).len();
+    assert_eq!((0..1_000).map(said).sum::<usize>(), most);
+    assert_eq!(outbox.ways.lock().len(), most);
+    // One that is done makes room for another.
+    assert_eq!(answer(&outbox, "stranger 0"), 1);
+    assert_eq!(said(2_000), 1);
+    assert_eq!(outbox.ways.lock().len(), most);
+    // Whoever becomes a member meanwhile is spoken to.
+    assert_eq!(said(3_000), 0);
+    assert_eq!((0..MEMBERS).map(|at| answer(&outbox, &member(at))).sum::<usize>(), MEMBERS);
+}
+
+#[test]
+fn members_in_the_place_of_others_leave_no_ways_behind() {
+    let outbox = outbox();
+    for at in 0..1_000 {
+        assert_eq!(answer(&outbox, &member(at)), 1);
+        answer(&outbox, &format!("stranger {at}"));
+        assert!(outbox.ways.lock().len() <= MEMBERS + MOST_WAYS);
+    }
+    (1_000 - MEMBERS..1_000).for_each(|at| _ = way_of_member(&outbox, at));
+}

@@ -1,0 +1,123 @@
+//! A job of three processes over the twin of the engine.
+
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use super::{Bytes, Driver, Host, Idle, Machine, incarnation};
+use crate::log::{Level, log, set_logger};
+use crate::sys::sync::Mutex;
+use crate::transport::Exchange;
+use kvstore_protocol::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
+
+/// Does nothing that its machine wants.
+struct Lazy;
+
+impl Host for Lazy {
+    type Todo = ();
+
+    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
+
+    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+}
+
+/// Logs while its machine is locked.
+struct Noisy;
+
+const NOISE: &str = "noise of a test";
+
+impl Host for Noisy {
+    type Todo = ();
+
+    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {
+        log(Level::Error, || NOISE.into());
+    }
+
+    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+}
+
+fn limits() -> Limits {
+    Limits {
+        job: 1,
+        workers: 1,
+        servers: 1,
+        mode: Mode::Sync,
+        on_loss: OnLoss::Fail,
+        peer_timeout: 5_000 * MS,
+        start_timeout: 20_000 * MS,
+        block_elements: 4,
+        slice_bytes: 16,
+        hold_bytes: 1 << 20,
+        max_rounds_ahead: 1,
+        window_frames: 32,
+        window_bytes: 1 << 20,
+        one_way_at_a_time: false,
+    }
+}
+
+fn node<H: Host>(
+    host: H,
+    exchange: &Arc<Exchange>,
+    role: Role,
+    address: &'static str,
+) -> Arc<Driver<H>> {
+    Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
+        let birth = Birth { role, rank: None, incarnation, address, scheduler: "root" };
+        Machine::node(limits(), &birth)
+    })
+    .unwrap()
+}
+
+#[test]
+fn processes_meet_and_a_stopped_one_is_missed() {
+    let exchange = Arc::new(Exchange::default());
+    let server = node(Lazy, &exchange, Role::Server, "server");
+    let worker = node(Lazy, &exchange, Role::Worker, "worker");
+    let scheduler =
+        Driver::start(Idle, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
+            Machine::scheduler(limits(), incarnation)
+        })
+        .unwrap();
+    let end = Some(Instant::now() + Duration::from_secs(20));
+    assert_eq!(server.wait(end, Machine::me).unwrap().to_string(), "server 0");
+    assert_eq!(worker.wait(end, Machine::me).unwrap().to_string(), "worker 0");
+    assert_eq!(worker.address(), "worker");
+    server.stop();
+    assert!(server.step(|_, _| ()).is_none(), "a stopped driver does nothing");
+    worker.stop();
+    scheduler.stop();
+}
+
+#[test]
+fn who_hears_the_log_may_ask_the_machine() {
+    let driver = node(Noisy, &Arc::default(), Role::Worker, "noisy");
+    let (heard, hears) = mpsc::channel();
+    let (heard, asked) = (Mutex::new(heard), Arc::downgrade(&driver));
+    let sink = move |_, text: &str| {
+        if let (NOISE, Some(driver)) = (text, asked.upgrade()) {
+            driver.peek(|_| Some(()));
+            let _ = heard.lock().send(());
+        }
+    };
+    set_logger(Level::Error, Some(Arc::new(sink)));
+    let noisy = Arc::clone(&driver);
+    // It stays locked for ever if it is locked.
+    std::thread::spawn(move || noisy.step(|_, _| ()));
+    hears.recv_timeout(Duration::from_secs(20)).expect("a word");
+    set_logger(Level::Off, None);
+    driver.stop();
+}
+
+#[test]
+fn no_two_processes_are_taken_for_one() {
+    let made = || (0..2_000).map(|_| incarnation()).collect::<Vec<_>>();
+    let threads: Vec<_> = (0..4).map(|_| std::thread::spawn(made)).collect();
+    let mut all = Vec::new();
+    for thread in threads {
+        let numbers = thread.join().unwrap();
+        assert!(numbers.is_sorted(), "a later one is larger");
+        all.extend(numbers);
+    }
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 8_000);
+}

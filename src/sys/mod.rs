@@ -1,0 +1,281 @@
+//! What the operating system and the processor keep per process and per thread: forks, processors,
+//! pages, and the floating-point control state; and how memory is asked for ahead.
+#![allow(unsafe_code, reason = "calls of the system, and instructions without a safe form")]
+
+pub(crate) mod spin;
+pub(crate) mod sync;
+
+use std::ptr::NonNull;
+use std::sync::Once;
+#[cfg(feature = "dist")]
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+#[cfg(feature = "dist")]
+use std::thread::available_parallelism;
+
+/// Number of forks between the first process that used the library and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn in_child() {
+    GENERATION.fetch_add(1, Ordering::SeqCst);
+    crate::pool::forget_after_fork();
+}
+
+/// The number of this process in the line of forks; a store of another number is the parent's.
+///
+/// Cheaper than `getpid()`, which is a system call.
+pub(crate) fn fork_generation() -> u32 {
+    GENERATION.load(Ordering::SeqCst)
+}
+
+/// Makes forks from now on count in [`fork_generation`].
+pub(crate) fn watch_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `in_child` only touches atomics, which is allowed in a fork handler. It fails
+        // only without memory, and forks are then not noticed.
+        #[cfg(not(miri))]
+        unsafe {
+            libc::pthread_atfork(None, None, Some(in_child))
+        };
+    });
+}
+
+/// How many processors this process has, as far as is known.
+#[cfg(feature = "dist")]
+pub(crate) fn processors() -> usize {
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from))
+}
+
+/// Whether there are so few that the threads of a job on this machine wait for each other's: what is
+/// handed to another thread is done later, not at the same time. It is not known yet from how many on
+/// that ends.
+#[cfg(feature = "dist")]
+pub(crate) fn has_few_processors() -> bool {
+    processors() <= 4
+}
+
+/// The number of the user as whom this process acts.
+#[cfg(feature = "dist")]
+pub(crate) fn user() -> u32 {
+    // SAFETY: touches no memory of ours, and does not fail.
+    unsafe { libc::geteuid() }
+}
+
+/// How many files this process may have open, if the system tells.
+#[cfg(feature = "dist")]
+pub(crate) fn file_limit() -> Option<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is valid for writing.
+    let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    (result == 0).then_some(limit.rlim_cur)
+}
+
+/// What this machine is called, in letters, digits, dots and dashes.
+#[cfg(feature = "dist")]
+pub(crate) fn host_name() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: room for the name, of which one byte less may be written.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let text = name.split(|&byte| byte == 0).next().unwrap_or_default();
+    let plain = |&byte: &u8| byte.is_ascii_alphanumeric() || b".-".contains(&byte);
+    text.iter().map(|byte| if plain(byte) { char::from(*byte) } else { '-' }).collect()
+}
+
+/// A file that has no name and is gone with its last user.
+#[cfg(feature = "dist")]
+pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<std::fs::File> {
+    use std::io::Write;
+    use std::os::fd::FromRawFd;
+
+    // SAFETY: a name that ends with a zero.
+    let number = unsafe { libc::memfd_create(c"kvstore".as_ptr(), libc::MFD_CLOEXEC) };
+    if number < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it has just been made, and nobody else knows it.
+    let mut file = unsafe { std::fs::File::from_raw_fd(number) };
+    file.write_all(content)?;
+    Ok(file)
+}
+
+/// Sizes are rounded up to this, a multiple of every page size.
+#[cfg(not(miri))]
+const ROUND: usize = 64 << 10;
+
+/// Memory that is zero and that takes no room until it is written, aligned to a power of two from 64
+/// KiB on; None if there is none. Give it back with [`unmap_pages`].
+#[cfg(not(miri))]
+pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    let bytes = bytes.checked_next_multiple_of(ROUND)?;
+    // More, and what lies before and after an aligned piece is given back.
+    let more = bytes.checked_add(align)?;
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
+    // SAFETY: asks for fresh memory anywhere.
+    let all = unsafe { libc::mmap(std::ptr::null_mut(), more, access, kind, -1, 0) };
+    if all == libc::MAP_FAILED {
+        return None;
+    }
+    let before = all.addr().wrapping_neg() % align;
+    let start = all.cast::<u8>().wrapping_add(before);
+    // SAFETY: parts of what has just been mapped, which nobody knows of; a part of no size is
+    // refused, which changes nothing.
+    unsafe {
+        libc::munmap(all, before);
+        libc::munmap(start.wrapping_add(bytes).cast(), more - bytes - before);
+    }
+    NonNull::new(start)
+}
+
+/// Gives memory back.
+///
+/// # Safety
+/// It came from [`map_pages`] with this size and alignment, and nobody uses it.
+#[cfg(not(miri))]
+pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, _: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        libc::munmap(start.as_ptr().cast(), bytes.next_multiple_of(ROUND));
+    }
+}
+
+/// The same from the heap, where there are no pages.
+#[cfg(miri)]
+pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
+    let layout = std::alloc::Layout::from_size_align(bytes, align).ok()?;
+    // SAFETY: callers ask for large sizes only.
+    NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) })
+}
+
+/// # Safety
+/// As above.
+#[cfg(miri)]
+pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, align: usize) {
+    let layout = std::alloc::Layout::from_size_align(bytes, align);
+    // SAFETY: the caller's promise.
+    layout.into_iter().for_each(|it| unsafe { std::alloc::dealloc(start.as_ptr(), it) });
+}
+
+/// Asks for large pages under memory of our own that nobody has touched yet. A hint: without them
+/// everything works as well, only slower.
+pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: advice about a range that we have allocated; it changes no content.
+    unsafe {
+        libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_HUGEPAGE);
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = (start, bytes);
+}
+
+/// Asks for the cache line at an address, which need not be ours.
+#[inline]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: part of the base instruction set; never faults, and changes nothing but the caches.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = at;
+}
+
+/// The default floating-point environment for as long as the value lives: round to nearest even,
+/// denormals kept, exceptions masked. A host built with -ffast-math must not change our bits.
+pub(crate) struct DefaultFloats {
+    host: fp::Control,
+}
+
+impl DefaultFloats {
+    pub(crate) fn enter() -> Self {
+        let host = fp::read();
+        if !fp::is_default(host) {
+            fp::write(fp::DEFAULT);
+        }
+        Self { host }
+    }
+}
+
+impl Drop for DefaultFloats {
+    fn drop(&mut self) {
+        if !fp::is_default(self.host) {
+            fp::write(self.host);
+        }
+    }
+}
+
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod fp {
+    use std::arch::asm;
+
+    pub(super) type Control = u32;
+    /// All exceptions masked, round to nearest, neither flush to zero nor denormals are zero.
+    pub(super) const DEFAULT: Control = 0x1F80;
+    /// The sticky exception flags, which say nothing about how results are computed.
+    const FLAGS: Control = 0x3F;
+
+    pub(super) fn is_default(control: Control) -> bool {
+        control & !FLAGS == DEFAULT
+    }
+
+    pub(super) fn read() -> Control {
+        let mut control: Control = 0;
+        // SAFETY: stores MXCSR to a place of our own.
+        unsafe {
+            asm!("stmxcsr [{}]", in(reg) &raw mut control, options(nostack, preserves_flags));
+        };
+        control
+    }
+
+    pub(super) fn write(control: Control) {
+        // SAFETY: loads MXCSR with a value that is valid: the default, or one read before.
+        unsafe {
+            asm!("ldmxcsr [{}]", in(reg) &raw const control, options(nostack, preserves_flags));
+        }
+    }
+}
+
+#[cfg(all(target_arch = "aarch64", not(miri)))]
+mod fp {
+    use std::arch::asm;
+
+    pub(super) type Control = u64;
+    /// Round to nearest, no flush to zero, no trapped exceptions.
+    pub(super) const DEFAULT: Control = 0;
+
+    pub(super) fn is_default(control: Control) -> bool {
+        control == DEFAULT
+    }
+
+    pub(super) fn read() -> Control {
+        let control: Control;
+        // SAFETY: reads a register.
+        unsafe { asm!("mrs {}, fpcr", out(reg) control, options(nostack, nomem)) };
+        control
+    }
+
+    pub(super) fn write(control: Control) {
+        // SAFETY: writes a value that is valid: the default, or one read before.
+        unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack)) };
+    }
+}
+
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod fp {
+    pub(super) type Control = ();
+    pub(super) const DEFAULT: Control = ();
+
+    pub(super) fn is_default((): Control) -> bool {
+        true
+    }
+
+    pub(super) fn read() -> Control {}
+
+    pub(super) fn write((): Control) {}
+}

@@ -1,0 +1,36 @@
+//! What is said over the engine: which segment the receiver is to read.
+
+use super::segment::Token;
+
+/// A segment of the sender, as docs/wire.md has it: all numbers little-endian.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::transport) struct Offer {
+    pub(super) pid: u32,
+    pub(super) fd: u32,
+    pub(super) token: Token,
+    /// The size of the ring.
+    pub(super) size: u64,
+}
+
+impl Offer {
+    const LEN: usize = 32;
+
+    pub(in crate::transport) fn encode(&self) -> Vec<u8> {
+        let ends = [self.pid, self.fd].map(u32::to_le_bytes);
+        let [first, second] = self.token;
+        let wide = [first, second, self.size].map(u64::to_le_bytes);
+        ends.iter().flatten().chain(wide.iter().flatten()).copied().collect()
+    }
+
+    pub(in crate::transport) fn decode(bytes: &[u8]) -> Option<Self> {
+        let bytes: &[u8; Self::LEN] = bytes.try_into().ok()?;
+        let narrow = |at: usize| Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
+        let wide = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        Some(Self {
+            pid: narrow(0)?,
+            fd: narrow(4)?,
+            token: [wide(8)?, wide(16)?],
+            size: wide(24)?,
+        })
+    }
+}

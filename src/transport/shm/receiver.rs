@@ -1,0 +1,82 @@
+//! The receiver's side: the rings of all senders.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
+
+use super::offer::Offer;
+use super::ring::Ring;
+use super::segment::Segment;
+use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
+use crate::transport::reader_end::End;
+use crate::transport::{Inbox, who_and_address};
+
+/// More senders than this on one machine use the network: each ring has a thread.
+const MOST_RINGS: usize = 256;
+
+/// What is read past the network.
+pub(in crate::transport) struct Inlets {
+    inbox: Arc<dyn Inbox>,
+    /// By the address of the sender; none after the end.
+    rings: Mutex<Option<Rings>>,
+}
+
+type Rings = HashMap<String, (Offer, Arc<Ring>)>;
+
+impl Inlets {
+    pub(in crate::transport) fn new(inbox: Arc<dyn Inbox>) -> Self {
+        Self { inbox, rings: Mutex::new(Some(Rings::new())) }
+    }
+
+    /// Reads from now on what a sender writes there, unless it cannot be had. `from` is as in
+    /// [`Inbox::arrived`].
+    pub(in crate::transport) fn take(&self, from: &str, offer: &Offer) {
+        let address = who_and_address(from).1;
+        let mut rings = self.rings.lock();
+        let Some(rings) = &mut *rings else { return };
+        match rings.get(address) {
+            Some((known, _)) if known == offer => return,
+            None if rings.len() >= MOST_RINGS => return,
+            _ => {}
+        }
+        match self.open(from, offer) {
+            Ok(ring) => {
+                if let Some((_, former)) = rings.insert(address.into(), (*offer, ring)) {
+                    former.end(End::Drained);
+                }
+            }
+            Err(error) => {
+                log(Level::Debug, || format!("no memory is shared with {from}: {error}"));
+            }
+        }
+    }
+
+    fn open(&self, from: &str, offer: &Offer) -> io::Result<Arc<Ring>> {
+        let Offer { pid, fd, token, size } = *offer;
+        let size = usize::try_from(size).map_err(io::Error::other)?;
+        let ring = Arc::new(Ring::new(Segment::open(pid, fd, size, token)?, from));
+        ring.serve(&self.inbox)?;
+        Ok(ring)
+    }
+
+    /// A sender has gone: the inbox hears of that behind all that was sent. False if nothing is read
+    /// from it, and nobody says so.
+    pub(in crate::transport) fn forget(&self, address: &str) -> bool {
+        let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
+        ring.is_some_and(|(_, ring)| ring.end(End::Gone))
+    }
+
+    /// Nothing more is read.
+    pub(in crate::transport) fn close(&self) {
+        for (_, (_, ring)) in self.rings.lock().take().into_iter().flatten() {
+            ring.end(End::Closed);
+        }
+    }
+}
+
+impl Drop for Inlets {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

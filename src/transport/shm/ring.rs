@@ -1,0 +1,113 @@
+//! The receiver's side of one ring, and its thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::segment::{QUEUE, Segment, taken};
+use crate::log::{Level, log};
+use crate::transport::adaptive_wait::Lookout;
+use crate::transport::reader_end::{End, Ending};
+use crate::transport::{Inbox, who_and_address};
+
+/// A sender that was killed before it could wake us is looked at after this long.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Memory of a sender, that a thread reads until it is told to end.
+pub(super) struct Ring {
+    segment: Segment,
+    /// Who sends, as the engine says.
+    from: String,
+    ending: Ending,
+}
+
+/// Something in the ring that no sender of ours would write.
+struct Broken;
+
+impl Ring {
+    pub(super) fn new(segment: Segment, from: &str) -> Self {
+        Self { segment, from: from.into(), ending: Ending::default() }
+    }
+
+    /// Tells its thread to end; false if it had ended before, and does nothing about it any more.
+    pub(super) fn end(&self, how: End) -> bool {
+        let is_heard = self.ending.tell(how);
+        self.segment.wake();
+        is_heard
+    }
+
+    /// Starts the thread that reads it.
+    pub(super) fn serve(self: &Arc<Self>, inbox: &Arc<dyn Inbox>) -> std::io::Result<()> {
+        let (ring, inbox) = (Arc::clone(self), Arc::clone(inbox));
+        let thread = std::thread::Builder::new().name("kvstore-ring".into());
+        let read = move || {
+            ring.read_all(&*inbox);
+            ring.segment.taken().store(taken::NO_MORE, Ordering::Release);
+            if ring.ending.end() {
+                inbox.down(who_and_address(&ring.from).1);
+            }
+        };
+        crate::pool::without_signals(|| thread.spawn(read)).map(drop)
+    }
+
+    /// Hands on what comes, until the end.
+    fn read_all(&self, inbox: &dyn Inbox) {
+        // What was written for somebody else before is not for us.
+        let mut read = self.segment.head().load(Ordering::Acquire);
+        self.segment.tail().store(read, Ordering::Release);
+        self.segment.taken().store(taken::YES, Ordering::Release);
+        let mut lookout = Lookout::new();
+        while !self.ending.is_to(End::Closed) {
+            match self.next(read) {
+                Ok(Some((at, len))) => {
+                    read += 1;
+                    self.hand_on(inbox, at, len, read);
+                }
+                Ok(None) if self.ending.is_to(End::Drained) => return,
+                Ok(None) => self.wait(read, &mut lookout),
+                Err(Broken) => {
+                    let from = &self.from;
+                    return log(Level::Warn, || format!("{from}: memory that makes no sense"));
+                }
+            }
+        }
+    }
+
+    /// Waits until there is more than was read, or something else to do.
+    fn wait(&self, read: u64, lookout: &mut Lookout) {
+        // Relaxed: only whether there is anything; whoever reads it looks properly.
+        let is_there = || self.segment.head().load(Ordering::Relaxed) != read;
+        let is_over = || self.ending.is_to(End::Drained);
+        let sleep = || self.segment.sleep(read, LOOK_AGAIN, is_over);
+        lookout.wait(|| is_there().then_some(()), sleep);
+    }
+
+    /// The piece behind those that were read: where it is, and its bytes.
+    fn next(&self, read: u64) -> Result<Option<(usize, usize)>, Broken> {
+        // Acquire: the sender has written it before it said so.
+        let head = self.segment.head().load(Ordering::Acquire);
+        let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);
+        if unread.ok_or(Broken)? == 0 {
+            return Ok(None);
+        }
+        let entry = self.segment.entry(read);
+        let number = |word: &AtomicU64| usize::try_from(word.load(Ordering::Relaxed)).ok();
+        let piece = number(&entry.at).zip(number(&entry.len));
+        let is_inside = |(at, len): &(usize, usize)| {
+            at.checked_add(*len).is_some_and(|end| end <= self.segment.len())
+        };
+        piece.filter(is_inside).map(Some).ok_or(Broken)
+    }
+
+    fn hand_on(&self, inbox: &dyn Inbox, at: usize, len: usize, read: u64) {
+        // Once they are taken the sender may write there again.
+        let give_back = || self.segment.tail().store(read, Ordering::Release);
+        let bytes = std::iter::once(self.segment.bytes(at, len));
+        let behind = std::iter::from_fn(|| {
+            give_back();
+            None
+        });
+        inbox.arrived(&self.from, len, &mut bytes.chain(behind));
+        give_back();
+    }
+}

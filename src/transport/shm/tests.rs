@@ -1,0 +1,216 @@
+//! Both sides of a ring in one process: a segment is found through /proc as from any other.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::segment::{QUEUE, Segment};
+use super::{Inlets, Offer, Outlet};
+use crate::transport::Inbox;
+use crate::transport::mail::{Heard, Mail, content, wait_for};
+
+/// What the engine does when a process has gone.
+fn forget(mail: &Mail, inlets: &Inlets, address: &str) {
+    if !inlets.forget(address) {
+        mail.down(address);
+    }
+}
+
+fn inlets() -> (Arc<Mail>, Inlets) {
+    let mail = Arc::new(Mail::default());
+    (Arc::clone(&mail), Inlets::new(mail))
+}
+
+fn wait_until(mut ready: impl FnMut() -> bool) {
+    wait_for(|| ready().then_some(()));
+}
+
+/// One whose offer was taken.
+fn taken(inlets: &Inlets) -> Outlet {
+    let mut outlet = Outlet::new().unwrap();
+    assert!(outlet.claim(10).is_none(), "nobody has taken the offer");
+    inlets.take("peer", &Offer::decode(&outlet.offer().encode()).unwrap());
+    wait_until(|| outlet.claim(10).is_some());
+    outlet
+}
+
+fn send(outlet: &mut Outlet, bytes: &[u8]) -> bool {
+    let had_room = outlet.has_room(bytes.len());
+    let Some(mut claim) = outlet.claim(bytes.len()) else { return false };
+    assert!(had_room, "room only comes");
+    claim.bytes().copy_from_slice(bytes);
+    outlet.publish(&claim, bytes.len());
+    true
+}
+
+fn from_peer(bytes: Vec<u8>) -> Heard {
+    Heard::Bytes("peer".into(), bytes)
+}
+
+#[test]
+fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let sizes = |number: usize| match number % 3 {
+        0 => 1 + number % 40,
+        _ => 1 + number * 7_919 % 700_000,
+    };
+    for round in 0..100 {
+        // Some wait in the ring, more and more of them.
+        let closed = mail.gate.lock().unwrap();
+        let mut sent = Vec::new();
+        for number in 0..=round % 40 {
+            let bytes = content(round + number, sizes(round * 40 + number));
+            if !send(&mut outlet, &bytes) {
+                let waiting: usize = sent.iter().map(Vec::len).sum();
+                assert!(waiting + bytes.len() > 6 << 20, "no room beside {waiting} bytes");
+                break;
+            }
+            sent.push(bytes);
+        }
+        drop(closed);
+        let heard = mail.wait(sent.len());
+        assert!(heard.into_iter().eq(sent.into_iter().map(from_peer)), "round {round}");
+        mail.heard.lock().unwrap().clear();
+    }
+}
+
+#[test]
+fn what_nobody_reads_fills_the_ring_and_nothing_else() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let closed = mail.gate.lock().unwrap();
+    let bytes = content(3, 1 << 20);
+    assert_eq!(std::iter::from_fn(|| send(&mut outlet, &bytes).then_some(())).count(), 8);
+    assert!(!send(&mut outlet, &[1]) && !outlet.has_room(1));
+    assert!(outlet.renewed().is_none(), "it is too soon to think that nobody reads");
+    drop(closed);
+    assert_eq!(mail.wait(8), vec![from_peer(bytes); 8]);
+
+    let closed = mail.gate.lock().unwrap();
+    let count = std::iter::from_fn(|| send(&mut outlet, &[7]).then_some(())).take(1_000).count();
+    assert_eq!(count, QUEUE);
+    drop(closed);
+    mail.wait(8 + count);
+    wait_until(|| send(&mut outlet, &[7]));
+}
+
+#[test]
+fn whoever_reads_no_more_gets_the_offer_again() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let closed = mail.gate.lock().unwrap();
+    assert!(send(&mut outlet, &[1]) && send(&mut outlet, &[2]));
+    std::thread::sleep(Duration::from_millis(1_100));
+    assert!(!send(&mut outlet, &[3]), "nothing more is written for whoever does not read");
+    let offer = outlet.renewed().unwrap();
+    assert!(outlet.renewed().is_none(), "not all the time");
+    // Another process at the same address reads what is written from now on.
+    let (other_mail, other) = self::inlets();
+    other.take("peer", &offer);
+    wait_until(|| send(&mut outlet, &[4]));
+    assert_eq!(other_mail.wait(1), [from_peer(vec![4])]);
+    drop(closed);
+    mail.wait(1);
+}
+
+#[test]
+fn an_end_is_heard_behind_what_was_sent_before() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    let closed = mail.gate.lock().unwrap();
+    for number in 0..20 {
+        assert!(send(&mut outlet, &[number]));
+    }
+    forget(&mail, &inlets, "peer");
+    forget(&mail, &inlets, "stranger");
+    drop(closed);
+    let mut heard = mail.wait(22);
+    let stranger = heard.iter().position(|it| *it == Heard::Down("stranger".into()));
+    heard.remove(stranger.unwrap());
+    let sent = (0..20).map(|number| from_peer(vec![number]));
+    assert!(heard.into_iter().eq(sent.chain([Heard::Down("peer".into())])));
+    wait_until(|| outlet.is_declined());
+}
+
+#[test]
+fn nothing_is_read_after_the_end() {
+    let (mail, inlets) = inlets();
+    let mut outlet = taken(&inlets);
+    inlets.close();
+    wait_until(|| outlet.is_declined());
+    assert!(!send(&mut outlet, &[1]));
+    let late = Outlet::new().unwrap();
+    inlets.take("late", &late.offer());
+    assert!(!late.is_declined() && mail.heard.lock().unwrap().is_empty());
+}
+
+#[test]
+fn a_new_offer_takes_the_place_of_the_one_before() {
+    let (mail, inlets) = inlets();
+    let (mut first, mut second) = (taken(&inlets), Outlet::new().unwrap());
+    assert!(send(&mut first, &[1]));
+    inlets.take("peer", &second.offer());
+    wait_until(|| first.is_declined());
+    wait_until(|| send(&mut second, &[2]));
+    assert_eq!(mail.wait(2), [from_peer(vec![1]), from_peer(vec![2])]);
+}
+
+#[test]
+fn an_offer_of_anything_else_is_refused() {
+    let (_, inlets) = inlets();
+    let mut outlet = Outlet::new().unwrap();
+    let offer = outlet.offer();
+    let other = std::fs::File::open("/dev/null").unwrap();
+    let fd = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&other)).unwrap();
+    for wrong in [
+        Offer { fd, ..offer },
+        Offer { fd: 999_999, ..offer },
+        Offer { pid: u32::MAX, ..offer },
+        Offer { size: offer.size * 2, ..offer },
+        Offer { size: u64::MAX, ..offer },
+        Offer { size: 0, ..offer },
+        Offer { token: [offer.token[0], !offer.token[1]], ..offer },
+    ] {
+        inlets.take("peer", &wrong);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(outlet.claim(1).is_none(), "none of them counts as an answer");
+    assert!(Offer::decode(&offer.encode()[1..]).is_none());
+    assert!(Offer::decode(&[]).is_none());
+}
+
+#[test]
+fn memory_that_makes_no_sense_is_read_no_further() {
+    use std::sync::atomic::Ordering::SeqCst;
+    let wrong: [&dyn Fn(&Segment); 5] = [
+        &|segment| segment.entry(1).at.store(8 << 20, SeqCst),
+        &|segment| segment.entry(1).at.store(u64::MAX, SeqCst),
+        &|segment| segment.entry(1).len.store((8 << 20) + 1, SeqCst),
+        &|segment| segment.entry(1).len.store(u64::MAX, SeqCst),
+        &|segment| segment.publish(1_000),
+    ];
+    for (number, wrong) in wrong.into_iter().enumerate() {
+        let (mail, inlets) = inlets();
+        let mut outlet = taken(&inlets);
+        let Offer { pid, fd, token, size } = outlet.offer();
+        let segment = Segment::open(pid, fd, usize::try_from(size).unwrap(), token).unwrap();
+        assert!(send(&mut outlet, &[1]));
+        mail.wait(1);
+        segment.entry(1).at.store(0, SeqCst);
+        segment.entry(1).len.store(1, SeqCst);
+        wrong(&segment);
+        segment.publish(segment.head().load(SeqCst).max(2));
+        wait_until(|| outlet.is_declined());
+        assert_eq!(mail.wait(1).len(), 1, "case {number}");
+        forget(&mail, &inlets, "peer");
+        assert_eq!(mail.wait(2)[1], Heard::Down("peer".into()), "case {number}");
+    }
+}
+
+#[test]
+fn no_file_is_left_in_the_file_system() {
+    let outlet = Outlet::new().unwrap();
+    let names = std::fs::read_dir("/dev/shm").unwrap().flatten().map(|entry| entry.file_name());
+    assert!(names.filter(|name| name.to_string_lossy().starts_with("kvstore")).count() == 0);
+    drop(outlet);
+}

@@ -1,0 +1,326 @@
+//! All connections of a process, by who is at their other end.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+
+use super::handshake::{GREETING, Greeting, Writer, prepare, welcome};
+use super::listener::{Listener, Stranger};
+use super::offer::Offer;
+use super::receiver::Inlet;
+use super::{MOST_PEERS, Outlet, spawn};
+use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
+use crate::transport::reader_end::End;
+use crate::transport::{Inbox, Place, who_and_address};
+
+/// How soon an offer that was not taken is made again: at first, and at last.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Whoever is gone may have sent something that is still on its way, for so long at most.
+const LAST_WORDS: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// What is sent and received past the engine.
+pub(in crate::transport) struct Streams {
+    place: Place,
+    inbox: Arc<dyn Inbox>,
+    /// Where others are to connect, if they can.
+    listens: Option<IpAddr>,
+    listener: OnceLock<Option<Listener>>,
+    /// By address; none after the end.
+    peers: Mutex<Option<HashMap<String, Peer>>>,
+}
+
+/// Whoever is at an address.
+#[derive(Default)]
+struct Peer {
+    /// The last offer that was made to it.
+    offer: Option<Made>,
+    /// It has made an offer that is being taken.
+    is_called: bool,
+    /// Where to write; whether somebody does.
+    outlet: Option<(Arc<TcpStream>, bool)>,
+    inlet: Option<Arc<Inlet>>,
+}
+
+struct Made {
+    offer: Offer,
+    at: Instant,
+    /// When the next one is due.
+    wait: Duration,
+    /// The connections that were made with it, by who writes there.
+    shown: SmallVec<[Writer; 2]>,
+}
+
+impl Peer {
+    fn reads(&self) -> bool {
+        self.inlet.as_ref().is_some_and(|inlet| !inlet.ending.is_over())
+    }
+}
+
+impl Streams {
+    /// For a process that is at `listens`, or that only calls others. None if what is sent is not to be
+    /// seen by others.
+    pub(in crate::transport) fn open(
+        place: &Place,
+        listens: Option<IpAddr>,
+        inbox: &Arc<dyn Inbox>,
+    ) -> Option<Arc<Self>> {
+        let is_of_use = !place.is_scheduler && place.protocol() != "tls";
+        is_of_use.then(|| {
+            Arc::new(Self {
+                place: place.clone(),
+                inbox: Arc::clone(inbox),
+                listens,
+                listener: OnceLock::new(),
+                peers: Mutex::new(Some(HashMap::new())),
+            })
+        })
+    }
+
+    /// The port here, which is there once somebody may need it.
+    fn port(self: &Arc<Self>) -> Option<u16> {
+        let ip = self.listens?;
+        let listener = self.listener.get_or_init(|| match Listener::open(ip) {
+            Ok(listener) => {
+                let streams = Arc::downgrade(self);
+                let serves = listener.serve(move |it, stranger| meet(&streams, it, stranger));
+                serves.then_some(listener)
+            }
+            Err(error) => {
+                log(Level::Debug, || format!("no port for connections past the engine: {error}"));
+                None
+            }
+        });
+        listener.as_ref().map(Listener::port)
+    }
+
+    /// What is to be said to an address over the engine, if there is a port here, and no connection
+    /// from there, and it is time to say so.
+    pub(in crate::transport) fn offer_to(self: &Arc<Self>, address: &str) -> Option<Offer> {
+        let mut peers = self.peers.lock();
+        let peers = peers.as_mut()?;
+        let peer = entry(peers, address)?;
+        let wait = match &peer.offer {
+            Some(_) if peer.reads() && peer.outlet.is_some() => return None,
+            Some(made) if made.at.elapsed() < made.wait => return None,
+            Some(made) => (made.wait * 2).min(AGAIN.1),
+            None => AGAIN.0,
+        };
+        let offer = Offer::new(self.port()?)?;
+        peer.offer = Some(Made { offer, at: Instant::now(), wait, shown: SmallVec::new() });
+        Some(offer)
+    }
+
+    /// The connection to an address that nobody writes to yet.
+    pub(in crate::transport) fn outlet(&self, address: &str) -> Option<Outlet> {
+        let mut peers = self.peers.lock();
+        let (socket, is_used) = peers.as_mut()?.get_mut(address)?.outlet.as_mut()?;
+        let is_free = !std::mem::replace(is_used, true);
+        is_free.then(|| Outlet::new(Arc::clone(socket)))
+    }
+
+    /// A connection to an address has failed.
+    pub(in crate::transport) fn give_up(&self, address: &str, outlet: &Outlet) {
+        let mut peers = self.peers.lock();
+        let peer = peers.as_mut().and_then(|peers| peers.get_mut(address));
+        if let Some(peer) = peer
+            && peer.outlet.as_ref().is_some_and(|(socket, _)| outlet.is_on(socket))
+        {
+            peer.outlet = None;
+        }
+    }
+
+    /// Connects to where an offer says, on a thread of its own. `from` is as in [`Inbox::arrived`].
+    pub(in crate::transport) fn take(self: &Arc<Self>, from: &str, offer: Offer) {
+        {
+            let address = who_and_address(from).1;
+            let mut peers = self.peers.lock();
+            let Some(peers) = peers.as_mut().filter(|_| self.place.calls(address)) else { return };
+            let Some(peer) = entry(peers, address) else { return };
+            if std::mem::replace(&mut peer.is_called, true) {
+                return;
+            }
+        }
+        let (this, name) = (Arc::clone(self), String::from(from));
+        let started = spawn(move || {
+            let (made, inbox) = (this.call(&name, &offer), Arc::clone(&this.inbox));
+            let address = who_and_address(&name).1;
+            this.has_called(address);
+            drop(this);
+            match made {
+                Ok(Some(inlet)) => inlet.serve(&*inbox, address),
+                Ok(None) => {}
+                Err(error) => log(Level::Debug, || {
+                    format!("no connection to port {} of {name}: {error}", offer.port)
+                }),
+            }
+        });
+        if !started {
+            self.has_called(who_and_address(from).1);
+        }
+    }
+
+    /// Another offer may be taken.
+    fn has_called(&self, address: &str) {
+        if let Some(peer) = self.peers.lock().as_mut().and_then(|peers| peers.get_mut(address)) {
+            peer.is_called = false;
+        }
+    }
+
+    fn call(&self, from: &str, offer: &Offer) -> io::Result<Option<Arc<Inlet>>> {
+        let address = who_and_address(from).1;
+        let mut at = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
+        at.set_port(offer.port);
+        self.write_to(address, self.connect(&at, offer, Writer::Caller)?)?;
+        Ok(self.read_from(from, self.connect(&at, offer, Writer::Listener)?))
+    }
+
+    fn connect(&self, at: &SocketAddr, offer: &Offer, writer: Writer) -> io::Result<TcpStream> {
+        let socket = TcpStream::connect_timeout(at, GREETING)?;
+        prepare(&socket)?;
+        Greeting::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
+        Ok(socket)
+    }
+
+    /// Who has shown this, if it is anybody to whom an offer was made. Each is taken once.
+    fn admit(&self, greeting: &Greeting) -> Option<String> {
+        let mut peers = self.peers.lock();
+        let has_it =
+            |peer: &Peer| peer.offer.as_ref().is_some_and(|it| it.offer.token == greeting.token);
+        let (from, peer) = peers.as_mut()?.iter_mut().find(|(_, peer)| has_it(peer))?;
+        let who = who_and_address(from).0;
+        let is_theirs = self.place.credentials.as_ref().is_none_or(|credentials| {
+            who.is_some_and(|who| credentials.is_proof(who, &greeting.words(), &greeting.proof))
+        });
+        let made = peer.offer.as_mut()?;
+        if !is_theirs || made.shown.contains(&greeting.writer) {
+            return None;
+        }
+        made.shown.push(greeting.writer);
+        made.wait = AGAIN.0;
+        Some(from.clone())
+    }
+
+    /// There is a connection to an address to write to.
+    fn write_to(&self, address: &str, socket: TcpStream) -> io::Result<()> {
+        // Whoever takes nothing for this long is gone for the engine as well.
+        socket.set_write_timeout(Some(Duration::from_millis(self.place.lease_ms)))?;
+        let mut peers = self.peers.lock();
+        if let Some(peer) = peers.as_mut().and_then(|peers| peers.get_mut(address)) {
+            end(peer.outlet.replace((Arc::new(socket), false)));
+        }
+        Ok(())
+    }
+
+    /// There is a connection to read from, by a thread that lets it serve; none if it is too late.
+    fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
+        let inlet = Arc::new(Inlet::new(socket, from));
+        let mut peers = self.peers.lock();
+        let peer = peers.as_mut()?.get_mut(who_and_address(from).1)?;
+        if let Some(former) = peer.inlet.replace(Arc::clone(&inlet)) {
+            former.ending.tell(End::Drained);
+            former.shut();
+        }
+        Some(inlet)
+    }
+
+    /// A process has gone: the inbox hears of that behind all that was sent. False if nothing is read
+    /// from it, and nobody says so.
+    pub(in crate::transport) fn forget(&self, address: &str) -> bool {
+        let peer = self.peers.lock().as_mut().and_then(|peers| peers.remove(address));
+        let Some(peer) = peer else { return false };
+        end(peer.outlet);
+        let Some(inlet) = peer.inlet else { return false };
+        if !inlet.ending.tell(End::Gone) {
+            return false;
+        }
+        let last = Arc::clone(&inlet);
+        let waits = spawn(move || {
+            let limit = Instant::now() + LAST_WORDS;
+            while !last.ending.is_over() && Instant::now() < limit {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            last.shut();
+        });
+        if !waits {
+            inlet.shut();
+        }
+        true
+    }
+
+    /// Nothing is sent or read any more.
+    pub(in crate::transport) fn close(&self) {
+        let peers = self.peers.lock().take();
+        if let Some(Some(listener)) = self.listener.get() {
+            listener.close();
+        }
+        for (_, peer) in peers.into_iter().flatten() {
+            end(peer.outlet);
+            if let Some(inlet) = peer.inlet {
+                inlet.ending.tell(End::Closed);
+                inlet.shut();
+            }
+        }
+    }
+}
+
+impl Drop for Streams {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// Whoever is at an address, unless there are too many; those that have taken no offer make room.
+fn entry<'a>(peers: &'a mut HashMap<String, Peer>, address: &str) -> Option<&'a mut Peer> {
+    if peers.len() >= MOST_PEERS && !peers.contains_key(address) {
+        peers.retain(|_, peer| peer.is_called || peer.outlet.is_some() || peer.inlet.is_some());
+        if peers.len() >= MOST_PEERS {
+            return None;
+        }
+    }
+    Some(peers.entry(address.into()).or_default())
+}
+
+/// Ends a connection behind what was written to it; whoever waits to write more hears of that.
+fn end(outlet: Option<(Arc<TcpStream>, bool)>) {
+    if let Some((socket, _)) = outlet {
+        // It may have ended already.
+        let _ = socket.shutdown(Shutdown::Write);
+    }
+}
+
+/// Finds out who has connected, and reads what it sends, if it is to send something.
+fn meet(streams: &Weak<Streams>, socket: TcpStream, stranger: Stranger) {
+    let known = let_in(streams, socket);
+    drop(stranger);
+    match known {
+        Ok(Some((inbox, inlet, address))) => inlet.serve(&*inbox, &address),
+        Ok(None) => {}
+        Err(error) => log(Level::Debug, || format!("a stranger was sent away: {error}")),
+    }
+}
+
+/// Whom to tell what is read from a connection, and the address of its peer.
+type Known = (Arc<dyn Inbox>, Arc<Inlet>, String);
+
+/// None if nothing is to be read.
+fn let_in(streams: &Weak<Streams>, socket: TcpStream) -> io::Result<Option<Known>> {
+    prepare(&socket)?;
+    let greeting = Greeting::hear(&socket)?;
+    let streams = streams.upgrade().ok_or(io::ErrorKind::NotConnected)?;
+    let from = streams.admit(&greeting).ok_or(io::ErrorKind::PermissionDenied)?;
+    welcome(&socket)?;
+    let address = who_and_address(&from).1;
+    if greeting.writer == Writer::Listener {
+        streams.write_to(address, socket)?;
+        return Ok(None);
+    }
+    let inlet = streams.read_from(&from, socket);
+    Ok(inlet.map(|inlet| (Arc::clone(&streams.inbox), inlet, address.into())))
+}

@@ -1,0 +1,153 @@
+//! Sessions, and what lets a process hear and be seen over them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use zenoh::liveliness::LivelinessToken;
+use zenoh::pubsub::Subscriber;
+use zenoh::sample::{Sample, SampleKind};
+use zenoh::{Session, Wait};
+
+use super::settings::{open, settings};
+use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
+use crate::transport::shm;
+use crate::transport::shm::Inlets;
+use crate::transport::tcp;
+use crate::transport::tcp::Streams;
+use crate::transport::zenoh::access;
+use crate::transport::zenoh::access::Access;
+use crate::transport::zenoh::names::Names;
+use crate::transport::{Inbox, Place};
+
+/// How long one attempt to connect may take.
+pub(super) const CONNECT: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Made {
+    pub(super) connections: Vec<Arc<Connection>>,
+    pub(super) closed: bool,
+}
+
+/// A session, and what lets this process hear and be seen over it, unless it only speaks.
+pub(super) struct Connection {
+    pub(super) session: Session,
+    ears: Mutex<Option<Ears>>,
+    closed: AtomicBool,
+}
+
+type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<Inlets>>);
+
+/// A process, and what it is told on all of its sessions.
+pub(super) struct Party {
+    pub(super) address: Arc<str>,
+    pub(super) place: Place,
+    pub(super) inbox: Arc<dyn Inbox>,
+    pub(super) streams: Option<Arc<Streams>>,
+}
+
+impl Connection {
+    pub(super) fn to_speak(session: Session) -> Self {
+        Self { session, ears: Mutex::new(None), closed: AtomicBool::new(false) }
+    }
+
+    pub(super) fn to_hear(session: Session, party: &Party) -> zenoh::Result<Self> {
+        let Party { address, place, inbox, streams } = party;
+        let names = Names::new(address, place);
+        let (own, token) = (names.place_of_own(), names.speaker());
+        let (receiver, speakers) = (Arc::clone(inbox), names.clone());
+        let inlets = place.shm.then(|| Arc::new(Inlets::new(Arc::clone(inbox))));
+        let (rings, sockets) = (inlets.clone(), streams.clone());
+        let arrived = move |sample: Sample| {
+            let from = speakers.from(sample.key_expr().as_str());
+            let Some(attachment) = sample.attachment() else {
+                let mut pieces = sample.payload().slices();
+                return receiver.arrived(&from, sample.payload().len(), &mut pieces);
+            };
+            let offer = attachment.to_bytes();
+            if let (Some(rings), Some(offer)) = (&rings, shm::Offer::decode(&offer)) {
+                rings.take(&from, &offer);
+            }
+            if let (Some(sockets), Some(offer)) = (&sockets, tcp::Offer::decode(&offer)) {
+                sockets.take(&from, offer);
+            }
+        };
+        let messages =
+            session.declare_subscriber(format!("kvstore/{own}/*/*")).callback(arrived).wait()?;
+        let (receiver, rings, sockets) = (Arc::clone(inbox), inlets.clone(), streams.clone());
+        let lives = move |sample: Sample| {
+            let gone = names.gone(sample.key_expr().as_str());
+            if let (SampleKind::Delete, Some(gone)) = (sample.kind(), gone) {
+                let by_ring = rings.as_ref().is_some_and(|rings| rings.forget(&gone));
+                let by_socket = sockets.as_ref().is_some_and(|sockets| sockets.forget(&gone));
+                if !by_ring && !by_socket {
+                    receiver.down(&gone);
+                }
+            }
+        };
+        let liveliness = session.liveliness();
+        let lives = liveliness.declare_subscriber("kvstore-alive/*/*").callback(lives).wait()?;
+        let token = liveliness.declare_token(format!("kvstore-alive/{token}")).wait()?;
+        let ears = Mutex::new(Some((messages, lives, token, inlets)));
+        Ok(Self { session, ears, closed: AtomicBool::new(false) })
+    }
+
+    /// Closes it on a thread of its own, which says when it has; false if it was closed before.
+    pub(super) fn close_apart(self: Arc<Self>, done: Sender<()>) -> bool {
+        if self.closed.load(Ordering::Relaxed) {
+            return false;
+        }
+        let connection = Arc::clone(&self);
+        let close = move || {
+            connection.close();
+            let _ = done.send(());
+        };
+        let thread = std::thread::Builder::new().name("kvstore-close".into());
+        if let Err(error) = crate::pool::without_signals(|| thread.spawn(close)) {
+            log(Level::Warn, || format!("cannot start a thread to close a session: {error}"));
+            self.close();
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn close(&self) {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let ears = self.ears.lock().take();
+        if let Some((.., Some(inlets))) = &ears {
+            inlets.close();
+        }
+        drop(ears);
+        if let Err(error) = self.session.close().wait() {
+            log(Level::Debug, || format!("closing a session: {error}"));
+        }
+    }
+}
+
+/// Makes the connections to an address; over the first one this process speaks, over the last it hears.
+pub(super) fn call(to: &str, party: &Party) -> zenoh::Result<Vec<Arc<Connection>>> {
+    let place = &party.place;
+    let names = Names::new(&party.address, place);
+    let access = match &place.credentials {
+        Some(credentials) => access::of_caller(credentials, &names, to),
+        None => Access::default(),
+    };
+    let mut config = settings(place, &access)?;
+    config.insert_json5("mode", "\"client\"")?;
+    config.insert_json5("connect/endpoints", &format!("[\"{}/{to}\"]", place.protocol()))?;
+    config.insert_json5("connect/timeout_ms", &CONNECT.as_millis().to_string())?;
+    config.insert_json5("connect/exit_on_failure", "true")?;
+    let again = "{ period_init_ms: 20, period_max_ms: 200, period_increase_factor: 2 }";
+    config.insert_json5("connect/retry", again)?;
+    let mut connections = Vec::new();
+    if !names.is_root(to) {
+        connections.push(Arc::new(Connection::to_speak(open(config.clone())?)));
+    }
+    let hears = Connection::to_hear(open(config)?, party)?;
+    connections.push(Arc::new(hears));
+    Ok(connections)
+}

@@ -1,0 +1,109 @@
+//! The engine: Eclipse Zenoh, over TCP or TLS.
+//!
+//! A process that listens has one session for all who come to it; whoever calls has sessions of its own
+//! for each address: one for each direction, if values go there, because a socket that sends does not
+//! receive meanwhile. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
+//! process lives, each session on which it hears has the token `kvstore-alive/<who>/<name>`. A message may
+//! instead be an attachment that offers a way past the engine (`shared`, `stream`).
+
+mod access;
+mod connection;
+mod names;
+mod probe;
+mod select;
+mod settings;
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use super::tcp::Streams;
+use super::{Engine, Inbox, Line, Parcels, Place, name_of_this_process};
+use crate::error::{Result, fail};
+use crate::log::{Level, log};
+use crate::sys::sync::Mutex;
+use connection::{Connection, Made, Party};
+pub(crate) use names::who_and_address;
+use select::{ToOne, Way};
+use settings::listen_at;
+
+/// How long the end of all sessions may take. What waits for a process that takes nothing any more
+/// ends later, on a thread of its own.
+const CLOSE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Zenoh {
+    party: Arc<Party>,
+    /// For those who come to us.
+    hall: Option<Arc<Connection>>,
+    /// Those that we made, to be closed.
+    made: Arc<Mutex<Made>>,
+    parcels: Arc<Parcels>,
+}
+
+impl Zenoh {
+    pub(super) fn open(place: &Place, inbox: &Arc<dyn Inbox>) -> Result<Self> {
+        let party = |address, streams| {
+            let (place, inbox) = (place.clone(), Arc::clone(inbox));
+            Arc::new(Party { address, place, inbox, streams })
+        };
+        let Some(listen) = &place.listen else {
+            let name = name_of_this_process();
+            let address = match &place.credentials {
+                Some(credentials) => format!("{}@{name}", credentials.identity).into(),
+                None => name.into(),
+            };
+            let party = party(address, Streams::open(place, None, inbox));
+            return Ok(Self { party, hall: None, made: Arc::default(), parcels: Arc::default() });
+        };
+        let (address, at, session) = listen_at(listen, place)?;
+        let party = party(address, Streams::open(place, Some(at.ip()), inbox));
+        let hall = Connection::to_hear(session, &party)
+            .map_err(|error| fail!(Network, "cannot listen at {}: {error}", party.address))?;
+        let hall = Some(Arc::new(hall));
+        Ok(Self { party, hall, made: Arc::default(), parcels: Arc::default() })
+    }
+}
+
+impl Engine for Zenoh {
+    fn address(&self) -> &str {
+        &self.party.address
+    }
+
+    fn line(&self, to: &str) -> Box<dyn Line> {
+        let way = if self.party.place.calls(to) {
+            Way::call(&self.made)
+        } else {
+            Way::Hall(self.hall.clone())
+        };
+        Box::new(ToOne::new(to, &self.party, way, &self.parcels))
+    }
+
+    fn close(&self) {
+        if let Some(streams) = &self.party.streams {
+            streams.close();
+        }
+        let made = {
+            let mut made = self.made.lock();
+            made.closed = true;
+            std::mem::take(&mut made.connections)
+        };
+        let (done, all) = mpsc::channel();
+        let mut open = 0;
+        for connection in made.into_iter().chain(self.hall.clone()) {
+            open += usize::from(connection.close_apart(done.clone()));
+        }
+        let end = Instant::now() + CLOSE;
+        for _ in 0..open {
+            if all.recv_timeout(end.saturating_duration_since(Instant::now())).is_err() {
+                log(Level::Debug, || "a session takes long to close".into());
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Zenoh {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

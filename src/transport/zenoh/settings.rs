@@ -1,0 +1,101 @@
+//! How sessions are opened.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zenoh::config::Config;
+use zenoh::{Session, Wait};
+
+use crate::error::{Result, fail};
+use crate::transport::zenoh::access;
+use crate::transport::zenoh::access::Access;
+use crate::transport::zenoh::names::Names;
+use crate::transport::{Place, SOCKET_BYTES, has_port};
+
+const RECEIVE_BYTES: usize = 2 << 20;
+/// Batches that wait for the socket.
+const BATCHES: usize = 16;
+/// How long whoever calls may take to say who it is, and how many may be about it at a time.
+const HANDSHAKE: Duration = Duration::from_secs(2);
+const STRANGERS: usize = 1_000;
+/// A put that waits for longer ends its session; the protocol has given up by then.
+const BLOCKED: Duration = Duration::from_secs(60);
+
+/// Opens a session. What it is told is not for the logs of the engine.
+pub(super) fn open(config: Config) -> zenoh::Result<Session> {
+    use tracing::dispatcher::{Dispatch, with_default};
+    // Not a subscriber that wants nothing: with one known, nobody is sure any more that none listens.
+    with_default(&Dispatch::none(), || zenoh::open(config).wait())
+}
+
+/// Opens the session of a process that listens; gives the address that others know it by, and the one
+/// that it listens at.
+pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, SocketAddr, Session)> {
+    const TRIES: usize = 20;
+    let name = |error: &dyn std::fmt::Display| fail!(Network, "cannot listen at {listen}: {error}");
+    if !has_port(listen) {
+        return Err(name(&"an address is a host and a port, such as 127.0.0.1:9091"));
+    }
+    let mut tries = 0;
+    loop {
+        // The system chooses a port, which is free again at once; somebody else may be faster.
+        let at = listen.to_socket_addrs().map_err(|error| name(&error))?.next();
+        let at = at.ok_or_else(|| name(&"nobody knows this host"))?;
+        let found = TcpListener::bind(at).and_then(|listener| listener.local_addr());
+        let found = found.map_err(|error| name(&error))?;
+        let known: Arc<str> = match place.advertised {
+            _ if place.is_scheduler => Arc::clone(&place.root),
+            Some(ip) => SocketAddr::new(ip, found.port()).to_string().into(),
+            None => found.to_string().into(),
+        };
+        let access = match &place.credentials {
+            Some(credentials) => access::of_listener(credentials, &Names::new(&known, place)),
+            None => Ok(Access::default()),
+        };
+        let access = access.map_err(|error| name(&error))?;
+        let opened = settings(place, &access).and_then(|mut config| {
+            config.insert_json5("mode", "\"peer\"")?;
+            let endpoints = format!("[\"{}/{found}\"]", place.protocol());
+            config.insert_json5("listen/endpoints", &endpoints)?;
+            open(config)
+        });
+        match opened {
+            Ok(session) => return Ok((known, found, session)),
+            Err(_) if at.port() == 0 && tries < TRIES => tries += 1,
+            Err(error) => return Err(name(&error)),
+        }
+    }
+}
+
+/// What all sessions have in common: nobody is looked for, large messages flow, and strangers cannot
+/// keep others out for long.
+pub(super) fn settings(place: &Place, access: &Access) -> zenoh::Result<Config> {
+    let mut config = Config::default();
+    let lease = place.lease_ms.to_string();
+    let blocked = BLOCKED.as_micros().to_string();
+    let (socket, receive) = (SOCKET_BYTES.to_string(), RECEIVE_BYTES.to_string());
+    let (batches, sessions) = (BATCHES.to_string(), place.most_sessions.to_string());
+    let (handshake, strangers) = (HANDSHAKE.as_millis().to_string(), STRANGERS.to_string());
+    for (name, value) in [
+        ("scouting/multicast/enabled", "false"),
+        ("scouting/gossip/enabled", "false"),
+        ("transport/unicast/qos/enabled", "false"),
+        ("transport/unicast/accept_timeout", &handshake),
+        ("transport/unicast/accept_pending", &strangers),
+        ("transport/unicast/max_sessions", &sessions),
+        ("transport/shared_memory/enabled", "false"),
+        ("transport/link/tx/lease", &lease),
+        ("transport/link/tx/queue/size/data", &batches),
+        ("transport/link/tx/queue/congestion_control/block/wait_before_close", &blocked),
+        ("transport/link/rx/buffer_size", &receive),
+        ("transport/link/tcp/so_sndbuf", &socket),
+        ("transport/link/tcp/so_rcvbuf", &socket),
+    ] {
+        config.insert_json5(name, value)?;
+    }
+    for (name, value) in &access.settings {
+        config.insert_json5(name, &value.to_string())?;
+    }
+    Ok(config)
+}
