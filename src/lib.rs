@@ -36,8 +36,10 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod interrupt;
+mod job;
 mod kernel;
 mod key;
+mod local;
 mod log;
 #[cfg(feature = "dist")]
 mod metrics;
@@ -51,6 +53,8 @@ mod role;
 #[cfg(feature = "dist")]
 mod runtime;
 mod search;
+#[cfg(feature = "dist")]
+mod server;
 #[cfg_attr(not(feature = "dist"), path = "spans/none.rs")]
 mod spans;
 mod store;
@@ -61,6 +65,8 @@ mod tensor;
 mod trace;
 #[cfg(feature = "dist")]
 mod transport;
+#[cfg(feature = "dist")]
+mod worker;
 
 pub use checkpoint::{InspectedTensor, Inspection, TensorState};
 pub use config::Config;

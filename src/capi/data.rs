@@ -6,7 +6,8 @@ use super::guard::{guard_store, guard_store_in_callback};
 use super::handle::{self, kv_store};
 use super::types::{kv_dtype_in, kv_key, kv_status, kv_tensor, kv_ticket};
 use crate::deadline::Deadline;
-use crate::store::{Call, Pairs};
+use crate::local::call::Call;
+use crate::store::Pairs;
 
 /// Gives the key of a name, and remembers the name in this store.
 ///

@@ -9,7 +9,8 @@ use std::{ptr, slice};
 use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
-use crate::store::{Call, Pairs, RowPairs, Tensors};
+use crate::local::call::Call;
+use crate::store::{Pairs, RowPairs, Tensors};
 use crate::tensor::{RawTensor, RawTensors};
 use crate::{Config, Store};
 

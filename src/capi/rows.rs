@@ -3,7 +3,7 @@
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
 use super::types::{kv_key, kv_status, kv_tensor, kv_ticket};
-use crate::store::Call;
+use crate::local::call::Call;
 
 /// Merges values into some rows of each key. A row is what one index of the first axis selects.
 ///

@@ -1,9 +1,9 @@
 //! The data calls of a store: keys, and what goes in and out.
 
-use super::plan::{Pairs, RowPairs, Tensors};
 use super::{Call, Gate, Store};
 use crate::error::{Result, fail};
 use crate::key::Key;
+use crate::local::plan::{Pairs, RowPairs, Tensors};
 use crate::spans;
 use crate::tensor::{Tensor, TensorMut};
 
@@ -233,13 +233,13 @@ impl Store {
 }
 
 /// The values of a call in Rust.
-pub(super) fn pair<'a>(call: &str, keys: &'a [Key], values: &'a [Tensor<'a>]) -> Result<Pairs<'a>> {
+pub(crate) fn pair<'a>(call: &str, keys: &'a [Key], values: &'a [Tensor<'a>]) -> Result<Pairs<'a>> {
     same_length(call, keys.len(), values.len())?;
     Ok(Pairs { keys, tensors: Tensors::Values(values) })
 }
 
 /// The outs of a call in Rust.
-pub(super) fn pair_outs<'a>(
+pub(crate) fn pair_outs<'a>(
     call: &str,
     keys: &'a [Key],
     outs: &'a [TensorMut<'a>],

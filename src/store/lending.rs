@@ -6,11 +6,11 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use super::data::{pair, pair_outs};
-use super::plan::{Pairs, RowPairs};
 use super::{Call, Store};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
+use crate::local::plan::{Pairs, RowPairs};
 use crate::tensor::{Element, Tensor, TensorMut};
 
 /// An operation that owns its buffer until it has finished. Dropping it cancels the operation.

@@ -1,33 +1,10 @@
 //! The store: one type, opened by a type string.
 
-mod apply;
 mod checkpoint;
-mod compress;
-mod copy;
-mod counters;
 mod data;
-mod direct;
-#[cfg(feature = "dist")]
-mod dist;
-mod handling;
-mod keys;
-mod kind;
 mod lending;
-mod local;
-mod lock;
-#[cfg(all(test, not(loom)))]
-mod long_lists;
-mod merge;
-mod merger;
-#[cfg(all(test, loom))]
-mod models;
-mod plain;
-mod plan;
-mod remote;
-mod sort;
-mod table;
-mod ticket;
-mod updater;
+#[cfg(feature = "dist")]
+mod open;
 
 use std::ffi::c_char;
 use std::fmt;
@@ -35,16 +12,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-#[cfg(all(any(fuzzing, test), feature = "dist"))]
-pub(crate) use dist::read_setting;
-pub use kind::StoreKind;
+use crate::job::remote::Remote;
+use crate::local::call::Call;
+pub use crate::local::kind::StoreKind;
+use crate::local::merger::Merger;
+pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};
+pub(crate) use crate::local::updater::Updater;
+pub use crate::local::updater::UpdaterError;
+use crate::local::{Local, poisoned};
 pub use lending::{Pending, Scope};
-use local::{Local, poisoned};
-use merger::Merger;
-pub(crate) use plan::{Pairs, RowPairs, Tensors};
-use remote::Remote;
-pub(crate) use updater::Updater;
-pub use updater::UpdaterError;
+#[cfg(all(any(fuzzing, test), feature = "dist"))]
+pub(crate) use open::read_setting;
 
 use crate::config::{Config, Settings};
 use crate::deadline::Deadline;
@@ -57,30 +35,6 @@ use crate::role::Role;
 use crate::spans;
 use crate::sys;
 use crate::tensor::{Tensor, TensorMut};
-
-/// The data calls.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
-    Push,
-    Pull,
-    PushPull,
-    Broadcast,
-    PushRows,
-    PullRows,
-}
-
-impl Call {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Call::Push => "push",
-            Call::Pull => "pull",
-            Call::PushPull => "pushpull",
-            Call::Broadcast => "broadcast",
-            Call::PushRows => "push_rows",
-            Call::PullRows => "pull_rows",
-        }
-    }
-}
 
 /// Which states of a store a call accepts besides open.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -129,7 +83,7 @@ fn claim_id(serial: u64) -> Result<u16> {
 /// Joins the job of a distributed store.
 #[cfg(feature = "dist")]
 fn join(local: &Arc<Local>, kind: StoreKind, config: &Config) -> Result<Option<Box<dyn Remote>>> {
-    if kind.is_distributed() { dist::open(local, kind, config).map(Some) } else { Ok(None) }
+    if kind.is_distributed() { open::open(local, kind, config).map(Some) } else { Ok(None) }
 }
 
 #[cfg(not(feature = "dist"))]
@@ -229,7 +183,7 @@ impl Store {
 
     /// Whether this thread is inside one of the store's updaters.
     pub(crate) fn is_in_own_updater(&self) -> bool {
-        updater::is_inside(self.local.applier.serial)
+        crate::local::updater::is_inside(self.local.applier.serial)
     }
 
     /// Whether the checks that every call makes first let a call pass that only looks.

@@ -1,0 +1,187 @@
+//! Values on their way through a codec: a worker encodes the sum of its values slice by slice, with
+//! what earlier pushes left unsent; a server decodes it.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::codec::{BLOCK, Codec, Origin, Residuals};
+use crate::error::Result;
+use crate::kernel::Isa;
+use crate::local::merge::Team;
+use crate::local::table::Slot;
+use crate::runtime::{Blocks, Bytes, Encoded};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Array, Buffer, DType, Lent};
+
+/// The number on the wire of a value that a codec has made; which one the setting says.
+const ENCODED: u16 = 1;
+
+/// What the pushes of a worker have left unsent, by key.
+#[derive(Default)]
+pub(crate) struct Unsent {
+    keys: HashMap<u64, Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    residuals: Option<Box<Residuals>>,
+    /// How many more pushes there are for the codec than this life of the key has seen, modulo 2^64.
+    ahead: u64,
+}
+
+/// What is encoded.
+pub(crate) struct Source<'a> {
+    pub(crate) slot: &'a Slot,
+    /// The sum of the worker's values, in the key's dtype.
+    pub(crate) sum: &'a Buffer,
+    pub(crate) slice_bytes: usize,
+    pub(crate) rank: u64,
+    /// How many pushes of the key came before.
+    pub(crate) round: u64,
+}
+
+impl Unsent {
+    /// Keys that are gone have nothing to send.
+    pub(crate) fn forget(&mut self, key: u64) {
+        self.keys.remove(&key);
+    }
+
+    /// What is left of a key under a codec: float32, if it leaves anything.
+    pub(crate) fn residual(&self, key: u64, codec: &Codec) -> Option<&[u8]> {
+        let residuals = self.keys.get(&key)?.residuals.as_ref();
+        residuals.filter(|it| it.belong_to(codec))?.buffers().first().map(Buffer::bytes)
+    }
+
+    /// How many more pushes of a key there are for the codec than this life of it has seen.
+    pub(crate) fn ahead(&self, key: u64) -> u64 {
+        self.keys.get(&key).map_or(0, |kept| kept.ahead)
+    }
+
+    /// Leaves nothing: keys have other values now.
+    pub(crate) fn begin_anew(&mut self) {
+        self.keys.values_mut().for_each(|kept| kept.residuals = None);
+    }
+
+    /// A key begins a new life after so many pushes, which still count; gives how many do.
+    pub(crate) fn go_on(&mut self, key: u64, pushes: u64) -> u64 {
+        let ahead = &mut self.keys.entry(key).or_default().ahead;
+        *ahead = ahead.wrapping_add(pushes);
+        *ahead
+    }
+
+    /// Goes on with what a checkpoint has.
+    pub(crate) fn take_up(&mut self, key: u64, residuals: Box<Residuals>, ahead: u64) {
+        self.keys.insert(key, Kept { residuals: Some(residuals), ahead });
+    }
+
+    /// Encodes the next push of a key.
+    pub(crate) fn encode(
+        &mut self,
+        codec: &Codec,
+        team: Team,
+        source: &Source<'_>,
+        blocks: &Arc<Blocks>,
+    ) -> Result<Bytes> {
+        let slot = source.slot;
+        let Kept { residuals, ahead } = self.keys.entry(slot.key.id()).or_default();
+        let stored = source.sum.as_ptr();
+        let residuals = Residuals::prepare(codec, residuals, 1, slot.count, stored)?;
+        let source = &Source { round: source.round.wrapping_add(*ahead), ..*source };
+        let item = slot.dtype.size();
+        let in_slice = (source.slice_bytes / item).max(1);
+        let scratch = Scratch::new()?;
+        let _floats = DefaultFloats::enter();
+        let mut slices = Vec::new();
+        let mut start = 0;
+        while start < slot.count || slices.is_empty() {
+            let slice = start..slot.count.min(start + in_slice);
+            let made = blocks.make(codec.bytes(slice.len()), |bytes| {
+                encode_slice(codec, team.isa, source, residuals, &slice, bytes, &scratch);
+            })?;
+            slices.push(Arc::new(made));
+            start = slice.end.max(start + 1);
+        }
+        let (codec, len, slice) = (ENCODED, slot.bytes(), source.slice_bytes);
+        Ok(Bytes::of_encoded(Encoded { codec, len, slice, slices }))
+    }
+}
+
+/// Memory for a block as the codec takes it, and as it arrives.
+struct Scratch {
+    value: Buffer,
+    sent: Buffer,
+}
+
+impl Scratch {
+    fn new() -> Result<Self> {
+        let block = || Buffer::zeroed(BLOCK * DType::F32.size(), false);
+        Ok(Self { value: block()?, sent: block()? })
+    }
+}
+
+fn encode_slice(
+    codec: &Codec,
+    isa: Isa,
+    source: &Source<'_>,
+    residuals: &Residuals,
+    slice: &Range<usize>,
+    bytes: &mut [u8],
+    scratch: &Scratch,
+) {
+    let (dtype, sum) = (source.slot.dtype, Array::of(source.sum, source.slot.dtype));
+    let (value, mut sent) =
+        (Array::of(&scratch.value, DType::F32), Array::of(&scratch.sent, DType::F32));
+    let mut rest = bytes;
+    for start in slice.clone().step_by(BLOCK) {
+        let block = start..slice.end.min(start + BLOCK);
+        let whole = 0..block.len();
+        let input = if dtype == DType::F32 {
+            sum.part(&block)
+        } else {
+            isa.convert_array(&value, &sum.part(&block), block.len());
+            value
+        };
+        let mut residual = residuals.array(0).map(|residual| residual.part(&block));
+        let (mine, others) = std::mem::take(&mut rest).split_at_mut(codec.bytes(block.len()));
+        rest = others;
+        let origin = Origin {
+            key: source.slot.key.id(),
+            rank: source.rank,
+            round: source.round,
+            block: (start / BLOCK) as u64,
+        };
+        codec.send(
+            isa,
+            origin,
+            input.slice(&whole),
+            residual.as_mut().map(|residual| residual.slice_mut(&whole)),
+            mine,
+            sent.slice_mut(&whole),
+        );
+    }
+}
+
+/// What a codec's bytes of one slice stand for, in the slice's dtype.
+pub(crate) fn decode(
+    codec: &Codec,
+    team: Team,
+    slot: &Slot,
+    origin: Origin,
+    data: &Bytes,
+    blocks: &Arc<Blocks>,
+) -> Result<Bytes> {
+    let buffer = blocks.take(slot.count * DType::F32.size())?;
+    let _floats = DefaultFloats::enter();
+    let mut decoded = Array::of(&buffer, DType::F32);
+    let result = data
+        .read(|bytes| codec.decode(team.isa, origin, bytes, decoded.slice_mut(&(0..slot.count))));
+    result.unwrap_or(Ok(()))?;
+    if slot.dtype == DType::F32 {
+        return Ok(Bytes::of_block(Arc::new(blocks.wrap(buffer, slot.bytes()))));
+    }
+    let target = blocks.take(slot.bytes())?;
+    team.isa.convert_array(&Lent::plain(target.as_ptr(), slot.dtype).array(), &decoded, slot.count);
+    blocks.give_back(buffer);
+    Ok(Bytes::of_block(Arc::new(blocks.wrap(target, slot.bytes()))))
+}

@@ -1,0 +1,218 @@
+//! From options to what the protocol and the engine must know.
+
+use std::hash::Hasher;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::sync::Arc;
+
+use siphasher::sip::SipHasher24;
+
+use crate::codec;
+use crate::config::Job;
+use crate::credentials::Credentials;
+use crate::error::{Error, Result, fail};
+use crate::local::kind::StoreKind;
+use crate::role::Role;
+use crate::sys::has_few_processors;
+use crate::transport;
+use crate::transport::{Calls, Place};
+use kvstore_protocol::{Limits, MS, Mode, OnLoss};
+
+/// Frames that are small do not fill a window before this many.
+const WINDOW_FRAMES: usize = 1_024;
+/// For those that look whether somebody is there.
+const SPARE_SESSIONS: u64 = 32;
+/// Nothing overtakes what is in the window; with less, acknowledgements take a good part of the time.
+const WINDOW_BYTES: u64 = 4 << 20;
+
+/// The numbers of the job; those that the workers agree on count only on workers.
+pub(crate) fn limits(job: &Job, kind: StoreKind) -> Limits {
+    let asynchronous = matches!(kind, StoreKind::DistAsync | StoreKind::DistDeviceAsync);
+    let mode = if asynchronous { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
+    let goes_on = job.goes_on_without_lost_workers;
+    let mut name = SipHasher24::new();
+    name.write(job.name.as_bytes());
+    Limits {
+        job: name.finish(),
+        workers: job.workers,
+        servers: job.servers,
+        mode,
+        on_loss: if goes_on { OnLoss::Continue } else { OnLoss::Fail },
+        peer_timeout: job.peer_timeout_ms * MS,
+        start_timeout: job.start_timeout_ms * MS,
+        block_elements: codec::BLOCK as u64,
+        slice_bytes: job.slice_bytes,
+        hold_bytes: job.hold_bytes,
+        max_rounds_ahead: job.max_rounds_ahead,
+        window_frames: WINDOW_FRAMES,
+        window_bytes: WINDOW_BYTES,
+        one_way_at_a_time: job.role != Role::Scheduler
+            && has_few_processors()
+            && is_loopback(&job.root).unwrap_or(false),
+    }
+}
+
+/// Whether this process may have what its connections in this job need.
+fn check_room(job: &Job) -> Result<()> {
+    let (workers, servers) = (job.workers, job.servers);
+    let peers = match job.role {
+        Role::Scheduler => workers.saturating_add(servers),
+        Role::Server => workers,
+        Role::Worker => servers,
+    };
+    transport::check_room(peers, &format!("a job of {workers} workers and {servers} servers"))
+}
+
+/// Where this process listens and whom it calls. Off the loopback nobody listens without credentials
+/// or being told that it is not secure.
+pub(crate) fn place(job: &Job) -> Result<Place> {
+    check_room(job).map_err(|error: Error| error.at("create"))?;
+    let credentials = Credentials::load(job)?;
+    let root: Arc<str> = job.root.as_str().into();
+    let calls = match job.role {
+        Role::Scheduler => Calls::Nobody,
+        Role::Server => Calls::Scheduler,
+        Role::Worker => Calls::Everybody,
+    };
+    let listen = match job.role {
+        Role::Worker => None,
+        Role::Scheduler => {
+            let port = job.root.rsplit_once(':').map_or("0", |(_, port)| port);
+            Some(job.bind.as_ref().map_or_else(|| job.root.clone(), |bind| with_port(bind, port)))
+        }
+        Role::Server => match &job.bind {
+            Some(bind) => Some(with_port(bind, "0")),
+            None => Some(SocketAddr::new(way_to(&job.root)?, 0).to_string()),
+        },
+    };
+    if let Some(listen) = &listen
+        && !job.secrets.insecure
+        && credentials.is_none()
+        && !is_loopback(listen)?
+    {
+        return Err(fail!(
+            Option,
+            "create: {listen} is not on the loopback, and whoever reaches it could join the job; give \
+             all processes a token (token_file, KV_TOKEN) or certificates (tls_ca_file, tls_cert_file, \
+             tls_key_file), which `kvstore certs` makes; `kvstore run` gives the jobs that it starts a \
+             token of their own"
+        ));
+    }
+    let tls = credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());
+    let numeric = |address: &str| address.starts_with('[');
+    if tls && (numeric(&root) || listen.as_deref().is_some_and(numeric)) {
+        return Err(fail!(
+            Unsupported,
+            "create: TLS to a number of IP version 6 is not supported; use a host name, or version 4"
+        ));
+    }
+    if let (Some(metrics), Role::Scheduler, false) = (&job.metrics, job.role, job.secrets.insecure)
+        && !is_loopback(metrics)?
+    {
+        return Err(fail!(
+            Option,
+            "create: metrics={metrics} is not on the loopback, and whoever reaches it could read how the \
+             job does; set insecure=yes if the network is closed to others"
+        ));
+    }
+    let advertised = match &listen {
+        Some(listen) if is_any(listen)? => Some(way_to(&job.root)?),
+        _ => None,
+    };
+    // The protocol finds out sooner who is silent.
+    let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
+    let is_scheduler = job.role == Role::Scheduler;
+    // A worker has two for each server, and one that is gone may still be there when it comes again.
+    let most_sessions = 2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
+    Ok(Place {
+        listen,
+        advertised,
+        calls,
+        root,
+        is_scheduler,
+        lease_ms,
+        shm: job.shm,
+        most_sessions,
+        credentials,
+    })
+}
+
+/// Whether this process only pulls.
+pub(crate) fn reads_only(job: &Job, place: &Place) -> bool {
+    let known = place.credentials.as_ref();
+    job.secrets.reads_only || known.is_some_and(|known| known.identity.is_reader())
+}
+
+/// The rank that a process asks for: the one that it was told, or the one on its credential.
+pub(crate) fn rank(job: &Job, place: &Place) -> Option<u32> {
+    job.rank.or_else(|| place.credentials.as_ref()?.identity.rank)
+}
+
+/// What a process is for the protocol.
+pub(crate) fn role(role: Role) -> kvstore_protocol::Role {
+    match role {
+        Role::Worker => kvstore_protocol::Role::Worker,
+        Role::Server => kvstore_protocol::Role::Server,
+        Role::Scheduler => kvstore_protocol::Role::Scheduler,
+    }
+}
+
+/// An address that may be a host only.
+fn with_port(address: &str, port: &str) -> String {
+    let (host, own) = address.rsplit_once(':').unwrap_or((address, ""));
+    // The colons of an address of version 6 stand in brackets when a port follows.
+    let whole = own.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'));
+    match address.parse::<IpAddr>() {
+        Ok(ip) => format!("{}", SocketAddr::new(ip, port.parse().unwrap_or(0))),
+        Err(_) if whole => address.into(),
+        Err(_) => format!("{address}:{port}"),
+    }
+}
+
+fn addresses(address: &str) -> Result<Vec<SocketAddr>> {
+    let found = address.to_socket_addrs().map_err(|error| {
+        fail!(
+            Network,
+            "create: {address:?} is no address: {error}; use a host and a port, such as 127.0.0.1:9091"
+        )
+    })?;
+    Ok(found.collect())
+}
+
+fn is_loopback(address: &str) -> Result<bool> {
+    Ok(addresses(address)?.iter().all(|address| address.ip().is_loopback()))
+}
+
+fn is_any(address: &str) -> Result<bool> {
+    Ok(addresses(address)?.iter().any(|address| address.ip().is_unspecified()))
+}
+
+/// This machine's own address on the way to another one; nothing is sent.
+fn way_to(root: &str) -> Result<IpAddr> {
+    let Some(root) = addresses(root)?.first().copied() else {
+        return Err(fail!(Network, "create: nobody knows the host of {root:?}"));
+    };
+    let any = if root.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    UdpSocket::bind(any)
+        .and_then(|socket| socket.connect(root).and_then(|()| socket.local_addr()))
+        .map(|address| address.ip())
+        .map_err(|error| fail!(Network, "create: there is no way to {root}: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::with_port;
+
+    #[test]
+    fn an_address_may_be_a_host_only() {
+        for (given, address) in [
+            ("127.0.0.1", "127.0.0.1:7"),
+            ("127.0.0.1:9", "127.0.0.1:9"),
+            ("::1", "[::1]:7"),
+            ("[::1]:9", "[::1]:9"),
+            ("node7", "node7:7"),
+            ("node7:9", "node7:9"),
+        ] {
+            assert_eq!(with_port(given, "7"), address);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What a store asks of the job that it is part of, if it is not the whole of it.
+
+use std::path::Path;
+
+use crate::deadline::Deadline;
+use crate::error::{Error, Result, fail};
+use crate::key::Key;
+use crate::local::call::Call;
+use crate::local::plan::{Pairs, RowPairs};
+use crate::role::Role;
+
+/// A process of a job. Calls that are not for its role are refused.
+pub(crate) trait Remote: Send + Sync {
+    fn role(&self) -> Role;
+    /// Its number among those of its role.
+    fn rank(&self) -> u32;
+    fn workers(&self) -> u32;
+
+    /// Ends everything at once, and never waits for another process.
+    fn abort(&self);
+
+    /// Leaves the job.
+    fn close(&self, deadline: Deadline) -> Result<()>;
+
+    /// Serves until the job ends.
+    fn serve(&self) -> Result<()> {
+        Err(self.refusal("serve", "only servers and the scheduler serve"))
+    }
+
+    /// Whether an updater that is set here would run here; an error if it should have been set
+    /// elsewhere.
+    fn updates(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    /// More members of the statistics, as JSON, each behind a comma.
+    fn stats(&self) -> String;
+
+    fn init(&self, _values: &Pairs<'_>) -> Result<()> {
+        Err(self.no_worker("init"))
+    }
+
+    fn run(&self, call: Call, _values: &Pairs<'_>, _outs: &Pairs<'_>) -> Result<()> {
+        Err(self.no_worker(call.name()))
+    }
+
+    fn submit(&self, call: Call, _: &Pairs<'_>, _: &Pairs<'_>, _priority: i32) -> Result<u64> {
+        Err(self.no_worker(call.name()))
+    }
+
+    fn run_rows(&self, call: Call, _pairs: &RowPairs<'_>) -> Result<()> {
+        Err(self.no_worker(call.name()))
+    }
+
+    fn submit_rows(&self, call: Call, _pairs: &RowPairs<'_>, _priority: i32) -> Result<u64> {
+        Err(self.no_worker(call.name()))
+    }
+
+    /// Makes sure that a key is known here, if it exists.
+    fn look_up(&self, call: &'static str, _key: Key) -> Result<()> {
+        Err(self.no_worker(call))
+    }
+
+    fn remove(&self, _keys: &[Key]) -> Result<()> {
+        Err(self.no_worker("remove"))
+    }
+
+    fn cancel(&self, _ticket: u64) {}
+
+    fn barrier(&self, _deadline: Deadline) -> Result<()> {
+        Err(self.no_worker("barrier"))
+    }
+
+    fn done(&self) -> Result<()> {
+        Err(self.no_worker("done"))
+    }
+
+    fn set_optimizer(&self, _name: &str, _params: &str) -> Result<()> {
+        Err(self.no_worker("set_optimizer"))
+    }
+
+    fn set_hyperparameter(&self, _name: &str, _value: f64) -> Result<()> {
+        Err(self.no_worker("set_hyperparameter"))
+    }
+
+    fn set_key_hyperparameter(&self, _key: Key, _name: &str, _value: f64) -> Result<()> {
+        Err(self.no_worker("set_key_hyperparameter"))
+    }
+
+    fn set_compression(&self, _name: &str, _params: &str) -> Result<()> {
+        Err(self.no_worker("set_compression"))
+    }
+
+    fn save(&self, _path: &Path) -> Result<()> {
+        Err(self.no_worker("save"))
+    }
+
+    fn load(&self, _path: &Path) -> Result<()> {
+        Err(self.no_worker("load"))
+    }
+
+    fn no_worker(&self, call: &str) -> Error {
+        self.refusal(call, "only workers use keys; kv_serve is the call of this process")
+    }
+
+    fn refusal(&self, call: &str, why: &str) -> Error {
+        fail!(Role, "{call}: this process is {} {}; {why}", self.role().name(), self.rank())
+    }
+}

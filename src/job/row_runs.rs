@@ -1,0 +1,146 @@
+//! Rows of keys that are cut into slices: what is common to rows and slices is a unit, so that every
+//! slice has whole units, and every row too.
+
+use std::ops::Range;
+
+use kvstore_protocol::Place;
+
+/// Units `first .. first + count` of a slice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+/// How a key is cut.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cut {
+    /// Elements of a row, of a slice but the last, and of the key.
+    pub(crate) row: usize,
+    slice: usize,
+    count: usize,
+    pub(crate) unit: usize,
+}
+
+/// A part of a row that is in one slice: where it is there, and where in the row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fragment {
+    pub(crate) slice: u32,
+    pub(crate) run: Run,
+    pub(crate) in_row: usize,
+    pub(crate) elements: usize,
+}
+
+impl Cut {
+    pub(crate) fn new(place: &Place) -> Self {
+        let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let item = place.spec.item_bytes().max(1);
+        let count = size(place.spec.bytes().unwrap_or(0) / item);
+        let rows = place.spec.shape.first().map_or(1, |rows| size(*rows)).max(1);
+        let row = (count / rows).max(1);
+        let whole = place.servers.len() <= 1;
+        let slice = if whole { count.max(1) } else { size(place.slice_bytes / item).max(1) };
+        let unit = if whole { row } else { divisor(row, slice) };
+        Self { row, slice, count, unit }
+    }
+
+    /// The parts of a row, slice by slice.
+    pub(crate) fn fragments(&self, row: usize) -> impl Iterator<Item = Fragment> + use<> {
+        let Self { row: length, slice, unit, count } = *self;
+        let Range { start, end } = row * length..((row + 1) * length).min(count);
+        let mut at = start;
+        std::iter::from_fn(move || {
+            if at >= end {
+                return None;
+            }
+            let index = at / slice;
+            let stop = end.min((index + 1) * slice);
+            let number = |elements: usize| u32::try_from(elements / unit).unwrap_or(u32::MAX);
+            let fragment = Fragment {
+                slice: u32::try_from(index).unwrap_or(u32::MAX),
+                run: Run { first: number(at - index * slice), count: number(stop - at) },
+                in_row: at - start,
+                elements: stop - at,
+            };
+            at = stop;
+            Some(fragment)
+        })
+    }
+}
+
+fn divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// Runs as they travel, padded so that elements may follow.
+pub(crate) fn encode(runs: &[Run]) -> Vec<u8> {
+    let count = u32::try_from(runs.len()).unwrap_or(u32::MAX);
+    let mut bytes = count.to_le_bytes().to_vec();
+    for run in runs {
+        bytes.extend_from_slice(&run.first.to_le_bytes());
+        bytes.extend_from_slice(&run.count.to_le_bytes());
+    }
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    bytes
+}
+
+/// Reads runs of a slice that has so many units; gives them and how many bytes they took. None for
+/// bytes that are no runs, or runs of other units.
+pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<Run>, usize)> {
+    let (count, rest) = bytes.split_first_chunk()?;
+    let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
+    let len = count.checked_mul(8)?;
+    let numbers = rest.get(..len)?.as_chunks::<4>().0.as_chunks::<2>().0;
+    let run = |[first, count]: &[[u8; 4]; 2]| Run {
+        first: u32::from_le_bytes(*first),
+        count: u32::from_le_bytes(*count),
+    };
+    let runs: Vec<Run> = numbers.iter().map(run).collect();
+    let inside = |run: &Run| u64::from(run.first) + u64::from(run.count) <= units as u64;
+    // Nobody sends or asks for a unit twice: no more comes out than a slice has.
+    let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
+    let taken = (4 + len).next_multiple_of(8);
+    let fits = runs.iter().all(inside) && total <= units as u64 && taken <= bytes.len();
+    fits.then_some((runs, taken))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kvstore_protocol::Spec;
+
+    #[test]
+    fn fragments_make_up_their_row_and_are_whole_units() {
+        for (rows, row, slice_bytes, slices) in
+            [(7u64, 300u64, 8192u64, 2u16), (5, 2048, 8192, 5), (9, 1001, 8192, 5), (3, 10, 400, 1)]
+        {
+            let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![rows, row], whole: false };
+            let place = Place { spec, slice_bytes, servers: vec![0; slices.into()] };
+            let cut = Cut::new(&place);
+            for index in 0..usize::try_from(rows).unwrap() {
+                let mut at = 0;
+                for fragment in cut.fragments(index) {
+                    assert_eq!(fragment.in_row, at);
+                    assert_eq!(fragment.elements, fragment.run.count as usize * cut.unit);
+                    let first = fragment.run.first as usize * cut.unit;
+                    let slice = if slices == 1 { 0 } else { fragment.slice as usize * 2048 };
+                    assert_eq!(slice + first, index * cut.row + at);
+                    at += fragment.elements;
+                }
+                assert_eq!(at, cut.row);
+            }
+        }
+    }
+
+    #[test]
+    fn runs_come_back_and_others_are_refused() {
+        let runs = [Run { first: 0, count: 2 }, Run { first: 7, count: 1 }];
+        let bytes = encode(&runs);
+        assert_eq!(decode(&bytes, 8), Some((runs.to_vec(), bytes.len())));
+        assert_eq!(decode(&bytes, 7), None);
+        let twice = encode(&[Run { first: 0, count: 5 }, Run { first: 0, count: 5 }]);
+        assert_eq!(decode(&twice, 8), None, "more than there is");
+        (0..bytes.len()).for_each(|end| assert_eq!(decode(&bytes[..end], 8), None));
+        assert_eq!(decode(&[255; 16], 8), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! What the workers change about merging, as it travels to the servers.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::Codec;
+use crate::error::{Result, fail};
+use crate::key::Key;
+use crate::local::merger::{Handling, Merger};
+use crate::optim::Optimizer;
+
+/// One change. Numbers travel by their bits, so that nothing is rounded.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Change {
+    Optimizer {
+        name: String,
+        params: String,
+    },
+    Hyperparameter {
+        name: String,
+        bits: u64,
+    },
+    KeyHyperparameter {
+        key: u64,
+        name: String,
+        bits: u64,
+    },
+    Compression {
+        name: String,
+        params: String,
+    },
+    /// Everything at once, from a checkpoint.
+    Rules(Rules),
+    /// Nothing: these keys are to be whole.
+    Whole {
+        keys: Vec<u64>,
+    },
+    /// Nothing: the file that the leader reads has what codecs have left of these keys.
+    Unsent {
+        keys: Vec<u64>,
+    },
+    /// Nothing: this worker acts for all in the call that follows.
+    Lead {
+        rank: u32,
+    },
+    /// Nothing: how something went that only one rank has done.
+    Outcome {
+        code: i32,
+        failure: Option<String>,
+    },
+}
+
+/// What a checkpoint says of merging.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Rules {
+    optimizer: Option<(String, String)>,
+    /// Key, option and the bits of its value.
+    multipliers: Vec<(u64, String, u64)>,
+    codec: Option<(String, String)>,
+}
+
+impl Rules {
+    pub(crate) fn of(handling: &Handling) -> Self {
+        let optimizer = optimizer(handling).ok();
+        let multiplier =
+            |(key, name, value): (Key, &str, f64)| (key.id(), name.to_owned(), value.to_bits());
+        Self {
+            optimizer: optimizer.map(|it| (it.name().to_owned(), it.options_text())),
+            multipliers: optimizer
+                .map(|it| it.multipliers().into_iter().map(multiplier).collect())
+                .unwrap_or_default(),
+            codec: handling.codec.as_ref().map(|it| (it.name().to_owned(), it.params())),
+        }
+    }
+
+    fn apply(&self, handling: &mut Handling) -> Result<()> {
+        if let Some((name, options)) = &self.optimizer {
+            let mut optimizer = Optimizer::new(name, options)?;
+            for (key, name, bits) in &self.multipliers {
+                optimizer.set_key(Key::from(*key), name, f64::from_bits(*bits))?;
+            }
+            handling.merger = Merger::Optimizer(Arc::new(optimizer));
+        }
+        if let Some((name, params)) = &self.codec {
+            handling.codec = Codec::new(name, params)?.map(Arc::new);
+        }
+        Ok(())
+    }
+}
+
+impl Change {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    pub(crate) fn decode(fields: &[u8]) -> Result<Self> {
+        serde_json::from_slice(fields)
+            .map_err(|error| fail!(InvalidArgument, "a setting that nobody can read: {error}"))
+    }
+
+    /// Whether it is a rule that needs whole keys.
+    pub(crate) fn measures_whole_keys(&self) -> bool {
+        let Self::Optimizer { name, params } = self else { return false };
+        Optimizer::new(name, params).is_ok_and(|rule| !rule.is_elementwise())
+    }
+
+    /// What happens to pushes after this change.
+    pub(crate) fn apply(&self, before: &Handling) -> Result<Handling> {
+        let mut after = before.clone();
+        match self {
+            Self::Optimizer { name, params } => {
+                after.merger = Merger::Optimizer(Arc::new(Optimizer::new(name, params)?));
+            }
+            Self::Hyperparameter { name, bits } => {
+                let optimizer = optimizer(before)?.with(name, f64::from_bits(*bits))?;
+                after.merger = Merger::Optimizer(Arc::new(optimizer));
+            }
+            Self::KeyHyperparameter { key, name, bits } => {
+                let (key, value) = (Key::from(*key), f64::from_bits(*bits));
+                let optimizer = optimizer(before)?.with_key(key, name, value)?;
+                after.merger = Merger::Optimizer(Arc::new(optimizer));
+            }
+            Self::Compression { name, params } => {
+                after.codec = Codec::new(name, params)?.map(Arc::new);
+            }
+            Self::Rules(rules) => rules.apply(&mut after)?,
+            Self::Whole { .. } | Self::Unsent { .. } | Self::Lead { .. } | Self::Outcome { .. } => {
+            }
+        }
+        Ok(after)
+    }
+}
+
+fn optimizer(handling: &Handling) -> Result<&Optimizer> {
+    match &handling.merger {
+        Merger::Optimizer(optimizer) => Ok(optimizer),
+        _ => Err(fail!(InvalidArgument, "no optimizer is set; set one first")),
+    }
+}

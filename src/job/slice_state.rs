@@ -1,0 +1,205 @@
+//! Everything that is kept for a slice, as it travels between a server and the worker that saves or
+//! loads: what the rule counts, the value, and the arrays of the rule's state; and what a worker's codec
+//! has left unsent.
+
+use std::sync::Arc;
+
+use crate::error::{Result, fail};
+use crate::job::wanted::WANT_UNSENT;
+use crate::local::merger::Merger;
+use crate::local::table::{Slot, Value};
+use crate::optim::{Kept, Optimizer, Stored};
+use crate::runtime::{Block, Blocks, Bytes};
+use crate::tensor::{Array, Buffer, DType};
+
+/// The numbers on the wire of what is brought.
+const STATE: u32 = 0;
+const LAID: u32 = 1;
+const TAKEN: u32 = 2;
+const AHEAD: u32 = 3;
+
+/// What is brought to a slice, as its first number says; the second one is a rank.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Brought<'a> {
+    /// Takes the place of everything that is kept: the pieces of a state.
+    State(&'a [&'a [u8]]),
+    /// What the codec of a worker has left, after so many pushes: it lies here until somebody takes
+    /// it away.
+    Laid {
+        rank: u32,
+        pushes: u64,
+        array: &'a [u8],
+    },
+    Taken {
+        rank: u32,
+    },
+    /// The pushes of a worker are so many more, for its codec, than those of this life of the key.
+    Ahead {
+        rank: u32,
+        ahead: u64,
+    },
+}
+
+impl Brought<'_> {
+    pub(crate) fn join(&self, blocks: &Arc<Blocks>) -> Result<Bytes> {
+        let (code, rank, number): (u32, u32, Option<u64>) = match *self {
+            Self::State(_) => (STATE, 0, None),
+            Self::Laid { rank, pushes, .. } => (LAID, rank, Some(pushes)),
+            Self::Taken { rank } => (TAKEN, rank, None),
+            Self::Ahead { rank, ahead } => (AHEAD, rank, Some(ahead)),
+        };
+        let (code, rank) = (code.to_le_bytes(), rank.to_le_bytes());
+        let number = number.map(u64::to_le_bytes);
+        let mut parts: Vec<&[u8]> = vec![&code, &rank];
+        parts.extend(number.iter().map(|it| &it[..]));
+        match self {
+            Self::State(pieces) => parts.extend(*pieces),
+            Self::Laid { array, .. } => parts.push(array),
+            Self::Taken { .. } | Self::Ahead { .. } => {}
+        }
+        Ok(Bytes::of_block(Arc::new(blocks.join(&parts)?)))
+    }
+
+    /// What a pull asks for to get what a worker has laid down: the number of pushes, and the array.
+    pub(crate) fn wanted(rank: u32) -> Vec<u8> {
+        [&[WANT_UNSENT][..], &rank.to_le_bytes()].concat()
+    }
+}
+
+/// What a server finds that was brought.
+pub(crate) enum Found<'a> {
+    State(&'a [u8]),
+    /// Behind so many bytes is what a pull asks for.
+    Laid {
+        rank: u32,
+        front: u64,
+    },
+    Taken {
+        rank: u32,
+    },
+    Ahead {
+        rank: u32,
+        ahead: u64,
+    },
+}
+
+impl<'a> Found<'a> {
+    /// Reads what was brought to a slice.
+    pub(crate) fn read(bytes: &'a [u8], slot: &Slot) -> Result<Self> {
+        let unfit = || fail!(Corrupt, "what nobody can read was brought to a slice");
+        let (code, rest) = bytes.split_first_chunk().ok_or_else(unfit)?;
+        let (rank, rest) = rest.split_first_chunk().ok_or_else(unfit)?;
+        let rank = u32::from_le_bytes(*rank);
+        let (number, array) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let fits = rest.len() >= number.len()
+            && [0, slot.count * DType::F32.size()].contains(&array.len());
+        match u32::from_le_bytes(*code) {
+            STATE => Ok(Self::State(rest)),
+            LAID if fits => Ok(Self::Laid { rank, front: (bytes.len() - rest.len()) as u64 }),
+            TAKEN => Ok(Self::Taken { rank }),
+            AHEAD if fits => Ok(Self::Ahead { rank, ahead: u64::from_le_bytes(*number) }),
+            _ => Err(unfit()),
+        }
+    }
+}
+
+/// Bytes before the value.
+pub(crate) const HEAD: usize = 24;
+
+/// What the head says.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Head {
+    pub(crate) updates: u64,
+    pub(crate) carried: f64,
+    pub(crate) kept: Option<Kept>,
+}
+
+fn optimizer(merger: &Merger) -> Option<&Optimizer> {
+    match merger {
+        Merger::Optimizer(optimizer) => Some(optimizer),
+        Merger::Assign | Merger::Updater(_) => None,
+    }
+}
+
+/// What is kept: the head, then the value, which is `stored`, then the arrays of the rule's state.
+pub(crate) fn parts<'a>(
+    value: &'a Value,
+    stored: &'a [u8],
+    merger: &Merger,
+) -> ([u8; HEAD], Vec<&'a [u8]>) {
+    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_deref()));
+    let state = value.state.as_ref().filter(|_| kept.is_some());
+    let (updates, carried) = state.map_or((0, 0.0), |state| state.progress());
+    let (states, master) = kept.map_or((u32::MAX, 0), |kept| {
+        (u32::try_from(kept.states).unwrap_or(0), u32::from(kept.has_master))
+    });
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(&updates.to_le_bytes());
+    head[8..16].copy_from_slice(&carried.to_bits().to_le_bytes());
+    head[16..20].copy_from_slice(&states.to_le_bytes());
+    head[20..24].copy_from_slice(&master.to_le_bytes());
+    let arrays = state.iter().flat_map(|state| state.buffers()).map(Buffer::bytes);
+    (head, std::iter::once(stored).chain(arrays).collect())
+}
+
+/// Takes a slice down. `stored` is its value.
+pub(crate) fn encode(
+    value: &Value,
+    stored: &[u8],
+    merger: &Merger,
+    blocks: &Arc<Blocks>,
+) -> Result<Block> {
+    let (head, arrays) = parts(value, stored, merger);
+    let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(arrays).collect();
+    blocks.join(&all)
+}
+
+/// The head of what `encode` made, and the rest.
+pub(crate) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
+    let short = || fail!(Corrupt, "the state of a slice is cut off");
+    let (updates, rest) = bytes.split_first_chunk().ok_or_else(short)?;
+    let (carried, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let (states, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let (master, rest) = rest.split_first_chunk().ok_or_else(short)?;
+    let states = u32::from_le_bytes(*states);
+    let has_master = u32::from_le_bytes(*master) != 0;
+    let kept = usize::try_from(states).ok().filter(|_| states != u32::MAX);
+    let head = Head {
+        updates: u64::from_le_bytes(*updates),
+        carried: f64::from_bits(u64::from_le_bytes(*carried)),
+        kept: kept.map(|states| Kept { states, has_master }),
+    };
+    Ok((head, rest))
+}
+
+/// Puts a slice back.
+pub(crate) fn restore(
+    slot: &Slot,
+    value: &mut Value,
+    bytes: &[u8],
+    merger: &Merger,
+    blocks: &Arc<Blocks>,
+) -> Result<()> {
+    let (head, rest) = head(bytes)?;
+    let short = || fail!(Corrupt, "the state of a slice is cut off");
+    let (stored, mut rest) = rest.split_at_checked(slot.bytes()).ok_or_else(short)?;
+    let mut buffer = blocks.take(slot.bytes())?;
+    buffer.bytes_mut()[..stored.len()].copy_from_slice(stored);
+    value.state = match (optimizer(merger), head.kept) {
+        (Some(optimizer), Some(kept)) => {
+            let array = Array::of(&buffer, slot.dtype);
+            let of = Stored { array, count: slot.count, rows: slot.rows() };
+            let mut state = optimizer.restore(&of, kept, |array: &mut [u8]| {
+                let (part, others) = rest.split_at_checked(array.len()).ok_or_else(short)?;
+                array.copy_from_slice(part);
+                rest = others;
+                Ok(())
+            })?;
+            state.go_on_from(head.updates, head.carried);
+            Some(state)
+        }
+        _ => None,
+    };
+    value.buffer = buffer;
+    Ok(())
+}

@@ -1,0 +1,379 @@
+//! A plan put into effect, key by key, under each key's lock.
+
+pub(crate) mod rows;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::counters::{Counters, Tally};
+use super::lock::{ReadGuard, Released, WriteGuard};
+use super::merge::{Compression, RowSums, Team};
+use super::merger::{Handling, Merger};
+use super::plan::{Plan, PlannedOut};
+use super::table::{Slot, Value};
+use super::updater::Updater;
+use crate::deadline::Patience;
+use crate::error::{Error, Result, fail};
+use crate::interrupt;
+use crate::key::Names;
+use crate::local::call::Call;
+use crate::optim::{Arrays, Optimizer, State, Stored};
+use crate::sys::DefaultFloats;
+use crate::sys::sync::{AtomicBool, Mutex};
+use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
+
+/// How often a wait for a key's lock looks whether its operation has been cancelled.
+const CANCEL_POLL: Duration = Duration::from_millis(5);
+
+/// When an operation must stop early.
+#[derive(Clone, Copy)]
+pub(crate) struct Limits<'a> {
+    pub(crate) patience: &'a Patience,
+    pub(crate) cancel: Option<&'a AtomicBool>,
+}
+
+impl Limits<'_> {
+    pub(crate) fn is_cancelled(&self) -> bool {
+        // Relaxed: stopping a little later is as good.
+        self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+    }
+}
+
+/// The values and the outs of one key in a call, which may have either only.
+#[derive(Clone, Copy)]
+pub(crate) struct Push<'a> {
+    pub(crate) call: &'static str,
+    pub(crate) slot: &'a Slot,
+    pub(crate) values: &'a [Lent],
+    pub(crate) outs: &'a [PlannedOut],
+    pub(crate) limits: Limits<'a>,
+}
+
+/// Puts plans into effect.
+pub(crate) struct Applier {
+    /// Number of the store in this process, for the re-entrancy check of updaters.
+    pub(crate) serial: u64,
+    pub(crate) team: Team,
+    pub(crate) names: Arc<Names>,
+    /// Whether a failing updater's changes are undone.
+    pub(crate) undo: bool,
+    /// Merged sums and undo copies of earlier pushes, for the next one.
+    pub(crate) buffers: Mutex<Vec<Buffer>>,
+    /// The memory of earlier pushes of rows, for the next one.
+    pub(crate) row_sums: Mutex<Vec<RowSums>>,
+    /// Wakes those who wait for a key.
+    pub(crate) released: Released,
+    pub(crate) counters: Counters,
+}
+
+impl Applier {
+    /// Does what a plan says.
+    pub(crate) fn apply(
+        &self,
+        call: Call,
+        plan: &mut Plan,
+        handling: &Handling,
+        limits: Limits<'_>,
+    ) -> Result<()> {
+        // With an updater only around the arithmetic: the user's code runs in the user's state.
+        let ours = !matches!(handling.merger, Merger::Updater(_));
+        let _floats = ours.then(DefaultFloats::enter);
+        let mut tally = Tally::default();
+        let Plan { groups, values, outs, rows, .. } = plan;
+        // Each key is let go of while it is at hand.
+        let result = groups.drain(..).try_for_each(|group| {
+            let slot = &*group.slot;
+            if limits.is_cancelled() {
+                return Err(self.cancelled(call.name(), slot));
+            }
+            let (values, outs) = (&values[group.values.clone()], &outs[group.outs.clone()]);
+            let (push, tally) =
+                (Push { call: call.name(), slot, values, outs, limits }, &mut tally);
+            let finished = match call {
+                Call::PushRows => self.push_rows(&push, rows, group.values, handling, tally)?,
+                Call::PullRows => self.pull_rows(&push, rows, group.outs, tally)?,
+                _ if values.is_empty() => self.pull(&push, tally)?,
+                _ => self.push(&push, handling, tally)?,
+            };
+            if finished { Ok(()) } else { Err(self.stopped(call, slot)) }
+        });
+        self.counters.add(&tally);
+        result
+    }
+
+    fn pull(&self, pull: &Push<'_>, tally: &mut Tally) -> Result<bool> {
+        let &Push { call, slot, outs, limits, .. } = pull;
+        let value = self.lock_shared(call, slot, limits)?;
+        tally.add(&Tally::of(0, outs.len(), slot.bytes()));
+        self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
+    }
+
+    /// Pushes a key's values, and fills its outs while the result is at hand.
+    fn push(&self, push: &Push<'_>, handling: &Handling, tally: &mut Tally) -> Result<bool> {
+        let mut value = self.lock(push.call, push.slot, push.limits)?;
+        tally.add(&Tally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
+        tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
+        if let Some(codec) = handling.codec_of(push.slot.dtype) {
+            return self.push_compressed(push, codec, &handling.merger, &mut value);
+        }
+        value.residuals = None;
+        self.merge(push, &handling.merger, &mut value, None)
+    }
+
+    /// Merges values into a locked key, and fills its outs. The only value may be what a
+    /// compression makes, which runs as soon as no lack of memory can stop the push any more.
+    pub(crate) fn merge(
+        &self,
+        push: &Push<'_>,
+        merger: &Merger,
+        value: &mut Value,
+        compression: Option<&mut Compression<'_>>,
+    ) -> Result<bool> {
+        let &Push { slot, values, outs, limits, .. } = push;
+        let updater = match merger {
+            Merger::Assign => {
+                let before = value.buffer.position();
+                Team::place(slot, values, &mut value.buffer, outs);
+                let result = self.team.merge(slot, values, &value.buffer, outs, compression);
+                if result.is_err() {
+                    // Nothing has been written.
+                    value.buffer.put_back(before);
+                }
+                return result.map(|()| true);
+            }
+            Merger::Optimizer(optimizer) => {
+                return self.optimize(push, optimizer, value, compression);
+            }
+            Merger::Updater(updater) => updater,
+        };
+        match values {
+            [only] if only.is_plain(slot.dtype) => {
+                self.update(push, updater, only.data(), value, compression)?;
+            }
+            _ => {
+                let merged = self.borrow_buffer(slot)?;
+                let result = with_default_floats(|| self.team.sum(slot, values, &merged))
+                    .and_then(|()| self.update(push, updater, merged.as_ptr(), value, None));
+                self.buffers.lock().push(merged);
+                result?;
+            }
+        }
+        if outs.is_empty() {
+            return Ok(true);
+        }
+        with_default_floats(|| self.team.copy_out(slot, &value.buffer, outs, limits.cancel))
+    }
+
+    /// Merges the values by a rule of ours, and fills the outs in its last pass.
+    fn optimize(
+        &self,
+        push: &Push<'_>,
+        optimizer: &Optimizer,
+        value: &mut Value,
+        compression: Option<&mut Compression<'_>>,
+    ) -> Result<bool> {
+        let &Push { slot, values, outs, .. } = push;
+        let Value { buffer, state, .. } = value;
+        let (state, arrays) = match self.prepare(slot, optimizer, buffer, state, false) {
+            Ok(prepared) => prepared,
+            Err(error) => return Err(self.at(push, &error)),
+        };
+        match self.team.passes(slot, values, &arrays, buffer, outs, compression) {
+            Ok(mut passes) => optimizer.push(slot.key, state, &mut passes),
+            Err(error) => return Err(self.at(push, &error)),
+        }
+        Ok(true)
+    }
+
+    /// Makes sure that a key has the state for its next push.
+    #[inline]
+    pub(crate) fn prepare<'a>(
+        &self,
+        slot: &Slot,
+        optimizer: &Optimizer,
+        stored: &Buffer,
+        state: &'a mut Option<Box<State>>,
+        scattered: bool,
+    ) -> Result<(&'a mut State, Arrays)> {
+        let stored =
+            Stored { array: Array::of(stored, slot.dtype), count: slot.count, rows: slot.rows() };
+        optimizer.prepare(self.team.isa, &stored, state, scattered)
+    }
+
+    /// The same error with the call and the key before its text.
+    pub(crate) fn at(&self, push: &Push<'_>, error: &Error) -> Error {
+        error.at(format_args!("{}: {}", push.call, self.names.label(push.slot.key)))
+    }
+
+    /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.
+    fn update(
+        &self,
+        push: &Push<'_>,
+        updater: &Updater,
+        merged: *const u8,
+        value: &mut Value,
+        compression: Option<&mut Compression<'_>>,
+    ) -> Result<()> {
+        let &Push { call, slot, .. } = push;
+        let undo = if self.undo {
+            let undo = self.borrow_buffer(slot)?;
+            with_default_floats(|| self.team.copy(slot, &undo, &value.buffer))?;
+            Some(undo)
+        } else {
+            None
+        };
+        if let Some(compression) = compression {
+            with_default_floats(|| self.team.compress(slot, compression));
+        }
+        let input = Tensor::of_array(merged, slot.dtype, &slot.shape);
+        let mut stored = TensorMut::of_buffer(&mut value.buffer, slot.dtype, &slot.shape);
+        let result = updater.call(self.serial, slot.key, &input, &mut stored);
+        if let Some(undo) = undo {
+            if result.is_err() {
+                with_default_floats(|| self.team.copy(slot, &value.buffer, &undo))?;
+            }
+            self.buffers.lock().push(undo);
+        }
+        result.map_err(|error| {
+            let key = self.names.label(slot.key);
+            let rest = "keys before it are applied, it and those after it are not";
+            Error::new(error.kind(), format!("{call}: {key}: {}; {rest}", error.message()))
+        })
+    }
+
+    pub(crate) fn borrow_buffer(&self, slot: &Slot) -> Result<Buffer> {
+        let mut buffer = self.buffers.lock().pop().map_or_else(|| Buffer::new(0), Ok)?;
+        buffer.reserve(slot.bytes())?;
+        Ok(buffer)
+    }
+
+    /// Locks a key for reading.
+    fn lock_shared<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<ReadGuard<'a, Value>> {
+        let value = self.look(call, slot, limits)?;
+        if value.removed {
+            return Err(self.removed(call, slot));
+        }
+        Ok(value)
+    }
+
+    /// Locks a key, which may have been removed, for reading.
+    pub(crate) fn look<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<ReadGuard<'a, Value>> {
+        match slot.value.try_read(&self.released) {
+            Some(value) => Ok(value),
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.read_until(&self.released, until)
+            }),
+        }
+    }
+
+    /// Locks a key for change.
+    pub(crate) fn lock<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<WriteGuard<'a, Value>> {
+        let value = self.take(call, slot, limits)?;
+        if value.removed {
+            return Err(self.removed(call, slot));
+        }
+        Ok(value)
+    }
+
+    /// Locks a key, which may have been removed, for change.
+    pub(crate) fn take<'a>(
+        &'a self,
+        call: &str,
+        slot: &'a Slot,
+        limits: Limits<'_>,
+    ) -> Result<WriteGuard<'a, Value>> {
+        match slot.value.try_write(&self.released) {
+            Some(value) => Ok(value),
+            None => self.patiently(call, slot, limits, |until| {
+                slot.value.write_until(&self.released, until)
+            }),
+        }
+    }
+
+    /// Repeats a bounded try until it succeeds, the deadline passes, or the operation is cancelled or
+    /// interrupted.
+    fn patiently<T>(
+        &self,
+        call: &str,
+        slot: &Slot,
+        limits: Limits<'_>,
+        attempt: impl Fn(Instant) -> Option<T>,
+    ) -> Result<T> {
+        loop {
+            if limits.is_cancelled() {
+                return Err(self.cancelled(call, slot));
+            }
+            let now = Instant::now();
+            let poll =
+                now + if limits.cancel.is_some() { CANCEL_POLL } else { Duration::from_secs(60) };
+            let end = limits.patience.end().moment();
+            let late = end.is_some_and(|end| now >= end);
+            let until = interrupt::next(end).map_or(poll, |end| poll.min(end));
+            if let Some(guard) = attempt(until) {
+                return Ok(guard);
+            }
+            if late || interrupt::requested() {
+                let key = self.names.label(slot.key);
+                let rest = match call {
+                    "remove" | "save" | "load" => "nothing has changed",
+                    _ => "keys before it are done, it and those after it are not",
+                };
+                return Err(fail!(
+                    Timeout,
+                    "{call}: {key} is still in use by another call (an updater that does not \
+                     return?); {rest}"
+                ));
+            }
+        }
+    }
+
+    /// The error of an operation that is cancelled before it has begun with a key.
+    fn cancelled(&self, call: &str, slot: &Slot) -> Error {
+        let key = self.names.label(slot.key);
+        let pulls = [Call::Pull, Call::Broadcast, Call::PullRows].map(Call::name).contains(&call);
+        if pulls {
+            fail!(Cancelled, "{call}: cancelled at {key}; outs are undefined")
+        } else if call == Call::PushPull.name() {
+            let rest = "unchanged, and outs are undefined";
+            fail!(Cancelled, "{call}: cancelled; {key} and those after it are {rest}")
+        } else {
+            fail!(Cancelled, "{call}: cancelled; {key} and those after it are unchanged")
+        }
+    }
+
+    /// The error of an operation that is cancelled while it fills the outs of a key.
+    fn stopped(&self, call: Call, slot: &Slot) -> Error {
+        if call != Call::PushPull {
+            return self.cancelled(call.name(), slot);
+        }
+        let (call, key) = (call.name(), self.names.label(slot.key));
+        let rest = "those after it are unchanged, and outs are undefined";
+        fail!(Cancelled, "{call}: cancelled; {key} is pushed, {rest}")
+    }
+
+    fn removed(&self, call: &str, slot: &Slot) -> Error {
+        let key = self.names.label(slot.key);
+        fail!(KeyNotFound, "{call}: {key} was removed while the call was on its way")
+    }
+}
+
+fn with_default_floats<T>(compute: impl FnOnce() -> T) -> T {
+    let _floats = DefaultFloats::enter();
+    compute()
+}

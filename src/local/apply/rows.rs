@@ -1,0 +1,129 @@
+//! Calls on rows put into effect.
+
+use std::ops::Range;
+
+use super::{Applier, Push, with_default_floats};
+use crate::error::Result;
+use crate::local::counters::Tally;
+use crate::local::merge::RowSums;
+use crate::local::merger::{Handling, Merger};
+use crate::local::plan::RowLists;
+#[cfg(feature = "dist")]
+use crate::local::plan::RowsOf;
+use crate::local::table::{Slot, Value};
+use crate::optim::Optimizer;
+use crate::tensor::{Array, Lent};
+
+impl Applier {
+    /// Copies rows of a key to its outs, whose places in the plan are given.
+    pub(super) fn pull_rows(
+        &self,
+        pull: &Push<'_>,
+        rows: &RowLists,
+        places: Range<usize>,
+        tally: &mut Tally,
+    ) -> Result<bool> {
+        let &Push { call, slot, outs, limits, .. } = pull;
+        let value = self.lock_shared(call, slot, limits)?;
+        for (out, place) in outs.iter().zip(places) {
+            let rows = rows.of(place, &out.lent);
+            tally.add(&Tally::sum((0, 0), (1, bytes(slot, rows.ids))));
+            if !out.shadowed && !self.team.copy_rows(slot, &value.buffer, &rows, limits.cancel)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Merges what is pushed to rows of a key by values whose places in the plan are given. It goes
+    /// through no codec.
+    pub(super) fn push_rows(
+        &self,
+        push: &Push<'_>,
+        rows: &RowLists,
+        places: Range<usize>,
+        handling: &Handling,
+        tally: &mut Tally,
+    ) -> Result<bool> {
+        let &Push { call, slot, values, limits, .. } = push;
+        let pushed = || places.clone().zip(values).map(|(place, lent)| rows.of(place, lent));
+        let total = pushed().map(|rows| bytes(slot, rows.ids)).sum();
+        let mut sums = self.row_sums.lock().pop().unwrap_or_default();
+        let result = with_default_floats(|| sums.prepare(self.team, slot, pushed()))
+            .map_err(|error| self.at(push, &error))
+            .and_then(|()| self.lock(call, slot, limits))
+            .and_then(|mut value| {
+                tally.add(&Tally::sum((values.len(), total), (0, 0)));
+                tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
+                self.merge_rows(push, &sums, &mut value, &handling.merger)
+            });
+        self.row_sums.lock().push(sums);
+        result
+    }
+
+    /// Merges what is pushed to rows of a locked key.
+    #[cfg(feature = "dist")]
+    pub(crate) fn merge_pushed_rows<'a>(
+        &self,
+        push: &Push<'_>,
+        pushed: impl Iterator<Item = RowsOf<'a>>,
+        value: &mut Value,
+        merger: &Merger,
+    ) -> Result<bool> {
+        let mut sums = self.row_sums.lock().pop().unwrap_or_default();
+        let result = with_default_floats(|| sums.prepare(self.team, push.slot, pushed))
+            .and_then(|()| self.merge_rows(push, &sums, value, merger));
+        self.row_sums.lock().push(sums);
+        result
+    }
+
+    fn merge_rows(
+        &self,
+        push: &Push<'_>,
+        sums: &RowSums,
+        value: &mut Value,
+        merger: &Merger,
+    ) -> Result<bool> {
+        let slot = push.slot;
+        match merger {
+            Merger::Assign => self.team.rows(slot, sums, &value.buffer).assign(),
+            Merger::Optimizer(optimizer) if optimizer.is_lazy(slot.key) => {
+                self.optimize_rows(push, optimizer, sums, value)?;
+            }
+            // They need the sum of the whole key.
+            Merger::Optimizer(_) | Merger::Updater(_) => {
+                let dense = self.borrow_buffer(slot)?;
+                with_default_floats(|| {
+                    self.team.clear(slot, &dense);
+                    self.team.rows(slot, sums, &dense).assign();
+                });
+                let sum = [Lent::of(Array::of(&dense, slot.dtype))];
+                let result = self.merge(&Push { values: &sum, ..*push }, merger, value, None);
+                self.buffers.lock().push(dense);
+                return result;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Merges the rows, and no others, by a rule of ours.
+    fn optimize_rows(
+        &self,
+        push: &Push<'_>,
+        optimizer: &Optimizer,
+        sums: &RowSums,
+        value: &mut Value,
+    ) -> Result<()> {
+        let (slot, Value { buffer, state, .. }) = (push.slot, value);
+        let prepared = self.prepare(slot, optimizer, buffer, state, true);
+        let (state, arrays) = prepared.map_err(|error| self.at(push, &error))?;
+        let mut passes = self.team.row_passes(slot, sums, &arrays, buffer);
+        optimizer.push(slot.key, state, &mut passes);
+        Ok(())
+    }
+}
+
+/// The size of so many rows.
+fn bytes(slot: &Slot, ids: &[usize]) -> usize {
+    ids.len() * slot.row_length() * slot.dtype.size()
+}

@@ -1,0 +1,347 @@
+//! A file on its way into a store: all of it is read and checked before anything changes.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::Local;
+use super::super::apply::Limits;
+use super::super::lock::WriteGuard;
+use super::super::merger::Merger;
+use super::super::table::{Slot, Value};
+use super::{
+    CODEC, CODEC_OPTIONS, MASTER, OPTIMIZER, OPTIONS, PREFIX, Parts, RESIDUAL, Rules, STATE,
+    WORKERS, add_key, add_numbers, at_file, check_byte_order,
+};
+use crate::checkpoint::{Entry, Header, KeyName, Reader, split_part};
+use crate::codec::{Codec, Residuals};
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::kernel::MAX_STATES;
+use crate::key::Key;
+use crate::optim::{Kept, Optimizer, Stored};
+use crate::tensor::{Array, Buffer, Place, element_count};
+
+/// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied
+/// from one.
+const CALLERS: usize = 16;
+
+/// What a file has.
+struct Loaded {
+    rules: Rules,
+    slots: Vec<Slot>,
+    /// The names among the keys.
+    names: Vec<String>,
+}
+
+/// A key of a file: its slot has no memory yet.
+struct Found<'a> {
+    name: KeyName<'a>,
+    slot: Slot,
+    parts: Parts,
+}
+
+impl Local {
+    /// Takes over a checkpoint. What is unsent is of no use to another number of workers.
+    pub(crate) fn load(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
+        check_byte_order("load")?;
+        let mut loaded = Loaded::read(path).map_err(at_file("load", path))?;
+        if loaded.rules.workers != workers {
+            loaded.slots.iter_mut().for_each(|slot| slot.value.get_mut().residuals = None);
+        }
+        let keys: Vec<Key> = loaded.slots.iter().map(|slot| slot.key).collect();
+        let patience = self.patience();
+        let limits = Limits { patience: &patience, cancel: None };
+        self.in_turn("load", &keys, &patience, || {
+            // Again when keys of the file have been added or removed while it waited.
+            while !self.put(&mut loaded, limits)? {}
+            Ok(())
+        })
+    }
+
+    /// Puts keys and rules in their places, all or none. Gives false, and changes nothing, if keys
+    /// of the file have been added or removed meanwhile.
+    ///
+    /// The values are locked first: while this waits for one, it holds neither the table nor the
+    /// handling, and calls on other keys go on.
+    fn put(&self, loaded: &mut Loaded, limits: Limits<'_>) -> Result<bool> {
+        let Loaded { rules: Rules { optimizer, codec, .. }, slots, names } = loaded;
+        let known: Vec<_> = slots.iter().map(|slot| self.keys.table.get(slot.key)).collect();
+        for (known, slot) in known.iter().zip(&*slots) {
+            known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
+        }
+        let Some(locked) = self.lock_all(&known, limits)? else { return Ok(false) };
+        let known_names = &self.keys.names;
+        let intern = || names.iter().try_for_each(|name| known_names.intern(name).map(drop));
+        self.change_handling_if(
+            |handling| {
+                if let Some(optimizer) = optimizer {
+                    handling.merger = Merger::Optimizer(Arc::clone(optimizer));
+                }
+                handling.codec = codec.clone().or_else(|| handling.codec.take());
+            },
+            |handling| {
+                self.check_keys("load", handling, &self.keys.table.slots())?;
+                self.check_keys("load", handling, slots)?;
+                let mut names = names.iter();
+                names.try_for_each(|it| known_names.check(it)).map_err(|it| it.at("load"))?;
+                self.keys.table.put(slots, &known, locked, intern)
+            },
+        )
+    }
+
+    /// Locks the values of the keys that are known, in processing order, as every call does that
+    /// holds several; None if one has been removed.
+    fn lock_all<'a>(
+        &'a self,
+        known: &'a [Option<Arc<Slot>>],
+        limits: Limits<'_>,
+    ) -> Result<Option<Vec<Option<WriteGuard<'a, Value>>>>> {
+        let mut locked: Vec<_> = known.iter().map(|_| None).collect();
+        let mut waiting: Vec<_> = known.iter().zip(&mut locked).collect();
+        waiting.sort_unstable_by_key(|(known, _)| known.as_ref().map(|slot| slot.order));
+        for (known, place) in waiting {
+            let Some(slot) = known else { continue };
+            let value = self.applier.take("load", slot, limits)?;
+            if value.removed {
+                return Ok(None);
+            }
+            *place = Some(value);
+        }
+        Ok(Some(locked))
+    }
+
+    /// Refuses a key of the file that is another one than the store's.
+    fn alike(&self, known: &Slot, slot: &Slot) -> Result<()> {
+        if (known.dtype, &known.shape) == (slot.dtype, &slot.shape) {
+            return Ok(());
+        }
+        let key = self.applier.names.label(known.key);
+        let (stored, loaded) = (known.text(), slot.text());
+        let text = format!(
+            "load: {key} is {loaded} in the file, {stored} in the store; load it into another \
+             store, or remove the key first"
+        );
+        if known.dtype == slot.dtype {
+            return Err(Error::new(ErrorKind::ShapeMismatch, text));
+        }
+        Err(Error::new(ErrorKind::DtypeMismatch, text))
+    }
+}
+
+impl Loaded {
+    /// Reads and checks a whole file.
+    fn read(path: &Path) -> Result<Self> {
+        let mut reader = Reader::open(path)?;
+        let mut names = Vec::new();
+        let header = reader.header();
+        let optimizer = optimizer_of(&header, &mut names)?.map(Arc::new);
+        let codec = codec_of(&header)?.map(Arc::new);
+        let rules = Rules { optimizer, codec, workers: workers_of(&header)? };
+        let found = keys_of(&header.entries, &rules)?;
+        let mut slots = Vec::with_capacity(found.len());
+        for found in found {
+            if let KeyName::Text(name) = found.name {
+                names.push(name.to_owned());
+            }
+            let name = found.name;
+            let slot = fill(found, &rules, &mut reader);
+            slots.push(slot.map_err(|error| match error.kind() {
+                ErrorKind::OutOfMemory => error.at(label(name)),
+                // It names the tensor.
+                _ => error,
+            })?);
+        }
+        read_numbers(&mut slots, &rules, &mut reader)?;
+        Ok(Self { rules, slots, names })
+    }
+}
+
+/// The codec of a file.
+fn codec_of(header: &Header) -> Result<Option<Codec>> {
+    let Some(name) = header.texts.get(CODEC) else { return Ok(None) };
+    let options = header.texts.get(CODEC_OPTIONS).map_or("", String::as_str);
+    Codec::new(name, options).map_err(|error| {
+        let why = error.message();
+        fail!(Unsupported, "its codec is not one of this library: {why}; use a newer library")
+    })
+}
+
+/// How many workers have left something unsent.
+fn workers_of(header: &Header) -> Result<usize> {
+    let Some(text) = header.texts.get(WORKERS) else { return Ok(1) };
+    let workers = text.parse().ok().filter(|workers| (2..=i32::MAX as usize).contains(workers));
+    workers.ok_or_else(|| fail!(Corrupt, "its header is damaged: {text:?} workers"))
+}
+
+/// The optimizer of a file, with the multipliers of single keys. Adds the names of these.
+fn optimizer_of(header: &Header, names: &mut Vec<String>) -> Result<Option<Optimizer>> {
+    let Some(name) = header.texts.get(OPTIMIZER) else { return Ok(None) };
+    let options = header.texts.get(OPTIONS).map_or("", String::as_str);
+    let foreign = |error: Error| {
+        let why = error.message();
+        fail!(Unsupported, "its optimizer is not one of this library: {why}; use a newer library")
+    };
+    let mut optimizer = Optimizer::new(name, options).map_err(foreign)?;
+    for (name, text) in &header.texts {
+        let Some((option, key)) = name.strip_prefix(PREFIX).and_then(|it| it.split_once(':'))
+        else {
+            continue;
+        };
+        let (Some(key), Ok(value)) = (KeyName::parse(key), text.parse()) else {
+            return Err(fail!(Corrupt, "its header is damaged: {name:?} is {text:?}"));
+        };
+        if let KeyName::Text(name) = key {
+            names.push(checked(name)?.to_owned());
+        }
+        optimizer.set_key(key_of(key), option, value).map_err(foreign)?;
+    }
+    Ok(Some(optimizer))
+}
+
+/// The keys of a file whose tensors are exactly those that [`Local::save`] would write for them.
+fn keys_of<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Vec<Found<'a>>> {
+    let mut found: Vec<Found<'a>> = Vec::new();
+    for entry in entries {
+        if let Some(name) = KeyName::parse(&entry.name) {
+            let parts = Parts { kept: Some(Kept::default()), residuals: 0 };
+            found.push(Found { name, slot: slot_of(name, entry)?, parts });
+        } else if let (Some((part, _)), Some(last)) = (split_part(&entry.name), found.last_mut()) {
+            let Parts { kept, residuals } = &mut last.parts;
+            if let Some(kept) = kept {
+                kept.states = MAX_STATES.min(kept.states + usize::from(part.starts_with(STATE)));
+                kept.has_master |= part == MASTER;
+            }
+            *residuals += usize::from(part.starts_with(RESIDUAL));
+        }
+    }
+    let mut expected = Header::new();
+    for Found { name, slot, parts } in &found {
+        if rules.workers > 1 && ![0, rules.workers].contains(&parts.residuals) {
+            let (label, workers) = (label(*name), rules.workers);
+            return Err(fail!(
+                Corrupt,
+                "its header is damaged: {label} has not what each of {workers} workers has left"
+            ));
+        }
+        add_key(&mut expected, *name, slot, rules, *parts);
+    }
+    add_numbers(&mut expected, rules, found.len());
+    expected.seal();
+    let mut pairs = expected.entries.iter().zip(entries);
+    if let Some((expected, entry)) = pairs.find(|(expected, entry)| expected != entry) {
+        let (name, text) = (&entry.name, entry.text());
+        let (wanted, as_text) = (&expected.name, expected.text());
+        return Err(fail!(
+            Corrupt,
+            "its header is damaged: {name:?}, {text}, is where {wanted:?}, {as_text}, must be"
+        ));
+    }
+    if expected.entries.len() != entries.len() {
+        return Err(fail!(Corrupt, "its header is damaged: a tensor is missing"));
+    }
+    same_hash(&found)?;
+    Ok(found)
+}
+
+/// A slot for a key of a file.
+fn slot_of(name: KeyName<'_>, entry: &Entry) -> Result<Slot> {
+    match name {
+        KeyName::Text(text) => _ = checked(text)?,
+        KeyName::Number(number) if Key::from(number).is_name() => {
+            return Err(fail!(Corrupt, "its header is damaged: key {number} is too large"));
+        }
+        KeyName::Number(_) => {}
+    }
+    // Checked with the header.
+    let count = element_count(&entry.shape).unwrap_or(0);
+    Slot::new(key_of(name), 0, entry.dtype, &entry.shape, count)
+}
+
+/// Refuses a name that no store can have.
+fn checked(name: &str) -> Result<&str> {
+    if name.contains('\0') {
+        return Err(fail!(Corrupt, "its header is damaged: the name {name:?} has a NUL"));
+    }
+    Ok(name)
+}
+
+/// Refuses names of a file that have the same hash.
+fn same_hash(found: &[Found<'_>]) -> Result<()> {
+    let mut keys: Vec<(Key, KeyName<'_>)> =
+        found.iter().map(|found| (found.slot.key, found.name)).collect();
+    keys.sort_unstable_by_key(|(key, _)| *key);
+    match keys.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        None => Ok(()),
+        Some(pair) => {
+            let (one, other) = (label(pair[0].1), label(pair[1].1));
+            Err(fail!(NameCollision, "{one} and {other} have the same hash"))
+        }
+    }
+}
+
+/// Reads the value of a key and what is kept for it.
+fn fill(found: Found<'_>, rules: &Rules, reader: &mut Reader) -> Result<Slot> {
+    let Found { mut slot, parts: Parts { kept, residuals }, .. } = found;
+    let mut buffer = Buffer::zeroed(slot.bytes(), false)?;
+    buffer.place(std::ptr::without_provenance(CALLERS), Place::Stored);
+    reader.tensor(buffer.bytes_mut())?;
+    let (array, count) = (Array::of(&buffer, slot.dtype), slot.count);
+    let (stored, kept) = (Stored { array, count, rows: slot.rows() }, kept.unwrap_or_default());
+    let mut read = |bytes: &mut [u8]| reader.tensor(bytes);
+    let state = rules.optimizer.as_ref().map(|it| it.restore(&stored, kept, &mut read));
+    let state = state.transpose()?;
+    let restore =
+        |it: &Arc<Codec>| Residuals::restore(it, residuals, count, buffer.as_ptr(), &mut read);
+    let residuals = rules.codec.as_ref().map(restore).transpose()?;
+    let value = slot.value.get_mut();
+    (value.buffer, value.state, value.residuals) = (buffer, state, residuals);
+    Ok(slot)
+}
+
+/// Reads what is one number for each key.
+fn read_numbers(slots: &mut [Slot], rules: &Rules, reader: &mut Reader) -> Result<()> {
+    let mut read = |each: usize| {
+        let mut bytes = vec![0; slots.len() * each * size_of::<u64>()];
+        reader.tensor(&mut bytes).map(|()| bytes)
+    };
+    let numbers = rules.optimizer.as_ref().map(|_| Ok([read(1)?, read(1)?])).transpose()?;
+    let rounds = rules.codec.as_ref().map(|_| read(rules.workers)).transpose()?;
+    if let Some([updates, carried]) = numbers {
+        let (updates, carried) = (updates.as_chunks().0, carried.as_chunks().0);
+        for (slot, (updates, carried)) in slots.iter_mut().zip(updates.iter().zip(carried)) {
+            let updates = count_of(*updates)?;
+            if let Some(state) = &mut slot.value.get_mut().state {
+                state.go_on_from(updates, f64::from_le_bytes(*carried));
+            }
+        }
+    }
+    let rounds = rounds.iter().flat_map(|it| it.as_chunks().0.chunks_exact(rules.workers));
+    for (slot, rounds) in slots.iter_mut().zip(rounds) {
+        let rounds: Vec<u64> =
+            rounds.iter().map(|round| count_of(*round)).collect::<Result<_>>()?;
+        if let Some(residuals) = &mut slot.value.get_mut().residuals {
+            residuals.set_rounds(&rounds);
+        }
+    }
+    Ok(())
+}
+
+/// How often a key has been pushed.
+fn count_of(number: [u8; 8]) -> Result<u64> {
+    let count = i64::from_le_bytes(number);
+    u64::try_from(count).map_err(|_| fail!(Corrupt, "a key has been pushed {count} times"))
+}
+
+fn key_of(name: KeyName<'_>) -> Key {
+    match name {
+        KeyName::Number(number) => Key::from(number),
+        KeyName::Text(text) => Key::of_name(text),
+    }
+}
+
+/// A key as people know it.
+fn label(name: KeyName<'_>) -> String {
+    match name {
+        KeyName::Number(number) => format!("key {number}"),
+        KeyName::Text(text) => format!("key {text:?}"),
+    }
+}

@@ -1,0 +1,111 @@
+//! What a store puts into a checkpoint, and takes out of one.
+//!
+//! A file has the keys in processing order. The tensors of a key are its value, what the optimizer
+//! keeps for it, its master, and what the codec has left unsent; after all keys come what is one
+//! number for each of them.
+
+mod load;
+mod save;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::table::Slot;
+use crate::checkpoint::{Header, KeyName, part_name};
+use crate::codec::Codec;
+use crate::error::{Error, Result, fail};
+use crate::optim::{Kept, Optimizer};
+use crate::tensor::DType;
+
+/// Texts of the header.
+const VERSION: &str = "kvstore.version";
+const OPTIMIZER: &str = "kvstore.optimizer";
+const OPTIONS: &str = "kvstore.options";
+const CODEC: &str = "kvstore.codec";
+const CODEC_OPTIONS: &str = "kvstore.codec_options";
+/// How many workers have left something unsent, if not one.
+const WORKERS: &str = "kvstore.workers";
+/// Begins the names of texts that are multipliers: `kvstore.lr_mult:NAME`.
+const PREFIX: &str = "kvstore.";
+
+/// Begins the parts that are arrays of state: `state.0`.
+const STATE: &str = "state.";
+/// The part that is the unrounded value.
+const MASTER: &str = "master";
+/// Begins the parts that a codec has left unsent: `residual.2.1` of worker 2 and the second value.
+const RESIDUAL: &str = "residual.";
+
+/// Tensors with one number for each key: pushes under the optimizer, and what its rule carries.
+const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DType::F64)];
+/// The same for the codec: pushes under it, of each worker.
+const ROUNDS: (&str, DType) = ("#rounds", DType::I64);
+
+/// What becomes of pushes, as far as files have it.
+struct Rules {
+    optimizer: Option<Arc<Optimizer>>,
+    codec: Option<Arc<Codec>>,
+    /// With more than one, each of them has left something of the sum of its values.
+    workers: usize,
+}
+
+impl Rules {
+    /// The part that a codec has left, by its place among those of its key.
+    fn residual(&self, at: usize) -> String {
+        let (worker, value) = if self.workers > 1 { (at, 0) } else { (0, at) };
+        format!("{RESIDUAL}{worker}.{value}")
+    }
+}
+
+/// What is kept for a key beside its value.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Parts {
+    /// By the optimizer, if it has been pushed under it.
+    kept: Option<Kept>,
+    /// Values, or workers, that the codec has left something of.
+    residuals: usize,
+}
+
+/// Adds the tensors of a key to a header.
+fn add_key(header: &mut Header, name: KeyName<'_>, slot: &Slot, rules: &Rules, parts: Parts) {
+    header.add(name.to_string(), slot.dtype, &slot.shape);
+    if let (Some(optimizer), Some(kept)) = (&rules.optimizer, parts.kept) {
+        let full = slot.dtype.full();
+        let shape = optimizer.state_shape(&slot.shape, slot.rows());
+        for at in 0..kept.states {
+            header.add(part_name(&format!("{STATE}{at}"), name), full, &shape);
+        }
+        if kept.has_master && slot.dtype.is_half() {
+            header.add(part_name(MASTER, name), full, &slot.shape);
+        }
+    }
+    if rules.codec.is_some() && slot.dtype.is_float() {
+        for at in 0..parts.residuals {
+            header.add(part_name(&rules.residual(at), name), DType::F32, &slot.shape);
+        }
+    }
+}
+
+/// Adds the tensors with one number for each of so many keys.
+fn add_numbers(header: &mut Header, rules: &Rules, keys: usize) {
+    let mut shape = vec![keys.cast_signed() as i64];
+    if rules.optimizer.is_some() {
+        NUMBERS.iter().for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));
+    }
+    if rules.codec.is_some() {
+        shape.extend((rules.workers > 1).then_some(rules.workers.cast_signed() as i64));
+        header.add(ROUNDS.0.to_owned(), ROUNDS.1, &shape);
+    }
+}
+
+/// Refuses processors whose memory is not in the byte order of files.
+fn check_byte_order(call: &str) -> Result<()> {
+    if cfg!(target_endian = "little") {
+        return Ok(());
+    }
+    Err(fail!(Unsupported, "{call}: files are little-endian, this processor is not"))
+}
+
+/// Names the file in an error.
+fn at_file(call: &str, path: &Path) -> impl Fn(Error) -> Error {
+    move |error| error.at(format_args!("{call}: \"{}\"", path.display()))
+}

@@ -1,0 +1,158 @@
+//! A store on its way into a file.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::super::Local;
+use super::super::apply::Limits;
+use super::super::merger::Merger;
+use super::super::table::{Slot, Value};
+use super::{
+    CODEC, CODEC_OPTIONS, OPTIMIZER, OPTIONS, PREFIX, Parts, Rules, VERSION, WORKERS, add_key,
+    add_numbers, at_file, check_byte_order,
+};
+use crate::checkpoint::{Header, KeyName, Writer};
+use crate::codec::Residuals;
+use crate::error::{Result, fail};
+use crate::key::{Key, Names};
+
+/// What a file will have.
+struct Survey {
+    rules: Rules,
+    keys: Vec<Found>,
+}
+
+/// A key, and what was kept for it when it was looked at.
+struct Found {
+    slot: Arc<Slot>,
+    parts: Parts,
+}
+
+impl Local {
+    /// Writes a checkpoint. What is unsent of a key is what so many workers have left, each of them, or
+    /// a single one of all values.
+    pub(crate) fn save(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
+        check_byte_order("save")?;
+        let patience = self.patience();
+        let limits = Limits { patience: &patience, cancel: None };
+        let keys: Vec<Key> = self.keys.table.slots().iter().map(|slot| slot.key).collect();
+        // What this thread queued before comes first. Others need not wait for the disk: each key
+        // is locked while it is written.
+        self.in_turn("save", &keys, &patience, || Ok(()))?;
+        while !self.try_save(path, workers, limits)? {
+            if patience.end().is_over() {
+                return Err(fail!(
+                    Timeout,
+                    "save: other threads add and remove keys, or set optimizers, all the time; \
+                     nothing has changed"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a checkpoint, unless keys or what is kept for them come or go meanwhile: the header,
+    /// which is written first, says what there is.
+    fn try_save(&self, path: &Path, workers: usize, limits: Limits<'_>) -> Result<bool> {
+        let at_file = at_file("save", path);
+        let survey = self.survey(workers, limits)?;
+        let mut writer = Writer::create(path, survey.header(&self.keys.names)).map_err(&at_file)?;
+        let (mut updates, mut carried, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
+        for Found { slot, parts } in &survey.keys {
+            let value = self.applier.look("save", slot, limits)?;
+            if value.removed || survey.parts(&value) != *parts {
+                return Ok(false);
+            }
+            let state = value.state.as_ref().filter(|_| parts.kept.is_some());
+            let residuals = survey.residuals(&value);
+            let arrays = state.iter().flat_map(|state| state.buffers());
+            let unsent = residuals.iter().flat_map(|residuals| residuals.buffers());
+            let mut buffers = std::iter::once(&value.buffer).chain(arrays).chain(unsent);
+            buffers.try_for_each(|buffer| writer.tensor(buffer.bytes())).map_err(&at_file)?;
+            let (count, number) = state.map_or((0, 0.0), |state| state.progress());
+            updates.extend(count.to_le_bytes());
+            carried.extend(number.to_le_bytes());
+            for worker in 0..workers {
+                let round = residuals.and_then(|it| it.rounds().get(worker));
+                rounds.extend(round.copied().unwrap_or(0).to_le_bytes());
+            }
+        }
+        let Rules { optimizer, codec, .. } = &survey.rules;
+        let (optimizes, compresses) = (optimizer.is_some(), codec.is_some());
+        let numbers = [(optimizes, updates), (optimizes, carried), (compresses, rounds)];
+        let mut numbers = numbers.iter().filter(|(wanted, _)| *wanted);
+        numbers
+            .try_for_each(|(_, bytes)| writer.tensor(bytes))
+            .and_then(|()| writer.finish())
+            .map_err(&at_file)?;
+        Ok(true)
+    }
+
+    fn survey(&self, workers: usize, limits: Limits<'_>) -> Result<Survey> {
+        let handling = self.handling.read().clone();
+        let optimizer = match &handling.merger {
+            Merger::Optimizer(optimizer) => Some(Arc::clone(optimizer)),
+            Merger::Assign | Merger::Updater(_) => None,
+        };
+        let rules = Rules { optimizer, codec: handling.codec, workers };
+        let mut survey = Survey { rules, keys: Vec::new() };
+        for slot in self.keys.table.slots() {
+            let value = self.applier.look("save", &slot, limits)?;
+            let (removed, parts) = (value.removed, survey.parts(&value));
+            drop(value);
+            if !removed {
+                survey.keys.push(Found { slot, parts });
+            }
+        }
+        Ok(survey)
+    }
+}
+
+impl Survey {
+    fn parts(&self, value: &Value) -> Parts {
+        let optimizer = self.rules.optimizer.as_ref();
+        let kept = optimizer.and_then(|it| it.kept(value.state.as_deref()));
+        let residuals = self.residuals(value).map_or(0, |it| it.buffers().len());
+        Parts { kept, residuals }
+    }
+
+    /// What the codec has left of a key's pushes.
+    fn residuals<'a>(&self, value: &'a Value) -> Option<&'a Residuals> {
+        let codec = self.rules.codec.as_ref()?;
+        value.residuals.as_deref().filter(|residuals| residuals.belong_to(codec))
+    }
+
+    fn header(&self, names: &Names) -> Header {
+        let mut header = Header::new();
+        let mut say = |name: String, text: String| header.texts.insert(name, text);
+        say(VERSION.to_owned(), crate::VERSION.to_owned());
+        if let Some(optimizer) = &self.rules.optimizer {
+            say(OPTIMIZER.to_owned(), optimizer.name().to_owned());
+            say(OPTIONS.to_owned(), optimizer.options_text());
+            for (key, option, value) in optimizer.multipliers() {
+                let name = with_name(names, key, |name| format!("{PREFIX}{option}:{name}"));
+                say(name, value.to_string());
+            }
+        }
+        if let Some(codec) = &self.rules.codec {
+            say(CODEC.to_owned(), codec.name().to_owned());
+            say(CODEC_OPTIONS.to_owned(), codec.params());
+            if self.rules.workers > 1 {
+                say(WORKERS.to_owned(), self.rules.workers.to_string());
+            }
+        }
+        for Found { slot, parts } in &self.keys {
+            with_name(names, slot.key, |name| {
+                add_key(&mut header, name, slot, &self.rules, *parts);
+            });
+        }
+        add_numbers(&mut header, &self.rules, self.keys.len());
+        header
+    }
+}
+
+/// Calls `work` with a key as files name it. A name that is not known here is its number.
+fn with_name<T>(names: &Names, key: Key, work: impl FnOnce(KeyName<'_>) -> T) -> T {
+    let text = names.with(key, |name| name.to_string_lossy().into_owned());
+    work(text.as_deref().map_or(KeyName::Number(key.id()), KeyName::Text))
+}

@@ -1,0 +1,104 @@
+//! Pushes whose values go through a codec first.
+
+use std::sync::Arc;
+
+use super::Local;
+use super::apply::{Applier, Push};
+use super::merge::Compression;
+use super::merger::Merger;
+use super::table::Value;
+use crate::codec::{self, Codec, Residuals};
+use crate::error::Result;
+use crate::tensor::{Array, Buffer, Lent};
+
+impl Local {
+    /// Compresses by a codec from now on.
+    pub(crate) fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        let call = "set_compression";
+        let codec = Codec::new(name, params).map_err(|error| error.at(call))?.map(Arc::new);
+        self.change_handling(
+            |handling| handling.codec = codec,
+            |handling| {
+                let slots = self.keys.table.slots();
+                self.check_keys(call, handling, &slots)?;
+                // What the codec before has left, while nobody can push by the new one. A key that
+                // is in use lets go of it with its next push.
+                for slot in &slots {
+                    if let Some(mut value) = slot.value.try_write(&self.applier.released) {
+                        value.residuals = None;
+                    }
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// The name and the options of the codec.
+    pub(crate) fn compression(&self) -> (&'static str, String) {
+        let handling = self.handling.read();
+        handling
+            .codec
+            .as_ref()
+            .map_or((codec::NONE, String::new()), |codec| (codec.name(), codec.params()))
+    }
+}
+
+impl Applier {
+    /// Merges what arrives of the values of a locked key.
+    pub(crate) fn push_compressed(
+        &self,
+        push: &Push<'_>,
+        codec: &Codec,
+        merger: &Merger,
+        value: &mut Value,
+    ) -> Result<bool> {
+        // Apart from the value, which is merged into meanwhile.
+        let mut kept = value.residuals.take();
+        let result = if push.outs.is_empty() && matches!(merger, Merger::Assign) {
+            let stored = &value.buffer;
+            self.compression(push, codec, &mut kept, stored, stored).map(|mut compression| {
+                self.team.compress(push.slot, &mut compression);
+                true
+            })
+        } else {
+            self.merge_compressed(push, codec, merger, value, &mut kept)
+        };
+        value.residuals = kept;
+        result
+    }
+
+    /// Makes the sum of what arrives, and merges it as the only value.
+    fn merge_compressed(
+        &self,
+        push: &Push<'_>,
+        codec: &Codec,
+        merger: &Merger,
+        value: &mut Value,
+        kept: &mut Option<Box<Residuals>>,
+    ) -> Result<bool> {
+        let sum = self.borrow_buffer(push.slot).map_err(|error| self.at(push, &error))?;
+        let arriving = [Lent::of(Array::of(&sum, push.slot.dtype))];
+        let compression = self.compression(push, codec, kept, &value.buffer, &sum);
+        let result = compression.and_then(|mut compression| {
+            let push = Push { values: &arriving, ..*push };
+            self.merge(&push, merger, value, Some(&mut compression))
+        });
+        self.buffers.lock().push(sum);
+        result
+    }
+
+    /// Makes the sum of what arrives ready to go to `sum`.
+    fn compression<'a>(
+        &self,
+        push: &Push<'a>,
+        codec: &'a Codec,
+        kept: &'a mut Option<Box<Residuals>>,
+        stored: &Buffer,
+        sum: &Buffer,
+    ) -> Result<Compression<'a>> {
+        let (slot, values) = (push.slot, push.values);
+        Residuals::prepare(codec, kept, values.len(), slot.count, stored.as_ptr())
+            .and_then(|residuals| self.team.compression(codec, slot, values, residuals, sum))
+            .map_err(|error| self.at(push, &error))
+    }
+}

@@ -1,0 +1,96 @@
+//! What happens to the values that are pushed to a local store: an updater, an optimizer, or
+//! nothing but the sum.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::Local;
+use super::merger::{Handling, Merger};
+use super::plan::Plan;
+use super::table::Slot;
+use crate::error::{Result, fail};
+use crate::optim::Optimizer;
+
+impl Local {
+    pub(crate) fn set_merger(&self, merger: Merger) {
+        // It refuses nothing.
+        let _ = self.change_handling(|handling| handling.merger = merger, |_| Ok(()));
+    }
+
+    /// Does otherwise with pushes from now on, unless `check` refuses; no key is added meanwhile.
+    pub(crate) fn change_handling(
+        &self,
+        change: impl FnOnce(&mut Handling),
+        check: impl FnOnce(&Handling) -> Result<()>,
+    ) -> Result<()> {
+        self.change_handling_if(change, |handling| check(handling).map(|()| true)).map(drop)
+    }
+
+    /// The same; if `check` gives false, everything stays as it is, and this gives false, too.
+    /// `check` must not wait: every push would wait with it, beyond its deadline.
+    pub(crate) fn change_handling_if(
+        &self,
+        change: impl FnOnce(&mut Handling),
+        check: impl FnOnce(&Handling) -> Result<bool>,
+    ) -> Result<bool> {
+        let old = {
+            let mut current = self.handling.write();
+            let mut changed = current.clone();
+            change(&mut changed);
+            if !check(&changed)? {
+                return Ok(false);
+            }
+            self.assigns.store(changed.is_plain(), Ordering::SeqCst);
+            std::mem::replace(&mut *current, changed)
+        };
+        // Outside the lock: it may run the user's drop function.
+        drop(old);
+        Ok(true)
+    }
+
+    /// What happens to the values of a call: nothing to know for one that pushes nothing.
+    pub(crate) fn handling_of(&self, plan: &Plan) -> Handling {
+        if plan.values.is_empty() { Handling::PLAIN } else { self.handling.read().clone() }
+    }
+
+    /// Merges by a rule from now on.
+    pub(crate) fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
+        let call = "set_optimizer";
+        let optimizer = Optimizer::new(name, params).map_err(|error| error.at(call))?;
+        let merger = Merger::Optimizer(Arc::new(optimizer));
+        self.change_handling(
+            |handling| handling.merger = merger,
+            |handling| self.check_keys(call, handling, &self.keys.table.slots()),
+        )
+    }
+
+    /// Changes an option of the optimizer, for all keys or for one.
+    pub(crate) fn change_optimizer(
+        &self,
+        call: &str,
+        change: impl FnOnce(&Optimizer) -> Result<Optimizer>,
+    ) -> Result<()> {
+        let mut handling = self.handling.write();
+        let Merger::Optimizer(optimizer) = &mut handling.merger else {
+            return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
+        };
+        *optimizer = Arc::new(change(optimizer).map_err(|error| error.at(call))?);
+        Ok(())
+    }
+
+    /// Refuses keys with elements that an optimizer cannot change or a codec cannot take.
+    pub(crate) fn check_keys(
+        &self,
+        call: &str,
+        handling: &Handling,
+        slots: &[impl Borrow<Slot>],
+    ) -> Result<()> {
+        slots.iter().map(Borrow::borrow).try_for_each(|slot: &Slot| {
+            handling.check(slot.dtype).map_err(|why| {
+                let key = self.applier.names.label(slot.key);
+                fail!(DtypeMismatch, "{call}: {key} is {}: {why}", slot.text())
+            })
+        })
+    }
+}

@@ -1,0 +1,106 @@
+//! The keys of a local store: how they come and go.
+
+use std::sync::Arc;
+
+use super::lock::WriteGuard;
+use super::merge::Team;
+use super::plan::{Pairs, Part, Scene};
+use super::table::{KeyTable, Slot, Value};
+use crate::error::{Error, Result, fail};
+use crate::key::{Key, Names};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Buffer, Lent, Place, Tensor};
+
+pub(crate) struct Keys {
+    pub(crate) table: KeyTable,
+    pub(crate) names: Arc<Names>,
+    pub(crate) team: Team,
+}
+
+impl Keys {
+    pub(crate) fn scene(&self, call: &'static str) -> Scene<'_> {
+        Scene { call, names: &self.names, table: &self.table, coming: None, patience: None }
+    }
+
+    /// Adds slots to the table, all or none.
+    pub(crate) fn add(&self, call: &str, slots: &[Arc<Slot>]) -> Result<()> {
+        self.table.add(slots.iter().cloned(), |key| self.exists(call, key))
+    }
+
+    fn exists(&self, call: &str, key: Key) -> Error {
+        fail!(KeyExists, "{call}: {} has been initialised before", self.names.label(key))
+    }
+
+    /// Copies values into slots that are not in the table yet.
+    pub(crate) fn make(&self, scene: &Scene<'_>, values: &Pairs<'_>) -> Result<Vec<Arc<Slot>>> {
+        let call = scene.call;
+        let mut seen = values.keys.to_vec();
+        seen.sort_unstable();
+        if let Some(pair) = seen.windows(2).find(|pair| pair[0] == pair[1]) {
+            let key = self.names.label(pair[0]);
+            return Err(fail!(KeyExists, "{call}: {key} stands twice in the list"));
+        }
+        for &key in values.keys {
+            if key.is_name() && !self.names.knows(key) {
+                let label = self.names.label(key);
+                return Err(fail!(KeyNotFound, "{call}: {label}: intern the name first"));
+            }
+            if self.table.get(key).is_some() {
+                return Err(self.exists(call, key));
+            }
+        }
+        // All tensors are checked before the first one is copied.
+        let tensors = (0..values.keys.len()).map(|index| values.tensor(index, scene, Part::Value));
+        let tensors = tensors.collect::<Result<Vec<_>>>()?;
+        let pairs = values.keys.iter().zip(&tensors);
+        pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
+    }
+
+    fn make_one(&self, scene: &Scene<'_>, key: Key, tensor: &Tensor<'_>) -> Result<Arc<Slot>> {
+        let (call, dtype, count) = (scene.call, tensor.dtype(), tensor.count());
+        let name_it =
+            |error: Error| error.at(format_args!("{call}: {}: {tensor:?}", self.names.label(key)));
+        let mut buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
+        buffer.place(tensor.as_ptr(), Place::Stored);
+        let order = self.table.next_order(key);
+        let mut slot = Slot::new(key, order, dtype, tensor.shape(), count)?;
+        let _floats = DefaultFloats::enter();
+        self.team.sum(&slot, &[Lent::new(tensor)], &buffer)?;
+        slot.value.get_mut().buffer = buffer;
+        Ok(Arc::new(slot))
+    }
+
+    /// The slots of different keys, in processing order.
+    pub(crate) fn find(&self, scene: &Scene<'_>, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
+        let slot = |&key: &Key| self.table.get(key).ok_or_else(|| scene.unknown(key));
+        let mut slots = keys.iter().map(slot).collect::<Result<Vec<_>>>()?;
+        slots.sort_unstable_by_key(|slot| slot.order);
+        match slots.windows(2).find(|pair| pair[0].key == pair[1].key) {
+            None => Ok(slots),
+            Some(pair) => {
+                let (call, key) = (scene.call, self.names.label(pair[0].key));
+                Err(fail!(KeyNotFound, "{call}: {key} stands twice in the list"))
+            }
+        }
+    }
+
+    /// Takes slots, in processing order, out of the table and frees their values, once all of them
+    /// could be locked.
+    pub(crate) fn remove<'a>(
+        &self,
+        slots: &'a [Arc<Slot>],
+        lock: impl Fn(&'a Slot) -> Result<WriteGuard<'a, Value>>,
+    ) -> Result<()> {
+        // Before the table: calls on other keys go on while this waits.
+        let mut values = slots.iter().map(|slot| lock(slot)).collect::<Result<Vec<_>>>()?;
+        self.table.remove(slots, || {
+            for value in &mut values {
+                value.removed = true;
+                value.buffer = Buffer::new(0)?;
+                value.state = None;
+                value.residuals = None;
+            }
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,275 @@
+//! The arithmetic of one key: values into a sum, the sum into the stored value, the result into
+//! outs; in pieces, on as many threads as the store may use, and in one pass over memory wherever
+//! tensors allow it.
+
+pub(crate) mod compression;
+pub(crate) mod passes;
+pub(crate) mod rows;
+pub(crate) mod step;
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::plan::PlannedOut;
+use super::table::Slot;
+use crate::error::Result;
+use crate::kernel::{Isa, Parts, Rule, Traffic};
+use crate::optim::Arrays;
+use crate::pool::{Help, pool};
+use crate::sys::DefaultFloats;
+use crate::sys::sync::{AtomicBool as Cancel, Mutex};
+use crate::tensor::{Array, Buffer, Lent, Place};
+
+pub(crate) use compression::Compression;
+use passes::KeyPasses;
+pub(crate) use rows::RowSums;
+use step::{Scratch, Step};
+
+/// Bytes of stored value in a piece: the unit of threads, and of stopping early.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// Size of one array from which stores go past the caches.
+const STREAM_BYTES: usize = 4 << 20;
+
+/// Bytes touched by a step beyond which loads are announced ahead: what a core's own cache holds.
+pub(crate) const AHEAD_BYTES: usize = 1 << 20;
+
+/// How a store computes. The floating-point state must be the default on the calling thread.
+#[derive(Clone, Copy)]
+pub(crate) struct Team {
+    pub(crate) isa: Isa,
+    pub(crate) threads: usize,
+}
+
+/// Where a step's result goes.
+#[derive(Clone, Copy)]
+struct Targets<'a> {
+    /// Our own memory, first; None for a pull.
+    stored: Option<Array>,
+    outs: &'a [PlannedOut],
+}
+
+/// How a sum gets into the stored value.
+#[derive(Clone, Copy)]
+enum Merge<'a> {
+    /// It replaces it.
+    Assign,
+    /// By an element-wise rule, which changes the arrays that it keeps for the key.
+    Rule(&'a dyn Rule, &'a Arrays),
+    /// The same with a number for each part of the piece, which has at most a tile's elements.
+    Parts(&'a dyn Rule, &'a Arrays, Parts<'a>),
+}
+
+impl Team {
+    /// Writes the sum of the values to `stored`, which has the slot's dtype and shape, and to the
+    /// outs. The values may be what a compression makes first. A push is never left half done, so
+    /// this does not stop early; an error means that nothing has been written.
+    pub(crate) fn merge(
+        self,
+        slot: &Slot,
+        values: &[Lent],
+        stored: &Buffer,
+        outs: &[PlannedOut],
+        compression: Option<&mut Compression<'_>>,
+    ) -> Result<()> {
+        let target = Array::of(stored, slot.dtype);
+        if let ([only], [], None) = (values, outs, &compression)
+            && only.is_plain(slot.dtype)
+            && slot.bytes() < AHEAD_BYTES
+        {
+            self.isa.convert_array(&target, &only.array(), slot.count);
+            return Ok(());
+        }
+        let targets = Targets { stored: Some(target), outs };
+        let more = compression.as_ref().map_or(0, |it| it.passed());
+        let run = self.run(slot, values, targets, 1 + more)?;
+        if let Some(compression) = compression {
+            compression.run(run.threads);
+        }
+        run.whole(Merge::Assign, None);
+        Ok(())
+    }
+
+    /// What a rule may do with the sum of the values, `stored` and the outs. The values may be what
+    /// a compression makes first. An error means that nothing has been written.
+    #[inline]
+    pub(crate) fn passes<'a>(
+        self,
+        slot: &'a Slot,
+        values: &'a [Lent],
+        arrays: &'a Arrays,
+        stored: &Buffer,
+        outs: &'a [PlannedOut],
+        compression: Option<&mut Compression<'_>>,
+    ) -> Result<KeyPasses<'a>> {
+        let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
+        let more = compression.as_ref().map_or(0, |it| it.passed());
+        // What is kept is read and written.
+        let run = self.run(slot, values, targets, 2 + 2 * arrays.passed() + more)?;
+        if let Some(compression) = compression {
+            compression.run(run.threads);
+        }
+        Ok(KeyPasses { run, arrays })
+    }
+
+    /// Writes the sum of the values to `stored`, which has the slot's dtype and shape.
+    pub(crate) fn sum(self, slot: &Slot, values: &[Lent], stored: &Buffer) -> Result<()> {
+        self.merge(slot, values, stored, &[], None)
+    }
+
+    /// Makes what a compression makes.
+    pub(crate) fn compress(self, slot: &Slot, compression: &mut Compression<'_>) {
+        let help = Help::ask(self.threads - 1, compression.passed() * slot.bytes());
+        compression.run(1 + help.helpers);
+    }
+
+    /// Moves the stored value, which is about to be replaced, to where a pass over it, the values and
+    /// the outs goes best.
+    pub(crate) fn place(slot: &Slot, values: &[Lent], stored: &mut Buffer, outs: &[PlannedOut]) {
+        let outs = outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent);
+        if let Some(first) = outs.chain(values).find(|it| it.is_plain(slot.dtype)) {
+            stored.place(first.data(), Place::Stored);
+        }
+    }
+
+    /// Copies the stored value to the outs. Stops between pieces once `cancel` is set; gives
+    /// whether it came to the end.
+    pub(crate) fn copy_out(
+        self,
+        slot: &Slot,
+        stored: &Buffer,
+        outs: &[PlannedOut],
+        cancel: Option<&Cancel>,
+    ) -> Result<bool> {
+        let stored = Array::of(stored, slot.dtype);
+        if let [only] = outs
+            && only.lent.is_plain(slot.dtype)
+            && slot.bytes() < AHEAD_BYTES
+        {
+            if !only.shadowed {
+                self.isa.convert_array(&only.lent.array(), &stored, slot.count);
+            }
+            return Ok(true);
+        }
+        let stored = [Lent::of(stored)];
+        Ok(self.run(slot, &stored, Targets { stored: None, outs }, 0)?.whole(Merge::Assign, cancel))
+    }
+
+    /// Copies a buffer of the slot's size.
+    pub(crate) fn copy(self, slot: &Slot, dst: &Buffer, src: &Buffer) -> Result<()> {
+        self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
+    }
+
+    /// Makes a step ready that reads or writes so many arrays beside the values and outs.
+    #[inline]
+    fn run<'a>(
+        self,
+        slot: &'a Slot,
+        values: &'a [Lent],
+        targets: Targets<'a>,
+        kept: usize,
+    ) -> Result<Run<'a>> {
+        let live = targets.outs.iter().filter(|out| !out.shadowed).count();
+        let touched = (values.len() + live + kept) * slot.bytes();
+        let traffic = match (slot.bytes(), touched) {
+            (STREAM_BYTES.., _) => Traffic::Streaming,
+            (_, AHEAD_BYTES..) => Traffic::Ahead,
+            _ => Traffic::Cached,
+        };
+        let odd = values.iter().filter(|value| !value.is_plain(slot.dtype)).count();
+        let straight = odd == 0 && targets.outs.iter().all(|out| out.lent.is_plain(slot.dtype));
+        let help = Help::ask(self.threads - 1, touched);
+        let threads = 1 + help.helpers;
+        // No more than can use scratch memory, whatever the pieces are.
+        let threads = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
+        let scratch = if straight { Vec::new() } else { Scratch::take(threads, odd)? };
+        let step = Step { isa: self.isa, slot, values, merge: Merge::Assign, targets, traffic };
+        Ok(Run { step, threads, straight, scratch: Mutex::new(scratch), _help: help })
+    }
+}
+
+/// A step with all the memory that its pieces need.
+struct Run<'a> {
+    step: Step<'a>,
+    threads: usize,
+    /// Whether every tensor is a plain array of the slot's dtype.
+    straight: bool,
+    /// One for each thread, unless the step is straight.
+    scratch: Mutex<Vec<Scratch>>,
+    _help: Help,
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if !self.straight {
+            Scratch::give_back(std::mem::take(&mut self.scratch.lock()));
+        }
+    }
+}
+
+impl Run<'_> {
+    /// Merges the whole key. Stops between pieces once `cancel` is set; gives whether it came to
+    /// the end.
+    fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
+        let (slot, step) = (self.step.slot, Step { merge, ..self.step });
+        let short = self.straight && step.traffic == Traffic::Cached;
+        let at_once = self.threads == 1 && (cancel.is_none() || short);
+        if at_once && self.straight {
+            step.straight(&(0..slot.count));
+            return true;
+        }
+        let work = |piece| self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
+        if at_once {
+            work(0..slot.count);
+            return true;
+        }
+        in_pieces(slot.count, PIECE_BYTES / slot.dtype.size(), self.threads, cancel, &work)
+    }
+
+    /// Merges a piece.
+    fn piece(step: &Step<'_>, piece: &Range<usize>, scratch: Option<&Scratch>) {
+        match scratch {
+            Some(scratch) => step.in_blocks(piece, scratch),
+            None => step.straight(piece),
+        }
+    }
+
+    /// Runs `work` with scratch memory of its own, unless the step is straight.
+    fn with_scratch(&self, work: impl FnOnce(Option<&Scratch>)) {
+        if self.straight {
+            return work(None);
+        }
+        let mine = self.scratch.lock().pop().expect("one for each thread");
+        work(Some(&mine));
+        self.scratch.lock().push(mine);
+    }
+}
+
+/// Runs `work` over pieces of `size` of `count` elements, so that their borders are fixed. Stops
+/// between pieces once `cancel` is set; gives whether it came to the end.
+fn in_pieces(
+    count: usize,
+    size: usize,
+    threads: usize,
+    cancel: Option<&Cancel>,
+    work: &(dyn Fn(Range<usize>) + Sync),
+) -> bool {
+    let (pieces, skipped) = (count.div_ceil(size), AtomicBool::new(false));
+    let run = |index: usize| {
+        // Relaxed: stopping a little later is as good; the end of the split orders `skipped`.
+        if cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed)) {
+            skipped.store(true, Ordering::Relaxed);
+        } else {
+            work(index * size..count.min((index + 1) * size));
+        }
+    };
+    if threads == 1 {
+        (0..pieces).for_each(run);
+    } else {
+        pool().split(threads - 1, pieces, &|index| {
+            let _floats = DefaultFloats::enter();
+            run(index);
+        });
+    }
+    !skipped.into_inner()
+}

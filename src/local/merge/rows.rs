@@ -1,0 +1,334 @@
+//! The arithmetic of calls on rows: each row is summed, merged or copied by itself.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::step::{BLOCK, Scratch, Step, cut};
+use super::{Cancel, Merge, PIECE_BYTES, Targets, Team, in_pieces};
+use crate::error::Result;
+#[cfg(feature = "dist")]
+use crate::kernel::Pass;
+use crate::kernel::{Meter, Rule, Squares, Traffic};
+use crate::local::plan::RowsOf;
+use crate::local::sort::Sorter;
+use crate::local::table::Slot;
+use crate::optim::{Arrays, Passes, Rows};
+use crate::pool::Help;
+use crate::sys;
+use crate::sys::sync::Mutex;
+use crate::tensor::{Array, Buffer, LINE, Lent};
+
+/// How many rows ahead memory is asked for: rows lie where no processor expects them.
+const ROWS_AHEAD: usize = 8;
+
+/// How much of a row is asked for; a processor sees by itself how a long one goes on.
+const AHEAD_BYTES: usize = 512;
+
+/// What a push of rows adds up: for each row of the key, where the rows for it lie, in the order of
+/// the sum. Kept for its memory.
+#[derive(Default)]
+pub(crate) struct RowSums {
+    /// (row of the key, which of `parts`), ascending.
+    sorter: Sorter,
+    /// Rows of the pushed tensors, in call order.
+    parts: Vec<Array>,
+    /// Where the items of each row of the key begin, and the end of the last.
+    starts: Vec<usize>,
+    /// Tensors that had to be gathered or converted.
+    ready: Vec<Buffer>,
+}
+
+impl RowSums {
+    /// Finds out what is added to each row.
+    pub(crate) fn prepare<'a>(
+        &mut self,
+        team: Team,
+        slot: &Slot,
+        pushed: impl Iterator<Item = RowsOf<'a>>,
+    ) -> Result<()> {
+        self.sorter.items.clear();
+        self.parts.clear();
+        self.ready.clear();
+        let length = slot.row_length();
+        for rows in pushed {
+            let array = if rows.lent.is_plain(slot.dtype) {
+                rows.lent.array()
+            } else {
+                let buffer = team.gather(slot, &rows)?;
+                let array = Array::of(&buffer, slot.dtype);
+                self.ready.push(buffer);
+                array
+            };
+            for (index, &id) in rows.ids.iter().enumerate() {
+                self.sorter.items.push((id as u64, self.parts.len()));
+                self.parts.push(array.part(&(index * length..(index + 1) * length)));
+            }
+        }
+        self.sorter.sort();
+        let items = &self.sorter.items;
+        self.starts.clear();
+        let begins = |&at: &usize| at == 0 || items[at].0 != items[at - 1].0;
+        self.starts.extend((0..items.len()).filter(begins));
+        self.starts.push(items.len());
+        Ok(())
+    }
+
+    /// How many rows of the key are pushed.
+    fn rows(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// One of them, and where what is added up for it lies.
+    #[allow(clippy::cast_possible_truncation, reason = "made from a usize")]
+    fn row(&self, index: usize) -> (usize, impl ExactSizeIterator<Item = &Array>) {
+        let items = &self.sorter.items[self.starts[index]..self.starts[index + 1]];
+        (items[0].0 as usize, items.iter().map(|&(_, part)| &self.parts[part]))
+    }
+}
+
+#[cfg(feature = "dist")]
+impl RowSums {
+    /// The rows that are pushed, ascending, and their sums, one after the other.
+    pub(crate) fn compact(&self, team: Team, slot: &Slot) -> Result<(Vec<usize>, Buffer)> {
+        let (length, item) = (slot.row_length(), slot.dtype.size());
+        let buffer = Buffer::zeroed((self.rows() * length * item).max(1), false)?;
+        let sums = Array::of(&buffer, slot.dtype);
+        let mut rows = Vec::with_capacity(self.rows());
+        for index in 0..self.rows() {
+            let (row, parts) = self.row(index);
+            let inputs: SmallVec<[_; 4]> = parts.map(Array::start).collect();
+            let outs = &[sums.part(&(index * length..(index + 1) * length)).start_mut()];
+            let (dtype, count, traffic) = (slot.dtype, length, Traffic::Cached);
+            let pass = Pass { dtype, outs, inputs: &inputs, count, traffic };
+            team.isa.sum_planned(&pass);
+            rows.push(row);
+        }
+        Ok((rows, buffer))
+    }
+}
+
+impl Team {
+    /// Makes ready what is pushed to rows of a value, or of what stands for it.
+    pub(crate) fn rows<'a>(self, slot: &'a Slot, sums: &'a RowSums, stored: &Buffer) -> RowRun<'a> {
+        let stored = Array::of(stored, slot.dtype);
+        let targets = Targets { stored: Some(stored), outs: &[] };
+        let (merge, traffic) = (Merge::Assign, Traffic::Cached);
+        let step = Step { isa: self.isa, slot, values: &[], merge, targets, traffic };
+        let row_bytes = slot.row_length() * slot.dtype.size();
+        let help = Help::ask(self.threads - 1, (sums.parts.len() + sums.rows()) * row_bytes);
+        RowRun { step, stored, sums, row_bytes, help }
+    }
+
+    /// The passes of a rule over the rows that are pushed.
+    pub(crate) fn row_passes<'a>(
+        self,
+        slot: &'a Slot,
+        sums: &'a RowSums,
+        arrays: &'a Arrays,
+        stored: &Buffer,
+    ) -> RowPasses<'a> {
+        RowPasses { run: self.rows(slot, sums, stored), arrays }
+    }
+
+    /// Makes a buffer of the slot's size zero.
+    pub(crate) fn clear(self, slot: &Slot, buffer: &Buffer) {
+        let array = Array::of(buffer, slot.dtype);
+        let help = Help::ask(self.threads - 1, slot.bytes());
+        let size = PIECE_BYTES / slot.dtype.size();
+        in_pieces(slot.count, size, 1 + help.helpers, None, &|piece| {
+            array.part(&piece).clear(piece.len());
+        });
+    }
+
+    /// A tensor of rows as a plain array of the slot's dtype.
+    fn gather(self, slot: &Slot, rows: &RowsOf<'_>) -> Result<Buffer> {
+        let (lent, count) = (rows.lent, rows.ids.len() * slot.row_length());
+        let gathered = match lent.strides() {
+            None => None,
+            Some(strides) => {
+                let buffer = Buffer::fixed(count * lent.dtype().size())?;
+                let array = Array::of(&buffer, lent.dtype());
+                array.gather(&lent.array(), rows.shape, strides, &(0..count));
+                Some(buffer)
+            }
+        };
+        let source = match gathered {
+            Some(buffer) if lent.dtype() == slot.dtype => return Ok(buffer),
+            Some(ref buffer) => Array::of(buffer, lent.dtype()),
+            None => lent.array(),
+        };
+        let ready = Buffer::fixed(count * slot.dtype.size())?;
+        self.isa.convert_array(&Array::of(&ready, slot.dtype), &source, count);
+        Ok(ready)
+    }
+
+    /// Copies rows of the stored value to an out. Stops between pieces once `cancel` is set; gives
+    /// whether it came to the end.
+    pub(crate) fn copy_rows(
+        self,
+        slot: &Slot,
+        stored: &Buffer,
+        out: &RowsOf<'_>,
+        cancel: Option<&Cancel>,
+    ) -> Result<bool> {
+        let length = slot.row_length();
+        if length == 0 {
+            return Ok(true);
+        }
+        let (stored, row_bytes) = (Array::of(stored, slot.dtype), length * slot.dtype.size());
+        let help = Help::ask(self.threads - 1, 2 * out.ids.len() * row_bytes);
+        let threads = 1 + help.helpers;
+        let odd = out.lent.strides().is_some();
+        let scratch = if odd { Scratch::take(threads, 0)? } else { Vec::new() };
+        let scratch = Mutex::new(scratch);
+        let size = (PIECE_BYTES / row_bytes).max(1);
+        let finished = in_pieces(out.ids.len(), size, threads, cancel, &|piece| {
+            if !odd {
+                self.copy_plain_rows(length, &stored, out, &piece);
+                return;
+            }
+            let mine = scratch.lock().pop().expect("one for each thread");
+            for row in piece {
+                self.scatter_row(length, &stored, out, row, &mine);
+            }
+            scratch.lock().push(mine);
+        });
+        if odd {
+            Scratch::give_back(std::mem::take(&mut scratch.lock()));
+        }
+        Ok(finished)
+    }
+
+    fn copy_plain_rows(
+        self,
+        length: usize,
+        stored: &Array,
+        out: &RowsOf<'_>,
+        piece: &Range<usize>,
+    ) {
+        let array = out.lent.array();
+        let row_bytes = length * stored.dtype().size();
+        for row in piece.clone() {
+            if let Some(id) = out.ids[..piece.end].get(row + ROWS_AHEAD) {
+                ask_for(&stored.part(&(id * length..0)), row_bytes);
+            }
+            let source = stored.part(&(out.ids[row] * length..0));
+            self.isa.convert_array(&array.part(&(row * length..0)), &source, length);
+        }
+    }
+
+    /// Copies one row to a strided out.
+    fn scatter_row(
+        self,
+        length: usize,
+        stored: &Array,
+        out: &RowsOf<'_>,
+        row: usize,
+        scratch: &Scratch,
+    ) {
+        let (array, strides) = (out.lent.array(), out.lent.strides().unwrap_or(&[]));
+        let converted = Array::of(&scratch.gathered, array.dtype());
+        for part in cut(&(0..length), BLOCK) {
+            let mut source = stored.part(&(out.ids[row] * length + part.start..0));
+            if array.dtype() != stored.dtype() {
+                self.isa.convert_array(&converted, &source, part.len());
+                source = converted;
+            }
+            let at = row * length + part.start;
+            array.scatter(&source, out.shape, strides, &(at..at + part.len()));
+        }
+    }
+}
+
+/// Asks for the first lines of a row.
+fn ask_for(row: &Array, bytes: usize) {
+    for offset in (0..bytes.min(AHEAD_BYTES)).step_by(LINE) {
+        sys::prefetch(row.start().wrapping_add(offset));
+    }
+}
+
+/// A push of rows, with all the memory that it needs.
+pub(crate) struct RowRun<'a> {
+    step: Step<'a>,
+    stored: Array,
+    sums: &'a RowSums,
+    row_bytes: usize,
+    help: Help,
+}
+
+impl RowRun<'_> {
+    /// Replaces each pushed row by its sum.
+    pub(crate) fn assign(&self) {
+        let step = &self.step;
+        self.each(&[], &|parts, range| match parts {
+            [only] => step.isa.convert_array(&self.stored.part(range), only, range.len()),
+            _ => step.merge_parts(parts, range),
+        });
+    }
+
+    /// Runs `work` for each pushed row, with what is pushed to it and the range of its elements in
+    /// the key. `kept` are the arrays of the value's size that `work` uses.
+    fn each(&self, kept: &[Array], work: &RowWork<'_>) {
+        let length = self.step.slot.row_length();
+        if length == 0 {
+            return;
+        }
+        let size = (PIECE_BYTES / self.row_bytes).max(1);
+        in_pieces(self.sums.rows(), size, 1 + self.help.helpers, None, &|piece| {
+            for index in piece.clone() {
+                if index + ROWS_AHEAD < piece.end {
+                    self.ask(index + ROWS_AHEAD, kept);
+                }
+                let (row, parts) = self.sums.row(index);
+                let parts: SmallVec<[Array; 4]> = parts.copied().collect();
+                work(&parts, &(row * length..(row + 1) * length));
+            }
+        });
+    }
+
+    /// Asks for the memory of a row.
+    fn ask(&self, index: usize, kept: &[Array]) {
+        let (row, parts) = self.sums.row(index);
+        let first = row * self.step.slot.row_length();
+        for array in kept.iter().chain([&self.stored]) {
+            ask_for(&array.part(&(first..0)), self.row_bytes);
+        }
+        parts.for_each(|part| ask_for(part, self.row_bytes));
+    }
+}
+
+type RowWork<'a> = dyn Fn(&[Array], &Range<usize>) + Sync + 'a;
+
+/// A push of rows under a rule.
+pub(crate) struct RowPasses<'a> {
+    run: RowRun<'a>,
+    arrays: &'a Arrays,
+}
+
+impl Passes for RowPasses<'_> {
+    fn merge(&mut self, rule: &dyn Rule) {
+        let step = Step { merge: Merge::Rule(rule, self.arrays), ..self.run.step };
+        self.run.each(&self.arrays.elements(), &|parts, range| step.merge_parts(parts, range));
+    }
+
+    fn measure(&mut self, _: &dyn Meter) -> Squares {
+        unreachable!("a rule that measures the whole key is never used on single rows")
+    }
+
+    fn has_rows(&self) -> bool {
+        self.arrays.rows.is_some()
+    }
+
+    fn merge_rows(&mut self, rows: &dyn Rows) {
+        let length = self.run.step.slot.row_length();
+        self.run.each(&[], &|parts, range| {
+            let row = range.start / length;
+            // A step finds the row in arrays that would have all rows.
+            let whole = parts.iter().map(|part| Lent::of(part.back(range.start)));
+            let values: SmallVec<[Lent; 4]> = whole.collect();
+            let step = Step { values: &values, ..self.run.step };
+            step.merge_rows((rows, self.arrays), &(row..row + 1), length, None);
+        });
+    }
+}

@@ -1,0 +1,502 @@
+//! The store inside one process: keys are values in memory, a call works on them in place.
+
+pub(crate) mod apply;
+pub(crate) mod call;
+pub(crate) mod checkpoint;
+pub(crate) mod compress;
+pub(crate) mod counters;
+pub(crate) mod fast;
+pub(crate) mod handling;
+pub(crate) mod keys;
+pub(crate) mod kind;
+pub(crate) mod lock;
+#[cfg(all(test, not(loom)))]
+pub(crate) mod long_lists;
+pub(crate) mod merge;
+pub(crate) mod merger;
+#[cfg(all(test, loom))]
+pub(crate) mod models;
+pub(crate) mod plan;
+pub(crate) mod sort;
+pub(crate) mod table;
+pub(crate) mod ticket;
+pub(crate) mod updater;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::config::Settings;
+use crate::deadline::{Deadline, Patience};
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::key::{Key, Names};
+use crate::log::{Level, log};
+use crate::panics;
+use crate::pool::{Task, pool};
+use crate::spans::Carried;
+use crate::sys::sync::{Mutex, RwLock};
+use apply::{Applier, Limits};
+use call::Call;
+use counters::Counters;
+use fast::check;
+use fast::check::{Lists, with_one};
+use keys::Keys;
+use lock::Released;
+use merge::Team;
+use merger::Handling;
+use plan::{Pairs, Part, Plan, RowPairs};
+use table::{Entry, KeyTable};
+use ticket::{Label, NoTurn, Tickets, Turn, Work};
+
+pub(crate) struct Local {
+    pub(crate) settings: Settings,
+    pub(crate) keys: Keys,
+    pub(crate) applier: Applier,
+    pub(crate) tickets: Tickets<Op>,
+    pub(crate) poisoned: AtomicBool,
+    pub(crate) handling: RwLock<Handling>,
+    /// Whether sums replace values, and no codec is set: the answer in one load. Changed under the
+    /// lock of the handling.
+    pub(crate) assigns: AtomicBool,
+    /// Plans of finished operations with a ticket, for the next one.
+    plans: Mutex<Vec<Plan>>,
+}
+
+/// An operation with a ticket.
+pub(crate) struct Op {
+    call: Call,
+    plan: Plan,
+    handling: Handling,
+    span: Carried,
+}
+
+impl Work for Op {
+    fn keys(&self, visit: &mut dyn FnMut(u64)) {
+        self.plan.keys(visit);
+    }
+
+    fn label(&self) -> Label {
+        self.plan.label(self.call)
+    }
+}
+
+/// The memory of a call.
+#[derive(Default)]
+struct Desk {
+    plan: Plan,
+    memory: check::Memory,
+}
+
+thread_local! {
+    /// The memory of this thread's last call.
+    static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
+}
+
+impl Desk {
+    fn take() -> Box<Self> {
+        // A thread that is ending has no place for it any more.
+        DESK.try_with(Cell::take).ok().flatten().unwrap_or_default()
+    }
+
+    fn leave(self: Box<Self>) {
+        let _ = DESK.try_with(|kept| kept.set(Some(self)));
+    }
+}
+
+/// What a call may do without a plan.
+enum Short {
+    Nothing,
+    Copy,
+    /// Merge small values under a rule.
+    Rule(Handling),
+}
+
+impl Short {
+    /// What happens to the values of a call that has begun without a plan.
+    fn handling(&self) -> &Handling {
+        match self {
+            Short::Rule(handling) => handling,
+            Short::Nothing | Short::Copy => &Handling::PLAIN,
+        }
+    }
+}
+
+/// What a call without a plan may do, and how long it may take.
+struct Terms<'a> {
+    short: &'a Short,
+    patience: &'a Patience,
+}
+
+/// How far a call has come.
+enum Progress {
+    Planned,
+    /// Some keys are done, the others are planned.
+    Begun,
+    Done,
+}
+
+impl Local {
+    pub(crate) fn new(serial: u64, id: u16, settings: Settings) -> Self {
+        let names = Arc::new(Names::default());
+        let known = Arc::clone(&names);
+        let key_name = Box::new(move |key: u64| known.label(key.into()));
+        let team = Team { isa: settings.isa, threads: settings.threads };
+        let undo = settings.updater_undo;
+        let keys = Keys { table: KeyTable::new(), names: Arc::clone(&names), team };
+        let applier = Applier {
+            serial,
+            team,
+            names,
+            undo,
+            buffers: Mutex::default(),
+            row_sums: Mutex::default(),
+            released: Released::new(),
+            counters: Counters::default(),
+        };
+        Self {
+            settings,
+            keys,
+            applier,
+            tickets: Tickets::new(id, key_name),
+            poisoned: AtomicBool::new(false),
+            handling: RwLock::new(Handling::PLAIN),
+            assigns: AtomicBool::new(true),
+            plans: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Deadline {
+        self.settings.timeout.map_or(Deadline::Never, Deadline::after)
+    }
+
+    pub(crate) fn init(&self, values: &Pairs<'_>) -> Result<()> {
+        let fresh = self.keys.make(&self.keys.scene("init"), values)?;
+        let handling = self.handling.read();
+        self.check_keys("init", &handling, &fresh)?;
+        self.keys.add("init", &fresh)
+    }
+
+    /// Runs a call on this thread, after the pending operations on its keys.
+    pub(crate) fn run(
+        self: &Arc<Self>,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+    ) -> Result<()> {
+        self.fault("push");
+        let Some(short) = self.at_once(call, values, outs) else { return Ok(()) };
+        let mut desk = Desk::take();
+        let Desk { plan, memory } = &mut *desk;
+        let patience = self.patience();
+        let terms = Terms { short: &short, patience: &patience };
+        let progress = self.plan(call, values, outs, plan, memory, &terms);
+        let result = progress.and_then(|progress| match progress {
+            Progress::Done => Ok(()),
+            Progress::Begun => {
+                let limits = Limits { patience: &patience, cancel: None };
+                self.applier.apply(call, plan, short.handling(), limits)
+            }
+            Progress::Planned => self.run_planned(call, plan, &patience),
+        });
+        plan.clear();
+        desk.leave();
+        result
+    }
+
+    /// Makes a call on one small key, if it is no more than that and nothing is before it; otherwise
+    /// gives what the call may do without a plan.
+    fn at_once(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<Short> {
+        if call == Call::Broadcast || self.tickets.turn_at_once().is_none() {
+            return Some(Short::Nothing);
+        }
+        if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
+            let done = self.applier.copy_one(&self.keys.table, values, outs);
+            return (!done).then_some(Short::Copy);
+        }
+        let handling = self.handling.read();
+        let Some(rule) = handling.rule() else { return Some(Short::Nothing) };
+        if self.applier.optimize_one(&self.keys.table, values, outs, rule) {
+            return None;
+        }
+        Some(if values.keys.len() > 1 { Short::Rule(handling.clone()) } else { Short::Nothing })
+    }
+
+    /// Runs a call on rows on this thread, after the pending operations on its keys.
+    pub(crate) fn run_rows(self: &Arc<Self>, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+        self.fault("push");
+        let mut desk = Desk::take();
+        let plan = &mut desk.plan;
+        let patience = self.patience();
+        let result = self
+            .plan_rows(call, pairs, plan, &patience)
+            .and_then(|()| self.run_planned(call, plan, &patience));
+        plan.clear();
+        desk.leave();
+        result
+    }
+
+    fn plan_rows(
+        &self,
+        call: Call,
+        pairs: &RowPairs<'_>,
+        plan: &mut Plan,
+        patience: &Patience,
+    ) -> Result<()> {
+        let part = if call == Call::PushRows { Part::Value } else { Part::Out };
+        plan.build_rows(&self.keys.scene(call.name()).within(patience), pairs, part)
+    }
+
+    pub(crate) fn patience(&self) -> Patience {
+        Patience::new(self.settings.timeout)
+    }
+
+    /// Does what a plan says on this thread, after the pending operations on its keys.
+    fn run_planned(
+        self: &Arc<Self>,
+        call: Call,
+        plan: &mut Plan,
+        patience: &Patience,
+    ) -> Result<()> {
+        let turn = if let Some(turn) = self.tickets.turn_at_once() {
+            turn
+        } else {
+            let keys = |visit: &mut dyn FnMut(u64)| plan.keys(visit);
+            self.enter(plan.label(call), keys, patience.end())?
+        };
+        let handling = self.handling_of(plan);
+        let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
+        let limits = Limits { patience, cancel: None };
+        let result = self.applier.apply(call, plan, &handling, limits);
+        drop(leave);
+        result
+    }
+
+    /// Queues a call; gives its ticket.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        self.queue(call, priority, |plan| {
+            let mut desk = Desk::take();
+            let terms = Terms { short: &Short::Nothing, patience: &self.patience() };
+            let planned = self.plan(call, values, outs, plan, &mut desk.memory, &terms);
+            desk.leave();
+            planned.map(|_| ())
+        })
+    }
+
+    /// Queues a call on rows; gives its ticket.
+    pub(crate) fn submit_rows(
+        self: &Arc<Self>,
+        call: Call,
+        pairs: &RowPairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        self.queue(call, priority, |plan| self.plan_rows(call, pairs, plan, &self.patience()))
+    }
+
+    fn queue(
+        self: &Arc<Self>,
+        call: Call,
+        priority: i32,
+        prepare: impl FnOnce(&mut Plan) -> Result<()>,
+    ) -> Result<u64> {
+        let mut plan = self.plans.lock().pop().unwrap_or_default();
+        prepare(&mut plan)?;
+        let handling = self.handling_of(&plan);
+        let op = Op { call, plan, handling, span: Carried::current() };
+        let (ticket, ready) = self.tickets.submit(priority, op)?;
+        if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
+            // Nobody else would ever run it.
+            self.tickets.cancel(ticket, self.deadline())?;
+            return Err(error);
+        }
+        Ok(ticket)
+    }
+
+    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. What
+    /// `short` allows of a list of small keys is done here.
+    fn plan(
+        &self,
+        call: Call,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        plan: &mut Plan,
+        memory: &mut check::Memory,
+        terms: &Terms<'_>,
+    ) -> Result<Progress> {
+        let &Terms { short, patience } = terms;
+        let mut scene = self.keys.scene(call.name()).within(patience);
+        if call == Call::Broadcast {
+            let fresh = self.keys.make(&scene, values)?;
+            let coming = fresh.iter().map(|slot| (slot.key, Arc::clone(slot))).collect();
+            scene.coming = Some(&coming);
+            let handling = self.handling.read();
+            self.check_keys(call.name(), &handling, &fresh)?;
+            plan.build(&scene, &Pairs::NONE, outs)?;
+            self.keys.add(call.name(), &fresh)?;
+            return Ok(Progress::Planned);
+        }
+        let add = |entry: &Entry, values: &[*mut u8], outs: &[*mut u8]| {
+            plan.add_plain(&entry.slot, values.iter().copied(), outs.iter().copied());
+            Some(())
+        };
+        if with_one(&self.keys.table, values, outs, add).is_some() {
+            return Ok(Progress::Planned);
+        }
+        let held = self.keys.table.hold();
+        let work = |lists: &Lists<'_>| {
+            let done = match short {
+                Short::Nothing => 0,
+                Short::Copy => self.applier.copy(lists),
+                Short::Rule(handling) => {
+                    handling.rule().map_or(0, |rule| self.applier.optimize_lists(lists, rule))
+                }
+            };
+            lists.plan(&held, done, plan);
+            match (plan.groups.is_empty(), done) {
+                (true, _) => Progress::Done,
+                (false, 0) => Progress::Planned,
+                (false, _) => Progress::Begun,
+            }
+        };
+        if let Some(progress) = memory.with_lists(&held, values, outs, work) {
+            return Ok(progress);
+        }
+        drop(held);
+        plan.build(&scene, values, outs)?;
+        Ok(Progress::Planned)
+    }
+
+    pub(crate) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
+        let slots = self.keys.find(&self.keys.scene("remove"), keys)?;
+        let patience = self.patience();
+        let limits = Limits { patience: &patience, cancel: None };
+        let keys: Vec<Key> = slots.iter().map(|slot| slot.key).collect();
+        self.in_turn("remove", &keys, &patience, || {
+            self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits))
+        })
+    }
+
+    /// Does something on this thread after the pending operations on some keys, and before later
+    /// ones.
+    pub(crate) fn in_turn<T>(
+        self: &Arc<Self>,
+        call: &'static str,
+        keys: &[Key],
+        patience: &Patience,
+        work: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let Some(first) = keys.first() else { return work() };
+        let label = Label { call, first_key: first.id(), keys: keys.len() };
+        let visit = |visit: &mut dyn FnMut(u64)| keys.iter().for_each(|key| visit(key.id()));
+        let turn = self.enter(label, visit, patience.end())?;
+        let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
+        let result = work();
+        drop(leave);
+        result
+    }
+
+    /// Waits for the turn of a call without a ticket. One that ends without lets those behind it go
+    /// on.
+    fn enter(
+        self: &Arc<Self>,
+        label: Label,
+        keys: impl Fn(&mut dyn FnMut(u64)),
+        deadline: Deadline,
+    ) -> Result<Turn> {
+        self.tickets.enter(label, keys, deadline).map_err(|NoTurn { error, ready }| {
+            self.schedule(ready);
+            error
+        })
+    }
+
+    pub(crate) fn cancel(self: &Arc<Self>, ticket: u64) -> Result<()> {
+        let ready = self.tickets.cancel(ticket, self.deadline())?;
+        self.schedule(ready);
+        Ok(())
+    }
+
+    /// Weak: an operation waiting for a thread does not keep its store alive.
+    fn as_task(self: &Arc<Self>) -> Weak<dyn Task> {
+        let task: Weak<Self> = Arc::downgrade(self);
+        task
+    }
+
+    /// Starts as many runners as there are operations ready, up to the store's threads.
+    pub(crate) fn schedule(self: &Arc<Self>, ready: usize) {
+        for _ in 0..ready.min(self.settings.threads) {
+            // The pool has a thread: it has run, or will run, what these operations waited for.
+            if let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
+                log(Level::Error, || error.to_string());
+            }
+        }
+    }
+
+    /// Refuses all work from now on, and wakes everybody who waits.
+    pub(crate) fn poison(&self) {
+        self.poisoned.store(true, Ordering::SeqCst);
+        self.tickets.abort(&poisoned());
+    }
+
+    #[cfg(feature = "fault-injection")]
+    pub(crate) fn fault(&self, point: &str) {
+        assert!(self.settings.fault.as_deref() != Some(point), "injected fault at {point}");
+    }
+
+    #[cfg(not(feature = "fault-injection"))]
+    #[allow(clippy::unused_self, reason = "the other build uses it")]
+    pub(crate) fn fault(&self, _: &str) {}
+}
+
+/// Runs a closure when it goes, also while a panic unwinds.
+struct OnDrop<F: FnOnce()>(Option<F>);
+
+impl<F: FnOnce()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        if let Some(run) = self.0.take() {
+            run();
+        }
+    }
+}
+
+pub(crate) fn poisoned() -> Error {
+    fail!(Poisoned, "the store met a bug of this library and refuses to go on; free it")
+}
+
+impl Task for Local {
+    /// Runs the most urgent operation that is ready.
+    fn run(self: Arc<Self>) {
+        let Some(job) = self.tickets.take(self.settings.threads) else {
+            return;
+        };
+        let Op { call, mut plan, handling, span } = job.work;
+        let work = || {
+            self.fault("task");
+            // No deadline: it can be cancelled, and those who wait for it have deadlines of their
+            // own. A timeout as its result could not be told from one of theirs.
+            let limits = Limits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
+            self.applier.apply(call, &mut plan, &handling, limits)
+        };
+        let outcome = panics::catch(|| span.run(work));
+        let result = outcome.unwrap_or_else(|panic| {
+            let error = panics::internal(&panic);
+            self.poison();
+            Err(error)
+        });
+        if let Err(error) = &result
+            && error.kind() != ErrorKind::Cancelled
+        {
+            log(Level::Debug, || format!("an operation with a ticket failed: {error}"));
+        }
+        plan.clear();
+        self.plans.lock().push(plan);
+        // The updater goes first: with the last operation done, its context may be dropped.
+        drop((handling, span));
+        let ready = self.tickets.finish(job.sequence, result);
+        self.schedule(ready);
+    }
+}

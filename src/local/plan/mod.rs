@@ -1,0 +1,370 @@
+//! What one call will do: its pairs checked, grouped by key, and put in processing order.
+
+pub(crate) mod rows;
+
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::ops::Range;
+use std::sync::Arc;
+
+pub(crate) use rows::{RowLists, RowPairs, RowsOf};
+
+use super::table::{Held, KeyHasher, KeyTable, Slot};
+use super::ticket::Label;
+use crate::deadline::Patience;
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::key::{Key, Names};
+use crate::local::call::Call;
+use crate::search;
+use crate::tensor::{
+    Lent, Overlaps, Parties, Party, Position, RawTensors, Spec, Stop, Tensor, TensorMut, Watch,
+};
+
+/// The tensors of a call.
+#[derive(Clone, Copy)]
+pub(crate) enum Tensors<'a> {
+    Values(&'a [Tensor<'a>]),
+    Outs(&'a [TensorMut<'a>]),
+    /// Of the C interface; checked one by one, when they are asked for.
+    Raw(RawTensors<'a>),
+}
+
+/// The (key, tensor) pairs of a call. There are as many tensors as keys.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs<'a> {
+    pub(crate) keys: &'a [Key],
+    pub(crate) tensors: Tensors<'a>,
+}
+
+impl<'a> Pairs<'a> {
+    pub(crate) const NONE: Pairs<'static> = Pairs { keys: &[], tensors: Tensors::Values(&[]) };
+
+    /// Bytes of all tensors that are valid.
+    pub(crate) fn bytes(&self) -> usize {
+        let tensor = |index: usize| match self.tensors {
+            Tensors::Values(tensors) => Some(tensors[index]),
+            Tensors::Outs(tensors) => Some(*tensors[index].as_tensor()),
+            Tensors::Raw(tensors) => tensors.get(index).ok(),
+        };
+        let tensors = (0..self.keys.len()).filter_map(tensor);
+        tensors.map(|tensor| tensor.count() * tensor.dtype().size()).sum()
+    }
+
+    /// The data of a tensor that is at a glance a plain array of a dtype and shape; None if it takes
+    /// a closer look.
+    #[inline]
+    pub(crate) fn fits(&self, index: usize, spec: &Spec) -> Option<*mut u8> {
+        match self.tensors {
+            Tensors::Values(tensors) => tensors[index].fits(spec),
+            Tensors::Outs(tensors) => tensors[index].as_tensor().fits(spec),
+            Tensors::Raw(tensors) => tensors.fits(index, spec),
+        }
+    }
+
+    /// A tensor of the list that fits its key, lent to the operation.
+    fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: Part) -> Result<Lent> {
+        let tensor = self.tensor(index, scene, part)?;
+        check(scene, slot, &tensor, part, &slot.shape)?;
+        Ok(Lent::new(&tensor))
+    }
+
+    /// A tensor of the list; errors name the call, the key and what the tensor is in it.
+    pub(crate) fn tensor(&self, index: usize, scene: &Scene<'_>, part: Part) -> Result<Tensor<'a>> {
+        match self.tensors {
+            Tensors::Values(tensors) => Ok(tensors[index]),
+            Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
+            Tensors::Raw(tensors) => tensors.get(index).map_err(|error| {
+                let (call, key) = (scene.call, scene.names.label(self.keys[index]));
+                Error::new(
+                    error.kind(),
+                    format!("{call}: {key}: the {} {}", part.name(), error.message()),
+                )
+            }),
+        }
+    }
+}
+
+/// What a tensor is in a call.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    Value,
+    Out,
+    /// Which rows a value or an out has.
+    Ids,
+}
+
+impl Part {
+    fn name(self) -> &'static str {
+        match self {
+            Part::Value => "value",
+            Part::Out => "out",
+            Part::Ids => "tensor of row ids",
+        }
+    }
+}
+
+/// Slots of keys that are not in the table yet.
+pub(crate) type Coming = HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>;
+
+/// Where a call is made: what its errors must name, and where its keys are.
+pub(crate) struct Scene<'a> {
+    pub(crate) call: &'static str,
+    pub(crate) names: &'a Names,
+    pub(crate) table: &'a KeyTable,
+    /// Keys that the call itself is about to add.
+    pub(crate) coming: Option<&'a Coming>,
+    /// How long the call may take, if it has a limit.
+    pub(crate) patience: Option<&'a Patience>,
+}
+
+impl<'a> Scene<'a> {
+    /// The same call with a limit of its time.
+    pub(crate) fn within(self, patience: &'a Patience) -> Self {
+        Self { patience: Some(patience), ..self }
+    }
+}
+
+impl Scene<'_> {
+    fn find<'a>(&'a self, held: &'a Held<'_>, key: Key) -> Result<&'a Arc<Slot>> {
+        let coming = || {
+            search::step();
+            self.coming?.get(&key)
+        };
+        let slot = held.get(key).map(|entry| &entry.slot).or_else(coming);
+        slot.ok_or_else(|| self.unknown(key))
+    }
+
+    pub(crate) fn unknown(&self, key: Key) -> Error {
+        let (call, label) = (self.call, self.names.label(key));
+        fail!(KeyNotFound, "{call}: {label} is not there; initialise it first")
+    }
+}
+
+/// One key of a call.
+pub(crate) struct Group {
+    pub(crate) slot: Arc<Slot>,
+    pub(crate) values: Range<usize>,
+    pub(crate) outs: Range<usize>,
+}
+
+/// An out, and whether a later out of the call overwrites it anyway.
+pub(crate) struct PlannedOut {
+    pub(crate) lent: Lent,
+    pub(crate) shadowed: bool,
+}
+
+/// A call that has passed all checks. Reused from call to call for its memory.
+#[derive(Default)]
+pub(crate) struct Plan {
+    pub(crate) groups: Vec<Group>,
+    pub(crate) values: Vec<Lent>,
+    pub(crate) outs: Vec<PlannedOut>,
+    /// Of a call on rows.
+    pub(crate) rows: RowLists,
+    value_order: Vec<(u64, usize)>,
+    out_order: Vec<(u64, usize)>,
+    overlaps: Overlaps,
+    shadowed: Vec<usize>,
+}
+
+impl Plan {
+    pub(crate) fn clear(&mut self) {
+        self.groups.clear();
+        self.values.clear();
+        self.outs.clear();
+        self.rows.clear();
+        self.shadowed.clear();
+        self.overlaps.clear();
+    }
+
+    /// Calls `visit` with each key of the call.
+    pub(crate) fn keys(&self, visit: &mut dyn FnMut(u64)) {
+        self.groups.iter().for_each(|group| visit(group.slot.key.id()));
+    }
+
+    pub(crate) fn label(&self, call: Call) -> Label {
+        let first_key = self.groups.first().map_or(0, |group| group.slot.key.id());
+        Label { call: call.name(), first_key, keys: self.groups.len() }
+    }
+
+    /// Adds a key whose values and outs are plain arrays of its dtype and shape, and whose outs
+    /// overlap nothing.
+    pub(crate) fn add_plain(
+        &mut self,
+        slot: &Arc<Slot>,
+        values: impl IntoIterator<Item = *mut u8>,
+        outs: impl IntoIterator<Item = *mut u8>,
+    ) {
+        let (first_value, first_out) = (self.values.len(), self.outs.len());
+        for data in values {
+            self.values.push(Lent::plain(data, slot.dtype));
+        }
+        for data in outs {
+            self.outs.push(PlannedOut { lent: Lent::plain(data, slot.dtype), shadowed: false });
+        }
+        let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
+        self.groups.push(Group { slot: Arc::clone(slot), values, outs });
+    }
+
+    /// Checks and groups the pairs of a call. On an error the plan is of no use until cleared.
+    pub(crate) fn build(
+        &mut self,
+        scene: &Scene<'_>,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+    ) -> Result<()> {
+        let held = scene.table.hold();
+        sort(scene, &held, values.keys, &mut self.value_order)?;
+        sort(scene, &held, outs.keys, &mut self.out_order)?;
+        self.values.reserve(values.keys.len());
+        self.outs.reserve(outs.keys.len());
+        self.groups.reserve(values.keys.len().max(outs.keys.len()));
+        let (mut value_at, mut out_at) = (0, 0);
+        loop {
+            let next_value = self.value_order.get(value_at);
+            let next_out = self.out_order.get(out_at);
+            let (order, key) = match (next_value, next_out) {
+                (Some(&(order, i)), Some(&(out_order, _))) if order <= out_order => {
+                    (order, values.keys[i])
+                }
+                (_, Some(&(order, i))) => (order, outs.keys[i]),
+                (Some(&(order, i)), None) => (order, values.keys[i]),
+                (None, None) => break,
+            };
+            let slot = Arc::clone(scene.find(&held, key)?);
+            let first_value = self.values.len();
+            while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
+                self.values.push(values.lend(i, scene, &slot, Part::Value)?);
+                value_at += 1;
+            }
+            let first_out = self.outs.len();
+            while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
+                let lent = outs.lend(i, scene, &slot, Part::Out)?;
+                let at = Position { group: self.groups.len(), index: self.outs.len() };
+                self.overlaps.add_out(&Party { lent: &lent, shape: &slot.shape, at });
+                self.outs.push(PlannedOut { lent, shadowed: false });
+                out_at += 1;
+            }
+            let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
+            self.groups.push(Group { slot, values, outs });
+        }
+        // Comparing may take long; keys come and go meanwhile.
+        drop(held);
+        self.check_overlaps(scene)
+    }
+
+    /// Refuses outs that overlap each other or a value, and marks outs that later ones overwrite.
+    fn check_overlaps(&mut self, scene: &Scene<'_>) -> Result<()> {
+        if self.outs.is_empty() || (self.values.is_empty() && self.overlaps.outs_are_apart()) {
+            return Ok(());
+        }
+        let Self { groups, outs, values, rows, overlaps, shadowed, .. } = self;
+        let tensors = Planned { groups, outs, values, rows };
+        let positions = groups
+            .iter()
+            .enumerate()
+            .flat_map(|(group, it)| it.values.clone().map(move |index| Position { group, index }));
+        let mut watch = Watch::new(scene.patience);
+        let found = overlaps.find(&tensors, positions, shadowed, &mut watch);
+        found.map_err(|stop| tensors.refuse(scene, &stop))?;
+        for &index in &self.shadowed {
+            self.outs[index].shadowed = true;
+        }
+        Ok(())
+    }
+}
+
+/// The tensors of a plan that is being made.
+struct Planned<'a> {
+    groups: &'a [Group],
+    outs: &'a [PlannedOut],
+    values: &'a [Lent],
+    rows: &'a RowLists,
+}
+
+impl<'a> Planned<'a> {
+    fn party(&self, lent: &'a Lent, at: Position) -> Party<'a> {
+        let shape = self.rows.shape(at.index).unwrap_or(&self.groups[at.group].slot.shape);
+        Party { lent, shape, at }
+    }
+
+    fn refuse(&self, scene: &Scene<'_>, stop: &Stop) -> Error {
+        let call = scene.call;
+        let key = |at: &Position| scene.names.label(self.groups[at.group].slot.key);
+        match stop {
+            Stop::Outs(out, other) => {
+                let (out, other) = (key(out), key(other));
+                fail!(Overlap, "{call}: an out of {out} overlaps an out of {other} in part")
+            }
+            Stop::Value { out, value } => {
+                let (out, value) = (key(out), key(value));
+                let hint = "only an out that is exactly a value of its own key is allowed";
+                fail!(Overlap, "{call}: an out of {out} overlaps a value of {value}; {hint}")
+            }
+            Stop::Late => {
+                let (outs, values) = (self.outs.len(), self.values.len());
+                fail!(
+                    Timeout,
+                    "{call}: {outs} outs and {values} values interleave, and comparing them took the \
+                     call's whole time; nothing has been applied"
+                )
+            }
+        }
+    }
+}
+
+impl<'a> Parties<'a> for Planned<'a> {
+    fn out(&self, at: Position) -> Party<'a> {
+        self.party(&self.outs[at.index].lent, at)
+    }
+
+    fn value(&self, at: Position) -> Party<'a> {
+        self.party(&self.values[at.index], at)
+    }
+}
+
+/// Fills `order` with (place in processing order, index) of each key, ascending.
+fn sort(
+    scene: &Scene<'_>,
+    held: &Held<'_>,
+    keys: &[Key],
+    order: &mut Vec<(u64, usize)>,
+) -> Result<()> {
+    order.clear();
+    order.reserve(keys.len());
+    for (index, &key) in keys.iter().enumerate() {
+        let place = if key.is_name() { scene.find(held, key)?.order } else { key.id() };
+        order.push((place, index));
+    }
+    if !order.is_sorted() {
+        order.sort_unstable();
+    }
+    Ok(())
+}
+
+/// Refuses a tensor that does not have the shape or fit its key, and an out that would overwrite
+/// itself.
+fn check(
+    scene: &Scene<'_>,
+    slot: &Slot,
+    tensor: &Tensor<'_>,
+    part: Part,
+    shape: &[i64],
+) -> Result<()> {
+    let (dtype, what) = (tensor.dtype(), part.name());
+    let place = || format!("{}: {}", scene.call, scene.names.label(slot.key));
+    let kind = if tensor.shape() != shape {
+        ErrorKind::ShapeMismatch
+    } else if dtype != slot.dtype && !(dtype.is_float() && slot.dtype.is_float()) {
+        ErrorKind::DtypeMismatch
+    } else if part == Part::Out && tensor.overlaps_itself() {
+        let place = place();
+        return Err(fail!(
+            Overlap,
+            "{place}: the out {tensor:?} has strides that make it overlap itself"
+        ));
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(kind, format!("{}: {what} is {tensor:?}, stored is {}", place(), slot.text())))
+}

@@ -1,0 +1,210 @@
+//! Who is pending, in which order, and what is ready: the part under the lock.
+
+use std::cmp::Reverse;
+use std::collections::hash_map::Entry as Tail;
+use std::collections::{BinaryHeap, HashMap};
+use std::hash::BuildHasherDefault;
+
+use smallvec::SmallVec;
+
+use super::Label;
+use super::outcome::Outcomes;
+use crate::error::{Error, Result, fail};
+use crate::local::table::KeyHasher;
+use crate::search;
+use crate::sys::sync::{Arc, AtomicBool, Ordering};
+
+/// A map by numbers of operations or of keys.
+type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
+
+pub(super) struct State<W> {
+    pub(super) next: u64,
+    pub(super) pending: ByNumber<Entry<W>>,
+    /// The end of each key's queue. The queue is a list: each link names its neighbours.
+    pub(super) tails: ByNumber<Place>,
+    pub(super) ready: BinaryHeap<(i32, Reverse<u64>)>,
+    pub(super) running: usize,
+    pub(super) outcomes: Outcomes,
+    /// Why no operation is taken any more.
+    pub(super) over: Option<Error>,
+}
+
+pub(super) struct Entry<W> {
+    pub(super) label: Label,
+    /// Its place in the queue of each of its keys.
+    links: SmallVec<[Link; 1]>,
+    /// Keys in whose queues another operation is before it.
+    pub(super) blockers: usize,
+    pub(super) priority: i32,
+    pub(super) cancel: Arc<AtomicBool>,
+    pub(super) phase: Phase<W>,
+}
+
+pub(super) enum Phase<W> {
+    /// Has a ticket; runs on the pool when its predecessors have finished.
+    Queued(W),
+    /// Has a ticket; at work.
+    Running,
+    /// A call without a ticket, on its caller's thread.
+    Turn,
+}
+
+/// One operation in the queue of one key.
+struct Link {
+    key: u64,
+    before: Option<Place>,
+    after: Option<Place>,
+}
+
+/// Where a link is: with which operation, and at which index there. Without the index, taking out a
+/// long operation would search the links of its neighbours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    sequence: u64,
+    index: usize,
+}
+
+impl<W> State<W> {
+    pub(super) fn new() -> Self {
+        Self {
+            next: 1,
+            pending: HashMap::default(),
+            tails: HashMap::default(),
+            ready: BinaryHeap::new(),
+            running: 0,
+            outcomes: Outcomes::default(),
+            over: None,
+        }
+    }
+
+    pub(super) fn refuse_if_over(&self) -> Result<()> {
+        self.over.clone().map_or(Ok(()), Err)
+    }
+
+    pub(super) fn refuse_if_unknown(&self, sequence: u64) -> Result<()> {
+        if sequence == 0 || sequence >= self.next {
+            return Err(fail!(
+                Ticket,
+                "ticket number {sequence} has not been issued by this store"
+            ));
+        }
+        if !self.pending.contains_key(&sequence) && !self.outcomes.knows(sequence) {
+            return Err(fail!(
+                Ticket,
+                "ticket number {sequence} is stale: it is older than the last 65,536 operations that \
+                 did not succeed, and its result is not known any more"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Adds an operation behind the last ones on its keys; gives its number and whether it is ready.
+    pub(super) fn enter(
+        &mut self,
+        label: Label,
+        keys: &[u64],
+        priority: i32,
+        phase: Phase<W>,
+    ) -> (u64, bool) {
+        let sequence = self.next;
+        self.next += 1;
+        let mut links = SmallVec::with_capacity(keys.len());
+        let mut blockers = 0;
+        for &key in keys {
+            search::step();
+            let place = Place { sequence, index: links.len() };
+            let before = match self.tails.entry(key) {
+                Tail::Vacant(tail) => {
+                    tail.insert(place);
+                    None
+                }
+                // A key that stands twice among the keys counts once.
+                Tail::Occupied(tail) if tail.get().sequence == sequence => continue,
+                Tail::Occupied(mut tail) => Some(tail.insert(place)),
+            };
+            if let Some(link) = before.and_then(|before| self.link(before)) {
+                link.after = Some(place);
+                blockers += 1;
+            }
+            links.push(Link { key, before, after: None });
+        }
+        let cancel = Arc::new(AtomicBool::new(false));
+        self.pending.insert(sequence, Entry { label, links, blockers, priority, cancel, phase });
+        (sequence, blockers == 0)
+    }
+
+    fn link(&mut self, place: Place) -> Option<&mut Link> {
+        self.pending.get_mut(&place.sequence)?.links.get_mut(place.index)
+    }
+
+    /// Takes an operation, finished or withdrawn, out of the queues of all its keys. In each of
+    /// them the operation after it then comes after the one before it: a withdrawn operation delays
+    /// no other, and lets none overtake.
+    pub(super) fn release(&mut self, sequence: u64) -> Option<Phase<W>> {
+        let entry = self.pending.remove(&sequence)?;
+        entry.links.iter().for_each(|link| self.close_gap(link));
+        Some(entry.phase)
+    }
+
+    fn close_gap(&mut self, gap: &Link) {
+        search::step();
+        if let Some(before) = gap.before.and_then(|before| self.link(before)) {
+            before.after = gap.after;
+        }
+        match (gap.before, gap.after) {
+            (before, Some(after)) => {
+                if let Some(link) = self.link(after) {
+                    link.before = before;
+                }
+                if before.is_none() {
+                    self.unblock(after.sequence);
+                }
+            }
+            (Some(before), None) => _ = self.tails.insert(gap.key, before),
+            (None, None) => _ = self.tails.remove(&gap.key),
+        }
+    }
+
+    /// Notes that an operation is the first in the queue of one more of its keys.
+    fn unblock(&mut self, sequence: u64) {
+        let Some(entry) = self.pending.get_mut(&sequence) else { return };
+        entry.blockers -= 1;
+        if entry.blockers == 0 && matches!(entry.phase, Phase::Queued(_)) {
+            self.ready.push((entry.priority, Reverse(sequence)));
+        }
+    }
+
+    /// Withdraws an operation that has not begun and gives its work back, to be dropped without
+    /// the lock; asks one at work to stop.
+    pub(super) fn withdraw(
+        &mut self,
+        sequence: u64,
+        text: impl FnOnce(Label) -> Error,
+    ) -> Option<Phase<W>> {
+        let entry = self.pending.get_mut(&sequence)?;
+        entry.cancel.store(true, Ordering::SeqCst);
+        if !matches!(entry.phase, Phase::Queued(_)) {
+            return None;
+        }
+        let text = text(entry.label);
+        self.outcomes.cancel(sequence, text);
+        self.release(sequence)
+    }
+
+    /// An operation that must end before this one can begin.
+    pub(super) fn before(&self, sequence: u64) -> Option<u64> {
+        let mut links = self.pending.get(&sequence)?.links.iter();
+        links.find_map(|link| link.before).map(|before| before.sequence)
+    }
+
+    pub(super) fn is_pending(&self, sequence: u64) -> bool {
+        self.pending.contains_key(&sequence)
+    }
+
+    pub(super) fn first_pending(&self, end: u64) -> Option<u64> {
+        let with_ticket =
+            |entry: &Entry<W>| matches!(entry.phase, Phase::Queued(_) | Phase::Running);
+        let pending = self.pending.iter().filter(|(_, entry)| with_ticket(entry));
+        pending.map(|(&sequence, _)| sequence).filter(|&sequence| sequence < end).min()
+    }
+}

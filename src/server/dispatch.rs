@@ -1,0 +1,218 @@
+//! The host of a server: it sums and merges what the machine says, slice by slice.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::slice_queue::{Job, Reply, Shard};
+use crate::codec::{self, Origin};
+use crate::error::{Result, fail};
+use crate::job::row_runs::Cut;
+use crate::job::settings::Change;
+use crate::job::wanted::{self, WANT_STATE};
+use crate::key::Key;
+use crate::local::Local;
+use crate::local::merger::Handling;
+use crate::local::table::Slot;
+use crate::log::{Level, log};
+use crate::runtime::{Bytes, Driver, Host, Machine};
+use crate::sys::sync::Mutex;
+use crate::tensor::{DType, element_count};
+use crate::trace::Tracer;
+
+use kvstore_protocol::{Mode, Node, Part, Place, ServerAction, SliceName, Table};
+
+/// Settings that are kept; pushes under an older one are under the oldest of these.
+const MOST_SETTINGS: usize = 4_096;
+
+/// Answers that are small leave together, up to so many bytes.
+const TOGETHER: usize = 192 << 10;
+
+/// How many slices ahead the processor is told of: workers mostly ask for them in the order in which
+/// they came.
+const AHEAD: usize = 4;
+
+pub(super) struct Shop {
+    local: Arc<Local>,
+    tracer: Option<Arc<Tracer>>,
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    shards: Table<SliceName, Arc<Shard>>,
+    /// The one that was looked up last: actions of a slice come in a row.
+    last: Option<(SliceName, Arc<Shard>)>,
+    /// How pushes merge from each version on.
+    handlings: BTreeMap<u64, Arc<Handling>>,
+    /// Each push is merged by itself, under the last setting that is in force.
+    asynchronous: bool,
+}
+
+impl Shop {
+    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
+        let first = Arc::new(local.handling.read().clone());
+        let books = Books { handlings: [(0, first)].into(), ..Books::default() };
+        Self { local, tracer, books: Mutex::new(books) }
+    }
+}
+
+impl Books {
+    fn handling(&self, version: u64) -> Option<Arc<Handling>> {
+        let last = self.handlings.range(..=version).next_back();
+        last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
+    }
+
+    fn shard(&mut self, name: &SliceName) -> Option<&Arc<Shard>> {
+        if self.last.as_ref().is_none_or(|(last, _)| last != name) {
+            let at = self.shards.position(name)?;
+            self.last = Some((*name, Arc::clone(self.shards.at(at)?)));
+            if let Some(next) = self.shards.at(at + AHEAD) {
+                next.announce();
+            }
+        }
+        self.last.as_ref().map(|(_, shard)| shard)
+    }
+
+    /// Takes note of an action; gives the shard that has something to do.
+    fn enter(
+        &mut self,
+        action: ServerAction<Bytes>,
+        tracer: Option<&Arc<Tracer>>,
+    ) -> Option<Arc<Shard>> {
+        let (name, job) = match action {
+            ServerAction::Install { slice, place, data } => {
+                let shard = shard_of(slice, &place)
+                    .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
+                self.last = None;
+                let shard = shard.ok()?.traced(slice.slice, tracer.cloned());
+                self.shards.insert(slice, Arc::new(shard));
+                (slice, Job::Install(data))
+            }
+            ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
+                let handling = if codec > 0 { self.handling(setting) } else { None };
+                let rows = codec == wanted::ROWS;
+                let (rank, round) = (rank.into(), round - 1);
+                let block = self.shard(&slice)?.first_block();
+                let origin = Origin { key: slice.key, rank, round, block };
+                (slice, Job::Add { first, rows, data, origin, handling })
+            }
+            ServerAction::Restore { slice, data } => {
+                (slice, Job::Restore(data, self.handling(u64::MAX)?))
+            }
+            ServerAction::Close { slice, setting, .. } => {
+                let setting = if self.asynchronous { u64::MAX } else { setting };
+                (slice, Job::Close(self.handling(setting)?))
+            }
+            ServerAction::Answer(answer) => {
+                let wants_state = answer.wanted.first() == Some(&WANT_STATE);
+                let handling = if wants_state { self.handling(u64::MAX) } else { None };
+                (answer.slice, Job::Answer(answer, handling))
+            }
+            ServerAction::Setting { version, fields } => {
+                self.set(version, &fields);
+                return None;
+            }
+            ServerAction::Drop { key, generation, slices } => {
+                self.last = None;
+                for slice in 0..slices {
+                    self.shards.remove(&SliceName { key, generation, slice });
+                }
+                return None;
+            }
+        };
+        let shard = self.shard(&name)?;
+        shard.post(job);
+        Some(Arc::clone(shard))
+    }
+
+    /// The worker that brings a setting has checked it.
+    fn set(&mut self, version: u64, fields: &[u8]) {
+        let Some(before) = self.handling(version) else { return };
+        match Change::decode(fields).and_then(|change| change.apply(&before)) {
+            Ok(handling) => {
+                self.handlings.insert(version, Arc::new(handling));
+                if self.handlings.len() > MOST_SETTINGS {
+                    self.handlings.pop_first();
+                }
+            }
+            Err(error) => log(Level::Error, || format!("setting {version}: {error}")),
+        }
+    }
+}
+
+impl Host for Shop {
+    type Todo = Vec<Arc<Shard>>;
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref()
+    }
+
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<Shard>>) {
+        let asynchronous = node.mode() != Mode::Sync;
+        let Part::Server(server) = &mut node.part else { return };
+        let actions = server.actions();
+        if actions.is_empty() {
+            return;
+        }
+        let mut books = self.books.lock();
+        books.asynchronous = asynchronous;
+        for action in actions {
+            if let Some(shard) = books.enter(action, self.tracer.as_ref())
+                && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
+            {
+                todo.push(shard);
+            }
+        }
+    }
+
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<Shard>>) {
+        let (mut replies, mut bytes) = (Vec::new(), 0);
+        for shard in todo {
+            shard.work(&self.local, &driver.blocks, &mut |reply| {
+                replies.push(reply);
+                bytes += shard.bytes();
+            });
+            if bytes > TOGETHER {
+                reply(driver, &mut replies);
+                bytes = 0;
+            }
+        }
+        reply(driver, &mut replies);
+    }
+}
+
+/// Sends answers.
+fn reply(driver: &Arc<Driver<Shop>>, replies: &mut Vec<Reply>) {
+    if replies.is_empty() {
+        return;
+    }
+    driver.step(|machine, _| {
+        let Machine::Node(node) = machine else { return };
+        let Part::Server(server) = &mut node.part else { return };
+        for (answer, value) in replies.drain(..) {
+            match value {
+                Ok(data) => server.value(&answer, data),
+                Err(failure) => server.no_value(&answer, &failure),
+            }
+        }
+    });
+}
+
+/// A slice of a key, as a key of its own for the arithmetic. One that is whole has the key's shape.
+fn shard_of(name: SliceName, place: &Place) -> Result<Shard> {
+    let key = Key::from(name.key);
+    let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
+    let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
+    let (start, bytes) = place.range(name.slice);
+    let unit = Cut::new(place).unit as u64;
+    let whole = place.servers.len() == 1;
+    let extent = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let shape: Vec<i64> = if whole {
+        place.spec.shape.iter().map(|number| extent(*number)).collect()
+    } else {
+        vec![extent(bytes / dtype.size() as u64 / unit), extent(unit)]
+    };
+    let count = element_count(&shape).ok_or_else(unknown)?;
+    let block = start / dtype.size() as u64 / codec::BLOCK as u64;
+    Shard::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
+}

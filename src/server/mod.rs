@@ -1,0 +1,205 @@
+//! A server or a scheduler, until its job ends.
+
+mod dispatch;
+mod slice_queue;
+mod slice_trace;
+mod slice_value;
+
+use std::fmt::Write;
+use std::sync::{Arc, OnceLock};
+
+use crate::config::Job;
+use crate::deadline::Deadline;
+use crate::error::{Result, fail};
+use crate::interrupt;
+use crate::job::errors::error_of;
+use crate::job::remote::Remote;
+use crate::job::{options, telemetry};
+use crate::local::Local;
+use crate::local::kind::StoreKind;
+use crate::local::merger::Merger;
+use crate::metrics;
+use crate::role::Role;
+use crate::runtime::{Driver, Host, Idle, Machine};
+use crate::sys::sync::{AtomicBool, Ordering};
+use crate::trace::Tracer;
+use crate::transport;
+use crate::transport::Place;
+use dispatch::Shop;
+use kvstore_protocol::{Birth, Part, Peer};
+
+pub(crate) struct Serving {
+    local: Arc<Local>,
+    job: Job,
+    place: Place,
+    kind: StoreKind,
+    serves: AtomicBool,
+    aborted: AtomicBool,
+    running: OnceLock<Running>,
+    tracer: Option<Arc<Tracer>>,
+}
+
+enum Running {
+    Server(Arc<Driver<Shop>>),
+    Scheduler(Arc<Driver<Idle>>),
+}
+
+impl Serving {
+    pub(crate) fn new(local: &Arc<Local>, job: Job, kind: StoreKind) -> Result<Self> {
+        Ok(Self {
+            local: Arc::clone(local),
+            // What cannot work is said at once.
+            place: options::place(&job)?,
+            tracer: telemetry::tracer(&job),
+            job,
+            kind,
+            serves: AtomicBool::new(false),
+            aborted: AtomicBool::new(false),
+            running: OnceLock::new(),
+        })
+    }
+
+    fn serve_as_server(&self) -> Result<()> {
+        let driver = self.start_server()?;
+        telemetry::trace(&driver, self.tracer.as_ref());
+        self.run(&driver, Running::Server)
+    }
+
+    fn serve_as_scheduler(&self) -> Result<()> {
+        let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
+        let driver = self.start_scheduler()?;
+        let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
+        let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
+        let result = self.run(&driver, Running::Scheduler);
+        drop(endpoint);
+        result
+    }
+
+    fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
+        let limits = options::limits(&self.job, self.kind);
+        Driver::start(Idle, &|inbox| transport::open(&self.place, &inbox), |_, incarnation| {
+            Machine::scheduler(limits, incarnation)
+        })
+    }
+
+    fn start_server(&self) -> Result<Arc<Driver<Shop>>> {
+        let limits = options::limits(&self.job, self.kind);
+        // A user's updater gets whole keys.
+        let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
+        Driver::start(
+            Shop::new(Arc::clone(&self.local), self.tracer.clone()),
+            &|inbox| transport::open(&self.place, &inbox),
+            |address, incarnation| {
+                let (role, scheduler) = (options::role(self.job.role), &self.job.root);
+                let rank = options::rank(&self.job, &self.place);
+                let birth = Birth { role, rank, incarnation, address, scheduler };
+                let mut machine = Machine::node(limits, &birth);
+                if let Machine::Node(node) = &mut machine
+                    && let (Part::Server(server), true) = (&mut node.part, whole)
+                {
+                    server.keep_whole();
+                }
+                machine
+            },
+        )
+    }
+
+    fn run<H: Host>(
+        &self,
+        driver: &Arc<Driver<H>>,
+        wrap: impl FnOnce(Arc<Driver<H>>) -> Running,
+    ) -> Result<()> {
+        let _ = self.running.set(wrap(Arc::clone(driver)));
+        if self.aborted.load(Ordering::SeqCst) {
+            driver.stop();
+        }
+        let end = driver.wait(None, Machine::end);
+        driver.flush();
+        // While it is known who this is.
+        if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
+            tracer.finish("server", self.rank());
+        }
+        driver.stop();
+        if let Some(bug) = driver.bug() {
+            self.local.poison();
+            return Err(bug);
+        }
+        match end {
+            Some(Ok(())) => Ok(()),
+            Some(Err(failure)) => Err(error_of(&self.local.keys.names, &failure)),
+            None if interrupt::requested() => Err(fail!(Timeout, "the job goes on without it")),
+            None => Err(fail!(Closed, "the store was aborted")),
+        }
+    }
+}
+
+impl Remote for Serving {
+    fn role(&self) -> Role {
+        self.job.role
+    }
+
+    fn workers(&self) -> u32 {
+        self.job.workers
+    }
+
+    /// Known once the job has started, or if it was told.
+    fn rank(&self) -> u32 {
+        let me = match self.running.get() {
+            Some(Running::Server(driver)) => driver.peek(Machine::me),
+            _ => None,
+        };
+        me.map_or(self.job.rank.unwrap_or(0), |peer: Peer| peer.rank)
+    }
+
+    fn stats(&self) -> String {
+        let mut text = format!(
+            ",\"role\":\"{}\",\"rank\":{},\"num_workers\":{}",
+            self.role().name(),
+            self.rank(),
+            self.workers()
+        );
+        if let Some(Running::Server(driver)) = self.running.get() {
+            let counts = driver.peek(|machine| match machine {
+                Machine::Node(node) => match &node.part {
+                    Part::Server(server) => Some((server.held_bytes(), server.duplicates())),
+                    Part::Worker(_) => None,
+                },
+                Machine::Scheduler(_) => None,
+            });
+            let (held, duplicates) = counts.unwrap_or_default();
+            let address = driver.address();
+            let _ = write!(
+                text,
+                ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
+                telemetry::facts(driver)
+            );
+        }
+        text
+    }
+
+    fn close(&self, _: Deadline) -> Result<()> {
+        self.abort();
+        Ok(())
+    }
+
+    fn serve(&self) -> Result<()> {
+        if self.serves.swap(true, Ordering::SeqCst) {
+            return Err(fail!(InvalidArgument, "serve: this store serves, or has served, already"));
+        }
+        let result = if self.job.role == Role::Scheduler {
+            self.serve_as_scheduler()
+        } else {
+            self.serve_as_server()
+        };
+        result.map_err(|error: crate::Error| error.at("serve"))
+    }
+
+    fn abort(&self) {
+        self.aborted.store(true, Ordering::SeqCst);
+        match self.running.get() {
+            Some(Running::Server(driver)) => driver.stop(),
+            Some(Running::Scheduler(driver)) => driver.stop(),
+            None => {}
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! One slice on a server: what is to be done with it, in its order, and by one thread at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::slice_trace::{Step, Steps};
+use super::slice_value::State;
+use crate::codec::Origin;
+use crate::error::{Result, fail};
+use crate::local::Local;
+use crate::local::merger::{Handling, Merger};
+use crate::local::table::Slot;
+use crate::runtime::{Blocks, Bytes};
+use crate::sys;
+use crate::sys::sync::Mutex;
+use crate::trace::{Tracer, What};
+use kvstore_protocol::{Answer, Failure, Reason};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
+/// What is to be done with a slice, in this order.
+pub(super) enum Job {
+    Install(Bytes),
+    /// With a handling, `data` is encoded as its codec does, or is `rows`.
+    Add {
+        first: bool,
+        rows: bool,
+        data: Bytes,
+        origin: Origin,
+        handling: Option<Arc<Handling>>,
+    },
+    Restore(Bytes, Arc<Handling>),
+    Close(Arc<Handling>),
+    /// With the handling in force, for whoever wants all that is kept.
+    Answer(Answer, Option<Arc<Handling>>),
+}
+
+/// The value for an answer, or why there is none.
+pub(super) type Reply = (Answer, std::result::Result<Bytes, Failure>);
+
+pub(super) struct Shard {
+    slot: Slot,
+    /// The place of its first block among those of its key.
+    block: u64,
+    /// It is all of its key.
+    whole: bool,
+    queue: Mutex<Queue>,
+    state: Mutex<State>,
+    steps: Steps,
+    /// Of the last contribution.
+    round: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Somebody works on it, and will look again.
+    busy: bool,
+}
+
+impl Shard {
+    pub(super) fn new(slot: Slot, block: u64, whole: bool) -> Result<Self> {
+        let (queue, state) = (Mutex::default(), Mutex::new(State::new()?));
+        let (steps, round) = (Steps::default(), AtomicU64::new(0));
+        Ok(Self { slot, block, whole, queue, state, steps, round })
+    }
+
+    /// Its work is noted for this slice of its key.
+    pub(super) fn traced(mut self, slice: u32, tracer: Option<Arc<Tracer>>) -> Self {
+        let key = self.slot.key.id();
+        self.steps = Steps { tracer, key, slice };
+        self
+    }
+
+    /// A job begins; it ends, for whoever notes that, when what this gives goes.
+    fn begin(&self, job: &Job) -> Option<Step<'_>> {
+        // Relaxed: one thread at a time works on a slice.
+        let (what, round) = match job {
+            Job::Add { origin, .. } => {
+                self.round.store(origin.round + 1, Ordering::Relaxed);
+                (What::Sum, origin.round + 1)
+            }
+            Job::Close(_) => (What::Update, self.round.load(Ordering::Relaxed)),
+            _ => return None,
+        };
+        Some(self.steps.begin(what, round))
+    }
+
+    /// Lets the processor fetch it: it is soon to be worked on.
+    pub(super) fn announce(&self) {
+        let start = std::ptr::from_ref(self).cast::<u8>();
+        (0..size_of::<Self>()).step_by(LINE).for_each(|at| sys::prefetch(start.wrapping_add(at)));
+    }
+
+    pub(super) fn first_block(&self) -> u64 {
+        self.block
+    }
+
+    /// Bytes of its value.
+    pub(super) fn bytes(&self) -> usize {
+        self.slot.bytes()
+    }
+
+    pub(super) fn post(&self, job: Job) {
+        self.queue.lock().jobs.push_back(job);
+    }
+
+    /// Works off what is queued, unless somebody does already.
+    pub(super) fn work(&self, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+        let mut queue = self.queue.lock();
+        if std::mem::replace(&mut queue.busy, true) {
+            return;
+        }
+        while let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            self.one(job, local, blocks, reply);
+            queue = self.queue.lock();
+        }
+        queue.busy = false;
+    }
+
+    fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+        // Nobody is told with the state locked.
+        let _step = self.begin(&job);
+        local.fault("slice");
+        let mut state = self.state.lock();
+        let result = match job {
+            Job::Install(data) => state.install(data, blocks),
+            Job::Restore(data, handling) => state.restore(&self.slot, &data, &handling, blocks),
+            Job::Add { first, rows: true, data, .. } => {
+                state.begin(first);
+                state.add_rows(data);
+                Ok(())
+            }
+            Job::Add { first, data, origin, handling, .. } => {
+                let round = origin.round.wrapping_add(state.ahead(origin.rank));
+                let added = self
+                    .decode(data, Origin { round, ..origin }, handling, local, blocks)
+                    .and_then(|data| state.add(&self.slot, first, data, local, blocks));
+                if let Err(error) = added {
+                    state.lost.get_or_insert(error);
+                }
+                Ok(())
+            }
+            Job::Close(handling) => {
+                state.failure = None;
+                match state.lost.take() {
+                    Some(error) => Err(error),
+                    None => self
+                        .check_whole(&handling.merger)
+                        .and_then(|()| state.close(&self.slot, &handling, local, blocks)),
+                }
+            }
+            Job::Answer(answer, handling) => {
+                let value = state.answer(&self.slot, &answer.wanted, handling.as_deref(), blocks);
+                reply((answer, value));
+                Ok(())
+            }
+        };
+        if let Err(error) = result {
+            let key = local.keys.names.label(self.slot.key);
+            let reason = match error.kind() {
+                crate::ErrorKind::Callback => Reason::Callback,
+                _ => Reason::Invalid,
+            };
+            let text = format!("on the server: {key}: {}", error.message());
+            crate::log::log(crate::Level::Error, || text.clone());
+            state.failure = Some(Failure { reason, text });
+        }
+    }
+
+    /// Refuses a rule that would measure a part of a key only.
+    fn check_whole(&self, merger: &Merger) -> Result<()> {
+        match merger {
+            Merger::Optimizer(optimizer) if !self.whole && merger.measures_whole_keys() => {
+                Err(fail!(
+                    Unsupported,
+                    "{} measures whole keys, and this one is in slices; let all workers call \
+                     set_optimizer again, which makes it whole",
+                    optimizer.name()
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a codec's bytes stand for.
+    fn decode(
+        &self,
+        data: Bytes,
+        origin: Origin,
+        handling: Option<Arc<Handling>>,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<Bytes> {
+        let Some(handling) = handling else { return Ok(data) };
+        let codec = handling.codec.as_ref();
+        let codec = codec.ok_or_else(|| fail!(InvalidArgument, "no codec is set"))?;
+        crate::job::encoding::decode(codec, local.keys.team, &self.slot, origin, &data, blocks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Config, Settings};
+    use crate::key::Key;
+    use crate::tensor::DType;
+
+    #[test]
+    fn a_round_with_a_contribution_that_cannot_be_read_is_not_merged() {
+        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap());
+        let blocks = Arc::<Blocks>::default();
+        let bytes = |value: u8| {
+            Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
+        };
+        let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
+        let shard = Shard::new(slot, 0, true).unwrap();
+        let plain = Arc::new(Handling::PLAIN);
+        let add = |first, data, handling| {
+            let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
+            Job::Add { first, rows: false, data, origin, handling }
+        };
+        shard.post(Job::Install(bytes(1)));
+        shard.post(add(true, bytes(2), None));
+        // Encoded, and no codec is set.
+        shard.post(add(false, bytes(3), Some(Arc::clone(&plain))));
+        shard.post(Job::Close(Arc::clone(&plain)));
+        let work = || shard.work(&local, &blocks, &mut |_| panic!("nobody asks"));
+        work();
+        let stored = || {
+            let mut state = shard.state.lock();
+            state.share(&shard.slot, &blocks).unwrap().bytes().to_vec()
+        };
+        assert!(shard.state.lock().failure.is_some(), "the round has failed");
+        assert_eq!(stored(), [1; 16], "and nothing of it is merged");
+        shard.post(add(true, bytes(4), None));
+        shard.post(Job::Close(plain));
+        work();
+        assert!(shard.state.lock().failure.is_none(), "the next one is as good as any");
+        assert_eq!(stored(), [4; 16]);
+    }
+}

@@ -1,0 +1,417 @@
+//! What a server keeps of one slice: the sum of the open round, and the stored value.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use smallvec::{SmallVec, smallvec};
+
+use crate::error::{Error, Result, fail};
+use crate::job::row_runs;
+use crate::job::slice_state::Found;
+use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
+use crate::local::Local;
+use crate::local::apply::{Limits, Push};
+use crate::local::merger::{Handling, Merger};
+use crate::local::plan::RowsOf;
+use crate::local::table::{Slot, Value};
+use crate::runtime::{Block, Blocks, Bytes};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Array, Buffer, DType, Lent};
+use kvstore_protocol::{Data as _, Failure, Reason};
+
+/// What a server keeps of one slice.
+pub(super) struct State {
+    value: Value,
+    /// The stored value while messages refer to it; `value.buffer` is empty then.
+    shared: Option<Arc<Block>>,
+    /// The contributions of the open round so far, but for the last.
+    sum: Option<Sum>,
+    last: Option<Bytes>,
+    /// The contributions of a round in which somebody pushes rows, in order.
+    pieces: Vec<Piece>,
+    /// Why a contribution of the open round could not be added.
+    pub(super) lost: Option<Error>,
+    /// Why the last round was not merged.
+    pub(super) failure: Option<Failure>,
+    /// By rank, what workers have laid down of what their codecs have left.
+    laid: BTreeMap<u32, Bytes>,
+    /// By rank, how many more pushes there are for a codec than this life of the key has seen: modulo
+    /// 2^64.
+    ahead: BTreeMap<u32, u64>,
+}
+
+/// A contribution to single rows, or to all.
+enum Piece {
+    Rows(Bytes),
+    Whole(Bytes),
+    Sum(Sum),
+}
+
+/// A sum; of elements of 16 bits it is kept in 32, and rounded once at the end.
+struct Sum {
+    buffer: Buffer,
+    dtype: DType,
+}
+
+impl State {
+    pub(super) fn new() -> Result<Self> {
+        let value = Value { buffer: Buffer::new(0)?, state: None, removed: false, residuals: None };
+        Ok(Self {
+            value,
+            shared: None,
+            sum: None,
+            last: None,
+            pieces: Vec::new(),
+            lost: None,
+            failure: None,
+            laid: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+        })
+    }
+
+    /// How many more pushes of a worker there are for a codec than this life of the key has seen.
+    pub(super) fn ahead(&self, rank: u64) -> u64 {
+        let ahead = u32::try_from(rank).ok().and_then(|rank| self.ahead.get(&rank));
+        ahead.copied().unwrap_or(0)
+    }
+
+    pub(super) fn install(&mut self, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
+        self.value.buffer = own(data, blocks)?;
+        Ok(())
+    }
+
+    /// Takes what was brought.
+    pub(super) fn restore(
+        &mut self,
+        slot: &Slot,
+        data: &Bytes,
+        handling: &Handling,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        let read = |bytes: &[u8]| match Found::read(bytes, slot)? {
+            Found::State(bytes) => {
+                let merger = &handling.merger;
+                let restored =
+                    crate::job::slice_state::restore(slot, &mut self.value, bytes, merger, blocks);
+                if restored.is_ok() {
+                    self.shared = None;
+                }
+                restored
+            }
+            Found::Laid { rank, front } => {
+                self.laid.insert(rank, data.part(front, data.len() - front));
+                Ok(())
+            }
+            Found::Taken { rank } => {
+                self.laid.remove(&rank);
+                Ok(())
+            }
+            Found::Ahead { rank, ahead } => {
+                self.ahead.insert(rank, ahead);
+                Ok(())
+            }
+        };
+        data.read(read).unwrap_or(Ok(()))
+    }
+
+    /// What a worker has laid down, or nothing.
+    fn laid(&self, rank: &[u8], blocks: &Arc<Blocks>) -> Result<Bytes> {
+        let rank = rank.first_chunk().map(|rank| u32::from_le_bytes(*rank));
+        match rank.and_then(|rank| self.laid.get(&rank)) {
+            Some(laid) => Ok(laid.clone()),
+            None => Ok(Bytes::of_block(Arc::new(blocks.join(&[])?))),
+        }
+    }
+
+    /// A new round begins.
+    pub(super) fn begin(&mut self, first: bool) {
+        if first {
+            self.sum = None;
+            self.last = None;
+            self.pieces.clear();
+        }
+    }
+
+    /// Adds a contribution to single rows; those before it are kept as they are.
+    pub(super) fn add_rows(&mut self, data: Bytes) {
+        self.pieces.extend(self.sum.take().map(Piece::Sum));
+        self.pieces.extend(self.last.take().map(Piece::Whole));
+        self.pieces.push(Piece::Rows(data));
+    }
+
+    /// Adds a contribution, behind those before it.
+    pub(super) fn add(
+        &mut self,
+        slot: &Slot,
+        first: bool,
+        data: Bytes,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        self.begin(first);
+        if !self.pieces.is_empty() {
+            self.pieces.push(Piece::Whole(data));
+            return Ok(());
+        }
+        let Some(before) = self.last.replace(data) else { return Ok(()) };
+        self.sum = Some(fold(self.sum.take(), &before, slot, local, blocks)?);
+        Ok(())
+    }
+
+    /// Merges the sum of the round into the stored value.
+    pub(super) fn close(
+        &mut self,
+        slot: &Slot,
+        handling: &Handling,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        if !self.pieces.is_empty() {
+            return self.close_rows(slot, handling, local, blocks);
+        }
+        let Some(last) = self.last.take() else { return Ok(()) };
+        let sum = self.sum.take();
+        if let (Merger::Assign, None) = (&handling.merger, &sum) {
+            // The only contribution becomes the value, as it came.
+            let fresh = whole(last, blocks)?;
+            let old = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
+            blocks.give_back(old);
+            self.shared = Some(fresh);
+            return Ok(());
+        }
+        self.take_back(slot, &handling.merger, blocks)?;
+        let sum = match sum {
+            // Adds the last one, too; what follows rounds it once.
+            Some(sum) if sum.dtype != slot.dtype => {
+                Some(fold(Some(sum), &last, slot, local, blocks)?)
+            }
+            sum => sum,
+        };
+        let rounded = sum.as_ref().is_some_and(|sum| sum.dtype != slot.dtype);
+        let merged = last.read(|bytes| {
+            let newest = lent(bytes, slot.dtype);
+            let so_far = sum.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
+            let values: SmallVec<[Lent; 2]> = match so_far {
+                // It has the last one in it.
+                Some(sum) if rounded => smallvec![sum],
+                so_far => so_far.into_iter().chain([newest]).collect(),
+            };
+            self.merge(slot, &values, &handling.merger, local)
+        });
+        if let Some(sum) = sum {
+            blocks.give_back(sum.buffer);
+        }
+        merged.unwrap_or(Ok(()))
+    }
+
+    /// Merges a round of rows.
+    fn close_rows(
+        &mut self,
+        slot: &Slot,
+        handling: &Handling,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+    ) -> Result<()> {
+        let pieces = std::mem::take(&mut self.pieces);
+        // What does not touch all of it needs what is there.
+        self.take_back_with(slot, true, blocks)?;
+        let units = slot.rows();
+        let unit_bytes = slot.row_length() * slot.dtype.size();
+        let mut parts = Vec::new();
+        for piece in &pieces {
+            parts.push(match piece {
+                Piece::Rows(data) => data.read(|bytes| part_of(bytes, units, unit_bytes, slot)),
+                Piece::Whole(data) => {
+                    data.read(|bytes| Ok(((0..units).collect(), lent(bytes, slot.dtype))))
+                }
+                Piece::Sum(sum) => {
+                    Some(Ok(((0..units).collect(), Lent::of(Array::of(&sum.buffer, sum.dtype)))))
+                }
+            });
+        }
+        let parts: Vec<(Vec<usize>, Lent)> = parts.into_iter().flatten().collect::<Result<_>>()?;
+        let shape = [i64::MAX];
+        let pushed = parts.iter().map(|(ids, lent)| RowsOf { lent, shape: &shape, ids });
+        as_push(slot, &[], |push| {
+            local.applier.merge_pushed_rows(push, pushed, &mut self.value, &handling.merger)
+        })
+        .map(|_| ())
+    }
+
+    fn merge(
+        &mut self,
+        slot: &Slot,
+        values: &[Lent],
+        merger: &Merger,
+        local: &Local,
+    ) -> Result<()> {
+        let ours = !matches!(merger, Merger::Updater(_));
+        let _floats = ours.then(DefaultFloats::enter);
+        as_push(slot, values, |push| local.applier.merge(push, merger, &mut self.value, None))
+            .map(|_| ())
+    }
+
+    /// Makes the stored value ours alone again, for a change in place.
+    fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<Blocks>) -> Result<()> {
+        self.take_back_with(slot, !matches!(merger, Merger::Assign), blocks)
+    }
+
+    /// The same; with its content, if it is not all replaced.
+    fn take_back_with(&mut self, slot: &Slot, content: bool, blocks: &Arc<Blocks>) -> Result<()> {
+        let Some(shared) = self.shared.take() else { return Ok(()) };
+        match Arc::try_unwrap(shared) {
+            Ok(block) => {
+                if let Some(buffer) = block.into_buffer() {
+                    self.value.buffer = buffer;
+                }
+            }
+            Err(shared) => {
+                // Messages still refer to it. It stays the value if there is no memory for another.
+                let fresh = if content {
+                    own(Bytes::of_block(Arc::clone(&shared)), blocks)
+                } else {
+                    blocks.take(slot.bytes())
+                };
+                match fresh {
+                    Ok(buffer) => self.value.buffer = buffer,
+                    Err(error) => {
+                        self.shared = Some(shared);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What a message asks for: the stored value, rows of it, or all that is kept.
+    pub(super) fn answer(
+        &mut self,
+        slot: &Slot,
+        wanted: &[u8],
+        handling: Option<&Handling>,
+        blocks: &Arc<Blocks>,
+    ) -> std::result::Result<Bytes, Failure> {
+        if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
+            return Err(failure.clone());
+        }
+        let failed =
+            |error: Error| Failure { reason: Reason::Invalid, text: error.message().into() };
+        let shared = self.share(slot, blocks).map_err(failed)?;
+        let block = match wanted.split_first() {
+            None | Some((&WANT_VALUE, _)) => return Ok(Bytes::of_block(shared)),
+            Some((&WANT_UNSENT, rank)) => return self.laid(rank, blocks).map_err(failed),
+            Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
+            Some((&WANT_STATE, _)) => {
+                // What an earlier rule kept is of no use for the next push, and so for nobody.
+                let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
+                crate::job::slice_state::encode(&self.value, shared.bytes(), merger, blocks)
+            }
+            Some(_) => Err(fail!(InvalidArgument, "nobody knows what is wanted")),
+        };
+        block.map(|block| Bytes::of_block(Arc::new(block))).map_err(failed)
+    }
+
+    /// The stored value, to be read by messages until it is to change.
+    pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
+        if let Some(shared) = &self.shared {
+            return Ok(Arc::clone(shared));
+        }
+        let buffer = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
+        let shared = Arc::new(blocks.wrap(buffer, slot.bytes()));
+        self.shared = Some(Arc::clone(&shared));
+        Ok(shared)
+    }
+}
+
+/// Adds a contribution to what came before it, if there is any, in memory of its own.
+fn fold(
+    before: Option<Sum>,
+    next: &Bytes,
+    slot: &Slot,
+    local: &Local,
+    blocks: &Arc<Blocks>,
+) -> Result<Sum> {
+    let dtype = match slot.dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    };
+    let shape = [i64::try_from(slot.count).unwrap_or(i64::MAX)];
+    let wide = Slot::new(slot.key, slot.order, dtype, &shape, slot.count)?;
+    let buffer = blocks.take(wide.bytes())?;
+    let _floats = DefaultFloats::enter();
+    let added = next.read(|bytes| {
+        let so_far = before.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
+        let values: Vec<Lent> = so_far.into_iter().chain([lent(bytes, slot.dtype)]).collect();
+        local.keys.team.sum(&wide, &values, &buffer)
+    });
+    if let Some(before) = before {
+        blocks.give_back(before.buffer);
+    }
+    added.unwrap_or(Ok(()))?;
+    Ok(Sum { buffer, dtype })
+}
+
+/// Merges as a push of the local store does, for which nobody waits.
+fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&Push<'_>) -> T) -> T {
+    let patience = crate::deadline::Patience::new(None);
+    let limits = Limits { patience: &patience, cancel: None };
+    merge(&Push { call: "push", slot, values, outs: &[], limits })
+}
+
+/// A value of a push.
+fn lent(bytes: &[u8], dtype: DType) -> Lent {
+    Lent::plain(bytes.as_ptr().cast_mut(), dtype)
+}
+
+/// Which units a push of rows has, and where they lie.
+fn part_of(
+    bytes: &[u8],
+    units: usize,
+    unit_bytes: usize,
+    slot: &Slot,
+) -> Result<(Vec<usize>, Lent)> {
+    let bad = || fail!(InvalidArgument, "a push of rows that does not fit its slice");
+    let (runs, taken) = row_runs::decode(bytes, units).ok_or_else(bad)?;
+    let ids: Vec<usize> = runs
+        .iter()
+        .flat_map(|run| (run.first..run.first + run.count).map(|id| id as usize))
+        .collect();
+    let values = &bytes[taken..];
+    if values.len() != ids.len() * unit_bytes {
+        return Err(bad());
+    }
+    Ok((ids, lent(values, slot.dtype)))
+}
+
+/// The rows of a value that are wanted, one after the other.
+fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Result<Block> {
+    let unit = slot.row_length() * slot.dtype.size();
+    let bad = || fail!(InvalidArgument, "rows that are not there");
+    let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
+    let part = |run: &row_runs::Run| {
+        let (start, len) = (run.first as usize * unit, run.count as usize * unit);
+        &stored[start..start + len]
+    };
+    blocks.join(&runs.iter().map(part).collect::<Vec<_>>())
+}
+
+/// The memory of a value that fills a slice; without a copy if nobody else has it.
+fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
+    let block = match Arc::try_unwrap(whole(data, blocks)?) {
+        Ok(block) => block,
+        Err(shared) => blocks.join(&[shared.bytes()])?,
+    };
+    block.into_buffer().ok_or_else(|| fail!(Internal, "a value without memory"))
+}
+
+/// A value that fills a slice, in a block of its own.
+fn whole(data: Bytes, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
+    match data.into_block() {
+        Ok(block) => Ok(block),
+        Err(data) => {
+            let copy = data.read(|bytes| blocks.join(&[bytes])).transpose()?;
+            copy.map(Arc::new).ok_or_else(|| fail!(Internal, "a value without memory"))
+        }
+    }
+}

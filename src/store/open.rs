@@ -1,0 +1,41 @@
+//! Opens a distributed store: this process joins a job, as a worker, a reader, a server or a scheduler.
+
+use std::sync::Arc;
+
+use crate::server::Serving;
+use crate::worker::WorkerStore;
+use crate::worker::read_only::Reader;
+
+use super::StoreKind;
+use crate::config::{Config, Job};
+use crate::error::Result;
+use crate::job::remote::Remote;
+use crate::local::Local;
+use crate::role::Role;
+
+/// Reads what somebody says of merging, and does it.
+#[cfg(any(fuzzing, test))]
+pub(crate) fn read_setting(fields: &[u8]) {
+    if let Ok(change) = crate::job::settings::Change::decode(fields) {
+        let _ = change.apply(&crate::local::merger::Handling::PLAIN);
+    }
+}
+
+/// Joins a job; as a worker, when all its processes are there.
+pub(crate) fn open(
+    local: &Arc<Local>,
+    kind: StoreKind,
+    config: &Config,
+) -> Result<Box<dyn Remote>> {
+    let job = Job::new(config)?;
+    Ok(if job.role == Role::Worker {
+        let place = crate::job::options::place(&job)?;
+        let worker = WorkerStore::open(local, &job, &place, kind)?;
+        if crate::job::options::reads_only(&job, &place) {
+            return Ok(Box::new(Reader::new(worker)?));
+        }
+        Box::new(worker)
+    } else {
+        Box::new(Serving::new(local, job, kind)?)
+    })
+}

@@ -1,0 +1,74 @@
+//! What a worker that is done learns of the others: they do not wait for it, and it takes no part in
+//! what they change.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use crate::deadline::Deadline;
+use crate::error::{ErrorKind, Result, fail};
+use crate::job::settings::Change;
+use crate::key::Key;
+use crate::local::table::Slot;
+use crate::worker::{Machinery, WorkerStore};
+use kvstore_protocol::{Failure, OpId, Time};
+
+impl WorkerStore {
+    /// Learns which settings and which keys there are now.
+    pub(super) fn catch_up(&self, deadline: Deadline) -> Result<()> {
+        while let Some(fields) = self.learn(deadline, Machinery::learn_setting)? {
+            // Nothing, if nobody was left to decide.
+            if !fields.is_empty() {
+                let after = Change::decode(&fields)?.apply(&self.local.handling.read().clone())?;
+                self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+            }
+        }
+        self.learn_keys(deadline)
+    }
+
+    /// Makes this worker's table that of the job.
+    fn learn_keys(&self, deadline: Deadline) -> Result<()> {
+        let (mut there, mut next) = (HashSet::new(), Some(0));
+        while let Some(from) = next
+            && let Some(told) =
+                self.learn(deadline, |worker, now, end| worker.learn_key(from, now, end))?
+        {
+            let key = told.first_chunk().map(|id| Key::from(u64::from_le_bytes(*id)));
+            let key = key.ok_or_else(|| fail!(Internal, "a bug of this library: which key?"))?;
+            if key.is_name() && !self.local.keys.names.knows(key) {
+                return Err(fail!(
+                    InvalidArgument,
+                    "{}: another worker has initialised it; intern its name here as well, for the file",
+                    self.local.keys.names.label(key)
+                ));
+            }
+            there.insert(key);
+            next = key.id().checked_add(1);
+        }
+        let table = &self.local.keys.table;
+        let mut others = table.slots();
+        others.retain(|slot| !there.contains(&slot.key) || !self.is_as_placed(slot));
+        table.remove(&others, || Ok(()))?;
+        self.find("save", there.into_iter())
+    }
+
+    /// Whether a key is what it was when this worker learned of it.
+    fn is_as_placed(&self, slot: &Arc<Slot>) -> bool {
+        self.place(slot.key).is_ok_and(|place| {
+            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs());
+            place.spec.dtype == slot.dtype.code() && shape.eq(place.spec.shape.iter().copied())
+        })
+    }
+
+    /// Asks for something that may not be there.
+    fn learn(
+        &self,
+        deadline: Deadline,
+        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+    ) -> Result<Option<Vec<u8>>> {
+        match self.request_told(deadline, ask) {
+            (Ok(()), told) => Ok(Some(told)),
+            (Err(error), _) if error.kind() == ErrorKind::KeyNotFound => Ok(None),
+            (Err(error), _) => Err(error),
+        }
+    }
+}

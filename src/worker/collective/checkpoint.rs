@@ -1,0 +1,296 @@
+//! What all workers do together: a checkpoint of the whole job, which their leader writes or reads: the
+//! lowest rank that is neither lost nor done.
+//!
+//! The leader gathers the slices into its own table, where a local store would have the values, and lets
+//! the local store write the file; the other way round for a load. The other workers then learn from it
+//! how it went.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Collective, Kept};
+use crate::codec::Residuals;
+use crate::deadline::Deadline;
+use crate::error::{Result, fail};
+use crate::job::settings::{Change, Rules};
+use crate::job::slice_state;
+use crate::job::slice_state::Brought;
+use crate::job::wanted::WANT_STATE;
+use crate::local::merger::Merger;
+use crate::local::table::Slot;
+use crate::optim::Stored;
+use crate::runtime::Bytes;
+use crate::tensor::{Array, Buffer};
+use crate::worker::WorkerStore;
+use kvstore_protocol::{Place, Spec};
+
+impl WorkerStore {
+    /// Saves the whole job: all workers call it.
+    pub(crate) fn save_together(&self, path: &Path) -> Result<()> {
+        self.with_file("save", path, |collective| {
+            self.meet(collective)?;
+            let leader = self.agree_on_leader(collective)?;
+            let unsent = self.gather_unsent(leader, collective).map_err(|error| error.at("save"));
+            if self.rank != leader {
+                let heard = self.hear(leader, collective);
+                return unsent.and(heard.map(drop));
+            }
+            let written = unsent.and_then(|()| {
+                collective.step(|kept, deadline| {
+                    self.gather(kept, deadline)?;
+                    self.local.save(path, self.workers as usize)
+                })
+            });
+            self.say(written, collective)
+        })
+    }
+
+    /// Loads a checkpoint into the whole job: all workers call it.
+    pub(crate) fn load_together(&self, path: &Path) -> Result<()> {
+        self.with_file("load", path, |collective| {
+            self.meet(collective)?;
+            let leader = self.agree_on_leader(collective)?;
+            if self.rank != leader {
+                return self.follow(leader, collective);
+            }
+            let loaded = collective.step(|kept, _| self.load_here(path, kept));
+            if let Err(error) = loaded {
+                let told = self.say(Err(error.clone()), collective);
+                return told.and(Err(error));
+            }
+            let Kept { before: Some((_, before)), after: Some(after), .. } = &collective.kept
+            else {
+                return Err(fail!(Internal, "a bug of this library: a file that was not read"));
+            };
+            let (before, after) = (before.clone(), after.clone());
+            let rules = Change::Rules(Rules::of(&after));
+            self.keep_whole_for(&after.merger);
+            self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+            let result = self
+                .agree(rules.encode(), collective)
+                .and_then(|_| self.announce_whole(collective))
+                .and_then(|()| self.spread(collective))
+                .and_then(|()| self.spread_all_unsent(collective))
+                .map_err(|error| error.at("load"));
+            if result.is_err() {
+                self.local.change_handling(|handling| *handling = before, |_| Ok(()))?;
+            }
+            self.say(result, collective)
+        })
+    }
+
+    /// A collective call about a file. What this worker's own table has of the file stays there for as
+    /// long as the call may go on.
+    fn with_file(
+        &self,
+        call: &'static str,
+        path: &Path,
+        steps: impl FnOnce(&mut Collective) -> Result<()>,
+    ) -> Result<()> {
+        let result = self.collective(call, path.as_os_str().as_encoded_bytes().to_vec(), steps);
+        if self.unfinished.lock().is_none() {
+            self.clear();
+        }
+        result
+    }
+
+    /// Reads the file into this worker's own table.
+    fn load_here(&self, path: &Path, kept: &mut Kept) -> Result<()> {
+        let known = self.local.keys.table.slots().iter().map(|it| it.key).collect();
+        kept.before = Some((known, self.local.handling.read().clone()));
+        self.local.load(path, self.workers as usize)?;
+        kept.after = Some(self.local.handling.read().clone());
+        Ok(())
+    }
+
+    /// Tells the other workers what there is of codecs, and gives it to them.
+    fn spread_all_unsent(&self, collective: &mut Collective) -> Result<()> {
+        collective.step(|_, _| {
+            self.unsent.lock().begin_anew();
+            Ok(())
+        })?;
+        let keys = self.keys_with_unsent();
+        if keys.is_empty() {
+            return Ok(());
+        }
+        self.agree(Change::Unsent { keys: keys.clone() }.encode(), collective)?;
+        self.spread_unsent(&keys, self.rank, collective)
+    }
+
+    /// Does what the leader says while it loads.
+    fn follow(&self, leader: u32, collective: &mut Collective) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            match self.hear(leader, collective)? {
+                None => return result,
+                Some(Change::Whole { keys }) => self.join_slices(&keys, collective)?,
+                Some(Change::Unsent { keys }) => {
+                    let spread = self.spread_unsent(&keys, leader, collective);
+                    result = spread.map_err(|error| error.at("load"));
+                }
+                Some(change) => collective.step(|_, _| {
+                    let after = change.apply(&self.local.handling.read().clone())?;
+                    self.keep_whole_for(&after.merger);
+                    self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
+                    self.unsent.lock().begin_anew();
+                    Ok(())
+                })?,
+            }
+        }
+    }
+
+    /// Fetches every slice of every key into this worker's own table.
+    fn gather(&self, kept: &mut Kept, deadline: Deadline) -> Result<()> {
+        kept.each(&self.local.keys.table.slots(), |kept, slot| {
+            let place = self.place(slot.key)?;
+            let slices = self.fetch(slot, &place, &[WANT_STATE], deadline)?;
+            self.stage(slot, &place, &slices, |stored| {
+                self.join_unsent(slot, &kept.gathered, stored)
+            })
+        })
+    }
+
+    /// Puts a key of which all slices have come into this worker's own table, with what `residuals` gives
+    /// for its value.
+    pub(crate) fn stage(
+        &self,
+        slot: &Slot,
+        place: &Place,
+        slices: &[Bytes],
+        residuals: impl FnOnce(*const u8) -> Result<Option<Box<Residuals>>>,
+    ) -> Result<()> {
+        let joined = self.join(slot, place, slices)?;
+        let residuals = residuals(joined.0.as_ptr())?;
+        let patience = self.local.patience();
+        let limits = crate::local::apply::Limits { patience: &patience, cancel: None };
+        let mut value = self.local.applier.lock("save", slot, limits)?;
+        (value.buffer, value.state) = joined;
+        value.residuals = residuals;
+        Ok(())
+    }
+
+    /// Joins slices to a whole key.
+    fn join(
+        &self,
+        slot: &Slot,
+        place: &Place,
+        slices: &[Bytes],
+    ) -> Result<(Buffer, Option<Box<crate::optim::State>>)> {
+        let head = slices.first().map(|first| read(first, |bytes| Ok(slice_state::head(bytes)?.0)));
+        let head = head.transpose()?;
+        let mut whole = Buffer::zeroed(slot.bytes(), false)?;
+        let mut at = vec![slice_state::HEAD; slices.len()];
+        // The same array of every slice, one after the other.
+        let mut next = |to: &mut [u8]| {
+            let mut filled = 0;
+            for ((index, slice), at) in (0..).zip(slices).zip(&mut at) {
+                let (_, own) = place.range(index);
+                let total = place.spec.bytes().unwrap_or(0).max(1);
+                let share = to.len() as u128 * u128::from(own) / u128::from(total);
+                let len = usize::try_from(share).unwrap_or(0).min(to.len() - filled);
+                read(slice, |bytes| {
+                    let part = bytes.get(*at..*at + len);
+                    let part =
+                        part.ok_or_else(|| fail!(Corrupt, "the state of a slice is short"))?;
+                    to[filled..filled + len].copy_from_slice(part);
+                    Ok(())
+                })?;
+                *at += len;
+                filled += len;
+            }
+            Ok(())
+        };
+        next(&mut whole.bytes_mut()[..slot.bytes()])?;
+        let handling = self.local.handling.read().clone();
+        let kept = head.and_then(|head| head.kept);
+        let state = match (&handling.merger, kept) {
+            (Merger::Optimizer(optimizer), Some(kept)) => {
+                let array = Array::of(&whole, slot.dtype);
+                let stored = Stored { array, count: slot.count, rows: slot.rows() };
+                let mut state = optimizer.restore(&stored, kept, &mut next)?;
+                if let Some(head) = head {
+                    state.go_on_from(head.updates, head.carried);
+                }
+                Some(state)
+            }
+            _ => None,
+        };
+        Ok((whole, state))
+    }
+
+    /// Brings what this worker's table has to the servers.
+    fn spread(&self, collective: &mut Collective) -> Result<()> {
+        let slots = self.local.keys.table.slots();
+        collective.step(|kept, deadline| {
+            kept.each(&slots, |kept, slot| {
+                let known =
+                    kept.before.as_ref().is_some_and(|(known, _)| known.contains(&slot.key));
+                if known { Ok(()) } else { self.bring(slot, deadline) }
+            })
+        })?;
+        collective.step(|kept, deadline| {
+            kept.each(&slots, |_, slot| {
+                let place = self.place(slot.key)?;
+                let slices = self.cut(slot, &place)?;
+                if slices.is_empty() { Ok(()) } else { self.restore(slot, slices, deadline) }
+            })
+        })
+    }
+
+    /// Initialises a key that only the file has.
+    fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
+        let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
+        let spec = Spec { dtype: slot.dtype.code(), shape, whole: self.keeps_whole() };
+        let block = self.driver.blocks.make(slot.bytes(), |bytes| bytes.fill(0))?;
+        let data = Bytes::of_block(Arc::new(block));
+        self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
+    }
+
+    /// A key of this worker's table in slices; none if the file did not have it.
+    fn cut(&self, slot: &Slot, place: &Place) -> Result<Vec<Bytes>> {
+        let patience = self.local.patience();
+        let limits = crate::local::apply::Limits { patience: &patience, cancel: None };
+        let value = self.local.applier.look("load", slot, limits)?;
+        if value.buffer.len() < slot.bytes() || (slot.bytes() > 0 && value.buffer.len() == 0) {
+            return Ok(Vec::new());
+        }
+        let handling = self.local.handling.read().clone();
+        let stored = &value.buffer.bytes()[..slot.bytes()];
+        let (head, arrays) = slice_state::parts(&value, stored, &handling.merger);
+        let total = place.spec.bytes().unwrap_or(0).max(1);
+        let share = |array: &[u8], number: u64| {
+            let bytes = array.len() as u128 * u128::from(number) / u128::from(total);
+            usize::try_from(bytes).unwrap_or(0)
+        };
+        let mut slices = Vec::new();
+        for index in 0..u32::try_from(place.servers.len()).unwrap_or(0) {
+            let (offset, own) = place.range(index);
+            let part = |array: &&'_ [u8]| {
+                let start = share(array, offset);
+                start..start + share(array, own)
+            };
+            let parts = arrays.iter().map(|array| &array[part(array)]);
+            let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(parts).collect();
+            slices.push(Brought::State(&all).join(&self.driver.blocks)?);
+        }
+        Ok(slices)
+    }
+
+    /// Frees what was only there for a file.
+    pub(crate) fn clear(&self) {
+        for slot in self.local.keys.table.slots() {
+            if let Some(mut value) = slot.value.try_write(&self.local.applier.released)
+                && let Ok(empty) = Buffer::new(0)
+            {
+                value.buffer = empty;
+                value.state = None;
+                value.residuals = None;
+            }
+        }
+    }
+}
+
+/// Reads a slice that a server has sent.
+fn read<T>(slice: &Bytes, read: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+    slice.read(read).unwrap_or_else(|| Err(fail!(Internal, "a slice without bytes")))
+}

@@ -1,0 +1,333 @@
+//! What the codecs of workers have left unsent, on its way into a checkpoint and back. Workers do not
+//! know each other: one lays it down on the servers, slice by slice, where another one finds it.
+//!
+//! One worker's at a time, so that servers need no more memory than for that.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Collective, Kept};
+use crate::codec::{Codec, Residuals};
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::job::slice_state::Brought;
+use crate::local::table::Slot;
+use crate::runtime::Block;
+use crate::tensor::{Buffer, DType};
+use crate::worker::WorkerStore;
+use kvstore_protocol::Place;
+
+/// Stands for pushes where a worker could not lay down what it has.
+const NOTHING: u64 = u64::MAX;
+
+/// Which side lays down, and which finds it: the leader is one, each other rank the other.
+#[derive(Clone, Copy)]
+enum Way {
+    To(u32),
+    From(u32),
+}
+
+impl Way {
+    /// The rank that acts for all.
+    fn leader(self) -> u32 {
+        let (Self::To(leader) | Self::From(leader)) = self;
+        leader
+    }
+}
+
+/// What one worker has left of one key: its pushes so far, and the array, if there is one.
+struct Left {
+    pushes: u64,
+    array: Block,
+}
+
+/// What the other workers have left, by key and rank.
+#[derive(Default)]
+pub(super) struct Gathered(HashMap<u64, HashMap<u32, Left>>);
+
+impl WorkerStore {
+    /// Brings what all workers have left unsent to the leader: all of them call it.
+    pub(super) fn gather_unsent(&self, leader: u32, collective: &mut Collective) -> Result<()> {
+        let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
+        let slots = self.encoded_slots();
+        self.relay(
+            Way::To(leader),
+            collective,
+            |rank, kept, deadline| self.lay_down_own(&slots, rank, &codec, kept, deadline),
+            |rank, kept, deadline| self.find_all(&slots, rank, kept, deadline),
+            |rank, kept, deadline| {
+                kept.each(&slots, |_, slot| self.take_away(slot, rank, deadline))
+            },
+        )
+    }
+
+    /// Puts what all workers have left of a key where a file takes it from; on the leader.
+    pub(super) fn join_unsent(
+        &self,
+        slot: &Slot,
+        gathered: &Gathered,
+        stored: *const u8,
+    ) -> Result<Option<Box<Residuals>>> {
+        let codec = self.local.handling.read().codec.clone();
+        let Some(codec) = codec.filter(|_| is_encoded(slot)) else { return Ok(None) };
+        let none = HashMap::new();
+        let others = gathered.0.get(&slot.key.id()).unwrap_or(&none);
+        let unsent = self.unsent.lock();
+        let own = unsent.residual(slot.key.id(), &codec);
+        let any = own.is_some() || others.values().any(|left| !left.array.bytes().is_empty());
+        let (mut rank, slots) = (0, if any { self.workers as usize } else { 0 });
+        let fill = |room: &mut [u8]| {
+            let of_other = || others.get(&rank).map(|left| left.array.bytes());
+            let array = if rank == self.rank { own } else { of_other() };
+            // What was never pushed has left nothing.
+            let array = array.filter(|array| !array.is_empty());
+            array.into_iter().for_each(|array| room.copy_from_slice(array));
+            rank += 1;
+            Ok(())
+        };
+        let mut residuals = Residuals::restore(&codec, slots, slot.count, stored, fill)?;
+        let pushes = self.pushes(slot.key)?.wrapping_add(unsent.ahead(slot.key.id()));
+        let of_other = |rank| others.get(&rank).map_or(0, |left: &Left| left.pushes);
+        let of = |rank| if rank == self.rank { pushes } else { of_other(rank) };
+        let rounds: Vec<u64> = (0..self.workers).map(of).collect();
+        residuals.set_rounds(&rounds);
+        Ok(Some(residuals))
+    }
+
+    /// The keys of this worker's table of which a file has what as many workers have left.
+    pub(super) fn keys_with_unsent(&self) -> Vec<u64> {
+        let fits = |slot: &Arc<Slot>| {
+            let value = slot.value.try_write(&self.local.applier.released)?;
+            let residuals = value.residuals.as_ref().filter(|_| is_encoded(slot))?;
+            let whole = [0, self.workers as usize].contains(&residuals.buffers().len());
+            (whole && residuals.rounds().len() == self.workers as usize).then(|| slot.key.id())
+        };
+        self.local.keys.table.slots().iter().filter_map(fits).collect()
+    }
+
+    /// Gives every worker what a file has of it, which is in the table of the leader: all of them call it.
+    pub(super) fn spread_unsent(
+        &self,
+        keys: &[u64],
+        leader: u32,
+        collective: &mut Collective,
+    ) -> Result<()> {
+        let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
+        let slots = self.found_slots("load", keys);
+        let each = |kept: &mut Kept, work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
+            Ok(slots) => kept.each(slots, |_, slot| work(slot)),
+            Err(error) => Err(Error::clone(error)),
+        };
+        let own = |kept: &mut Kept, deadline| {
+            each(kept, &|slot| {
+                let take_up =
+                    |pushes, array: &[u8]| self.take_up(slot, &codec, pushes, array, deadline);
+                self.with_left_in_table(slot, leader, take_up)
+            })
+        };
+        let is_leader = self.rank == leader;
+        let first = collective.step(|kept, end| if is_leader { own(kept, end) } else { Ok(()) });
+        let others = self.relay(
+            Way::From(leader),
+            collective,
+            |rank, kept, deadline| {
+                each(kept, &|slot| {
+                    let lay_down =
+                        |pushes, array: &[u8]| self.lay_down(slot, rank, pushes, array, deadline);
+                    self.with_left_in_table(slot, rank, lay_down)
+                })
+            },
+            |rank, kept, deadline| {
+                each(kept, &|slot| match self.find_left(slot, rank, deadline)? {
+                    Some(Left { pushes, array }) => {
+                        self.take_up(slot, &codec, pushes, array.bytes(), deadline)
+                    }
+                    None => Ok(()),
+                })
+            },
+            |rank, kept, deadline| each(kept, &|slot| self.take_away(slot, rank, deadline)),
+        );
+        first.and(others)
+    }
+
+    /// For each rank but the leader: one side lays something down, the other one finds it, and the first
+    /// takes it away. A worker that fails goes on meeting the others, which wait for it.
+    fn relay(
+        &self,
+        way: Way,
+        collective: &mut Collective,
+        lay_down: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
+        find: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
+        take_away: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
+    ) -> Result<()> {
+        let mut result = Ok(());
+        let leader = way.leader();
+        for rank in (0..self.workers).filter(|rank| *rank != leader) {
+            let (giver, finder) = match way {
+                Way::To(_) => (rank, leader),
+                Way::From(_) => (leader, rank),
+            };
+            let is = |role: u32| role == self.rank;
+            let laid_down = collective
+                .step(|kept, end| if is(giver) { lay_down(rank, kept, end) } else { Ok(()) });
+            collective
+                .step(|_, deadline| self.request(deadline, kvstore_protocol::Worker::barrier))?;
+            let found = collective
+                .step(|kept, end| if is(finder) { find(rank, kept, end) } else { Ok(()) });
+            collective
+                .step(|_, deadline| self.request(deadline, kvstore_protocol::Worker::barrier))?;
+            let taken = collective
+                .step(|kept, end| if is(giver) { take_away(rank, kept, end) } else { Ok(()) });
+            result = result.and(laid_down).and(found).and(taken);
+        }
+        result
+    }
+
+    /// The keys of this worker whose pushes go through a codec.
+    fn encoded_slots(&self) -> Vec<Arc<Slot>> {
+        let mut slots = self.local.keys.table.slots();
+        slots.retain(|slot| is_encoded(slot));
+        slots
+    }
+
+    fn lay_down_own(
+        &self,
+        slots: &[Arc<Slot>],
+        rank: u32,
+        codec: &Codec,
+        kept: &mut Kept,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let all = kept.each(slots, |_, slot| {
+            let key = slot.key.id();
+            let (array, ahead) = {
+                let unsent = self.unsent.lock();
+                (unsent.residual(key, codec).unwrap_or_default().to_vec(), unsent.ahead(key))
+            };
+            let pushes = self.pushes(slot.key)?.wrapping_add(ahead);
+            self.lay_down(slot, rank, pushes, &array, deadline)
+        });
+        if let (Err(error), Some(first)) = (&all, slots.first())
+            && error.kind() != ErrorKind::Timeout
+        {
+            self.lay_down(first, rank, NOTHING, &[], deadline)?;
+        }
+        all
+    }
+
+    /// Puts the array of a worker, or none, on the servers of a key.
+    fn lay_down(
+        &self,
+        slot: &Arc<Slot>,
+        rank: u32,
+        pushes: u64,
+        array: &[u8],
+        deadline: Deadline,
+    ) -> Result<()> {
+        let part = |place: &Place, slice| {
+            let array = array.get(in_array(place, slot, slice)).unwrap_or_default();
+            Brought::Laid { rank, pushes, array }
+        };
+        self.bring_each(slot, part, deadline)
+    }
+
+    /// Frees on the servers what `lay_down` has put there.
+    fn take_away(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<()> {
+        self.bring_each(slot, |_, _| Brought::Taken { rank }, deadline)
+    }
+
+    /// Everything that a worker has laid down of these keys. What one that is lost has left on the servers
+    /// is of an earlier save, and goes.
+    fn find_all(
+        &self,
+        slots: &[Arc<Slot>],
+        rank: u32,
+        kept: &mut Kept,
+        deadline: Deadline,
+    ) -> Result<()> {
+        if self.step(|worker, _, _| Ok(worker.is_lost(rank)))? {
+            return kept.each(slots, |_, slot| self.take_away(slot, rank, deadline));
+        }
+        kept.each(slots, |kept, slot| {
+            if let Some(left) = self.find_left(slot, rank, deadline)? {
+                kept.gathered.0.entry(slot.key.id()).or_default().insert(rank, left);
+            }
+            Ok(())
+        })
+    }
+
+    /// What a worker has laid down of a key; None if it does not use the key, or is gone.
+    fn find_left(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<Option<Left>> {
+        let place = self.place(slot.key)?;
+        let slices = self.fetch(slot, &place, &Brought::wanted(rank), deadline)?;
+        let mut pushes = 0;
+        for slice in &slices {
+            let number = slice.read(|bytes| bytes.first_chunk().map(|it| u64::from_le_bytes(*it)));
+            let Some(number) = number.flatten() else { return Ok(None) };
+            if number == NOTHING {
+                return Err(fail!(
+                    OutOfMemory,
+                    "worker {rank} could not bring what its codec has left unsent"
+                ));
+            }
+            pushes = number;
+        }
+        let array = self.joined(&slices, size_of_val(&pushes) as u64)?;
+        if ![0, slot.count * DType::F32.size()].contains(&array.bytes().len()) {
+            return Err(fail!(Corrupt, "what worker {rank} has left unsent does not fit its key"));
+        }
+        Ok(Some(Left { pushes, array }))
+    }
+
+    /// Does something with what a file has of a worker, in the table of the leader: its pushes, and the
+    /// array or nothing.
+    fn with_left_in_table(
+        &self,
+        slot: &Slot,
+        rank: u32,
+        work: impl FnOnce(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let value = slot.value.try_write(&self.local.applier.released);
+        let value = value.ok_or_else(|| fail!(Timeout, "load: a key stays in use"))?;
+        let rank = rank as usize;
+        let residuals = value.residuals.as_ref();
+        let array = residuals.and_then(|it| it.buffers().get(rank)).map(Buffer::bytes);
+        let pushes = residuals.and_then(|it| it.rounds().get(rank)).copied().unwrap_or(0);
+        work(pushes, array.unwrap_or_default())
+    }
+
+    /// Goes on with what a file has of this worker, here and on the servers.
+    fn take_up(
+        &self,
+        slot: &Arc<Slot>,
+        codec: &Codec,
+        pushes: u64,
+        array: &[u8],
+        deadline: Deadline,
+    ) -> Result<()> {
+        let arrays = usize::from(!array.is_empty());
+        let fill = |room: &mut [u8]| {
+            room.copy_from_slice(array);
+            Ok(())
+        };
+        let residuals = Residuals::restore(codec, arrays, slot.count, std::ptr::null(), fill)?;
+        let ahead = pushes.wrapping_sub(self.pushes(slot.key)?);
+        self.unsent.lock().take_up(slot.key.id(), residuals, ahead);
+        self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
+    }
+}
+
+/// Whether pushes of a key go through a codec.
+fn is_encoded(slot: &Slot) -> bool {
+    slot.dtype.is_float() && slot.count > 0
+}
+
+/// Where in the array of a key, of float32, the part of a slice is.
+fn in_array(place: &Place, slot: &Slot, slice: u32) -> std::ops::Range<usize> {
+    let (start, len) = place.range(slice);
+    let at = |byte: u64| {
+        let element = byte / slot.dtype.size() as u64;
+        usize::try_from(element).unwrap_or(usize::MAX).saturating_mul(DType::F32.size())
+    };
+    at(start)..at(start + len)
+}

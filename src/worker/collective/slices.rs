@@ -1,0 +1,127 @@
+//! One key at a time, slice by slice: what its servers have of it, and what is brought to them.
+
+use std::sync::Arc;
+
+use crate::deadline::Deadline;
+use crate::error::{Result, fail};
+use crate::job::slice_state::Brought;
+use crate::job::wanted::WANT_VALUE;
+use crate::key::Key;
+use crate::local::plan::Plan;
+use crate::local::table::Slot;
+use crate::runtime::{Block, Bytes};
+use crate::sys::sync::Mutex;
+use crate::worker::WorkerStore;
+use crate::worker::call::{Call, Part, Target};
+use crate::worker::inputs::Values;
+use crate::worker::submit::{Order, What};
+use kvstore_protocol::{After, Data, Place};
+
+impl WorkerStore {
+    /// Keys that this worker may not have used yet.
+    pub(super) fn found_slots(&self, call: &'static str, keys: &[u64]) -> Result<Vec<Arc<Slot>>> {
+        let keys = keys.iter().copied().map(Key::from);
+        self.find(call, keys.clone())?;
+        Ok(keys.filter_map(|key| self.local.keys.table.get(key)).collect())
+    }
+
+    /// Pushes of this worker in the present life of a key.
+    pub(super) fn pushes(&self, key: Key) -> Result<u64> {
+        self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
+    }
+
+    /// Everything of one kind that the servers have of a key, by slice, behind what this worker has pushed.
+    pub(super) fn fetch(
+        &self,
+        slot: &Arc<Slot>,
+        place: &Place,
+        wanted: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<Bytes>> {
+        let came = self.fetch_after(After::Own, slot, place, wanted, deadline)?;
+        Ok(came.into_iter().map(|(_, slice)| slice).collect())
+    }
+
+    /// The same, behind something else; each with the last round that is in it.
+    pub(super) fn fetch_after(
+        &self,
+        after: After,
+        slot: &Arc<Slot>,
+        place: &Place,
+        wanted: &[u8],
+        deadline: Deadline,
+    ) -> Result<Vec<(u64, Bytes)>> {
+        let of_each = (0..).zip(&place.servers).map(|(slice, _)| (slice, wanted.to_vec()));
+        let what = What::Want(of_each.collect(), after);
+        let target = Target::Slices(Mutex::default());
+        let came = self.run_one(slot, target, what, deadline)?.slices(0);
+        if came.len() == place.servers.len() {
+            return Ok(came.into_values().collect());
+        }
+        Err(fail!(Internal, "a bug of this library: slices are missing"))
+    }
+
+    /// Waits until no worker pushes any more.
+    pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
+        let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
+        let one = What::Want([(0, vec![WANT_VALUE])].into(), After::All);
+        self.run_one(&slot, Target::Nowhere, one, deadline).map(drop)
+    }
+
+    /// Gives every slice of a key what is brought for it.
+    pub(super) fn restore(
+        &self,
+        slot: &Arc<Slot>,
+        slices: Vec<Bytes>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        self.run_one(slot, Target::Nowhere, What::Restore(slices), deadline).map(drop)
+    }
+
+    fn run_one(
+        &self,
+        slot: &Arc<Slot>,
+        target: Target,
+        what: What,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let part = Part::new(Arc::clone(slot), target, 0..0);
+        let order = Order { key: slot.key.id(), what };
+        let call = Call::new(None, Plan::default(), vec![part]);
+        let call = self.launch(call, vec![order], Values::default(), 0, deadline)?;
+        self.wait(&call)?;
+        Ok(call)
+    }
+
+    /// Brings something to every slice of a key.
+    pub(super) fn bring_each<'a>(
+        &self,
+        slot: &Arc<Slot>,
+        part: impl Fn(&Place, u32) -> Brought<'a>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let place = self.place(slot.key)?;
+        let slices = 0..u32::try_from(place.servers.len()).unwrap_or(0);
+        let join = |slice| part(&place, slice).join(&self.driver.blocks);
+        let slices = slices.map(join).collect::<Result<_>>()?;
+        self.restore(slot, slices, deadline)
+    }
+
+    /// What slices have behind so many bytes each, one after the other.
+    pub(super) fn joined(&self, slices: &[Bytes], front: u64) -> Result<Block> {
+        let behind = |slice: &Bytes| slice.part(front, slice.len().saturating_sub(front));
+        let parts: Vec<Bytes> = slices.iter().map(behind).collect();
+        let len: u64 = parts.iter().map(Data::len).sum();
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.driver.blocks.make(len, |room| {
+            let mut rest = room;
+            for part in &parts {
+                part.read(|bytes| {
+                    let (place, others) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+                    place.copy_from_slice(bytes);
+                    rest = others;
+                });
+            }
+        })
+    }
+}

@@ -1,0 +1,208 @@
+//! The host of a worker: which call each operation of the machine belongs to.
+
+use std::panic::resume_unwind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::call::Call;
+use crate::error::Error;
+use crate::job::errors::error_of;
+use crate::local::{Local, poisoned};
+use crate::panics;
+use crate::runtime::{Blocks, Bytes, Driver, Host, Landing};
+use crate::sys::sync::Mutex;
+use crate::trace::{Event, Tracer, What};
+use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, Part, Recent, WorkerAction};
+
+pub(super) struct Desk {
+    pub(super) local: Arc<Local>,
+    open: Mutex<Recent<(Arc<Call>, usize)>>,
+    /// Notes the calls of some rounds, if it is there.
+    pub(super) tracer: Option<Arc<Tracer>>,
+}
+
+/// What is to be done for a call.
+pub(super) enum Errand {
+    Fill { call: Arc<Call>, part: usize, slice: u32, round: u64, at: u64, data: Bytes },
+    Finished { call: Arc<Call>, part: usize, ended: Ended, result: Result<(), Failure> },
+}
+
+impl Desk {
+    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
+        Self { local, open: Mutex::default(), tracer }
+    }
+
+    /// An operation of a call has begun. Called with the machine locked.
+    pub(super) fn enter(&self, operation: OpId, call: &Arc<Call>, part: usize) {
+        call.add_operation(operation);
+        self.open.lock().insert(operation, (Arc::clone(call), part));
+    }
+
+    /// Something of a call has ended; what follows if that was the last.
+    pub(super) fn settle(&self, call: &Arc<Call>, blocks: &Arc<Blocks>) {
+        if !call.settle() {
+            return;
+        }
+        let span = call.take_span();
+        let complete = || {
+            self.local.fault("complete");
+            call.complete(self.local.keys.team, blocks)
+        };
+        let result = panics::catch(|| span.run(complete)).unwrap_or_else(|panic| {
+            let bug = panics::internal(&panic);
+            self.local.poison();
+            Err(bug)
+        });
+        drop(span);
+        match call.ticket {
+            Some(sequence) => _ = self.local.tickets.finish(sequence, result),
+            None => call.finish(result),
+        }
+    }
+
+    /// Ends operations for their calls, and gives how many had not ended; what they have begun goes on.
+    /// Called with the machine locked.
+    pub(super) fn forget(&self, operations: &[OpId]) -> usize {
+        let mut open = self.open.lock();
+        operations.iter().filter(|operation| open.remove(**operation).is_some()).count()
+    }
+
+    /// The call of a ticket, while it is open.
+    pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<Call>> {
+        let open = self.open.lock();
+        let mut calls = open.iter().map(|(_, (call, _))| call);
+        calls.find(|call| call.ticket == Some(sequence)).cloned()
+    }
+
+    fn run(&self, errand: Errand) {
+        self.local.fault("errand");
+        match errand {
+            Errand::Fill { call, part, slice, round, at, data } => {
+                call.fill(part, (slice, round), at, data);
+            }
+            Errand::Finished { call, part, ended, result } => {
+                self.note(&call, &ended, result.is_ok());
+                if let Err(failure) = result {
+                    call.fail(part, error_of(&self.local.keys.names, &failure));
+                }
+            }
+        }
+    }
+
+    /// One key of a call has ended: for the trace, and for whoever listens.
+    fn note(&self, call: &Call, ended: &Ended, ok: bool) {
+        call.ended(ended, ok);
+        let Some(tracer) = self.tracer.as_ref().filter(|it| ok && it.wants(ended.round)) else {
+            return;
+        };
+        let what = match ended.call {
+            CallKind::Push => What::Push,
+            CallKind::Pushpull => What::Pushpull,
+            CallKind::Pull => What::Pull,
+            _ => return,
+        };
+        let event = Event::new(what, ended.key, 0, ended.round);
+        tracer.machine(Event { begin: ended.began, end: ended.end, ..event });
+    }
+
+    /// Whether no call is open.
+    pub(super) fn is_idle(&self) -> bool {
+        self.open.lock().is_empty()
+    }
+
+    /// Fails every open call: the machine is gone.
+    pub(super) fn abort(&self, error: &Error, blocks: &Arc<Blocks>) {
+        let open = std::mem::take(&mut *self.open.lock());
+        for (call, part) in open.into_values() {
+            call.fail(part, error.clone());
+            self.settle(&call, blocks);
+        }
+    }
+}
+
+impl Errand {
+    fn call(&self) -> &Arc<Call> {
+        match self {
+            Errand::Fill { call, .. } | Errand::Finished { call, .. } => call,
+        }
+    }
+}
+
+impl Host for Desk {
+    type Todo = Vec<Errand>;
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.tracer.as_deref()
+    }
+
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Errand>) {
+        let Part::Worker(worker) = &mut node.part else { return };
+        let actions = worker.actions();
+        if actions.is_empty() {
+            return;
+        }
+        todo.reserve(actions.len());
+        let mut open = self.open.lock();
+        for action in actions {
+            self.local.fault("collect");
+            match action {
+                WorkerAction::Fill { op, slice, round, at, data } => {
+                    if let Some((call, part)) = open.get(op) {
+                        call.expect();
+                        let (call, part) = (Arc::clone(call), *part);
+                        todo.push(Errand::Fill { call, part, slice, round, at, data });
+                    }
+                }
+                WorkerAction::Told { op, fields } => {
+                    if let Some((call, _)) = open.get(op) {
+                        call.tell(fields);
+                    }
+                }
+                WorkerAction::Finished { op, ended, result } => {
+                    if let Some((call, part)) = open.remove(op) {
+                        todo.push(Errand::Finished { call, part, ended, result });
+                    }
+                }
+            }
+        }
+    }
+
+    fn landing(
+        &self,
+        driver: &Arc<Driver<Self>>,
+        node: &Node<Bytes>,
+        head: &Header,
+        len: usize,
+    ) -> Option<Landing> {
+        let (operation, at) = node.awaits(head, len as u64)?;
+        let open = self.open.lock();
+        let (call, part) = open.get(operation)?;
+        let driver = Arc::clone(driver);
+        call.landing(*part, at, len, move |call| driver.host.settle(call, &driver.blocks))
+    }
+
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {
+        let mut bug = None;
+        for errand in todo {
+            let call = Arc::clone(errand.call());
+            // Whatever happens, the call must know that this has ended.
+            if let Err(panic) = panics::catch(|| self.run(errand)) {
+                let error = panics::internal(&panic);
+                call.fail(0, error);
+                bug = Some(panic);
+            }
+            self.settle(&call, &driver.blocks);
+        }
+        if let Some(panic) = bug {
+            resume_unwind(Box::new(panic));
+        }
+        if self.local.poisoned.load(Ordering::SeqCst) {
+            self.abort(&poisoned(), &driver.blocks);
+        }
+    }
+
+    fn broken(&self, bug: &Error, blocks: &Arc<Blocks>) {
+        self.local.poison();
+        self.abort(bug, blocks);
+    }
+}

@@ -1,0 +1,132 @@
+//! The values of a call: what each needs is there before the call begins, and it is lent, added up or
+//! encoded when its turn comes.
+#![allow(unsafe_code, reason = "plain values are lent to the engine as they are")]
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::WorkerStore;
+use super::call::{Part, Target};
+use crate::codec::Codec;
+use crate::error::{Result, fail};
+use crate::job::encoding::{Source, Unsent};
+use crate::local::plan::{Group, PlannedOut};
+use crate::local::table::Slot;
+use crate::runtime::{Bytes, Loan};
+use crate::sys::DefaultFloats;
+use crate::tensor::{Buffer, Lent};
+use kvstore_protocol::Data as _;
+
+/// A value that is to be sent.
+pub(super) enum Draft {
+    Made(Bytes),
+    /// One of so many bytes, sent from where it is as long as the call lasts.
+    Lent {
+        start: *const u8,
+        bytes: usize,
+    },
+    /// Several, and memory for their sum.
+    Sum {
+        values: Range<usize>,
+        sum: Buffer,
+        bytes: usize,
+    },
+    /// Some whose sum is encoded, in slices of so many bytes.
+    Coded {
+        values: Range<usize>,
+        slice_bytes: usize,
+        bytes: usize,
+    },
+}
+
+/// What a call has lent, and how it is encoded.
+#[derive(Default)]
+pub(super) struct Values<'a> {
+    pub(super) lent: &'a [Lent],
+    pub(super) coding: Option<(&'a Codec, &'a mut Unsent)>,
+}
+
+impl Draft {
+    /// Of the value.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Self::Made(value) => usize::try_from(value.len()).unwrap_or(usize::MAX),
+            Self::Lent { bytes, .. } | Self::Sum { bytes, .. } | Self::Coded { bytes, .. } => {
+                *bytes
+            }
+        }
+    }
+}
+
+/// Where the outs of a key get their values.
+pub(super) fn part_of(group: Group, outs: &[PlannedOut]) -> Result<Part> {
+    let Group { slot, outs: range, .. } = group;
+    let target = match &outs[range.clone()] {
+        [] => Target::Nowhere,
+        [only] if only.lent.is_plain(slot.dtype) => Target::Out(only.lent.data()),
+        _ => Target::Own(Buffer::fixed(slot.bytes())?),
+    };
+    Ok(Part::new(slot, target, range))
+}
+
+impl WorkerStore {
+    /// What a key of a call sends; None if it only pulls.
+    pub(super) fn draft(
+        &self,
+        Group { slot, values, .. }: &Group,
+        lent: &[Lent],
+        is_coded: bool,
+    ) -> Result<Option<Draft>> {
+        let (values, bytes) = (values.clone(), slot.bytes());
+        Ok(Some(match &lent[values.clone()] {
+            [] => return Ok(None),
+            _ if is_coded && slot.dtype.is_float() => {
+                let slice_bytes = self.place(slot.key)?.slice_bytes;
+                let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
+                Draft::Coded { values, slice_bytes, bytes }
+            }
+            [only] if only.is_plain(slot.dtype) => Draft::Lent { start: only.data(), bytes },
+            _ => Draft::Sum { values, sum: self.driver.blocks.take(bytes)?, bytes },
+        }))
+    }
+
+    /// Makes a value of a part of a call.
+    pub(super) fn make(&self, part: &Part, draft: Draft, values: &mut Values<'_>) -> Result<Bytes> {
+        let (slot, lent) = (&part.slot, values.lent);
+        match draft {
+            Draft::Made(value) => Ok(value),
+            Draft::Lent { start, bytes } => {
+                // SAFETY: plain values are as large as their key's, and are lent until the call has
+                // ended, which ends the loan.
+                let loan = Arc::new(unsafe { Loan::new(start, bytes) });
+                part.lend(Arc::clone(&loan));
+                Ok(Bytes::of_loan(loan, bytes))
+            }
+            Draft::Sum { values, sum, bytes } => {
+                self.add_up(slot, &lent[values], &sum)?;
+                Ok(Bytes::of_block(Arc::new(self.driver.blocks.wrap(sum, bytes))))
+            }
+            Draft::Coded { values: range, slice_bytes, bytes } => {
+                let Some((codec, unsent)) = &mut values.coding else {
+                    return Err(fail!(Internal, "a value is to be encoded, and nobody knows how"));
+                };
+                let sum = self.driver.blocks.take(bytes)?;
+                self.add_up(slot, &lent[range], &sum)?;
+                let key = slot.key.id();
+                let round = self.step(|worker, _, _| Ok(worker.pushes_before_next(key)))?;
+                let rank = self.rank.into();
+                let source = Source { slot, sum: &sum, slice_bytes, rank, round };
+                let team = self.local.keys.team;
+                let encoded = unsent.encode(codec, team, &source, &self.driver.blocks);
+                self.driver.blocks.give_back(sum);
+                encoded
+            }
+        }
+    }
+
+    /// Adds the values of a key up, left to right.
+    fn add_up(&self, slot: &Slot, values: &[Lent], sum: &Buffer) -> Result<()> {
+        let _floats = DefaultFloats::enter();
+        self.local.keys.team.sum(slot, values, sum)
+    }
+}

@@ -1,0 +1,126 @@
+//! Every call on a list in a job, with a list and with one ten times as long: the steps of its searches,
+//! the messages, and the round trips that it makes one after the other.
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+
+use std::net::TcpListener;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::local::long_lists::{CALLS, Case, LONG, MOST, SHORT, Work, remove};
+use crate::search;
+use crate::store::Store;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What a call costs the worker that makes it.
+#[derive(Debug, Clone, Copy)]
+struct Cost {
+    steps: u64,
+    messages: u64,
+    trips: u64,
+}
+
+/// A job of two workers and two servers.
+struct Job {
+    root: String,
+    others: Vec<JoinHandle<Result<()>>>,
+}
+
+impl Job {
+    fn start() -> Self {
+        let root = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let serve = |role| {
+            let config = config(role, &root);
+            thread::spawn(move || Store::open("dist_async", &config)?.serve())
+        };
+        let others = ["scheduler", "server", "server"].map(serve).into();
+        Self { root, others }
+    }
+
+    fn workers(&self) -> [Store; 2] {
+        let open = |rank| {
+            let mut config = config("worker", &self.root);
+            config.set("rank", rank).unwrap();
+            thread::spawn(move || Store::open("dist_async", &config).unwrap())
+        };
+        ["0", "1"].map(open).map(|thread| thread.join().unwrap())
+    }
+
+    fn end(self) {
+        self.others.into_iter().for_each(|other| other.join().unwrap().unwrap());
+    }
+}
+
+fn config(role: &str, root: &str) -> Config {
+    let mut config = Config::new();
+    let options = [
+        ("role", role),
+        ("root", root),
+        ("num_workers", "2"),
+        ("num_servers", "2"),
+        ("start_timeout_ms", "60000"),
+        ("timeout_ms", "60000"),
+        ("threads", "1"),
+    ];
+    options.iter().for_each(|(name, value)| config.set(name, value).unwrap());
+    config
+}
+
+/// Messages that the process of a store has sent and received.
+fn messages(store: &Store) -> u64 {
+    let stats: serde_json::Value = serde_json::from_str(&store.stats().unwrap()).unwrap();
+    ["messages_in", "messages_out"].iter().map(|name| stats["node"][name].as_u64().unwrap()).sum()
+}
+
+/// What every call costs, on so many keys. The worker that makes a call on keys that are there has not
+/// initialised them, and knows none of them at its first call.
+fn costs(count: usize, with_names: bool) -> Vec<(&'static str, Cost)> {
+    let job = Job::start();
+    let [first, second] = job.workers().map(|store| Case::of(store, count, with_names));
+    let mut costs = Vec::new();
+    for (name, work, there) in CALLS {
+        // The lowest rank makes keys exist.
+        let (caller, other) = if there { (&second, &first) } else { (&first, &second) };
+        costs.push((name, cost(work, caller, (name == "remove").then_some(other))));
+        if name == "init" {
+            thread::scope(|scope| {
+                for case in [&first, &second] {
+                    scope.spawn(|| remove(case));
+                }
+            });
+        }
+    }
+    thread::scope(|scope| {
+        for case in [&first, &second] {
+            scope.spawn(|| case.store.close(LIMIT).unwrap());
+        }
+    });
+    job.end();
+    costs
+}
+
+/// What one call costs; another worker removes what this one does.
+fn cost(work: Work, caller: &Case, other: Option<&Case>) -> Cost {
+    let before = messages(&caller.store);
+    thread::scope(|scope| {
+        other.map(|other| scope.spawn(|| remove(other)));
+        let (trips, (steps, ())) = search::trips_of(|| search::steps_of(|| work(caller)));
+        Cost { steps, messages: messages(&caller.store) - before, trips }
+    })
+}
+
+#[test]
+fn no_call_on_a_list_costs_the_square_of_it_or_a_round_trip_a_key() {
+    for with_names in [false, true] {
+        let [short, long] = [SHORT, LONG].map(|count| costs(count, with_names));
+        for ((name, short), (_, long)) in short.into_iter().zip(long) {
+            let text = format!("{name}, names {with_names}: {short:?} and {long:?}");
+            assert!(short.steps >= SHORT as u64 && short.messages >= SHORT as u64 / 100, "{text}");
+            assert!(long.steps <= MOST * short.steps, "{text}");
+            assert!(long.messages <= MOST * short.messages, "{text}");
+            assert_eq!(long.trips, short.trips, "{text}");
+        }
+    }
+}

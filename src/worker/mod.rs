@@ -1,0 +1,581 @@
+//! The calls of a worker's program.
+
+mod call;
+mod collective;
+mod completions;
+mod inputs;
+#[cfg(test)]
+mod long_lists;
+mod lookup;
+pub(crate) mod read_only;
+mod rows;
+mod submit;
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::config::Job;
+use crate::deadline::Deadline;
+use crate::error::{Error, ErrorKind, Result, fail};
+use crate::interrupt;
+use crate::job::encoding::Unsent;
+use crate::job::errors::error_of;
+use crate::job::remote::Remote;
+use crate::job::settings::Change;
+use crate::job::{options, telemetry};
+use crate::key::Key;
+use crate::local::call::Call as Kind;
+use crate::local::kind::StoreKind;
+use crate::local::merger::Handling;
+use crate::local::plan::{Pairs, Plan, RowPairs};
+use crate::local::table::Slot;
+use crate::local::ticket::{Label, Tickets};
+use crate::local::{Local, Op, poisoned};
+use crate::role::Role;
+use crate::runtime::{Bytes, Driver, Machine};
+use crate::search;
+use crate::sys::sync::Mutex;
+use crate::tensor::Buffer;
+use crate::transport;
+use call::Call;
+use collective::Collective;
+use completions::Desk;
+use kvstore_protocol::{Birth, Failure, OpId, Place, Reason, Spec, Time};
+use lookup::OfStore;
+use submit::AT_ONCE;
+
+pub(crate) type Machinery = kvstore_protocol::Worker<Bytes>;
+
+type Slots = Vec<Arc<Slot>>;
+
+pub(crate) struct WorkerStore {
+    local: Arc<Local>,
+    driver: Arc<Driver<Desk>>,
+    rank: u32,
+    workers: u32,
+    server_updater: bool,
+    /// Keys that this worker uses without having initialised them.
+    found: Mutex<HashSet<Key>>,
+    /// Whether keys that come are kept whole, for a rule that needs it.
+    whole: Mutex<bool>,
+    /// Held from the encoding of a push until it is in the machine: both in one order.
+    unsent: Mutex<Unsent>,
+    /// A collective call that timed out.
+    unfinished: Mutex<Option<Box<Collective>>>,
+}
+
+impl WorkerStore {
+    /// Joins the job; returns when all its processes are there.
+    pub(crate) fn open(
+        local: &Arc<Local>,
+        job: &Job,
+        place: &transport::Place,
+        kind: StoreKind,
+    ) -> Result<Self> {
+        let limits = options::limits(job, kind);
+        let role = options::role(job.role);
+        let driver = Driver::start(
+            Desk::new(Arc::clone(local), telemetry::tracer(job)),
+            &|inbox| transport::open(place, &inbox),
+            |address, incarnation| {
+                let scheduler = &job.root;
+                let rank = options::rank(job, place);
+                let birth = Birth { role, rank, incarnation, address, scheduler };
+                // A credential says so too; the option is enough where there is none.
+                if options::reads_only(job, place) {
+                    Machine::reader(limits, &birth)
+                } else {
+                    Machine::node(limits, &birth)
+                }
+            },
+        )
+        .map_err(|error| error.at("create"))?;
+        // The machine knows how long to wait.
+        let started = driver.wait(None, |machine| match machine.end() {
+            Some(Err(failure)) => Some(Err(failure)),
+            _ => machine.me().map(Ok),
+        });
+        if let Some(bug) = driver.bug() {
+            return Err(bug.at("create"));
+        }
+        let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
+        telemetry::trace(&driver, driver.host.tracer.as_ref());
+        if started.is_none() && interrupt::requested() {
+            driver.stop();
+            return Err(fail!(Timeout, "create: processes of the job are still missing"));
+        }
+        match started.unwrap_or_else(|| Err(closed())) {
+            Ok(me) => Ok(Self::named(Self {
+                local: Arc::clone(local),
+                rank: me.rank,
+                workers: job.workers,
+                server_updater: job.server_updater,
+                found: Mutex::default(),
+                whole: Mutex::default(),
+                unsent: Mutex::default(),
+                unfinished: Mutex::default(),
+                driver,
+            })),
+            Err(failure) => {
+                driver.stop();
+                Err(error_of(&local.keys.names, &failure).at("create"))
+            }
+        }
+    }
+
+    /// Gives the machine the names of keys: for observers of the job, and for the directory.
+    fn named(self) -> Self {
+        let names = OfStore(Arc::downgrade(&self.local.keys.names));
+        let _ = self.step(|worker, _, _| {
+            worker.name_keys(names);
+            Ok(())
+        });
+        self
+    }
+
+    /// The end of a wait, for the machine.
+    fn moment(&self, deadline: Deadline) -> Time {
+        match deadline {
+            Deadline::Never => self.driver.moment(None),
+            Deadline::At(end) => self.driver.moment(Some(end)),
+        }
+    }
+
+    /// Does something with the worker's machine.
+    fn step<T>(&self, work: impl FnOnce(&mut Machinery, &Desk, Time) -> Result<T>) -> Result<T> {
+        let done = self.driver.step(|machine, now| match machine {
+            Machine::Node(node) => match &mut node.part {
+                kvstore_protocol::Part::Worker(worker) => work(worker, &self.driver.host, now),
+                kvstore_protocol::Part::Server(_) => Err(closed()),
+            },
+            Machine::Scheduler(_) => Err(closed()),
+        });
+        done.unwrap_or_else(|| Err(closed()))
+    }
+
+    /// Makes one request that concerns the whole job, or a key, and waits for its end.
+    fn request(
+        &self,
+        deadline: Deadline,
+        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+    ) -> Result<()> {
+        self.request_told(deadline, ask).0
+    }
+
+    /// The same; gives also what the job has decided, if this worker had asked for nothing, or for
+    /// something else.
+    fn request_told(
+        &self,
+        deadline: Deadline,
+        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+    ) -> (Result<()>, Vec<u8>) {
+        let call = Call::new(None, Plan::default(), Vec::new());
+        let end = self.moment(deadline);
+        let asked = self.step(|worker, desk, now| {
+            let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
+            desk.enter(operation, &call, 0);
+            Ok(())
+        });
+        if asked.is_err() {
+            return (asked, Vec::new());
+        }
+        self.driver.host.settle(&call, &self.driver.blocks);
+        (self.wait(&call), call.told())
+    }
+
+    /// Waits for the result of a call. An interrupt ends its time.
+    fn wait(&self, call: &Call) -> Result<()> {
+        search::trip();
+        loop {
+            if let Some(result) = call.wait(interrupt::next(None)) {
+                return result;
+            }
+            if interrupt::requested() {
+                break;
+            }
+        }
+        // An error says that the machine is gone: then the call has been told.
+        let _ = self.step(|worker, _, now| {
+            worker.expire(&call.operations(), now);
+            Ok(())
+        });
+        call.wait(None).unwrap_or_else(|| Err(internal("a call without a result")))
+    }
+
+    fn error(&self, failure: &Failure) -> Error {
+        error_of(&self.local.keys.names, failure)
+    }
+
+    /// Initialises keys here and on the servers.
+    fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
+        let local = &self.local;
+        let adopted = self.let_go_of_found(values.keys)?;
+        let made = local.keys.make(&local.keys.scene(call), values);
+        let fresh = made.and_then(|fresh| {
+            let handling = local.handling.read();
+            local.check_keys(call, &handling, &fresh).map(|()| fresh)
+        });
+        let result = fresh.and_then(|fresh| {
+            self.leave_unfinished();
+            self.declare(fresh)
+        });
+        if result.is_err() {
+            // Those that could be used before still can.
+            let _ = local.keys.add(call, &adopted);
+            self.found.lock().extend(adopted.iter().map(|slot| slot.key));
+        }
+        result
+    }
+
+    /// Keys that were only looked up may be initialised here as well.
+    fn let_go_of_found(&self, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
+        let mut found = self.found.lock();
+        let known: Vec<Key> = keys.iter().copied().filter(|key| found.remove(key)).collect();
+        let slots: Vec<_> =
+            known.iter().filter_map(|key| self.local.keys.table.get(*key)).collect();
+        self.local.keys.table.remove(&slots, || Ok(()))?;
+        Ok(slots)
+    }
+
+    /// Asks for keys to exist, and waits until they do.
+    fn declare(&self, fresh: Vec<Arc<Slot>>) -> Result<()> {
+        let (end, whole) = (self.moment(self.local.deadline()), *self.whole.lock());
+        let mut slots = Vec::new();
+        let mut orders = Vec::new();
+        for slot in fresh {
+            let mut slot = Arc::try_unwrap(slot).map_err(|_| internal("a new key is in use"))?;
+            let empty = Buffer::new(0)?;
+            let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
+            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
+            let spec = Spec { dtype: slot.dtype.code(), shape, whole };
+            let block = Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()));
+            orders.push((slot.key.id(), spec, Bytes::of_block(block)));
+            slots.push(Arc::new(slot));
+        }
+        let (call, result) = self.request_each(orders, |worker, (key, spec, data), now| {
+            worker.init(key, spec, data, now, end)
+        });
+        if let Err(error) = result {
+            let made: Vec<_> = call.operations().into_iter().zip(&slots).collect();
+            for some in made.chunks(AT_ONCE.0) {
+                // A machine that is gone has told the call why.
+                let _ = self.step(|worker, _, _| {
+                    some.iter().for_each(|(init, slot)| worker.disown(*init, slot.key.id()));
+                    Ok(())
+                });
+            }
+            return Err(error);
+        }
+        self.local.keys.add("init", &slots)
+    }
+
+    /// The keys of a removal that are still there, and those that are gone for all workers.
+    fn split_removed(&self, slots: Slots, all: bool) -> Result<(Slots, Slots)> {
+        if all {
+            return Ok((Vec::new(), slots));
+        }
+        let (mut kept, mut gone) = (Vec::new(), Vec::new());
+        for some in slots.chunks(AT_ONCE.0) {
+            self.step(|worker, _, _| {
+                for slot in some {
+                    let is_there = worker.place_of(slot.key.id()).is_some();
+                    if is_there { &mut kept } else { &mut gone }.push(Arc::clone(slot));
+                }
+                Ok(())
+            })?;
+        }
+        Ok((kept, gone))
+    }
+
+    /// Says which keys of a list a removal has left.
+    fn stopped(&self, error: Error, kept: &[Arc<Slot>]) -> Error {
+        let [first, _, ..] = kept else { return error };
+        let first = self.local.keys.names.label(first.key);
+        let others = kept.len() - 1;
+        let text = format!("{}; {first} and {others} more of the list are kept", error.message());
+        Error::new(error.kind(), text)
+    }
+
+    /// Gives a call a ticket, unless it cannot be made.
+    fn with_ticket(
+        &self,
+        label: Label,
+        send: impl FnOnce(u64) -> Result<Arc<Call>>,
+    ) -> Result<u64> {
+        let (ticket, sequence) = self.local.tickets.begin(label)?;
+        match send(sequence) {
+            Ok(_) => Ok(ticket),
+            Err(error) => {
+                self.local.tickets.retract(sequence);
+                Err(error)
+            }
+        }
+    }
+
+    fn is_done(&self) -> Result<bool> {
+        self.step(|worker, _, _| Ok(worker.is_done()))
+    }
+
+    /// Where a key is.
+    fn place(&self, key: Key) -> Result<Place> {
+        let place = || self.step(|worker, _, _| Ok(worker.place_of(key.id()).cloned()));
+        if let Some(place) = place()? {
+            return Ok(place);
+        }
+        // Others have moved it.
+        let deadline = self.local.deadline();
+        self.request(deadline, |worker, now, end| worker.find(key.id(), now, end))?;
+        place()?.ok_or_else(|| internal("a key without a place"))
+    }
+
+    /// Changes how pushes merge, on all servers.
+    fn change(&self, call: &'static str, change: &Change) -> Result<()> {
+        let after =
+            change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
+        let slots = self.local.keys.table.slots();
+        self.local.check_keys(call, &after, &slots)?;
+        let fields = change.encode();
+        self.collective(call, fields.clone(), |collective| {
+            self.change_together(change, fields, after, collective)
+        })
+    }
+
+    fn change_together(
+        &self,
+        change: &Change,
+        fields: Vec<u8>,
+        after: Handling,
+        collective: &mut Collective,
+    ) -> Result<()> {
+        let call = collective.call;
+        let before = self.keep_whole_for(&after.merger);
+        let (set, told) = collective.step_told(|_, deadline| {
+            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
+        });
+        let set = match set {
+            Ok(()) => self.local.change_handling(|handling| *handling = after, |_| Ok(())),
+            Err(error) => {
+                *self.whole.lock() = before;
+                Err(error.at(call))
+            }
+        };
+        // Whoever has asked for something else goes along with what the others do now.
+        let in_force = if told.is_empty() { Ok(change.clone()) } else { Change::decode(&told) };
+        if (set.is_ok() || !told.is_empty()) && in_force?.measures_whole_keys() {
+            let made = self.make_whole(collective).map_err(|error| error.at(call));
+            return set.and(made);
+        }
+        set
+    }
+}
+
+impl Drop for WorkerStore {
+    /// Also when the store was never opened: its threads would go on as a member of the job.
+    fn drop(&mut self) {
+        self.abort();
+    }
+}
+
+impl Remote for WorkerStore {
+    fn role(&self) -> Role {
+        Role::Worker
+    }
+
+    fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    fn workers(&self) -> u32 {
+        self.workers
+    }
+
+    /// Ends everything at once.
+    fn abort(&self) {
+        self.driver.stop();
+        let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
+        let why = if is_poisoned { poisoned() } else { closed() };
+        self.driver.host.abort(&why, &self.driver.blocks);
+        if let Some(tracer) = &self.driver.host.tracer {
+            tracer.finish("worker", self.rank);
+        }
+    }
+
+    /// Leaves the job; what is pending has ended before.
+    fn close(&self, deadline: Deadline) -> Result<()> {
+        let result = self.request(deadline, Machinery::close);
+        self.abort();
+        match result {
+            // The job has ended for it before.
+            Err(error) if error.kind() == ErrorKind::Closed => Ok(()),
+            other => other,
+        }
+    }
+
+    /// A worker's updater would never run.
+    fn updates(&self) -> Result<bool> {
+        if self.server_updater {
+            return Ok(false);
+        }
+        Err(fail!(
+            Role,
+            "set_updater: updaters run on the servers, and this process is worker {}; set it where \
+             kv_serve is called, or set server_updater=yes if one source serves all roles",
+            self.rank
+        ))
+    }
+
+    fn stats(&self) -> String {
+        format!(
+            ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
+            self.rank,
+            self.workers,
+            telemetry::facts(&self.driver)
+        )
+    }
+
+    fn init(&self, values: &Pairs<'_>) -> Result<()> {
+        self.create("init", values)
+    }
+
+    fn run(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+        let (plan, _) = self.plan(call, values, outs)?;
+        let call = self.send(plan, 0, None, self.local.deadline())?;
+        self.wait(&call)
+    }
+
+    fn submit(
+        &self,
+        call: Kind,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+        priority: i32,
+    ) -> Result<u64> {
+        let (plan, call) = self.plan(call, values, outs)?;
+        self.with_ticket(plan.label(call), |sequence| {
+            self.send(plan, priority, Some(sequence), Deadline::Never)
+        })
+    }
+
+    fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
+        let deadline = self.local.deadline();
+        let run = || {
+            let sent = self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?;
+            self.wait(&sent)
+        };
+        match run() {
+            // Others may have moved it, and the rows lie in other slices now.
+            Err(error) if error.kind() == ErrorKind::KeyNotFound && self.is_done()? => run(),
+            other => other,
+        }
+    }
+
+    fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
+        let plan = self.plan_rows(call, pairs)?;
+        self.with_ticket(plan.label(call), |sequence| {
+            self.send_rows(plan, priority, Some(sequence), Deadline::Never)
+        })
+    }
+
+    fn look_up(&self, call: &'static str, key: Key) -> Result<()> {
+        self.find(call, [key].into_iter())
+    }
+
+    fn remove(&self, keys: &[Key]) -> Result<()> {
+        self.find("remove", keys.iter().copied())?;
+        let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
+        self.leave_unfinished();
+        let end = self.moment(self.local.deadline());
+        let (_, result) =
+            self.request_each(&slots, |worker, slot, now| worker.remove(slot.key.id(), now, end));
+        let (kept, gone) = match self.split_removed(slots, result.is_ok()) {
+            Ok(split) => split,
+            // The machine is gone, which it has told the call.
+            Err(error) => return result.and(Err(error)),
+        };
+        let mut found = self.found.lock();
+        for slot in &gone {
+            found.remove(&slot.key);
+            self.unsent.lock().forget(slot.key.id());
+        }
+        // The directory may still say that they are gone.
+        found.extend(kept.iter().map(|slot| slot.key));
+        drop(found);
+        self.local.keys.table.remove(&gone, || Ok(()))?;
+        result.map_err(|error| self.stopped(error, &kept))
+    }
+
+    /// Ends the loans of an operation with a ticket: what it has begun takes effect, outs are
+    /// undefined.
+    fn cancel(&self, ticket: u64) {
+        let number = Tickets::<Op>::number(ticket);
+        let Some(call) = self.driver.host.call_of(number) else { return };
+        let stop = |some: &[OpId]| {
+            self.driver.step(|machine, _| {
+                let Machine::Node(node) = machine else { return 0 };
+                let kvstore_protocol::Part::Worker(worker) = &mut node.part else { return 0 };
+                some.iter().for_each(|operation| worker.abandon(*operation));
+                self.driver.host.forget(some)
+            })
+        };
+        let stopped: usize =
+            call.operations().chunks(AT_ONCE.0).map(|some| stop(some).unwrap_or(0)).sum();
+        if stopped > 0 {
+            call.fail(0, fail!(Cancelled, "cancelled; a push goes on, outs are undefined"));
+        }
+        (0..stopped).for_each(|_| self.driver.host.settle(&call, &self.driver.blocks));
+    }
+
+    fn barrier(&self, deadline: Deadline) -> Result<()> {
+        self.leave_unfinished();
+        self.request(deadline, Machinery::barrier)
+    }
+
+    fn done(&self) -> Result<()> {
+        let deadline = self.local.deadline();
+        self.request(deadline, Machinery::finish_pushing)
+    }
+
+    fn save(&self, path: &Path) -> Result<()> {
+        match self.alone()? {
+            Some(why) => {
+                self.leave_unfinished();
+                self.save_alone(path, &why)
+            }
+            None => self.save_together(path),
+        }
+    }
+
+    fn load(&self, path: &Path) -> Result<()> {
+        self.load_together(path)
+    }
+
+    fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
+        let (name, params) = (name.into(), params.into());
+        self.change("set_optimizer", &Change::Optimizer { name, params })
+    }
+
+    fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
+        let change = Change::Hyperparameter { name: name.into(), bits: value.to_bits() };
+        self.change("set_hyperparameter", &change)
+    }
+
+    fn set_key_hyperparameter(&self, key: Key, name: &str, value: f64) -> Result<()> {
+        let (key, name, bits) = (key.id(), name.into(), value.to_bits());
+        self.change("set_key_hyperparameter", &Change::KeyHyperparameter { key, name, bits })
+    }
+
+    fn set_compression(&self, name: &str, params: &str) -> Result<()> {
+        let (name, params) = (name.into(), params.into());
+        self.change("set_compression", &Change::Compression { name, params })
+    }
+}
+
+fn closed() -> Error {
+    fail!(Closed, "the store has been closed; open a new one")
+}
+
+fn internal(what: &str) -> Error {
+    fail!(Internal, "a bug of this library: {what}")
+}

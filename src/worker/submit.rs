@@ -1,0 +1,260 @@
+//! From a checked call to what the machine is asked for: every key becomes an order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::WorkerStore;
+use super::call::{Call, Part, Target};
+use super::inputs::{Draft, Values, part_of};
+use super::rows::{self, Wanted};
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::local::call::Call as Kind;
+use crate::local::counters::Tally;
+use crate::local::plan;
+use crate::local::plan::{Group, Pairs, Plan, RowPairs};
+use crate::runtime::Bytes;
+use kvstore_protocol::{After, Time};
+
+/// Keys of a call that are given to the machine at a time, and bytes of their values.
+pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
+
+/// A key of a call, and what the machine is asked for.
+pub(super) struct Order<V = Draft> {
+    pub(super) key: u64,
+    pub(super) what: What<V>,
+}
+
+impl Order {
+    /// Of the values that it sends.
+    fn bytes(&self) -> usize {
+        match &self.what {
+            What::Push(value) | What::PushPull(value) => value.bytes(),
+            _ => 0,
+        }
+    }
+
+    fn make(self, mut value: impl FnMut(Draft) -> Result<Bytes>) -> Result<Order<Bytes>> {
+        let what = match self.what {
+            What::Push(draft) => What::Push(value(draft)?),
+            What::PushPull(draft) => What::PushPull(value(draft)?),
+            What::Pull => What::Pull,
+            What::Want(wanted, after) => What::Want(wanted, after),
+            What::Restore(slices) => What::Restore(slices),
+        };
+        Ok(Order { key: self.key, what })
+    }
+}
+
+/// What the machine is asked for.
+pub(super) enum What<V = Draft> {
+    Push(V),
+    PushPull(V),
+    Pull,
+    /// Something else than values, of some slices.
+    Want(BTreeMap<u32, Vec<u8>>, After),
+    /// Slices of a checkpoint.
+    Restore(Vec<Bytes>),
+}
+
+impl WorkerStore {
+    pub(super) fn plan_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<Plan> {
+        self.find(call.name(), pairs.rows.keys.iter().copied())?;
+        let mut plan = Plan::default();
+        let part = if call == Kind::PushRows { plan::Part::Value } else { plan::Part::Out };
+        let patience = self.local.patience();
+        plan.build_rows(&self.local.keys.scene(call.name()).within(&patience), pairs, part)?;
+        if call == Kind::PushRows {
+            self.leave_unfinished();
+        }
+        Ok(plan)
+    }
+
+    /// Gives a planned call on rows to the machine.
+    pub(super) fn send_rows(
+        &self,
+        mut plan: Plan,
+        priority: i32,
+        ticket: Option<u64>,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let (mut parts, mut orders) = (Vec::new(), Vec::new());
+        for Group { slot, values, outs } in std::mem::take(&mut plan.groups) {
+            let (place, key) = (self.place(slot.key)?, slot.key.id());
+            let (target, what) = if outs.is_empty() {
+                let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
+                let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
+                let value = rows::push(team, &slot, &place, pushed, blocks)?;
+                (Target::Nowhere, What::Push(Draft::Made(value)))
+            } else {
+                let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
+                let (wanted, asked) = Wanted::new(&slot, &place, lists)?;
+                if asked.is_empty() {
+                    continue;
+                }
+                (Target::Rows(Box::new(wanted)), What::Want(asked, After::Own))
+            };
+            parts.push(Part::new(slot, target, outs));
+            orders.push(Order { key, what });
+        }
+        let call = Call::new(ticket, plan, parts);
+        self.launch(call, orders, Values::default(), priority, deadline)
+    }
+
+    /// Checks a call. A broadcast initialises here and is a pull from then on.
+    pub(super) fn plan(
+        &self,
+        call: Kind,
+        values: &Pairs<'_>,
+        outs: &Pairs<'_>,
+    ) -> Result<(Plan, Kind)> {
+        let name = call.name();
+        let (mut plan, patience) = (Plan::default(), self.local.patience());
+        if call == Kind::Broadcast {
+            self.create(name, values)?;
+            self.find(name, outs.keys.iter().copied())?;
+            plan.build(&self.local.keys.scene(name).within(&patience), &Pairs::NONE, outs)?;
+            return Ok((plan, Kind::Pull));
+        }
+        self.find(name, values.keys.iter().chain(outs.keys).copied())?;
+        plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
+        if call != Kind::Pull {
+            self.leave_unfinished();
+        }
+        Ok((plan, call))
+    }
+
+    /// Gives a planned call to the machine.
+    pub(super) fn send(
+        &self,
+        mut plan: Plan,
+        priority: i32,
+        ticket: Option<u64>,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let groups = std::mem::take(&mut plan.groups);
+        // The call has borrowed them until it has ended, which is not before all are in the machine.
+        let values = std::mem::take(&mut plan.values);
+        let codec = self.local.handling.read().codec.clone();
+        let (mut parts, mut orders) =
+            (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));
+        let mut tally = Tally::default();
+        for group in groups {
+            tally.add(&Tally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
+            let (key, draft) = (group.slot.key.id(), self.draft(&group, &values, codec.is_some())?);
+            let what = match draft {
+                Some(value) if group.outs.is_empty() => What::Push(value),
+                Some(value) => What::PushPull(value),
+                None => What::Pull,
+            };
+            parts.push(part_of(group, &plan.outs)?);
+            orders.push(Order { key, what });
+        }
+        let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
+        let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
+        let values = Values { lent: &values, coding };
+        let sent = self.launch(Call::new(ticket, plan, parts), orders, values, priority, deadline);
+        drop(unsent);
+        self.local.applier.counters.add(&tally);
+        sent
+    }
+
+    /// Gives the orders of a call to the machine, some at a time: what is first is on its way before the
+    /// last is made. An error says that nothing has begun.
+    pub(super) fn launch(
+        &self,
+        call: Arc<Call>,
+        orders: Vec<Order>,
+        mut values: Values<'_>,
+        priority: i32,
+        deadline: Deadline,
+    ) -> Result<Arc<Call>> {
+        let (end, mut first) = (self.moment(deadline), 0);
+        let mut orders = orders.into_iter().enumerate().peekable();
+        while orders.peek().is_some() {
+            let mut bytes = 0;
+            let mut few = |(part, order): &(usize, Order)| {
+                bytes += order.bytes();
+                *part == first || (*part < first + AT_ONCE.0 && bytes <= AT_ONCE.1)
+            };
+            let some = std::iter::from_fn(|| orders.next_if(&mut few));
+            let made = some.map(|(part, order)| {
+                order.make(|draft| self.make(call.part(part), draft, &mut values))
+            });
+            // What was made before an error is sent: what a codec keeps of it has it as sent.
+            let (made, failure) = until_error(made);
+            let behind = first + made.len();
+            let started = self.start(&call, first, made, priority, end);
+            let all = started.map_err(|error| (first, error));
+            match all.and(failure.map_or(Ok(()), |error| Err((behind, error)))) {
+                Ok(()) => {}
+                Err((0, error)) => return Err(error),
+                Err((part, error)) => {
+                    call.fail(part, error);
+                    break;
+                }
+            }
+            first = orders.peek().map_or(0, |(part, _)| *part);
+        }
+        self.driver.host.settle(&call, &self.driver.blocks);
+        Ok(call)
+    }
+
+    /// Gives some orders of a call to the machine, from one of its parts on. An error says that none of
+    /// them has begun.
+    fn start(
+        &self,
+        call: &Arc<Call>,
+        first: usize,
+        orders: Vec<Order<Bytes>>,
+        priority: i32,
+        end: Time,
+    ) -> Result<()> {
+        self.step(|worker, desk, now| {
+            for (part, Order { key, what }) in (first..).zip(orders) {
+                let operation = match what {
+                    What::PushPull(value) => worker.pushpull(key, value, priority, now, end),
+                    What::Push(value) => worker.push(key, value, priority, now, end),
+                    What::Pull => worker.pull(key, priority, now, end),
+                    What::Want(wanted, after) => {
+                        worker.pull_wanted(key, wanted, (after, priority), now, end)
+                    }
+                    What::Restore(slices) => worker.restore(key, slices, now, end),
+                };
+                match operation {
+                    Ok(operation) => desk.enter(operation, call, part),
+                    // Nothing has begun: the first of a call is refused if any is.
+                    Err(failure) if part == 0 => return Err(self.error(&failure)),
+                    Err(failure) => call.fail(part, self.error(&failure)),
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// What comes before the first error, and the error.
+fn until_error<T>(results: impl Iterator<Item = Result<T>>) -> (Vec<T>, Option<Error>) {
+    let mut failure = None;
+    let good = results.map_while(|result| result.map_err(|error| failure = Some(error)).ok());
+    (good.collect(), failure)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::fail;
+
+    #[test]
+    fn what_was_made_before_an_error_is_kept_and_nothing_is_made_behind_it() {
+        let mut asked = 0;
+        let results = (0..9).map(|at| {
+            asked += 1;
+            if at == 4 { Err(fail!(OutOfMemory, "no memory")) } else { Ok(at) }
+        });
+        let (made, failure) = until_error(results);
+        assert_eq!((made, asked), (vec![0, 1, 2, 3], 5));
+        assert!(failure.is_some());
+        assert!(until_error([Ok(1)].into_iter()).1.is_none());
+    }
+}
