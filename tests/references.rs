@@ -347,7 +347,8 @@ fn every_target_for_fuzzing_has_the_modules_that_its_modules_name() {
                 }
             }
         }
-        assert!(Path::new(ROOT).join("fuzz/corpus").join(target.trim_end_matches(".rs")).is_dir());
+        let archive = target.replace(".rs", ".tar");
+        assert!(Path::new(ROOT).join("fuzz/corpus").join(&archive).is_file(), "{archive}");
     }
     assert!(taken > 5, "{taken} modules");
     assert!(wrong.is_empty(), "modules that a target does not take: {wrong:#?}");

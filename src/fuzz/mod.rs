@@ -149,36 +149,44 @@ fn with_file(data: &[u8], read: impl FnOnce(&str)) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::io::Read;
     use std::path::Path;
 
-    /// What was found before is read again.
+    /// Runs the target on every input of its archive.
     fn replay(name: &str, target: fn(&[u8])) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus").join(name);
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-        let count = files.map(|file| target(&std::fs::read(file).unwrap())).count();
-        assert!(count > 5, "{count} files");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
+        let mut inputs = tar::Archive::new(File::open(folder.join(name)).unwrap());
+        let mut count = 0;
+        for input in inputs.entries().unwrap() {
+            let mut data = Vec::new();
+            input.unwrap().read_to_end(&mut data).unwrap();
+            target(&data);
+            count += 1;
+        }
+        assert!(count > 5, "{count} inputs");
     }
 
     #[test]
     fn bytes_that_were_found_are_read() {
-        replay("wire", super::wire);
-        replay("codec", super::codec);
+        replay("wire.tar", super::wire);
+        replay("codec.tar", super::codec);
     }
 
     #[test]
     fn texts_that_were_found_are_read() {
-        replay("text", super::text);
+        replay("text.tar", super::text);
     }
 
     #[test]
     fn files_that_were_found_are_read() {
-        replay("checkpoint", super::checkpoint);
-        replay("credentials", super::credentials);
+        replay("checkpoint.tar", super::checkpoint);
+        replay("credentials.tar", super::credentials);
     }
 
     #[test]
     fn talks_that_were_found_are_held() {
-        replay("talk", super::talk);
-        replay("reader", super::reader);
+        replay("talk.tar", super::talk);
+        replay("reader.tar", super::reader);
     }
 }

@@ -20,12 +20,27 @@ pub(crate) fn hosts(data: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::fs::File;
+    use std::io::Read;
+    use std::path::Path;
+
+    /// Runs the target on every input of its archive.
+    pub(crate) fn replay(name: &str, target: fn(&[u8])) {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
+        let mut inputs = tar::Archive::new(File::open(folder.join(name)).unwrap());
+        let mut count = 0;
+        for input in inputs.entries().unwrap() {
+            let mut data = Vec::new();
+            input.unwrap().read_to_end(&mut data).unwrap();
+            target(&data);
+            count += 1;
+        }
+        assert!(count > 5, "{count} inputs");
+    }
+
     #[test]
     fn lists_that_were_found_are_read() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/hosts");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-        let count = files.map(|file| super::hosts(&std::fs::read(file).unwrap())).count();
-        assert!(count > 5, "{count} files");
+        replay("hosts.tar", super::hosts);
     }
 }

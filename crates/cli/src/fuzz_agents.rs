@@ -40,9 +40,6 @@ fn frames(mut from: &[u8]) {
 mod tests {
     #[test]
     fn frames_and_orders_that_were_found_are_read() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/agents");
-        let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
-        let count = files.map(|file| super::agents(&std::fs::read(file).unwrap())).count();
-        assert!(count > 5, "{count} files");
+        crate::fuzz::tests::replay("agents.tar", super::agents);
     }
 }
