@@ -77,13 +77,16 @@ demo-embedding: stage-local ## word vectors of a book: pushes of rows beside who
 demo-dist: stage ## the digits with four workers and two servers, each a process
 	@bash scripts/demo_dist.sh $(DIGITS) target/demo
 
-bench: ## measure the library on this machine
+# GROUP='lists half' measures some groups only; QUICK=yes only shows that everything runs, and writes
+# into target/bench/performance.md.
+bench: ## measure this machine, write docs/performance.md
 	@bash scripts/bootstrap.sh build
-	cargo bench --bench local
+	@rm -f target/bench/performance.md
+	cargo bench --bench local --bench dist -- --page $(if $(QUICK),--quick) $(GROUP)
 
-bench-peers: ## measure it beside MXNet and numpy, where they can be installed
+bench-peers: ## the same beside MXNet and numpy, where they can be installed
 	@bash scripts/bootstrap.sh build
-	@bash scripts/bench_peers.sh
+	@bash scripts/bench_peers.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built
 	rm -rf build target

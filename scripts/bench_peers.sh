@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Measures our stores beside MXNet 1.9.1, numpy and raw sockets; installs the first two in
-# target/bench/venv.
+# Measures our stores beside MXNet 1.9.1, numpy and raw sockets, and writes the tables of peers in
+# docs/performance.md; installs the first two in target/bench/venv.
+# Usage: scripts/bench_peers.sh [--quick]
 # Without Python 3.8 to 3.11 or a package index it says so, and nothing has failed.
 set -euo pipefail
 . "$(dirname "$0")/environment.sh"
@@ -43,6 +44,6 @@ peers_work() {
 mkdir -p target/bench
 peers_work || install_peers
 peers_work || leave_out "MXNet 1.9.1 does not start here, see $log"
-cargo bench --bench local -- peers
+cargo bench --bench local -- --page "$@" peers
 cargo build --release -p libkvstore-cli
-KVSTORE_PROGRAM=target/release/kvstore cargo bench --bench dist
+KVSTORE_PROGRAM=target/release/kvstore cargo bench --bench dist -- --page "$@" --peers

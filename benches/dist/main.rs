@@ -1,9 +1,10 @@
 //! `cargo bench --bench dist`: one worker and one server on the loopback, beside raw TCP sockets, and
-//! beside MXNet where `make bench-peers` has installed it, all in the same run.
+//! with `--peers` beside MXNet where `make bench-peers` has installed it, all in the same run.
 //!
 //! `KVSTORE_PROGRAM` is the path of the program `kvstore`, which makes the certificates of jobs over TLS.
-//! Words after `--` choose the cases whose names contain one of them. docs/performance.md says what
-//! the figures mean.
+//! Words after `--` choose the cases whose names, as `dist-one-1K`, contain one of them. `--page`
+//! writes the tables into docs/performance.md, which says what the figures mean; `--quick` measures
+//! too little for figures.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(
     clippy::cast_precision_loss,
@@ -14,10 +15,15 @@
 
 mod cases;
 mod credentials;
+#[path = "../common/machine.rs"]
+mod machine;
 mod mxnet;
 mod ours;
+#[path = "../common/page.rs"]
+mod page;
 mod processes;
 mod raw;
+mod table;
 #[path = "../../tests/common/wait.rs"]
 #[allow(dead_code, reason = "tests use more of it")]
 mod wait;
@@ -29,15 +35,24 @@ use cases::Case;
 use ours::{Calls, Way};
 use processes::Processes;
 
-/// Rounds that count; the median of an odd number is one of them.
-const ROUNDS: usize = 15;
+/// Turns of each subject; the median of an odd number of rounds is one of them.
+fn turns() -> usize {
+    if page::quick() { 3 } else { 15 }
+}
 
 /// How long the rounds of one turn that count take at least.
-const SHORTEST: Duration = Duration::from_millis(150);
+fn shortest() -> Duration {
+    Duration::from_millis(if page::quick() { 5 } else { 150 })
+}
 
 /// What comes before them: caches, and threads that still spin, are as another subject has left them,
 /// and rounds become faster for about so long.
-const WARM_UP: Duration = Duration::from_millis(50);
+fn warm_up() -> Duration {
+    Duration::from_millis(if page::quick() { 2 } else { 50 })
+}
+
+/// Lets MXNet take turns with ours.
+const PEERS: &str = "--peers";
 
 /// Somebody who can make rounds of a case: a push of all keys, and a pull of all.
 trait Subject {
@@ -72,17 +87,37 @@ fn main() -> io::Result<()> {
         _ => {}
     }
     credentials::program()?;
-    let words: Vec<&String> = arguments.iter().filter(|word| !word.starts_with("--")).collect();
-    for case in cases::all() {
-        if words.is_empty() || words.iter().any(|word| case.name.contains(word.as_str())) {
-            measure(&case)?;
+    let (words, peers) = (page::words(), page::flag(PEERS));
+    let named = |name: &str| words.iter().any(|word| name.contains(word.as_str()));
+    let mut cases = cases::all();
+    cases.retain(|case| words.is_empty() || named(&table::name(case)));
+    let command = match (peers, words.join(" ").as_str()) {
+        (true, _) => "make bench-peers".to_owned(),
+        (false, "") => "make bench".to_owned(),
+        (false, words) => format!("make bench GROUP=\"{words}\""),
+    };
+    let header = machine::header(&command, &format!("medians of {} turns", turns()));
+    let mut all = Vec::new();
+    for case in &cases {
+        let figures = measure(case)?;
+        let text = table::of_case(case, &figures);
+        println!("\n## {}\n\n{text}", table::title(case));
+        // These tables are the same on machines where MXNet cannot be installed.
+        if !peers {
+            page::write(&table::name(case), &format!("{header}\n\n{text}"))?;
         }
+        all.push((case, figures));
+    }
+    let text = table::beside_mxnet(&all);
+    if let Some(text) = text.filter(|_| words.is_empty()) {
+        println!("\n{text}");
+        page::write("peers-dist", &format!("{header}\n\n{text}"))?;
     }
     Ok(())
 }
 
-/// Lets all subjects of a case run in turn, and prints what they took.
-fn measure(case: &Case) -> io::Result<()> {
+/// Lets all subjects of a case run in turn.
+fn measure(case: &Case) -> io::Result<Vec<Figures>> {
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
     for (way, calls) in [
         (Way::Tcp, Calls::Queued),
@@ -100,13 +135,15 @@ fn measure(case: &Case) -> io::Result<()> {
     for both_ways in [false, true] {
         subjects.push(Box::new(raw::Raw::start(case, both_ways)?));
     }
-    subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
+    if page::flag(PEERS) {
+        subjects.extend(mxnet::Mxnet::start(case)?.map(|it| Box::new(it) as Box<dyn Subject>));
+    }
     let repeats: Vec<Repeats> = subjects.iter_mut().map(repeats).collect::<io::Result<_>>()?;
     let mut all: Vec<Figures> = subjects
         .iter()
         .map(|it| Figures { name: it.name(), seconds: Vec::new(), cpu_s: 0.0, rounds: 0 })
         .collect();
-    for _ in 0..ROUNDS {
+    for _ in 0..turns() {
         for ((subject, figures), repeats) in subjects.iter_mut().zip(&mut all).zip(&repeats) {
             let before = subject.processes().cpu_s();
             let seconds = subject.run(repeats.warm_up + repeats.counted)?;
@@ -116,8 +153,7 @@ fn measure(case: &Case) -> io::Result<()> {
         }
     }
     all.iter_mut().for_each(|figures| figures.seconds.sort_by(f64::total_cmp));
-    print(case, &all);
-    Ok(())
+    Ok(all)
 }
 
 /// Rounds of a turn.
@@ -136,34 +172,5 @@ fn repeats(subject: &mut Box<dyn Subject>) -> io::Result<Repeats> {
         let count = time.as_secs_f64() / one.as_secs_f64().max(1e-6);
         (count.ceil() as usize).clamp(1, most)
     };
-    Ok(Repeats { warm_up: rounds(WARM_UP, 500), counted: rounds(SHORTEST, 200) })
-}
-
-fn print(case: &Case, all: &[Figures]) {
-    let bytes = case.bytes() as f64;
-    println!("\n## {}: {} keys, {:.1} MB", case.name, case.keys.len(), bytes / 1e6);
-    println!("| who | median | best | GB/s | CPU s per GB | over ours |");
-    println!("|---|---:|---:|---:|---:|---:|");
-    let ours = all[0].median();
-    for figures in all {
-        let median = figures.median();
-        let moved = 2.0 * bytes * figures.rounds as f64 / 1e9;
-        println!(
-            "| {} | {} | {} | {:.2} | {:.2} | {:.2} |",
-            figures.name,
-            time(median),
-            time(figures.seconds[0]),
-            2.0 * bytes / median / 1e9,
-            figures.cpu_s / moved,
-            median / ours,
-        );
-    }
-}
-
-fn time(seconds: f64) -> String {
-    if seconds < 2e-3 {
-        format!("{:.0} us", seconds * 1e6)
-    } else {
-        format!("{:.2} ms", seconds * 1e3)
-    }
+    Ok(Repeats { warm_up: rounds(warm_up(), 500), counted: rounds(shortest(), 200) })
 }

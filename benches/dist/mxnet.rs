@@ -12,6 +12,8 @@ use crate::processes::Processes;
 use crate::wait::free_address;
 
 const PYTHON: &str = "target/bench/venv/bin/python";
+/// The subject's name.
+pub const NAME: &str = "MXNet, push + pull";
 const SCRIPT: &str = "benches/dist/peer.py";
 
 pub struct Mxnet {
@@ -66,7 +68,7 @@ impl Mxnet {
 
 impl Subject for Mxnet {
     fn name(&self) -> String {
-        "MXNet, push + pull".into()
+        NAME.into()
     }
 
     fn run(&mut self, rounds: usize) -> io::Result<Vec<f64>> {

@@ -27,6 +27,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
         all.extend(compare(report, group, &Keys::one(len), &cases)?);
     }
     report.table(
+        group,
         &format!("pushpull of {VALUES} values by the place of the arrays, 1 thread: ratio"),
         &[("floats", 6), ("rule", 6), ("bytes past a line", 0), ("1 out", 0), ("4 outs", 0)],
     )?;

@@ -53,7 +53,7 @@ fn sweep(report: &mut Report, swept: &[&Measured], call: Call, threads: usize) -
         x: "floats of the key",
         y: "bytes a second, ratio to the limit",
     };
-    let name = format!("{}-{}", call.name().replace(" + ", "-"), threads.replace(' ', "-"));
+    let name = format!("local-{}-{}", call.name().replace(" + ", "-"), threads.replace(' ', "-"));
     report.plot(
         &name,
         frame.title,
@@ -87,5 +87,6 @@ pub fn peers(report: &mut Report, races: &[Race], call: Call) -> io::Result<()> 
         y: "bytes that must be moved, GB/s",
     };
     let names = ["ours", "ours, 1 thread", "MXNet", "numpy"];
-    report.plot(&call.name().replace(" + ", "-"), &title, &bars(&frame, &names, &groups))
+    let name = format!("peers-{}", call.name().replace(" + ", "-"));
+    report.plot(&name, &title, &bars(&frame, &names, &groups))
 }

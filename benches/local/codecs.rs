@@ -31,7 +31,7 @@ const CODECS: [(&CStr, &CStr); 10] = [
 
 pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>> {
     let columns = [("floats", 6), ("codec", 8), ("options", 13), ("GB/s", 6), ("to memcpy", 0)];
-    report.table("push through a codec, 1 value, 1 thread", &columns)?;
+    report.table(group, "push through a codec, 1 value, 1 thread", &columns)?;
     for len in SIZES {
         measure(report, group, len)?;
     }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::limits::{Limits, Rates, Way};
 use crate::memory::{self, MALLOC};
+use crate::page;
 use crate::report::Report;
 use crate::store::{Rule, Store};
 use crate::tensors::{DType, Keys, List};
@@ -19,6 +20,9 @@ pub const IN_CACHE: usize = 1 << 16;
 
 /// The arrays of the limits for a list of keys: far beyond the caches.
 pub const LARGE: usize = 1 << 24;
+
+/// The most floats of all keys together in a quick run: ResNet-50 has fewer.
+const QUICK_MOST: usize = 1 << 25;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Call {
@@ -229,13 +233,17 @@ impl Stage {
     }
 }
 
-/// Measures all cases in turn. Says so and measures nothing if they take more memory than there is.
+/// Measures all cases in turn. Says so and measures nothing if they take more memory than there is,
+/// or too much time for a quick run.
 pub fn compare(
     report: &mut Report,
     group: &'static str,
     keys: &Keys,
     cases: &[Case],
 ) -> io::Result<Vec<Measured>> {
+    if page::quick() && keys.elements() > QUICK_MOST {
+        return report.text(&format!("{group}: {} left out.", keys.name)).map(|()| Vec::new());
+    }
     let needs = Needs::of(keys, cases);
     let bytes = 1.1 * needs.bytes(keys) as f64;
     if memory::available_bytes().is_some_and(|free| free < bytes) {

@@ -23,9 +23,11 @@ use Goal::{AtLeast, AtMost};
 /// The figures of the cases that a goal is about.
 type Figures = Vec<(f64, String)>;
 
-pub fn local(report: &mut Report, all: &[Measured]) -> io::Result<()> {
+/// The table on the page is of all groups: a run of some of them, which knows only some goals, only
+/// prints its own.
+pub fn local(report: &mut Report, all: &[Measured], are_all_groups: bool) -> io::Result<()> {
     let swept: Vec<&Measured> = all.iter().filter(|it| it.group.starts_with("sweep")).collect();
-    start(report)?;
+    start(report, "goals")?;
     for (call, goal) in [(Call::PushPull, AtLeast(0.9)), (Call::PushThenPull, AtLeast(0.85))] {
         let what = format!("16M and 64M floats, {VALUES} values, {}: to the limit", call.name());
         row(report, &what, goal, large(&swept, call))?;
@@ -46,6 +48,9 @@ pub fn local(report: &mut Report, all: &[Measured]) -> io::Result<()> {
         let what = format!("{} over f32, 16M elements, {VALUES} values", dtype.name());
         row(report, &what, AtLeast(1.6), halves(all, dtype))?;
     }
+    if !are_all_groups {
+        report.keep_from_page();
+    }
     Ok(())
 }
 
@@ -64,7 +69,7 @@ pub fn peers(report: &mut Report, races: &[Race]) -> io::Result<()> {
         ("1K", 1, Rule::Assign, BOTH, 100.0),
         ("1K", 4, Rule::Assign, BOTH, 100.0),
     ];
-    start(report)?;
+    start(report, "peers-goals")?;
     for (keys, values, rule, calls, goal) in goals {
         let call = if let [call] = calls { format!(", {}", call.name()) } else { String::new() };
         let parts = [keys, &count(values, "value"), rule.name()].join(", ");
@@ -85,10 +90,10 @@ fn over_mxnet(race: &Race) -> Option<(f64, String)> {
     Some((race.over(Runner::Mxnet, Runner::Ours)?, place))
 }
 
-fn start(report: &mut Report) -> io::Result<()> {
+fn start(report: &mut Report, name: &str) -> io::Result<()> {
     let columns =
         [("goal", 56), ("wanted", 13), ("worst", 6), ("middle", 6), ("where it is worst", 40)];
-    report.table("Goals", &columns)
+    report.table(name, "Goals", &columns)
 }
 
 /// Nothing if none of the goal's cases was measured.

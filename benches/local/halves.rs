@@ -40,7 +40,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
         ("f16 to limit", 0),
         ("bf16 to limit", 0),
     ];
-    report.table(&format!("f16 and bf16, {VALUES} values"), &columns)?;
+    report.table(group, &format!("f16 and bf16, {VALUES} values"), &columns)?;
     all.chunks(DTYPES.len()).try_for_each(|types| row(report, types))?;
     Ok(all)
 }

@@ -27,7 +27,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
     }
     let mut columns = vec![("keys x floats", 24), ("values", 0), ("rule", 9), ("threads", 0)];
     columns.extend(CALLS.map(|(call, _)| (call.name(), 8)));
-    report.table("Lists of keys: ns a key", &columns)?;
+    report.table(group, "Lists of keys: ns a key", &columns)?;
     for calls in all.chunks(CALLS.len()) {
         let case = &calls[0].case;
         let mut row = vec![calls[0].keys.clone(), case.values.to_string()];

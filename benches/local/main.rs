@@ -1,7 +1,8 @@
 //! `make bench`: the local store against the limits of this machine, measured in the same run.
 //!
 //! `cargo bench --bench local -- GROUP...` measures the groups whose names contain one of the
-//! words; without words, those that are marked so. docs/performance.md says what the figures mean.
+//! words; without words, those that are marked so. `--page` writes the tables into
+//! docs/performance.md, which says what the figures mean; `--quick` measures too little for figures.
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 #![allow(
     clippy::cast_precision_loss,
@@ -22,8 +23,12 @@ mod goals;
 mod halves;
 mod limits;
 mod lists;
+#[path = "../common/machine.rs"]
+mod machine;
 mod memory;
 mod models;
+#[path = "../common/page.rs"]
+mod page;
 mod peers;
 #[path = "../../crates/cli/src/plot.rs"]
 mod plot;
@@ -69,15 +74,14 @@ fn threads() -> Vec<usize> {
 }
 
 fn main() -> io::Result<()> {
-    let words: Vec<String> =
-        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let words = page::words();
     let named = |name: &str| words.iter().any(|word| name.contains(word.as_str()));
     let wanted =
         |(name, default, _): &&Group| if words.is_empty() { *default } else { named(name) };
     let groups: Vec<&Group> = GROUPS.iter().filter(wanted).collect();
     if groups.is_empty() && !named(PEERS) {
         let names: Vec<&str> = GROUPS.iter().map(|(name, ..)| *name).collect();
-        println!("no such group; there are {} and {PEERS}", names.join(", "));
+        println!("no such group of `local`; there are {} and {PEERS}", names.join(", "));
         return Ok(());
     }
     let stem = if words.is_empty() { "local".to_owned() } else { words.join("-") };
@@ -85,7 +89,7 @@ fn main() -> io::Result<()> {
     report.machine(&match words.join(" ").as_str() {
         "" => "make bench".to_owned(),
         PEERS => "make bench-peers".to_owned(),
-        words => format!("cargo bench --bench local -- {words}"),
+        words => format!("make bench GROUP=\"{words}\""),
     })?;
     let mut all = Vec::new();
     for (name, _, run) in groups {
@@ -95,7 +99,7 @@ fn main() -> io::Result<()> {
         peers::run(&mut report, PEERS)?;
     }
     if !all.is_empty() {
-        goals::local(&mut report, &all)?;
+        goals::local(&mut report, &all, words.is_empty())?;
         charts::local(&mut report, &all)?;
     }
     report.finish()

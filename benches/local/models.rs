@@ -35,7 +35,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
         ("pushpull, ms", 0),
         ("to limit", 0),
     ];
-    report.table("Networks, all keys in one call", &columns)?;
+    report.table(group, "Networks, all keys in one call", &columns)?;
     for calls in all.chunks(CALLS.len()) {
         let case = &calls[0].case;
         let mut row = vec![calls[0].keys.clone(), case.values.to_string()];

@@ -103,7 +103,7 @@ pub fn run(report: &mut Report, group: &str) -> io::Result<()> {
         }
     }
     races.iter().try_for_each(|race| report.fact(&facts(group, race)))?;
-    table(report, &races)?;
+    table(report, group, &races)?;
     goals::peers(report, &races)?;
     CALLS.into_iter().try_for_each(|call| charts::peers(report, &races, call))
 }
@@ -176,7 +176,7 @@ fn facts(group: &str, race: &Race) -> Value {
     })
 }
 
-fn table(report: &mut Report, races: &[Race]) -> io::Result<()> {
+fn table(report: &mut Report, name: &str, races: &[Race]) -> io::Result<()> {
     let columns = [
         ("keys x floats", 0),
         ("values and outs", 0),
@@ -191,7 +191,7 @@ fn table(report: &mut Report, races: &[Race]) -> io::Result<()> {
         ("MXNet / limit", 0),
         ("numpy / ours, 1 thread", 0),
     ];
-    report.table("A round beside MXNet 1.9.1 and numpy", &columns)?;
+    report.table(name, "A round beside MXNet 1.9.1 and numpy", &columns)?;
     for race in races {
         let case = &race.case;
         let times = |ratio: Option<f64>| ratio.map_or("-".to_owned(), |it| number(it, 1));

@@ -6,15 +6,28 @@ use std::io::{self, BufWriter, Write};
 
 use serde_json::Value;
 
-use crate::timing::{ROUNDS, disturbed};
+use crate::timing::{disturbed, rounds};
+use crate::{machine, page};
 
 const FOLDER: &str = "target/bench";
+/// The charts of docs/performance.md.
+const CHARTS: &str = "benches/charts";
 
 pub struct Report {
     stem: String,
     json: BufWriter<File>,
     markdown: BufWriter<File>,
+    /// What the figures were measured on, above each table.
+    header: String,
     columns: Vec<usize>,
+    table: Option<Table>,
+}
+
+/// A table that may still get rows.
+struct Table {
+    name: String,
+    head: String,
+    rows: String,
 }
 
 impl Report {
@@ -26,17 +39,16 @@ impl Report {
             stem: stem.to_owned(),
             json: BufWriter::new(file("jsonl")?),
             markdown: BufWriter::new(file("md")?),
+            header: String::new(),
             columns: Vec::new(),
+            table: None,
         })
     }
 
-    /// What was measured on, and with what; a figure means nothing without it.
+    /// Says what is measured, and on what.
     pub fn machine(&mut self, command: &str) -> io::Result<()> {
-        self.text(&format!(
-            "{}; library {}; `{command}`, medians of {ROUNDS} rounds.",
-            machine(),
-            env!("CARGO_PKG_VERSION")
-        ))
+        self.header = machine::header(command, &format!("medians of {} rounds", rounds()));
+        self.text(&self.header.clone())
     }
 
     pub fn text(&mut self, text: &str) -> io::Result<()> {
@@ -44,27 +56,43 @@ impl Report {
         writeln!(self.markdown, "\n{text}")
     }
 
-    /// Begins a table: a title, and columns with their widths in the terminal.
-    pub fn table(&mut self, title: &str, columns: &[(&str, usize)]) -> io::Result<()> {
+    /// Begins a table: its name on the page, a title, and columns with their widths in the terminal.
+    pub fn table(&mut self, name: &str, title: &str, columns: &[(&str, usize)]) -> io::Result<()> {
+        self.end_table()?;
+        page::check(name)?;
         println!("\n{title}");
-        write!(self.markdown, "\n### {title}\n\n")?;
         self.columns = columns.iter().map(|(name, width)| (*width).max(name.len())).collect();
         let names: Vec<String> = columns.iter().map(|(name, _)| (*name).to_owned()).collect();
-        self.row(&names)?;
-        writeln!(self.markdown, "|{}", "---|".repeat(columns.len()))
+        show(&self.columns, &names);
+        let head = format!("| {} |\n|{}\n", names.join(" | "), "---|".repeat(columns.len()));
+        write!(self.markdown, "\n### {title}\n\n{head}")?;
+        self.table = Some(Table { name: name.to_owned(), head, rows: String::new() });
+        Ok(())
+    }
+
+    /// Writes the table into its place on the page, unless nothing of it was measured.
+    fn end_table(&mut self) -> io::Result<()> {
+        match self.table.take() {
+            Some(Table { name, head, rows }) if !rows.is_empty() => {
+                page::write(&name, &format!("{}\n\n{head}{rows}", self.header))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Lets the page keep the table that it has.
+    pub fn keep_from_page(&mut self) {
+        self.table = None;
     }
 
     /// The first column is for names, the others are for numbers.
     pub fn row(&mut self, cells: &[String]) -> io::Result<()> {
-        let mut line = String::new();
-        for (index, (cell, width)) in cells.iter().zip(&self.columns).enumerate() {
-            let _ = match index {
-                0 => write!(line, "  {cell:width$}"),
-                _ => write!(line, "  {cell:>width$}"),
-            };
+        show(&self.columns, cells);
+        let row = format!("| {} |\n", cells.join(" | "));
+        self.markdown.write_all(row.as_bytes())?;
+        if let Some(table) = &mut self.table {
+            table.rows.push_str(&row);
         }
-        println!("{}", line.trim_end());
-        writeln!(self.markdown, "| {} |", cells.join(" | "))?;
         self.markdown.flush()
     }
 
@@ -75,20 +103,40 @@ impl Report {
     }
 
     pub fn plot(&mut self, name: &str, title: &str, svg: &str) -> io::Result<()> {
-        let file = format!("{}-{name}.svg", self.stem);
+        let file = format!("{name}.svg");
         fs::write(format!("{FOLDER}/{file}"), svg)?;
+        if page::flag("--page") && !page::quick() {
+            fs::write(format!("{CHARTS}/{file}"), svg)?;
+        }
         println!("drew {FOLDER}/{file}");
         write!(self.markdown, "\n![{title}]({file})\n")
     }
 
     pub fn finish(mut self) -> io::Result<()> {
         let share = number(100.0 * disturbed(), 1);
-        self.text(&format!("Other programs disturbed {share} % of the turns."))?;
+        let disturbed = format!("Other programs disturbed {share} % of the turns.");
+        if let Some(table) = self.table.as_mut().filter(|table| !table.rows.is_empty()) {
+            let _ = writeln!(table.rows, "\n{disturbed}");
+        }
+        self.end_table()?;
+        self.text(&disturbed)?;
         self.json.flush()?;
         self.markdown.flush()?;
         println!("wrote {FOLDER}/{0}.jsonl and {FOLDER}/{0}.md", self.stem);
         Ok(())
     }
+}
+
+/// Prints a row for the terminal.
+fn show(widths: &[usize], cells: &[String]) {
+    let mut line = String::new();
+    for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        let _ = match index {
+            0 => write!(line, "  {cell:width$}"),
+            _ => write!(line, "  {cell:>width$}"),
+        };
+    }
+    println!("{}", line.trim_end());
 }
 
 /// "1 value", "4 values".
@@ -98,24 +146,4 @@ pub fn count(number: usize, noun: &str) -> String {
 
 pub fn number(number: f64, digits: usize) -> String {
     format!("{number:.digits$}")
-}
-
-fn machine() -> String {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let cpus = read("/proc/cpuinfo");
-    let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
-    let widest = ["avx512f", "avx2"].into_iter().find(|name| cpus.contains(name));
-    let caches: Vec<String> = (0..4)
-        .map(|index| read(&format!("/sys/devices/system/cpu/cpu0/cache/index{index}/size")))
-        .map(|size| size.trim().to_owned())
-        .collect();
-    let pages = read("/sys/kernel/mm/transparent_hugepage/enabled");
-    let pages = pages.split(['[', ']']).nth(1).unwrap_or("unknown");
-    format!(
-        "{}, {} processors ({}), caches {}, huge pages: {pages}",
-        model.unwrap_or("unknown processor"),
-        std::thread::available_parallelism().map_or(1, usize::from),
-        widest.unwrap_or(std::env::consts::ARCH),
-        caches.join(" ").trim(),
-    )
 }

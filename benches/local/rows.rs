@@ -171,7 +171,7 @@ pub fn run(report: &mut Report, group: &'static str) -> io::Result<Vec<Measured>
     }
     let title =
         format!("{} rows of a table of {} MB: ns a row", size_name(BATCH), TABLE_BYTES >> 20);
-    report.table(&title, &columns)?;
+    report.table(group, &title, &columns)?;
     lines.iter().try_for_each(|line| report.row(line))?;
     compare_with_dense(report, group)?;
     Ok(Vec::new())
@@ -211,7 +211,7 @@ fn compare_with_dense(report: &mut Report, group: &'static str) -> io::Result<()
     let seconds = medians(&subjects, TRIES);
     let columns = [("rule", 9), ("options", 40), ("touches", 16), ("ms a push", 0)];
     let title = format!("{} rows of {LENGTH} floats, 1 thread: a push", size_name(BATCH));
-    report.table(&title, &columns)?;
+    report.table("rows-dense", &title, &columns)?;
     for ((name, parameters, touches), seconds) in CASES.into_iter().zip(seconds) {
         let ms = seconds * 1e3;
         report.row(&[name.into(), parameters.into(), touches.into(), number(ms, 2)])?;

@@ -29,16 +29,19 @@ pub fn run(report: &mut Report, group: &'static str, values: usize) -> io::Resul
         println!("{group}: {} floats", size_name(len));
         all.extend(compare(report, group, &Keys::one(len), &cases)?);
     }
-    limits(report, &all)?;
+    limits(report, &format!("{group}-limits"), &all)?;
     for threads in threads() {
         let parts = [count(values, "value"), count(threads, "thread")].join(", ");
         let title = format!("{parts}: ratio to the limit");
         let rows = all.iter().filter(|it| it.case.threads == threads);
-        table(report, &title, &calls, &rows.collect::<Vec<_>>(), |it| number(it.ratio(), 2))?;
+        let name = format!("{group}-thread-{threads}");
+        let rows = rows.collect::<Vec<_>>();
+        table(report, (&name, &title), &calls, &rows, |it| number(it.ratio(), 2))?;
     }
     let title = count(values, "value") + ", 1 thread: ns of a call above bytes / 0.9 triad";
     let rows = all.iter().filter(|it| it.case.threads == 1 && it.elements <= TINY);
-    table(report, &title, &calls, &rows.collect::<Vec<_>>(), |it| number(it.above_ns(), 0))?;
+    let (name, rows) = (format!("{group}-overhead"), rows.collect::<Vec<_>>());
+    table(report, (&name, &title), &calls, &rows, |it| number(it.above_ns(), 0))?;
     Ok(all)
 }
 
@@ -55,8 +58,9 @@ fn calls(values: usize) -> Vec<(Call, usize)> {
 }
 
 /// What the machine can do, as it was measured beside the calls.
-fn limits(report: &mut Report, all: &[Measured]) -> io::Result<()> {
+fn limits(report: &mut Report, name: &str, all: &[Measured]) -> io::Result<()> {
     report.table(
+        name,
         "The limits, GB/s",
         &[("floats", 6), ("threads", 0), ("memcpy", 0), ("triad", 6), ("streaming triad", 0)],
     )?;
@@ -75,19 +79,19 @@ fn limits(report: &mut Report, all: &[Measured]) -> io::Result<()> {
 /// A row for each size and rule, a column for each call.
 fn table(
     report: &mut Report,
-    title: &str,
+    (name, title): (&str, &str),
     calls: &[(Call, usize)],
     all: &[&Measured],
     cell: impl Fn(&Measured) -> String,
 ) -> io::Result<()> {
-    let name = |&(call, outs): &(Call, usize)| match outs {
+    let column = |&(call, outs): &(Call, usize)| match outs {
         0 => call.name().to_owned(),
         _ => format!("{}, {}", call.name(), count(outs, "out")),
     };
-    let names: Vec<String> = calls.iter().map(name).collect();
+    let names: Vec<String> = calls.iter().map(column).collect();
     let mut columns = vec![("floats", 6), ("rule", 9), ("limit, GB/s", 0)];
     columns.extend(names.iter().map(|name| (name.as_str(), 0)));
-    report.table(title, &columns)?;
+    report.table(name, title, &columns)?;
     for len in SIZES {
         for rule in Rule::ALL {
             let row = |it: &&&Measured| it.elements == len && it.case.rule == rule;

@@ -4,12 +4,18 @@ use std::fs;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use crate::page;
+
 /// Rounds of a comparison; the median of an odd number is one of them.
-pub const ROUNDS: usize = 15;
+pub fn rounds() -> usize {
+    if page::quick() { 3 } else { 15 }
+}
 
 /// How long a subject runs before the next one's turn, in seconds: long enough that filling the
 /// caches again after the others does not count.
-const SHORTEST: f64 = 5e-3;
+fn shortest() -> f64 {
+    if page::quick() { 1e-4 } else { 5e-3 }
+}
 
 /// A turn in which our threads waited for a processor for more than this part of it was held up by
 /// other programs.
@@ -38,8 +44,9 @@ pub fn timed<'a>(run: impl Fn() + 'a) -> Subject<'a> {
 /// runs that are not counted.
 pub fn medians(subjects: &[Subject<'_>], tries: usize) -> Vec<f64> {
     let repeats: Vec<u32> = subjects.iter().map(repeats).collect();
-    let mut times = vec![Vec::with_capacity(ROUNDS); subjects.len()];
-    for _ in 0..ROUNDS {
+    let rounds = rounds();
+    let mut times = vec![Vec::with_capacity(rounds); subjects.len()];
+    for _ in 0..rounds {
         for ((subject, &repeats), times) in subjects.iter().zip(&repeats).zip(&mut times) {
             times.push(turn(subject, repeats, tries));
         }
@@ -84,8 +91,8 @@ fn waited() -> f64 {
 
 /// How often a subject must run to fill the shortest time.
 fn repeats(subject: &Subject<'_>) -> u32 {
-    let mut repeats = 1;
-    while subject(repeats) * f64::from(repeats) < SHORTEST && repeats < 1 << 20 {
+    let (mut repeats, shortest) = (1, shortest());
+    while subject(repeats) * f64::from(repeats) < shortest && repeats < 1 << 20 {
         repeats *= 2;
     }
     repeats
