@@ -272,11 +272,13 @@ fn the_page_about_the_design_lists_every_file_with_unsafe_code() {
 #[test]
 fn figures_of_charts_are_readable_where_paint_order_is_not_known() {
     let mut figures = 0;
-    for name in children(&Path::new(ROOT).join("docs"))
-        .iter()
-        .filter(|it| it.rsplit_once('.').is_some_and(|(_, it)| it == "svg"))
-    {
-        let text = fs::read_to_string(Path::new(ROOT).join("docs").join(name)).unwrap();
+    let folders = ["docs", "benches/charts"].map(|folder| Path::new(ROOT).join(folder));
+    let charts = folders.iter().flat_map(|folder| {
+        let is_chart = |name: &String| name.rsplit_once('.').is_some_and(|(_, it)| it == "svg");
+        children(folder).into_iter().filter(is_chart).map(|name| (folder.join(&name), name))
+    });
+    for (path, name) in charts {
+        let text = fs::read_to_string(path).unwrap();
         assert!(!text.contains("paint-order"), "{name}");
         let lines: Vec<&str> = text.lines().collect();
         for pair in lines.windows(2).filter(|pair| pair[1].contains("class=\"figure\"")) {
