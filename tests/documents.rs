@@ -7,6 +7,10 @@ use std::path::Path;
 
 use kvstore::{Config, ErrorKind, Key};
 
+#[path = "../benches/common/page.rs"]
+#[allow(dead_code, reason = "benchmarks use more of it")]
+mod page;
+
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 fn read(path: impl AsRef<Path>) -> String {
@@ -163,4 +167,58 @@ fn the_documented_keys_of_names_are_right() {
         checked += 1;
     }
     assert!(checked >= 10, "docs/semantics.md has only {checked} test vectors");
+}
+
+/// Words of a page beside code, rows of tables, and sections that benchmarks write.
+fn words_of_prose(page: &str) -> usize {
+    let (mut in_code, mut is_measured, mut words) = (false, false, 0);
+    for line in page.lines() {
+        let fence = line.trim_start().starts_with("```");
+        in_code ^= fence;
+        is_measured |= line.starts_with("<!-- table: ");
+        if !(in_code || fence || is_measured || line.starts_with('|')) {
+            words += line.split_whitespace().count();
+        }
+        is_measured &= line != "<!-- end -->";
+    }
+    words
+}
+
+#[test]
+fn the_page_about_performance_has_few_words_around_its_tables() {
+    let around =
+        "one two\n| a | b |\n<!-- table: x -->\nan AMD\n<!-- end -->\n```sh\nls\n```\nthree";
+    assert_eq!(words_of_prose(around), 3);
+    let words = words_of_prose(&read("docs/performance.md"));
+    assert!((500..=2_500).contains(&words), "docs/performance.md has {words} words of prose");
+}
+
+#[test]
+fn the_benchmarks_write_every_marked_table_of_the_page_about_performance() {
+    let text = read("docs/performance.md");
+    let mut marked = BTreeSet::new();
+    for section in text.split("\n<!-- table: ").skip(1) {
+        let (name, rest) = section.split_once(" -->\n").unwrap();
+        let (table, _) =
+            rest.split_once("\n<!-- end -->").unwrap_or_else(|| panic!("{name}: no end"));
+        assert!(page::TABLES.contains(&name), "no benchmark writes table {name:?}");
+        assert!(marked.insert(name), "table {name} has two places");
+        assert!(!table.contains("<!--"), "{name}: a marker within a table");
+        assert!(table.contains("; 20") && rows(table).len() > 1, "{name}: no date, or no rows");
+    }
+    let is_printed_only =
+        |name: &&str| ["sweep-2-", "sweep-8-"].iter().any(|it| name.starts_with(it));
+    let wanted: BTreeSet<&str> =
+        page::TABLES.into_iter().filter(|name| !is_printed_only(name)).collect();
+    assert_eq!(marked, wanted, "tables of benchmarks without a place in docs/performance.md");
+}
+
+#[test]
+fn a_measured_table_replaces_its_own_section_and_nothing_else() {
+    let place =
+        |name: &str, text: &str| format!("<!-- table: {name} -->\n{text}\n\n<!-- end -->\n");
+    let page = |b: &str| format!("# A\n\n{}\nwords\n\n{}end\n", place("a", "| 1 |"), place("b", b));
+    assert_eq!(page::replaced(&page("| 2 |"), "b", "| 3 |\n"), Some(page("| 3 |")));
+    assert_eq!(page::replaced(&page("| 2 |"), "c", "| 3 |"), None);
+    assert!(page::check("lists").is_ok() && page::check("c").is_err());
 }
