@@ -82,7 +82,9 @@ demo-dist: stage ## the digits with four workers and two servers, each a process
 bench: ## measure this machine, write docs/performance.md
 	@bash scripts/bootstrap.sh build
 	@rm -f target/bench/performance.md
-	cargo bench --bench local --bench dist -- --page $(if $(QUICK),--quick) $(GROUP)
+	cargo build --release -p libkvstore-cli
+	KVSTORE_PROGRAM=target/release/kvstore \
+		cargo bench -p libkvstore --bench local --bench dist -- --page $(if $(QUICK),--quick) $(GROUP)
 
 bench-peers: ## the same beside MXNet and numpy, where they can be installed
 	@bash scripts/bootstrap.sh build
