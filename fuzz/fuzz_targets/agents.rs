@@ -3,6 +3,8 @@
 
 #[path = "../../crates/cli/src/fuzz_agents.rs"]
 mod fuzz_agents;
+#[path = "../../crates/cli/src/ending.rs"]
+mod ending;
 #[path = "../program/launch.rs"]
 mod launch;
 #[path = "../../crates/cli/src/settings.rs"]

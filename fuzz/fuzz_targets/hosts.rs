@@ -3,6 +3,8 @@
 
 #[path = "../../crates/cli/src/fuzz.rs"]
 mod fuzz;
+#[path = "../../crates/cli/src/ending.rs"]
+mod ending;
 #[path = "../program/launch.rs"]
 mod launch;
 #[path = "../../crates/cli/src/settings.rs"]

@@ -4,5 +4,3 @@
 pub(crate) mod hosts;
 #[path = "../../crates/cli/src/launch/plan.rs"]
 pub(crate) mod plan;
-#[path = "processes.rs"]
-pub(crate) mod processes;

@@ -1,7 +1,6 @@
 //! The options of distributed stores: what one process must know of its job.
 
 use super::Config;
-use crate::credentials::find_kept;
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -16,8 +15,8 @@ pub(crate) struct Job {
     pub(crate) root: String,
     /// Where this process listens, if not where it would by itself.
     pub(crate) bind: Option<String>,
-    /// Keeps apart jobs that meet at one address.
-    pub(crate) name: String,
+    /// Keeps apart jobs that meet at one address; None if the process was told no name.
+    pub(crate) name: Option<String>,
     pub(crate) workers: u32,
     pub(crate) servers: u32,
     pub(crate) staleness: Option<u64>,
@@ -55,7 +54,7 @@ pub(crate) struct Secrets {
 
 impl Secrets {
     /// Whether this process was given a credential, or a part of one.
-    fn are_given(&self) -> bool {
+    pub(crate) fn are_given(&self) -> bool {
         let files = [&self.token_file, &self.tls_ca_file, &self.tls_cert_file, &self.tls_key_file];
         self.token.is_some() || files.into_iter().any(Option::is_some)
     }
@@ -113,12 +112,12 @@ impl Job {
             Ok(find(name)?.and_then(|text| text.parse().ok()))
         };
         let yes = |name: &str| -> Result<bool> { Ok(find(name)?.as_deref() == Some("yes")) };
-        let mut job = Self {
+        Ok(Self {
             role,
             rank: optional("rank")?.and_then(|rank| u32::try_from(rank).ok()),
             root,
             bind: find("bind")?,
-            name: find("job")?.unwrap_or_default(),
+            name: find("job")?,
             workers: needed("num_workers")?,
             servers: needed("num_servers")?,
             staleness: optional("staleness")?,
@@ -142,22 +141,7 @@ impl Job {
                 insecure: yes("insecure")?,
                 reads_only: told.as_deref() == Some("reader"),
             },
-        };
-        job.take_what_is_kept(find("job")?.is_some());
-        Ok(job)
-    }
-
-    /// Without a credential of its own this process uses the one that `kvstore run` keeps for its
-    /// user; `is_named` says whether it was told the name of its job.
-    fn take_what_is_kept(&mut self, is_named: bool) {
-        if self.secrets.insecure || self.secrets.are_given() {
-            return;
-        }
-        let Some(kept) = find_kept(&self.root) else { return };
-        self.secrets.token = Some(kept.token);
-        if !is_named {
-            self.name = kept.job;
-        }
+        })
     }
 }
 

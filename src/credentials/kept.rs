@@ -12,6 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
+use crate::config::Job;
 use crate::sys;
 
 /// Maximum size of a file in bytes: a token of any length and the name of a job.
@@ -91,9 +92,16 @@ impl Drop for JobFile {
     }
 }
 
-/// What is kept of the job at `root` for this user.
-pub(crate) fn find(root: &str) -> Option<Kept> {
-    find_in(&folder(), root).map(|(_, kept)| kept)
+/// A process without a credential of its own uses the one that `kvstore run` keeps for its user, and the
+/// name of that job if it was told none.
+pub(crate) fn take_kept(job: &mut Job) {
+    if job.secrets.insecure || job.secrets.are_given() {
+        return;
+    }
+    if let Some((_, kept)) = find_in(&folder(), &job.root) {
+        job.secrets.token = Some(kept.token);
+        job.name.get_or_insert(kept.job);
+    }
 }
 
 fn find_in(folder: &Path, root: &str) -> Option<(PathBuf, Kept)> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub(crate) use certificate::Tls;
 pub(crate) use identity::{Identity, Kind};
 pub use kept::JobFile;
-pub(crate) use kept::find as find_kept;
+pub(crate) use kept::take_kept;
 pub(crate) use token::Proof;
 use token::Token;
 

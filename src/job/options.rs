@@ -30,7 +30,7 @@ pub(crate) fn limits(job: &Job, kind: StoreKind) -> Limits {
     let mode = if asynchronous { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
     let goes_on = job.goes_on_without_lost_workers;
     let mut name = SipHasher24::new();
-    name.write(job.name.as_bytes());
+    name.write(job.name.as_deref().unwrap_or_default().as_bytes());
     Limits {
         job: name.finish(),
         workers: job.workers,

@@ -15,7 +15,7 @@ pub(crate) use compose::{Before, facts, view};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
 use crate::config::{Config, Job};
-use crate::credentials::Credentials;
+use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
 use crate::runtime::{Blocks, Broken, Opener, incarnation, read_all};
 use crate::transport;
@@ -106,7 +106,8 @@ impl Observer {
 
     /// Calls the scheduler, or the server at this address.
     fn connect(config: &Config, server: Option<&str>) -> Result<Self> {
-        let job = Job::of_observer(config)?;
+        let mut job = Job::of_observer(config)?;
+        take_kept(&mut job);
         transport::check_room(1, "a look at a job")?;
         let root: Arc<str> = job.root.as_str().into();
         let place = Place {

@@ -22,6 +22,7 @@ use crew::Crew;
 
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
+use crate::sys;
 use crate::sys::sync::Mutex;
 
 /// Bytes touched by a step below which helpers give nothing, even if they are looking for work.
@@ -49,6 +50,7 @@ static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 pub(crate) fn pool() -> &'static Pool {
     let mut found = CURRENT.load(Ordering::SeqCst);
     if found.is_null() {
+        sys::after_fork(forget_after_fork);
         let fresh = Box::into_raw(Box::new(Pool::new()));
         let raced = CURRENT.compare_exchange(found, fresh, Ordering::SeqCst, Ordering::SeqCst);
         found = match raced {
@@ -96,7 +98,7 @@ impl Drop for Help {
 }
 
 /// In the child of a fork: the parent's threads are not here, so the next user starts afresh.
-pub(crate) fn forget_after_fork() {
+fn forget_after_fork() {
     CURRENT.store(ptr::null_mut(), Ordering::SeqCst);
 }
 

@@ -8,6 +8,7 @@ use crate::worker::read_only::Reader;
 
 use super::StoreKind;
 use crate::config::{Config, Job};
+use crate::credentials::take_kept;
 use crate::error::Result;
 use crate::job::remote::Remote;
 use crate::local::Local;
@@ -27,7 +28,8 @@ pub(crate) fn open(
     kind: StoreKind,
     config: &Config,
 ) -> Result<Box<dyn Remote>> {
-    let job = Job::new(config)?;
+    let mut job = Job::new(config)?;
+    take_kept(&mut job);
     Ok(if job.role == Role::Worker {
         let place = crate::job::options::place(&job)?;
         let worker = WorkerStore::open(local, &job, &place, kind)?;

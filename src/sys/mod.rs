@@ -6,19 +6,27 @@ pub(crate) mod spin;
 pub(crate) mod sync;
 
 use std::ptr::NonNull;
-use std::sync::Once;
-#[cfg(feature = "dist")]
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 #[cfg(feature = "dist")]
 use std::thread::available_parallelism;
 
 /// Number of forks between the first process that used the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+/// What the thread pool does in the child of a fork, once there is a pool.
+static AFTER_FORK: OnceLock<fn()> = OnceLock::new();
+
 extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
-    crate::pool::forget_after_fork();
+    if let Some(forget) = AFTER_FORK.get() {
+        forget();
+    }
+}
+
+/// Makes the child of a fork call `forget`, which only touches atomics. The first call counts.
+pub(crate) fn after_fork(forget: fn()) {
+    let _ = AFTER_FORK.set(forget);
 }
 
 /// The number of this process in the line of forks; a store of another number is the parent's.
@@ -32,7 +40,7 @@ pub(crate) fn fork_generation() -> u32 {
 pub(crate) fn watch_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: `in_child` only touches atomics, which is allowed in a fork handler. It fails
+        // SAFETY: `in_child` only touches atomics, one of them a cell that is set once, which is allowed in a fork handler. It fails
         // only without memory, and forks are then not noticed.
         #[cfg(not(miri))]
         unsafe {

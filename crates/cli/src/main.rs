@@ -7,6 +7,7 @@
 mod bench;
 mod certs;
 mod doctor;
+mod ending;
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]

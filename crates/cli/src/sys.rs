@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use std::{mem, ptr};
 
-use crate::launch::processes::ending::Ending;
+use crate::ending::Ending;
 
 /// The limit of open files as it was, if it was raised.
 static FILES: OnceLock<libc::rlimit> = OnceLock::new();

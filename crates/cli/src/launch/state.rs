@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
+use crate::ending::{Ending, signal_status};
 use crate::launch::plan::{Audience, Role};
-use crate::launch::processes::ending::{Ending, signal_status};
 
 /// How long processes may take.
 #[derive(Debug, Clone, Copy)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::ending::Ending;
 use crate::launch::processes::all::Member;
-use crate::launch::processes::ending::Ending;
 use crate::launch::state::Job;
 
 /// A line for each process, and last what ended the job.

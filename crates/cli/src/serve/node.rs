@@ -9,8 +9,8 @@ use std::time::Duration;
 use clap::Args;
 use kvstore::{Config, Store};
 
+use crate::ending::signal_status;
 use crate::launch::plan::Role;
-use crate::launch::processes::ending::signal_status;
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::serve::refusals;

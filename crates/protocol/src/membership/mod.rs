@@ -2,13 +2,7 @@
 
 mod admission;
 mod client;
-mod disputes;
-mod doubt;
-mod hello;
-mod refusals;
 mod scheduler;
-mod takeover;
-mod watch;
 
 pub use admission::{Breach, Speaker, is_at};
 pub(super) use client::{Client, Event, GOODBYE};

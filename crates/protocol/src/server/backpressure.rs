@@ -2,9 +2,6 @@
 //! being initialised, and answers that it has not acknowledged. A worker at its bound is slowed: the server takes nothing more of its stream
 //! until there is room (backpressure), and the worker sends it again. Other workers do not notice.
 
-use std::collections::BTreeMap;
-
-use super::directory::Directory;
 use super::rounds::Pull;
 use super::{Server, invalid};
 use crate::job::{Data, Failure, Mode, Peer, Token};
@@ -13,9 +10,6 @@ use crate::message::{Header, ROUNDS_OVER};
 /// Maximum number of pulls of one worker that wait, beside four for each slice that the server has. Each
 /// event of a slice looks at those that wait there.
 const MOST: u64 = 16_384;
-/// Maximum number of look-ups of one worker that wait, beside one for each key of the directory: a worker of
-/// this library has one for a key.
-const MOST_SEARCHES: u64 = 16_384;
 /// Maximum number of messages in line to a worker, beside those four.
 const MOST_IN_LINE: u64 = 65_536;
 /// Maximum bytes of what these pulls want: lists of rows.
@@ -53,30 +47,6 @@ impl Waiting {
 
     fn delivered(&mut self, token: Token) {
         self.copied = self.copied.saturating_sub(token.operation);
-    }
-}
-
-/// Look-ups that wait, by rank.
-#[derive(Debug, Default)]
-pub(super) struct Searches(BTreeMap<u32, u64>);
-
-impl Searches {
-    pub(super) fn begin(&mut self, rank: u32) {
-        *self.0.entry(rank).or_default() += 1;
-    }
-
-    pub(super) fn end(&mut self, rank: u32) {
-        if let Some(count) = self.0.get_mut(&rank) {
-            *count = count.saturating_sub(1);
-        }
-    }
-}
-
-impl Directory {
-    /// Whether a worker is at its bound of look-ups.
-    fn is_full(&self, rank: u32) -> bool {
-        let count = self.searches.0.get(&rank).copied().unwrap_or(0);
-        count >= MOST_SEARCHES + self.entries.len() as u64
     }
 }
 

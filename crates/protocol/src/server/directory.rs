@@ -7,7 +7,6 @@ use foldhash::HashMap;
 
 use super::Workers;
 use super::agreement::{Agreement, Wish};
-use super::backpressure::Searches;
 use crate::job::{Failure, Limits, Peer, Reason, label};
 use crate::message::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
 use crate::placement::{MOST_SLICES, Placer};
@@ -40,6 +39,26 @@ struct Setting {
     decided: Vec<u8>,
 }
 
+/// Maximum number of look-ups of one worker that wait, beside one for each key of the directory: a worker of
+/// this library has one for a key.
+const MOST_SEARCHES: u64 = 16_384;
+
+/// Look-ups that wait, by rank.
+#[derive(Debug, Default)]
+pub(super) struct Searches(BTreeMap<u32, u64>);
+
+impl Searches {
+    pub(super) fn begin(&mut self, rank: u32) {
+        *self.0.entry(rank).or_default() += 1;
+    }
+
+    pub(super) fn end(&mut self, rank: u32) {
+        if let Some(count) = self.0.get_mut(&rank) {
+            *count = count.saturating_sub(1);
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) placer: Placer,
@@ -56,6 +75,12 @@ pub(super) struct Directory {
 }
 
 impl Directory {
+    /// Whether a worker is at its bound of look-ups.
+    pub(super) fn is_full(&self, rank: u32) -> bool {
+        let count = self.searches.0.get(&rank).copied().unwrap_or(0);
+        count >= MOST_SEARCHES + self.entries.len() as u64
+    }
+
     pub(super) fn new(limits: &Limits) -> Self {
         Self {
             placer: Placer::new(limits.servers, limits.slice_bytes, limits.block_elements),

@@ -8,8 +8,8 @@ use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
+use crate::ending::Ending;
 use crate::launch::plan::{Audience, Process};
-use crate::launch::processes::ending::Ending;
 
 /// Begins what an agent writes. What the shell of a login says before is none of it.
 pub(crate) const GREETING: &[u8] = b"kvstore agent at work\n";

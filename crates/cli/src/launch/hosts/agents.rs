@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGKILL;
 
+use crate::ending::Ending;
 use crate::launch::hosts::agent_protocol;
 use crate::launch::hosts::agent_protocol::{Frame, Order, Report, Start, Stream};
 use crate::launch::plan::Audience;
-use crate::launch::processes::ending::Ending;
 use crate::launch::processes::local::Children;
 use crate::launch::processes::output::Source;
 use crate::sys;

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
+use crate::ending::Ending;
 use crate::launch::hosts::agent_protocol::{Report, Start};
 use crate::launch::hosts::agents::{News, Remote};
 use crate::launch::plan::{Audience, Name, Process, Role};
-use crate::launch::processes::ending::Ending;
 use crate::launch::processes::local::{Children, StartError};
 use crate::launch::processes::output::{Label, Source};
 

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGKILL;
 
+use crate::ending::Ending;
 use crate::launch::plan::{Audience, Process, Role};
-use crate::launch::processes::ending::Ending;
 use crate::launch::processes::input;
 use crate::launch::processes::output::Source;
 use crate::launch::processes::reaper::Keeper;

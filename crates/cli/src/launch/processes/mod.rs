@@ -3,7 +3,6 @@
 
 pub(crate) mod all;
 pub(crate) mod attendance;
-pub(crate) mod ending;
 pub(crate) mod input;
 pub(crate) mod local;
 pub(crate) mod output;

@@ -14,7 +14,7 @@ use clap::Args;
 use kvstore::{Observer, Result, View};
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::launch::processes::ending::signal_status;
+use crate::ending::signal_status;
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::observe::look::{FIRST, Target};

@@ -4,8 +4,8 @@
 //! incarnation are its own; terms come from workers. What a hello says of other members is for a
 //! scheduler that was started again: see `takeover`.
 
-use super::scheduler::{Progress, Scheduler};
 use super::takeover::Takeover;
+use super::{Progress, Scheduler};
 use crate::job::{Data, NO_RANK, Peer, Role, Terms, Time};
 use crate::message::{Hello, Standing, State};
 use crate::peers::Why;

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::scheduler::Scheduler;
+use super::Scheduler;
 use crate::job::{Data, MS, Peer, Time};
 use crate::message::{Kind, Look, MOST_REPORT, Message, Seen, Sight, State};
 use crate::peers::Why;

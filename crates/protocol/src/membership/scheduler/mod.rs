@@ -1,18 +1,25 @@
 //! The scheduler: it brings the members together, notices losses, and keeps barriers. It is never on
 //! the way of data, and a new one learns from the members what the old one knew.
 
+mod isolation;
+mod join;
+mod observers;
+mod refusals;
+mod suspicion;
+mod takeover;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::disputes::Dispute;
-use super::refusals::Allowance;
-use super::takeover::Takeover;
-use super::watch::Watch;
 use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
 use crate::message::{
     Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, accused, failed,
 };
 use crate::peers::{Frame, Incoming, Letter, Net, News, Why};
 use crate::stream::CONTROL;
+use observers::Watch;
+use refusals::Allowance;
+use suspicion::Dispute;
+use takeover::Takeover;
 
 /// Maximum number of messages in line to a member: at this bound its own wait (backpressure).
 const MOST_IN_LINE: usize = 65_536;
@@ -38,11 +45,11 @@ pub struct Scheduler<D> {
     pub(super) net: Net<D>,
     pub(super) book: Book,
     pub(super) progress: BTreeMap<Peer, Progress>,
-    pub(super) disputes: Vec<Dispute>,
+    disputes: Vec<Dispute>,
     /// Those that came and were gone before the start.
     pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
-    pub(super) takeover: Takeover,
+    takeover: Takeover,
     /// When this scheduler, started again, told all members where the others are.
     pub(super) learned_at: Option<Time>,
     ending: bool,
@@ -54,8 +61,8 @@ pub struct Scheduler<D> {
     pub(super) in_doubt: bool,
     /// Lost members that may wake up, by incarnation, and until when the scheduler stays to tell them.
     pub(super) untold: BTreeMap<u64, Time>,
-    pub(super) allowance: Allowance,
-    pub(super) watch: Watch,
+    allowance: Allowance,
+    watch: Watch,
 }
 
 impl<D: Data> Scheduler<D> {

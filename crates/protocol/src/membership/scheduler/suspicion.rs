@@ -1,6 +1,6 @@
 //! Members that do not hear each other, though the scheduler hears both.
 
-use super::scheduler::Scheduler;
+use super::Scheduler;
 use super::takeover::Takeover;
 use crate::job::{Data, Peer, Role, Time};
 use crate::message::accused;

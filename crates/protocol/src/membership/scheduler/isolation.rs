@@ -1,8 +1,8 @@
 //! A scheduler that hears no member at all may be cut off itself: it judges no member until one speaks
 //! again, and then asks all of them what has changed meanwhile, as one that was started again does.
 
-use super::scheduler::{Progress, Scheduler};
 use super::takeover::Takeover;
+use super::{Progress, Scheduler};
 use crate::job::{Data, Failure, MS, Peer, Reason, Time, list};
 use crate::message::{Kind, Message, State};
 

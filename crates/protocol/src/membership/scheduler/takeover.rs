@@ -5,7 +5,7 @@
 //! started its job itself learns nothing from the book of another process, but who has left while it was
 //! cut off.
 
-use super::scheduler::Scheduler;
+use super::Scheduler;
 use crate::job::{Data, Peer, Role, Time};
 use crate::message::{Book, Hello, Kind, Message, Standing, State};
 

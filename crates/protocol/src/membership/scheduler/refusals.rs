@@ -1,6 +1,6 @@
 //! Processes that do not belong to the job are told why, as fast as that harms nobody else.
 
-use super::scheduler::Scheduler;
+use super::Scheduler;
 use crate::job::{Data, Failure, MS, Reason, Time};
 use crate::message::{Hello, Kind, Message, failed};
 

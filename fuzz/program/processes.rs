@@ -1,2 +1,0 @@
-#[path = "../../crates/cli/src/launch/processes/ending.rs"]
-pub(crate) mod ending;
