@@ -22,6 +22,10 @@ struct Cost {
     trips: u64,
 }
 
+/// How many times as many messages the long list may take: a square would be 100 times as many. A worker that
+/// waits for the processor bundles less, and acknowledges more often.
+const MOST_MESSAGES: u64 = 30;
+
 /// A job of two workers and two servers.
 struct Job {
     root: String,
@@ -119,7 +123,7 @@ fn no_call_on_a_list_costs_the_square_of_it_or_a_round_trip_a_key() {
             let text = format!("{name}, names {with_names}: {short:?} and {long:?}");
             assert!(short.steps >= SHORT as u64 && short.messages >= SHORT as u64 / 100, "{text}");
             assert!(long.steps <= MOST * short.steps, "{text}");
-            assert!(long.messages <= MOST * short.messages, "{text}");
+            assert!(long.messages <= MOST_MESSAGES * short.messages, "{text}");
             assert_eq!(long.trips, short.trips, "{text}");
         }
     }
