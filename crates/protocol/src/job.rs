@@ -25,7 +25,7 @@ pub enum Role {
 
 impl Role {
     #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         [Self::Scheduler, Self::Worker, Self::Server].into_iter().find(|role| *role as u8 == code)
     }
 }
@@ -69,7 +69,7 @@ impl fmt::Display for Peer {
 }
 
 /// `worker 0, worker 2`; at most eight of them, then how many more.
-pub fn list(peers: &[Peer]) -> String {
+pub(crate) fn list(peers: &[Peer]) -> String {
     const SHOWN: usize = 8;
     let names: Vec<_> = peers.iter().take(SHOWN).map(ToString::to_string).collect();
     match peers.len() {
@@ -80,7 +80,7 @@ pub fn list(peers: &[Peer]) -> String {
 }
 
 /// A key as people know it; names are the business of the store, which knows them.
-pub fn label(key: u64) -> String {
+pub(crate) fn label(key: u64) -> String {
     if key >> 63 == 0 { format!("key {key}") } else { format!("key {key:#018x}") }
 }
 
@@ -112,7 +112,7 @@ pub enum Reason {
 
 impl Reason {
     #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         use Reason::{
             Callback, Closed, Differs, DtypeMismatch, Evicted, Invalid, KeyExists, KeyNotFound,
             NameCollision, PeerLost, Refused, ShapeMismatch, Timeout,
@@ -195,16 +195,16 @@ pub struct Limits {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub mode: Mode,
-    pub on_loss: OnLoss,
+    pub(crate) on_loss: OnLoss,
     pub peer_timeout: Time,
-    pub slice_bytes: u64,
+    pub(crate) slice_bytes: u64,
     pub hold_bytes: u64,
-    pub max_rounds_ahead: u64,
+    pub(crate) max_rounds_ahead: u64,
 }
 
 impl Terms {
     /// The first thing that differs: what it is called, here and there.
-    pub fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+    pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let texts = |terms: &Self| {
             let (kind, staleness) = match terms.mode {
                 Mode::Sync => ("dist_sync", "none".into()),
@@ -238,7 +238,7 @@ impl Limits {
     }
 
     #[must_use]
-    pub fn terms(&self) -> Terms {
+    pub(crate) fn terms(&self) -> Terms {
         Terms {
             mode: self.mode,
             on_loss: self.on_loss,
@@ -250,7 +250,7 @@ impl Limits {
     }
 
     /// Goes by what the workers have agreed on.
-    pub fn adopt(&mut self, terms: &Terms) {
+    pub(crate) fn adopt(&mut self, terms: &Terms) {
         self.mode = terms.mode;
         self.on_loss = terms.on_loss;
         self.peer_timeout = terms.peer_timeout;
@@ -263,7 +263,7 @@ impl Limits {
     /// silence that its peers observe begins up to one heartbeat earlier, and another heartbeat is
     /// slack for delays. The news reaches every process within `peer_timeout` / 8 more.
     #[must_use]
-    pub fn silence(&self) -> Time {
+    pub(crate) fn silence(&self) -> Time {
         self.peer_timeout + self.pause()
     }
 
@@ -274,25 +274,25 @@ impl Limits {
 
     /// Interval of the heartbeats of an idle link.
     #[must_use]
-    pub fn heartbeat(&self) -> Time {
+    pub(crate) fn heartbeat(&self) -> Time {
         (self.peer_timeout / 16).max(1)
     }
 
     /// A frame that was not acknowledged is sent again after this, later after up to four times.
     #[must_use]
-    pub fn resend(&self) -> Time {
+    pub(crate) fn resend(&self) -> Time {
         (self.peer_timeout / 32).max(1)
     }
 
     /// An acknowledgement that nobody waits for may come so late.
     #[must_use]
-    pub fn patience(&self) -> Time {
+    pub(crate) fn patience(&self) -> Time {
         self.resend() / 4
     }
 
     /// What each worker may have on its way to, or out of turn at, one server.
     #[must_use]
-    pub fn credit(&self) -> u64 {
+    pub(crate) fn credit(&self) -> u64 {
         self.hold_bytes / u64::from(self.workers.max(1))
     }
 }

@@ -13,6 +13,7 @@
 
 #![allow(missing_docs, reason = "written next")]
 #![allow(clippy::len_without_is_empty, reason = "what has a length here is no collection")]
+#![warn(unreachable_pub)]
 #![deny(unsafe_code)]
 
 mod job;
@@ -33,17 +34,17 @@ mod telemetry;
 pub mod testing;
 mod worker;
 
-pub use job::{Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Time};
-pub use membership::Scheduler;
-pub use membership::{Breach, Speaker, is_at};
+pub use job::{Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time};
+pub use membership::{Breach, Scheduler, Speaker, is_at};
 pub use message::{
-    BadFrame, Body, Entry, HEADER, Header, Kind, LONGEST_MS, Look, Message, Opened, Opening, Place,
-    Seen, Sight, Spec, State, VERSION, copy, is_echo, read_table, write, write_front, write_parts,
+    BadFrame, Body, Entry, HEADER, Header, Kind, LONGEST_MS, Look, Message, Opened, Opening, Parts,
+    Place, Seen, Sight, Spec, State, VERSION, copy, is_echo, read_table, write, write_front,
+    write_parts,
 };
 pub use node::{Birth, Node, Part};
-pub use peers::{Frame, News, Passage};
+pub use peers::{Frame, News, Passage, Why};
 pub use sequence_map::Recent;
-pub use server::{Action as ServerAction, Answer, SliceName};
+pub use server::{Action as ServerAction, Answer, Server, SliceName};
 pub use table::Table;
-pub use telemetry::{CallKind, Facts, Histogram, Waiting};
+pub use telemetry::{CallKind, Facts, Histogram, Late, Traffic, Waiting};
 pub use worker::{Action as WorkerAction, After, Ended, Naming, OpId, Worker};

@@ -90,6 +90,7 @@ pub enum Why {
 }
 
 impl Why {
+    #[must_use]
     pub fn text(self) -> &'static str {
         match self {
             Self::OtherJob => "of another job",
@@ -106,11 +107,13 @@ impl Why {
     }
 
     /// What becomes of the frame.
+    #[must_use]
     pub fn verb(self) -> &'static str {
         if self == Self::Unanswerable { "refused a pull" } else { "dropped a frame" }
     }
 
     /// Whether frames are dropped so in jobs where nothing is wrong, as members come and go.
+    #[must_use]
     pub fn is_harmless(self) -> bool {
         matches!(self, Self::Earlier | Self::Former | Self::Stranger)
     }

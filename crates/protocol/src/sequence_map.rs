@@ -62,7 +62,7 @@ impl<T> Recent<T> {
         }
     }
 
-    pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut T> {
         match self.place(number) {
             Some(at) => self.places.get_mut(at)?.as_mut(),
             None => self.old.get_mut(&number),
@@ -90,11 +90,11 @@ impl<T> Recent<T> {
     }
 
     /// Those under smaller numbers, in their order.
-    pub fn before(&self, end: u64) -> impl Iterator<Item = &T> {
+    pub(crate) fn before(&self, end: u64) -> impl Iterator<Item = &T> {
         self.iter().take_while(move |(number, _)| *number < end).map(|(_, thing)| thing)
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.old.values_mut().chain(self.places.iter_mut().flatten())
     }
 

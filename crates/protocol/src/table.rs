@@ -27,24 +27,24 @@ impl<K, V> Default for Table<K, V> {
 }
 
 impl<K, V> Table<K, V> {
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.entries.iter()
     }
 
     /// The entries at these positions, of which each must be in the table.
-    pub fn range(&self, positions: Range<usize>) -> impl Iterator<Item = (&K, &V)> {
+    pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = (&K, &V)> {
         self.entries.get_range(positions).into_iter().flatten()
     }
 
-    pub fn values(&self) -> impl Iterator<Item = &V> {
+    pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.entries.values()
     }
 
-    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+    pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
         self.entries.values_mut()
     }
 }
@@ -65,17 +65,17 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.entries.get_index(position).map(|(_, value)| value)
     }
 
-    pub fn get(&self, key: &K) -> Option<&V> {
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
         self.at(self.position(key)?)
     }
 
-    pub fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let at = self.position(key)?;
         self.entries.get_index_mut(at).map(|(_, value)| value)
     }
 
     /// The value of a key, which becomes the default if there was none.
-    pub fn get_or_default(&mut self, key: K) -> &mut V
+    pub(crate) fn get_or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
     {

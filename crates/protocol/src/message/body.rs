@@ -19,7 +19,7 @@ impl State {
 
 /// One line of the address book.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub(crate) struct Standing {
     pub peer: Peer,
     pub incarnation: u64,
     pub state: State,
@@ -82,7 +82,7 @@ fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
 
 /// All members that the job ever had, at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Book {
+pub(crate) struct Book {
     pub epoch: u32,
     /// None before the first worker has come.
     pub terms: Option<Terms>,
@@ -90,27 +90,27 @@ pub struct Book {
 }
 
 impl Book {
-    pub fn find(&self, peer: Peer) -> Option<&Standing> {
+    pub(crate) fn find(&self, peer: Peer) -> Option<&Standing> {
         self.members.iter().find(|member| member.peer == peer)
     }
 
     /// The member that is here with this address.
-    pub fn peer_at(&self, address: &str) -> Option<Peer> {
+    pub(crate) fn peer_at(&self, address: &str) -> Option<Peer> {
         let here = |member: &&Standing| member.state == State::Here && member.address == address;
         self.members.iter().find(here).map(|member| member.peer)
     }
 
-    pub fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
+    pub(crate) fn find_mut(&mut self, peer: Peer) -> Option<&mut Standing> {
         self.members.iter_mut().find(|member| member.peer == peer)
     }
 
-    pub fn is_here(&self, peer: Peer) -> bool {
+    pub(crate) fn is_here(&self, peer: Peer) -> bool {
         self.find(peer).is_some_and(|member| member.state == State::Here)
     }
 
     /// Keeps what an earlier book of the same job has and this one, of an older scheduler or one that
     /// was started again, lacks: who has left, where members are, and the terms.
-    pub fn keep(&mut self, earlier: &Self) {
+    pub(crate) fn keep(&mut self, earlier: &Self) {
         for old in &earlier.members {
             let same = |new: &&mut Standing| new.incarnation == old.incarnation;
             let Some(new) = self.find_mut(old.peer).filter(same) else { continue };
@@ -126,13 +126,13 @@ impl Book {
 
     /// Whether a process can begin to work with it: it says where each member is and, if there is a
     /// worker that pushes, what the workers have agreed on.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         let mut here = self.members.iter().filter(|member| member.state == State::Here);
         let pushes = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
         here.all(|m| !m.address.is_empty() && (self.terms.is_some() || !pushes(m)))
     }
 
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.put(&mut out);
         out
@@ -164,7 +164,7 @@ impl Book {
         Some(Self { epoch, terms, members })
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let book = Self::take(&mut from)?;
         from.end()?;
@@ -175,7 +175,7 @@ impl Book {
 /// How a process introduces itself: what it expects of the job, and, to a scheduler that restarted,
 /// what it knows of it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Hello {
+pub(crate) struct Hello {
     pub workers: u32,
     pub servers: u32,
     pub address: String,
@@ -192,7 +192,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend_from_slice(&self.workers.to_le_bytes());
         out.extend_from_slice(&self.servers.to_le_bytes());
@@ -206,7 +206,7 @@ impl Hello {
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let mut hello = Self {
             workers: from.u32()?,
@@ -263,14 +263,14 @@ impl Spec {
 
 /// A worker's wish that a key exists, or, without a spec, to know where it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Declare {
+pub(crate) struct Declare {
     /// The second hash of the key's name; 0 for an integer, or if the sender does not know the name.
     pub name: u64,
     pub spec: Option<Spec>,
 }
 
 impl Declare {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = self.name.to_le_bytes().to_vec();
         out.push(u8::from(self.spec.is_some()));
         if let Some(spec) = &self.spec {
@@ -279,7 +279,7 @@ impl Declare {
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let name = from.u64()?;
         let spec = if from.u8()? == 0 { None } else { Some(Spec::take(&mut from)?) };
@@ -299,7 +299,7 @@ pub struct Place {
 
 impl Place {
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.spec.put(&mut out);
         out.extend_from_slice(&self.slice_bytes.to_le_bytes());
@@ -311,7 +311,7 @@ impl Place {
     }
 
     /// Only a place whose slices make up the key, so that nobody need check that again.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let place = Self {
             spec: Spec::take(&mut from)?,
@@ -331,19 +331,19 @@ impl Place {
 }
 
 /// Where a slice of a value of so many bytes begins, and its length.
-pub fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
+pub(crate) fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
     let at = u64::from(slice).saturating_mul(slice_bytes).min(bytes);
     (at, (bytes - at).min(slice_bytes))
 }
 
 /// Whom something waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Awaited {
+pub(crate) struct Awaited {
     pub peers: Vec<Peer>,
 }
 
 impl Awaited {
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_count(&mut out, self.peers.len());
         for peer in &self.peers {
@@ -353,7 +353,7 @@ impl Awaited {
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let peers = from
             .list(5, |from| Some(Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? }))?;
@@ -363,20 +363,20 @@ impl Awaited {
 }
 
 /// The member, in one of its incarnations, that a message is about.
-pub mod accused {
+pub(crate) mod accused {
     use super::{Peer, Reader, Role};
 
     /// The round of a Suspect whose sender hears the accused again.
-    pub const TAKEN_BACK: u64 = 1;
+    pub(crate) const TAKEN_BACK: u64 = 1;
 
-    pub fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
+    pub(crate) fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
         let mut out = vec![peer.role as u8];
         out.extend_from_slice(&peer.rank.to_le_bytes());
         out.extend_from_slice(&incarnation.to_le_bytes());
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<(Peer, u64)> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<(Peer, u64)> {
         let mut from = Reader::new(bytes);
         let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
         let incarnation = from.u64()?;
@@ -386,16 +386,16 @@ pub mod accused {
 }
 
 /// Why a request failed.
-pub mod failed {
+pub(crate) mod failed {
     use super::{Failure, Reader, Reason, put_text};
 
-    pub fn encode(failure: &Failure) -> Vec<u8> {
+    pub(crate) fn encode(failure: &Failure) -> Vec<u8> {
         let mut out = vec![failure.reason as u8];
         put_text(&mut out, &failure.text);
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Failure> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Failure> {
         let mut from = Reader::new(bytes);
         let failure = Failure { reason: Reason::from_code(from.u8()?)?, text: from.text()? };
         from.end()?;

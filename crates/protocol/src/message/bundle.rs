@@ -8,8 +8,8 @@ use super::{Body, Message};
 use crate::job::Data;
 
 /// Messages of a bundle, and bytes of their payloads, at most.
-pub const MOST_PARTS: usize = 64;
-pub const MOST_BYTES: u64 = 64 << 10;
+pub(crate) const MOST_PARTS: usize = 64;
+pub(crate) const MOST_BYTES: u64 = 64 << 10;
 /// Larger payloads travel alone.
 const MOST_EACH: u64 = 16 << 10;
 /// The bytes of a message in the table.
@@ -31,15 +31,18 @@ impl<D: Data> From<Vec<Message<D>>> for Parts<D> {
 }
 
 impl<D> Parts<D> {
+    #[must_use]
     pub fn messages(&self) -> &[Message<D>] {
         &self.messages
     }
 
+    #[must_use]
     pub fn into_messages(self) -> Vec<Message<D>> {
         self.messages
     }
 
     /// The bytes of the payload: the table and all payloads.
+    #[must_use]
     pub fn len(&self) -> u64 {
         self.bytes
     }
@@ -70,7 +73,7 @@ impl Header {
 
 impl<D: Data> Message<D> {
     /// Whether it may be a part of a bundle.
-    pub fn is_small(&self) -> bool {
+    pub(crate) fn is_small(&self) -> bool {
         let Header { kind, replicas, .. } = &self.head;
         kind.is_bundled() && replicas.is_none() && self.body.len() < MOST_EACH
     }

@@ -9,7 +9,7 @@ use crate::telemetry::{
 };
 
 /// A report is not longer than this; a longer one is not kept.
-pub const MOST_REPORT: usize = 16 << 10;
+pub(crate) const MOST_REPORT: usize = 16 << 10;
 
 fn put_peer(out: &mut Vec<u8>, peer: Peer) {
     out.push(peer.role as u8);
@@ -60,7 +60,7 @@ fn short(name: &str) -> &str {
 
 impl Facts {
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         let t = &self.traffic;
         put_numbers(&mut out, &[self.age, self.round, self.rounds]);
@@ -91,7 +91,7 @@ impl Facts {
         out
     }
 
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let facts = Self {
             age: from.u64()?,
@@ -163,7 +163,7 @@ impl Look {
     }
 
     #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         Some(Self { address: from.text()?, skip: from.u32()? })
     }
@@ -187,7 +187,7 @@ impl Look {
 
     /// What answers a Look that asks for an echo; None if it asks for the job.
     #[must_use]
-    pub fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
+    pub(crate) fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
         let mut from = Reader::new(bytes);
         let look = Self { address: from.text()?, skip: from.u32()? };
         if from.u8()? != ECHO {
@@ -221,7 +221,7 @@ pub struct Sight {
 pub struct Seen {
     /// By the clock of its machine, in microseconds since 1970.
     pub clock: u64,
-    pub job: u64,
+    pub(crate) job: u64,
     pub workers: u32,
     pub servers: u32,
     pub epoch: u32,
@@ -248,7 +248,7 @@ const NEVER: Time = Time::MAX;
 
 impl Seen {
     #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         put_numbers(&mut out, &[self.clock, self.job]);
         for number in [self.workers, self.servers, self.epoch] {

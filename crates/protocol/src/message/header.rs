@@ -11,26 +11,26 @@ pub const HEADER: usize = 140;
 const CHECKSUM_AT: usize = HEADER - 4;
 const MAX_REPLICAS: u16 = 16;
 /// Behind all rounds of a slice: no worker pushes any more.
-pub const ROUNDS_OVER: u64 = u64::MAX;
+pub(crate) const ROUNDS_OVER: u64 = u64::MAX;
 /// Bytes that are copied and added to the checksum at a time.
 const CHUNK: usize = 16 << 10;
 
 /// Bits of [`Header::flags`].
-pub mod flags {
+pub(crate) mod flags {
     /// The push was granted: it is not paid with credit.
-    pub const GRANTED: u16 = 1;
+    pub(crate) const GRANTED: u16 = 1;
     /// The push asks for the value of its round.
-    pub const ANSWER: u16 = 2;
+    pub(crate) const ANSWER: u16 = 2;
     /// The sender has nothing more to send.
-    pub const LAST: u16 = 8;
+    pub(crate) const LAST: u16 = 8;
     /// The receiver is the one whose value, or setting, counts.
-    pub const PROVIDE: u16 = 4;
+    pub(crate) const PROVIDE: u16 = 4;
     /// Something else was decided, for which the receiver will be failed.
-    pub const DIFFERS: u16 = 16;
+    pub(crate) const DIFFERS: u16 = 16;
     /// The sender takes what there is and wants nothing: the first key from this one on, or a setting.
-    pub const LEARN: u16 = 32;
+    pub(crate) const LEARN: u16 = 32;
     /// The sender takes back that it initialises, or removes, a key.
-    pub const BACK: u16 = 64;
+    pub(crate) const BACK: u16 = 64;
 }
 
 macro_rules! kinds {
@@ -409,7 +409,7 @@ impl Opening {
 /// # Errors
 /// The bytes are no frame of this version, or one with a payload of more than `most` bytes.
 #[cfg(test)]
-pub fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), BadFrame> {
+pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), BadFrame> {
     // A short frame still tells its version.
     let mut fixed = [0; HEADER];
     let there = bytes.len().min(HEADER);

@@ -12,19 +12,20 @@ use std::sync::Arc;
 
 use super::job::Data;
 
-pub use body::{
-    Awaited, Book, Declare, Hello, LONGEST_MS, Place, Spec, Standing, State, accused, failed, range,
-};
-pub use bundle::{Entry, MOST_BYTES, MOST_PARTS, Parts, read_table, write_parts};
-pub use facts::{Look, MOST_REPORT, Seen, Sight, is_echo};
+pub(crate) use body::{Awaited, Book, Declare, Hello, Standing, accused, failed, range};
+pub use body::{LONGEST_MS, Place, Spec, State};
+pub use bundle::{Entry, Parts, read_table, write_parts};
+pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
+pub(crate) use facts::MOST_REPORT;
+pub use facts::{Look, Seen, Sight, is_echo};
 #[cfg(test)]
-pub use header::decode;
+pub(crate) use header::decode;
 #[cfg(any(fuzzing, test, feature = "testing"))]
 pub use header::encode;
 pub use header::{
-    BadFrame, HEADER, Header, Kind, Opened, Opening, ROUNDS_OVER, VERSION, copy, flags, write,
-    write_front,
+    BadFrame, HEADER, Header, Kind, Opened, Opening, VERSION, copy, write, write_front,
 };
+pub(crate) use header::{ROUNDS_OVER, flags};
 
 /// What a message carries behind its header.
 #[derive(Debug, Clone)]
@@ -70,7 +71,7 @@ impl<D> Message<D> {
 
     /// A control message about a key.
     #[must_use]
-    pub fn of_key(kind: Kind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
+    pub(crate) fn of_key(kind: Kind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
         Self {
             head: Header { kind, key, generation, ..Header::default() },
             body: Body::Fields(fields),

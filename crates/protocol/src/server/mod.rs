@@ -72,8 +72,8 @@ pub struct Answer {
     pub slice: SliceName,
     /// What is wanted, as the worker's driver has said; nothing stands for the value.
     pub wanted: Vec<u8>,
-    pub to: u32,
-    pub round: u64,
+    pub(crate) to: u32,
+    pub(crate) round: u64,
     request: u64,
     priority: i32,
 }

@@ -3,13 +3,13 @@
 use crate::job::Time;
 
 /// Four for each doubling, from a microsecond to more than an hour.
-pub const BUCKETS: usize = 128;
+pub(crate) const BUCKETS: usize = 128;
 const PARTS: u32 = 4;
 
 /// Counts of times by their size: each bucket ends a fifth or a quarter above where it begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
-    pub counts: [u64; BUCKETS],
+    pub(crate) counts: [u64; BUCKETS],
     /// Of all times, in microseconds.
     pub sum: u64,
 }
@@ -21,7 +21,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub fn add(&mut self, time: Time) {
+    pub(crate) fn add(&mut self, time: Time) {
         self.counts[bucket(time)] += 1;
         self.sum = self.sum.saturating_add(time);
     }

@@ -5,16 +5,17 @@
 
 mod histogram;
 
-pub use histogram::{BUCKETS, Histogram};
+pub(crate) use histogram::BUCKETS;
+pub use histogram::Histogram;
 
 use super::job::{Peer, Time};
 
 /// Calls that wait, the oldest ones, in one report.
-pub const MOST_WAITING: usize = 16;
+pub(crate) const MOST_WAITING: usize = 16;
 /// Peers that one call waits for, and workers that a server tells of, in one report.
-pub const MOST_PEERS: usize = 16;
+pub(crate) const MOST_PEERS: usize = 16;
 /// Bytes of a key's name.
-pub const MOST_NAME: usize = 64;
+pub(crate) const MOST_NAME: usize = 64;
 
 /// What has gone over the links of a process; bytes are those of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,7 +65,7 @@ impl CallKind {
     ];
 
     #[must_use]
-    pub fn from_code(code: u8) -> Option<Self> {
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
         Self::NAMES.get(usize::from(code)).map(|(kind, _)| *kind)
     }
 
@@ -85,7 +86,7 @@ impl CallKind {
 pub struct Waiting {
     pub call: CallKind,
     /// It waits for others, and not behind earlier calls of its own worker.
-    pub started: bool,
+    pub(crate) started: bool,
     pub key: u64,
     /// Of the key, if it has one.
     pub name: String,

@@ -241,7 +241,7 @@ impl<D: Data> Worker<D> {
     }
 
     /// It has left the job, or the job has left it.
-    pub fn has_ended(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
 
