@@ -1,25 +1,28 @@
-//! What all rooms of the protocol speak of: members of a job, time, limits, failures.
+//! Terms of all modules: members of a job, time, limits (also: job configuration), failures.
 
 use std::fmt;
 
-/// Room for so many elements is kept at most in lists that are emptied again and again.
+/// Maximum capacity, in elements, that a drained list keeps.
 const MOST_ROOM: usize = 256;
 
-/// Microseconds since any fixed moment; the driver's clock, which never goes back.
+/// Microseconds since any fixed moment, by the monotonic clock of the driver. `Time::MAX` is never.
 pub type Time = u64;
 
+/// A millisecond.
 pub const MS: Time = 1_000;
 
-/// Maximum keys that are gone through in one step of a machine: heartbeats and calls of other threads
-/// wait behind a step. A key takes about a microsecond. Few in tests, so that the simulator's keys are
-/// more than one step as well.
+/// Maximum keys that one step of a machine processes: heartbeats and calls of other threads wait behind a
+/// step. A key takes about a microsecond. Few in tests, so that the simulator's keys take several steps.
 pub(super) const AT_ONCE: usize = if cfg!(test) { 2 } else { 1_024 };
 
-/// What a process is in its job.
+/// Role of a process in its job; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
+    /// Keeps the membership and the barriers; one for each job.
     Scheduler = 0,
+    /// Pushes and pulls values: a client of the servers.
     Worker = 1,
+    /// Holds slices of values; server 0 also holds the directory of keys.
     Server = 2,
 }
 
@@ -30,24 +33,29 @@ impl Role {
     }
 }
 
-/// A member of the job, by what it is and its number there.
+/// A member of the job, by role and rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
+    /// Role in the job.
     pub role: Role,
+    /// Rank among the members of the role, from 0; 0 for the scheduler.
     pub rank: u32,
 }
 
-/// The rank of a process that leaves the choice to the scheduler, until it has one.
+/// Rank of a process before the scheduler has assigned one.
 pub const NO_RANK: u32 = u32::MAX;
 
 impl Peer {
+    /// The scheduler.
     pub const SCHEDULER: Self = Self { role: Role::Scheduler, rank: 0 };
 
+    /// The worker of this rank.
     #[must_use]
     pub fn worker(rank: u32) -> Self {
         Self { role: Role::Worker, rank }
     }
 
+    /// The server of this rank.
     #[must_use]
     pub fn server(rank: u32) -> Self {
         Self { role: Role::Server, rank }
@@ -79,30 +87,35 @@ pub(crate) fn list(peers: &[Peer]) -> String {
     }
 }
 
-/// A key as people know it; names are the business of the store, which knows them.
+/// Key in texts. Names of keys are replaced by the store, which has them.
 pub(crate) fn label(key: u64) -> String {
     if key >> 63 == 0 { format!("key {key}") } else { format!("key {key:#018x}") }
 }
 
-/// What became of a request that failed; the codes are those of the wire.
+/// Kind of a failure; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The deadline passed. A push may still take effect.
+    /// Deadline of the request. A push may still take effect.
     Timeout = 1,
-    /// A process that the request needs is gone.
+    /// A process that the request needs is lost or has left.
     PeerLost = 2,
-    /// This process was declared lost; the job went on without it.
+    /// The scheduler declared this process lost; the job continues without it.
     Evicted = 3,
+    /// No worker has initialised the key, or all workers have removed it.
     KeyNotFound = 4,
+    /// The worker has initialised the key before.
     KeyExists = 5,
+    /// The key exists with another shape.
     ShapeMismatch = 6,
+    /// The key exists with another dtype.
     DtypeMismatch = 7,
-    /// The ranks disagree about something else.
+    /// The request differs from that of the lowest rank.
     Differs = 8,
-    /// The scheduler does not take this process: world size, rank or version.
+    /// The scheduler refuses this process: world size, rank, terms, job or version.
     Refused = 9,
-    /// The request does not fit what was asked before: a push after done, a wrong length.
+    /// The request violates the order or the sizes of the protocol: a push after done, a wrong length.
     Invalid = 10,
+    /// The worker has been closed.
     Closed = 11,
     /// The updater on a server failed.
     Callback = 12,
@@ -137,73 +150,98 @@ impl Reason {
     }
 }
 
-/// Why a request failed, for programs and for people.
+/// A failed request: its kind for programs, its text for users.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
+    /// Kind of the failure.
     pub reason: Reason,
+    /// Text for users: the call, the key, the round, and the members that it waits for.
     pub text: String,
 }
 
 impl Failure {
+    /// A failure with this text.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
         Self { reason, text: text.into() }
     }
 }
 
-/// When a push takes effect.
+/// Consistency of pushes: synchronous rounds, asynchronous, or bounded staleness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// In rounds.
+    /// In rounds: a round closes when every active worker has contributed to it (`dist_sync`).
     Sync,
-    /// At once; with a bound, the push that would lead the slowest worker by more waits.
-    Async { staleness: Option<u64> },
+    /// Each push by itself (`dist_async`).
+    Async {
+        /// Maximum lead, in pushes of a key, over the slowest worker; a push beyond it waits. None is no
+        /// bound.
+        staleness: Option<u64>,
+    },
 }
 
-/// What the job does when a worker is lost.
+/// Reaction of the job to the loss of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLoss {
+    /// No round and no barrier ends any more.
     Fail,
+    /// Rounds and barriers go on without the worker.
     Continue,
 }
 
-/// The numbers of a job, equal in all its processes.
+/// Limits of a job. All its processes have the same `job`, `workers` and `servers`, and all workers the same
+/// [`Terms`], which the servers and the scheduler adopt from them.
 #[derive(Debug, Clone)]
 pub struct Limits {
+    /// Identity of the job; frames of another job are dropped.
     pub job: u64,
+    /// Workers of the job, from 1.
     pub workers: u32,
+    /// Servers of the job, from 1.
     pub servers: u32,
+    /// Consistency of pushes.
     pub mode: Mode,
+    /// Reaction to the loss of a worker.
     pub on_loss: OnLoss,
+    /// Timeout of a silent peer, at most [`LONGEST_MS`](crate::LONGEST_MS) milliseconds. Heartbeats,
+    /// retransmissions and delayed acknowledgements are fractions of it: 1/16, 1/32 to 1/8, and 1/128.
     pub peer_timeout: Time,
+    /// Timeout of the start of the job, and of a scheduler that is away.
     pub start_timeout: Time,
-    /// Slices are multiples of the blocks of codecs, so that slicing never changes a result.
+    /// Block of the codecs, in elements, at least 1. Slices are multiples of it, so that slicing never
+    /// changes a result.
     pub block_elements: u64,
+    /// Size of a slice in bytes, rounded down to a multiple of the block; at least one block.
     pub slice_bytes: u64,
+    /// Maximum bytes of pushes that a server holds out of turn. Each worker has an equal share as credit.
     pub hold_bytes: u64,
+    /// Maximum lead, in rounds, of a push over the last closed round of its slice; from 1.
     pub max_rounds_ahead: u64,
-    /// What one link sends ahead of its acknowledgement: so many frames at most, and no other once
-    /// so many bytes are on their way. More urgent ones overtake only what is not among them.
+    /// Send window of one link, in frames. A more urgent message overtakes only those behind the window.
     pub window_frames: usize,
+    /// Send window of one link, in bytes: no frame of data is sent while this many are unacknowledged.
     pub window_bytes: u64,
-    /// Values and pushes do not travel at the same time, where both directions are work for the same few
-    /// processors: workers put pulls behind pushes that are queued, and servers hold values back while
-    /// more comes from the worker. Each process decides for itself.
+    /// Half duplex, where both directions are work for the same few processors: workers queue pulls behind
+    /// pushes, and servers hold values back while the worker has more to send. Each process decides for
+    /// itself.
     pub one_way_at_a_time: bool,
 }
 
-/// What the workers of a job have agreed on. Servers and the scheduler learn it from them.
+/// Limits that the workers of a job agree on. Servers and the scheduler adopt them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
+    /// Consistency of pushes.
     pub mode: Mode,
     pub(crate) on_loss: OnLoss,
+    /// Timeout of a silent peer.
     pub peer_timeout: Time,
     pub(crate) slice_bytes: u64,
+    /// Maximum bytes of pushes that a server holds out of turn.
     pub hold_bytes: u64,
     pub(crate) max_rounds_ahead: u64,
 }
 
 impl Terms {
-    /// The first thing that differs: what it is called, here and there.
+    /// First option that differs: its name, its value here and in `other`.
     pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let texts = |terms: &Self| {
             let (kind, staleness) = match terms.mode {
@@ -229,7 +267,7 @@ impl Terms {
 }
 
 impl Limits {
-    /// By how many pushes of a key a worker may lead: the last closed round, or the slowest one.
+    /// Maximum lead of a worker in pushes of a key: over the last closed round, or over the slowest worker.
     pub(super) fn lead(&self) -> Option<u64> {
         match self.mode {
             Mode::Sync => Some(self.max_rounds_ahead),
@@ -249,7 +287,7 @@ impl Limits {
         }
     }
 
-    /// Goes by what the workers have agreed on.
+    /// Adopts the terms of the workers.
     pub(crate) fn adopt(&mut self, terms: &Terms) {
         self.mode = terms.mode;
         self.on_loss = terms.on_loss;
@@ -261,13 +299,13 @@ impl Limits {
 
     /// Timeout of a silent peer. A process that stopped for less than `peer_timeout` is never lost: the
     /// silence that its peers observe begins up to one heartbeat earlier, and another heartbeat is
-    /// slack for delays. The news reaches every process within `peer_timeout` / 8 more.
+    /// slack for delays. The loss reaches every process within `peer_timeout` / 8 more.
     #[must_use]
     pub(crate) fn silence(&self) -> Time {
         self.peer_timeout + self.pause()
     }
 
-    /// Minimum time without an event that a process takes for a pause of its own: two heartbeats.
+    /// Minimum time without an event that counts as a pause of the process itself: two heartbeats.
     pub(super) fn pause(&self) -> Time {
         (self.peer_timeout / 8).max(2)
     }
@@ -278,47 +316,49 @@ impl Limits {
         (self.peer_timeout / 16).max(1)
     }
 
-    /// A frame that was not acknowledged is sent again after this, later after up to four times.
+    /// First retransmission timeout of a frame; doubled each time, up to four times this.
     #[must_use]
     pub(crate) fn resend(&self) -> Time {
         (self.peer_timeout / 32).max(1)
     }
 
-    /// An acknowledgement that nobody waits for may come so late.
+    /// Maximum delay of an acknowledgement that the sender is not blocked on.
     #[must_use]
     pub(crate) fn patience(&self) -> Time {
         self.resend() / 4
     }
 
-    /// What each worker may have on its way to, or out of turn at, one server.
+    /// Credit of a worker at one server: maximum bytes in flight to it or held out of turn there.
     #[must_use]
     pub(crate) fn credit(&self) -> u64 {
         self.hold_bytes / u64::from(self.workers.max(1))
     }
 }
 
-/// Takes what is in a list, and leaves an empty one with room for as much the next time.
+/// Drains a list and keeps capacity for as many elements, up to `MOST_ROOM`.
 pub(super) fn take_all<T>(list: &mut Vec<T>) -> Vec<T> {
     let next = Vec::with_capacity(list.len().min(MOST_ROOM));
     std::mem::replace(list, next)
 }
 
-/// What a message is called whose arrival its sender waits for.
+/// Identifies a message whose acknowledgement the sender waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token {
-    /// The operation that it is of.
+    /// Operation of the message.
     pub(super) operation: u64,
-    /// Which of its attempts.
+    /// Attempt of the operation.
     pub(super) attempt: u32,
 }
 
-/// A value on its way, by reference: the machines cut it into slices, and never look inside.
+/// Payload of values, owned by the driver. The machines cut it into slices and never read it. Clones are
+/// made for each retransmission, so they should share the memory.
 pub trait Data: Clone {
+    /// Length in bytes.
     fn len(&self) -> u64;
-    /// `len` bytes from `at`; both are inside.
+    /// The `len` bytes from `at`; both are within the value.
     #[must_use]
     fn part(&self, at: u64, len: u64) -> Self;
-    /// How its parts are encoded; 0 is not at all. Those of an encoded value have other lengths.
+    /// Codec of the parts; 0 is raw values. Parts of an encoded value may have any length.
     fn codec(&self) -> u16 {
         0
     }

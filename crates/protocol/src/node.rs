@@ -1,4 +1,4 @@
-//! A worker or a server as a whole: its machine, its links, and its line to the scheduler.
+//! A worker or a server (also: member, endpoint): its machine, its links, and its client of the scheduler.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,43 +13,55 @@ use super::stream::CONTROL;
 use super::telemetry::Facts;
 use super::worker::{OpId, Want, Worker};
 
-/// Clocks are compared so often while something is traced.
+/// Interval of clock comparisons while rounds are traced.
 const COMPARE_AGAIN: Time = 1_000 * MS;
 
-/// What a node does beside keeping its links.
+/// The role-specific machine of a node.
 #[derive(Debug)]
 pub enum Part<D> {
+    /// Takes the requests of a program.
     Worker(Worker<D>),
+    /// Merges pushes and answers pulls, with the arithmetic of the driver.
     Server(Server<D>),
 }
 
-/// How a process begins.
+/// Identity and addresses of a new node.
 pub struct Birth<'a> {
+    /// [`Role::Worker`] or [`Role::Server`].
     pub role: Role,
-    /// None leaves the choice to the scheduler.
+    /// Rank of the process, below the number of its role in [`Limits`]. None: the scheduler assigns one.
     pub rank: Option<u32>,
-    /// Larger than that of every earlier process of the same rank.
+    /// Larger than that of every earlier process of the same role and rank, different from that of every
+    /// other process of the role, and not 0.
     pub incarnation: u64,
+    /// Address of the process, opaque to the protocol and unique in the job: peers put it into
+    /// [`Frame::to`].
     pub address: &'a str,
+    /// Address of the scheduler, opaque as well.
     pub scheduler: &'a str,
 }
 
 /// A worker or a server of one job.
+///
+/// The driver calls [`receive`](Self::receive) and [`tick`](Self::tick), then takes the actions of
+/// [`part`](Self::part), then calls [`send`](Self::send) and [`wake_at`](Self::wake_at): see the front page.
 pub struct Node<D> {
     net: Net<D>,
     client: Client,
+    /// Machine of the role: the driver makes requests there and takes actions from there.
     pub part: Part<D>,
     end: Option<Result<(), Failure>>,
-    /// Peers that the scheduler was told are not heard.
+    /// Silent peers that were reported to the scheduler.
     suspects: BTreeSet<Peer>,
     leaving: bool,
-    /// The longest that `tick` was late, and with it heartbeats.
+    /// Maximum delay of a `tick`, and with it of heartbeats.
     delay: Time,
-    /// When to compare clocks next, while something is traced.
+    /// Next clock comparison, while rounds are traced.
     compare_at: Time,
 }
 
 impl<D: Data> Node<D> {
+    /// A node that joins the job with its first [`tick`](Self::tick); the timeout of the start begins now.
     #[must_use]
     pub fn new(limits: Limits, birth: &Birth, now: Time) -> Self {
         let me = Peer { role: birth.role, rank: birth.rank.unwrap_or(NO_RANK) };
@@ -71,41 +83,43 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Address and incarnation of a member that there is a stream to.
+    /// Address and incarnation of a member that this node has a stream to.
     pub fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
         self.net.linked(peer)
     }
 
+    /// Limits of the job; a server has adopted the terms of the workers once the job has started.
     pub fn limits(&self) -> &Limits {
         &self.net.limits
     }
 
-    /// What this process is, once the scheduler has said so.
+    /// Role and rank; the rank is [`NO_RANK`] until the scheduler has assigned one.
     pub fn me(&self) -> Peer {
         self.net.me
     }
 
-    /// This worker only pulls: its loss concerns no other member. To be called before it joins.
+    /// Makes this worker a reader, which only pulls and whose loss concerns no other member. Called before
+    /// the first [`tick`](Self::tick).
     pub fn only_read(&mut self) {
         self.client.only_read();
     }
 
-    /// The job has started.
+    /// Whether the job has started: all members have joined.
     pub fn has_started(&self) -> bool {
         self.client.has_started()
     }
 
-    /// When pushes take effect in this job.
+    /// Consistency of pushes in this job.
     pub fn mode(&self) -> Mode {
         self.net.limits.mode
     }
 
-    /// How the job ended for this process, once it has.
+    /// Result of the job for this process, once it has ended; nothing is sent after it.
     pub fn end(&self) -> Option<&Result<(), Failure>> {
         self.end.as_ref()
     }
 
-    /// A frame came in.
+    /// Takes a frame that has arrived, intact; its header says who sent it.
     pub fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         self.tell_time(now);
@@ -143,14 +157,14 @@ impl<D: Data> Node<D> {
             // Noted before.
             Incoming::Stale | Incoming::Former(..) => {}
         }
-        // What comes next may concern members that this message has named. All else waits for `send`.
+        // The next messages may concern members that this one has named. All else waits for `send`.
         if from == Peer::SCHEDULER {
             self.settle(now);
         }
     }
 
-    /// A process that is lost although it lives, and whose frames were not acknowledged, may be behind a
-    /// way on which packets of full size are dropped.
+    /// A process that is evicted although it lives, and whose frames were not acknowledged, may be behind a
+    /// network path that drops packets of full size.
     fn hint_at_packets(&self, failure: &mut Failure) {
         if failure.reason == Reason::Evicted
             && let Some(peer) = self.net.unanswered()
@@ -163,8 +177,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Sends back what an observer asks for, which tells it that frames of this size get through. Only
-    /// servers do, and nothing else than that.
+    /// Answers an observer's probe of the frame size (path MTU). Of all Looks, servers answer only these.
     fn echo(&mut self, message: &Message<D>, now: Time) {
         if !self.net.may_echo(now) {
             return;
@@ -175,8 +188,9 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// The operation that a slice of a value is for, and the place of the slice in its key; None if
-    /// it would not be taken.
+    /// Operation that a slice of a value is for, and the offset of the slice in its key in bytes; None if the
+    /// worker would drop it. Lets a driver receive the payload of `len` bytes in place, before
+    /// [`receive`](Self::receive).
     pub fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
         match &self.part {
             Part::Worker(worker) if self.net.is_new(head) => worker.awaits(head, len),
@@ -184,14 +198,15 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Bytes came in that are no frame of this version.
+    /// Reports a delivery from an address that is no frame of this version. Such a delivery is lost; the peer
+    /// retransmits it.
     pub fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time) {
         self.net.note_bad();
         self.client.bad_frame(from, bad);
         self.settle(now);
     }
 
-    /// The engine saw a connection end.
+    /// Reports the end of a connection to an address. Optional: silence has the effect later.
     pub fn down(&mut self, address: &str, now: Time) {
         // A member whose connection ends may have another one soon: its silence decides.
         if self.client.is_scheduler(address) {
@@ -200,8 +215,8 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Whoever is at an address does not take this process. Without its scheduler it never joins, and
-    /// without one of its servers a worker can do nothing.
+    /// Reports that the peer at an address rejects connections of this process, and why. Optional: without
+    /// its scheduler a node never joins, without one of its servers a worker fails; both then end at once.
     pub fn refused(&mut self, address: &str, reason: &str, now: Time) {
         let joining = self.client.is_scheduler(address) && !self.has_started();
         let server = self.client.book().peer_at(address).filter(|peer| peer.role == Role::Server);
@@ -212,6 +227,8 @@ impl<D: Data> Node<D> {
         }
     }
 
+    /// Handles all timers that are due. Called at the moment of [`wake_at`](Self::wake_at), and any time
+    /// before: too early a call does no harm.
     pub fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
         self.tell_time(now);
@@ -238,12 +255,12 @@ impl<D: Data> Node<D> {
         self.settle(now);
     }
 
-    /// Notes by how much a `tick` is late.
+    /// Records the delay of a [`tick`](Self::tick) behind its [`wake_at`](Self::wake_at), for [`Facts`].
     pub fn note_delay(&mut self, delay: Time) {
         self.delay = self.delay.max(delay);
     }
 
-    /// All frames that are to be sent now. To be called after every event.
+    /// Frames that are due. Called after every event, and after the requests and answers of the driver.
     pub fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         self.settle(now);
         if self.end.is_some() {
@@ -252,12 +269,13 @@ impl<D: Data> Node<D> {
         self.net.send(now)
     }
 
-    /// What has changed since the last time.
+    /// Events for logs and traces since the last call.
     pub fn news(&mut self) -> Vec<News> {
         self.net.news()
     }
 
-    /// When `tick` has something to do at the latest.
+    /// Moment of the next [`tick`](Self::tick), at the latest; 0 is at once, `Time::MAX` never. Valid until
+    /// the next event.
     pub fn wake_at(&self) -> Time {
         if self.end.is_some() {
             return Time::MAX;
@@ -271,7 +289,7 @@ impl<D: Data> Node<D> {
         part.min(own).min(self.client.wake_at(&self.net.limits))
     }
 
-    /// A slice comes a second time on another way than its link, as after a change of servers.
+    /// Delivers a slice a second time outside of its link, as after a change of servers.
     #[cfg(test)]
     pub(super) fn come_again(&mut self, message: Message<D>, now: Time) {
         let from = Peer { role: message.head.role, rank: message.head.rank };
@@ -282,7 +300,7 @@ impl<D: Data> Node<D> {
         self.settle(now);
     }
 
-    /// Says anything, as a process that is not ours might.
+    /// Sends any message, as a process of another implementation might.
     #[cfg(test)]
     pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
         self.net.post(Letter { to, message, priority: CONTROL, token: None });
@@ -295,7 +313,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// What this process can say of itself.
+    /// Statistics of this process.
     pub fn facts(&mut self, now: Time) -> Facts {
         self.tell_time(now);
         let (traffic, delay) = (self.net.traffic(), self.delay);
@@ -307,14 +325,14 @@ impl<D: Data> Node<D> {
         facts
     }
 
-    /// From now on reports the messages with values of these rounds, the last one included, and compares
-    /// its clock with the scheduler's.
+    /// Traces pushes and values of these rounds, first and last, as [`News::Passed`], and compares the clock
+    /// with the scheduler's, as [`News::Clock`].
     pub fn trace(&mut self, rounds: (u64, u64), now: Time) {
         self.compare_at = now;
         self.net.traced = Some(rounds);
     }
 
-    /// The scheduler has said how late it is; the request says when it was asked.
+    /// The scheduler has answered with its clock; `request` is the moment of the question.
     fn compared(&mut self, message: &Message<D>, now: Time) {
         let Some(seen) = Seen::decode(message.fields()) else {
             return self.net.note_drop(Peer::SCHEDULER, Why::Unreadable);
@@ -325,7 +343,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// The scheduler, in the life that is linked, wants to know how this process does.
+    /// The scheduler, in the linked incarnation, asks for the statistics.
     fn report(&mut self, incarnation: u64, now: Time) {
         if self.net.incarnation_of(Peer::SCHEDULER) == Some(incarnation) {
             let facts = self.facts(now);
@@ -334,9 +352,9 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// When this process takes itself for cut off, if no member is heard until then. While only the
-    /// scheduler is left to hear, it may be started again; so it may while no other member has been heard
-    /// yet, as it may have died before they knew of the start.
+    /// Moment at which this process counts as cut off, unless a frame of a member arrives before. Where the
+    /// scheduler is the only peer, it may be restarting; so it may while no frame of another member has
+    /// arrived, as it may have died before they knew of the start.
     fn cut_off_at(&self) -> Option<Time> {
         let is_partner = |member: &Standing| {
             let heard = self.net.has_heard(member.peer, member.incarnation);
@@ -374,8 +392,8 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// No member is heard any more. The goodbye of a worker may have ended the job before each server
-    /// had acknowledged it.
+    /// No frames of members arrive. The Leave of a worker may have ended the job before each server had
+    /// acknowledged it.
     fn end_alone(&mut self) {
         match &self.part {
             Part::Worker(worker) if worker.is_closing() => self.leave_now(),
@@ -383,7 +401,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// The scheduler knows, or is gone as well.
+    /// The scheduler knows of the leave, or is away as well.
     fn leave_now(&mut self) {
         if let Part::Worker(worker) = &mut self.part {
             worker.left();
@@ -398,7 +416,7 @@ impl<D: Data> Node<D> {
         }
         if from == Peer::SCHEDULER {
             self.client.message(&message, &mut self.net);
-            // What follows in the stream may concern members that this message has named.
+            // The following messages may concern members that this one has named.
             return self.settle(now);
         }
         if message.head.kind == Kind::Leave {
@@ -416,7 +434,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Carries what one part has to say to the others.
+    /// Passes events, letters and wants between client, links and machine.
     fn settle(&mut self, now: Time) {
         for event in self.client.events() {
             self.event(event, now);
@@ -481,7 +499,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// A server learns what the workers have agreed on when the job starts, before anything else.
+    /// A server adopts the terms of the workers when the job starts, before any other message.
     fn adopt_terms(&mut self) {
         let Some(terms) = self.client.book().terms else { return };
         if let (Part::Server(server), true) = (&mut self.part, self.net.limits.terms() != terms) {
@@ -490,7 +508,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Links the members that this one exchanges data with: workers and servers, never two of a kind.
+    /// Links the members that this one exchanges data with: a worker all servers, a server all workers.
     fn relink(&mut self, now: Time) {
         let other = if self.net.me.role == Role::Worker { Role::Server } else { Role::Worker };
         let book = self.client.book();

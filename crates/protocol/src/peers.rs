@@ -1,4 +1,4 @@
-//! All links of one process, and the stamps on what it sends.
+//! All links of one process (also: connection table), and the header fields of what it sends.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,87 +9,104 @@ use super::message::{HEADER, Header, Kind, Look, Message};
 use super::stream::{Link, Received};
 use super::telemetry::Traffic;
 
-/// Maximum number of echoes in each such time; an observer that gets none asks again.
+/// Maximum echoes in each `ECHO_SPAN`; an observer repeats a probe that has no answer.
 const MOST_ECHOES: u32 = 32;
+/// Interval of the limit on echoes.
 const ECHO_SPAN: Time = 100 * MS;
 
-/// A frame for the engine: where to, and what.
+/// A frame to send. The driver may lose, duplicate, delay or reorder it, but not alter it.
 pub struct Frame<D> {
+    /// Address of the receiver: [`Birth::address`](crate::Birth::address) of a node,
+    /// [`Birth::scheduler`](crate::Birth::scheduler), or an observer's
+    /// [`Look::address`](crate::Look::address).
     pub to: Arc<str>,
+    /// The message; its header is complete.
     pub message: Message<D>,
-    /// Bytes of its link that are not known to have arrived, with this one. A frame outside of any link
-    /// has none: whoever gets it need not be a member of the job.
+    /// Unacknowledged bytes of the link, this frame included. None for a frame outside of the streams, whose
+    /// receiver need not be a member of the job.
     pub backlog: Option<u64>,
 }
 
-/// What has changed for this process.
+/// An event for logs and traces. The driver need not act on it.
 #[derive(Debug)]
 pub enum News {
-    /// A stream to a peer begins, or has ended.
+    /// A stream to a peer begins, at this address.
     Up(Peer, Arc<str>),
+    /// The stream to a peer has ended.
     Down(Peer),
+    /// Epoch of the address book that this process now has.
     Epoch(u32),
-    /// A member is lost: where it was, and why it counts as lost.
+    /// A member is lost: its address, and the reason.
     Lost(Peer, String, String),
-    /// A process that was declared lost is told so.
+    /// The scheduler notifies a lost process, at this address, of its eviction.
     Evicted(Peer, String),
-    /// This process cannot go on, and why.
+    /// This process cannot continue: the reason. [`Node::end`](crate::Node::end) has the failure.
     Fatal(String),
-    /// A frame of a process that has this name had no effect.
+    /// A frame with this role and rank had no effect.
     Dropped(Peer, Why),
     /// A message of a traced round was sent or received.
     Passed(Passage),
-    /// The scheduler was asked for its clock, and answered, at these times; the clock that it gave.
+    /// A comparison with the scheduler's clock, while rounds are traced.
     Clock {
+        /// Request sent, by the clock of this process.
         asked: Time,
+        /// Answer received, by the clock of this process.
         answered: Time,
+        /// Clock of the scheduler's machine, in microseconds since 1970.
         clock: Time,
     },
 }
 
-/// The way of a message with values, as seen at one of its two ends.
+/// Transfer of one slice of a traced round, observed at one of its two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Passage {
-    /// A value of a server, rather than a push of a worker.
+    /// True for a value from a server, false for a push from a worker.
     pub is_value: bool,
-    /// This process sent it, rather than received it.
+    /// True if this process sent it, false if it received it.
     pub is_sent: bool,
+    /// Key of the value.
     pub key: u64,
+    /// Index of the slice.
     pub slice: u32,
+    /// Round of the push, or last closed round of the value.
     pub round: u64,
-    /// Ranks of both ends.
+    /// Rank of the worker.
     pub worker: u32,
+    /// Rank of the server.
     pub server: u32,
     /// Number of the worker's request.
     pub request: u64,
+    /// Moment of the observation.
     pub at: Time,
 }
 
-/// Why a frame is dropped.
+/// Reason for a dropped frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Why {
+    /// Frame of another job.
     OtherJob,
-    /// Of a process that had the rank before the linked one.
+    /// Sender is an earlier incarnation of the linked peer.
     Earlier,
-    /// Meant for a process that was at our place before.
+    /// Receiver is an earlier incarnation of this process.
     Former,
-    /// From a process that there is no stream to.
+    /// Sender has no stream to this process.
     Stranger,
-    /// A hello with the incarnation of another process.
+    /// Hello with the incarnation of another process.
     Foreign,
-    /// Its fields cannot be read, or its kind is not for us.
+    /// Fields that cannot be decoded, or a kind that this role does not take.
     Unreadable,
-    /// An answer to a request that was never made.
+    /// Answer to a request that was never made.
     Unasked,
-    /// Not for what the request is about, or not as long as its slice.
+    /// Key or slice is not that of the request, or the length is not that of the slice.
     Misfit,
-    /// Beyond what its sender may have on its way.
+    /// Sequence beyond the send window of the peer.
     Far,
-    /// A pull of a round that will never be, which is answered so at once.
+    /// Pull of a round that will never close; answered with a failure at once.
     Unanswerable,
 }
 
 impl Why {
+    /// Text for logs, which follows [`verb`](Self::verb).
     #[must_use]
     pub fn text(self) -> &'static str {
         match self {
@@ -106,45 +123,45 @@ impl Why {
         }
     }
 
-    /// What becomes of the frame.
+    /// Verb for logs: dropped or refused.
     #[must_use]
     pub fn verb(self) -> &'static str {
         if self == Self::Unanswerable { "refused a pull" } else { "dropped a frame" }
     }
 
-    /// Whether frames are dropped so in jobs where nothing is wrong, as members come and go.
+    /// Whether such drops are normal while members join and leave.
     #[must_use]
     pub fn is_harmless(self) -> bool {
         matches!(self, Self::Earlier | Self::Former | Self::Stranger)
     }
 }
 
-/// A message to a peer, on its way to the link.
+/// A message to a peer, before its link.
 #[derive(Debug)]
 pub(super) struct Letter<D> {
     pub(super) to: Peer,
     pub(super) message: Message<D>,
     pub(super) priority: i32,
-    /// Comes back when the peer has it.
+    /// Returned when the peer has acknowledged the message.
     pub(super) token: Option<Token>,
 }
 
 struct Line<D> {
     address: Arc<str>,
     link: Link<D>,
-    /// The peer only reads: that it is heard says nothing about the way to the others.
+    /// The peer is a reader: its frames are no evidence of the network to the other members.
     reads: bool,
 }
 
-/// What became of an incoming frame.
+/// Classification of an incoming frame.
 pub(super) enum Incoming<D> {
     /// From a linked incarnation.
     Linked(Received<D>),
-    /// For another job, or from a process before the linked one.
+    /// Frame of another job, or of an earlier incarnation of the linked peer.
     Stale,
-    /// Meant for the process that was at our place before.
+    /// Receiver is an earlier incarnation of this process.
     Former(Peer, u64),
-    /// From nobody that we have a link to, or a younger process than the one linked.
+    /// Sender has no link, or is a later incarnation than the linked one; or a frame outside of the stream.
     Stranger(Message<D>),
 }
 
@@ -156,17 +173,17 @@ pub(super) struct Net<D> {
     lines: BTreeMap<Peer, Line<D>>,
     frames: Vec<Frame<D>>,
     last_now: Time,
-    /// When the last frame of any linked peer arrived; pauses of this process do not count.
+    /// Moment of the last frame of any linked peer; pauses of this process are added.
     any_heard: Time,
-    /// When this process last noticed a pause of its own.
+    /// Moment of the last pause of this process.
     paused: Option<Time>,
     traffic: Traffic,
-    /// First and last round whose messages with values are reported.
+    /// First and last traced round.
     pub(super) traced: Option<(u64, u64)>,
     news: Vec<News>,
-    /// The epoch that was news.
+    /// Epoch of the last `News::Epoch`.
     told: u32,
-    /// How many echoes were sent since when.
+    /// Start of the current `ECHO_SPAN`, and echoes since.
     echoes: (Time, u32),
 }
 
@@ -192,7 +209,7 @@ impl<D: Data> Net<D> {
         }
     }
 
-    /// Starts a fresh stream to a peer, whatever was before.
+    /// Starts a new stream to a peer; an earlier one ends.
     pub(super) fn connect(&mut self, peer: Peer, incarnation: u64, address: &str, now: Time) {
         let (address, link): (Arc<str>, _) = (address.into(), Link::new(incarnation, now));
         self.news.push(News::Up(peer, Arc::clone(&address)));
@@ -200,14 +217,14 @@ impl<D: Data> Net<D> {
         self.lines.insert(peer, Line { address, link, reads: false });
     }
 
-    /// Notes that a linked peer only reads.
+    /// Marks a linked peer as a reader.
     pub(super) fn only_reads(&mut self, peer: Peer) {
         if let Some(line) = self.lines.get_mut(&peer) {
             line.reads = true;
         }
     }
 
-    /// Whether a peer is linked, and takes part in the job.
+    /// Whether a peer is linked and is no reader.
     pub(super) fn takes_part(&self, peer: Peer) -> bool {
         self.lines.get(&peer).is_some_and(|line| !line.reads)
     }
@@ -216,7 +233,7 @@ impl<D: Data> Net<D> {
         self.news.extend(self.lines.remove(&peer).map(|_| News::Down(peer)));
     }
 
-    /// What has changed since the last time.
+    /// Events since the last call.
     pub(super) fn news(&mut self) -> Vec<News> {
         if std::mem::replace(&mut self.told, self.epoch) != self.epoch {
             self.news.push(News::Epoch(self.epoch));
@@ -224,7 +241,7 @@ impl<D: Data> Net<D> {
         std::mem::take(&mut self.news)
     }
 
-    /// Members turn out to be others: their streams go on under the right names.
+    /// Members have other ranks than assumed: their streams continue under the right ones.
     pub(super) fn rename(&mut self, names: &[(Peer, Peer)]) {
         let old: Vec<_> = names.iter().map(|(old, _)| self.lines.remove(old)).collect();
         for (line, (_, new)) in old.into_iter().zip(names) {
@@ -246,24 +263,24 @@ impl<D: Data> Net<D> {
         self.lines.get(&peer).map(|line| line.link.since())
     }
 
-    /// When a peer was heard last.
+    /// Moment of the last frame of a peer.
     pub(super) fn heard_at(&self, peer: Peer) -> Option<Time> {
         self.lines.get(&peer).map(|line| line.link.last_heard())
     }
 
-    /// Whether a peer, in this incarnation, has ever been heard.
+    /// Whether a frame of a peer, in this incarnation, has ever arrived.
     pub(super) fn has_heard(&self, peer: Peer, incarnation: u64) -> bool {
         let line = self.lines.get(&peer).filter(|line| line.link.incarnation() == incarnation);
         line.is_some_and(|line| line.link.was_heard())
     }
 
-    /// A member that is heard and acknowledges nothing.
+    /// A member whose frames arrive and that acknowledges nothing.
     pub(super) fn unanswered(&self) -> Option<Peer> {
         let mut lines = self.lines.iter();
         lines.find(|(_, line)| line.link.is_unanswered(&self.limits)).map(|(peer, _)| *peer)
     }
 
-    /// Queues a letter; one to a peer that is gone is dropped.
+    /// Queues a letter; one to a peer without a link is dropped.
     pub(super) fn post(&mut self, letter: Letter<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
             line.link.queue(letter.message, letter.priority, letter.token);
@@ -288,7 +305,7 @@ impl<D: Data> Net<D> {
         self.frames.push(Frame { to: to.into(), message, backlog: None });
     }
 
-    /// Whether one more echo can be sent now: a flood of questions costs a bounded time and memory.
+    /// Rate limit of echoes: a flood of probes costs a bounded time and memory.
     pub(super) fn may_echo(&mut self, now: Time) -> bool {
         if now >= self.echoes.0 + ECHO_SPAN {
             self.echoes = (now, 0);
@@ -297,7 +314,7 @@ impl<D: Data> Net<D> {
         self.echoes.1 <= MOST_ECHOES
     }
 
-    /// Answers a Look of any job that asks for an echo; false if it asks for something else.
+    /// Answers a Look, of any job, that asks for an echo; false for any other Look.
     pub(super) fn echo(&mut self, message: &Message<D>) -> bool {
         let Some((look, echo)) = Look::echo(message.fields()) else { return false };
         let mut answer = Message::new(Kind::Seen, echo);
@@ -307,7 +324,7 @@ impl<D: Data> Net<D> {
         true
     }
 
-    /// `room` bounds the messages in line to the peer: beyond it nothing new of its stream is taken.
+    /// `room` bounds the queue to the peer: beyond it new messages of its stream are refused (backpressure).
     pub(super) fn receive(&mut self, message: Message<D>, now: Time, room: usize) -> Incoming<D> {
         let head = &message.head;
         let peer = Peer { role: head.role, rank: head.rank };
@@ -321,7 +338,7 @@ impl<D: Data> Net<D> {
         }
         let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
         match head.incarnation.cmp(&line.link.incarnation()) {
-            // An older process that asks for the name is not always one that has ended.
+            // An earlier incarnation that asks for the rank has not always ended.
             Ordering::Less if head.sequence == 0 && head.kind == Kind::Hello => {
                 Incoming::Stranger(message)
             }
@@ -330,7 +347,7 @@ impl<D: Data> Net<D> {
                 Incoming::Stale
             }
             Ordering::Greater => Incoming::Stranger(message),
-            // Frames outside of the stream are for whoever keeps the members.
+            // Frames outside of the stream belong to the membership.
             Ordering::Equal if head.sequence == 0 && head.kind != Kind::Alive => {
                 line.link.hear(now);
                 if !line.reads {
@@ -357,7 +374,7 @@ impl<D: Data> Net<D> {
         }
     }
 
-    /// Notes what is to be logged.
+    /// Records an event.
     pub(super) fn note(&mut self, news: News) {
         self.news.push(news);
     }
@@ -366,7 +383,7 @@ impl<D: Data> Net<D> {
         self.news.push(News::Dropped(peer, why));
     }
 
-    /// Whether a frame is of a linked incarnation, to us, and has not come before.
+    /// Whether a frame is from a linked incarnation, to this one, and no duplicate.
     pub(super) fn is_new(&self, head: &Header) -> bool {
         let ours = head.job == self.limits.job && head.to_incarnation == self.incarnation;
         let line = self.lines.get(&Peer { role: head.role, rank: head.rank });
@@ -376,24 +393,24 @@ impl<D: Data> Net<D> {
         })
     }
 
-    /// What came was no frame.
+    /// Counts a delivery that is no frame.
     pub(super) fn note_bad(&mut self) {
         self.traffic.bad += 1;
     }
 
-    /// What has gone over the links, and what is on its way.
+    /// Traffic of all links so far, with their queues and windows now.
     pub(super) fn traffic(&self) -> Traffic {
         let backlogs = self.lines.values().map(|line| line.link.backlog());
         let (queued, in_flight) = backlogs.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
         Traffic { queued, in_flight, ..self.traffic }
     }
 
-    /// The moment of the last event.
+    /// Moment of the last event.
     pub(super) fn last_now(&self) -> Time {
         self.last_now
     }
 
-    /// Notices a pause of this process, which would make every peer look silent.
+    /// Detects a pause of this process, which would make every peer look silent.
     pub(super) fn notice_pause(&mut self, now: Time) {
         let gap = now.saturating_sub(self.last_now);
         // Without a link no event was due.
@@ -405,7 +422,7 @@ impl<D: Data> Net<D> {
         self.last_now = now;
     }
 
-    /// The peers that were silent for too long; each is named again after another such time.
+    /// Peers whose silence timeout has expired; each is reported again after another timeout.
     pub(super) fn silent(&mut self, now: Time) -> Vec<Peer> {
         let mut silent = Vec::new();
         for (peer, line) in &mut self.lines {
@@ -417,24 +434,24 @@ impl<D: Data> Net<D> {
         silent
     }
 
-    /// Starts the silence timeout of every peer again.
+    /// Restarts the silence timeout of every peer.
     pub(super) fn be_patient(&mut self, now: Time) {
         self.lines.values_mut().for_each(|line| line.link.be_patient(now));
     }
 
-    /// When the last frame of any linked peer arrived.
+    /// Moment of the last frame of any linked peer.
     pub(super) fn any_heard(&self) -> Time {
         self.any_heard
     }
 
-    /// Whether frames of peers arrive, and this process did not pause lately. Then a connection that
-    /// ends is the end of its peer; otherwise the engine may have closed it because of the silence.
+    /// Whether frames of peers arrive, and this process did not pause lately. Then the end of a connection is
+    /// the end of its peer; otherwise the transport may have closed it because of the silence.
     pub(super) fn is_attentive(&self, now: Time) -> bool {
         let paused = self.paused.is_some_and(|at| now < at + self.limits.peer_timeout);
         !paused && now <= self.any_heard + self.limits.pause()
     }
 
-    /// All frames that are to be sent now.
+    /// Frames that are due.
     pub(super) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
         for (peer, line) in &mut self.lines {
@@ -464,7 +481,7 @@ impl<D: Data> Net<D> {
     }
 }
 
-/// Reports the values of a message between this process and another one, if their round is traced.
+/// Reports pushes and values of a message between two members, if their round is traced.
 fn passages<D: Data>(
     message: &Message<D>,
     (first, last): (u64, u64),

@@ -1,17 +1,17 @@
-//! Where the slices of a key are.
+//! Placement of slices on servers (also: sharding, partitioning).
 
 use super::message::{Place, Spec};
 
-/// Most slices of a key: all of them are placed, and told, in one go.
+/// Maximum slices of a key: all of them are placed, and sent in one message.
 pub(super) const MOST_SLICES: u32 = 1 << 22;
-/// Most bytes of a key, so that sums of them can be expressed.
+/// Maximum bytes of a key, so that sums over keys do not overflow.
 const MOST_BYTES: u64 = 1 << 44;
 
-/// Puts keys, in the order of their init, on servers by size.
+/// Places keys on servers by size, in the order of their init (also: greedy bin packing).
 ///
 /// Every slice goes to the server with the fewest bytes of slices, so that none ever has more than
-/// the mean and one slice. Keys that must stay whole are beside that account, because one of them
-/// may be larger than everything else.
+/// the mean and one slice. Keys that must stay whole have an account of their own, because one of them
+/// may be larger than all slices.
 #[derive(Debug)]
 pub(super) struct Placer {
     block_elements: u64,
@@ -26,7 +26,7 @@ impl Placer {
         Self { block_elements, slice_bytes, sliced: vec![0; servers], whole: vec![0; servers] }
     }
 
-    /// The bytes of a slice of items of this size.
+    /// Bytes of a slice of items of this size.
     fn slice_of(&self, item_bytes: u64) -> u64 {
         let block = self.block_elements * item_bytes.max(1);
         (self.slice_bytes / block * block).max(block)

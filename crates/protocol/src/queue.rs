@@ -1,4 +1,4 @@
-//! Messages that were not sent yet, the most urgent first.
+//! Send queue of a link (also: priority queue): unsent messages, the most urgent first.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,7 +7,7 @@ use foldhash::HashMap;
 use super::job::Token;
 use super::message::Message;
 
-/// Levels whose memory is kept when nothing is in them.
+/// Maximum empty levels whose memory is kept.
 const KEPT: usize = 4;
 
 #[derive(Debug)]
@@ -19,14 +19,13 @@ pub(super) struct Queued<D> {
 
 #[derive(Debug)]
 pub(super) struct Queue<D> {
-    /// By urgency, small numbers first; in each the oldest first, and none is empty.
+    /// By urgency, small numbers first; each level is a FIFO, and none is empty.
     levels: BTreeMap<i64, VecDeque<Queued<D>>>,
-    /// Memory of levels that were.
+    /// Memory of former levels.
     spare: Vec<VecDeque<Queued<D>>>,
-    /// The least urgent slice that was queued: what is no more urgent overtakes nothing.
+    /// Urgency of the least urgent queued slice: a slice that is no more urgent overtakes none.
     slowest: i64,
-    /// Urgency and age of the last slice of each key that was queued; none before somebody might
-    /// overtake.
+    /// Urgency and age of the last queued slice of each key; None before a slice might overtake.
     last: Option<HashMap<u64, (i64, u64)>>,
     age: u64,
     len: usize,
@@ -53,14 +52,14 @@ impl<D> Queue<D> {
         self.len == 0
     }
 
-    /// The next message.
+    /// Next message, not removed.
     pub(super) fn first(&self) -> Option<&Message<D>> {
         let (_, level) = self.levels.first_key_value()?;
         level.front().map(|first| &first.message)
     }
 
-    /// Puts a message in line. Larger priorities are earlier; slices of one key keep their order, and
-    /// so do messages of one priority.
+    /// Queues a message. Larger priorities are earlier; slices of one key keep their order, and so do
+    /// messages of one priority.
     pub(super) fn push(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {
         if self.is_empty() {
             (self.slowest, self.last) = (i64::MIN, None);
@@ -76,7 +75,7 @@ impl<D> Queue<D> {
         self.len += 1;
     }
 
-    /// How urgent a slice may be, so that it stays behind those of its key.
+    /// Urgency of a slice, limited so that it stays behind those of its key.
     fn place(&mut self, key: u64, urgency: i64) -> i64 {
         if urgency >= self.slowest && self.last.is_none() {
             self.slowest = urgency;
@@ -90,7 +89,7 @@ impl<D> Queue<D> {
         urgency
     }
 
-    /// Where the last slice of each key is.
+    /// Urgency and age of the last slice of each key.
     fn last_of_keys(&self) -> HashMap<u64, (i64, u64)> {
         let mut last = HashMap::default();
         for (urgency, level) in &self.levels {
@@ -103,7 +102,7 @@ impl<D> Queue<D> {
         last
     }
 
-    /// Whether what was queued there is there still.
+    /// Whether the message of this urgency and age is still queued.
     fn has(&self, (urgency, age): (i64, u64)) -> bool {
         let first = self.levels.get(&urgency).and_then(VecDeque::front);
         first.is_some_and(|first| first.age <= age)
@@ -113,7 +112,7 @@ impl<D> Queue<D> {
         self.pop_if(|_| true)
     }
 
-    /// Takes the next one, if it is wanted.
+    /// Removes the next message, if the predicate accepts it.
     pub(super) fn pop_if(&mut self, wanted: impl FnOnce(&Message<D>) -> bool) -> Option<Queued<D>> {
         let mut level = self.levels.first_entry()?;
         level.get().front().filter(|first| wanted(&first.message))?;

@@ -1,19 +1,20 @@
-//! Things under numbers that ascend.
+//! A map with ascending numbers as keys (also: sliding window, ring of requests).
 
 use std::collections::{BTreeMap, VecDeque};
 
-/// So many numbers may be empty between the first and the last before the first is put aside.
+/// Maximum empty places, beside one for each entry, before the first entry moves to the map of old ones.
 const SPARSE: usize = 1_024;
 
-/// A map whose numbers are given in their order and mostly go in it. What is next to each other in number
-/// is so in memory: when answers come in the order of their requests, the processor has fetched it.
+/// A map whose numbers are inserted in ascending order and mostly removed in it. Entries are in the order of
+/// their numbers in memory: when answers arrive in the order of their requests, the processor has prefetched
+/// them.
 #[derive(Debug)]
 pub struct Recent<T> {
-    /// The number of the first place; it is taken if there is one.
+    /// Number of the first place, which is never empty.
     first: u64,
     places: VecDeque<Option<T>>,
     taken: usize,
-    /// Those that stayed while many behind them went.
+    /// Entries that outlived many behind them.
     old: BTreeMap<u64, T>,
 }
 
@@ -24,7 +25,7 @@ impl<T> Default for Recent<T> {
 }
 
 impl<T> Recent<T> {
-    /// Puts a thing under a number that is greater than all before it.
+    /// Inserts an entry under a number that is greater than every one before.
     pub fn insert(&mut self, number: u64, thing: T) {
         if self.places.is_empty() {
             self.first = number;
@@ -36,7 +37,8 @@ impl<T> Recent<T> {
         self.taken += 1;
     }
 
-    /// Drops empty places in front, and puts what is first aside if too many behind it are empty.
+    /// Drops empty places in front, and moves the first entry to the old ones if too many behind it are
+    /// empty.
     fn tidy(&mut self) {
         let is_sparse = |this: &Self| this.places.len() > 2 * this.taken + SPARSE;
         while let Some(first) = self.places.front()
@@ -54,6 +56,7 @@ impl<T> Recent<T> {
         usize::try_from(number.checked_sub(self.first)?).ok()
     }
 
+    /// Entry of a number.
     #[must_use]
     pub fn get(&self, number: u64) -> Option<&T> {
         match self.place(number) {
@@ -69,6 +72,7 @@ impl<T> Recent<T> {
         }
     }
 
+    /// Removes the entry of a number.
     pub fn remove(&mut self, number: u64) -> Option<T> {
         let Some(at) = self.place(number) else { return self.old.remove(&number) };
         let thing = self.places.get_mut(at)?.take()?;
@@ -77,19 +81,20 @@ impl<T> Recent<T> {
         Some(thing)
     }
 
+    /// Whether there is no entry.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.taken == 0 && self.old.is_empty()
     }
 
-    /// All of them, in the order of their numbers.
+    /// Entries, in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let old = self.old.iter().map(|(number, thing)| (*number, thing));
         let places = (self.first..).zip(&self.places);
         old.chain(places.filter_map(|(number, place)| Some((number, place.as_ref()?))))
     }
 
-    /// Those under smaller numbers, in their order.
+    /// Entries with smaller numbers, in their order.
     pub(crate) fn before(&self, end: u64) -> impl Iterator<Item = &T> {
         self.iter().take_while(move |(number, _)| *number < end).map(|(_, thing)| thing)
     }
@@ -98,6 +103,7 @@ impl<T> Recent<T> {
         self.old.values_mut().chain(self.places.iter_mut().flatten())
     }
 
+    /// Entries without their numbers, in their order.
     pub fn into_values(self) -> impl Iterator<Item = T> {
         self.old.into_values().chain(self.places.into_iter().flatten())
     }

@@ -1,5 +1,5 @@
-//! A reliable, ordered stream to one peer, each message once, over an engine that may lose, double,
-//! delay and reorder frames.
+//! A reliable, ordered stream to one peer (also: ARQ, sliding window, session): each message once, over a
+//! transport that may lose, duplicate, delay and reorder frames.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,79 +8,80 @@ use super::message::flags::{ANSWER, LAST as LAST_FLAG};
 use super::message::{Header, Kind, MOST_BYTES, MOST_PARTS, Message};
 use super::queue::{Queue, Queued};
 
-/// Control messages overtake all data; among themselves they keep their order.
+/// Priority of control messages, above all data; they keep their order.
 pub(super) const CONTROL: i32 = i32::MAX;
-/// Behind everything that was queued before.
+/// Priority behind every message in the queue.
 pub(super) const LAST: i32 = i32::MIN;
 
-/// So long at most values wait for a peer that sends one thing behind another.
+/// Maximum time that values wait for a peer that has more to send.
 const LONGEST_TURN: Time = 50 * MS;
 
-/// Bytes that may arrive ahead of a message that is missing, beside those of a window: the last message
-/// of a window may be larger than what is left of it.
+/// Bytes of the reorder buffer beside those of a window: the last message of a window may be larger than
+/// the rest of it.
 const EARLY_BYTES: u64 = 1 << 20;
 
-/// A message that was sent and not yet acknowledged.
+/// An unacknowledged message.
 #[derive(Debug)]
 struct Sent<D> {
     message: Message<D>,
     tokens: Vec<Token>,
-    /// When to send it again.
+    /// Moment of the next retransmission.
     due: Time,
     pause: Time,
 }
 
 impl<D> Sent<D> {
-    /// While acknowledgements come in, what is behind them is on its way over a slow network, and
-    /// copies of it would only make that slower.
+    /// While acknowledgements arrive, the messages behind them are in transit over a slow network, and
+    /// retransmissions would only slow it down.
     fn due_after(&self, progress: Time) -> Time {
         self.due.max(progress + self.pause)
     }
 }
 
-/// One direction of sending and one of receiving, between one incarnation of a peer and us.
+/// Both directions of the stream between one incarnation of a peer and this process.
 ///
-/// A message gets its place in the stream when it is first sent: until then more urgent ones
-/// overtake it, from then on nothing does.
+/// A message gets its sequence when it is first sent: until then more urgent ones overtake it, from then
+/// on nothing does.
 #[derive(Debug)]
 pub(super) struct Link<D> {
     incarnation: u64,
     queue: Queue<D>,
     flight: VecDeque<Sent<D>>,
     flight_bytes: u64,
-    /// Nothing in flight is to be sent again before this.
+    /// Lower bound of the next retransmission.
     due: Time,
-    /// The sequence of the first in flight.
+    /// Sequence of the first message in flight.
     first: u64,
-    /// When an acknowledgement last took something out of flight.
+    /// Moment of the last acknowledgement of a message in flight.
     progress: Time,
     received: u64,
     early: BTreeMap<u64, Message<D>>,
     early_bytes: u64,
-    /// When an acknowledgement must be on its way at the latest.
+    /// Moment at which an acknowledgement is due.
     ack_at: Option<Time>,
-    /// What the peer knows that has arrived, and the bytes that have arrived since.
+    /// Last sequence that was acknowledged to the peer, and bytes received since.
     acknowledged: u64,
     unacknowledged_bytes: u64,
     last_sent: Time,
     last_heard: Time,
     was_heard: bool,
     since: Time,
-    /// Start of the current silence timeout, if that is later than the last frame of the peer.
+    /// Start of the silence timeout, if it is later than the last frame of the peer.
     patient_from: Time,
-    /// Values are held back until then: the peer has more to send. 0 if they are not.
+    /// End of the peer's turn, until which values are held back; 0 without one.
     turn_ends: Time,
-    /// Messages that were sent again.
+    /// Retransmissions.
     pub(super) resent: u64,
 }
 
-/// What came of a frame.
+/// Result of a frame.
 #[derive(Debug)]
 pub(super) struct Received<D> {
-    /// Messages that are now in order: this one, and those that had come before it.
+    /// The message of the frame, if it is in order.
     pub(super) next: Option<Message<D>>,
+    /// Messages of the reorder buffer that are in order behind it.
     pub(super) early: Vec<Message<D>>,
-    /// Tokens of messages that the peer has.
+    /// Tokens of messages that the peer has acknowledged.
     pub(super) delivered: Vec<Token>,
 }
 
@@ -110,18 +111,18 @@ impl<D: Data> Link<D> {
         }
     }
 
-    /// The incarnation of the peer at the other end.
+    /// Incarnation of the peer.
     pub(super) fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Puts a message in line. The token comes back when the peer has it.
+    /// Queues a message. The token is returned when the peer has acknowledged it.
     pub(super) fn queue(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {
         self.queue.push(message, priority, token);
     }
 
-    /// Takes a frame of this peer's incarnation. With `room` or more messages in line to the peer it takes
-    /// none that is new, and acknowledges none: the peer sends it again (backpressure).
+    /// Takes a frame of this peer's incarnation. With `room` or more messages in the queue to the peer, new
+    /// messages are neither taken nor acknowledged: the peer retransmits them (backpressure).
     pub(super) fn receive(
         &mut self,
         message: Message<D>,
@@ -154,7 +155,7 @@ impl<D: Data> Link<D> {
         Received { next, early, delivered }
     }
 
-    /// The next message, if it came too early.
+    /// The next message in order, from the reorder buffer.
     fn next_early(&mut self) -> Option<Message<D>> {
         if self.early.is_empty() { None } else { self.take_early(self.received + 1) }
     }
@@ -165,18 +166,18 @@ impl<D: Data> Link<D> {
         Some(message)
     }
 
-    /// Whether a message is further ahead than a peer sends without an acknowledgement. At a link of which
-    /// nothing has come yet it may be of the one before, which the peer has not given up.
+    /// Whether a sequence is beyond the send window of the peer. On a link without a received message it may
+    /// belong to the link before, which the peer still has.
     pub(super) fn is_far(&self, sequence: u64, limits: &Limits) -> bool {
         self.received > 0 && sequence > self.reach(limits)
     }
 
-    /// The last sequence that a peer may send now.
+    /// Last sequence of the peer's send window.
     fn reach(&self, limits: &Limits) -> u64 {
         self.received.saturating_add(limits.window_frames as u64)
     }
 
-    /// Whether a message of this sequence has not come before, and may come now.
+    /// Whether a sequence is no duplicate, and fits into the window and the reorder buffer.
     pub(super) fn is_new(&self, sequence: u64, limits: &Limits) -> bool {
         let reach = self.reach(limits);
         let most = limits.window_bytes.saturating_add(EARLY_BYTES);
@@ -185,7 +186,7 @@ impl<D: Data> Link<D> {
             && !self.early.contains_key(&sequence)
     }
 
-    /// Lets the peer finish, within bounds, when it says that it has more to send.
+    /// Begins or ends the peer's turn, by the flag that it has nothing more to send.
     fn follow(&mut self, message: &Message<D>, now: Time, limits: &Limits) {
         if !limits.one_way_at_a_time || message.head.flags & LAST_FLAG != 0 {
             self.turn_ends = 0;
@@ -194,7 +195,8 @@ impl<D: Data> Link<D> {
         }
     }
 
-    /// Acknowledges at once when the sender waits for it; otherwise so that its window stays open.
+    /// Schedules an acknowledgement: at once if the sender is blocked on it, else delayed, but before the
+    /// sender's window is full.
     fn owe(&mut self, message: &Message<D>, now: Time, limits: &Limits) {
         let Header { flags, sequence, .. } = message.head;
         let fresh = sequence == self.received + 1;
@@ -208,7 +210,7 @@ impl<D: Data> Link<D> {
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Drops what the peer has. An acknowledgement of what was never sent acknowledges nothing.
+    /// Drops acknowledged messages. An acknowledgement beyond the last sequence sent is ignored.
     fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<Token> {
         let mut delivered = Vec::new();
         if ack >= self.first.saturating_add(self.flight.len() as u64) {
@@ -228,8 +230,8 @@ impl<D: Data> Link<D> {
         delivered
     }
 
-    /// What is to be sent now: what was not acknowledged in time, new messages while there is room
-    /// in the window, or, with nothing else to say, an acknowledgement.
+    /// Frames that are due: retransmissions, new messages while there is room in the window, or else an
+    /// acknowledgement or a heartbeat.
     pub(super) fn send(
         &mut self,
         now: Time,
@@ -260,7 +262,7 @@ impl<D: Data> Link<D> {
         while self.has_room(limits) && self.held_until() <= now {
             let Some((mut message, tokens)) = self.next() else { break };
             self.flight_bytes += message.body.len();
-            // One that fills the window need not say so: each quarter of it is acknowledged.
+            // A message that fills the window needs no flag: each quarter of the window is acknowledged.
             if self.queue.is_empty() {
                 message.head.flags |= LAST_FLAG;
             }
@@ -283,7 +285,7 @@ impl<D: Data> Link<D> {
         }
     }
 
-    /// The next message to be sent: one, or small ones in a bundle; and the tokens of all.
+    /// Next message: one, or small ones in a bundle; and the tokens of all.
     fn next(&mut self) -> Option<(Message<D>, Vec<Token>)> {
         let Queued { message, token, .. } = self.queue.pop()?;
         let mut tokens: Vec<_> = token.into_iter().collect();
@@ -306,19 +308,19 @@ impl<D: Data> Link<D> {
         Some((message, tokens))
     }
 
-    /// Control messages do not wait for the bytes of data to arrive: they let others do something.
+    /// Control messages ignore the limit in bytes: they unblock other members.
     fn has_room(&self, limits: &Limits) -> bool {
         let light = self.flight_bytes < limits.window_bytes || self.queue.is_next(CONTROL);
         self.flight.is_empty() || (light && self.flight.len() < limits.window_frames)
     }
 
-    /// Only values ever wait: of two that waited for each other nobody would send.
+    /// Only values wait: two peers that waited for each other would both send nothing.
     fn held_until(&self) -> Time {
         let is_value = |first: &Message<D>| first.head.kind == Kind::Value;
         if self.queue.first().is_some_and(is_value) { self.turn_ends } else { 0 }
     }
 
-    /// When `send` is to be called at the latest; it may have nothing to say then.
+    /// Moment of the next `send`, at the latest; it may emit nothing.
     pub(super) fn wake_at(&self, limits: &Limits) -> Time {
         let sends = !self.queue.is_empty() && self.has_room(limits);
         let next = if sends { self.held_until() } else { Time::MAX };
@@ -326,23 +328,23 @@ impl<D: Data> Link<D> {
         next.min(self.due).min(ack).min(self.last_sent + limits.heartbeat())
     }
 
-    /// When the peer counts as silent unless a frame arrives before.
+    /// End of the silence timeout, unless a frame arrives before.
     pub(super) fn silent_at(&self, limits: &Limits) -> Time {
         self.last_heard.max(self.patient_from) + limits.silence()
     }
 
-    /// Starts the silence timeout of the peer again.
+    /// Restarts the silence timeout of the peer.
     pub(super) fn be_patient(&mut self, now: Time) {
         self.patient_from = now;
     }
 
-    /// Messages in line, and bytes that are not known to have arrived.
+    /// Queued messages, and unacknowledged bytes.
     pub(super) fn backlog(&self) -> (u64, u64) {
         (self.queue.len() as u64, self.flight_bytes)
     }
 
-    /// Whether the peer is heard and acknowledges nothing of what is in flight, for half of the time
-    /// after which a silent one is lost: large frames may not get there.
+    /// Whether frames of the peer arrive, but no acknowledgement of messages in flight for half of the
+    /// silence timeout: the network may drop large frames.
     pub(super) fn is_unanswered(&self, limits: &Limits) -> bool {
         !self.flight.is_empty() && self.last_heard >= self.progress + limits.silence() / 2
     }
@@ -351,12 +353,12 @@ impl<D: Data> Link<D> {
         self.last_heard
     }
 
-    /// When the link was made.
+    /// Moment at which the link was made.
     pub(super) fn since(&self) -> Time {
         self.since
     }
 
-    /// Whether the peer was ever heard.
+    /// Whether a frame of the peer has ever arrived.
     pub(super) fn was_heard(&self) -> bool {
         self.was_heard
     }
@@ -366,14 +368,15 @@ impl<D: Data> Link<D> {
         self.last_heard = self.last_heard.max(now);
     }
 
-    /// This process paused for some time, which is no silence of the peer.
+    /// Adds a pause of this process, which is no silence of the peer.
     pub(super) fn excuse(&mut self, time: Time) {
         self.last_heard += time;
         self.patient_from += time;
     }
 }
 
-/// Values only have to leave the window, and a push that asks for one is acknowledged by it.
+/// The sender of a value is never blocked on its acknowledgement; a push with an answer is acknowledged by
+/// the value.
 fn waits_for_acknowledgement<D>(message: &Message<D>) -> bool {
     let Header { kind, flags, .. } = message.head;
     kind != Kind::Value && (kind != Kind::Push || flags & ANSWER == 0)

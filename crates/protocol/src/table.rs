@@ -1,4 +1,4 @@
-//! A table whose entries lie next to each other, in the order in which they came.
+//! A hash table whose entries lie next to each other, in insertion order (also: index map).
 
 use std::cell::Cell;
 use std::hash::Hash;
@@ -7,16 +7,16 @@ use std::ops::Range;
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
 
-/// How many entries behind the last one are looked at: with several servers the answers of one skip the keys
-/// of the others.
+/// Entries behind the last one that are compared before the hash: with several servers the answers of one
+/// skip the keys of the others.
 const AHEAD: usize = 4;
 
-/// A call that goes through many entries in their order, as calls on lists do, finds them fetched by the
-/// processor, and looks at no hash: in a table that fits no cache each one is a wait for memory.
+/// A hash table for keys that are looked up in insertion order, as calls on lists do: sequential lookups are
+/// prefetched by the processor and compute no hash, each of which is a cache miss in a large table.
 #[derive(Debug)]
 pub struct Table<K, V> {
     entries: IndexMap<K, V, RandomState>,
-    /// Where the last one was found.
+    /// Position of the last lookup.
     last: Cell<usize>,
 }
 
@@ -35,7 +35,7 @@ impl<K, V> Table<K, V> {
         self.entries.iter()
     }
 
-    /// The entries at these positions, of which each must be in the table.
+    /// Entries at these positions, each of which must be in the table.
     pub(crate) fn range(&self, positions: Range<usize>) -> impl Iterator<Item = (&K, &V)> {
         self.entries.get_range(positions).into_iter().flatten()
     }
@@ -50,7 +50,7 @@ impl<K, V> Table<K, V> {
 }
 
 impl<K: Hash + Eq, V> Table<K, V> {
-    /// Where an entry lies; until one is removed.
+    /// Position of an entry; valid until an entry is removed.
     pub fn position(&self, key: &K) -> Option<usize> {
         let last = self.last.get();
         let mut near = (last..=last + AHEAD).chain(last.checked_sub(1));
@@ -61,6 +61,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         Some(at)
     }
 
+    /// Value at a position.
     pub fn at(&self, position: usize) -> Option<&V> {
         self.entries.get_index(position).map(|(_, value)| value)
     }
@@ -74,7 +75,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         self.entries.get_index_mut(at).map(|(_, value)| value)
     }
 
-    /// The value of a key, which becomes the default if there was none.
+    /// Value of a key, inserted as the default if there was none.
     pub(crate) fn get_or_default(&mut self, key: K) -> &mut V
     where
         V: Default,
@@ -83,6 +84,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         &mut self.entries[at]
     }
 
+    /// Inserts an entry, or replaces its value.
     pub fn insert(&mut self, key: K, value: V) {
         self.put(key, value);
     }
@@ -93,7 +95,7 @@ impl<K: Hash + Eq, V> Table<K, V> {
         at
     }
 
-    /// Takes an entry out; the last one comes to its place.
+    /// Removes an entry; the last one takes its position.
     pub fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.position(key)?;
         self.entries.swap_remove_index(at).map(|(_, value)| value)

@@ -1,4 +1,4 @@
-//! A link alone, and two of them with a bad engine between them.
+//! Tests of one link, and of two links over a lossy transport.
 
 use super::{ANSWER, CONTROL, LAST, LAST_FLAG, LONGEST_TURN, Limits, Link, Time, Token};
 use crate::message::{Body, Kind, Message};
@@ -13,12 +13,12 @@ fn push(key: u64, round: u64, bytes: usize) -> Message<Bytes> {
     message
 }
 
-/// One that travels alone.
+/// A message that is sent alone.
 fn message(key: u64, round: u64) -> Message<Bytes> {
     push(key, round, 16 << 10)
 }
 
-/// One that travels with others.
+/// A message that is bundled.
 fn small(key: u64, round: u64) -> Message<Bytes> {
     push(key, round, 100)
 }
@@ -127,7 +127,7 @@ fn small_messages_travel_together_up_to_a_bound_and_in_their_order() {
     let line: Vec<_> = (0..70).map(|round| small(round, round)).collect();
     let large = [message(70, 70), message(71, 71)];
     let alone = [small(72, 72), message(73, 73)];
-    // Of these only four fit into one.
+    // Only four of these fit into one bundle.
     let medium = (74..80).map(|round| push(round, round, 15 << 10));
     for message in line.into_iter().chain(large).chain(alone).chain(medium) {
         let round = message.head.round;
@@ -188,7 +188,7 @@ fn values_wait_for_pushes_that_are_still_to_come() {
             assert_eq!(sent(&mut server, 0), [1]);
             continue;
         }
-        // Until the other side has sent all; what lets others do something does not wait.
+        // Until the other side has sent all; control messages do not wait.
         let ack = frames(&mut server, limits.patience(), &limits).remove(0);
         assert_eq!(ack.head.kind, Kind::Alive);
         assert_eq!(server.wake_at(&limits), LONGEST_TURN);
@@ -199,7 +199,7 @@ fn values_wait_for_pushes_that_are_still_to_come() {
         let last = frames(&mut worker, 0, &narrow).remove(0);
         server.receive(last, LONGEST_TURN - 1, &limits, usize::MAX);
         assert_eq!(sent(&mut server, LONGEST_TURN - 1), [1]);
-        // And not for long.
+        // Only for a bounded time.
         let (mut more, start) = (message(4, 1), 2 * LONGEST_TURN);
         more.head.sequence = 4;
         server.receive(more, start, &limits, usize::MAX);
@@ -336,7 +336,7 @@ fn a_peer_with_too_much_in_line_is_taken_from_again_once_there_is_room() {
     let asked = frames(&mut one, 0).pop().unwrap();
     let full = other.receive(asked, 0, &limits, 1);
     assert!(full.next.is_none());
-    // Its own message leaves, and acknowledges nothing.
+    // The link's own message is sent, and acknowledges nothing.
     assert_eq!(frames(&mut other, 0).pop().unwrap().head.ack, 0);
     let again = frames(&mut one, limits.resend()).pop().unwrap();
     assert!(other.receive(again.clone(), 1, &limits, 1).next.is_some());
