@@ -1,13 +1,16 @@
-//! The fields of control messages, behind the header.
+//! Fields of control messages (also: control plane payloads).
 
 use super::reader::{Reader, put_count, put_text};
 use crate::job::{Failure, MS, Mode, OnLoss, Peer, Reason, Role, Terms};
 
-/// Whether a member takes part.
+/// State of a member; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
+    /// Takes part in the job.
     Here = 0,
+    /// Declared lost by the scheduler; it never rejoins.
     Lost = 1,
+    /// Has left in order.
     Left = 2,
 }
 
@@ -17,28 +20,29 @@ impl State {
     }
 }
 
-/// One line of the address book.
+/// Entry of the address book.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Standing {
     pub peer: Peer,
     pub incarnation: u64,
     pub state: State,
-    /// Its credential is one of a reader: it pulls values, and nothing waits for it.
+    /// A reader: it pulls values, and no round and no barrier waits for it.
     pub reads: bool,
-    /// Empty in the book of a scheduler that was started again, until the member itself has said it.
+    /// Empty in the book of a restarted scheduler until the Hello of the member.
     pub address: String,
 }
 
-/// Added to the state of a member that only reads.
+/// Added to the state of a reader.
 const READS: u8 = 4;
-/// Bits of the last byte of a hello: its sender makes no pushes any more, and it only reads.
+/// Bits of the last byte of a hello: the sender pushes no more, the sender is a reader.
 const IS_DONE: u8 = 1;
 const ONLY_READS: u8 = 2;
 
-/// Maximum of `peer_timeout_ms`, a year, as in the configuration: moments are sums of such times.
+/// Maximum of [`Limits::peer_timeout`](crate::Limits::peer_timeout) in milliseconds: a year, so that sums of
+/// moments and timeouts do not overflow.
 pub const LONGEST_MS: u64 = 31_536_000_000;
 
-/// Puts what the workers have agreed on, or that it is not known.
+/// Writes terms, or that they are not known.
 pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
     let Some(terms) = terms else { return out.push(0) };
     let (mode, staleness) = match terms.mode {
@@ -53,7 +57,7 @@ pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
     }
 }
 
-/// Terms, or that they are not known; `Err` for what is neither.
+/// Terms, or None if the sender does not know them; `Err` if they cannot be read.
 pub(super) fn take_terms(from: &mut Reader) -> Result<Option<Terms>, ()> {
     match from.u8().ok_or(())? {
         0 => Ok(None),
@@ -80,11 +84,11 @@ fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
     })
 }
 
-/// All members that the job ever had, at one epoch.
+/// Address book (also: membership view): all members that the job ever had, at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Book {
     pub epoch: u32,
-    /// None before the first worker has come.
+    /// None before the first worker has joined.
     pub terms: Option<Terms>,
     pub members: Vec<Standing>,
 }
@@ -108,8 +112,8 @@ impl Book {
         self.find(peer).is_some_and(|member| member.state == State::Here)
     }
 
-    /// Keeps what an earlier book of the same job has and this one, of an older scheduler or one that
-    /// was started again, lacks: who has left, where members are, and the terms.
+    /// Merges an earlier book of the job into this one, of an older or a restarted scheduler: members that
+    /// have left, missing addresses, and the terms.
     pub(crate) fn keep(&mut self, earlier: &Self) {
         for old in &earlier.members {
             let same = |new: &&mut Standing| new.incarnation == old.incarnation;
@@ -124,8 +128,8 @@ impl Book {
         self.terms = self.terms.or(earlier.terms);
     }
 
-    /// Whether a process can begin to work with it: it says where each member is and, if there is a
-    /// worker that pushes, what the workers have agreed on.
+    /// Whether a process can begin to work with the book: it has the address of each member and, if a worker
+    /// pushes, the terms.
     pub(crate) fn is_whole(&self) -> bool {
         let mut here = self.members.iter().filter(|member| member.state == State::Here);
         let pushes = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
@@ -172,22 +176,22 @@ impl Book {
     }
 }
 
-/// How a process introduces itself: what it expects of the job, and, to a scheduler that restarted,
-/// what it knows of it.
+/// Introduction of a process (also: join request): what it expects of the job, and, for a restarted
+/// scheduler, what it knows of the job.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Hello {
     pub workers: u32,
     pub servers: u32,
     pub address: String,
-    /// What a worker wants; None from a server.
+    /// Terms of a worker; None from a server.
     pub terms: Option<Terms>,
-    /// Empty from a process that is no member yet.
+    /// Empty before the process is a member.
     pub book: Book,
-    /// Barriers that it has come to, and passed.
+    /// Barriers at which the process has arrived, and that it has passed.
     pub arrived: u64,
     pub passed: u64,
     pub done: bool,
-    /// Set by the process that receives it from the holder of a reader's credential.
+    /// The process is a reader; the receiver compares it with the credential.
     pub reads: bool,
 }
 
@@ -225,23 +229,25 @@ impl Hello {
     }
 }
 
-/// What a key is.
+/// Dtype and shape of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Spec {
-    /// As `kv_dtype`: code, bits << 8, lanes << 16.
+    /// Dtype, as `kv_dtype`: code, bits << 8, lanes << 16. `float32` is `2 | 32 << 8 | 1 << 16`.
     pub dtype: u32,
+    /// Extents, in elements.
     pub shape: Vec<u64>,
-    /// Its rule needs the whole key on one server.
+    /// The merge rule needs the whole key on one server.
     pub whole: bool,
 }
 
 impl Spec {
+    /// Bytes of an element.
     #[must_use]
     pub fn item_bytes(&self) -> u64 {
         u64::from(self.dtype >> 8 & 0xff).div_ceil(8) * u64::from((self.dtype >> 16).max(1))
     }
 
-    /// None when the size cannot be expressed.
+    /// Bytes of the value; None on overflow.
     #[must_use]
     pub fn bytes(&self) -> Option<u64> {
         self.shape.iter().try_fold(self.item_bytes(), |size, extent| size.checked_mul(*extent))
@@ -261,10 +267,10 @@ impl Spec {
     }
 }
 
-/// A worker's wish that a key exists, or, without a spec, to know where it is.
+/// A worker's proposal of a key, or, without a spec, its lookup of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Declare {
-    /// The second hash of the key's name; 0 for an integer, or if the sender does not know the name.
+    /// Second hash of the key's name; 0 for an integer, or if the sender does not know the name.
     pub name: u64,
     pub spec: Option<Spec>,
 }
@@ -288,12 +294,14 @@ impl Declare {
     }
 }
 
-/// What a key is and which server holds each of its slices.
+/// Placement of a key (also: shard map): its shape and the server of each slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
+    /// Dtype and shape.
     pub spec: Spec,
     /// Bytes of every slice but the last.
     pub slice_bytes: u64,
+    /// Rank of the server of each slice.
     pub servers: Vec<u16>,
 }
 
@@ -310,7 +318,7 @@ impl Place {
         out
     }
 
-    /// Only a place whose slices make up the key, so that nobody need check that again.
+    /// Decodes a place whose slices make up the key, and no other: later code need not check that.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let place = Self {
@@ -323,20 +331,20 @@ impl Place {
         (slices == place.servers.len() as u64).then_some(place)
     }
 
-    /// Where a slice begins, and its length.
+    /// Offset of a slice in the value, and its length, in bytes.
     #[must_use]
     pub fn range(&self, slice: u32) -> (u64, u64) {
         range(self.spec.bytes().unwrap_or(0), self.slice_bytes, slice)
     }
 }
 
-/// Where a slice of a value of so many bytes begins, and its length.
+/// Offset of a slice in a value of `bytes` bytes, and its length.
 pub(crate) fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
     let at = u64::from(slice).saturating_mul(slice_bytes).min(bytes);
     (at, (bytes - at).min(slice_bytes))
 }
 
-/// Whom something waits for.
+/// Members that a request, a barrier or the start waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Awaited {
     pub peers: Vec<Peer>,
@@ -362,11 +370,11 @@ impl Awaited {
     }
 }
 
-/// The member, in one of its incarnations, that a message is about.
+/// Fields of a Suspect: a member and its incarnation.
 pub(crate) mod accused {
     use super::{Peer, Reader, Role};
 
-    /// The round of a Suspect whose sender hears the accused again.
+    /// Round of a Suspect whose sender receives frames of the accused again.
     pub(crate) const TAKEN_BACK: u64 = 1;
 
     pub(crate) fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
@@ -385,7 +393,7 @@ pub(crate) mod accused {
     }
 }
 
-/// Why a request failed.
+/// Fields of a Failed: a failure.
 pub(crate) mod failed {
     use super::{Failure, Reader, Reason, put_text};
 

@@ -1,4 +1,4 @@
-//! Small messages that travel in one frame: a table of what they are, then their payloads.
+//! Bundles (also: batching, coalescing): small messages in one frame, a table of them and their payloads.
 
 use std::sync::Arc;
 
@@ -7,15 +7,16 @@ use super::reader::Reader;
 use super::{Body, Message};
 use crate::job::Data;
 
-/// Messages of a bundle, and bytes of their payloads, at most.
+/// Maximum messages of a bundle.
 pub(crate) const MOST_PARTS: usize = 64;
+/// Maximum payload bytes of the messages of a bundle.
 pub(crate) const MOST_BYTES: u64 = 64 << 10;
-/// Larger payloads travel alone.
+/// Payload bytes from which on a message is sent alone.
 const MOST_EACH: u64 = 16 << 10;
-/// The bytes of a message in the table.
+/// Bytes of a table entry.
 const ENTRY: usize = 76;
 
-/// The messages of a bundle. However often somebody asks for their bytes, they are counted once.
+/// Messages of a bundle, with their length, which is summed up once.
 #[derive(Debug, Clone)]
 pub struct Parts<D> {
     messages: Vec<Message<D>>,
@@ -31,28 +32,32 @@ impl<D: Data> From<Vec<Message<D>>> for Parts<D> {
 }
 
 impl<D> Parts<D> {
+    /// The messages, in their order.
     #[must_use]
     pub fn messages(&self) -> &[Message<D>] {
         &self.messages
     }
 
+    /// The messages, in their order, owned.
     #[must_use]
     pub fn into_messages(self) -> Vec<Message<D>> {
         self.messages
     }
 
-    /// The bytes of the payload: the table and all payloads.
+    /// Length of the bundle's payload in bytes: the table and all payloads.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.bytes
     }
 }
 
-/// A message of a bundle, before its payload is read.
+/// A message of a bundle, before its payload is read. Payloads follow the table in the order of the entries.
 pub struct Entry {
+    /// Header of the message: fields of the entry, and for the rest those of the bundle.
     pub head: Header,
+    /// Length of the payload in bytes.
     pub payload: usize,
-    /// The CRC32C of the payload.
+    /// CRC32C of the payload.
     pub checksum: u32,
 }
 
@@ -64,7 +69,8 @@ impl Kind {
 }
 
 impl Header {
-    /// How many bytes of the payload the payload checksum covers: the parts of a bundle have their own.
+    /// Bytes of the payload that the payload checksum covers: all, or of a bundle only the table, whose
+    /// entries have checksums of their own.
     #[must_use]
     pub fn covered(&self, payload: usize) -> usize {
         if self.kind == Kind::Bundle { table_len(self.total).min(payload) } else { payload }
@@ -72,13 +78,13 @@ impl Header {
 }
 
 impl<D: Data> Message<D> {
-    /// Whether it may be a part of a bundle.
+    /// Whether the message may be part of a bundle.
     pub(crate) fn is_small(&self) -> bool {
         let Header { kind, replicas, .. } = &self.head;
         kind.is_bundled() && replicas.is_none() && self.body.len() < MOST_EACH
     }
 
-    /// Messages as one. They are small.
+    /// A bundle of messages: pushes, pulls and values, each below 16 KiB, at most 64 of them and 64 KiB.
     #[must_use]
     pub fn bundle(parts: Vec<Self>) -> Self {
         let total = parts.len() as u64;
@@ -86,7 +92,7 @@ impl<D: Data> Message<D> {
         Self { head, body: Body::Parts(Arc::new(parts.into())) }
     }
 
-    /// What it is made of: itself, unless it is a bundle.
+    /// Messages of a bundle; for any other message, the message itself.
     pub fn parts(&self) -> &[Self] {
         match &self.body {
             Body::Parts(parts) => parts.messages(),
@@ -99,11 +105,11 @@ fn table_len(parts: u64) -> usize {
     usize::try_from(parts).unwrap_or(usize::MAX).saturating_mul(ENTRY)
 }
 
-/// Writes the payload of a bundle; gives the CRC32C of its table. `copy` puts the payload of one part to
-/// its place, and gives its CRC32C, or None if nobody needs the bundle any more.
+/// Writes the payload of a bundle to `out`, of its size; returns the CRC32C of the table. `copy` writes the
+/// payload of one part and returns its CRC32C, or None to give up: the bundle was acknowledged meanwhile.
 ///
 /// # Panics
-/// There is no room for it.
+/// `out` is too short.
 pub fn write_parts<D: Data>(
     parts: &[Message<D>],
     out: &mut [u8],
@@ -135,10 +141,10 @@ fn write_entry(head: &Header, len: u64, sum: u32, out: &mut [u8]) {
     }
 }
 
-/// Reads the table of a bundle, whose payload has so many bytes.
+/// Decodes the table of a bundle, whose payload has `payload` bytes, the table included.
 ///
 /// # Errors
-/// It is not a table of this payload.
+/// The table does not fit the header or the payload, or has an entry of another kind.
 pub fn read_table(head: &Header, table: &[u8], payload: usize) -> Result<Vec<Entry>, BadFrame> {
     let unfit = BadFrame::Length(payload as u64);
     if head.total > MOST_PARTS as u64 || table.len() != table_len(head.total) {

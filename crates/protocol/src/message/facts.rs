@@ -1,4 +1,4 @@
-//! The fields of looks at a job: what a process says of itself, and what the scheduler says of all.
+//! Fields of observation (also: monitoring): statistics of a process, and the state of all members.
 
 use super::body::{State, put_terms, take_terms};
 use super::reader::{Reader, put_count, put_text};
@@ -8,7 +8,7 @@ use crate::telemetry::{
     Waiting,
 };
 
-/// A report is not longer than this; a longer one is not kept.
+/// Maximum bytes of a report; the scheduler drops a longer one.
 pub(crate) const MOST_REPORT: usize = 16 << 10;
 
 fn put_peer(out: &mut Vec<u8>, peer: Peer) {
@@ -39,7 +39,7 @@ fn take_histogram(from: &mut Reader) -> Option<Histogram> {
     let mut next = 0;
     let used = from.list(9, |from| Some((usize::from(from.u8()?), from.u64()?)))?;
     for (at, count) in used {
-        // Each bucket once, in their order, and only those that are not empty.
+        // Each bucket once, in ascending order, and no empty one.
         if at < next || at >= BUCKETS || count == 0 {
             return None;
         }
@@ -49,7 +49,7 @@ fn take_histogram(from: &mut Reader) -> Option<Histogram> {
     Some(histogram)
 }
 
-/// The beginning of a name, no longer than this.
+/// The first `MOST_NAME` bytes of a name, at most.
 fn short(name: &str) -> &str {
     let mut end = name.len().min(MOST_NAME);
     while !name.is_char_boundary(end) {
@@ -142,17 +142,17 @@ fn take_waiting(from: &mut Reader) -> Option<Waiting> {
     fits.then_some(Waiting { call, started, key, name, round, age, awaited })
 }
 
-/// Somebody wants to see the job.
+/// Query of the job's state, or a probe of the network path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Look {
-    /// Where the answer goes.
+    /// Address of the observer, for the answer.
     pub address: String,
-    /// How many members, in the order of the book, it knows already.
+    /// Members to skip, in the order of the address book; `u32::MAX` asks for the clock only.
     pub skip: u32,
 }
 
 impl Look {
-    /// With bytes behind it that mean nothing, for who measures the way.
+    /// Fields of a Look, with `ballast` zero bytes behind them, which probe the path.
     #[must_use]
     pub fn encode(&self, ballast: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.address.len() + 6 + ballast);
@@ -169,13 +169,13 @@ impl Look {
     }
 }
 
-/// First byte behind the fields of a Look that asks for an echo, and each byte of the echo.
+/// First byte behind the fields of a Look that asks for an echo; value of each byte of the echo.
 const ECHO: u8 = 0xff;
-/// Maximum size of an echo in bytes: more than any packet of a network.
+/// Maximum bytes of an echo: more than any packet of a network.
 const MOST_ECHO: u32 = 64 << 10;
 
 impl Look {
-    /// Asks for `back` bytes of nothing, with as many as `there` behind the question.
+    /// Fields of a Look that asks for an echo of `back` bytes, with `there` zero bytes behind them.
     #[must_use]
     pub fn encode_echo(&self, there: usize, back: u32) -> Vec<u8> {
         let mut out = self.encode(0);
@@ -185,7 +185,7 @@ impl Look {
         out
     }
 
-    /// What answers a Look that asks for an echo; None if it asks for the job.
+    /// The Look and the fields of its echo; None if it asks for the state of the job.
     #[must_use]
     pub(crate) fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
         let mut from = Reader::new(bytes);
@@ -198,38 +198,46 @@ impl Look {
     }
 }
 
-/// Whether the fields of a Seen are an echo.
+/// Whether the fields of a Seen are an echo rather than the state of the job.
 #[must_use]
 pub fn is_echo(fields: &[u8]) -> bool {
     !fields.is_empty() && fields.iter().all(|byte| *byte == ECHO)
 }
 
-/// One member, as the scheduler sees it.
+/// One member, as the scheduler knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sight {
+    /// Role and rank.
     pub peer: Peer,
+    /// State of the membership.
     pub state: State,
+    /// Address; empty if this scheduler, after a restart, does not know it yet.
     pub address: String,
-    /// Since the scheduler last heard it; None if it is not linked.
+    /// Time since its last frame; None without a stream to it.
     pub heard: Option<Time>,
-    /// Since it last said something of itself, and what.
+    /// Time since its last report, and the report.
     pub report: Option<(Time, Facts)>,
 }
 
-/// What the scheduler says of the job, or of a part of its members.
+/// State of the job, with some or all of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// By the clock of its machine, in microseconds since 1970.
+    /// Clock of the scheduler's machine, in microseconds since 1970.
     pub clock: u64,
     pub(crate) job: u64,
+    /// Workers of the job.
     pub workers: u32,
+    /// Servers of the job.
     pub servers: u32,
+    /// Epoch of the address book; 0 before the start.
     pub epoch: u32,
+    /// Terms of the workers; None before the first worker has joined.
     pub terms: Option<Terms>,
-    /// Of the scheduler itself.
+    /// Statistics of the scheduler.
     pub facts: Facts,
-    /// How many members there are in all.
+    /// Members in all, skipped ones included.
     pub members: u32,
+    /// Members, in the order of the address book.
     pub sights: Vec<Sight>,
 }
 
@@ -271,6 +279,7 @@ impl Seen {
         out
     }
 
+    /// Decodes the fields of a Seen; None if they are an echo or cannot be read.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let mut from = Reader::new(bytes);
         let seen = Self {

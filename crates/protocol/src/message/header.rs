@@ -1,113 +1,119 @@
-//! The frame: a fixed header, the replicas, the payload; two checksums.
+//! The frame (also: packet): a fixed header, the replicas, the payload; two checksums.
 
 use super::reader::Reader;
 use crate::job::Role;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
+/// Version of the protocol; frames of another version are no frames of this one.
 pub const VERSION: u16 = 2;
-/// The bytes of the fixed part.
+/// Bytes of the fixed part of a frame's header.
 pub const HEADER: usize = 140;
-/// Where the checksum of the header is; it covers everything before, and the replicas.
+/// Offset of the header checksum, which covers the bytes before it, and the replicas.
 const CHECKSUM_AT: usize = HEADER - 4;
 const MAX_REPLICAS: u16 = 16;
-/// Behind all rounds of a slice: no worker pushes any more.
+/// Round behind all rounds of a slice: no worker pushes any more.
 pub(crate) const ROUNDS_OVER: u64 = u64::MAX;
-/// Bytes that are copied and added to the checksum at a time.
+/// Bytes that are copied and then added to the checksum, while they are in the cache.
 const CHUNK: usize = 16 << 10;
 
 /// Bits of [`Header::flags`].
 pub(crate) mod flags {
-    /// The push was granted: it is not paid with credit.
+    /// The push was granted and costs no credit.
     pub(crate) const GRANTED: u16 = 1;
     /// The push asks for the value of its round.
     pub(crate) const ANSWER: u16 = 2;
     /// The sender has nothing more to send.
     pub(crate) const LAST: u16 = 8;
-    /// The receiver is the one whose value, or setting, counts.
+    /// The receiver is the provider: its value, or setting, counts. Of a Remove: for the directory.
     pub(crate) const PROVIDE: u16 = 4;
-    /// Something else was decided, for which the receiver will be failed.
+    /// The decided setting differs from the receiver's, whose request will fail.
     pub(crate) const DIFFERS: u16 = 16;
-    /// The sender takes what there is and wants nothing: the first key from this one on, or a setting.
+    /// The sender proposes nothing and learns the first key from this one on, or a setting.
     pub(crate) const LEARN: u16 = 32;
-    /// The sender takes back that it initialises, or removes, a key.
+    /// The sender withdraws its init, or its removal, of a key.
     pub(crate) const BACK: u16 = 64;
 }
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal,)+) => {
-        /// What a message is.
+        /// Kind of a message; docs/wire.md has the fields of each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         pub enum Kind { $($(#[$doc])* $kind = $code,)+ }
 
         impl Kind {
+            /// All kinds, in the order of their codes.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)+];
         }
     };
 }
 
 kinds! {
-    /// Acknowledges, and shows that the sender lives.
+    /// Acknowledgement and heartbeat.
     #[default]
     Alive = 0,
-    /// A process asks to be a member, or a member introduces itself to a new scheduler.
+    /// A process asks to join, or a member introduces itself to a new scheduler.
     Hello = 1,
-    /// The scheduler does not take the process.
+    /// The scheduler refuses the process.
     Refused = 2,
     /// A scheduler asks an unknown member to introduce itself.
     Who = 3,
     /// The receiver was declared lost.
     Evicted = 4,
-    /// All members with their state, from the scheduler.
+    /// Address book of the scheduler: all members with their state.
     Book = 5,
-    /// A worker has come to a barrier.
+    /// A worker has arrived at a barrier.
     Barrier = 6,
-    /// All workers have come to the barrier.
+    /// The barrier is open.
     Released = 7,
     /// A worker pushes no more.
     Done = 8,
     /// The sender leaves the job.
     Leave = 9,
-    /// The sender does not hear a member.
+    /// A member is silent for the sender, or is no longer.
     Suspect = 10,
-    /// Whom does this wait for?
+    /// Query of the members that a request, a barrier or the start waits for.
     Ask = 11,
+    /// Answer to an Ask.
     Awaited = 12,
-    /// A worker wants a key, or a setting, to exist.
+    /// A worker proposes or looks up a key, or a setting.
     Declare = 13,
-    /// Where the slices of a key are.
+    /// Placement of a key's slices, or the decision on a setting.
     Place = 14,
-    /// The provider has brought the value, or the setting, to every server.
+    /// The provider has sent the value, or the setting, to every server.
     Ready = 15,
     /// The first value of a slice.
     Init = 16,
-    /// What merges pushes, from some version on.
+    /// A setting: merge rule, its numbers, or codec, from a version on.
     Setting = 17,
+    /// Contribution of a worker to a round of a slice.
     Push = 18,
-    /// A push is held back for want of credit.
+    /// A push that its worker holds back without credit.
     Offer = 19,
     /// An offered push may be sent.
     Grant = 20,
-    /// Bytes of pushes that are no longer held.
+    /// Credit that is returned to a worker, in bytes.
     Credit = 21,
+    /// Request of a slice's value.
     Pull = 22,
     /// The value of a slice.
     Value = 23,
-    /// A worker needs the key no more.
+    /// A worker removes a key.
     Remove = 24,
+    /// The key is removed, or kept.
     Removed = 25,
     /// A request failed.
     Failed = 26,
-    /// What a key is, to a server that will hold slices of it.
+    /// Shape, dtype and placement of a key, for a server that will hold slices of it.
     Describe = 27,
-    /// A slice as a checkpoint has it: value and state.
+    /// Value and state of a slice, from a checkpoint.
     Restore = 28,
-    /// Somebody who is no member wants to see the job.
+    /// Query of the job's state, by an observer or a member.
     Look = 29,
-    /// What there is to see.
+    /// Answer to a Look.
     Seen = 30,
-    /// What a member says of itself, or that it is asked for it.
+    /// Statistics of a member, or the request for them.
     Report = 31,
-    /// Small messages of a stream, in their order.
+    /// Small messages of a stream in one frame.
     Bundle = 32,
 }
 
@@ -116,47 +122,57 @@ impl Kind {
         Self::ALL.get(usize::from(code)).copied()
     }
 
-    /// Whether the payload is part of a value, to be received into place.
+    /// Whether the payload is a slice, [`Body::Data`](crate::Body::Data), rather than fields.
     #[must_use]
     pub fn carries_data(self) -> bool {
         matches!(self, Self::Init | Self::Push | Self::Value | Self::Restore)
     }
 }
 
-/// All fields before the payload. Fields that a kind does not use are 0.
+/// Fields of a frame before its payload; see docs/wire.md. Fields that a kind does not use are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
+    /// Kind of the message.
     pub kind: Kind,
+    /// Role of the sender.
     pub role: Role,
+    /// Rank of the sender; [`NO_RANK`](crate::NO_RANK) before it has one.
     pub rank: u32,
+    /// Job of the sender.
     pub job: u64,
-    /// Tells a process from the one before it of the same rank; later ones have larger numbers.
+    /// Incarnation of the sender: larger than that of an earlier process of its role and rank.
     pub incarnation: u64,
-    /// Whom it is meant for; 0 before the sender knows.
+    /// Incarnation of the receiver; 0 before the sender knows it.
     pub to_incarnation: u64,
+    /// Epoch of the sender's address book; 0 before the start.
     pub epoch: u32,
-    /// The place in the stream between two processes; 0 is outside of it.
+    /// Sequence in the stream between two processes, from 1; 0 is outside of it.
     pub sequence: u64,
-    /// Everything up to here has arrived in the other direction.
+    /// Cumulative acknowledgement: last sequence of the other direction without a gap before it.
     pub ack: u64,
+    /// Key of the message.
     pub key: u64,
+    /// Generation of the key, from 1.
     pub generation: u32,
+    /// Index of the slice, from 0.
     pub slice: u32,
+    /// Round of a push or pull, from 1; number of a barrier.
     pub round: u64,
-    /// Bytes before this slice in its key.
+    /// Offset of the slice in the value of its key, in bytes.
     pub offset: u64,
-    /// Bytes of the key, or of credit.
+    /// Bytes of the key's value, or of credit; messages of a bundle; second hash of a key's name.
     pub total: u64,
-    /// The sender's number for what it asks; an answer has the same.
+    /// Number of the sender's request, which its answer repeats.
     pub request: u64,
-    /// The setting in force for this push.
+    /// Version of the setting: the one in force for a push.
     pub setting: u64,
-    /// How urgent the answer is; larger is earlier.
+    /// Priority of the answer; larger is earlier.
     pub priority: i32,
+    /// Flags, by kind.
     pub flags: u16,
-    /// How the payload is encoded; 0 is raw little-endian values.
+    /// Codec of the payload; 0 is raw little-endian values.
     pub codec: u16,
-    /// Servers that must have the push before it counts, by rank; none without replication.
+    /// Ranks of servers that must have the push before it counts, at most 16; None without replication.
     pub replicas: Option<Box<[u32]>>,
 }
 
@@ -188,20 +204,26 @@ impl Default for Header {
     }
 }
 
-/// Why bytes are not a frame.
+/// Reason why bytes are no frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadFrame {
-    /// Fewer bytes than the frame says it has.
+    /// Fewer bytes than the frame has.
     Short,
+    /// Another magic number.
     Magic,
     /// Another version of the protocol.
     Version(u16),
+    /// Another checksum of the header.
     HeaderChecksum,
+    /// Another checksum of the payload.
     PayloadChecksum,
+    /// Unknown kind, or one that is not bundled.
     Kind(u8),
+    /// Unknown role.
     Role(u8),
+    /// More replicas than 16.
     Replicas(u16),
-    /// The payload is longer than the receiver takes.
+    /// Payload length beyond the limit of the receiver, or not that of the bundle's table.
     Length(u64),
 }
 
@@ -211,14 +233,14 @@ impl Header {
         &replicas[..replicas.len().min(usize::from(MAX_REPLICAS))]
     }
 
-    /// The bytes of the frame in front of its payload.
+    /// Bytes of the frame in front of its payload.
     #[must_use]
     pub fn len(&self) -> usize {
         HEADER + 4 * self.places().len()
     }
 }
 
-/// Puts a frame behind what `out` holds already; frames may travel together.
+/// Appends a frame to `out`, which may hold other frames.
 #[cfg(any(fuzzing, test, feature = "testing"))]
 pub fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
@@ -229,20 +251,23 @@ pub fn encode(head: &Header, payload: &[u8], out: &mut Vec<u8>) {
     write_front(head, payload.len(), sum, front);
 }
 
-/// Writes a frame to the front of `out`; gives its bytes.
+/// Writes a frame to the front of `out`; returns its length in bytes.
 ///
 /// # Panics
-/// There is no room for it.
+/// `out` is too short.
 pub fn write(head: &Header, payload: &[u8], out: &mut [u8]) -> usize {
     let (front, rest) = out.split_at_mut(head.len());
     let sum = copy(payload, &mut rest[..payload.len()]);
     write_front(head, payload.len(), sum, front) + payload.len()
 }
 
-/// Copies a payload to a place of its size; gives its CRC32C.
+/// Copies a payload to `out`, of its size; returns its CRC32C.
+///
+/// # Panics
+/// `out` is too short.
 pub fn copy(payload: &[u8], mut out: &mut [u8]) -> u32 {
     let mut sum = 0;
-    // While a chunk is in the cache it is read again.
+    // Each chunk is read a second time while it is in the cache.
     for chunk in payload.chunks(CHUNK) {
         let (place, rest) = out.split_at_mut(chunk.len());
         place.copy_from_slice(chunk);
@@ -252,11 +277,11 @@ pub fn copy(payload: &[u8], mut out: &mut [u8]) -> u32 {
     sum
 }
 
-/// Writes what is in front of a payload, of which the length and the CRC32C are known, to the front of
-/// `out`; gives its bytes.
+/// Writes the part of a frame in front of its payload to the front of `out`; returns its length in bytes.
+/// `payload` is the payload's length, `sum` the CRC32C of the bytes that [`Header::covered`] gives.
 ///
 /// # Panics
-/// There is no room for it.
+/// `out` is too short.
 pub fn write_front(head: &Header, payload: usize, sum: u32, out: &mut [u8]) -> usize {
     let replicas = head.places();
     let count = u16::try_from(replicas.len()).unwrap_or(MAX_REPLICAS);
@@ -288,7 +313,7 @@ pub fn write_front(head: &Header, payload: usize, sum: u32, out: &mut [u8]) -> u
     head.len()
 }
 
-/// A place to be filled from the front. What does not fit is not written.
+/// A buffer that is filled from the front; fields beyond its end are dropped.
 pub(super) struct Cursor<'a>(pub(super) &'a mut [u8]);
 
 impl Cursor<'_> {
@@ -300,31 +325,33 @@ impl Cursor<'_> {
     }
 }
 
-/// A frame whose fixed part has been read, and nothing believed yet but its lengths.
+/// A frame whose fixed part has been read. Only its lengths are trusted: magic and version are checked, the
+/// header checksum is not.
 pub struct Opening {
     head: Result<Header, BadFrame>,
     payload: u64,
     replicas: u16,
     payload_checksum: u32,
     checksum: u32,
-    /// The checksum of the fixed part, as it is.
+    /// Computed checksum of the fixed part.
     found: u32,
 }
 
-/// A frame whose header is right.
+/// A frame whose header has been verified.
 pub struct Opened {
+    /// Fields of the header.
     pub head: Header,
-    /// Bytes of the payload that follows.
+    /// Length of the payload that follows, in bytes.
     pub payload: usize,
-    /// The CRC32C of what it covers of the payload.
+    /// CRC32C of the bytes of the payload that [`Header::covered`] gives; the caller compares it.
     pub payload_checksum: u32,
 }
 
 impl Opening {
-    /// Looks at the fixed part of a frame.
+    /// Decodes the fixed part of a frame.
     ///
     /// # Errors
-    /// It is not that of a frame of this version.
+    /// Magic, version or number of replicas are not those of a frame of this version.
     pub fn new(fixed: &[u8; HEADER]) -> Result<Self, BadFrame> {
         let mut from = Reader::new(fixed);
         let magic = from.u32().ok_or(BadFrame::Short)?;
@@ -343,16 +370,16 @@ impl Opening {
         Ok(opening)
     }
 
-    /// Bytes of replicas that follow the fixed part.
+    /// Bytes of replicas that follow the fixed part, at most 64.
     #[must_use]
     pub fn places(&self) -> usize {
         usize::from(self.replicas) * 4
     }
 
-    /// Takes the replicas, and believes the header if its checksum is right.
+    /// Verifies the header with its replicas, `places`, of the length that [`places`](Self::places) gives.
     ///
     /// # Errors
-    /// It is not, or it announces a payload of more than `most` bytes.
+    /// The header checksum, the kind or the role are wrong, or the payload is longer than `most` bytes.
     pub fn open(self, places: &[u8], most: u64) -> Result<Opened, BadFrame> {
         if kvstore_checksum::append(self.found, places) != self.checksum {
             return Err(BadFrame::HeaderChecksum);
@@ -369,7 +396,7 @@ impl Opening {
         Ok(Opened { head, payload, payload_checksum: self.payload_checksum })
     }
 
-    /// From behind the version.
+    /// Decodes the fields behind the version.
     fn read(mut from: Reader) -> Option<Self> {
         let (kind, role) = (from.u8()?, from.u8()?);
         let mut head = Header { job: from.u64()?, ..Header::default() };
@@ -404,13 +431,13 @@ impl Opening {
     }
 }
 
-/// Takes the first frame off `bytes`: its header, its payload, and what follows.
+/// Decodes the first frame of `bytes`: its header, its payload, and the rest.
 ///
 /// # Errors
 /// The bytes are no frame of this version, or one with a payload of more than `most` bytes.
 #[cfg(test)]
 pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), BadFrame> {
-    // A short frame still tells its version.
+    // A short frame still has its version.
     let mut fixed = [0; HEADER];
     let there = bytes.len().min(HEADER);
     fixed[..there].copy_from_slice(&bytes[..there]);

@@ -1,4 +1,4 @@
-//! The messages between processes, byte for byte as in docs/wire.md.
+//! Messages between processes (also: wire format, codec), byte for byte as in docs/wire.md.
 
 mod body;
 mod bundle;
@@ -27,7 +27,7 @@ pub use header::{
 };
 pub(crate) use header::{ROUNDS_OVER, flags};
 
-/// What a message carries behind its header.
+/// Payload of a message.
 #[derive(Debug, Clone)]
 pub enum Body<D> {
     /// The fields of a control message.
@@ -39,6 +39,7 @@ pub enum Body<D> {
 }
 
 impl<D: Data> Body<D> {
+    /// Length of the payload in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::Fields(fields) => fields.len() as u64,
@@ -48,15 +49,17 @@ impl<D: Data> Body<D> {
     }
 }
 
-/// A message without what its link adds.
+/// A message: a header and a payload. Its link adds the fields of the stream when it is sent.
 #[derive(Debug, Clone)]
 pub struct Message<D> {
+    /// Fields of the header.
     pub head: Header,
+    /// Payload.
     pub body: Body<D>,
 }
 
 impl<D: Data> Message<D> {
-    /// The bytes of its frame.
+    /// Length of the frame in bytes.
     pub fn frame_len(&self) -> u64 {
         self.head.len() as u64 + self.body.len()
     }
@@ -78,7 +81,7 @@ impl<D> Message<D> {
         }
     }
 
-    /// The fields of a control message; nothing for a slice.
+    /// Fields of a control message; empty for values and bundles.
     pub fn fields(&self) -> &[u8] {
         match &self.body {
             Body::Fields(bytes) => bytes,

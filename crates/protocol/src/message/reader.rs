@@ -1,6 +1,6 @@
-//! Little-endian fields, read with every length checked before anything is allocated.
+//! Little-endian fields (also: deserialisation); every length is checked before memory is allocated.
 
-/// Takes fields off the front of a message. After the first `None` nothing more is read.
+/// Takes fields off the front of a message. After the first `None` nothing more may be read.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
 }
@@ -41,8 +41,8 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes(len)?.to_vec()).ok()
     }
 
-    /// A count, and as many items of at least `least` bytes; a count that cannot be true is refused
-    /// before memory is taken for it.
+    /// A count, and as many items of at least `least` bytes; a count beyond the rest of the message is
+    /// refused before memory is allocated for it.
     pub(super) fn list<T>(
         &mut self,
         least: usize,
@@ -55,13 +55,13 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| item(self)).collect()
     }
 
-    /// Nothing may follow: a longer message is not one that we know.
+    /// The end of the message: a longer one is refused.
     pub(super) fn end(self) -> Option<()> {
         self.rest.is_empty().then_some(())
     }
 }
 
-/// Puts a text behind its length, cut at 65,535 bytes.
+/// Writes a text behind its length, cut at 65,535 bytes.
 pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     let mut end = text.len().min(usize::from(u16::MAX));
     while !text.is_char_boundary(end) {
@@ -72,7 +72,7 @@ pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(&text.as_bytes()[..end]);
 }
 
-/// Puts a count before its items.
+/// Writes the count of a list.
 pub(super) fn put_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes());
 }

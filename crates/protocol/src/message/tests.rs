@@ -1,4 +1,4 @@
-//! Frames and fields: what is written is read, and nothing else is; no bytes are a danger.
+//! Frames and fields: encoded ones are decoded, all other bytes are refused, and none causes a panic.
 
 use super::body::LONGEST_MS;
 use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
@@ -76,7 +76,7 @@ fn a_frame_with_one_changed_byte_is_refused() {
         }
         let mut bytes = Vec::new();
         encode(&head, &payload, &mut bytes);
-        // Two bytes of the header are reserved: receivers ignore them, checksums do not.
+        // Two bytes of the header are reserved: receivers ignore them, checksums cover them.
         for at in 0..bytes.len() {
             let mut changed = bytes.clone();
             changed[at] ^= 1 << random.below(8);
@@ -146,7 +146,7 @@ fn a_bundle_that_is_not_what_it_says_is_refused() {
         changed[at] ^= 1 << random.below(8);
         assert!(read_frame(&changed).is_err(), "byte {at}");
     }
-    // Under right checksums: more parts than may be, than there are, other kinds, other lengths.
+    // With right checksums: too many parts, more parts than payloads, other kinds, other lengths.
     let (head, payload, _) = decode(&frame, MOST).unwrap();
     let refused = |head: &Header, payload: &[u8]| {
         let mut bytes = Vec::new();
@@ -159,7 +159,7 @@ fn a_bundle_that_is_not_what_it_says_is_refused() {
     }
     assert!(refused(&head, &payload[..payload.len() - 1]));
     assert!(refused(&head, &[payload, &[0]].concat()));
-    // Where the kind and the length of the second part are.
+    // Offsets of the kind and the length of the second part.
     let (kind_at, length_at) = (76 + 68, 76 + 60);
     for kind in Kind::ALL {
         let mut changed = payload.to_vec();
@@ -179,7 +179,7 @@ fn sizes_are_checked_before_anything_is_taken() {
     let mut bytes = Vec::new();
     encode(&Header::default(), &[0; 64], &mut bytes);
     assert_eq!(decode(&bytes, 63).unwrap_err(), BadFrame::Length(64));
-    // A length that no memory has, under a right checksum.
+    // A length beyond any memory, with a right checksum.
     let end = HEADER - 4;
     let at = end - 4 - 8 - 8;
     bytes[at..at + 8].copy_from_slice(&u64::MAX.to_le_bytes());
@@ -306,7 +306,7 @@ fn the_longest_report_is_short_enough_to_be_kept() {
     let bytes = facts.encode();
     assert!(bytes.len() <= MOST_REPORT, "{}", bytes.len());
     assert_eq!(Facts::decode(&bytes), Some(facts.clone()));
-    // More than there may be is left out.
+    // Entries beyond the maximum are left out.
     let mut more = facts.clone();
     more.waiting.push(more.waiting[0].clone());
     more.waiting[0].name += "m";
@@ -383,7 +383,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
             bytes[at] = u8::try_from(random.below(256)).unwrap();
             bytes.truncate(bytes.len() - usize::from(random.below(4) == 0));
         }
-        // Whatever is read is written back as it was.
+        // Decoded fields are encoded to the bytes that they came from.
         for again in [
             Book::decode(&bytes).map(|read| read.encode()),
             Place::decode(&bytes).map(|read| read.encode()),

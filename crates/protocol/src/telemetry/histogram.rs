@@ -1,16 +1,16 @@
-//! How long calls took, in few numbers.
+//! Latency histogram with logarithmic buckets (also: HDR histogram).
 
 use crate::job::Time;
 
-/// Four for each doubling, from a microsecond to more than an hour.
+/// Buckets: four for each doubling, from a microsecond to more than an hour.
 pub(crate) const BUCKETS: usize = 128;
 const PARTS: u32 = 4;
 
-/// Counts of times by their size: each bucket ends a fifth or a quarter above where it begins.
+/// Counts of latencies: the end of each bucket is a seventh to a quarter above its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Histogram {
     pub(crate) counts: [u64; BUCKETS],
-    /// Of all times, in microseconds.
+    /// Sum of all latencies, in microseconds.
     pub sum: u64,
 }
 
@@ -26,12 +26,13 @@ impl Histogram {
         self.sum = self.sum.saturating_add(time);
     }
 
+    /// Number of latencies.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
     }
 
-    /// What has come since an earlier state of the same histogram.
+    /// Difference to an earlier state of this histogram.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         let mut more = self.clone();
@@ -42,7 +43,7 @@ impl Histogram {
         more
     }
 
-    /// The end of the bucket in which this part of all times ends; None without any.
+    /// Quantile, from 0 to 1,000 per mille: the end of its bucket in microseconds. None without latencies.
     #[must_use]
     pub fn quantile(&self, per_mille: u64) -> Option<Time> {
         let count = self.count();
@@ -57,7 +58,7 @@ impl Histogram {
         None
     }
 
-    /// How many took less than a power of two.
+    /// Number of latencies below 2 to the power of `power`, at most 31, in microseconds.
     #[must_use]
     pub fn below(&self, power: u32) -> u64 {
         let end = bucket(1 << power);
@@ -67,13 +68,13 @@ impl Histogram {
 
 fn bucket(time: Time) -> usize {
     let power = time.max(1).ilog2();
-    // The two bits behind the first one, whatever they are shifted by.
+    // The two bits behind the leading one.
     let part = ((time.max(1) << 2) >> power) & u64::from(PARTS - 1);
     let at = u64::from(power * PARTS) + part;
     usize::try_from(at).unwrap_or(usize::MAX).min(BUCKETS - 1)
 }
 
-/// The first time that is beyond a bucket.
+/// End of a bucket, exclusive.
 fn end(bucket: usize) -> Time {
     let next = u32::try_from(bucket + 1).unwrap_or(u32::MAX);
     let (power, part) = (next / PARTS, next % PARTS);

@@ -1,7 +1,7 @@
-//! What a process can say of itself while its job runs.
+//! Statistics of a process while its job runs (also: metrics, telemetry).
 //!
-//! Everything here is counted under locks that are held anyway, and has a bound: a job of any size is
-//! looked at in messages of a known size.
+//! All counters are updated by the machines, in steps that the driver serialises anyway, and every list has a
+//! bound: a report has a known maximum size in a job of any size.
 
 mod histogram;
 
@@ -10,42 +10,58 @@ pub use histogram::Histogram;
 
 use super::job::{Peer, Time};
 
-/// Calls that wait, the oldest ones, in one report.
+/// Maximum waiting calls in one report, the oldest ones.
 pub(crate) const MOST_WAITING: usize = 16;
-/// Peers that one call waits for, and workers that a server tells of, in one report.
+/// Maximum peers that a reported call waits for, and maximum late workers in the report of a server.
 pub(crate) const MOST_PEERS: usize = 16;
-/// Bytes of a key's name.
+/// Maximum bytes of a key's name.
 pub(crate) const MOST_NAME: usize = 64;
 
-/// What has gone over the links of a process; bytes are those of frames.
+/// Traffic of all links of a process; bytes are those of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Traffic {
+    /// Bytes received, duplicates included.
     pub bytes_in: u64,
+    /// Bytes sent, retransmissions included.
     pub bytes_out: u64,
+    /// Frames received, duplicates included.
     pub messages_in: u64,
+    /// Frames sent, retransmissions included.
     pub messages_out: u64,
-    /// Messages that were sent more than once.
+    /// Retransmissions.
     pub resent: u64,
-    /// Deliveries with something that is no frame.
+    /// Deliveries that are no frames.
     pub bad: u64,
-    /// Messages in line, and bytes that are not known to have arrived, at the moment.
+    /// Messages in send queues now.
     pub queued: u64,
+    /// Unacknowledged payload bytes now.
     pub in_flight: u64,
 }
 
-/// What a call of a program is, for whoever looks.
+/// Kind of a call of a program; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallKind {
+    /// [`Worker::init`](crate::Worker::init)
     Init = 0,
+    /// [`Worker::push`](crate::Worker::push)
     Push = 1,
+    /// [`Worker::pushpull`](crate::Worker::pushpull)
     Pushpull = 2,
+    /// [`Worker::pull`](crate::Worker::pull) and [`Worker::pull_wanted`](crate::Worker::pull_wanted)
     Pull = 3,
+    /// [`Worker::restore`](crate::Worker::restore)
     Load = 4,
+    /// [`Worker::find`](crate::Worker::find) and [`Worker::learn_key`](crate::Worker::learn_key)
     Find = 5,
+    /// [`Worker::remove`](crate::Worker::remove)
     Remove = 6,
+    /// [`Worker::set`](crate::Worker::set) and [`Worker::learn_setting`](crate::Worker::learn_setting)
     Setting = 7,
+    /// [`Worker::barrier`](crate::Worker::barrier) and [`Worker::barrier_of`](crate::Worker::barrier_of)
     Barrier = 8,
+    /// [`Worker::finish_pushing`](crate::Worker::finish_pushing)
     Done = 9,
+    /// [`Worker::close`](crate::Worker::close)
     Close = 10,
 }
 
@@ -69,69 +85,84 @@ impl CallKind {
         Self::NAMES.get(usize::from(code)).map(|(kind, _)| *kind)
     }
 
+    /// Name for logs and statistics.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
     }
 
-    /// Whether it concerns a key.
+    /// Whether the call concerns a key.
     #[must_use]
     pub fn has_key(self) -> bool {
         !matches!(self, Self::Setting | Self::Barrier | Self::Done | Self::Close)
     }
 }
 
-/// A call that has not ended.
+/// A pending call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
+    /// Kind of the call.
     pub call: CallKind,
-    /// It waits for others, and not behind earlier calls of its own worker.
+    /// It waits for other members, not behind earlier calls of its own worker.
     pub(crate) started: bool,
+    /// Key of the call, 0 without one.
     pub key: u64,
-    /// Of the key, if it has one.
+    /// Name of the key, cut to 64 bytes; empty without one.
     pub name: String,
+    /// Round of a push or pull, number of a barrier, version of a setting; else 0.
     pub round: u64,
-    /// How long it has waited.
+    /// Time since the call began.
     pub age: Time,
+    /// Members that the call waits for, as far as is known; at most 16.
     pub awaited: Vec<Peer>,
 }
 
-/// By how much the others waited for one worker, on one server.
+/// Lateness of one worker, observed by one server (also: straggler).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Late {
+    /// Rank of the worker.
     pub rank: u32,
-    /// Rounds of slices that its push was the last one of.
+    /// Rounds of slices in which its push arrived last.
     pub rounds: u64,
-    /// From the last push but one to that one, all together.
+    /// Time from the last push but one to that push, summed over these rounds.
     pub time: Time,
 }
 
-/// What one process says of itself.
+/// Statistics of one process; counters are totals since it began.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Facts {
-    /// Since it began.
+    /// Age of the process: the driver's clock, which is 0 at its start.
     pub age: Time,
-    /// The last round that it has pushed, or closed.
+    /// Worker: last round of an ended push. Server: last closed round.
     pub round: u64,
-    /// Pushes that have ended, or rounds of slices that have closed.
+    /// Worker: ended pushes. Server: closed rounds, summed over slices.
     pub rounds: u64,
+    /// Traffic of all links.
     pub traffic: Traffic,
+    /// Worker: keys whose place is known. Server: keys with slices.
     pub keys: u64,
+    /// Server: slices.
     pub slices: u64,
-    /// Of the values that it has.
+    /// Server: bytes of values.
     pub stored_bytes: u64,
-    /// Of pushes whose turn has not come.
+    /// Server: bytes of pushes held out of turn.
     pub held_bytes: u64,
+    /// Server: duplicate pushes.
     pub duplicates: u64,
-    /// Calls that failed.
+    /// Worker: failed calls.
     pub failures: u64,
-    /// The longest that a heartbeat was late.
+    /// Maximum delay of a heartbeat.
     pub delay: Time,
+    /// Worker: latency of pushes.
     pub push: Histogram,
+    /// Worker: latency of pulls.
     pub pull: Histogram,
+    /// Worker: latency of pushes with an answer.
     pub pushpull: Histogram,
-    /// Calls that have not ended, and the oldest ones of them.
+    /// Worker: pending calls.
     pub pending: u64,
+    /// Worker: the oldest pending calls, at most 16.
     pub waiting: Vec<Waiting>,
+    /// Server: the latest workers, by time, at most 16.
     pub late: Vec<Late>,
 }
