@@ -1,44 +1,46 @@
-//! What the holder of a credential may say: frames of its own role and rank, from its own address, and
-//! of a reader only those that leave the job as it is.
+//! Admission of frames (also: authorization): the holder of a credential sends frames of its own role and
+//! rank, from its own address, and a reader only those that leave the job as it is.
 //!
-//! The engine has proved the credential before; here the frame is compared with it.
+//! The transport has verified the credential before; here the frame is compared with it.
 
 use crate::job::{Data, NO_RANK, Role};
 use crate::message::{Body, Book, Declare, Header, Hello, Kind, Message};
 
-/// What a credential makes of its holder.
+/// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Speaker {
+    /// Role of the holder.
     pub role: Role,
-    /// None for a credential of any process of the role.
+    /// Rank of the holder; None for a credential of any process of the role.
     pub rank: Option<u32>,
-    /// It pulls values, and changes nothing.
+    /// The holder is a reader: it pulls values, and changes nothing.
     pub reads: bool,
 }
 
-/// Why a frame is dropped.
+/// Reason for which a frame is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Breach {
-    /// Role or rank are not those of its credential.
+    /// Role or rank are not those of the credential.
     Identity,
-    /// It has the name of a member, and comes from another address.
+    /// Role and rank of a member, from another address.
     Address,
-    /// Its sender only reads, and it would change something.
+    /// A message of a reader that would change the job.
     Changes,
-    /// Its sender only reads, and introduces itself as a worker that pushes.
+    /// A reader that introduces itself as a worker that pushes.
     Pushes,
 }
 
 impl Speaker {
-    /// Whether role and rank of a frame are those of its credential.
+    /// Whether role and rank of a frame are those of the credential. To be called before the payload is read.
     #[must_use]
     pub fn is(self, head: &Header) -> bool {
         let rank = (head.rank != NO_RANK).then_some(head.rank);
         self.role == head.role && (self.rank.is_none() || self.rank == rank)
     }
 
-    /// Takes a frame, or says why it is dropped. The hello of a reader says that it reads, and loses what it
-    /// must not decide.
+    /// Admits a frame from an address, before [`Node::receive`](crate::Node::receive) or
+    /// [`Scheduler::receive`](crate::Scheduler::receive); `Err` is the reason to drop it. The Hello of a
+    /// reader loses the fields that a reader must not decide.
     pub fn admit<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
         if !self.is(&message.head) {
             return Err(Breach::Identity);
@@ -52,8 +54,8 @@ impl Speaker {
         Ok(())
     }
 
-    /// A hello has the address at which its sender is to be answered. A reader is done from the
-    /// beginning, has come to no barrier, and knows nothing of the job.
+    /// A hello must have the address that it was sent from. A reader is done from the beginning, has arrived
+    /// at no barrier, and knows nothing of the job.
     fn greet<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
         let hello = Hello::decode(message.fields()).filter(|hello| hello.address == from);
         let Some(mut hello) = hello else { return Err(Breach::Address) };
@@ -69,9 +71,9 @@ impl Speaker {
     }
 }
 
-/// Whether a frame comes from where the linked process of its name is: `linked` has its address and
-/// incarnation. The hello of another incarnation is answered by the scheduler, which takes its place or
-/// refuses it.
+/// Whether a frame is from the address of the linked process of its role and rank: `linked` is the result of
+/// [`Node::linked`](crate::Node::linked) or [`Scheduler::linked`](crate::Scheduler::linked). The Hello of
+/// another incarnation is admitted: the scheduler decides on it.
 #[must_use]
 pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {
     linked.is_none_or(|(address, incarnation)| {
@@ -83,7 +85,7 @@ pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {
 fn only_reads<D: Data>(message: &Message<D>) -> bool {
     match message.head.kind {
         Kind::Bundle => message.parts().iter().all(|part| part.head.kind == Kind::Pull),
-        // A reader announces that it makes no pushes; a number would let rounds wait for them.
+        // A reader announces that it makes no pushes; rounds would wait for any other number.
         Kind::Done => message.head.round == 0,
         Kind::Alive
         | Kind::Look
@@ -92,7 +94,7 @@ fn only_reads<D: Data>(message: &Message<D>) -> bool {
         | Kind::Pull
         | Kind::Report
         | Kind::Suspect => true,
-        // To find out where a key is.
+        // A lookup of a key.
         Kind::Declare => {
             let declare = Declare::decode(message.fields());
             message.head.setting == 0 && declare.is_some_and(|it| it.spec.is_none())
@@ -111,7 +113,7 @@ mod tests {
     const WORKER: Speaker = Speaker { role: Role::Worker, rank: Some(1), reads: false };
     const READER: Speaker = Speaker { reads: true, ..WORKER };
 
-    /// What is left of a message of worker 1, which is at `here`.
+    /// The admitted message of worker 1, which is at `here`.
     fn kept(who: Speaker, kind: Kind, fields: Vec<u8>) -> Result<Message<Bytes>, Breach> {
         let mut message = Message::new(kind, fields);
         (message.head.role, message.head.rank) = (Role::Worker, 1);

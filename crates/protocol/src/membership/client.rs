@@ -1,4 +1,4 @@
-//! A member's side: joining, the address book, barriers, leaving.
+//! The client of the scheduler in every member: joining, the address book, barriers, leaving.
 
 use std::sync::Arc;
 
@@ -10,35 +10,35 @@ use crate::peers::{Letter, Net, News, Why};
 use crate::stream::{CONTROL, LAST};
 use crate::telemetry::Facts;
 
-/// What a member learns from its client.
+/// Event of the client for its node.
 #[derive(Debug)]
 pub(crate) enum Event {
     /// The job has started, or its members have changed.
     Members,
     /// Barriers up to this one are open.
     Released(u64),
-    /// Whom a barrier waits for.
+    /// Members that a barrier waits for.
     Awaited(u64, Vec<Peer>),
-    /// The job goes on without this process, or cannot go on.
+    /// This process was evicted or refused, or cannot continue.
     Fatal(Failure),
     /// The job is over, for a server.
     Over,
-    /// This process has left without a word of the scheduler.
+    /// This process has left without the acknowledgement of the scheduler.
     Left,
 }
 
-/// A hello is repeated so soon: whoever comes before the scheduler need not wait for long.
+/// Maximum retry interval of a hello: a process that starts before the scheduler joins soon after it.
 const HELLO: Time = 100 * MS;
 
-/// The line to the scheduler.
+/// State of the membership in one member.
 #[derive(Debug)]
 pub(crate) struct Client {
     scheduler: Arc<str>,
-    /// The rank that its user has chosen for it, or `NO_RANK`.
+    /// Rank chosen by the user, or `NO_RANK`.
     rank: u32,
     hello: Hello,
     next_hello: Time,
-    /// Since when the scheduler has not been heard; it may restart meanwhile.
+    /// Begin of the silence of the scheduler, which may be restarting.
     away: Option<Time>,
     start_by: Time,
     asked: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Client {
     events: Vec<Event>,
 }
 
-/// The token of the message that says goodbye to the scheduler.
+/// Token of the Leave to the scheduler.
 pub(crate) const GOODBYE: Token = Token { operation: u64::MAX, attempt: 0 };
 
 impl Client {
@@ -93,25 +93,25 @@ impl Client {
         self.hello.book.epoch > 0
     }
 
-    /// Comes to the next barrier and says which one that is.
+    /// Arrives at the next barrier; returns its number.
     pub(crate) fn arrive<D: Data>(&mut self, net: &mut Net<D>) -> u64 {
         self.hello.arrived += 1;
         tell(net, Kind::Barrier, self.hello.arrived, CONTROL, None);
         self.hello.arrived
     }
 
-    /// Asks whom a barrier waits for.
+    /// Asks for the members that a barrier waits for.
     pub(crate) fn ask<D: Data>(net: &mut Net<D>, barrier: u64) {
         tell(net, Kind::Ask, barrier, CONTROL, None);
     }
 
-    /// Says what this process knows of itself.
+    /// Sends the statistics of this process.
     pub(crate) fn report<D: Data>(&self, net: &mut Net<D>, incarnation: u64, facts: &Facts) {
         let message = Message::new(Kind::Report, facts.encode());
         net.cast(&self.scheduler, incarnation, message);
     }
 
-    /// Asks how late it is; the answer has our moment as its request.
+    /// Asks for the scheduler's clock; the moment of the question is the request.
     pub(crate) fn ask_time<D: Data>(&self, net: &mut Net<D>, now: Time) {
         let look = Look { address: self.hello.address.clone(), skip: u32::MAX };
         let mut message = Message::new(Kind::Look, look.encode(0));
@@ -119,7 +119,7 @@ impl Client {
         net.cast(&self.scheduler, 0, message);
     }
 
-    /// Says from its first hello on that this process makes no pushes.
+    /// Declares this process a reader, from its first hello on.
     pub(crate) fn only_read(&mut self) {
         self.hello.reads = true;
     }
@@ -129,7 +129,7 @@ impl Client {
         tell(net, Kind::Done, 0, CONTROL, None);
     }
 
-    /// Leaves; the token comes back when the scheduler knows.
+    /// Leaves; the token `GOODBYE` is returned when the scheduler has acknowledged it.
     pub(crate) fn leave<D: Data>(&mut self, net: &mut Net<D>) {
         self.leaving = true;
         tell(net, Kind::Leave, 0, LAST, Some(GOODBYE));
@@ -143,7 +143,7 @@ impl Client {
         self.away.is_some()
     }
 
-    /// A member said goodbye to us directly. A restarted scheduler may learn it from us.
+    /// A member has sent Leave to this process. A restarted scheduler may learn it from here.
     pub(crate) fn left(&mut self, peer: Peer) {
         let known = self.hello.book.find_mut(peer);
         if let Some(member) = known.filter(|member| member.state == State::Here) {
@@ -173,14 +173,14 @@ impl Client {
                 }
             }
             Kind::Leave => self.end(Event::Over),
-            // The scheduler was cut off, and asks what has changed meanwhile.
+            // The scheduler was cut off, and asks for the changes meanwhile.
             Kind::Who => self.introduce(net),
             _ => unreadable(net),
         }
     }
 
-    /// Takes a book of the scheduler. One of a scheduler that was started again may not know yet where
-    /// each member is: a process that has not begun to work waits for the one that does.
+    /// Takes a book of the scheduler. The book of a restarted scheduler may lack addresses: a process that
+    /// has not begun to work waits for a whole one.
     fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Net<D>) {
         if book.epoch < self.hello.book.epoch {
             return;
@@ -209,13 +209,13 @@ impl Client {
         }
     }
 
-    /// Something was heard from the scheduler that is linked.
+    /// A frame of the linked scheduler has arrived.
     pub(crate) fn heard(&mut self) {
         self.away = None;
     }
 
-    /// A frame of a scheduler that is not linked, or outside of the stream. True when the frame
-    /// begins a stream, which is linked now.
+    /// A frame of a scheduler without a link, or outside of the stream. True when the frame begins a stream,
+    /// which is linked now.
     pub(crate) fn stranger<D: Data>(
         &mut self,
         message: &Message<D>,
@@ -244,7 +244,7 @@ impl Client {
             _ if message.head.incarnation > linked => {
                 net.connect(Peer::SCHEDULER, message.head.incarnation, &self.scheduler, now);
                 self.heard();
-                // The hello that was heard may be an old one.
+                // The hello that the scheduler has received may be an old one.
                 self.introduce(net);
                 if self.leaving {
                     self.leave(net);
@@ -263,8 +263,8 @@ impl Client {
         net.post(Letter { to: Peer::SCHEDULER, message, priority: CONTROL, token: None });
     }
 
-    /// Before the start, a book in which the process has its rank says that a scheduler gave it that. A rank
-    /// that its user chose is not to be replaced by another.
+    /// Before the start, a book in which the process has its rank means that a scheduler assigned the rank.
+    /// One that the user chose must not be replaced, so the hello then has no book.
     fn greeting<D: Data>(&self) -> Message<D> {
         let chosen = self.rank != NO_RANK && !self.has_started();
         let fields = if chosen {
@@ -275,7 +275,7 @@ impl Client {
         Message::new(Kind::Hello, fields)
     }
 
-    /// No frame of any member arrives any more, for longer than a peer may be silent.
+    /// No frame of any member has arrived within the silence timeout.
     pub(crate) fn cut_off(&mut self, me: Peer, limits: &Limits) {
         let text = format!(
             "{me} has not heard any member of the job for {} ms: it was cut off, or the job has ended",
@@ -284,7 +284,7 @@ impl Client {
         self.end(Event::Fatal(Failure::new(Reason::Evicted, text)));
     }
 
-    /// Bytes came in that are no frame of this version.
+    /// A delivery is no frame of this version.
     pub(crate) fn bad_frame(&mut self, from: &str, bad: BadFrame) {
         let joining = !self.has_started() && *from == *self.scheduler;
         if let (BadFrame::Version(theirs), true) = (bad, joining) {
@@ -296,12 +296,12 @@ impl Client {
         }
     }
 
-    /// A process that this one needs does not take it.
+    /// A process that this one needs rejects its connections.
     pub(crate) fn refused(&mut self, text: String) {
         self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
     }
 
-    /// The scheduler was silent for too long.
+    /// The silence timeout of the scheduler has expired, or its connection has ended.
     pub(crate) fn miss(&mut self, now: Time) {
         self.away.get_or_insert(now);
         self.next_hello = self.next_hello.min(now);
@@ -338,8 +338,8 @@ impl Client {
         }
     }
 
-    /// When a process that leaves waits no longer for the scheduler. One that was cut off for a shorter
-    /// time hears of the goodbye; one that was cut off for longer learns it from the servers.
+    /// Moment at which a leaving process stops waiting for the scheduler. A scheduler that was cut off for a
+    /// shorter time receives the Leave; one that was cut off for longer learns it from the servers.
     fn left_by(&self, limits: &Limits) -> Option<Time> {
         self.away.filter(|_| self.leaving).map(|since| since + limits.peer_timeout / 8 * 3)
     }
@@ -347,7 +347,7 @@ impl Client {
     fn not_started(&self, me: Peer, timeout: Time) -> String {
         let start = format!("{me}: the job did not start within {} ms", timeout / MS);
         match &self.awaited[..] {
-            // A scheduler that has given up says so no more, and whom it missed is known.
+            // A scheduler that has given up answers no more; its last answer names the missing members.
             missing @ [_, ..] if me.rank != NO_RANK => {
                 format!("{start}: {} did not come", list(missing))
             }
@@ -381,7 +381,7 @@ impl Client {
     }
 }
 
-/// The scheduler has sent what members do not take.
+/// Drops a message of the scheduler that members do not take.
 fn unreadable<D: Data>(net: &mut Net<D>) {
     net.note_drop(Peer::SCHEDULER, Why::Unreadable);
 }

@@ -1,4 +1,5 @@
-//! Who takes part in the job: the scheduler, which decides, and its client in every other process.
+//! Membership (also: group membership, rendezvous, failure detection): the scheduler, which decides who takes
+//! part in the job, and its client in every other process.
 
 mod admission;
 mod client;

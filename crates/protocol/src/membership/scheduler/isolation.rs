@@ -1,5 +1,6 @@
-//! A scheduler that hears no member at all may be cut off itself: it judges no member until one speaks
-//! again, and then asks all of them what has changed meanwhile, as one that was started again does.
+//! Isolation (also: doubt, self-partition): a scheduler that receives no frames at all may be cut off itself.
+//! It declares no member lost until a frame arrives, and then asks all members for the changes meanwhile, as
+//! after a restart.
 
 use super::takeover::Takeover;
 use super::{Progress, Scheduler};
@@ -7,7 +8,8 @@ use crate::job::{Data, Failure, MS, Peer, Reason, Time, list};
 use crate::message::{Kind, Message, State};
 
 impl<D: Data> Scheduler<D> {
-    /// Declares the members lost that were silent for too long, or did not show up after a restart.
+    /// Declares the members lost whose silence timeout has expired, or whose hello is missing after a
+    /// restart.
     pub(super) fn lose_silent(&mut self, now: Time) {
         let mut lost = self.net.silent(now);
         let missing = |progress: &Progress| progress.missing_at.is_some_and(|at| at <= now);
@@ -26,14 +28,14 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Whether the silence of one member says nothing about it, because no other one is heard either.
+    /// Whether the silence of one member is no evidence, because all members are silent.
     pub(super) fn may_be_cut_off(&self, now: Time) -> bool {
         let heard = self.net.any_heard() + self.net.limits.peer_timeout / 4;
         self.started && now > heard
     }
 
-    /// A member speaks. If none was heard for a while, each gets the full time again to do so. After a
-    /// doubt barriers wait until each has said where it is, or is lost.
+    /// A frame of a member has arrived. After a silence of all, the silence timeout of each begins again.
+    /// After a doubt, barriers wait until each member has sent its hello, or is lost.
     pub(super) fn believe(&mut self, was_cut_off: bool, now: Time) {
         if was_cut_off || self.in_doubt {
             self.net.be_patient(now);
@@ -54,19 +56,19 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// When the scheduler of a job that is over ends: members that were lost because of their silence
-    /// may still wake up, and are told then.
+    /// Moment at which the scheduler of a finished job ends: members that were lost because of their silence
+    /// may still wake up, and are evicted then.
     pub(super) fn over_at(&self) -> Option<Time> {
         let told = self.untold.values().max().copied().unwrap_or(0);
         self.gone_at.map(|at| at.max(told))
     }
 
-    /// When a scheduler in doubt gives up.
+    /// Moment at which a scheduler in doubt gives up.
     pub(super) fn doubt_ends(&self) -> Option<Time> {
         self.in_doubt.then(|| self.net.any_heard() + self.net.limits.start_timeout)
     }
 
-    /// Why it gives up.
+    /// Failure of a scheduler that gives up.
     pub(super) fn cut_off(&self) -> Failure {
         let here = self.book.members.iter().filter(|member| member.state == State::Here);
         let here: Vec<_> = here.map(|member| member.peer).collect();

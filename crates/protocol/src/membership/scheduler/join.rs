@@ -1,8 +1,8 @@
-//! How processes become members, and what their hellos are believed.
+//! Joining (also: handshake, registration): how processes become members, and which fields of a hello are
+//! trusted.
 //!
-//! An address, barriers and being done are believed of the sender alone, where role, rank and
-//! incarnation are its own; terms come from workers. What a hello says of other members is for a
-//! scheduler that was started again: see `takeover`.
+//! Address, barriers and the end of pushes are trusted for the sender alone, where role, rank and incarnation
+//! are its own; terms are those of workers. The book of a hello is for a restarted scheduler: see `takeover`.
 
 use super::takeover::Takeover;
 use super::{Progress, Scheduler};
@@ -11,7 +11,7 @@ use crate::message::{Hello, Standing, State};
 use crate::peers::Why;
 
 impl<D: Data> Scheduler<D> {
-    /// `linked` when it came in the stream of the member.
+    /// Takes a hello; `linked` when it arrived in the stream of the member.
     pub(super) fn hello(
         &mut self,
         peer: Peer,
@@ -52,7 +52,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Whether the process expects a job of this size, and there is such a rank.
+    /// Whether the process expects a job of this size, and the rank exists.
     fn fits(&self, peer: Peer, hello: &Hello) -> Result<(), String> {
         let (workers, servers) = (self.net.limits.workers, self.net.limits.servers);
         if (hello.workers, hello.servers) != (workers, servers) {
@@ -72,7 +72,7 @@ impl<D: Data> Scheduler<D> {
         Ok(())
     }
 
-    /// Whether the process wants what the workers before it want.
+    /// Whether the terms of the process are those of the workers before it.
     fn agrees(&self, peer: Peer, hello: &Hello) -> Result<(), String> {
         let differs = |(ours, theirs): (&Terms, &Terms)| ours.difference(theirs);
         match self.book.terms.as_ref().zip(hello.terms.as_ref()).and_then(differs) {
@@ -85,7 +85,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// The job goes by what its first worker wants. Servers and readers have no say in it.
+    /// The first worker decides the terms of the job; servers and readers do not.
     fn agree(&mut self, peer: Peer, hello: &Hello) {
         let decides = peer.role == Role::Worker && !hello.reads && self.book.terms.is_none();
         if let Some(terms) = hello.terms.filter(|_| decides) {
@@ -102,8 +102,8 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// The rank of a new process: the one that it asks for, or the lowest that is free. One that the scheduler
-    /// before this one has `given` gives way to another.
+    /// Rank of a new process: the one that it asks for, or the lowest free one. A rank that an earlier
+    /// scheduler has assigned (`given`) may be replaced by a free one.
     fn seat(&self, peer: Peer, given: bool) -> Result<Peer, String> {
         let taken = |rank| self.book.find(Peer { rank, ..peer });
         let free = || {
@@ -130,7 +130,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Links a member, and brings it up to date. A repeated hello changes nothing.
+    /// Links a member and sends it the book. A repeated hello changes nothing.
     fn greet(&mut self, peer: Peer, hello: &Hello, linked: bool, now: Time) {
         let Some(member) = self.book.find_mut(peer) else { return };
         member.address.clone_from(&hello.address);
@@ -146,7 +146,7 @@ impl<D: Data> Scheduler<D> {
             progress.passed = progress.passed.max(hello.passed);
             progress.told = progress.told.max(hello.passed);
         }
-        // One that is not in the stream may have been sent to the scheduler before this one.
+        // A hello outside of the stream may have been sent to an earlier scheduler.
         if linked {
             progress.known = true;
             progress.missing_at = None;
@@ -169,21 +169,21 @@ impl<D: Data> Scheduler<D> {
     }
 }
 
-/// Whether a member says a rank that it was given before members of a started job told its own: it has not
-/// heard of that yet.
+/// Whether a member has a rank that was assigned before members of a started job reported its own, and does
+/// not know that yet.
 fn had_another_seat(known: &Standing, hello: &Hello) -> bool {
     hello.book.epoch == 0 && known.address == hello.address && known.reads == hello.reads
 }
 
-/// Whether a hello is of the member that has its incarnation: a rank or an address that was told
-/// before stays, and a reader does not become a worker.
+/// Whether a hello is from the member that has its incarnation: rank and address do not change, and a reader
+/// does not become a worker.
 fn is_own(known: &Standing, peer: Peer, hello: &Hello) -> bool {
     let rank = peer.rank == NO_RANK || peer.rank == known.peer.rank;
     let address = known.address.is_empty() || known.address == hello.address;
     rank && address && known.reads == hello.reads
 }
 
-/// Whether a process that has not heard of the start has its rank from a scheduler, and not from its user.
+/// Whether a process that does not know of the start has its rank from a scheduler, not from its user.
 fn was_given_its_rank(peer: Peer, incarnation: u64, hello: &Hello) -> bool {
     let own = hello.book.find(peer).filter(|own| own.incarnation == incarnation);
     hello.book.epoch == 0 && own.is_some()

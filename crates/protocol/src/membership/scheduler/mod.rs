@@ -1,5 +1,5 @@
-//! The scheduler: it brings the members together, notices losses, and keeps barriers. It is never on
-//! the way of data, and a new one learns from the members what the old one knew.
+//! The scheduler (also: coordinator, rendezvous, failure detector): it assigns ranks, detects losses, and
+//! keeps barriers. It is not on the data path, and a restarted one learns its state from the members.
 
 mod isolation;
 mod join;
@@ -21,51 +21,57 @@ use refusals::Allowance;
 use suspicion::Dispute;
 use takeover::Takeover;
 
-/// Maximum number of messages in line to a member: at this bound its own wait (backpressure).
+/// Maximum queued messages to a member: at this bound the member's own messages wait (backpressure).
 const MOST_IN_LINE: usize = 65_536;
 
-/// What the scheduler knows of a member beside its line in the book.
+/// State of a member beside its entry in the book.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Barriers that it has come to, passed, and was told to pass.
+    /// Barriers at which the member has arrived, that it has passed, and whose release was sent.
     pub(super) arrived: u64,
     pub(super) passed: u64,
     pub(super) told: u64,
     pub(super) done: bool,
-    /// It has said all this to this scheduler, in a hello that is not an old one.
+    /// A hello in the stream has confirmed this state to this scheduler.
     pub(super) known: bool,
-    /// A member that this scheduler, restarted, has not heard counts as lost from then on.
+    /// After a restart of the scheduler: deadline of the member's hello, after which it is lost.
     pub(super) missing_at: Option<Time>,
-    /// Where another member says that it is.
+    /// Address of the member in another member's book.
     pub(super) rumoured: Option<String>,
 }
 
 /// The scheduler of one job.
+///
+/// The driver calls [`receive`](Self::receive) and [`tick`](Self::tick), then [`send`](Self::send) and
+/// [`wake_at`](Self::wake_at), until [`end`](Self::end) is there: see the front page.
 pub struct Scheduler<D> {
     pub(super) net: Net<D>,
     pub(super) book: Book,
     pub(super) progress: BTreeMap<Peer, Progress>,
     disputes: Vec<Dispute>,
-    /// Those that came and were gone before the start.
+    /// Members that joined and left before the start.
     pub(super) went: BTreeSet<Peer>,
     pub(super) started: bool,
     takeover: Takeover,
-    /// When this scheduler, started again, told all members where the others are.
+    /// Moment at which this scheduler, restarted, published the addresses of all members.
     pub(super) learned_at: Option<Time>,
     ending: bool,
-    /// Everybody has left. What they sent last is still acknowledged until then.
+    /// All members have left; their last messages are acknowledged until then.
     pub(super) gone_at: Option<Time>,
     end: Option<Result<(), Failure>>,
     start_by: Time,
-    /// Members are silent, and so are all others: this scheduler may be cut off.
+    /// All members are silent: this scheduler may be cut off.
     pub(super) in_doubt: bool,
-    /// Lost members that may wake up, by incarnation, and until when the scheduler stays to tell them.
+    /// Lost members that may wake up, by incarnation, and the moment until which the scheduler stays to evict
+    /// them.
     pub(super) untold: BTreeMap<u64, Time>,
     allowance: Allowance,
     watch: Watch,
 }
 
 impl<D: Data> Scheduler<D> {
+    /// A scheduler with an empty address book; the timeout of the start begins now. `incarnation` is larger
+    /// than that of every earlier scheduler of the job. After a restart it learns the job from its members.
     #[must_use]
     pub fn new(limits: Limits, incarnation: u64, now: Time) -> Self {
         let start_by = now + limits.start_timeout;
@@ -89,27 +95,29 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Address and incarnation of a member that there is a stream to.
+    /// Address and incarnation of a member that the scheduler has a stream to.
     #[must_use]
     pub fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
         self.net.linked(peer)
     }
 
+    /// Limits of the job, with the terms of the workers once one has joined.
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.net.limits
     }
 
-    /// How the job ended for the scheduler, once it has.
+    /// Result of the job, once it has ended: all members have left, or it did not start, or the scheduler was
+    /// cut off.
     #[must_use]
     pub fn end(&self) -> Option<&Result<(), Failure>> {
         self.end.as_ref()
     }
 
-    /// A frame came in.
+    /// Takes a frame that has arrived, intact; its header says who sent it.
     pub fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
-        // Whoever looks need not know what the job is called.
+        // An observer need not know the identity of the job.
         if message.head.kind == Kind::Look {
             return self.look(&message, now);
         }
@@ -141,7 +149,8 @@ impl<D: Data> Scheduler<D> {
         self.settle();
     }
 
-    /// Bytes came in that are no frame of this version.
+    /// Reports a delivery from an address that is no frame of this version; a process of another version is
+    /// refused.
     pub fn bad_frame(&mut self, from: &str, bad: BadFrame) {
         self.net.note_bad();
         if let BadFrame::Version(theirs) = bad {
@@ -153,24 +162,26 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Whether an address is that of a process of the job.
+    /// Whether an address is that of a member; resources of any other may be freed.
     #[must_use]
     pub fn knows(&self, address: &str) -> bool {
         self.book.members.iter().any(|member| member.address == address)
     }
 
-    /// The engine saw a connection end.
+    /// Reports the end of a connection to an address. Optional: silence has the effect later.
     pub fn down(&mut self, address: &str, now: Time) {
         self.net.notice_pause(now);
         let Some(peer) = self.book.peer_at(address) else { return };
-        // Engines close silent connections too: after a cut, or a pause of this process, the silence
-        // of the member decides.
+        // Transports close silent connections too: after a partition, or a pause of this process, the
+        // silence of the member decides.
         if !self.started || self.net.is_attentive(now) {
             self.lose(peer);
         }
         self.settle();
     }
 
+    /// Handles all timers that are due. Called at the moment of [`wake_at`](Self::wake_at), and any time
+    /// before: too early a call does no harm.
     pub fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
         self.lose_silent(now);
@@ -179,7 +190,7 @@ impl<D: Data> Scheduler<D> {
             self.give_up();
         }
         if self.doubt_ends().is_some_and(|at| at <= now) && self.end.is_none() {
-            // Once the last worker has gone, the job is over without its servers.
+            // Once the last worker has left, the job is over without its servers.
             self.end = Some(if self.ending { Ok(()) } else { Err(self.cut_off()) });
         }
         if self.over_at().is_some_and(|at| at <= now) {
@@ -188,15 +199,18 @@ impl<D: Data> Scheduler<D> {
         self.settle();
     }
 
+    /// Frames that are due. Called after every event.
     pub fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         self.net.send(now)
     }
 
-    /// What has changed since the last time.
+    /// Events for logs since the last call.
     pub fn news(&mut self) -> Vec<News> {
         self.net.news()
     }
 
+    /// Moment of the next [`tick`](Self::tick), at the latest; `Time::MAX` is never. Valid until the next
+    /// event.
     #[must_use]
     pub fn wake_at(&self) -> Time {
         let missing = self.progress.values().filter_map(|progress| progress.missing_at);
@@ -224,8 +238,8 @@ impl<D: Data> Scheduler<D> {
         self.unknown(peer, incarnation);
     }
 
-    /// A frame of a member that is not linked: it was declared lost, or has not noticed yet that
-    /// this is another scheduler.
+    /// A frame of a member without a link: it was declared lost, or does not know yet that the scheduler has
+    /// restarted.
     fn unknown(&mut self, peer: Peer, incarnation: u64) {
         let known = self.book.find(peer).filter(|member| member.incarnation == incarnation);
         let Some(known) = known.cloned() else { return };
@@ -269,7 +283,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Before the start a process that is gone leaves its place to another one.
+    /// Declares a member lost; before the start, frees its rank.
     pub(super) fn lose(&mut self, peer: Peer) {
         let known = self.book.find(peer).cloned();
         if let Some(known) = known.as_ref().filter(|known| known.state == State::Here) {
@@ -287,7 +301,7 @@ impl<D: Data> Scheduler<D> {
             self.progress.remove(&peer);
             self.went.insert(peer);
         }
-        // If it still lives, it shall know at once.
+        // A member that still lives is evicted at once.
         if let Some(known) = known.filter(|_| self.started) {
             self.evict_member(&known);
         }
@@ -317,9 +331,9 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Tells everybody what has changed, as the next epoch.
+    /// Sends the book to all members, as the next epoch.
     pub(super) fn publish(&mut self) {
-        // A member may have said that it is the last one already.
+        // The epoch may be that of a member's book, and any number.
         self.book.epoch = self.book.epoch.saturating_add(1);
         self.net.epoch = self.book.epoch;
         let here = self.book.members.iter().filter(|member| member.state == State::Here);
@@ -353,14 +367,14 @@ impl<D: Data> Scheduler<D> {
         self.net.cast(address, incarnation, Message::new(Kind::Evicted, fields));
     }
 
-    /// Who has not come yet.
+    /// Members that have not joined.
     fn missing(&self) -> Vec<Peer> {
         let workers = (0..self.net.limits.workers).map(Peer::worker);
         let servers = (0..self.net.limits.servers).map(Peer::server);
         workers.chain(servers).filter(|peer| self.book.find(*peer).is_none()).collect()
     }
 
-    /// Workers that count, by what they have come to.
+    /// Active workers: neither lost, nor left, nor done.
     fn active(&self) -> impl Iterator<Item = (Peer, &Progress)> {
         let counts = |peer: Peer, progress: &Progress| {
             peer.role == Role::Worker && self.book.is_here(peer) && !progress.done
@@ -372,13 +386,14 @@ impl<D: Data> Scheduler<D> {
         self.active().filter(|(_, p)| p.arrived < barrier).map(|(peer, _)| peer).collect()
     }
 
+    /// Whether the job has started.
     #[cfg(any(fuzzing, test, feature = "testing"))]
     #[must_use]
     pub fn has_started(&self) -> bool {
         self.started
     }
 
-    /// What no frame of a reader changes: the other members, the terms, and how far each has come.
+    /// State that no frame of a reader changes: the other members, the terms, and their progress.
     #[cfg(any(fuzzing, test, feature = "testing"))]
     #[must_use]
     pub fn standing(&self, reader: Peer) -> String {
@@ -389,7 +404,7 @@ impl<D: Data> Scheduler<D> {
         format!("{:?} {others:?} {progress:?}", self.book.terms)
     }
 
-    /// Who is missing, in words. Some may have gone because they waited for others.
+    /// Missing members, as a text. Some may have joined, and left when the others did not.
     fn absent(&self) -> String {
         let (went, never): (Vec<_>, Vec<_>) =
             self.missing().into_iter().partition(|peer| self.went.contains(peer));
@@ -417,7 +432,7 @@ impl<D: Data> Scheduler<D> {
         self.end = Some(Err(failure));
     }
 
-    /// Opens barriers and ends the job, whatever has just changed.
+    /// Opens barriers and ends the job, after any change.
     fn settle(&mut self) {
         self.net.epoch = self.book.epoch;
         if !self.started || self.progress.values().any(|p| p.missing_at.is_some()) {
@@ -442,7 +457,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// A barrier is open when all active workers have come to it, or somebody has passed it.
+    /// A barrier is open when all active workers have arrived, or a worker has passed it.
     fn release(&mut self) {
         let lost = |m: &Standing| m.peer.role == Role::Worker && !m.reads && m.state == State::Lost;
         let broken = self.net.limits.on_loss == OnLoss::Fail && self.book.members.iter().any(lost);

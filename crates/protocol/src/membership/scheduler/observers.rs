@@ -1,5 +1,5 @@
-//! What the scheduler tells those who look at the job. It keeps nothing of them, and nobody waits
-//! for what they want.
+//! Observation (also: monitoring) of the job at the scheduler. Observers are stateless clients: the scheduler
+//! keeps no session for them, and no member waits for their queries.
 
 use std::collections::BTreeMap;
 
@@ -9,26 +9,26 @@ use crate::message::{Kind, Look, MOST_REPORT, Message, Seen, Sight, State};
 use crate::peers::Why;
 use crate::telemetry::Facts;
 
-/// Members are asked no more often, however many look.
+/// Minimum interval of requests for reports, and interval of the limit on Looks.
 const ASK_AGAIN: Time = 100 * MS;
-/// Members in one answer.
+/// Maximum members in one answer.
 const PAGE: usize = 64;
-/// Looks that are answered in that time; who gets no answer asks again.
+/// Maximum answered Looks in each `ASK_AGAIN`; an observer without an answer repeats its Look.
 const MOST_LOOKS: u32 = 256;
 
-/// What the members last said of themselves.
+/// Last reports of the members, and the limits on Looks.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     asked: Option<Time>,
-    /// How many looks were answered since when.
+    /// Start of the current interval, and Looks answered since.
     answered: (Time, u32),
     reports: BTreeMap<Peer, (Time, Facts)>,
-    /// The clock of the machine at some moment of ours.
+    /// Clock of the machine, and the moment at which it was set.
     clock: (u64, Time),
 }
 
 impl Watch {
-    /// Whether one more look can be answered now: a flood of them costs a bounded time and memory.
+    /// Rate limit of Looks: a flood of them costs a bounded time and memory.
     fn may_answer(&mut self, now: Time) -> bool {
         if now >= self.answered.0 + ASK_AGAIN {
             self.answered = (now, 0);
@@ -39,12 +39,13 @@ impl Watch {
 }
 
 impl<D: Data> Scheduler<D> {
-    /// What the clock of the machine says now, in microseconds since 1970.
+    /// Sets the clock of the machine, in microseconds since 1970, for observers and traces. Called before
+    /// [`receive`](Self::receive).
     pub fn tell_time(&mut self, clock: u64, now: Time) {
         self.watch.clock = (clock, now);
     }
 
-    /// Somebody, of whatever job, wants to see this one.
+    /// Answers a Look, of any job.
     pub(super) fn look(&mut self, message: &Message<D>, now: Time) {
         let Some(look) = Look::decode(message.fields()) else {
             let from = Peer { role: message.head.role, rank: message.head.rank };
@@ -56,7 +57,7 @@ impl<D: Data> Scheduler<D> {
         if self.net.echo(message) {
             return;
         }
-        // Who wants to see nobody measures the way, or compares clocks.
+        // A Look at no members probes the path, or compares clocks.
         if look.skip != u32::MAX {
             self.ask_for_reports(now);
         }
@@ -67,7 +68,7 @@ impl<D: Data> Scheduler<D> {
         self.net.cast_into(job, &look.address, incarnation, answer);
     }
 
-    /// Asks all members to say something of themselves, unless that has just happened.
+    /// Asks all members for reports, at most every 100 ms. The answers change [`seen`](Self::seen).
     pub fn ask_for_reports(&mut self, now: Time) {
         if self.watch.asked.is_some_and(|at| now < at + ASK_AGAIN) {
             return;
@@ -80,16 +81,16 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Whether everybody who is here has said something of itself since then.
+    /// Whether every member that takes part has sent a report since a moment, or in the 100 ms before it.
     #[must_use]
     pub fn has_reports_since(&self, since: Time) -> bool {
-        // Those that were not asked again have answered just before.
+        // Within ASK_AGAIN members are not asked again: their last reports count.
         let since = since.saturating_sub(ASK_AGAIN);
         let mut here = self.book.members.iter().filter(|member| member.state == State::Here);
         here.all(|member| self.watch.reports.get(&member.peer).is_some_and(|(at, _)| *at >= since))
     }
 
-    /// A member, in the life that is linked, says something of itself.
+    /// Keeps the report of a member, in the linked incarnation.
     pub(super) fn report(&mut self, from: Peer, message: &Message<D>, now: Time) {
         if self.net.incarnation_of(from) != Some(message.head.incarnation) {
             return;
@@ -100,7 +101,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// The job, and a part of its members in the order of the book.
+    /// State of the job, with at most `most` members behind `skip` of them, in the order of the address book.
     #[must_use]
     pub fn seen(&self, skip: usize, most: usize, now: Time) -> Seen {
         let limits = &self.net.limits;

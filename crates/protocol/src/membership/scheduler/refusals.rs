@@ -1,19 +1,19 @@
-//! Processes that do not belong to the job are told why, as fast as that harms nobody else.
+//! Refusals of processes that do not belong to the job, with a rate limit (also: token bucket).
 
 use super::Scheduler;
 use crate::job::{Data, Failure, MS, Reason, Time};
 use crate::message::{Hello, Kind, Message, failed};
 
-/// A refusal is the answer to a process that the scheduler has no stream to, on a way of its own. A
-/// flood of such processes is not to keep members waiting: so many are answered at once,
+/// Burst of refusals. A refusal is a frame outside of the streams, to an address of its own, and a flood of
+/// refused processes must not delay members.
 const MOST_AT_ONCE: Time = 256;
-/// and one more each time so much has passed. Who is not answered asks again.
+/// Interval at which one more refusal may be sent. A process without an answer repeats its hello.
 const PAUSE: Time = 5 * MS;
 
-/// How many refusals may be sent now: a token bucket.
+/// Token bucket of refusals.
 #[derive(Debug, Default)]
 pub(super) struct Allowance {
-    /// When the bucket is full again.
+    /// Moment at which the bucket is full.
     full_at: Time,
 }
 
@@ -33,7 +33,7 @@ impl<D: Data> Scheduler<D> {
         self.refuse_in(self.net.limits.job, address, incarnation, text);
     }
 
-    /// A process of another job has come to the wrong place.
+    /// Refuses a process of another job.
     pub(super) fn turn_away(&mut self, message: &Message<D>) {
         let hello = Hello::decode(message.fields());
         let Some(hello) = hello.filter(|_| message.head.kind == Kind::Hello) else { return };

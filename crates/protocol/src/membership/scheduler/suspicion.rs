@@ -1,11 +1,12 @@
-//! Members that do not hear each other, though the scheduler hears both.
+//! Suspicion (also: disputes, partial partitions): members that do not receive each other's frames, while the
+//! scheduler receives those of both.
 
 use super::Scheduler;
 use super::takeover::Takeover;
 use crate::job::{Data, Peer, Role, Time};
 use crate::message::accused;
 
-/// One member does not hear another, and one of them has to go.
+/// One member suspects another; unless that ends, the worker of the two is lost.
 #[derive(Debug)]
 pub(super) struct Dispute {
     began: Time,
@@ -16,8 +17,8 @@ pub(super) struct Dispute {
 }
 
 impl<D: Data> Scheduler<D> {
-    /// A suspicion is kept until the accuser takes it back, or the accused shows that it lives: if it is
-    /// dead, the scheduler finds out itself.
+    /// A suspicion is kept until the accuser withdraws it, or the accused sends a frame: the scheduler
+    /// detects a dead member itself.
     pub(super) fn suspect(
         &mut self,
         accuser: Peer,
@@ -34,9 +35,9 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// From when on two members hear each other, if they can. A scheduler that was started again may have
-    /// brought them together only now, as the one before it died at the start: it has told them of each
-    /// other once it had heard all members.
+    /// Moment by which frames of two members reach each other, if they can. A restarted scheduler may have
+    /// published their addresses only now, as the one before it died at the start: it publishes them once all
+    /// members have introduced themselves.
     fn met_by(&self, dispute: &Dispute, now: Time) -> Time {
         let both = [dispute.accuser, dispute.accused].into_iter();
         let linked = both.filter_map(|peer| self.net.linked_since(peer)).max().unwrap_or(0);
@@ -45,7 +46,7 @@ impl<D: Data> Scheduler<D> {
         linked.max(told) + self.net.limits.silence()
     }
 
-    /// Two members that both live but do not hear each other: the worker is lost, because the
+    /// Two members that both live but do not receive each other's frames: the worker is lost, because the
     /// server has the values of all.
     pub(super) fn judge(&mut self, now: Time) {
         let pause = self.net.limits.heartbeat() / 2;

@@ -1,31 +1,31 @@
-//! A scheduler that was started again takes the job over from its members.
+//! Takeover (also: state recovery): a restarted scheduler learns the job from its members.
 //!
-//! Workers and servers tell it who belongs to the job and who is lost or has left, until it has heard
-//! or given up each member. Where a member is, it learns from that member alone. A scheduler that has
-//! started its job itself learns nothing from the book of another process, but who has left while it was
-//! cut off.
+//! The books of workers and servers have the members of the job and their states; they count until each
+//! member has sent its hello or is lost. The address of a member is learned from that member alone. A
+//! scheduler that has started its job itself learns nothing from the books of others, but which members have
+//! left while it was cut off.
 
 use super::Scheduler;
 use crate::job::{Data, Peer, Role, Time};
 use crate::message::{Book, Hello, Kind, Message, Standing, State};
 
-/// Whether a scheduler before this one has started the job.
+/// Stage of the takeover: whether an earlier scheduler has started the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Takeover {
     None,
-    /// Members are not heard yet, and what the others know of the job counts.
+    /// Hellos of members are missing, and the books of the others count.
     Learning,
-    /// This scheduler may have been cut off: a worker that has left meanwhile has told the servers, and
-    /// could not tell it. Nothing else that members know counts.
+    /// This scheduler may have been cut off: a worker that has left meanwhile has told the servers only.
+    /// Nothing else in the books counts.
     Doubt,
     Over,
 }
 
 impl<D: Data> Scheduler<D> {
-    /// Learns what a member of a running job knows, after a restart.
+    /// Learns the book of a member of a running job, after a restart.
     pub(super) fn adopt(&mut self, peer: Peer, incarnation: u64, hello: &Hello, now: Time) {
         let theirs = &hello.book;
-        // It is a member itself.
+        // The sender is a member itself.
         let has = |book: &Book| {
             let found = book.find(peer);
             found.is_some_and(|member| member.incarnation == incarnation && !member.reads)
@@ -39,7 +39,7 @@ impl<D: Data> Scheduler<D> {
             self.take_over(theirs, now);
         }
         self.note_places(theirs);
-        // Who is gone for one is gone for all; and who has left was not lost.
+        // A member that is lost or has left for one is so for all; one that has left was not lost.
         let mut news = false;
         for gone in theirs.members.iter().filter(|member| member.state != State::Here) {
             if self.takeover == Takeover::Doubt && gone.state != State::Left {
@@ -66,11 +66,11 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// The members of a running job must show up; processes that wanted their places must go, and
-    /// those that were given another rank meanwhile get their own.
+    /// Begins the takeover: members of the running job must send their hello, processes that asked for their
+    /// ranks are refused, and those that were assigned another rank meanwhile get their own.
     fn take_over(&mut self, theirs: &Book, now: Time) {
         (self.started, self.takeover) = (true, Takeover::Learning);
-        // Until a worker says them itself, these serve to measure silence.
+        // Until the hello of a worker, these terms serve for timeouts.
         if let Some(terms) = &theirs.terms {
             self.net.limits.adopt(terms);
         }
@@ -87,7 +87,7 @@ impl<D: Data> Scheduler<D> {
             };
             if let Some(known) = self.book.members.iter_mut().find(same) {
                 known.address.clone_from(&other.address);
-                // It has said them to this scheduler before.
+                // Its hello to this scheduler had the terms.
                 if known.peer.role == Role::Worker && !known.reads {
                     self.book.terms = before.terms;
                 }
@@ -113,7 +113,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Notes where members were for another one: to ask them there who they are, and for nothing else.
+    /// Records the addresses in another member's book, only to send Who there.
     fn note_places(&mut self, theirs: &Book) {
         for member in &theirs.members {
             if let Some(progress) = self.progress.get_mut(&member.peer) {
@@ -122,21 +122,21 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Asks the member of an incarnation that is not linked to introduce itself.
+    /// Asks a member without a link to introduce itself.
     pub(super) fn ask_who(&mut self, known: &Standing) {
         if let Some(address) = self.whereabouts(known) {
             self.net.cast(&address, known.incarnation, Message::new(Kind::Who, Vec::new()));
         }
     }
 
-    /// Where a frame for a member outside of its stream goes.
+    /// Address of a member for a frame outside of its stream.
     pub(super) fn whereabouts(&self, known: &Standing) -> Option<String> {
         let rumoured = || self.progress.get(&known.peer)?.rumoured.clone();
         let told = Some(&known.address).filter(|address| !address.is_empty());
         told.cloned().or_else(rumoured)
     }
 
-    /// Stops learning once each member was heard or given up, and tells all where the others are.
+    /// Ends the takeover once each member has sent its hello or is lost, and publishes all addresses.
     pub(super) fn stop_learning(&mut self) {
         match self.takeover {
             Takeover::Learning => {
