@@ -1,8 +1,8 @@
-//! Something that all ranks want to exist, and whose content the lowest living rank decides.
+//! Agreement (also: leader-decided consensus): all ranks propose a content, the lowest living rank decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A wish of one rank: the number of its request, and what it wants.
+/// Proposal of one rank: the number of its request, and the content.
 #[derive(Debug, Clone)]
 pub(super) struct Wish<V> {
     pub(super) rank: u32,
@@ -12,9 +12,9 @@ pub(super) struct Wish<V> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Stage {
-    /// The deciding rank has not come yet.
+    /// The deciding rank has made no proposal yet.
     Open,
-    /// This rank brings the content to the servers.
+    /// This rank, the provider, sends the content to the servers.
     Providing(u32),
     Ready,
 }
@@ -36,7 +36,7 @@ impl<V: Clone> Agreement<V> {
         self.stage == Stage::Ready
     }
 
-    /// Notes a wish. Ready ones come back at once; `Err` when the rank had asked before.
+    /// Records a wish. It is returned at once if the content is ready; `Err` if the rank has a wish already.
     pub(super) fn wish(&mut self, wish: Wish<V>) -> Result<Option<Wish<V>>, Wish<V>> {
         if !self.had.insert(wish.rank) {
             return Err(wish);
@@ -48,25 +48,25 @@ impl<V: Clone> Agreement<V> {
         Ok(None)
     }
 
-    /// A wish that was refused does not count, and neither does one whose worker has given it up.
+    /// Forgets that a rank had a wish: it was refused or withdrawn.
     pub(super) fn forget(&mut self, rank: u32) {
         self.had.remove(&rank);
     }
 
-    /// Whether a rank has a wish here that is not fulfilled yet, or brings the content.
+    /// Whether a rank has a pending wish, or is the provider.
     pub(super) fn has_wish_of(&self, rank: u32) -> bool {
         self.waiting.contains_key(&rank) || self.stage == Stage::Providing(rank)
     }
 
-    /// A rank gives its wish up; the wish, if it still waited. What the rank has begun to bring, it
-    /// brings to an end.
+    /// Withdraws the wish of a rank; returns it if it was pending. A provider completes its content all the
+    /// same.
     pub(super) fn withdraw(&mut self, rank: u32) -> Option<Wish<V>> {
         self.forget(rank);
         let provides = self.stage == Stage::Providing(rank);
         if provides { None } else { self.waiting.remove(&rank) }
     }
 
-    /// Drops the wishes of workers that are gone.
+    /// Drops the wishes of workers that are lost or have left.
     pub(super) fn keep(&mut self, is_here: impl Fn(u32) -> bool) {
         self.waiting.retain(|rank, _| is_here(*rank));
         if let Stage::Providing(rank) = self.stage
@@ -76,17 +76,17 @@ impl<V: Clone> Agreement<V> {
         }
     }
 
-    /// The content is there, or some rank wants it to be.
+    /// Whether the content exists, or some rank has a wish.
     pub(super) fn is_alive(&self) -> bool {
         self.stage != Stage::Open || !self.waiting.is_empty()
     }
 
-    /// The ranks that have a wish here.
+    /// Ranks with a pending wish.
     pub(super) fn wanted_by(&self) -> impl Iterator<Item = u32> + '_ {
         self.waiting.keys().copied()
     }
 
-    /// The wish that decides from now on, when that has changed.
+    /// The deciding wish, if it has changed.
     pub(super) fn decide(&mut self, lowest: Option<u32>) -> Option<Wish<V>> {
         let lowest = lowest?;
         match self.stage {
@@ -99,7 +99,7 @@ impl<V: Clone> Agreement<V> {
         Some(wish)
     }
 
-    /// The provider is through: everybody who waited gets an answer.
+    /// The provider has completed the content: returns all pending wishes.
     pub(super) fn ready(&mut self, rank: u32) -> Vec<Wish<V>> {
         if self.stage != Stage::Providing(rank) {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! Workers that ask for a key before it is there, and workers that give their init up.
+//! Lookups of keys that are being initialised, and withdrawn inits.
 
 use super::Workers;
 use super::directory::{Directory, unknown};
@@ -6,7 +6,7 @@ use crate::job::{Failure, Peer, Reason, list};
 use crate::message::Header;
 
 impl Directory {
-    /// A worker gives its init of a key up. It may initialise the key once more, also if the key exists.
+    /// Withdraws a worker's init of a key. The worker may initialise the key again, even if it exists.
     pub(super) fn withdraw(&mut self, rank: u32, head: &Header, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&head.key) else { return };
         if let Some(wish) = entry.agreement.withdraw(rank) {
@@ -16,7 +16,7 @@ impl Directory {
         }
     }
 
-    /// The wishes for a key have changed, or the workers.
+    /// Settles a key after a change of its wishes or of the workers.
     pub(super) fn settle_wishes(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         entry.agreement.keep(|rank| workers.is_here(rank));
@@ -24,7 +24,7 @@ impl Directory {
             self.settle(key, workers);
             return self.settle_finders(key, workers);
         }
-        // A rank may have begun to bring it.
+        // A provider may have begun.
         if let Some(place) = entry.place.take() {
             self.placer.remove(&place);
         }
@@ -34,7 +34,7 @@ impl Directory {
         finders.into_iter().for_each(|finder| self.fail_search(finder, key, &unknown()));
     }
 
-    /// Fails the search of the worker whose value all others wait for: it would wait for itself.
+    /// Fails the search of the worker whose value the init waits for: it would wait for itself.
     pub(super) fn settle_finders(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(lowest) = workers.lowest() else { return };
@@ -54,7 +54,7 @@ impl Directory {
         vain.into_iter().for_each(|finder| self.fail_search(finder, key, &failure));
     }
 
-    /// A worker is lost, and no init ends any more: fails the searches for a key that is not there yet.
+    /// A worker is lost, and no init ends any more: fails the searches for a key that does not exist yet.
     pub(super) fn end_searches(&mut self, key: u64, lost: &Failure) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         if entry.agreement.is_ready() {

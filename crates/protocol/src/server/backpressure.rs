@@ -1,23 +1,24 @@
-//! What a worker may have waiting at a server: pulls whose round has not closed, look-ups of keys that are
-//! being initialised, and answers that it has not acknowledged. A worker at its bound is slowed: the server takes nothing more of its stream
-//! until there is room (backpressure), and the worker sends it again. Other workers do not notice.
+//! Backpressure (also: admission control): bounds on a worker's pulls whose round has not closed, its
+//! look-ups of keys that are being initialised, and its unacknowledged answers. At a bound the server takes
+//! nothing more of the worker's stream until there is room, and the worker retransmits. Other workers are not
+//! affected.
 
 use super::rounds::Pull;
 use super::{Server, invalid};
 use crate::job::{Data, Failure, Mode, Peer, Token};
 use crate::message::{Header, ROUNDS_OVER};
 
-/// Maximum number of pulls of one worker that wait, beside four for each slice that the server has. Each
-/// event of a slice looks at those that wait there.
+/// Maximum waiting pulls of one worker, beside four for each slice of the server. Each event of a slice
+/// checks all pulls that wait there.
 const MOST: u64 = 16_384;
-/// Maximum number of messages in line to a worker, beside those four.
+/// Maximum queued messages to a worker, beside four for each slice.
 const MOST_IN_LINE: u64 = 65_536;
-/// Maximum bytes of what these pulls want: lists of rows.
+/// Maximum bytes of the queries of these pulls: lists of rows.
 const MOST_WANTED: u64 = 64 << 20;
 /// Maximum bytes of answers that are copies, as rows are; whole values are shared.
 const MOST_COPIED: u64 = 256 << 20;
 
-/// Of one worker.
+/// Waiting pulls of one worker, the bytes of their queries, and unacknowledged bytes of copied answers.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Waiting {
     pulls: u64,
@@ -36,7 +37,7 @@ impl Waiting {
         self.wanted = self.wanted.saturating_sub(wanted.len() as u64);
     }
 
-    /// An answer leaves; what comes back when the worker has it.
+    /// Counts an answer; returns its token, for the acknowledgement.
     pub(super) fn answer(&mut self, wanted: &[u8], bytes: u64) -> Option<Token> {
         if wanted.is_empty() {
             return None;
@@ -51,7 +52,7 @@ impl Waiting {
 }
 
 impl<D: Data> Server<D> {
-    /// How many messages may be in line to a worker for more of it to be taken; 0 at its bounds.
+    /// Maximum queued messages to a worker at which its stream is still taken; 0 at its bounds.
     pub(crate) fn room_for(&self, peer: Peer) -> usize {
         let Some(waiting) = self.waiting.get(peer.rank as usize) else { return 0 };
         let most = MOST + 4 * self.slices;
@@ -63,15 +64,15 @@ impl<D: Data> Server<D> {
         if full { 0 } else { usize::try_from(in_line).unwrap_or(usize::MAX) }
     }
 
-    /// A worker has an answer.
+    /// A worker has acknowledged an answer.
     pub(crate) fn delivered(&mut self, by: u32, token: Token) {
         if let Some(waiting) = self.waiting.get_mut(by as usize) {
             waiting.delivered(token);
         }
     }
 
-    /// Why a pull can never be answered, if that is so. The number of its round is that of the last push
-    /// before it, which has come, is offered, or is at most `max_rounds_ahead` ahead.
+    /// Failure of a pull that can never be answered. Its round is that of the last push before it, which has
+    /// arrived, is offered, or is at most `max_rounds_ahead` ahead.
     pub(super) fn unanswerable(
         &mut self,
         rank: u32,
@@ -83,7 +84,7 @@ impl<D: Data> Server<D> {
             return Some(invalid(text));
         }
         // After a loss that has ended all rounds, pushes and offers are dropped, and a pull that waits for
-        // one is told of the loss.
+        // one fails with the loss.
         if [0, ROUNDS_OVER].contains(&head.round) || self.broken.is_some() {
             return None;
         }
@@ -127,7 +128,7 @@ mod tests {
         server
     }
 
-    /// What is answered at once: why it fails, if it does.
+    /// Reason of the failure that answers a pull at once, if any.
     fn pull(server: &mut Server<Bytes>, rank: u32, round: u64, wanted: usize) -> Option<Reason> {
         let mut message = Message::of_key(Kind::Pull, 3, 1, vec![0; wanted]);
         message.head.round = round;
@@ -148,13 +149,13 @@ mod tests {
         assert_eq!(pull(&mut server, 1, 1, (64 << 20) + 1), Some(Reason::Invalid));
         assert_eq!(pull(&mut server, 1, 1, 0), None, "the first round, which is open");
         assert_eq!(pull(&mut server, 1, ROUNDS_OVER, 0), None);
-        // A push that is offered is one that will be made.
+        // An offered push will be made.
         let mut offer = Message::of_key(Kind::Offer, 3, 1, Vec::new());
         offer.head.round = 5;
         server.message(Peer::worker(1), offer);
         assert_eq!(pull(&mut server, 1, 5, 0), None);
         assert_eq!(pull(&mut server, 1, 6, 0), Some(Reason::Invalid));
-        // One that makes none has only the value as it is.
+        // A worker that is done can only pull the current value.
         server.message(Peer::worker(0), Message::new(Kind::Done, Vec::new()));
         server.letters();
         assert_eq!(pull(&mut server, 0, 1, 0), Some(Reason::Invalid));
@@ -200,7 +201,7 @@ mod tests {
         };
         for is_made in [true, false] {
             let mut server = server();
-            // It waits for the value of worker 0.
+            // The init waits for the value of worker 0.
             server.message(one, declare(Some(4)));
             let mut count = 0;
             while server.room_for(one) > 0 {
@@ -238,7 +239,7 @@ mod tests {
         assert!(server.room_for(Peer::worker(1)) > 0);
     }
 
-    /// Rows that are there are pulled; the answer is large.
+    /// Pulls rows at once, with a large answer.
     fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<Token>) -> u64 {
         let rows = Message::of_key(Kind::Pull, 3, 1, vec![1]);
         server.message(Peer::worker(1), rows);

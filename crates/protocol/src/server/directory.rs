@@ -1,5 +1,5 @@
-//! The directory of a job, on server 0: which keys exist, in the order of their init, where their
-//! slices are, and which settings are in force.
+//! The directory of a job, on server 0 (also: name service, metadata service): the existing keys in the order
+//! of their init, the placement of their slices, and the settings in force.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::job::{Failure, Limits, Peer, Reason, label};
 use crate::message::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
 use crate::placement::{MOST_SLICES, Placer};
 
-/// Settings that are remembered for ranks that ask for them later.
+/// Maximum settings that are kept for ranks that ask for them later.
 const MOST_SETTINGS: usize = 65_536;
 
 #[derive(Debug)]
@@ -21,12 +21,12 @@ pub(super) struct Entry {
     pub(super) generation: u32,
     pub(super) agreement: Agreement<Spec>,
     pub(super) place: Option<Place>,
-    /// Workers that want to use the key without having initialised it.
+    /// Look-ups that wait for the init: rank and request.
     pub(super) finders: Vec<(u32, u64)>,
     removed_by: BTreeSet<u32>,
 }
 
-/// The second hash of a name, 0 if it is not known, and the worker that has said so first.
+/// Second hash of a name, 0 if it is not known, and the worker that declared it first.
 #[derive(Debug, Clone, Copy)]
 struct Name {
     hash: u64,
@@ -39,11 +39,11 @@ struct Setting {
     decided: Vec<u8>,
 }
 
-/// Maximum number of look-ups of one worker that wait, beside one for each key of the directory: a worker of
-/// this library has one for a key.
+/// Maximum waiting look-ups of one worker, beside one for each key of the directory: a worker of this library
+/// has one for a key.
 const MOST_SEARCHES: u64 = 16_384;
 
-/// Look-ups that wait, by rank.
+/// Number of waiting look-ups, by rank.
 #[derive(Debug, Default)]
 pub(super) struct Searches(BTreeMap<u32, u64>);
 
@@ -63,12 +63,12 @@ impl Searches {
 pub(super) struct Directory {
     pub(super) placer: Placer,
     pub(super) entries: BTreeMap<u64, Entry>,
-    /// Of all `finders`.
+    /// Counts of all `finders`.
     pub(super) searches: Searches,
-    /// The last generation of keys that were removed.
+    /// Last generation of removed keys.
     pub(super) past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
-    /// For a rank, the header and the fields.
+    /// Answers to send: rank, header and fields.
     answers: Vec<(u32, Header, Vec<u8>)>,
     /// Every key is placed whole.
     whole: bool,
@@ -101,7 +101,7 @@ impl Directory {
         self.whole = true;
     }
 
-    /// By rank.
+    /// Answers since the last call, by rank.
     pub(super) fn answers<D>(&mut self) -> Vec<(u32, Message<D>)> {
         let message = |head, fields| Message { head, body: Body::Fields(fields) };
         let answers = std::mem::take(&mut self.answers).into_iter();
@@ -132,8 +132,8 @@ impl Directory {
         }
     }
 
-    /// Two names with one key: the second worker is refused. A worker that does not know the name goes
-    /// along with whatever it is.
+    /// Two names with one key: the request of the second worker fails. A worker that does not know the name
+    /// accepts any.
     fn collision(&self, key: u64, hash: u64) -> Option<Failure> {
         let ours = self.entries.get(&key)?.name;
         if [0, ours.hash].contains(&hash) || ours.hash == 0 {
@@ -147,7 +147,7 @@ impl Directory {
         Some(Failure::new(Reason::NameCollision, text))
     }
 
-    /// Tells what there is now, to whoever takes no part in it.
+    /// Answers a worker that is done with the next key, or with a setting.
     fn teach(&mut self, rank: u32, head: &Header) {
         let Header { key, request, setting, .. } = *head;
         if setting == 0 {
@@ -207,8 +207,8 @@ impl Directory {
         }
     }
 
-    /// Lets the lowest living rank bring the value, if it has come. A new provider begins a new
-    /// generation, so that the slices of two never mix.
+    /// Makes the lowest living rank the provider, if it has proposed the key. A new provider begins a new
+    /// generation, so that the slices of two providers never mix.
     pub(super) fn settle(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(Wish { rank, request, value }) = entry.agreement.decide(workers.lowest()) else {
@@ -233,7 +233,7 @@ impl Directory {
         self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));
     }
 
-    /// The provider has brought the value, or the setting, to all servers.
+    /// The provider has sent the value, or the setting, to all servers.
     pub(super) fn ready(&mut self, rank: u32, head: &Header) {
         if head.setting > 0 {
             let Some(setting) = self.settings.get_mut(&head.setting) else { return };
@@ -258,7 +258,7 @@ impl Directory {
         }
     }
 
-    /// The key exists: whoever wants the same gets its place.
+    /// The key exists: a proposal of its shape and dtype is answered with its place, another one fails.
     fn grant(&mut self, key: u64, wish: &Wish<Spec>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(place) = &entry.place else { return };
@@ -311,7 +311,7 @@ impl Directory {
         }
     }
 
-    /// A key in the life that a worker knows, if it is still in that.
+    /// A key, if it is still in this generation.
     fn life_mut(&mut self, key: u64, generation: u32) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(&key)?;
         (entry.place.is_some() && entry.generation == generation).then_some(entry)
@@ -324,7 +324,7 @@ impl Directory {
         self.answers.push((rank, head, Vec::new()));
     }
 
-    /// A key is gone when every active worker has removed it.
+    /// Removes a key once every active worker has removed it.
     fn settle_removal(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get(&key) else { return };
         if entry.removed_by.is_empty() || !workers.absent(&entry.removed_by).is_empty() {
@@ -348,7 +348,7 @@ impl Directory {
             .entry(head.setting)
             .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
         let wish = Wish { rank, request: head.request, value: fields.to_vec() };
-        // A worker counts its settings, and asks again for one that it has given up.
+        // A worker counts its settings, and declares a withdrawn one again.
         setting.agreement.forget(rank);
         match setting.agreement.wish(wish) {
             Ok(None) => self.settle_setting(head.setting, workers),
@@ -357,7 +357,7 @@ impl Directory {
         }
     }
 
-    /// Forgets the oldest settings, which no rank asks for any more.
+    /// Drops the oldest settings, which no rank asks for any more.
     fn forget_settings(&mut self) {
         while self.settings.len() > MOST_SETTINGS {
             self.settings.pop_first();
@@ -374,7 +374,7 @@ impl Directory {
 
     fn grant_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>) {
         let Some(setting) = self.settings.get(&version) else { return };
-        // Whoever asks for nothing takes what there is.
+        // An empty proposal accepts the decided setting.
         if wish.value.is_empty() {
             let decided = setting.decided.clone();
             return self.tell_setting(version, wish, 0, decided);
@@ -399,25 +399,25 @@ impl Directory {
         self.answers.push((wish.rank, head, decided));
     }
 
-    /// The keys that it has, the last one first.
+    /// All keys, the last one first.
     pub(super) fn keys(&self) -> Vec<u64> {
         self.entries.keys().rev().copied().collect()
     }
 
-    /// The workers have changed: what does that mean for a key?
+    /// Settles a key after a change of the workers.
     pub(super) fn settle_key(&mut self, key: u64, workers: &Workers) {
         self.settle_wishes(key, workers);
         self.settle_removal(key, workers);
     }
 
-    /// The same, for the settings.
+    /// Settles the settings after a change of the workers.
     pub(super) fn settle_settings(&mut self, workers: &Workers) {
         for version in self.settings.keys().copied().collect::<Vec<_>>() {
             self.settle_setting(version, workers);
         }
     }
 
-    /// Whom a wish or a removal waits for.
+    /// Members that a wish or a removal waits for.
     pub(super) fn awaited(&self, head: &Header, workers: &Workers) -> Vec<Peer> {
         let entry = self.entries.get(&head.key).filter(|_| head.setting == 0);
         match entry {
@@ -436,7 +436,7 @@ fn nothing(text: &str) -> Failure {
     Failure::new(Reason::KeyNotFound, text)
 }
 
-/// No rank has begun to initialise a key.
+/// Failure of a look-up: no rank has begun to initialise the key.
 pub(super) fn unknown() -> Failure {
     nothing("no worker has initialised the key")
 }

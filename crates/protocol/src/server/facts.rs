@@ -1,10 +1,10 @@
-//! What a server can say of itself: its rounds, and which workers they waited for.
+//! Statistics of a server: its rounds, and late workers (also: straggler detection).
 
 use super::Server;
 use crate::job::{Data, Mode, Time};
 use crate::telemetry::{Facts, Late, MOST_PEERS};
 
-/// What has happened here, counted.
+/// Counters of a server.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     /// The moment of the last event.
@@ -32,7 +32,7 @@ impl Tally {
         self.rounds
     }
 
-    /// A push closed its round; the one before it in that slice had come at a moment.
+    /// A push closed its round; the push before it in that slice had arrived at the moment `before`.
     fn came_last(&mut self, rank: u32, before: Time) {
         if let Some(late) = self.late.get_mut(rank as usize) {
             late.rounds += 1;
@@ -42,12 +42,12 @@ impl Tally {
 }
 
 impl<D: Data> Server<D> {
-    /// The time of what happens next.
+    /// Sets the time of the next event.
     pub(crate) fn tell_time(&mut self, now: Time) {
         self.tally.now = now;
     }
 
-    /// Notes whom a round waited for, if the push that has just been settled closed it.
+    /// Records the lateness of a worker, if its push that has just been settled closed a round.
     pub(super) fn note_late(&mut self, rank: u32, before: Option<Time>, rounds: u64) {
         let several = self.workers.active().nth(1).is_some();
         let sync = self.workers.limits.mode == Mode::Sync;
@@ -56,7 +56,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// Says what is to be said of this server.
+    /// Fills in the statistics of this server.
     pub(crate) fn report(&self, facts: &mut Facts) {
         facts.round = self.tally.round;
         facts.rounds = self.tally.rounds;

@@ -1,4 +1,4 @@
-//! The keys of a server, each in its last life.
+//! The keys of a server, each in its last generation.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::table::Table;
 pub(super) struct Key<D> {
     pub(super) generation: u32,
     pub(super) place: Arc<Place>,
-    /// Those that are here, by their number.
+    /// Slices on this server, by index.
     pub(super) slices: SmallVec<[Option<Slice<D>>; 1]>,
-    /// By rank, the pushes that there are from workers that make no more.
+    /// By rank, the announced pushes of workers that are done.
     pub(super) pushes: SmallVec<[u64; 2]>,
     pub(super) removed_by: BTreeSet<u32>,
 }
 
-/// By key: whatever is asked about one, and its coming and going, looks at no other.
+/// Keys of this server: insertion, removal and lookup take constant time.
 #[derive(Debug)]
 pub(super) struct Keys<D>(Table<u64, Key<D>>);
 
@@ -36,7 +36,7 @@ impl<D> Keys<D> {
         self.0.len()
     }
 
-    /// The life that a key is in.
+    /// Current generation of a key.
     pub(super) fn generation_of(&self, key: u64) -> Option<u32> {
         self.0.get(&key).map(|key| key.generation)
     }
@@ -71,7 +71,7 @@ impl<D> Keys<D> {
         self.0.values_mut()
     }
 
-    /// The slices that are here.
+    /// Names of all slices on this server.
     pub(super) fn slice_names(&self) -> impl Iterator<Item = SliceName> + '_ {
         self.iter().flat_map(|(key, state)| {
             let here = (0..).zip(&state.slices).filter(|(_, slice)| slice.is_some());

@@ -1,7 +1,8 @@
-//! A server: the slices of many keys, and, on server 0, the directory of all keys.
+//! A server (also: parameter server, shard): rounds of the slices of many keys, and, on server 0, the
+//! directory of all keys.
 //!
-//! It decides which contributions are added in which order, when a round closes and who gets which
-//! value. Its driver does the arithmetic, in the order of the actions of each slice.
+//! It decides which contributions are added in which order, when a round closes, and which value answers a
+//! pull. Its driver does the arithmetic, in the order of the actions of each slice.
 
 mod agreement;
 mod asking;
@@ -25,52 +26,89 @@ use directory::Directory;
 use keys::{Key, Keys};
 use rounds::{Contribution, Pull, Slice, Step};
 
-/// One slice of one key, in one of the key's lives.
+/// Name of a slice, in one generation of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceName {
+    /// Key of the slice.
     pub key: u64,
+    /// Generation of the key, from 1; a removed key that is initialised again has the next one.
     pub generation: u32,
+    /// Index of the slice, from 0.
     pub slice: u32,
 }
 
-/// What the driver has to do; actions of one slice in their order.
+/// Action for the driver of a server. Those of one slice take effect in their order; slices are independent.
 #[derive(Debug)]
 pub enum Action<D> {
-    /// This is the first value of the slice.
-    Install { slice: SliceName, place: Arc<Place>, data: D },
-    /// Begin the sum of a round with this, or add it.
-    Add {
+    /// Store the first value of a slice, or replace the value of an init that was repeated.
+    Install {
+        /// Slice to store.
         slice: SliceName,
-        round: u64,
-        rank: u32,
-        first: bool,
-        /// Not 0 if it is encoded, as the setting says.
-        codec: u16,
-        setting: u64,
+        /// Shape and placement of the key.
+        place: Arc<Place>,
+        /// Value of the slice.
         data: D,
     },
-    /// This takes the place of the value, with its state.
-    Restore { slice: SliceName, data: D },
-    /// Merge the sum into the value, under this setting.
-    Close { slice: SliceName, round: u64, setting: u64 },
-    /// Send the value, with `Server::value`.
+    /// Add a contribution to the sum of a round.
+    Add {
+        /// Slice of the push.
+        slice: SliceName,
+        /// Round, from 1; without rounds, number of the worker's push.
+        round: u64,
+        /// Rank of the worker.
+        rank: u32,
+        /// First contribution of the round: the sum begins with it.
+        first: bool,
+        /// Codec of the data; 0 is raw values.
+        codec: u16,
+        /// Version of the setting in force for the push.
+        setting: u64,
+        /// Contribution, of the length of the slice if it is raw.
+        data: D,
+    },
+    /// Replace value and state of a slice.
+    Restore {
+        /// Slice to replace.
+        slice: SliceName,
+        /// Payload, as [`Worker::restore`](crate::Worker::restore) got it.
+        data: D,
+    },
+    /// Merge the sum into the value: the round is closed.
+    Close {
+        /// Slice of the round.
+        slice: SliceName,
+        /// Closed round; without rounds, number of merged pushes.
+        round: u64,
+        /// Largest version of the setting among the contributions.
+        setting: u64,
+    },
+    /// Pass the value to [`Server::value`], or a failure to [`Server::no_value`]; at any later time.
     Answer(Answer),
-    /// From this version on, pushes merge like this.
-    Setting { version: u64, fields: Vec<u8> },
-    /// The key is gone.
+    /// Merge pushes of this version, and later ones, under a setting.
+    Setting {
+        /// Version of the setting, from 1.
+        version: u64,
+        /// The setting, as [`Worker::set`](crate::Worker::set) got it.
+        fields: Vec<u8>,
+    },
+    /// Drop all slices of a removed key.
     Drop {
+        /// Removed key.
         key: u64,
+        /// Removed generation.
         generation: u32,
-        /// All of it here have a smaller number.
+        /// Upper bound, exclusive, of the indices of its slices here.
         slices: u32,
     },
 }
 
-/// A value that a worker waits for.
+/// A pull whose value is due.
 #[derive(Debug, Clone)]
 pub struct Answer {
+    /// Slice of the value.
     pub slice: SliceName,
-    /// What is wanted, as the worker's driver has said; nothing stands for the value.
+    /// Query of [`Worker::pull_wanted`](crate::Worker::pull_wanted), opaque to the protocol; empty for the
+    /// value.
     pub wanted: Vec<u8>,
     pub(crate) to: u32,
     pub(crate) round: u64,
@@ -78,7 +116,7 @@ pub struct Answer {
     priority: i32,
 }
 
-/// What the server knows of the workers.
+/// State of the workers.
 #[derive(Debug)]
 pub(super) struct Workers {
     limits: Limits,
@@ -87,7 +125,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// Whether a round waits for it, of a key to which it makes this many pushes once it is done.
+    /// Whether a round waits for a worker; `pushes` are the announced pushes of workers that are done.
     fn is_awaited(&self, rank: u32, round: u64, pushes: &[u64]) -> bool {
         let at = rank as usize;
         let to_come = self.done.get(at) == Some(&true)
@@ -95,13 +133,13 @@ impl Workers {
         self.is_active(rank) || (to_come && self.here.get(at) == Some(&true))
     }
 
-    /// Whether it takes part in what all do together.
+    /// Whether a worker takes part in collective calls: it is here and not done.
     fn is_active(&self, rank: u32) -> bool {
         let at = rank as usize;
         self.here.get(at) == Some(&true) && self.done.get(at) == Some(&false)
     }
 
-    /// Whether it is neither lost nor has left.
+    /// Whether a worker is neither lost nor has left.
     fn is_here(&self, rank: u32) -> bool {
         self.here.get(rank as usize) == Some(&true)
     }
@@ -118,26 +156,27 @@ impl Workers {
         self.active().next()
     }
 
-    /// Those of the active workers that did not come.
+    /// Active workers that are missing in a set.
     fn absent(&self, came: &BTreeSet<u32>) -> Vec<Peer> {
         self.active().filter(|rank| !came.contains(rank)).map(Peer::worker).collect()
     }
 }
 
-/// The machine of one server.
+/// The machine of one server, in [`Part::Server`](crate::Part::Server).
 #[derive(Debug)]
 pub struct Server<D> {
     workers: Workers,
     keys: Keys<D>,
     directory: Directory,
-    /// By rank, credit that is in use, and credit that is to be given back.
+    /// By rank, credit in use.
     used: Vec<u64>,
+    /// By rank, credit to return.
     owed: Vec<u64>,
-    /// By rank, what waits for it.
+    /// By rank, waiting pulls and answers.
     waiting: Vec<Waiting>,
-    /// Slices that are here.
+    /// Number of slices.
     slices: u64,
-    /// Contributions that wait for their turn, in bytes.
+    /// Bytes of contributions that are held out of turn.
     held_bytes: u64,
     duplicates: u64,
     /// The loss that ended all rounds.
@@ -145,10 +184,9 @@ pub struct Server<D> {
     letters: Vec<Letter<D>>,
     actions: Vec<Action<D>>,
     tally: facts::Tally,
-    /// Kept for its memory: what is to be done with the slice that is looked at.
+    /// Steps of the current slice; kept for its memory.
     steps: Vec<Step<D>>,
-    /// Keys that are still to be looked at after the workers have changed: those here, and those of the
-    /// directory.
+    /// Keys to settle after a change of the workers: those with slices here, and those of the directory.
     sweep: (Vec<u64>, Vec<u64>),
 }
 
@@ -178,7 +216,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// Begins anew under other limits, before anything has happened.
+    /// Starts over under other limits, before any event.
     pub(super) fn adopt(&mut self, limits: &Limits) {
         let whole = self.directory.is_whole();
         *self = Self::new(limits);
@@ -187,6 +225,7 @@ impl<D: Data> Server<D> {
         }
     }
 
+    /// Actions since the last call, for the driver to carry out. Called after every event of the node.
     pub fn actions(&mut self) -> Vec<Action<D>> {
         take_all(&mut self.actions)
     }
@@ -195,17 +234,18 @@ impl<D: Data> Server<D> {
         take_all(&mut self.letters)
     }
 
-    /// Bytes of contributions that wait for their turn; never more than `hold_bytes`.
+    /// Bytes of contributions that are held out of turn; at most [`Limits::hold_bytes`].
     pub fn held_bytes(&self) -> u64 {
         self.held_bytes
     }
 
-    /// Pushes that came more than once.
+    /// Number of duplicate pushes.
     pub fn duplicates(&self) -> u64 {
         self.duplicates
     }
 
-    /// The value for an [`Action::Answer`].
+    /// Answers an [`Action::Answer`] with the value after all actions of the slice before it. The node sends
+    /// it with its next `send`.
     pub fn value(&mut self, answer: &Answer, data: D) {
         let SliceName { key, generation, slice } = answer.slice;
         let head = Header {
@@ -224,14 +264,15 @@ impl<D: Data> Server<D> {
         self.letters.push(Letter { to, message, priority: answer.priority, token });
     }
 
-    /// There is no value for an [`Action::Answer`].
+    /// Answers an [`Action::Answer`] with a failure.
     pub fn no_value(&mut self, answer: &Answer, failure: &Failure) {
         let mut message = failed_message(answer.slice, failure);
         message.head.request = answer.request;
         self.post(answer.to, message);
     }
 
-    /// From now on keys are placed whole: what merges them here is not known to work on parts.
+    /// Places keys whole from now on: the driver's merge rule may not work on slices. Called on server 0
+    /// before the start.
     pub fn keep_whole(&mut self) {
         self.directory.keep_whole();
     }
@@ -264,7 +305,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// Takes a message of a worker, or says why not.
+    /// Takes a message of a worker, or returns the reason to drop it.
     pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<Why> {
         let rank = from.rank;
         if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
@@ -303,14 +344,14 @@ impl<D: Data> Server<D> {
                 self.post_directory();
             }
             (Kind::Ask, _) => self.ask(rank, &head),
-            // A slice that is no more; the worker hears of that by its next pull.
+            // The slice is removed; the next pull of the worker fails.
             (Kind::Restore, Body::Data(_)) => {}
             _ => return Some(Why::Unreadable),
         }
         None
     }
 
-    /// A worker that makes no pushes.
+    /// Treats a reader as a worker that is done.
     fn only_reads(&mut self, rank: u32) {
         if self.workers.done.get(rank as usize) == Some(&false) {
             self.end_pushes(rank);
@@ -322,8 +363,8 @@ impl<D: Data> Server<D> {
         self.settle_all();
     }
 
-    /// A key begins a life here. A provider that was lost half way left an older one behind, or is
-    /// still heard.
+    /// Begins a generation of a key. A provider that was lost half way left an older one behind, or its
+    /// messages still arrive.
     fn describe(&mut self, head: &Header, place: Place) {
         if let Some(generation) = self.keys.generation_of(head.key) {
             if generation >= head.generation {
@@ -380,7 +421,7 @@ impl<D: Data> Server<D> {
             || slice.is_too_far(head.round, &self.workers)
             || (granted && !slice.was_granted(rank, head.round))
         {
-            // A loss that has ended all rounds took the grants back.
+            // A loss that has ended all rounds has revoked the grants.
             let failure = self.broken.clone().unwrap_or_else(|| unfit(head, bytes));
             return self.fail(rank, head, &failure);
         }
@@ -433,7 +474,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// The directory has told all workers of the removal before; slices go when each has passed it on.
+    /// Drops the slices of a key when each worker has passed on the directory's removal.
     fn settle_removal(&mut self, key: u64, generation: u32) {
         let Some(state) = self.keys.get(key, generation) else { return };
         if state.removed_by.is_empty() || !self.workers.absent(&state.removed_by).is_empty() {
@@ -456,7 +497,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// What waited at a slice that is no more.
+    /// Fails the pulls that waited at a removed slice, and returns its held bytes.
     fn drop_slice(&mut self, name: SliceName, mut slice: Slice<D>) {
         self.tally.stored_bytes -= slice.len();
         self.slices -= 1;
@@ -465,7 +506,7 @@ impl<D: Data> Server<D> {
         pulls.iter().for_each(|pull| self.disappoint(name, pull, &unknown(name.slice)));
     }
 
-    /// Does whatever can be done on a slice now.
+    /// Takes all steps that are possible on a slice.
     fn settle(&mut self, name: SliceName) {
         let broken = self.broken.clone();
         let Some(key) = self.keys.get_mut(name.key, name.generation) else { return };
@@ -523,7 +564,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// Credit goes back in portions: small pushes need not be answered one by one.
+    /// Returns credit in portions of an eighth: small pushes are not answered one by one.
     fn give_back(&mut self, rank: u32, bytes: u64) {
         let (used, owed) = (&mut self.used[rank as usize], &mut self.owed[rank as usize]);
         *used = used.saturating_sub(bytes);
@@ -536,14 +577,14 @@ impl<D: Data> Server<D> {
         }
     }
 
-    /// The workers have changed: every key is looked at.
+    /// Settles every key after a change of the workers.
     fn settle_all(&mut self) {
         self.sweep = (self.keys.iter().map(|(key, _)| key).collect(), self.directory.keys());
         self.directory.settle_settings(&self.workers);
         self.sweep();
     }
 
-    /// Looks at some of the keys that `settle_all` has found; `tick` comes back for the rest.
+    /// Settles some of the keys of `settle_all`; `tick` continues with the rest.
     fn sweep(&mut self) {
         for _ in 0..AT_ONCE {
             let Some(key) = self.sweep.0.pop() else { break };
@@ -566,14 +607,14 @@ impl<D: Data> Server<D> {
         self.settle_removal(key, generation);
     }
 
-    /// Goes on with what did not fit into one step.
+    /// Continues a sweep that did not fit into one step.
     pub(super) fn tick(&mut self) {
         if self.is_sweeping() {
             self.sweep();
         }
     }
 
-    /// When `tick` has something to do at the latest.
+    /// Moment of the next `tick`, at the latest.
     pub(super) fn wake_at(&self) -> Time {
         if self.is_sweeping() { 0 } else { Time::MAX }
     }
@@ -602,7 +643,7 @@ impl<D: Data> Server<D> {
         self.letters.push(Letter { to, message, priority: LAST, token: None });
     }
 
-    /// Once a loss has ended all rounds, no key comes to exist.
+    /// Once a loss has ended all rounds, no key is created.
     fn end_searches(&mut self, key: u64) {
         if let Some(lost) = &self.broken {
             self.directory.end_searches(key, lost);
@@ -626,7 +667,7 @@ impl<D: Data> Server<D> {
         self.letters.push(Letter { to, message, priority: CONTROL, token: None });
     }
 
-    /// Nothing is held and nobody waits.
+    /// Whether no push is held and no pull waits.
     #[cfg(test)]
     pub(super) fn is_at_rest(&self) -> bool {
         let idle = self

@@ -1,4 +1,5 @@
-//! One slice of one key: which contribution is in its turn, when a round closes, who may read.
+//! Rounds of one slice (also: synchronous SGD, SSP): the order of contributions, the close of a round, and
+//! the pulls that it answers.
 
 use std::collections::BTreeMap;
 
@@ -8,31 +9,31 @@ use super::Workers;
 use crate::job::{Data, Mode, Peer, Time};
 use crate::message::ROUNDS_OVER;
 
-/// A push that waits for its turn.
+/// A push that is held until its turn.
 #[derive(Debug)]
 pub(super) struct Contribution<D> {
     pub(super) data: D,
-    /// Credit to give back once it is added.
+    /// Credit to return once the push is added.
     pub(super) paid: u64,
     pub(super) setting: u64,
     pub(super) codec: u16,
 }
 
-/// A push, by round and rank.
+/// A held push, by round and rank.
 type Held<D> = ((u64, u32), Contribution<D>);
 
-/// A worker that wants the value after its own push of this round, or behind all pushes of all.
+/// A pull of the value after the worker's own push of a round, or behind all pushes (`ROUNDS_OVER`).
 #[derive(Debug, Clone)]
 pub(super) struct Pull {
     pub(super) rank: u32,
     pub(super) round: u64,
     pub(super) request: u64,
     pub(super) priority: i32,
-    /// What is wanted instead of the whole value; the driver knows.
+    /// Query of the driver; empty for the whole value.
     pub(super) wanted: Vec<u8>,
 }
 
-/// What is to be done with a slice now, in this order.
+/// Next steps on a slice, in their order.
 #[derive(Debug)]
 pub(super) enum Step<D> {
     Add { round: u64, rank: u32, first: bool, contribution: Contribution<D> },
@@ -43,10 +44,10 @@ pub(super) enum Step<D> {
 
 /// The rounds of one slice.
 ///
-/// What there is one of, most of the time, is in it and not behind a pointer: see a worker's keys.
+/// Lists that mostly have one entry are inline, not behind a pointer: see a worker's keys.
 ///
-/// In rounds, contributions are added in the order of ranks: `next` is the rank whose turn it is in
-/// the open round. Without rounds every push is a round of its own, and `open` counts them.
+/// In rounds, contributions are added in the order of ranks: `next` is the rank in turn in the open round.
+/// Without rounds every push is a round of its own, and `open` counts them.
 #[derive(Debug)]
 pub(super) struct Slice<D> {
     len: u64,
@@ -54,14 +55,14 @@ pub(super) struct Slice<D> {
     next: u32,
     added: u32,
     setting: u64,
-    /// By round and rank, in their order.
+    /// Held pushes, in the order of round and rank.
     held: SmallVec<[Held<D>; 1]>,
-    /// Pushes that their workers hold back, and whether they were told to send them.
+    /// Offered pushes, and whether they are granted.
     offers: BTreeMap<(u64, u32), bool>,
-    /// The round of each rank that was added last; every round up to it was.
+    /// Last added round of each rank; every round up to it was added.
     taken: SmallVec<[u64; 2]>,
     pulls: SmallVec<[Pull; 1]>,
-    /// When the last push came.
+    /// Arrival of the last push.
     came: Option<Time>,
 }
 
@@ -89,7 +90,7 @@ impl<D: Data> Slice<D> {
         self.taken.get(rank as usize).copied().unwrap_or(u64::MAX)
     }
 
-    /// Whether this push was taken before.
+    /// Whether a push is a duplicate.
     pub(super) fn has(&self, rank: u32, round: u64) -> bool {
         round <= self.taken(rank) || self.is_held(round, rank)
     }
@@ -102,30 +103,30 @@ impl<D: Data> Slice<D> {
         self.place(round, rank).is_ok()
     }
 
-    /// Takes a contribution out that is in its turn.
+    /// Removes a held contribution.
     fn take(&mut self, round: u64, rank: u32) -> Option<Contribution<D>> {
         self.place(round, rank).ok().map(|at| self.held.remove(at).1)
     }
 
-    /// Whether its worker was told to send this push.
+    /// Whether a push was granted.
     pub(super) fn was_granted(&self, rank: u32, round: u64) -> bool {
         self.offers.get(&(round, rank)) == Some(&true)
     }
 
-    /// Whether a push is further ahead than its worker may be.
+    /// Whether a push is further ahead than `max_rounds_ahead`.
     pub(super) fn is_too_far(&self, round: u64, workers: &Workers) -> bool {
         let most = (self.open - 1).saturating_add(workers.limits.max_rounds_ahead);
         workers.limits.mode == Mode::Sync && round > most
     }
 
-    /// The last push of a worker that there may be: one that has come or is offered, or one that it may
-    /// send ahead. `round` is of interest; the pushes are looked at only for one that is further ahead.
+    /// Last push that a worker can have made: one that has arrived or is offered, or one that it may send
+    /// ahead. The pushes are searched only if `round` is further ahead.
     pub(super) fn latest(&self, rank: u32, ahead: u64, round: u64) -> u64 {
         let near = (self.open - 1).saturating_add(ahead);
         if round <= near { near } else { near.max(self.made(rank)) }
     }
 
-    /// Takes a push that was not taken before.
+    /// Holds a push that is no duplicate.
     pub(super) fn push(&mut self, rank: u32, round: u64, contribution: Contribution<D>) {
         self.offers.remove(&(round, rank));
         if let Err(at) = self.place(round, rank) {
@@ -133,12 +134,12 @@ impl<D: Data> Slice<D> {
         }
     }
 
-    /// A push has come now; gives when the one before it came.
+    /// Records the arrival of a push; returns the arrival of the one before it.
     pub(super) fn came(&mut self, now: Time) -> Option<Time> {
         self.came.replace(now)
     }
 
-    /// Notes a push that is held back by its worker for want of credit.
+    /// Records a push that its worker holds back without credit.
     pub(super) fn offer(&mut self, rank: u32, round: u64) {
         if !self.has(rank, round) {
             self.offers.entry((round, rank)).or_insert(false);
@@ -149,8 +150,8 @@ impl<D: Data> Slice<D> {
         self.pulls.push(pull);
     }
 
-    /// Adds what is in its turn, closes rounds, and lets come what was offered and is in its turn.
-    /// `pushes` are those of workers that make no more.
+    /// Adds contributions in turn, closes rounds, and grants offers in turn. `pushes` are the announced
+    /// pushes of workers that are done.
     pub(super) fn advance(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
         match workers.limits.mode {
             Mode::Sync => while self.advance_round(workers, pushes, steps) {},
@@ -160,7 +161,7 @@ impl<D: Data> Slice<D> {
         }
     }
 
-    /// Goes through the ranks of the open round; true when it closed.
+    /// Advances the open round by rank; true when it closed.
     fn advance_round(
         &mut self,
         workers: &Workers,
@@ -192,7 +193,7 @@ impl<D: Data> Slice<D> {
         true
     }
 
-    /// Without rounds: applies the next push of a rank, or lets it come; true when one was applied.
+    /// Without rounds: applies the next push of a rank, or grants it; true when one was applied.
     fn take_next(
         &mut self,
         rank: u32,
@@ -217,7 +218,7 @@ impl<D: Data> Slice<D> {
         false
     }
 
-    /// Lets come what was offered and is in its turn now.
+    /// Grants an offered push that is in turn.
     fn grant(&mut self, rank: u32, round: u64, steps: &mut Vec<Step<D>>) {
         if let Some(granted @ false) = self.offers.get_mut(&(round, rank)) {
             *granted = true;
@@ -225,8 +226,8 @@ impl<D: Data> Slice<D> {
         }
     }
 
-    /// How many pushes the slowest active worker has made, applied or not. The slowest one itself is
-    /// therefore never held back.
+    /// Pushes of the slowest active worker, applied or not. The slowest worker itself is therefore never held
+    /// back.
     fn slowest(&self, workers: &Workers) -> u64 {
         workers.active().map(|rank| self.made(rank)).min().unwrap_or(u64::MAX)
     }
@@ -238,7 +239,7 @@ impl<D: Data> Slice<D> {
         held.chain(offered).chain([self.taken(rank)]).max().unwrap_or(0)
     }
 
-    /// Answers the pulls whose round is in the value.
+    /// Answers the pulls whose round has closed.
     pub(super) fn answer(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
         let waits = |pull: &Pull| pull.round == ROUNDS_OVER;
         let is_over = self.pulls.iter().any(waits)
@@ -260,8 +261,8 @@ impl<D: Data> Slice<D> {
         });
     }
 
-    /// A worker is gone: its pulls and offers are void, and so are its pushes behind one that never
-    /// came. The others still count. Gives the bytes that are held no more.
+    /// A worker is lost or has left: its pulls and offers are void, and so are its pushes behind a gap. Its
+    /// other pushes still count. Returns the bytes that are no longer held.
     pub(super) fn forget(&mut self, gone: u32) -> u64 {
         self.pulls.retain(|pull| pull.rank != gone);
         self.offers.retain(|(_, rank), _| *rank != gone);
@@ -277,12 +278,12 @@ impl<D: Data> Slice<D> {
         bytes
     }
 
-    /// The credit of what is held, by rank.
+    /// Credit of held pushes, by rank.
     pub(super) fn paid(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         self.held.iter().map(|((_, rank), contribution)| (*rank, contribution.paid))
     }
 
-    /// Nothing closes any more: the pulls that wait in vain, and the bytes that were held for nothing.
+    /// No round closes any more: returns the waiting pulls, and the bytes that were held.
     pub(super) fn give_up(&mut self) -> (Vec<Pull>, u64) {
         self.offers.clear();
         let held = std::mem::take(&mut self.held).into_iter();
@@ -290,12 +291,12 @@ impl<D: Data> Slice<D> {
         (std::mem::take(&mut self.pulls).into_vec(), bytes)
     }
 
-    /// Whether a worker has not said that it pushes no more, or more is to come of what it has.
+    /// Whether a worker is not done, or some of its announced pushes are missing.
     fn may_push(&self, rank: u32, workers: &Workers, pushes: &[u64]) -> bool {
         workers.is_awaited(rank, self.taken(rank).saturating_add(1), pushes)
     }
 
-    /// The workers that a round waits for, which may be an earlier one.
+    /// Workers that a round waits for, or the open round before it.
     pub(super) fn awaited(&self, round: u64, workers: &Workers, pushes: &[u64]) -> Vec<Peer> {
         let late = |rank: &u32| match workers.limits.mode {
             _ if round == ROUNDS_OVER => self.may_push(*rank, workers, pushes),
@@ -334,12 +335,12 @@ mod tests {
         slice.push(rank, round, Contribution { data, paid: 4, setting: 0, codec: 0 });
     }
 
-    /// What is done, in short: `+0` adds rank 0, `.` closes, `?1` grants rank 1.
+    /// Steps in short: `+0` adds rank 0, `.` closes, `?1` grants rank 1, `!1` answers rank 1.
     fn steps(slice: &mut Slice<Bytes>, workers: &Workers) -> String {
         steps_of(slice, workers, [0; 3])
     }
 
-    /// The same, with the pushes that were announced by whoever is done.
+    /// Steps in short, with the announced pushes of workers that are done.
     fn steps_of(slice: &mut Slice<Bytes>, workers: &Workers, pushes: [u64; 3]) -> String {
         let mut steps = Vec::new();
         slice.advance(workers, &pushes, &mut steps);
