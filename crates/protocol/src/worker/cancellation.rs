@@ -1,5 +1,5 @@
-//! Calls that the program hears no more of: their time is over, or they were cancelled. No later call
-//! waits for them. What has begun takes effect, or is taken back; the rest is withdrawn.
+//! Cancellation (also: timeouts, abandonment): operations whose deadline has passed, or that were cancelled.
+//! No later call waits for them. A started one takes effect or is withdrawn; any other has no effect.
 
 use super::errors;
 use super::operation::{Back, OpId, Operation, What};
@@ -8,7 +8,7 @@ use crate::job::{Data, Peer, Time};
 use crate::message::{Declare, Header, Kind, Message, flags};
 
 impl<D: Data> Worker<D> {
-    /// The driver wants to hear no more of an operation.
+    /// Cancels an operation: it does not finish for the driver. A push that has begun still takes effect.
     pub fn abandon(&mut self, id: OpId) {
         if self.ops.get(id).is_some_and(|op| !op.abandoned) {
             self.give_up(id);
@@ -16,8 +16,8 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// A list of keys was not initialised as a whole: if this operation did its part, the program may
-    /// do so again.
+    /// Withdraws an init that has ended, because a list of keys was not initialised as a whole: the worker
+    /// may initialise the key again.
     pub fn disown(&mut self, init: OpId, key: u64) {
         if self.keys.get(&key).is_some_and(|key| key.is_made_by(init)) {
             self.withdraw_init(init, key);
@@ -38,7 +38,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Before the deadline: asks whom an operation waits for, and takes a removal back.
+    /// Before the deadline: queries the members that an operation waits for, or withdraws a removal.
     pub(super) fn look_after(&mut self, id: OpId, now: Time) {
         let Some(op) = self.ops.get_mut(id) else { return };
         if !op.asked {
@@ -56,7 +56,7 @@ impl<D: Data> Worker<D> {
         let (key, started) = (op.key, op.started);
         self.touched.add(key);
         match &op.what {
-            // It takes effect, once; but nothing is known of a key that no rank has initialised.
+            // The push takes effect, once; unless no rank has initialised its key.
             What::Push { .. } if started || self.keys.get(&key).and_then(Key::place).is_some() => {
                 op.unanswered = super::Slices::default();
                 self.finish_if_complete(id);
@@ -80,14 +80,14 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Ends an operation of which the program hears no more, once it has brought what others wait for.
+    /// Ends an abandoned operation, once it has completed the part that other members wait for.
     pub(super) fn finish_if_given_up(&mut self, id: OpId) {
         if self.ops.get(id).is_some_and(|op| op.abandoned) {
             self.finish(id, Ok(()));
         }
     }
 
-    /// The first earlier operation that one waits for before it begins.
+    /// First earlier operation that an operation waits for before it starts.
     fn blocker(&self, id: OpId) -> Option<&Operation<D>> {
         let op = self.ops.get(id).filter(|op| !op.started)?;
         let holds = |op: &&Operation<D>| !op.is_over() || op.is_in_transit();
@@ -99,7 +99,7 @@ impl<D: Data> Worker<D> {
         before.or_else(|| self.setting_before(id))
     }
 
-    /// Tells the directory that this worker has no wish for a key any more.
+    /// Withdraws this worker's wish for a key at the directory.
     fn withdraw_init(&mut self, id: OpId, key: u64) {
         let mut message =
             Message::of_key(Kind::Declare, key, 0, Declare { name: 0, spec: None }.encode());
@@ -115,7 +115,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// The directory has decided on a removal: the key is gone for all workers, or it is kept.
+    /// The directory has decided on a removal: the key is removed for all workers, or kept.
     pub(super) fn removed(&mut self, head: &Header) {
         if head.flags & flags::BACK != 0 {
             let Some(op) = self.ops.get_mut(head.request) else { return };
@@ -132,7 +132,7 @@ impl<D: Data> Worker<D> {
         let removes = |id: &OpId| {
             self.ops.get(*id).is_some_and(|op| op.started && matches!(op.what, What::Remove { .. }))
         };
-        // The loss of a worker may have ended it: then the key stays for as long as pulls can succeed.
+        // The loss of a worker may have ended the removal: then the key stays while pulls can succeed.
         if !queue.iter().any(removes) {
             return;
         }
@@ -144,7 +144,7 @@ impl<D: Data> Worker<D> {
         self.finish_removed(head.key, &queue);
     }
 
-    /// A key is gone: ends what was about its life.
+    /// A key is removed: ends the operations on its generation.
     fn finish_removed(&mut self, key: u64, queue: &[OpId]) {
         let mut told = false;
         for &id in queue {
@@ -155,7 +155,7 @@ impl<D: Data> Worker<D> {
                     self.flows.iter_mut().for_each(|flow| flow.forget_operation(id));
                     self.finish(id, Ok(()));
                 }
-                // Also one that was called again.
+                // Also a second call of the removal.
                 What::Remove { .. } => {
                     told |= !op.abandoned;
                     self.finish(id, Ok(()));
@@ -169,15 +169,15 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// The version of a setting: that of the last one, if the program has given it up and asks for the
-    /// same again.
+    /// Version of a setting: that of the last one, if the program has given it up and calls again with its
+    /// fields.
     pub(super) fn version_of(&mut self, fields: &[u8]) -> u64 {
         let last = self.settings;
         let again = |(version, same): &(u64, Vec<u8>)| *version == last && same == fields;
         if !self.setting_given_up.as_ref().is_some_and(again) {
             return last + 1;
         }
-        // Its answer is for the operation that comes, unless it brings the setting to the servers.
+        // The answer belongs to the new operation, unless the old one provides the setting.
         let replaced = |op: &Operation<D>| {
             let same = matches!(op.what, What::Set { version, .. } if version == last);
             same && op.abandoned && op.undelivered.is_empty()
@@ -186,7 +186,7 @@ impl<D: Data> Worker<D> {
         last
     }
 
-    /// The operation that an answer about a setting is for, which may be one that was called again.
+    /// Operation of an answer about a setting, which may be a second call.
     pub(super) fn setting_of(&self, head: &Header) -> OpId {
         let same = |op: &Operation<D>| matches!(op.what, What::Set { version, .. } if version == head.setting);
         match self.ops.get(head.request) {

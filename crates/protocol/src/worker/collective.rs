@@ -1,4 +1,4 @@
-//! What concerns no key: settings, barriers, the end of pushing, leaving.
+//! Collective calls, which concern no key: settings, barriers, the end of pushes, leaving.
 
 use super::keys::Key;
 use super::operation::{Of, OpId, Operation, What};
@@ -8,7 +8,7 @@ use crate::message::{Kind, Message, flags};
 use crate::stream::{CONTROL, LAST};
 
 impl<D: Data> Worker<D> {
-    /// Starts what concerns no key, in the order of the requests.
+    /// Starts collective operations, in the order of the requests.
     pub(super) fn pump_collective(&mut self) {
         for id in self.collective.iter().copied().collect::<Vec<_>>() {
             match self.ops.get(id).map(|op| &op.what) {
@@ -17,7 +17,7 @@ impl<D: Data> Worker<D> {
                     if self.pushes != Pushes::Announced && self.is_numbered(id) {
                         self.announce(id);
                     }
-                    // A call that waited for something else than a push has given up, and so does the end.
+                    // An abandoned call other than a push no longer delays the close.
                     let is_over =
                         |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
                     let is_told = self.announcing.is_none();
@@ -33,7 +33,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Whether all pushes that were asked for before have their rounds.
+    /// Whether all earlier pushes have their rounds.
     fn is_numbered(&self, id: OpId) -> bool {
         let earlier = self.waiting.range(..id).inspect(|_| self.note_look());
         let mut earlier = earlier.filter_map(|id| self.ops.get(*id));
@@ -48,7 +48,7 @@ impl<D: Data> Worker<D> {
             What::Barrier { number, .. } if *number <= self.released => {
                 return self.finish(id, Ok(()));
             }
-            // One that was given up has arrived before.
+            // A barrier that was given up has arrived before.
             What::Barrier { number, .. } if *number > self.arrived => {
                 self.arrived = *number;
                 self.wants.push(Want::Barrier);
@@ -76,8 +76,8 @@ impl<D: Data> Worker<D> {
         self.finish_if_complete_leaving(id);
     }
 
-    /// Says how many pushes of each key there are, and that there will be no more. Others then need
-    /// not wait for more, even while some of these wait for others.
+    /// Announces the number of pushes of each key, and their end. Other workers then wait for no more, even
+    /// while some of these pushes wait for others.
     fn announce(&mut self, id: OpId) {
         if self.pushes == Pushes::Announced {
             return;
@@ -88,7 +88,7 @@ impl<D: Data> Worker<D> {
         self.announce_more();
     }
 
-    /// Goes on with what `announce` has begun, some keys at a time; `tick` comes back for the rest.
+    /// Continues `announce`, some keys at a time; `tick` continues with the rest.
     pub(super) fn announce_more(&mut self) {
         let Some((id, first)) = self.announcing else { return };
         let of_key = |(key, state): (&u64, &Key)| {
@@ -118,7 +118,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// With no server left, nobody need be told.
+    /// With no server left, the close is complete.
     fn finish_if_complete_leaving(&mut self, id: OpId) {
         if self.ops.get(id).is_some_and(Operation::is_leaving) {
             self.finish_if_complete(id);
@@ -143,12 +143,12 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// All that this worker was asked for has ended, and its goodbye is on its way to the servers.
+    /// All operations have ended, and Leave was sent to the servers.
     pub(crate) fn is_closing(&self) -> bool {
         self.ops.iter().any(|(_, op)| op.started && matches!(op.what, What::Close))
     }
 
-    /// The scheduler knows that this worker leaves.
+    /// The scheduler has acknowledged the leave.
     pub(crate) fn left(&mut self) {
         self.ended = true;
         let closing = |op: &Operation<D>| matches!(op.what, What::Close);

@@ -1,13 +1,13 @@
-//! What one server lets a worker send.
+//! Credit of a worker at each server (also: flow control).
 
 use foldhash::HashMap;
 
 use super::operation::OpId;
 
-/// A push of one slice: key, generation, round, slice.
+/// Name of a push of one slice: key, generation, round, slice.
 pub(super) type PushName = (u64, u32, u64, u32);
 
-/// Credit for what may be held out of turn at a server, and the pushes that wait without it.
+/// Credit for pushes that a server may hold out of turn, and the offered pushes that wait without it.
 #[derive(Debug)]
 pub(super) struct Flow {
     free: u64,
@@ -19,7 +19,7 @@ impl Flow {
         Self { free: credit, offered: HashMap::default() }
     }
 
-    /// Takes credit for this many bytes, if there is enough.
+    /// Spends credit of this many bytes, if there is enough.
     pub(super) fn pay(&mut self, bytes: u64) -> bool {
         match self.free.checked_sub(bytes) {
             Some(rest) => {
@@ -46,7 +46,7 @@ impl Flow {
         self.offered.clear();
     }
 
-    /// An operation sends no more.
+    /// Drops the offers of an operation.
     pub(super) fn forget_operation(&mut self, op: OpId) {
         self.offered.retain(|_, other| *other != op);
     }

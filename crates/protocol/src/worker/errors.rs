@@ -1,4 +1,4 @@
-//! What the texts of failures say: the call, the key, the round, and whom it waits for.
+//! Texts of failures: the call, the key, the round, and the members that it waits for.
 
 use super::keys::Key;
 use super::operation::{After, Back, Of, Operation, What};
@@ -30,7 +30,7 @@ fn name<D>(op: &Operation<D>) -> String {
     }
 }
 
-/// A failure that came from elsewhere, with what it ended.
+/// A failure from elsewhere, with the name of the call that it ended.
 pub(super) fn during<D>(op: &Operation<D>, failure: Failure) -> Failure {
     let name = name(op);
     let call = name.split(':').next().unwrap_or(&name);
@@ -46,7 +46,7 @@ pub(super) fn earlier<D>(op: &Operation<D>, now: Time) -> String {
     format!("an earlier call of this worker, {}, of {age} ms ago", name(op))
 }
 
-/// The deadline passed; `earlier` is what the operation waits for before it begins.
+/// Failure of a passed deadline; `earlier` is the operation that this one waits for before it starts.
 pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<String>) -> Failure {
     let waited = (op.deadline.saturating_sub(op.began)) / MS;
     let awaited = op.awaited.as_deref().filter(|peers| !peers.is_empty());
@@ -68,7 +68,7 @@ pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<S
     Failure::new(Reason::Timeout, text)
 }
 
-/// Nobody said who is missing: those that did not answer.
+/// Without an answer to the query: the member that did not answer.
 pub(super) fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> Peer {
     match &op.what {
         What::Barrier { .. } | What::Done | What::Close => Peer::SCHEDULER,

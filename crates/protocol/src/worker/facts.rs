@@ -1,33 +1,38 @@
-//! What a worker can say of itself: how long its calls took, and which ones wait for whom.
+//! Statistics of a worker: latencies of calls, and the members that pending calls wait for.
 
 use super::operation::{Of, Operation, What};
 use super::{OpId, Worker, errors};
 use crate::job::{Data, Peer, Time};
 use crate::telemetry::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
 
-/// What keys are called.
+/// Names of keys, from the driver. Called in the machine's steps: it must not block.
 pub trait Naming: Send + Sync {
-    /// What people call a key, if it has a name.
+    /// Name of a key, if it has one.
     fn name(&self, key: u64) -> Option<String>;
-    /// The second hash of its name; 0 if it has none, or if that is not known.
+    /// Second hash of a key's name, which detects collisions of the first one, the key; 0 if there is none,
+    /// or if it is not known.
     fn second_hash(&self, key: u64) -> u64;
 }
 
-/// A call of one key that has ended, or one of none.
+/// An ended call.
 #[derive(Debug, Clone, Copy)]
 pub struct Ended {
+    /// Kind of the call.
     pub call: CallKind,
+    /// Key of the call, 0 without one.
     pub key: u64,
-    /// 0 for what is of no round.
+    /// Round of a push or pull, else 0.
     pub round: u64,
+    /// Moment of the request.
     pub began: Time,
+    /// Moment of the end.
     pub end: Time,
 }
 
-/// Calls that have ended, counted.
+/// Counters of ended calls.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// The moment of the last event.
+    /// Moment of the last event.
     pub(super) now: Time,
     round: u64,
     rounds: u64,
@@ -49,7 +54,7 @@ impl Tally {
         self.naming.as_ref().map_or(0, |naming| naming.second_hash(key))
     }
 
-    /// A call has ended, well or not.
+    /// Counts an ended call, successful or failed.
     pub(super) fn ended<D>(&mut self, op: &Operation<D>, well: bool) -> Ended {
         let took = self.now.saturating_sub(op.began);
         match op.what {
@@ -68,17 +73,17 @@ impl Tally {
 }
 
 impl<D: Data> Worker<D> {
-    /// The time of what happens next.
+    /// Sets the time of the next event.
     pub(crate) fn tell_time(&mut self, now: Time) {
         self.tally.now = now;
     }
 
-    /// From now on keys have names, for observers, and for the directory, which compares them.
+    /// Sets the names of keys, for observers, and for the directory, which compares their hashes.
     pub fn name_keys(&mut self, naming: impl Naming + 'static) {
         self.tally.naming = Some(Box::new(naming));
     }
 
-    /// Says what is to be said of this worker, and asks anew whom its oldest calls wait for.
+    /// Fills in the statistics of this worker, and queries the members that its oldest calls wait for.
     pub(crate) fn report(&mut self, facts: &mut Facts) {
         let now = self.tally.now;
         let mut oldest: Vec<(Time, OpId)> = self
@@ -128,7 +133,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Whom a call waits for, as far as this worker knows.
+    /// Members that a call waits for, as far as this worker knows.
     fn awaited(&self, op: &Operation<D>) -> Vec<Peer> {
         match &op.awaited {
             Some(peers) if !peers.is_empty() => peers.clone(),

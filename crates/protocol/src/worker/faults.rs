@@ -1,6 +1,5 @@
-//! Messages of servers that no server of the protocol sends: they are dropped, and each is noted with the
-//! reason. Late answers, those about an earlier life of a key, and those to calls that have ended are not
-//! among them: they come where nothing is wrong.
+//! Faults (also: protocol violations): messages that no correct server sends are dropped, each with a reason.
+//! Late answers, those about an earlier generation of a key, and those to ended calls are no faults.
 
 use super::{Key, Worker};
 use crate::job::Data;
@@ -8,7 +7,7 @@ use crate::message::{Awaited, Header};
 use crate::peers::Why;
 
 impl<D: Data> Worker<D> {
-    /// Why messages were dropped since the last time.
+    /// Reasons of dropped messages since the last call.
     pub(crate) fn faults(&mut self) -> Vec<Why> {
         std::mem::take(&mut self.faults)
     }
@@ -17,12 +16,12 @@ impl<D: Data> Worker<D> {
         self.faults.push(why);
     }
 
-    /// Whether a message answers a request that this worker has not made yet.
+    /// Whether a message answers a request that was never made.
     pub(super) fn is_unasked(&self, head: &Header) -> bool {
         head.request >= self.next_op
     }
 
-    /// Whom an operation waits for.
+    /// Records the members that an operation waits for.
     pub(super) fn note_awaited(&mut self, head: &Header, fields: &[u8]) {
         let Some(awaited) = Awaited::decode(fields) else { return self.fault(Why::Unreadable) };
         if let Some(op) = self.ops.get_mut(head.request) {
@@ -30,8 +29,8 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Looks at a value that no operation takes: one that is for another key, or has no place in the key,
-    /// is not merely late.
+    /// Checks a value that no operation takes: a value of another key, or of a slice outside of the key, is a
+    /// fault, not late.
     pub(super) fn check_late(&mut self, head: &Header, len: u64) {
         let Some(op) = self.ops.get(head.request) else { return };
         let key = self.keys.get(&head.key);

@@ -1,4 +1,4 @@
-//! What a worker knows of a key.
+//! State of a key in a worker.
 
 use std::collections::BTreeSet;
 
@@ -7,29 +7,30 @@ use smallvec::SmallVec;
 use super::operation::OpId;
 use crate::message::{Place, range};
 
-/// Each step of a call comes back to its key after it was with all others, and what is not next to it in
-/// memory has left the caches by then. So a key of one slice has all that is often asked for in itself.
+/// Each step of a call on a list returns to a key after all others, when memory that is not next to the key
+/// has left the caches. So a key of one slice has its hot fields inline.
 #[derive(Debug, Default)]
 pub(super) struct Key {
     generation: u32,
-    /// By slice; those of `place`, nearer.
+    /// Server of each slice: those of `place`, inline.
     servers: SmallVec<[u16; 4]>,
-    /// Of the value, and of each slice but the last.
+    /// Bytes of the value.
     bytes: u64,
+    /// Bytes of each slice but the last.
     slice_bytes: u64,
-    /// Pushes of this worker so far.
+    /// Number of pushes of this worker.
     pushed: u64,
-    /// Per slice, the last round that is known to have closed; without rounds, how many pushes even
-    /// the slowest worker is known to have made.
+    /// Per slice, the last round that is known to have closed; without rounds, the known number of pushes of
+    /// the slowest worker.
     closed: SmallVec<[u64; 1]>,
     /// Operations on the key, oldest first.
     queue: SmallVec<[OpId; 3]>,
     place: Option<Box<Place>>,
-    /// The number under which this worker asks where the key is.
+    /// Request of the current search of the key.
     search: Option<OpId>,
-    /// The operation that has initialised it here, or 0.
+    /// Operation that initialised the key here, or 0.
     made_by: OpId,
-    /// All workers have removed it, after the program of this one had given its removal up; and the
+    /// All workers have removed the key, after the program of this one had given its removal up; and the
     /// program has neither initialised it nor pushed to it since.
     gone_unsaid: bool,
 }
@@ -43,13 +44,13 @@ impl Key {
         self.place.as_deref()
     }
 
-    /// Its slices, if it is known where they are.
+    /// Indices of its slices, if their placement is known.
     pub(super) fn slices(&self) -> Option<std::ops::Range<u32>> {
         let count = u32::try_from(self.servers.len()).unwrap_or(u32::MAX);
         self.place.is_some().then_some(0..count)
     }
 
-    /// The bytes of its value, if they are known.
+    /// Bytes of its value; 0 before they are known.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -59,7 +60,7 @@ impl Key {
         server.map(|server| u32::from(*server))
     }
 
-    /// Where a slice begins, and its length.
+    /// Offset of a slice, and its length.
     pub(super) fn range(&self, slice: u32) -> (u64, u64) {
         range(self.bytes, self.slice_bytes, slice)
     }
@@ -92,7 +93,7 @@ impl Key {
         std::mem::take(&mut self.gone_unsaid)
     }
 
-    /// Begins to ask for the place, unless that has happened.
+    /// Begins a search of the key; false if there is one.
     pub(super) fn search(&mut self, request: OpId) -> bool {
         self.search.is_none() && self.search.replace(request).is_none()
     }
@@ -105,17 +106,17 @@ impl Key {
         self.made_by == init
     }
 
-    /// Whether this worker has asked where the key is, and waits for the answer.
+    /// Whether a search of the key has no answer yet.
     pub(super) fn is_searched(&self) -> bool {
         self.search.is_some()
     }
 
-    /// The servers that have slices of it.
+    /// Servers with slices of it.
     pub(super) fn all_servers(&self) -> BTreeSet<u32> {
         self.servers.iter().map(|server| u32::from(*server)).collect()
     }
 
-    /// The search had no result.
+    /// Ends a search without a result; false for another search.
     pub(super) fn stop_search(&mut self, request: OpId) -> bool {
         self.search.take_if(|search| *search == request).is_some()
     }
@@ -148,7 +149,7 @@ impl Key {
         self.queue.retain(|other| *other != id);
     }
 
-    /// The operations on the key, oldest first.
+    /// Operations on the key, oldest first.
     pub(super) fn queue(&self) -> impl Iterator<Item = OpId> + '_ {
         self.queue.iter().copied()
     }

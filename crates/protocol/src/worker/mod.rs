@@ -1,5 +1,5 @@
-//! A worker: requests of the user's program become slices for the servers, and answers become
-//! results. Requests on one key take effect in their order.
+//! A worker (also: client): requests of the user's program become operations, these become slices for the
+//! servers, and answers become results. Requests on one key take effect in their order.
 
 mod cancellation;
 mod collective;
@@ -34,25 +34,49 @@ use operation::{Of, Operation, What};
 use slices::Slices;
 use touched::Touched;
 
-/// Maximum operations that are asked after, or ended, in one step when their time is over; the next step
-/// has the rest. Each step looks at all operations, so that fewer would take the square of them.
+/// Maximum operations whose timers are handled in one step; the next step has the rest. Each step looks at
+/// all operations, so that a smaller maximum would take quadratic time.
 const MOST_DUE: usize = 16 * AT_ONCE;
 
-/// The server that keeps the directory.
+/// Server of the directory.
 const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
 
-/// What the driver has to do.
+/// Action for the driver of a worker, in the order in which they take effect.
 #[derive(Debug)]
 pub enum Action<D> {
-    /// Put a slice of the pulled value at this place of the operation's out.
-    Fill { op: OpId, slice: u32, round: u64, at: u64, data: D },
-    /// What the job has decided, for an operation that asked for nothing of its own, or for something else.
-    Told { op: OpId, fields: Vec<u8> },
-    /// The operation has ended. After a timeout its data may still be sent, but no out is filled.
-    Finished { op: OpId, ended: Ended, result: Result<(), Failure> },
+    /// Copy a slice of a pulled value to its place in the operation's output.
+    Fill {
+        /// Operation that pulled.
+        op: OpId,
+        /// Index of the slice.
+        slice: u32,
+        /// Last closed round in the value.
+        round: u64,
+        /// Offset of the slice in the value, in bytes.
+        at: u64,
+        /// Value of the slice, or the answer to the query of [`Worker::pull_wanted`].
+        data: D,
+    },
+    /// The decision of the job, for an operation with an empty or another proposal.
+    Told {
+        /// Operation that proposed or asked.
+        op: OpId,
+        /// Decided setting; of [`Worker::learn_key`] the key, 8 bytes, little-endian.
+        fields: Vec<u8>,
+    },
+    /// The operation has ended; a later action of it is void. After a timeout the machine may still send its
+    /// data, but fills no output.
+    Finished {
+        /// Operation that ended.
+        op: OpId,
+        /// Call and times, for statistics.
+        ended: Ended,
+        /// Result of the operation.
+        result: Result<(), Failure>,
+    },
 }
 
-/// What the node has to arrange with the scheduler.
+/// Request to the scheduler, which the node sends.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Want {
     Barrier,
@@ -65,60 +89,68 @@ pub(super) enum Want {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pushes {
     Open,
-    /// The program has said that there will be no more.
+    /// The program has announced the end of its pushes.
     Over,
-    /// The servers know how many there are.
+    /// The number of pushes of each key was sent to the servers.
     Announced,
 }
 
-/// The machine of one worker.
+/// The machine of one worker, in [`Part::Worker`](crate::Part::Worker).
+///
+/// Each request returns the number of an operation at once, or the failure of a request that can never
+/// succeed. The operation ends with a [`Action::Finished`], at the latest at its `deadline`, a moment of the
+/// driver's clock (`Time::MAX` is none). Requests may be made before the job has started. `now` is the moment
+/// of the call. Of requests with a `priority`, larger ones are sent earlier.
 #[derive(Debug)]
 pub struct Worker<D> {
     limits: Limits,
     started: bool,
     ops: Recent<Operation<D>>,
-    /// Those on keys that have not started, and those that concern no key.
+    /// Operations on keys that have not started.
     waiting: BTreeSet<OpId>,
+    /// Operations without a key that have not started.
     collective: BTreeSet<OpId>,
-    /// Settings that were asked for and have not ended.
+    /// Pending settings.
     changes: BTreeSet<OpId>,
     touched: Touched,
     next_op: OpId,
-    /// No operation has anything to be done about it before this.
+    /// Lower bound of the next timer of an operation.
     wake: Time,
     keys: Table<u64, Key>,
     flows: Vec<Flow>,
     servers_here: Vec<bool>,
     workers_lost: BTreeSet<u32>,
-    /// Kept for its memory: operations of a key that is looked at.
+    /// Operations of the current key; kept for its memory.
     queue: Vec<OpId>,
     barriers: u64,
-    /// The barrier that this worker has come to, and the last one that has opened for it.
+    /// Last barrier at which this worker has arrived.
     arrived: u64,
+    /// Last barrier that has opened for this worker.
     released: u64,
-    /// The last barrier, and the last setting, if the program has given it up: called again it is the
-    /// same one.
+    /// The last barrier, if the program has given it up: the next call joins it.
     barrier_given_up: Option<(u64, &'static str)>,
+    /// The last setting, if the program has given it up: the next call with its fields joins it.
     setting_given_up: Option<(u64, Vec<u8>)>,
     settings: u64,
-    /// The setting that pushes are made under.
+    /// Version of the setting in force.
     setting: u64,
     pushes: Pushes,
-    /// The operation that tells the servers how many pushes of each key there are, and the first key,
-    /// by its place in the table, that it has not come to.
+    /// Operation that announces the number of pushes of each key, and the position of the next key in the
+    /// table.
     announcing: Option<(OpId, usize)>,
     closing: bool,
     ended: bool,
-    /// A loss that lets no round close, and one that lets nothing succeed.
+    /// A loss after which no round closes.
     rounds_lost: Option<Failure>,
+    /// A loss after which only leaving succeeds.
     all_lost: Option<Failure>,
     letters: Vec<Letter<D>>,
-    /// Why messages were dropped that no server sends.
+    /// Reasons of dropped messages.
     faults: Vec<Why>,
     wants: Vec<Want>,
     actions: Vec<Action<D>>,
     tally: Box<facts::Tally>,
-    /// Operations that were looked at.
+    /// Count of looks at operations.
     #[cfg(test)]
     looks: std::cell::Cell<u64>,
 }
@@ -164,6 +196,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
+    /// Actions since the last call, for the driver to carry out. Called after every event of the node.
     pub fn actions(&mut self) -> Vec<Action<D>> {
         take_all(&mut self.actions)
     }
@@ -176,12 +209,12 @@ impl<D: Data> Worker<D> {
         std::mem::take(&mut self.wants)
     }
 
-    /// What a key is, once this worker knows where it is.
+    /// Shape and placement of a key, once this worker knows them.
     pub fn place_of(&self, key: u64) -> Option<&Place> {
         self.keys.get(&key)?.place()
     }
 
-    /// How many pushes of a key come before the next one that is requested.
+    /// Number of pushes of a key, requested ones included: the next push has one more as its round.
     pub fn pushes_before_next(&self, key: u64) -> u64 {
         let Some(state) = self.keys.get(&key) else { return 0 };
         let unnumbered = |id: &OpId| {
@@ -191,7 +224,7 @@ impl<D: Data> Worker<D> {
         state.pushed() + state.queue().filter(unnumbered).count() as u64
     }
 
-    /// The time of these operations is over.
+    /// Ends these operations now as if their deadline had passed, with a timeout.
     pub fn expire(&mut self, ids: &[OpId], now: Time) {
         for id in ids {
             if let Some(op) = self.ops.get_mut(*id) {
@@ -214,18 +247,18 @@ impl<D: Data> Worker<D> {
         self.looks.take()
     }
 
-    /// Which life of a key this worker knows.
+    /// Generation of a key that this worker knows.
     #[cfg(test)]
     pub(super) fn generation(&self, key: u64) -> u32 {
         self.keys.get(&key).map_or(0, Key::generation)
     }
 
-    /// The program has said that it pushes no more.
+    /// Whether [`finish_pushing`](Self::finish_pushing) was called.
     pub fn is_done(&self) -> bool {
         self.pushes != Pushes::Open
     }
 
-    /// The loss of another worker after which no round closes any more.
+    /// Loss of another worker after which no round closes any more ([`OnLoss::Fail`]).
     pub fn lost_worker(&self) -> Option<&Failure> {
         self.rounds_lost.as_ref()
     }
@@ -235,12 +268,12 @@ impl<D: Data> Worker<D> {
         self.workers_lost.contains(&rank)
     }
 
-    /// Whether all slices of a key take part in the same rounds.
+    /// Whether pushes are in rounds ([`Mode::Sync`]).
     pub fn is_in_rounds(&self) -> bool {
         self.limits.mode == Mode::Sync
     }
 
-    /// It has left the job, or the job has left it.
+    /// Whether the worker has left the job, or was evicted or cut off.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended
     }
@@ -271,7 +304,7 @@ impl<D: Data> Worker<D> {
         self.pump_all();
     }
 
-    /// Rounds, barriers and whatever all ranks do together cannot end any more.
+    /// Rounds, barriers and other collective calls cannot end any more.
     fn lose_rounds(&mut self, failure: &Failure) {
         if self.rounds_lost.is_none() {
             self.rounds_lost = Some(failure.clone());
@@ -281,7 +314,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Nothing but leaving can succeed any more.
+    /// Only leaving can succeed any more.
     fn lose_all(&mut self, failure: &Failure) {
         if self.all_lost.is_none() {
             self.all_lost = Some(failure.clone());
@@ -289,7 +322,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// The job goes on without this process, or cannot go on.
+    /// This process was evicted or refused, or cannot continue.
     pub(super) fn fatal(&mut self, failure: &Failure) {
         self.all_lost = Some(failure.clone());
         self.fail_where(|_| true, failure);
@@ -298,7 +331,7 @@ impl<D: Data> Worker<D> {
         self.ended = true;
     }
 
-    /// What was sent to a server that is lost will not arrive; leaving goes on without it.
+    /// Messages to a lost server will not arrive; leaving continues without it.
     fn stop_waiting_for(&mut self, server: Peer) {
         let Some(here) = self.servers_here.get_mut(server.rank as usize) else { return };
         *here = false;
@@ -348,7 +381,7 @@ impl<D: Data> Worker<D> {
         self.go_on();
     }
 
-    /// Where a key is, or that a setting may be brought or is in force.
+    /// Placement of a key; or a setting to provide, or in force.
     fn place(&mut self, head: &Header, fields: &[u8]) {
         let provide = head.flags & flags::PROVIDE != 0;
         if head.setting > 0 {
@@ -383,7 +416,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Brings the first value to all servers.
+    /// Sends the first value to all servers, as the provider.
     fn provide(&mut self, head: &Header) {
         let op = self.ops.get(head.request).map(|op| &op.what);
         let Some(What::Init { data, .. }) = op else { return };
@@ -460,13 +493,13 @@ impl<D: Data> Worker<D> {
         self.finish_if_complete(head.request);
     }
 
-    /// Whether an operation takes a slice of its value: which one, and where the slice belongs.
+    /// Operation that takes a slice of its value, and the offset of the slice.
     pub(super) fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
         let (op, at) = self.asked(head, len)?;
         (!op.abandoned && op.wants_whole_value()).then_some((head.request, at))
     }
 
-    /// The operation that has asked for a slice, and where it belongs.
+    /// Operation that has asked for a slice, and the offset of the slice.
     fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
         let op = self.ops.get(head.request).filter(|op| op.key == head.key)?;
         let key = self.keys.get(&head.key).filter(|key| key.slices().is_some())?;
@@ -488,20 +521,20 @@ impl<D: Data> Worker<D> {
             }
             let text = format!("the round cannot close: {}", failure.text);
             self.finish(head.request, Err(Failure::new(failure.reason, text)));
-            // A server may know of a loss before the scheduler's word of it is here.
+            // A server may know of a loss before the scheduler's book arrives here.
             if self.limits.on_loss == OnLoss::Fail {
                 self.lose_rounds(&failure);
             }
             return;
         }
-        // Nobody knows the key: whatever waits for it fails, up to its init.
+        // No worker has initialised the key: operations that wait for it fail, up to its init.
         let Some(key) = self.keys.get_mut(&head.key) else { return };
         self.touched.add(head.key);
         if key.stop_search(head.request) {
             for id in key.queue().collect::<Vec<_>>() {
                 match self.ops.get(id) {
                     Some(op) if op.is_over() => {}
-                    // It came after the question, and asks again.
+                    // Requested after the search, it searches again.
                     Some(_) if id > head.request => break,
                     Some(Operation { what: What::Init { .. }, .. }) => break,
                     _ => self.finish(id, Err(failure.clone())),
@@ -510,8 +543,8 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Looks for a key once more for a pull, if others may have moved it: whoever is done takes no part
-    /// in that.
+    /// Searches a key again for a pull, if the other workers may have moved it: a worker that is done takes
+    /// no part in that.
     fn seeks(&mut self, head: &Header) -> bool {
         let (id, key) = (head.request, head.key);
         let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == Pushes::Announced) else {
@@ -523,7 +556,7 @@ impl<D: Data> Worker<D> {
         if is_known && !*sought {
             state.forget();
         }
-        // What is wanted of slices is nothing in others.
+        // A query of slices has no meaning for the slices of another generation.
         if !wanted.is_empty() || (is_known && *sought) {
             return false;
         }
@@ -536,7 +569,7 @@ impl<D: Data> Worker<D> {
         true
     }
 
-    /// A message with this token has arrived at a server.
+    /// A server has acknowledged the message of this token.
     pub(super) fn delivered(&mut self, server: u32, token: Token) {
         let id = token.operation;
         if let Some(op) = self.ops.get_mut(id) {
@@ -547,7 +580,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Sends a message whose arrival the operation waits for.
+    /// Sends a message whose acknowledgement the operation waits for.
     fn send_awaited(&mut self, id: OpId, to: Peer, mut message: Message<D>, priority: i32) {
         message.head.request = id;
         let token = self.ops.get_mut(id).map(|op| {
@@ -561,7 +594,8 @@ impl<D: Data> Worker<D> {
         self.letters.push(Letter { to, message, priority: CONTROL, token: None });
     }
 
-    /// Everything that an operation sent has arrived, and everything that it asked for has come.
+    /// Ends an operation, or starts its next stage, if all its messages are acknowledged and all answers are
+    /// here.
     fn finish_if_complete(&mut self, id: OpId) {
         let Some(op) = self.ops.get(id) else { return };
         let announces = self.announcing.is_some_and(|(by, _)| by == id);
@@ -594,7 +628,7 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Ends an operation, for the driver unless it was told before.
+    /// Ends an operation, with an action unless the driver has abandoned it.
     fn finish(&mut self, id: OpId, result: Result<(), Failure>) {
         let Some(op) = self.ops.remove(id) else { return };
         self.waiting.remove(&id);
@@ -616,13 +650,13 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Starts whatever may start, on any key.
+    /// Starts all operations that may start.
     fn pump_all(&mut self) {
         self.touched.add_all();
         self.go_on();
     }
 
-    /// Starts what may start on keys on which something has happened, and what concerns no key.
+    /// Starts operations on touched keys, and operations without a key.
     fn go_on(&mut self) {
         if !self.started || self.ended {
             return;
@@ -639,14 +673,14 @@ impl<D: Data> Worker<D> {
             keys.into_iter().collect()
         });
         self.touched = touched;
-        // What starts may fail at once, which lets others of its key start.
+        // An operation that starts may fail at once, which lets others of its key start.
         while let Some(key) = self.touched.pop() {
             self.pump(key);
         }
         self.pump_collective();
     }
 
-    /// Ends what is overdue, and asks whom the rest waits for.
+    /// Ends overdue operations, and queries the members that others wait for.
     pub(super) fn tick(&mut self, now: Time) {
         if self.announcing.is_some() && !self.ended {
             self.announce_more();
@@ -669,7 +703,7 @@ impl<D: Data> Worker<D> {
         self.go_on();
     }
 
-    /// When `tick` has something to do at the earliest.
+    /// Moment of the next `tick`, at the latest.
     pub(super) fn wake_at(&self) -> Time {
         if self.announcing.is_some() && !self.ended { 0 } else { self.wake }
     }
@@ -681,7 +715,7 @@ impl<D: Data> Worker<D> {
         message.head.request = id;
         let mut to = DIRECTORY;
         match &op.what {
-            // It waits for an earlier call, or for the init of its key.
+            // The operation waits for an earlier call, or for the init of its key.
             _ if !op.started && (op.is_collective() || !searches) => return,
             _ if !op.started => {}
             What::Barrier { number, .. } => return self.wants.push(Want::AskBarrier(*number)),
@@ -699,12 +733,12 @@ impl<D: Data> Worker<D> {
             What::Init { .. } | What::Remove { .. } | What::Restore { .. } | What::Find => {}
             What::Learn(_) | What::Done | What::Close => return,
         }
-        // However often somebody looks at the job, what it waits for goes first.
+        // Lowest priority: queries of observers must not delay the messages that the operation waits for.
         self.letters.push(Letter { to, message, priority: LAST, token: None });
     }
 }
 
-/// A key that this worker has learned of has another name in the job than here.
+/// Failure of a learned key whose name in the job is not the one here.
 fn other_name(key: u64) -> Failure {
     let text = format!(
         "{}: the job has another name with the same 63-bit hash; rename one of the two",

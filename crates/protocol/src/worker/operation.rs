@@ -1,4 +1,4 @@
-//! One request of the user's program, and how far it is.
+//! Operation: one request of the user's program, and its progress.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,20 @@ use super::undelivered::Undelivered;
 use crate::job::{MS, Peer, Time};
 use crate::message::Spec;
 
-/// The number of an operation of one worker.
+/// Number of an operation of one worker, ascending from 1.
 pub type OpId = u64;
 
-/// Maximum time before the deadline of a removal at which it is taken back.
+/// Maximum time before the deadline of a removal at which it is withdrawn.
 const MOST_FOR_ANSWER: Time = 100 * MS;
 
-/// What was requested.
+/// Kind of an operation, with its arguments.
 #[derive(Debug)]
 pub(super) enum What<D> {
     Init {
         spec: Spec,
         data: D,
     },
-    /// With `answer`, the value of its round is pulled as well. `setting` is the one that the program
-    /// had asked for last.
+    /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one.
     Push {
         round: u64,
         data: D,
@@ -29,8 +28,8 @@ pub(super) enum What<D> {
         answer: bool,
         setting: u64,
     },
-    /// Of the whole value, or, slice by slice, of something else that the drivers know. `sought`: the key
-    /// was looked for where others may have moved it.
+    /// Of the whole value, or with a query for each slice. `sought`: the key was searched again, as other
+    /// workers may have moved it.
     Pull {
         round: u64,
         priority: i32,
@@ -42,7 +41,7 @@ pub(super) enum What<D> {
     Restore {
         slices: Vec<D>,
     },
-    /// Where the key is.
+    /// Look-up of the placement of a key.
     Find,
     /// Waits for the directory.
     Remove {
@@ -62,27 +61,28 @@ pub(super) enum What<D> {
     Close,
 }
 
-/// Whether a removal is being taken back.
+/// Withdrawal of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Back {
     No,
-    /// The directory has been asked to keep the key.
+    /// The withdrawal was sent to the directory.
     Asked,
     /// The directory keeps the key.
     Kept,
 }
 
-/// What a pull waits for.
+/// Consistency of a pull: the pushes that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum After {
-    /// What this worker has pushed.
+    /// All earlier pushes of this worker on the key.
     Own,
+    /// None: the value of the last closed round.
     Nothing,
-    /// All that all workers push: none of them goes on.
+    /// All pushes of all workers: each is done, lost or has left.
     All,
 }
 
-/// What there may be in a job, though this worker takes no part in it any more.
+/// Object that a worker that is done learns of.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Of {
     /// The first key from this one on.
@@ -94,21 +94,21 @@ pub(super) enum Of {
 #[derive(Debug)]
 pub(super) struct Operation<D> {
     pub(super) what: What<D>,
-    /// 0 for what concerns no key.
+    /// Key of the operation, 0 without one.
     pub(super) key: u64,
     pub(super) began: Time,
     pub(super) deadline: Time,
     pub(super) started: bool,
-    /// The driver has been told that it is overdue; its messages still go their way.
+    /// The driver gets no more actions; messages are still delivered.
     pub(super) abandoned: bool,
     pub(super) asked: bool,
-    /// Whom it waits for, once somebody has said so.
+    /// Members that it waits for, once a query was answered.
     pub(super) awaited: Option<Vec<Peer>>,
-    /// Messages that have not arrived yet.
+    /// Unacknowledged messages.
     pub(super) undelivered: Undelivered,
-    /// Slices that are still to be sent, for want of credit.
+    /// Slices that wait for credit.
     pub(super) unsent: Slices,
-    /// Slices whose values have not come yet.
+    /// Slices whose values have not arrived.
     pub(super) unanswered: Slices,
 }
 
@@ -129,7 +129,7 @@ impl<D> Operation<D> {
         }
     }
 
-    /// From now on it waits for other processes, and may ask for which.
+    /// Starts the operation: from now on it waits for other members, and may query them.
     pub(super) fn start(&mut self) {
         self.started = true;
         self.asked = false;
@@ -142,7 +142,7 @@ impl<D> Operation<D> {
             && self.unanswered.is_empty()
     }
 
-    /// It concerns no key.
+    /// Whether it concerns no key.
     pub(super) fn is_collective(&self) -> bool {
         use What::{Barrier, Close, Done, Learn, Set};
         matches!(self.what, Set { .. } | Learn(_) | Barrier { .. } | Done | Close)
@@ -152,23 +152,23 @@ impl<D> Operation<D> {
         matches!(self.what, What::Done | What::Close)
     }
 
-    /// It cannot succeed when a worker is lost and the job does not go on without it. A pull can:
-    /// its server knows whether the round has closed.
+    /// Whether it cannot succeed after the loss of a worker with `OnLoss::Fail`. A pull can: its server knows
+    /// whether the round has closed.
     pub(super) fn needs_all_workers(&self) -> bool {
         !self.is_leaving() && !matches!(self.what, What::Pull { .. } | What::Find | What::Learn(_))
     }
 
-    /// Nothing on the same key may run beside it.
+    /// Whether no other operation on the key may run beside it.
     pub(super) fn is_exclusive(&self) -> bool {
         matches!(self.what, What::Init { .. } | What::Remove { .. } | What::Restore { .. })
     }
 
-    /// It wants a value that a later push of the same worker would change.
+    /// Whether it wants a value that a later push of this worker would change.
     pub(super) fn wants_value(&self) -> bool {
         matches!(self.what, What::Pull { .. } | What::Push { answer: true, .. })
     }
 
-    /// It wants nothing but values.
+    /// Whether it wants whole values, without queries.
     pub(super) fn wants_whole_value(&self) -> bool {
         !matches!(&self.what, What::Pull { wanted, .. } if !wanted.is_empty())
     }
@@ -180,8 +180,8 @@ impl<D> Operation<D> {
         }
     }
 
-    /// When something is to be done about it: ask whom it waits for, half way to its deadline, and
-    /// end it there.
+    /// Moment of its next timer: a query of the members that it waits for, half way to the deadline, then the
+    /// deadline.
     pub(super) fn next_moment(&self) -> Time {
         if !self.asked {
             return self.first_moment();
@@ -192,19 +192,19 @@ impl<D> Operation<D> {
         }
     }
 
-    /// When a removal is taken back, so that the answer is here by its deadline.
+    /// Moment at which a removal is withdrawn, so that the answer arrives by the deadline.
     pub(super) fn back_moment(&self) -> Time {
         let time = self.deadline.saturating_sub(self.began);
         self.deadline - (time / 8).min(MOST_FOR_ANSWER)
     }
 
-    /// The program hears no more of it, and no later call waits for it but for what is in transit: a
-    /// push that has been sent, and the word of the directory on a removal.
+    /// Whether it was abandoned after its start. A later call waits only for messages in transit: a sent
+    /// push, and the answer of the directory on a removal.
     pub(super) fn is_over(&self) -> bool {
         self.abandoned && self.started
     }
 
-    /// Whether something of it is in transit that nothing on the key may overtake.
+    /// Whether a message is in transit that no other one on the key may overtake.
     pub(super) fn is_in_transit(&self) -> bool {
         match self.what {
             What::Push { .. } => !self.undelivered.is_empty(),
@@ -213,7 +213,7 @@ impl<D> Operation<D> {
         }
     }
 
-    /// The earliest that `next_moment` may ever be.
+    /// Lower bound of `next_moment`.
     pub(super) fn first_moment(&self) -> Time {
         self.began + (self.deadline.saturating_sub(self.began)) / 2
     }

@@ -1,4 +1,4 @@
-//! The calls of the user's program, and how they become messages.
+//! Requests of the user's program, and how they become messages.
 
 use std::collections::BTreeMap;
 
@@ -11,6 +11,11 @@ use crate::peers::Letter;
 use crate::stream::{CONTROL, LAST};
 
 impl<D: Data> Worker<D> {
+    /// Initialises a key; every rank makes the call. The value of the lowest rank counts, the others must
+    /// have its shape and dtype.
+    ///
+    /// # Errors
+    /// The value has not the bytes of `spec`, or no request can succeed any more.
     pub fn init(
         &mut self,
         key: u64,
@@ -26,6 +31,11 @@ impl<D: Data> Worker<D> {
         self.request(What::Init { spec, data }, key, now, deadline)
     }
 
+    /// Pushes a value: the next round of this worker on the key. Ends when all servers have acknowledged it,
+    /// which may be before the round closes.
+    ///
+    /// # Errors
+    /// No push can succeed any more: the worker is done or closed, or a loss has ended the rounds.
     pub fn push(
         &mut self,
         key: u64,
@@ -37,6 +47,10 @@ impl<D: Data> Worker<D> {
         self.request(self.a_push(data, priority, false), key, now, deadline)
     }
 
+    /// Pushes a value and pulls the value of the push's own round.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
     pub fn pushpull(
         &mut self,
         key: u64,
@@ -52,6 +66,10 @@ impl<D: Data> Worker<D> {
         What::Push { round: 0, data, priority: bounded(priority), answer, setting: self.settings }
     }
 
+    /// Pulls the value after all pushes of this worker on the key before it.
+    ///
+    /// # Errors
+    /// No request can succeed any more.
     pub fn pull(
         &mut self,
         key: u64,
@@ -62,7 +80,11 @@ impl<D: Data> Worker<D> {
         self.pull_wanted(key, BTreeMap::new(), (After::Own, priority), now, deadline)
     }
 
-    /// Pulls something else than the value, of some slices; none of them stands for the whole value.
+    /// Pulls with queries: `wanted` has, for some slices, bytes that the server's driver gets as
+    /// [`Answer::wanted`](crate::Answer::wanted). An empty map pulls the whole value.
+    ///
+    /// # Errors
+    /// No request can succeed any more.
     pub fn pull_wanted(
         &mut self,
         key: u64,
@@ -76,7 +98,11 @@ impl<D: Data> Worker<D> {
         self.request(what, key, now, deadline)
     }
 
-    /// Gives every slice of a key its value and state from a checkpoint.
+    /// Replaces value and state of every slice of a key, from a checkpoint: `slices` has their payloads, in
+    /// order, opaque to the protocol.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
     pub fn restore(
         &mut self,
         key: u64,
@@ -87,16 +113,30 @@ impl<D: Data> Worker<D> {
         self.request(What::Restore { slices }, key, now, deadline)
     }
 
-    /// Learns what a key is and where.
+    /// Looks up shape and placement of a key, for [`place_of`](Self::place_of). Ends when the key is
+    /// initialised.
+    ///
+    /// # Errors
+    /// No request can succeed any more.
     pub fn find(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
         self.request(What::Find, key, now, deadline)
     }
 
+    /// Removes a key; it is removed when every active worker has made the call. Before the deadline the
+    /// removal is withdrawn, and the key kept.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
     pub fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
         self.request(What::Remove { back: Back::No }, key, now, deadline)
     }
 
-    /// Changes what merges pushes, or a number of it; every rank makes the same calls.
+    /// Changes the setting of the servers, such as the merge rule; every rank makes the call with the same
+    /// fields. Later pushes of this worker wait until it is in force. Empty fields accept the decided
+    /// setting, which is an [`Action::Told`](crate::WorkerAction::Told).
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
     pub fn set(&mut self, fields: Vec<u8>, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let version = self.version_of(&fields);
         let id = self.request(What::Set { version, fields }, 0, now, deadline)?;
@@ -105,21 +145,35 @@ impl<D: Data> Worker<D> {
         Ok(id)
     }
 
-    /// Learns what is behind the settings that this worker knows, without taking part in it.
+    /// Learns the next setting that this worker does not know, without a proposal; for a worker that is done.
+    ///
+    /// # Errors
+    /// No request can succeed any more.
     pub fn learn_setting(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         self.request(What::Learn(Of::Setting(self.settings + 1)), 0, now, deadline)
     }
 
-    /// Learns which is the first key from this one on, and where.
+    /// Learns the first existing key from this one on, without a proposal; for a worker that is done.
+    ///
+    /// # Errors
+    /// No request can succeed any more.
     pub fn learn_key(&mut self, from: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
         self.request(What::Learn(Of::Key(from)), 0, now, deadline)
     }
 
+    /// Waits until every active worker has made the call.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
     pub fn barrier(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         self.barrier_of("barrier", now, deadline)
     }
 
-    /// A barrier that is part of a call, which may be called again if it was given up.
+    /// A barrier that is part of the call with this name: after a timeout, the next one of the call joins the
+    /// barrier that was given up.
+    ///
+    /// # Errors
+    /// As for [`push`](Self::push).
     pub fn barrier_of(
         &mut self,
         call: &'static str,
@@ -130,11 +184,16 @@ impl<D: Data> Worker<D> {
         let number = if again { self.barriers } else { self.barriers + 1 };
         let id = self.request(What::Barrier { number, call }, 0, now, deadline)?;
         self.barriers = number;
-        // Unless it has ended in between.
+        // A given-up barrier is joined once.
         self.barrier_given_up = None;
         Ok(id)
     }
 
+    /// Announces the end of this worker's pushes; it may still pull. Rounds and barriers no longer wait for
+    /// it.
+    ///
+    /// # Errors
+    /// The worker is closed, or has ended.
     pub fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let id = self.request(What::Done, 0, now, deadline)?;
         if self.pushes == Pushes::Open {
@@ -143,6 +202,10 @@ impl<D: Data> Worker<D> {
         Ok(id)
     }
 
+    /// Leaves the job, once all operations before it have ended. Later requests fail.
+    ///
+    /// # Errors
+    /// The worker is closed, or has ended.
     pub fn close(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let id = self.request(What::Close, 0, now, deadline)?;
         self.closing = true;
@@ -185,7 +248,7 @@ impl<D: Data> Worker<D> {
         Ok(id)
     }
 
-    /// What can never succeed is refused at once.
+    /// Refuses a request that can never succeed.
     fn admit(&self, op: &Operation<D>) -> Result<(), Failure> {
         if self.closing {
             return Err(Failure::new(Reason::Closed, "the store is closed"));
@@ -203,8 +266,7 @@ impl<D: Data> Worker<D> {
         Ok(())
     }
 
-    /// Starts what may start on a key: in the order of the calls, and nothing before what it must
-    /// not overtake.
+    /// Starts operations on a key, in the order of the calls, up to one that must wait for those before it.
     pub(super) fn pump(&mut self, key: u64) {
         let mut queue = std::mem::take(&mut self.queue);
         queue.clear();
@@ -215,7 +277,7 @@ impl<D: Data> Worker<D> {
         self.queue = queue;
     }
 
-    /// The same, for the operations on the key, oldest first.
+    /// Starts these operations on a key, oldest first.
     fn pump_these(&mut self, key: u64, queue: &[OpId]) {
         let (mut first, mut value_wanted) = (true, false);
         for &id in queue {
@@ -245,12 +307,12 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// Whether a setting that was asked for before this operation is not in force yet.
+    /// Whether a setting of an earlier call is not in force yet.
     fn is_setting(&self, id: OpId) -> bool {
         self.setting < self.settings && self.changes.first().is_some_and(|first| *first < id)
     }
 
-    /// The first setting before this operation that the program still waits for.
+    /// First pending setting before this operation.
     pub(super) fn setting_before(&self, id: OpId) -> Option<&Operation<D>> {
         self.changes.range(..id).find_map(|id| self.ops.get(*id))
     }
@@ -354,7 +416,7 @@ impl<D: Data> Worker<D> {
         self.post(Peer::server(server), message);
     }
 
-    /// A server lets an offered push come.
+    /// A server grants an offered push.
     pub(super) fn grant(&mut self, from: Peer, head: &Header) {
         let push = (head.key, head.generation, head.round, head.slice);
         let Some(flow) = self.flows.get_mut(from.rank as usize) else { return };
@@ -395,7 +457,7 @@ impl<D: Data> Worker<D> {
         self.send_awaited(id, Peer::server(server), message, priority);
     }
 
-    /// Asks for a slice, if the operation wants it.
+    /// Sends a pull of a slice, if the operation wants the slice.
     fn send_pull(&mut self, id: OpId, slice: u32) {
         let Some(op) = self.ops.get(id) else { return };
         let What::Pull { round, priority, wanted, .. } = &op.what else { return };
@@ -404,8 +466,8 @@ impl<D: Data> Worker<D> {
         }
         let (round, priority) = (*round, *priority);
         let wanted = wanted.get(&slice).cloned().unwrap_or_default();
-        // It waits at the server for what was pushed before: the value then leaves at once, while
-        // later slices still come.
+        // The pull waits at the server for the pushes before it: the value then leaves at once, while
+        // later slices still arrive.
         let overtakes = wanted.is_empty() && !self.limits.one_way_at_a_time;
         let urgency = if overtakes { CONTROL } else { priority };
         let Some(state) = self.keys.get(&op.key) else { return };
@@ -429,7 +491,7 @@ impl<D: Data> Worker<D> {
         self.send_awaited(id, Peer::server(server), message, 0);
     }
 
-    /// Tells the directory that this worker removes a key, or takes that back.
+    /// Sends a removal to the directory, or its withdrawal.
     pub(super) fn send_remove(&mut self, id: OpId, flags: u16) {
         let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
         let generation = self.keys.get(&key).map_or(0, Key::generation);
@@ -445,7 +507,7 @@ impl<D: Data> Worker<D> {
     }
 }
 
-/// The priorities of users leave those of the protocol free.
+/// Clamps a priority between those that the protocol reserves.
 fn bounded(priority: i32) -> i32 {
     priority.clamp(LAST + 1, CONTROL - 1)
 }

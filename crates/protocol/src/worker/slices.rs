@@ -1,12 +1,12 @@
-//! Which slices of a key something is still to happen to.
+//! Set of slices of a key (also: bit set).
 
 const BITS: u32 = u64::BITS;
 
-/// A set of slices. The first 64 take no memory of their own: most keys have one.
+/// A set of slices. The first 64 are inline: most keys have one.
 #[derive(Debug, Default)]
 pub(super) struct Slices {
     low: u64,
-    /// Those behind, in words of 64.
+    /// Later slices, in words of 64.
     high: Vec<u64>,
     len: u32,
 }

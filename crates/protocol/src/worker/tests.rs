@@ -1,5 +1,5 @@
-//! Calls on long lists: what they cost for each key, in looks at operations, messages and round trips.
-//! A worker's machine and a server's are next to each other, without links between them.
+//! Cost of calls on long lists for each key, in looks at operations, messages and round trips. A worker's
+//! machine and a server's exchange letters without links.
 
 use super::{Action, OpId, Worker};
 use crate::job::{Limits, MS, Peer, Role, Time};
@@ -12,7 +12,7 @@ const F32: u32 = 2 | 32 << 8 | 1 << 16;
 const WORKERS: u32 = 2;
 const END: Time = 60_000 * MS;
 
-/// What a call has cost.
+/// Cost of a call.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 struct Cost {
     looks: u64,
@@ -49,7 +49,7 @@ impl Job {
         Self { workers, server: Server::new(&limits), keys, ended: 0 }
     }
 
-    /// What the workers have asked for is done to its end.
+    /// Runs until all operations of the workers have ended.
     fn settle(&mut self) -> Cost {
         let mut cost = Cost::default();
         self.workers.iter_mut().for_each(|worker| cost.looks += worker.take_looks());
@@ -68,7 +68,7 @@ impl Job {
         cost
     }
 
-    /// Everything goes to the server, and everything that it says comes back.
+    /// Delivers all letters to the server, and its answers to the workers.
     fn trip(&mut self, cost: &mut Cost) -> bool {
         let mut any = false;
         for rank in 0..WORKERS {
@@ -92,7 +92,7 @@ impl Job {
         any
     }
 
-    /// A call of some workers, on every key.
+    /// Runs a call of some workers on every key.
     fn call(&mut self, ranks: &[u32], ask: impl Fn(&mut Worker<Length>, u64) -> OpId) -> Cost {
         self.ask(ranks, ask);
         let cost = self.settle();
@@ -108,7 +108,7 @@ impl Job {
     }
 }
 
-/// What every call costs, on so many keys.
+/// Cost of every call, on a number of keys.
 fn costs(keys: u64) -> Vec<(&'static str, Cost)> {
     let mut job = Job::new(keys);
     let spec = || Spec { dtype: F32, shape: vec![1], whole: false };
@@ -131,7 +131,7 @@ fn costs(keys: u64) -> Vec<(&'static str, Cost)> {
     costs.push(("push behind pull", job.settle()));
     assert_eq!(std::mem::take(&mut job.ended), 4 * keys, "{ids:?} wait still");
     job.workers.iter_mut().for_each(|worker| worker.released(1));
-    // What is given up, one after the other, while the round is open.
+    // Calls that are given up, one after the other, while the round is open.
     job.ask(&[0], push);
     job.ask(&[0], pull);
     let ids: Vec<OpId> = (0..keys).map(|key| pull(&mut job.workers[0], key)).collect();

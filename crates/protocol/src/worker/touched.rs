@@ -1,5 +1,5 @@
-//! Keys on which an operation that waits may be able to start: what comes for one key of a long list
-//! looks at no other.
+//! Touched keys (also: dirty set), on which a waiting operation may be able to start: a message for one key
+//! of a long list looks at no other key.
 
 #[derive(Debug, Default)]
 pub(super) struct Touched {
@@ -16,7 +16,7 @@ impl Touched {
         self.all = true;
     }
 
-    /// Whether there are keys of their own, which are not said to be all.
+    /// Whether single keys were added.
     pub(super) fn has_keys(&self) -> bool {
         !self.keys.is_empty()
     }
@@ -26,7 +26,7 @@ impl Touched {
         self.all = false;
     }
 
-    /// Takes the keys; adds those that `all` gives, if all have been touched.
+    /// Adds the keys that `all` returns, if all have been touched.
     pub(super) fn fill(&mut self, all: impl FnOnce() -> Vec<u64>) {
         if std::mem::take(&mut self.all) {
             self.keys.extend(all());

@@ -1,12 +1,12 @@
-//! How many messages of an operation are on their way.
+//! Count of an operation's unacknowledged messages.
 
-/// Messages that have not arrived yet, by server.
+/// Unacknowledged messages, by server.
 #[derive(Debug, Default)]
 pub(super) struct Undelivered {
-    /// Goes into the tokens of these messages: those of an earlier attempt count no more.
+    /// Attempt, for the tokens of the messages: acknowledgements of an earlier attempt are ignored.
     attempt: u32,
     total: u64,
-    /// The first server, of which most operations have no other, and how many are on their way to it.
+    /// The first server and its count: most operations have no other.
     first: (u32, u64),
     others: Vec<(u32, u64)>,
 }
@@ -16,12 +16,12 @@ impl Undelivered {
         self.total == 0
     }
 
-    /// Begins anew.
+    /// Begins the next attempt.
     pub(super) fn restart(&mut self) {
         *self = Self { attempt: self.attempt + 1, ..Self::default() };
     }
 
-    /// One more is sent; gives the attempt for its token.
+    /// Counts a sent message; returns the attempt for its token.
     pub(super) fn send(&mut self, server: u32) -> u32 {
         if self.total == 0 {
             self.first = (server, 0);
@@ -31,7 +31,7 @@ impl Undelivered {
         self.attempt
     }
 
-    /// One has arrived.
+    /// Counts an acknowledgement.
     pub(super) fn arrive(&mut self, server: u32, attempt: u32) {
         if attempt == self.attempt {
             let count = self.count_mut(server);
@@ -41,7 +41,7 @@ impl Undelivered {
         }
     }
 
-    /// Nothing will arrive at this server any more.
+    /// Drops the count of a lost server.
     pub(super) fn give_up(&mut self, server: u32) {
         self.total -= std::mem::take(self.count_mut(server));
     }
