@@ -1,6 +1,7 @@
-//! Whole clusters of the real machines in one thread, from one seed: virtual time, a network that
-//! loses, doubles, delays, reorders and alters frames, processes that are slow, stop, die and are
-//! cut off. Everything is checked against a model that knows nothing of messages.
+//! Deterministic simulator (also: simulation testing): whole clusters of the real machines in one thread,
+//! from one seed: virtual time, a network that loses, doubles, delays, reorders and alters frames, processes
+//! that are slow, stop, die and are cut off. Everything is checked against a model that knows nothing of
+//! messages.
 
 mod bandwidth;
 mod cancellation;

@@ -1,5 +1,6 @@
-//! What the tests of this crate share with those of its users: frames as bytes, an entry point for fuzzing,
-//! random numbers, and the networks of the simulated trainings. No release has it (feature `testing`).
+//! Testing (also: test fixtures): frames as bytes, an entry point for fuzzing, random numbers, and the neural
+//! networks of simulated trainings, for the tests of this crate and of its users. Releases do not have it
+//! (feature `testing`).
 
 mod networks;
 mod random;
@@ -9,10 +10,10 @@ pub use random::Random;
 
 pub use crate::message::encode;
 
-/// Reads bytes as the fields of every control message that has some.
+/// Decodes bytes as the fields of every control message that has some.
 ///
 /// # Panics
-/// Fields that were read are of another length once they are written again.
+/// Decoded fields have another length when they are encoded again.
 pub fn parse(bytes: &[u8]) {
     use crate::message::{Awaited, Book, Declare, Hello, Look, Place, Seen, accused, failed};
     use crate::telemetry::Facts;

@@ -1,33 +1,35 @@
-//! The neural networks that P3 was measured with: sizes and work of their layers, from their
-//! architecture.
+//! The neural networks of the measurements of P3: sizes and work of their layers, from their architecture.
 
 type Nanos = u64;
 
-/// What is computed together, and needs its arrays together.
+/// A layer: arrays that one step of the computation needs together.
 pub struct Layer {
     /// Elements of each array.
     pub arrays: Vec<u64>,
-    /// Multiplications of one image, forward.
+    /// Multiplications of one image, in the forward pass.
     pub work: u64,
 }
 
+/// A neural network and its speed on one machine.
 pub struct Net {
+    /// Name in texts.
     pub name: &'static str,
-    /// In the order of the forward pass.
+    /// Layers, in the order of the forward pass.
     pub layers: Vec<Layer>,
-    /// What one machine does without communication.
+    /// Images of an iteration.
     batch: u64,
+    /// Speed of one machine without communication.
     images_per_second: u64,
 }
 
 impl Net {
-    /// One iteration without communication.
+    /// Nanoseconds of an iteration without communication.
     #[must_use]
     pub fn alone(&self) -> Nanos {
         self.batch * 1_000_000_000 / self.images_per_second
     }
 
-    /// The time of a layer, forward: all time by work, a third of it forward.
+    /// Nanoseconds of a layer in the forward pass: a third of the iteration, shared by work.
     #[must_use]
     pub fn forward(&self, layer: &Layer) -> Nanos {
         let work: u64 = self.layers.iter().map(|layer| layer.work).sum();
@@ -35,13 +37,13 @@ impl Net {
     }
 }
 
-/// A convolution; all sides of the picture are `size` behind it.
+/// Weights and work of a convolution; both sides of its output are `size`.
 fn convolution(side: u64, from: u64, to: u64, size: u64) -> (u64, u64) {
     let weights = side * side * from * to;
     (weights, weights * size * size)
 }
 
-/// Simonyan and Zisserman, 2015, configuration E, with biases.
+/// VGG-19: Simonyan and Zisserman, 2015, configuration E, with biases.
 #[must_use]
 pub fn vgg_19() -> Net {
     let (mut layers, mut from, mut size) = (Vec::new(), 3, 224);
@@ -59,7 +61,7 @@ pub fn vgg_19() -> Net {
     Net { name: "VGG-19", layers, batch: 32, images_per_second: 34 }
 }
 
-/// He et al., 2016. A convolution and its normalisation, which counts as no work, are one layer.
+/// ResNet-50: He et al., 2016. A convolution and its normalisation, which counts as no work, are one layer.
 #[must_use]
 pub fn resnet_50() -> Net {
     let mut layers = Vec::new();
