@@ -1,17 +1,164 @@
-//! The protocol of the distributed stores, without input and output.
+//! The protocol of the distributed stores of libkvstore as state machines (also: sans-I/O): a parameter
+//! server with its workers, its servers and the scheduler of a job.
 //!
-//! Everything here is a state machine: a message, a request or the time goes in, messages and
-//! actions come out. There are no sockets, threads, clocks, locks or random numbers, so whole clusters
-//! run in one thread from one seed (`sim`). The arithmetic is not here either: a server is told
-//! *which* contributions to add in which order, and when a round closes.
+//! A machine has no clock, lock, thread, socket, tracer, file or environment. Frames, requests of a program
+//! and moments go in; frames, actions and events come out. The *driver*, which the user of this crate writes,
+//! moves them: libkvstore drives one machine in each process, the simulator of its tests a whole cluster in
+//! one thread, from one seed. Arithmetic is the driver's as well: a server decides which contributions are
+//! added in which order and when a round closes, and never reads a value.
 //!
-//! What a process can say of itself is in `telemetry`.
+//! | process | machine | its driver |
+//! |---|---|---|
+//! | scheduler | [`Scheduler`] | moves frames and time |
+//! | server | [`Node`] with [`Part::Server`] | also carries out [`ServerAction`]s and answers pulls |
+//! | worker | [`Node`] with [`Part::Worker`] | also makes the requests of [`Worker`] and carries out [`WorkerAction`]s |
 //!
-//! Arrows between the rooms point one way: `node` joins `worker`, `server` and `membership` with the
-//! streams to their peers (`peers`, `stream`); all of them use `message`; `job` is at the bottom. Frames
-//! pass `membership::admission` before they reach a state machine.
+//! # Driving a machine
+//!
+//! 1. **An event**: [`Node::receive`] for a frame that has arrived, [`Node::tick`] when its timer is due, a
+//!    request such as [`Worker::push`], an answer such as [`Server::value`]. `now` is the current moment.
+//! 2. **Actions**: [`Worker::actions`] or [`Server::actions`], which the driver carries out, now or later,
+//!    those of one slice in their order. [`Node::news`] has events for logs and traces; the list grows until
+//!    it is taken.
+//! 3. **Frames**: [`Node::send`], whose frames go to the addresses that they name.
+//! 4. **The timer**: [`Node::wake_at`] is the moment of the next [`Node::tick`]. It may be in the past.
+//!
+//! The driver repeats these steps until [`Node::end`] is some result, and takes the actions once more then.
+//! The timer of a new node is due at once: its first tick asks the scheduler to join. [`Scheduler`] has
+//! functions of these names, and no actions. A driver with threads needs a lock for the steps of a machine,
+//! which `&mut self` demands, but none to carry out actions.
+//!
+//! **Time** is in microseconds ([`MS`] is a millisecond) since any moment, by a monotonic clock of each
+//! process; the clocks of processes need not agree. Most timeouts are fractions of [`Limits::peer_timeout`].
+//! A machine that gets no event for longer than 1/8 of it takes that for a pause of its own process, not for
+//! silence of its peers.
+//!
+//! **The network** may lose, duplicate, delay and reorder frames: machines retransmit until a frame is
+//! acknowledged. It must not alter them. Those that travel as bytes have checksums: [`write()`] and
+//! [`write_front`] encode a frame, [`Opening`] decodes its header, and docs/wire.md of the repository is the
+//! specification. Bytes that are no frame are reported to [`Node::bad_frame`]. If connections have ends, or
+//! peers reject them, [`Node::down`] and [`Node::refused`] make failure detection faster; without them
+//! silence has the effect. Where peers prove their identity, [`Speaker::admit`] and [`is_at`] are called
+//! before a frame is received.
+//!
+//! **Values** are of the driver's type, which implements [`Data`]. Machines cut them into slices and keep
+//! clones until these are acknowledged.
+//!
+//! # Example
+//!
+//! A job of three processes in one thread: the worker initialises a key, pushes to it, pulls its value and
+//! leaves. The network passes frames on at once, and the merge rule of the server is assignment.
+//!
+//! ```
+//! use kvstore_protocol::{
+//!     Birth, Data, Limits, MS, Mode, Node, OnLoss, Part, Role, Scheduler, ServerAction, Spec,
+//!     WorkerAction,
+//! };
+//!
+//! #[derive(Clone)]
+//! struct Bytes(Vec<u8>);
+//!
+//! impl Data for Bytes {
+//!     fn len(&self) -> u64 {
+//!         self.0.len() as u64
+//!     }
+//!     fn part(&self, at: u64, len: u64) -> Self {
+//!         Self(self.0[at as usize..(at + len) as usize].to_vec())
+//!     }
+//! }
+//!
+//! let limits = Limits {
+//!     job: 1,
+//!     workers: 1,
+//!     servers: 1,
+//!     mode: Mode::Sync,
+//!     on_loss: OnLoss::Fail,
+//!     peer_timeout: 5_000 * MS,
+//!     start_timeout: 20_000 * MS,
+//!     block_elements: 1,
+//!     slice_bytes: 1 << 20,
+//!     hold_bytes: 1 << 20,
+//!     max_rounds_ahead: 1,
+//!     window_frames: 32,
+//!     window_bytes: 1 << 20,
+//!     one_way_at_a_time: false,
+//! };
+//! let mut now = 0;
+//! let node = |role, address| {
+//!     let birth = Birth { role, rank: None, incarnation: 1, address, scheduler: "scheduler" };
+//!     Node::<Bytes>::new(limits.clone(), &birth, now)
+//! };
+//! let mut scheduler = Scheduler::<Bytes>::new(limits.clone(), 1, now);
+//! let (mut server, mut worker) = (node(Role::Server, "server"), node(Role::Worker, "worker"));
+//!
+//! // The program of the worker: requests, which take effect once the job has started.
+//! if let Part::Worker(worker) = &mut worker.part {
+//!     let float32 = 2 | 32 << 8 | 1 << 16;
+//!     let spec = Spec { dtype: float32, shape: vec![2], whole: false };
+//!     let (key, deadline) = (7, 10_000 * MS);
+//!     worker.init(key, spec, Bytes(vec![0; 8]), now, deadline).unwrap();
+//!     worker.push(key, Bytes(vec![1, 2, 3, 4, 5, 6, 7, 8]), 0, now, deadline).unwrap();
+//!     worker.barrier(now, deadline).unwrap();
+//!     worker.pull(key, 0, now, deadline).unwrap();
+//!     worker.close(now, deadline).unwrap();
+//! }
+//!
+//! let (mut sum, mut value, mut pulled) = (Vec::new(), Vec::new(), vec![0; 8]);
+//! while scheduler.end().is_none() {
+//!     now += MS;
+//!     // Timers.
+//!     if scheduler.wake_at() <= now {
+//!         scheduler.tick(now);
+//!     }
+//!     for node in [&mut server, &mut worker] {
+//!         if node.wake_at() <= now {
+//!             node.tick(now);
+//!         }
+//!     }
+//!     // Actions of the server: the arithmetic.
+//!     if let Part::Server(server) = &mut server.part {
+//!         for action in server.actions() {
+//!             match action {
+//!                 ServerAction::Install { data, .. } => value = data.0,
+//!                 ServerAction::Add { data, .. } => sum = data.0,
+//!                 ServerAction::Close { .. } => value.clone_from(&sum),
+//!                 ServerAction::Answer(answer) => server.value(&answer, Bytes(value.clone())),
+//!                 _ => {}
+//!             }
+//!         }
+//!     }
+//!     // Actions of the worker: outputs and results.
+//!     if let Part::Worker(worker) = &mut worker.part {
+//!         for action in worker.actions() {
+//!             match action {
+//!                 WorkerAction::Fill { at, data, .. } => {
+//!                     pulled[at as usize..][..data.0.len()].copy_from_slice(&data.0);
+//!                 }
+//!                 WorkerAction::Finished { result, .. } => result.unwrap(),
+//!                 WorkerAction::Told { .. } => {}
+//!             }
+//!         }
+//!     }
+//!     // The network.
+//!     let frames = [scheduler.send(now), server.send(now), worker.send(now)];
+//!     for frame in frames.into_iter().flatten() {
+//!         match &*frame.to {
+//!             "scheduler" => scheduler.receive(frame.message, now),
+//!             "server" => server.receive(frame.message, now),
+//!             _ => worker.receive(frame.message, now),
+//!         }
+//!     }
+//! }
+//! assert_eq!(pulled, [1, 2, 3, 4, 5, 6, 7, 8]);
+//! assert!([scheduler.end(), server.end(), worker.end()].iter().all(|end| *end == Some(&Ok(()))));
+//! ```
+//!
+//! # Modules
+//!
+//! Imports point one way: `node` joins `worker`, `server` and `membership` with the streams to their peers
+//! (`peers`, `stream`); all of them use `message`; `job` is at the bottom. Frames pass
+//! `membership::admission` before they reach a state machine. Statistics of a process are in `telemetry`.
 
-#![allow(missing_docs, reason = "written next")]
 #![allow(clippy::len_without_is_empty, reason = "what has a length here is no collection")]
 #![warn(unreachable_pub)]
 #![deny(unsafe_code)]
