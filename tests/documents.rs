@@ -222,3 +222,78 @@ fn a_measured_table_replaces_its_own_section_and_nothing_else() {
     assert_eq!(page::replaced(&page("| 2 |"), "c", "| 3 |"), None);
     assert!(page::check("lists").is_ok() && page::check("c").is_err());
 }
+
+/// What a manifest depends on, in any of its tables.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    let mut is_table = false;
+    for line in manifest.lines() {
+        if let Some(title) = line.strip_prefix('[') {
+            let title = title.trim_end_matches(']');
+            is_table = title.ends_with("dependencies");
+            // One with a table of its own.
+            if let Some((table, name)) = title.rsplit_once('.')
+                && table.ends_with("dependencies")
+            {
+                names.insert(name.to_owned());
+            }
+        } else if is_table && let Some((name, _)) = line.split_once(['=', '.']) {
+            names.insert(name.trim().to_owned());
+        }
+    }
+    names.retain(|name| !name.starts_with('#'));
+    names
+}
+
+#[test]
+fn every_dependency_has_a_sentence_in_the_page_about_the_design() {
+    let page = read("docs/design.md");
+    let section = page.split("\n## Dependencies\n").nth(1).unwrap().split("\n## ").next().unwrap();
+    let used = section.split("\nNot used").next().unwrap();
+    let listed: BTreeSet<String> = used.split('`').skip(1).step_by(2).map(str::to_owned).collect();
+    let crates = fs::read_dir(Path::new(ROOT).join("crates")).unwrap();
+    let crates = crates.map(|entry| entry.unwrap().path().join("Cargo.toml"));
+    let manifests: Vec<_> = crates.chain([Path::new(ROOT).join("Cargo.toml")]).collect();
+    assert!(manifests.len() > 3, "{manifests:?}");
+    let mut used = BTreeSet::new();
+    for manifest in &manifests {
+        let found = dependencies(&read(manifest));
+        assert!(!found.is_empty(), "{}", manifest.display());
+        used.extend(found);
+    }
+    let missing: Vec<&String> = used.difference(&listed).collect();
+    assert!(missing.is_empty(), "docs/design.md does not say what these are for: {missing:?}");
+    let table = section.lines().filter_map(|line| line.strip_prefix("| `")?.split(" | ").next());
+    let names = table.flat_map(|cell| cell.split('(').next().unwrap().split(", "));
+    let names = names.map(|name| name.trim().trim_matches('`'));
+    let gone: Vec<&str> = names.filter(|name| !used.contains(*name)).collect();
+    assert!(gone.is_empty(), "docs/design.md lists what no manifest has: {gone:?}");
+    let found =
+        dependencies("[dependencies]\na = \"1\"\n# b = 2\nc.workspace = true\n[x]\nd = 1\n");
+    assert_eq!(found, ["a", "c"].map(str::to_owned).into());
+}
+
+#[test]
+fn every_decision_is_listed_and_says_what_was_asked_answered_and_why() {
+    let folder = Path::new(ROOT).join("docs/decisions");
+    let index = read("docs/decisions/README.md");
+    let names = fs::read_dir(&folder).unwrap();
+    let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let records: BTreeSet<String> = names.filter(|name| name != "README.md").collect();
+    assert!(records.len() > 30, "{} records", records.len());
+    for (number, name) in (1..).zip(&records) {
+        let text = read(folder.join(name));
+        let title = text.lines().next().unwrap().trim_start_matches("# ");
+        let (digits, title) = title.split_once(' ').unwrap();
+        assert_eq!(digits, format!("{number:04}"), "{name}");
+        assert!(name.starts_with(digits), "{name}");
+        let row = format!("| {digits} | [{title}]({name}) |");
+        assert!(index.contains(&row), "docs/decisions/README.md lacks {row}");
+        for part in ["**Question.**", "**Answer.**", "**Why.**"] {
+            assert!(text.contains(part), "{name} lacks {part}");
+        }
+        let words = text.split_whitespace().count();
+        assert!((80..=250).contains(&words), "{name} has {words} words");
+    }
+    assert_eq!(index.matches(".md) |").count(), records.len());
+}

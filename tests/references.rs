@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// Folders with pages for readers.
-const FOLDERS: [&str; 8] = [
+const FOLDERS: [&str; 9] = [
     "",
     "docs",
+    "docs/decisions",
     "examples/data",
     "bindings/cpp",
     "bindings/go",
