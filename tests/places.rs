@@ -68,6 +68,8 @@ fn places_quoted(text: &str) -> Vec<Place> {
     let place = |span: &str| {
         let span = span.split_whitespace().collect::<Vec<&str>>().join(" ");
         let (file, items) = span.split_once(": ").unwrap_or((&span, ""));
+        let is_misspelt = span.split(':').next().is_some_and(is_file) && !is_file(file);
+        assert!(!is_misspelt, "{span:?} is not written as `folder/file.rs: item, item`");
         let items = items.split(", ").filter(|item| !item.is_empty()).map(str::to_owned).collect();
         is_file(file).then(|| Place { file: file.to_owned(), items })
     };
@@ -169,6 +171,19 @@ fn every_file_and_function_that_the_drawing_names_is_there() {
     };
     let wrong: Vec<&Place> = places.iter().filter(|place| !is_function(place)).collect();
     assert!(wrong.is_empty(), "docs/design.md names what is not there: {wrong:#?}");
+}
+
+#[test]
+fn every_file_and_item_that_a_recipe_names_is_there() {
+    let page = read("CONTRIBUTING.md").unwrap();
+    let places = places_quoted(&section(&page, "## Recipes"));
+    let items: usize = places.iter().map(|place| place.items.len()).sum();
+    assert!(places.len() > 100 && items > 100, "{} files, {items} items", places.len());
+    let are_names = |item: &String| item.split("::").all(|name| name.chars().all(is_of_name));
+    let wrong = places.iter().find(|place| !place.items.iter().all(are_names));
+    assert!(wrong.is_none(), "{wrong:?} has what is no item");
+    let missing = missing(&places);
+    assert!(missing.is_empty(), "CONTRIBUTING.md names what is not there: {missing:#?}");
 }
 
 #[test]
