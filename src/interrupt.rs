@@ -14,11 +14,11 @@ use crate::error::{Error, ErrorKind, Result};
 /// delays above 0.1 s, and 20 questions a second cost nothing.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-type Check = Rc<dyn Fn() -> bool>;
+type InterruptCheck = Rc<dyn Fn() -> bool>;
 
 /// Where a call of a thread is.
 #[derive(Clone, Copy)]
-enum Call {
+enum CallState {
     /// Outside of one, or inside of one that is not to be interrupted.
     Unwatched,
     /// It has a check; when that is asked next, once the call has begun to wait.
@@ -27,10 +27,10 @@ enum Call {
 }
 
 thread_local! {
-    static CHECK: RefCell<Option<Check>> = const { RefCell::new(None) };
+    static CHECK: RefCell<Option<InterruptCheck>> = const { RefCell::new(None) };
     /// Whether there is a check: all that a call looks at which has none.
     static HAS_CHECK: Cell<bool> = const { Cell::new(false) };
-    static CALL: Cell<Call> = const { Cell::new(Call::Unwatched) };
+    static CALL: Cell<CallState> = const { Cell::new(CallState::Unwatched) };
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -42,15 +42,15 @@ thread_local! {
 /// could wait are refused with `Reentrant`.
 pub fn set_interrupt(check: Option<Box<dyn Fn() -> bool>>) {
     HAS_CHECK.set(check.is_some());
-    let old = CHECK.replace(check.map(Check::from));
+    let old = CHECK.replace(check.map(InterruptCheck::from));
     // Outside of the cell: it may run code of the host.
     drop(old);
 }
 
 /// Puts the state of the call around this one back.
-struct Scope(Call);
+struct CallScope(CallState);
 
-impl Drop for Scope {
+impl Drop for CallScope {
     fn drop(&mut self) {
         CALL.set(self.0);
     }
@@ -61,8 +61,8 @@ pub(crate) fn watch<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     if !HAS_CHECK.get() {
         return call();
     }
-    let state = if ASKING.get() { Call::Unwatched } else { Call::Watched(None) };
-    let _scope = Scope(CALL.replace(state));
+    let state = if ASKING.get() { CallState::Unwatched } else { CallState::Watched(None) };
+    let _scope = CallScope(CALL.replace(state));
     call()
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn watch<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 pub(crate) fn watch_whole<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     watch(|| {
         call().map_err(|error| {
-            if matches!(CALL.get(), Call::Interrupted) && error.kind() == ErrorKind::Timeout {
+            if matches!(CALL.get(), CallState::Interrupted) && error.kind() == ErrorKind::Timeout {
                 return Error::new(ErrorKind::Cancelled, format!("interrupted: {error}"));
             }
             error
@@ -86,14 +86,14 @@ pub(crate) fn is_asking() -> bool {
 /// How long the next sleep of a wait may last, which has to end at `end`.
 pub(crate) fn next(end: Option<Instant>) -> Option<Instant> {
     let due = match CALL.get() {
-        Call::Unwatched => return end,
-        Call::Watched(Some(due)) => due,
-        Call::Watched(None) => {
+        CallState::Unwatched => return end,
+        CallState::Watched(Some(due)) => due,
+        CallState::Watched(None) => {
             let due = Instant::now() + INTERVAL;
-            CALL.set(Call::Watched(Some(due)));
+            CALL.set(CallState::Watched(Some(due)));
             due
         }
-        Call::Interrupted => Instant::now(),
+        CallState::Interrupted => Instant::now(),
     };
     Some(end.map_or(due, |end| end.min(due)))
 }
@@ -102,30 +102,30 @@ pub(crate) fn next(end: Option<Instant>) -> Option<Instant> {
 /// need must not be held.
 pub(crate) fn requested() -> bool {
     match CALL.get() {
-        Call::Unwatched => false,
-        Call::Interrupted => true,
-        Call::Watched(None) => {
+        CallState::Unwatched => false,
+        CallState::Interrupted => true,
+        CallState::Watched(None) => {
             next(None);
             false
         }
-        Call::Watched(Some(due)) => Instant::now() >= due && ask(),
+        CallState::Watched(Some(due)) => Instant::now() >= due && ask(),
     }
 }
 
 fn ask() -> bool {
     let check = CHECK.with_borrow(Clone::clone);
     ASKING.set(true);
-    let _asked = Asked;
+    let _asked = QuestionGuard;
     let ends = check.is_some_and(|check| check());
     let due = Instant::now() + INTERVAL;
-    CALL.set(if ends { Call::Interrupted } else { Call::Watched(Some(due)) });
+    CALL.set(if ends { CallState::Interrupted } else { CallState::Watched(Some(due)) });
     ends
 }
 
 /// Ends the question, also while a panic unwinds.
-struct Asked;
+struct QuestionGuard;
 
-impl Drop for Asked {
+impl Drop for QuestionGuard {
     fn drop(&mut self) {
         ASKING.set(false);
     }

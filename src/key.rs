@@ -87,11 +87,11 @@ pub struct KeyInfo {
 
 /// The names that a store has interned. None is ever forgotten, so that pointers to them stay.
 #[derive(Default)]
-pub(crate) struct Names {
+pub(crate) struct KeyNames {
     by_key: RwLock<HashMap<Key, CString>>,
 }
 
-impl Names {
+impl KeyNames {
     pub(crate) fn intern(&self, name: &str) -> Result<Key> {
         let Ok(text) = CString::new(name) else {
             return Err(fail!(InvalidArgument, "intern: a name must not contain a NUL byte"));

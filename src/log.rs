@@ -29,13 +29,13 @@ impl Level {
     }
 }
 
-type Sink = Arc<dyn Fn(Level, &str) + Send + Sync>;
+type LogSink = Arc<dyn Fn(Level, &str) + Send + Sync>;
 
 static LEVEL: AtomicI32 = AtomicI32::new(0);
-static SINK: RwLock<Option<Sink>> = RwLock::new(None);
+static SINK: RwLock<Option<LogSink>> = RwLock::new(None);
 
 /// Sends the library's log lines up to `level` to `sink`; None is silent again.
-pub fn set_logger(level: Level, sink: Option<Sink>) {
+pub fn set_logger(level: Level, sink: Option<LogSink>) {
     let level = if sink.is_some() { level } else { Level::Off };
     let old = std::mem::replace(&mut *SINK.write().unwrap_or_else(PoisonError::into_inner), sink);
     LEVEL.store(level as i32, Ordering::SeqCst);
@@ -111,7 +111,7 @@ fn hold_back(level: Level, text: String) -> Option<String> {
 
 /// The sink, unless its lock stays taken: in the child of a fork it may belong to a thread that is
 /// not there.
-fn current() -> Option<Sink> {
+fn current() -> Option<LogSink> {
     for _ in 0..100 {
         match SINK.try_read() {
             Ok(sink) => return sink.clone(),

@@ -1,6 +1,6 @@
 //! Groups of bars as SVG.
 
-use crate::plot::{Chart, Frame, HEIGHT, MIDDLE, WIDTH};
+use crate::plot::{Chart, ChartFrame, HEIGHT, MIDDLE, WIDTH};
 
 /// Two that belong together, and two others.
 const BARS: [&str; 4] = ["#1d4ed8", "#93c5fd", "#c2410c", "#94a3b8"];
@@ -14,7 +14,7 @@ pub struct Group {
 }
 
 /// Groups of bars with a figure on each, and a mark where the limit is, if that is in the chart.
-pub fn bars(frame: &Frame<'_>, names: &[&str], groups: &[Group]) -> String {
+pub fn bars(frame: &ChartFrame<'_>, names: &[&str], groups: &[Group]) -> String {
     let values = groups.iter().flat_map(|group| group.values.iter().flatten());
     let most = values.fold(1.0, |most: f64, value| most.max(*value));
     let mut chart = Chart::new(frame, WIDTH - 24.0, HEIGHT - 108.0, most * 1.04);

@@ -4,7 +4,7 @@ use std::io;
 
 use crate::bars::{Group, bars, figure};
 use crate::compare::{Call, Measured};
-use crate::plot::{Frame, Line, lines};
+use crate::plot::{ChartFrame, ChartLine, lines};
 use crate::race::{Race, Runner};
 use crate::report::{Report, count};
 use crate::store::Rule;
@@ -39,14 +39,14 @@ fn sweep(report: &mut Report, swept: &[&Measured], call: Call, threads: usize) -
         let found = swept.iter().find(|it| it.case.rule == rule && it.elements == len);
         found.map(|it| it.ratio())
     };
-    let line = |rule: Rule| Line {
+    let line = |rule: Rule| ChartLine {
         name: rule.name(),
         colour: rule as usize,
         mark: rule as usize,
         values: SIZES.iter().map(|len| find(rule, *len)).collect(),
     };
     let threads = count(threads, "thread");
-    let frame = Frame {
+    let frame = ChartFrame {
         title: &format!("{} against the limit of the machine, {threads}", call.name()),
         subtitle: "one key, 4 values, 4 outs, float32; the limit is a triad up to 64K, beyond it \
                    the best of memcpy, triad and streaming triad",
@@ -79,7 +79,7 @@ pub fn peers(report: &mut Report, races: &[Race], call: Call) -> io::Result<()> 
         })
         .collect();
     let title = format!("A round of {} beside MXNet 1.9.1 and numpy", call.name());
-    let frame = Frame {
+    let frame = ChartFrame {
         title: &title,
         subtitle: "n values and n outs for each key, float32; in bold: how many times faster than \
                    MXNet",

@@ -36,7 +36,7 @@ impl Drop for Context {
 }
 
 /// An updater of the C interface.
-pub(super) struct Updater {
+pub(super) struct CUpdater {
     function: unsafe extern "C" fn(
         *mut c_void,
         u64,
@@ -57,7 +57,7 @@ pub(super) fn set_error(text: Option<&CStr>) {
     let _ = REASON.try_with(|reason| *reason.borrow_mut() = text);
 }
 
-impl Updater {
+impl CUpdater {
     /// None without a function; the context has ended then.
     ///
     /// # Safety
@@ -111,12 +111,12 @@ fn to_c(tensor: &Tensor<'_>, shape: &mut [i64]) -> kv_tensor {
 }
 
 /// A log function of the C interface.
-pub(super) struct Sink {
+pub(super) struct CLogSink {
     function: kv_logger,
     context: Context,
 }
 
-impl Sink {
+impl CLogSink {
     /// # Safety
     /// `function` and `drop` accept `context`, from any thread, until `drop` has run.
     pub(super) unsafe fn new(function: kv_logger, context: *mut c_void, drop: kv_drop) -> Self {
@@ -133,7 +133,7 @@ impl Sink {
     }
 }
 
-pub(super) fn install_logger(level: i32, sink: Sink) -> Result<()> {
+pub(super) fn install_logger(level: i32, sink: CLogSink) -> Result<()> {
     let Some(level) = Level::from_number(level) else {
         return Err(fail!(
             InvalidArgument,

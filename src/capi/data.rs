@@ -6,7 +6,7 @@ use super::guard::{guard_store, guard_store_in_callback};
 use super::handle::{self, kv_store};
 use super::types::{kv_dtype_in, kv_key, kv_status, kv_tensor, kv_ticket};
 use crate::deadline::Deadline;
-use crate::local::call::Call;
+use crate::local::call::DataCall;
 use crate::store::Pairs;
 
 /// Gives the key of a name, and remembers the name in this store.
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn kv_push(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let list = unsafe { handle::pairs("push", keys, values, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Push, &list, &Pairs::NONE, priority, ticket) }
+        unsafe { handle::submit(store, DataCall::Push, &list, &Pairs::NONE, priority, ticket) }
     })
 }
 
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn kv_pull(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let list = unsafe { handle::pairs("pull", keys, outs, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Pull, &Pairs::NONE, &list, priority, ticket) }
+        unsafe { handle::submit(store, DataCall::Pull, &Pairs::NONE, &list, priority, ticket) }
     })
 }
 
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn kv_pushpull(
             )
         };
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::PushPull, &ins, &outs, priority, ticket) }
+        unsafe { handle::submit(store, DataCall::PushPull, &ins, &outs, priority, ticket) }
     })
 }
 
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn kv_broadcast(
             )
         };
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit(store, Call::Broadcast, &ins, &outs, priority, ticket) }
+        unsafe { handle::submit(store, DataCall::Broadcast, &ins, &outs, priority, ticket) }
     })
 }
 

@@ -9,7 +9,7 @@ use std::{ptr, slice};
 use super::types::{kv_dtype_in, kv_key, kv_tensor, kv_ticket};
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyInfo};
-use crate::local::call::Call;
+use crate::local::call::DataCall;
 use crate::store::{Pairs, RowPairs, Tensors};
 use crate::tensor::{RawTensor, RawTensors};
 use crate::{Config, Store};
@@ -224,7 +224,7 @@ pub(super) unsafe fn row_pairs<'a>(
 /// `ticket` is NULL or a valid place; with a place, the tensors are lent until completion.
 pub(super) unsafe fn submit(
     store: &Store,
-    call: Call,
+    call: DataCall,
     values: &Pairs<'_>,
     outs: &Pairs<'_>,
     priority: i32,
@@ -246,7 +246,7 @@ pub(super) unsafe fn submit(
 /// As for [`submit`].
 pub(super) unsafe fn submit_rows(
     store: &Store,
-    call: Call,
+    call: DataCall,
     pairs: &RowPairs<'_>,
     priority: i32,
     ticket: *mut kv_ticket,

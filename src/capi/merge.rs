@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_void};
 
-use super::callback::Updater;
+use super::callback::CUpdater;
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
 use super::types::{kv_drop, kv_key, kv_status, kv_updater};
@@ -29,8 +29,8 @@ pub unsafe extern "C" fn kv_set_updater(
     drop: kv_drop,
 ) -> kv_status {
     // SAFETY: header rule 6: `updater` and `drop` accept `context` from any thread.
-    let updater = unsafe { Updater::new(updater, context, drop) };
-    guard_store(store, |store| store.install_updater(updater.map(Updater::into_core)))
+    let updater = unsafe { CUpdater::new(updater, context, drop) };
+    guard_store(store, |store| store.install_updater(updater.map(CUpdater::into_core)))
 }
 
 /// Merges sums into stored values by a rule of the library, for all pushes after this call.

@@ -3,7 +3,7 @@
 use super::guard::guard_store;
 use super::handle::{self, kv_store};
 use super::types::{kv_key, kv_status, kv_tensor, kv_ticket};
-use crate::local::call::Call;
+use crate::local::call::DataCall;
 
 /// Merges values into some rows of each key. A row is what one index of the first axis selects.
 ///
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn kv_push_rows(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let pairs = unsafe { handle::row_pairs("push_rows", keys, row_ids, rows, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit_rows(store, Call::PushRows, &pairs, priority, ticket) }
+        unsafe { handle::submit_rows(store, DataCall::PushRows, &pairs, priority, ticket) }
     })
 }
 
@@ -76,6 +76,6 @@ pub unsafe extern "C" fn kv_pull_rows(
         // SAFETY: header rules 2 and 4: arrays of `count`, lent until completion.
         let pairs = unsafe { handle::row_pairs("pull_rows", keys, row_ids, outs, count) }?;
         // SAFETY: as above; `ticket` is NULL or a valid place.
-        unsafe { handle::submit_rows(store, Call::PullRows, &pairs, priority, ticket) }
+        unsafe { handle::submit_rows(store, DataCall::PullRows, &pairs, priority, ticket) }
     })
 }

@@ -249,7 +249,7 @@ pub unsafe extern "C" fn kv_set_logger(
     drop: kv_drop,
 ) -> kv_status {
     // SAFETY: header rule 6: `log` and `drop` accept `context` from any thread.
-    let sink = unsafe { callback::Sink::new(log, context, drop) };
+    let sink = unsafe { callback::CLogSink::new(log, context, drop) };
     guard(|| callback::install_logger(level, sink))
 }
 

@@ -22,7 +22,7 @@ const FORMAT: (&str, &str) = ("kvstore.format", "1");
 
 /// A tensor of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct TensorEntry {
     pub(crate) name: String,
     pub(crate) dtype: DType,
     pub(crate) shape: Vec<i64>,
@@ -30,7 +30,7 @@ pub(crate) struct Entry {
     pub(super) place: Range<u64>,
 }
 
-impl Entry {
+impl TensorEntry {
     pub(crate) fn bytes(&self) -> u64 {
         self.place.end - self.place.start
     }
@@ -57,12 +57,12 @@ impl Entry {
 
 /// The tensors in the order of their bytes, and texts.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct FileHeader {
     pub(crate) texts: BTreeMap<String, String>,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<TensorEntry>,
 }
 
-impl Header {
+impl FileHeader {
     pub(crate) fn new() -> Self {
         let (format, version) = FORMAT;
         let texts = BTreeMap::from([(format.to_owned(), version.to_owned())]);
@@ -89,7 +89,7 @@ impl Header {
 
     fn put(&mut self, name: String, dtype: DType, shape: Vec<i64>, bytes: u64) {
         let start = self.end();
-        self.entries.push(Entry { name, dtype, shape, place: start..start + bytes });
+        self.entries.push(TensorEntry { name, dtype, shape, place: start..start + bytes });
     }
 
     /// Where the last tensor ends.
@@ -105,7 +105,7 @@ impl Header {
         let texts =
             self.texts.iter().map(|(name, text)| format!("{}:{}", quote(name), quote(text)));
         let texts = format!("\"{METADATA}\":{{{}}}", texts.collect::<Vec<_>>().join(","));
-        let members = std::iter::once(texts).chain(self.entries.iter().map(Entry::json));
+        let members = std::iter::once(texts).chain(self.entries.iter().map(TensorEntry::json));
         let mut json = format!("{{{}}}", members.collect::<Vec<_>>().join(","));
         // Spaces, so that the tensors begin at a multiple of the largest element's size.
         json.extend(std::iter::repeat_n(' ', json.len().next_multiple_of(8) - json.len()));
@@ -132,7 +132,7 @@ impl Header {
         Ok(header)
     }
 
-    /// As [`Header::parse`], whatever follows it: places may lie behind the end of the file.
+    /// As [`FileHeader::parse`], whatever follows it: places may lie behind the end of the file.
     pub(super) fn read(json: &[u8]) -> Result<Self> {
         let raw: Raw = serde_json::from_slice(json)
             .map_err(|error| fail!(Corrupt, "its header is damaged: {error}"))?;
@@ -159,7 +159,7 @@ impl Header {
                 "cannot lie {place}: its dtype and shape, or its place, differ"
             )));
         }
-        self.entries.push(Entry { name, dtype, shape: raw.shape, place: start..end });
+        self.entries.push(TensorEntry { name, dtype, shape: raw.shape, place: start..end });
         Ok(())
     }
 
@@ -289,8 +289,8 @@ mod tests {
     use super::*;
     use crate::ErrorKind;
 
-    fn sealed() -> Header {
-        let mut header = Header::new();
+    fn sealed() -> FileHeader {
+        let mut header = FileHeader::new();
         header.texts.insert("a \"text\"\n".to_owned(), "\u{e4}\\".to_owned());
         header.add("bytes".to_owned(), DType::U8, &[3]);
         header.add("\"quoted\"".to_owned(), DType::F64, &[]);
@@ -301,12 +301,12 @@ mod tests {
         header
     }
 
-    fn json(header: &Header) -> String {
+    fn json(header: &FileHeader) -> String {
         String::from_utf8(header.to_bytes().unwrap().split_off(8)).unwrap()
     }
 
     fn refused(json: &str, data: u64) -> crate::Error {
-        Header::parse(json.as_bytes(), data).unwrap_err()
+        FileHeader::parse(json.as_bytes(), data).unwrap_err()
     }
 
     #[test]
@@ -315,12 +315,12 @@ mod tests {
         let bytes = header.to_bytes().unwrap();
         assert_eq!(bytes.len() % 8, 0);
         assert_eq!(bytes[..8], (bytes.len() as u64 - 8).to_le_bytes());
-        assert_eq!(Header::parse(&bytes[8..], header.end()).unwrap(), header);
+        assert_eq!(FileHeader::parse(&bytes[8..], header.end()).unwrap(), header);
         for entry in &header.entries {
             assert_eq!(entry.place.start % entry.dtype.size() as u64, 0, "{}", entry.name);
         }
         let pads: Vec<u64> =
-            header.entries.iter().filter(|it| it.is_pad()).map(Entry::bytes).collect();
+            header.entries.iter().filter(|it| it.is_pad()).map(TensorEntry::bytes).collect();
         assert_eq!(pads, [5, 2]);
     }
 

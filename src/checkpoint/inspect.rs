@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use super::header::{Entry, Header};
+use super::header::{FileHeader, TensorEntry};
 use super::reader::{PREFIX, checksums, failed, header_bytes, open_file};
 use super::{CHECKSUM, KeyName, PIECE_BYTES, split_part};
 use crate::error::Result;
@@ -104,7 +104,7 @@ impl Inspection {
         let (mut file, bytes) = open_file(path.as_ref())?;
         let head = header_bytes(&mut file, bytes)?;
         let start = head.len() as u64;
-        let header = Header::read(&head[PREFIX..])?;
+        let header = FileHeader::read(&head[PREFIX..])?;
         let mut damage = Vec::new();
         let sums = match header.check(bytes - start) {
             Ok(()) => Some(checksums(&file, &header, start)?),
@@ -134,7 +134,7 @@ impl Inspection {
 
     fn add(
         &mut self,
-        entry: &Entry,
+        entry: &TensorEntry,
         file: &BufReader<File>,
         start: u64,
         sum: Option<u32>,

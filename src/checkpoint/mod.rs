@@ -11,13 +11,13 @@ mod reader;
 mod replacement;
 mod writer;
 
-pub(crate) use header::{Entry, Header};
+pub(crate) use header::{FileHeader, TensorEntry};
 pub use inspect::{InspectedTensor, Inspection, TensorState};
 pub(crate) use name::{KeyName, part_name, split_part};
-pub(crate) use reader::Reader;
+pub(crate) use reader::FileReader;
 #[cfg(feature = "dist")]
 pub(crate) use replacement::Replacement;
-pub(crate) use writer::Writer;
+pub(crate) use writer::FileWriter;
 
 /// The tensor of checksums: a CRC-32C of the header, then one of each tensor before this one.
 const CHECKSUM: &str = "#checksum";

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 
-use super::header::{Header, MOST_BYTES};
+use super::header::{FileHeader, MOST_BYTES};
 use super::{BUFFER_BYTES, PIECE_BYTES};
 use crate::error::{Error, Result, fail};
 
@@ -14,15 +14,15 @@ use crate::error::{Error, Result, fail};
 pub(super) const PREFIX: usize = size_of::<u64>();
 
 /// Reads the tensors of a file one after the other, and compares their checksums.
-pub(crate) struct Reader {
+pub(crate) struct FileReader {
     file: BufReader<File>,
-    header: Rc<Header>,
+    header: Rc<FileHeader>,
     /// The checksums of the tensors.
     sums: Vec<u32>,
     next: usize,
 }
 
-impl Reader {
+impl FileReader {
     /// Reads and checks the header.
     ///
     /// # Errors
@@ -31,7 +31,7 @@ impl Reader {
         let (mut file, length) = open_file(path)?;
         let bytes = header_bytes(&mut file, length)?;
         let data = length - bytes.len() as u64;
-        let header = Header::parse(&bytes[PREFIX..], data)?;
+        let header = FileHeader::parse(&bytes[PREFIX..], data)?;
         let mut sums = checksums(&file, &header, bytes.len() as u64)?;
         if sums.remove(0) != kvstore_checksum::crc32c(&bytes) {
             return Err(fail!(Corrupt, "its header is altered: the checksum differs"));
@@ -39,7 +39,7 @@ impl Reader {
         Ok(Self { file, header: Rc::new(header), sums, next: 0 })
     }
 
-    pub(crate) fn header(&self) -> Rc<Header> {
+    pub(crate) fn header(&self) -> Rc<FileHeader> {
         Rc::clone(&self.header)
     }
 
@@ -112,7 +112,11 @@ pub(super) fn header_bytes(file: &mut impl Read, length: u64) -> Result<Vec<u8>>
 }
 
 /// The checksums of a file whose tensors begin at `start`: of the header, then of each tensor.
-pub(super) fn checksums(file: &BufReader<File>, header: &Header, start: u64) -> Result<Vec<u32>> {
+pub(super) fn checksums(
+    file: &BufReader<File>,
+    header: &FileHeader,
+    start: u64,
+) -> Result<Vec<u32>> {
     // Checked with the header: they are the last tensor, of four bytes for each of the others.
     let last = &header.entries[header.entries.len() - 1];
     let mut bytes = zeros(header.entries.len() * size_of::<u32>())?;

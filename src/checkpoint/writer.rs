@@ -3,26 +3,26 @@
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use super::header::Header;
+use super::header::FileHeader;
 use super::replacement::Replacement;
 use super::{BUFFER_BYTES, PIECE_BYTES};
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 
-/// Writes a file; the path has its old one until [`Writer::finish`].
-pub(crate) struct Writer {
+/// Writes a file; the path has its old one until [`FileWriter::finish`].
+pub(crate) struct FileWriter {
     out: BufWriter<Replacement>,
-    header: Header,
+    header: FileHeader,
     /// The checksums of the header and of the tensors so far.
     sums: Vec<u32>,
 }
 
-impl Writer {
+impl FileWriter {
     /// Begins a file that will have the tensors of a header.
     ///
     /// # Errors
     /// `Io`, and `Unsupported` if there are too many tensors.
-    pub(crate) fn create(path: &Path, mut header: Header) -> Result<Self> {
+    pub(crate) fn create(path: &Path, mut header: FileHeader) -> Result<Self> {
         header.seal();
         let bytes = header.to_bytes()?;
         let replacement = Replacement::begin(path).map_err(|error| failed(&error))?;

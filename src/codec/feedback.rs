@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{BLOCK, Codec, Origin};
 use crate::error::Result;
 use crate::kernel::{Isa, Loop};
-use crate::tensor::{Array, Buffer, DType, Place};
+use crate::tensor::{Array, Buffer, DType, PageOffset};
 
 /// What the pushes of one key have left unsent: an array of f32 for each value of a push. On its way to
 /// or from a file, for each worker of a job instead.
@@ -88,7 +88,7 @@ impl Residuals {
     /// Adds a residual of zeros, where it does not meet the stored value in the cache.
     fn add(&mut self, count: usize, stored: *const u8) -> Result<&mut Buffer> {
         let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
-        buffer.place(stored.wrapping_sub(Place::Stored as usize), Place::FirstState);
+        buffer.place(stored.wrapping_sub(PageOffset::Stored as usize), PageOffset::FirstState);
         self.slots.push(buffer);
         Ok(self.slots.last_mut().expect("just pushed"))
     }

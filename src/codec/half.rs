@@ -4,15 +4,15 @@
 
 use std::iter::zip;
 
-use super::{BLOCK, Feedback, Kind, Origin, Scheme};
+use super::{BLOCK, CodecKind, Feedback, Origin, Scheme};
 use crate::kernel::Isa;
 use crate::tensor::DType;
 
-pub(super) const FP16: Kind = kind("fp16", |_| Box::new(Half(DType::F16)));
-pub(super) const BF16: Kind = kind("bf16", |_| Box::new(Half(DType::BF16)));
+pub(super) const FP16: CodecKind = kind("fp16", |_| Box::new(Half(DType::F16)));
+pub(super) const BF16: CodecKind = kind("bf16", |_| Box::new(Half(DType::BF16)));
 
-const fn kind(name: &'static str, make: fn(&[f64]) -> Box<dyn Scheme>) -> Kind {
-    Kind { name, options: Vec::new, feedback: Feedback::Unless(false), takes_f64: true, make }
+const fn kind(name: &'static str, make: fn(&[f64]) -> Box<dyn Scheme>) -> CodecKind {
+    CodecKind { name, options: Vec::new, feedback: Feedback::Unless(false), takes_f64: true, make }
 }
 
 struct Half(DType);

@@ -12,10 +12,10 @@
 
 use std::iter::zip;
 
-use super::{Feedback, Kind, Origin, Scheme};
+use super::{CodecKind, Feedback, Origin, Scheme};
 use crate::kernel::{Isa, Loop};
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: CodecKind = CodecKind {
     name: "int8",
     options: Vec::new,
     feedback: Feedback::Unless(false),

@@ -25,7 +25,7 @@ pub(crate) use feedback::Residuals;
 
 use crate::error::{Result, fail};
 use crate::kernel::Isa;
-use crate::params::{Params, Spec};
+use crate::params::{ParamSpec, Params};
 use crate::suggest;
 use crate::tensor::DType;
 
@@ -34,7 +34,7 @@ use crate::tensor::DType;
 pub(crate) const BLOCK: usize = 2048;
 
 /// Every codec there is.
-const KINDS: &[Kind] = &[
+const KINDS: &[CodecKind] = &[
     one_bit::KIND,
     two_bit::KIND,
     half::FP16,
@@ -51,10 +51,10 @@ pub(crate) const NONE: &str = "none";
 static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// What a file of a codec gives.
-struct Kind {
+struct CodecKind {
     name: &'static str,
     /// Its own options.
-    options: fn() -> Vec<Spec>,
+    options: fn() -> Vec<ParamSpec>,
     feedback: Feedback,
     /// Whether keys of f64 may lose what f32 cannot hold.
     takes_f64: bool,
@@ -104,7 +104,7 @@ pub(crate) struct Origin {
 /// A codec with its options.
 pub(crate) struct Codec {
     serial: u64,
-    kind: &'static Kind,
+    kind: &'static CodecKind,
     params: Params,
     feedback: bool,
     scheme: Box<dyn Scheme>,
@@ -129,7 +129,7 @@ impl Codec {
         let mut specs = (kind.options)();
         let strangers: &[_] = match kind.feedback {
             Feedback::Unless(default) => {
-                specs.push(Spec::flag("feedback", default));
+                specs.push(ParamSpec::flag("feedback", default));
                 &[]
             }
             Feedback::Always => &[("feedback", "is always on with this codec, and no option")],

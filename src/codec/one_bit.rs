@@ -10,13 +10,13 @@
 
 use std::iter::zip;
 
-use super::{BLOCK, Feedback, Kind, Origin, Scheme};
+use super::{BLOCK, CodecKind, Feedback, Origin, Scheme};
 use crate::kernel::{Isa, Loop};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: CodecKind = CodecKind {
     name: "1bit",
-    options: || vec![Spec::finite("threshold", 0.5)],
+    options: || vec![ParamSpec::finite("threshold", 0.5)],
     feedback: Feedback::Always,
     takes_f64: false,
     #[allow(clippy::cast_possible_truncation, reason = "rounding is the purpose")]

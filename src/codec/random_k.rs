@@ -10,13 +10,13 @@ use std::iter::zip;
 use siphasher::sip::SipHasher24;
 
 use super::top_k::share;
-use super::{BLOCK, Feedback, Kind, Origin, Scheme};
+use super::{BLOCK, CodecKind, Feedback, Origin, Scheme};
 use crate::kernel::Isa;
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: CodecKind = CodecKind {
     name: "randomk",
-    options: || vec![Spec::share("ratio", 0.01), Spec::count("seed")],
+    options: || vec![ParamSpec::share("ratio", 0.01), ParamSpec::count("seed")],
     feedback: Feedback::Unless(true),
     takes_f64: false,
     #[allow(

@@ -8,13 +8,13 @@
 
 use std::iter::zip;
 
-use super::{BLOCK, Feedback, Kind, Origin, Scheme};
+use super::{BLOCK, CodecKind, Feedback, Origin, Scheme};
 use crate::kernel::{Isa, Loop};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: CodecKind = CodecKind {
     name: "topk",
-    options: || vec![Spec::share("ratio", 0.01)],
+    options: || vec![ParamSpec::share("ratio", 0.01)],
     feedback: Feedback::Unless(true),
     takes_f64: false,
     make: |own| Box::new(TopK { ratio: own[0] }),

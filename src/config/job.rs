@@ -7,7 +7,7 @@ use crate::role::Role;
 /// What one process of a job was told.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "options that are yes or no")]
-pub(crate) struct Job {
+pub(crate) struct JobConfig {
     pub(crate) role: Role,
     /// None leaves the choice to the scheduler.
     pub(crate) rank: Option<u32>,
@@ -78,7 +78,7 @@ fn variable_of_old(name: &str, role: Role) -> Option<&'static str> {
     })
 }
 
-impl Job {
+impl JobConfig {
     pub(crate) fn new(config: &Config) -> Result<Self> {
         Self::read(config).map_err(|error: Error| error.at("create"))
     }

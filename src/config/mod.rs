@@ -9,14 +9,14 @@ use std::fmt;
 use std::time::Duration;
 
 #[cfg(feature = "dist")]
-pub(crate) use job::{Job, Secrets};
+pub(crate) use job::{JobConfig, Secrets};
 
 use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
 use crate::suggest;
 
 /// What an option's value must look like.
-enum Form {
+enum OptionForm {
     Number {
         least: i64,
         most: i64,
@@ -30,15 +30,15 @@ enum Form {
     Secret,
 }
 
-use Form::{Number, OneOf, Rounds, Secret, Text, YesNo};
+use OptionForm::{Number, OneOf, Rounds, Secret, Text, YesNo};
 
 /// Times up to a year, in milliseconds.
-const MS: Form = Number { least: 1, most: 31_536_000_000 };
-const COUNT: Form = Number { least: 1, most: 65_536 };
-const BYTES: Form = Number { least: 4_096, most: 1 << 40 };
+const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
+const COUNT: OptionForm = Number { least: 1, most: 65_536 };
+const BYTES: OptionForm = Number { least: 4_096, most: 1 << 40 };
 
 /// Every option of every store type, so that one source serves them all.
-const OPTIONS: &[(&str, Form)] = &[
+const OPTIONS: &[(&str, OptionForm)] = &[
     ("threads", Number { least: 1, most: MOST_THREADS }),
     ("isa", OneOf(&["auto", "scalar", "avx2", "avx512", "neon"])),
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),

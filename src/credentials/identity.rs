@@ -6,7 +6,7 @@ use crate::role::Role;
 
 /// What a credential makes of its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CredentialKind {
     Scheduler,
     Server,
     Worker,
@@ -17,36 +17,36 @@ pub(crate) enum Kind {
 /// The name on a credential: a kind and, if it is for one process only, its rank, as `worker.3`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Identity {
-    pub(crate) kind: Kind,
+    pub(crate) kind: CredentialKind,
     pub(crate) rank: Option<u32>,
 }
 
-const KINDS: [(Kind, &str); 4] = [
-    (Kind::Scheduler, "scheduler"),
-    (Kind::Server, "server"),
-    (Kind::Worker, "worker"),
-    (Kind::Reader, "reader"),
+const KINDS: [(CredentialKind, &str); 4] = [
+    (CredentialKind::Scheduler, "scheduler"),
+    (CredentialKind::Server, "server"),
+    (CredentialKind::Worker, "worker"),
+    (CredentialKind::Reader, "reader"),
 ];
 
-impl Kind {
+impl CredentialKind {
     fn role(self) -> Role {
         match self {
-            Kind::Scheduler => Role::Scheduler,
-            Kind::Server => Role::Server,
-            Kind::Worker | Kind::Reader => Role::Worker,
+            CredentialKind::Scheduler => Role::Scheduler,
+            CredentialKind::Server => Role::Server,
+            CredentialKind::Worker | CredentialKind::Reader => Role::Worker,
         }
     }
 }
 
 impl Identity {
-    pub(crate) const SCHEDULER: Self = Self { kind: Kind::Scheduler, rank: None };
+    pub(crate) const SCHEDULER: Self = Self { kind: CredentialKind::Scheduler, rank: None };
 
     /// Any process of a kind.
-    pub(crate) fn any(kind: Kind) -> Self {
+    pub(crate) fn any(kind: CredentialKind) -> Self {
         Self { kind, rank: None }
     }
 
-    pub(crate) fn of_rank(kind: Kind, rank: u32) -> Self {
+    pub(crate) fn of_rank(kind: CredentialKind, rank: u32) -> Self {
         Self { kind, rank: Some(rank) }
     }
 
@@ -59,7 +59,7 @@ impl Identity {
         let (kind, _) = KINDS.into_iter().find(|(_, known)| *known == name)?;
         let rank = match rank {
             None => None,
-            Some(_) if kind == Kind::Scheduler => return None,
+            Some(_) if kind == CredentialKind::Scheduler => return None,
             // One way to write each.
             Some(digits) => {
                 let rank: u32 = digits.parse().ok()?;
@@ -75,12 +75,12 @@ impl Identity {
     }
 
     pub(crate) fn is_reader(self) -> bool {
-        self.kind == Kind::Reader
+        self.kind == CredentialKind::Reader
     }
 
     /// Whether others call it.
     pub(crate) fn listens(self) -> bool {
-        matches!(self.kind, Kind::Scheduler | Kind::Server)
+        matches!(self.kind, CredentialKind::Scheduler | CredentialKind::Server)
     }
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for Identity {
 
 #[cfg(test)]
 mod tests {
-    use super::{Identity, Kind};
+    use super::{CredentialKind, Identity};
     use crate::role::Role;
 
     #[test]
@@ -112,7 +112,8 @@ mod tests {
 
     #[test]
     fn a_rank_is_one_process_and_none_is_any() {
-        let (one, any) = (Identity::of_rank(Kind::Worker, 3), Identity::any(Kind::Worker));
+        let (one, any) =
+            (Identity::of_rank(CredentialKind::Worker, 3), Identity::any(CredentialKind::Worker));
         assert!(one.allows(Role::Worker, Some(3)) && any.allows(Role::Worker, Some(3)));
         assert!(any.allows(Role::Worker, None));
         for rank in [None, Some(2)] {
@@ -121,6 +122,6 @@ mod tests {
         for role in [Role::Server, Role::Scheduler] {
             assert!(!one.allows(role, Some(3)) && !any.allows(role, None));
         }
-        assert!(Identity::any(Kind::Reader).allows(Role::Worker, Some(0)));
+        assert!(Identity::any(CredentialKind::Reader).allows(Role::Worker, Some(0)));
     }
 }

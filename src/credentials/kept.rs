@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::config::Job;
+use crate::config::JobConfig;
 use crate::sys;
 
 /// Maximum size of a file in bytes: a token of any length and the name of a job.
@@ -33,7 +33,7 @@ pub struct JobFile {
 
 /// What a process needs beside the scheduler's address.
 #[derive(PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptCredential {
     pub(crate) token: String,
     /// The option `job` of all its processes.
     pub(crate) job: String,
@@ -94,7 +94,7 @@ impl Drop for JobFile {
 
 /// A process without a credential of its own uses the one that `kvstore run` keeps for its user, and the
 /// name of that job if it was told none.
-pub(crate) fn take_kept(job: &mut Job) {
+pub(crate) fn take_kept(job: &mut JobConfig) {
     if job.secrets.insecure || job.secrets.are_given() {
         return;
     }
@@ -104,7 +104,7 @@ pub(crate) fn take_kept(job: &mut Job) {
     }
 }
 
-fn find_in(folder: &Path, root: &str) -> Option<(PathBuf, Kept)> {
+fn find_in(folder: &Path, root: &str) -> Option<(PathBuf, KeptCredential)> {
     // The name of a host is looked up only where a file may be found.
     let is_empty = || fs::read_dir(folder).ok().and_then(|mut files| files.next()).is_none();
     if !is_private(folder, OTHERS) || is_empty() {
@@ -156,12 +156,12 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
     file?.write_all(content.as_bytes())
 }
 
-fn read(path: &Path) -> Option<Kept> {
+fn read(path: &Path) -> Option<KeptCredential> {
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
     let content = content(&file)?;
     let (token, rest) = content.split_once('\n')?;
-    Some(Kept { token: token.into(), job: rest.trim_end_matches('\n').into() })
+    Some(KeptCredential { token: token.into(), job: rest.trim_end_matches('\n').into() })
 }
 
 /// What is in a file of this user that is closed to others.

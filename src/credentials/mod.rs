@@ -11,13 +11,13 @@ mod token;
 use std::sync::Arc;
 
 pub(crate) use certificate::Tls;
-pub(crate) use identity::{Identity, Kind};
+pub(crate) use identity::{CredentialKind, Identity};
 pub use kept::JobFile;
 pub(crate) use kept::take_kept;
 pub(crate) use token::Proof;
 use token::Token;
 
-use crate::config::{self, Job, Secrets};
+use crate::config::{self, JobConfig, Secrets};
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
@@ -34,11 +34,11 @@ pub(crate) struct Credentials {
 
 impl Credentials {
     /// None if this process has none.
-    pub(crate) fn load(job: &Job) -> Result<Option<Arc<Self>>> {
+    pub(crate) fn load(job: &JobConfig) -> Result<Option<Arc<Self>>> {
         Self::read(job).map_err(|error: Error| error.at("create"))
     }
 
-    fn read(job: &Job) -> Result<Option<Arc<Self>>> {
+    fn read(job: &JobConfig) -> Result<Option<Arc<Self>>> {
         let (tls, token) = (tls(&job.secrets)?, token(&job.secrets)?);
         let certified = tls.as_ref().map(Tls::check).transpose()?;
         if tls.is_some() && !config::engine_may_use_tls() {
@@ -122,9 +122,9 @@ impl Credentials {
             std::iter::once(Identity::any(kind)).chain(ranks)
         };
         std::iter::once(Identity::SCHEDULER)
-            .chain(of(Kind::Server, self.servers))
-            .chain(of(Kind::Worker, self.workers))
-            .chain(of(Kind::Reader, self.workers))
+            .chain(of(CredentialKind::Server, self.servers))
+            .chain(of(CredentialKind::Worker, self.workers))
+            .chain(of(CredentialKind::Reader, self.workers))
     }
 }
 
@@ -153,15 +153,15 @@ fn token(secrets: &Secrets) -> Result<Option<Token>> {
 
 /// Whom the certificate and the token make this process; both must say the same.
 fn identity(
-    job: &Job,
+    job: &JobConfig,
     certified: Option<Identity>,
     token: Option<&Token>,
 ) -> Result<Option<Identity>> {
     let own = match job.role {
-        Role::Scheduler => Kind::Scheduler,
-        Role::Server => Kind::Server,
-        Role::Worker if job.secrets.reads_only => Kind::Reader,
-        Role::Worker => Kind::Worker,
+        Role::Scheduler => CredentialKind::Scheduler,
+        Role::Server => CredentialKind::Server,
+        Role::Worker if job.secrets.reads_only => CredentialKind::Reader,
+        Role::Worker => CredentialKind::Worker,
     };
     let told = match token {
         None => None,

@@ -98,16 +98,18 @@ fn key(secret: &str) -> hmac::Key {
 #[cfg(test)]
 mod tests {
     use super::Token;
-    use crate::credentials::{Identity, Kind};
+    use crate::credentials::{CredentialKind, Identity};
 
     #[test]
     fn a_derived_token_is_what_the_job_expects_of_that_identity_only() {
         let job = Token::parse("  0123456789abcdef\n", "").unwrap();
-        let worker = Identity::of_rank(Kind::Worker, 1);
+        let worker = Identity::of_rank(CredentialKind::Worker, 1);
         let password = job.password(worker).unwrap();
         let own = Token::parse(&format!("worker.1:{password}"), "").unwrap();
         assert_eq!(own.password(worker), Some(password.clone()));
-        for other in [Identity::any(Kind::Server), Identity::of_rank(Kind::Worker, 2)] {
+        for other in
+            [Identity::any(CredentialKind::Server), Identity::of_rank(CredentialKind::Worker, 2)]
+        {
             assert_eq!(own.password(other), None);
             assert_ne!(job.password(other), Some(password.clone()));
         }

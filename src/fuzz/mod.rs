@@ -8,7 +8,7 @@ mod talk;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
-use crate::checkpoint::{Header, Inspection, Reader};
+use crate::checkpoint::{FileHeader, FileReader, Inspection};
 use crate::codec::{Codec, Origin};
 use crate::config::Config;
 use crate::credentials::{Identity, read_file};
@@ -109,7 +109,7 @@ pub fn checkpoint(data: &[u8]) {
 fn open(data: &[u8]) {
     with_file(data, |path| {
         let found = Inspection::read(path);
-        let Ok(mut reader) = Reader::open(path.as_ref()) else { return };
+        let Ok(mut reader) = FileReader::open(path.as_ref()) else { return };
         let header = reader.header();
         // Behind the others are their checksums.
         let Some((_, entries)) = header.entries.split_last() else { return };
@@ -127,7 +127,7 @@ fn with_right_sums(data: &[u8]) -> Option<Vec<u8>> {
     let (size, rest) = data.split_first_chunk()?;
     let size = usize::try_from(u64::from_le_bytes(*size)).ok()?;
     let (header, mut values) = rest.split_at_checked(size)?;
-    let header = Header::parse(header, values.len() as u64).ok()?;
+    let header = FileHeader::parse(header, values.len() as u64).ok()?;
     let mut sums = kvstore_checksum::crc32c(&data[..8 + size]).to_le_bytes().to_vec();
     let (_, entries) = header.entries.split_last()?;
     for entry in entries {

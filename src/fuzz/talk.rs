@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use crate::runtime::{Blocks, Bytes};
 use kvstore_protocol::{
-    Birth, Body, Header, Kind, Limits, MS, Message, Mode, Node, OnLoss, Part, Peer, Role,
-    Scheduler, ServerAction, Speaker, Time, is_at,
+    Birth, Body, Header, Limits, MS, MemberRole, Message, MessageKind, Mode, Node, NodeRole,
+    OnLoss, Peer, Scheduler, ServerAction, Speaker, Time, is_at,
 };
 
 const LIMITS: Limits = Limits {
@@ -30,7 +30,7 @@ const OF_SERVER: u64 = 8;
 const OF_OTHER: u64 = 9;
 /// The one that is played.
 const PLAYED: &str = "worker 0";
-const READER: Speaker = Speaker { role: Role::Worker, rank: None, reads: true };
+const READER: Speaker = Speaker { role: MemberRole::Worker, rank: None, reads: true };
 
 /// A scheduler, a server and two workers, the first of which will be played.
 struct Job {
@@ -55,9 +55,9 @@ impl Job {
             (address, node)
         };
         let nodes = [
-            (Role::Worker, 0, LIFE, PLAYED),
-            (Role::Server, 0, OF_SERVER, "server"),
-            (Role::Worker, 1, OF_OTHER, "worker 1"),
+            (MemberRole::Worker, 0, LIFE, PLAYED),
+            (MemberRole::Server, 0, OF_SERVER, "server"),
+            (MemberRole::Worker, 1, OF_OTHER, "worker 1"),
         ];
         let (nodes, blocks) = (nodes.map(node).into(), Arc::default());
         let scheduler = Scheduler::new(LIMITS, LIFE, 0);
@@ -97,7 +97,7 @@ impl Job {
             if node.wake_at() <= now {
                 node.tick(now);
             }
-            if let Part::Server(server) = &mut node.part {
+            if let NodeRole::Server(server) = &mut node.part {
                 let actions = server.actions();
                 assert!(server.held_bytes() <= LIMITS.hold_bytes, "more than it may hold");
                 for action in actions {
@@ -192,13 +192,13 @@ fn message(
 ) -> Option<(&'static str, Message<Bytes>)> {
     let [odd, kind, place, ack, key, generation, slice, round, rest @ ..] = *front;
     let [offset, total, request, setting, flags, codec, priority, _] = rest;
-    let kind = *Kind::ALL.get(usize::from(kind) % Kind::ALL.len())?;
+    let kind = *MessageKind::ALL.get(usize::from(kind) % MessageKind::ALL.len())?;
     let to_server = odd & 1 != 0;
     let last = &mut job.sent[usize::from(to_server)];
     *last += u64::from(place < 0xc0);
     let head = Header {
         kind,
-        role: Role::Worker,
+        role: MemberRole::Worker,
         job: LIMITS.job,
         incarnation: LIFE + u64::from(odd & 2 != 0),
         to_incarnation: match (odd & 4 == 0, to_server) {
@@ -221,7 +221,7 @@ fn message(
         priority: priority.into(),
         ..Header::default()
     };
-    let of_kind = |kind: Kind| {
+    let of_kind = |kind: MessageKind| {
         let body = if kind.carries_data() {
             Body::Data(Bytes::of_block(Arc::new(job.blocks.join(&[payload]).ok()?)))
         } else {
@@ -230,9 +230,11 @@ fn message(
         Some(Message { head: Header { kind, ..head.clone() }, body })
     };
     let mut message = of_kind(kind)?;
-    if kind == Kind::Bundle {
-        let parts: Option<Vec<_>> =
-            [Kind::Push, Kind::Pull, Kind::Value].map(of_kind).into_iter().collect();
+    if kind == MessageKind::Bundle {
+        let parts: Option<Vec<_>> = [MessageKind::Push, MessageKind::Pull, MessageKind::Value]
+            .map(of_kind)
+            .into_iter()
+            .collect();
         message.body = Message::bundle(parts?).body;
     }
     Some((if to_server { "server" } else { "root" }, message))

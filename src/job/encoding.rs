@@ -20,18 +20,18 @@ const ENCODED: u16 = 1;
 /// What the pushes of a worker have left unsent, by key.
 #[derive(Default)]
 pub(crate) struct Unsent {
-    keys: HashMap<u64, Kept>,
+    keys: HashMap<u64, CodecState>,
 }
 
 #[derive(Default)]
-struct Kept {
+struct CodecState {
     residuals: Option<Box<Residuals>>,
     /// How many more pushes there are for the codec than this life of the key has seen, modulo 2^64.
     ahead: u64,
 }
 
 /// What is encoded.
-pub(crate) struct Source<'a> {
+pub(crate) struct EncodingSource<'a> {
     pub(crate) slot: &'a Slot,
     /// The sum of the worker's values, in the key's dtype.
     pub(crate) sum: &'a Buffer,
@@ -72,7 +72,7 @@ impl Unsent {
 
     /// Goes on with what a checkpoint has.
     pub(crate) fn take_up(&mut self, key: u64, residuals: Box<Residuals>, ahead: u64) {
-        self.keys.insert(key, Kept { residuals: Some(residuals), ahead });
+        self.keys.insert(key, CodecState { residuals: Some(residuals), ahead });
     }
 
     /// Encodes the next push of a key.
@@ -80,17 +80,17 @@ impl Unsent {
         &mut self,
         codec: &Codec,
         team: Team,
-        source: &Source<'_>,
+        source: &EncodingSource<'_>,
         blocks: &Arc<Blocks>,
     ) -> Result<Bytes> {
         let slot = source.slot;
-        let Kept { residuals, ahead } = self.keys.entry(slot.key.id()).or_default();
+        let CodecState { residuals, ahead } = self.keys.entry(slot.key.id()).or_default();
         let stored = source.sum.as_ptr();
         let residuals = Residuals::prepare(codec, residuals, 1, slot.count, stored)?;
-        let source = &Source { round: source.round.wrapping_add(*ahead), ..*source };
+        let source = &EncodingSource { round: source.round.wrapping_add(*ahead), ..*source };
         let item = slot.dtype.size();
         let in_slice = (source.slice_bytes / item).max(1);
-        let scratch = Scratch::new()?;
+        let scratch = CodecScratch::new()?;
         let _floats = DefaultFloats::enter();
         let mut slices = Vec::new();
         let mut start = 0;
@@ -108,12 +108,12 @@ impl Unsent {
 }
 
 /// Memory for a block as the codec takes it, and as it arrives.
-struct Scratch {
+struct CodecScratch {
     value: Buffer,
     sent: Buffer,
 }
 
-impl Scratch {
+impl CodecScratch {
     fn new() -> Result<Self> {
         let block = || Buffer::zeroed(BLOCK * DType::F32.size(), false);
         Ok(Self { value: block()?, sent: block()? })
@@ -123,11 +123,11 @@ impl Scratch {
 fn encode_slice(
     codec: &Codec,
     isa: Isa,
-    source: &Source<'_>,
+    source: &EncodingSource<'_>,
     residuals: &Residuals,
     slice: &Range<usize>,
     bytes: &mut [u8],
-    scratch: &Scratch,
+    scratch: &CodecScratch,
 ) {
     let (dtype, sum) = (source.slot.dtype, Array::of(source.sum, source.slot.dtype));
     let (value, mut sent) =

@@ -1,11 +1,11 @@
 //! Failures of the protocol become errors of the store.
 
 use crate::error::{Error, ErrorKind};
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 use kvstore_protocol::{Failure, Reason};
 
 /// The same as an error, with names of keys instead of their numbers.
-pub(crate) fn error_of(names: &Names, failure: &Failure) -> Error {
+pub(crate) fn error_of(names: &KeyNames, failure: &Failure) -> Error {
     let kind = match failure.reason {
         Reason::Timeout => ErrorKind::Timeout,
         Reason::PeerLost => ErrorKind::PeerLost,
@@ -25,7 +25,7 @@ pub(crate) fn error_of(names: &Names, failure: &Failure) -> Error {
 }
 
 /// `key 0x8f...` as people know it.
-fn with_names(names: &Names, text: &str) -> String {
+fn with_names(names: &KeyNames, text: &str) -> String {
     const MARK: &str = "key 0x";
     const DIGITS: usize = 16;
     let Some(at) = text.find(MARK) else { return text.into() };
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn numbers_of_names_become_names() {
-        let names = Names::default();
+        let names = KeyNames::default();
         let key = names.intern("w").unwrap();
         let text = format!("push: key {:#018x}: not key 7 or key 0x12", key.id());
         assert_eq!(with_names(&names, &text), "push: key \"w\": not key 7 or key 0x12");

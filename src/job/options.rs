@@ -7,14 +7,14 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher24;
 
 use crate::codec;
-use crate::config::Job;
+use crate::config::JobConfig;
 use crate::credentials::Credentials;
 use crate::error::{Error, Result, fail};
 use crate::local::kind::StoreKind;
 use crate::role::Role;
 use crate::sys::has_few_processors;
 use crate::transport;
-use crate::transport::{Calls, Place};
+use crate::transport::{Calls, TransportConfig};
 use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
 /// Frames that are small do not fill a window before this many.
@@ -25,7 +25,7 @@ const SPARE_SESSIONS: u64 = 32;
 const WINDOW_BYTES: u64 = 4 << 20;
 
 /// The numbers of the job; those that the workers agree on count only on workers.
-pub(crate) fn limits(job: &Job, kind: StoreKind) -> Limits {
+pub(crate) fn limits(job: &JobConfig, kind: StoreKind) -> Limits {
     let asynchronous = matches!(kind, StoreKind::DistAsync | StoreKind::DistDeviceAsync);
     let mode = if asynchronous { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
     let goes_on = job.goes_on_without_lost_workers;
@@ -52,7 +52,7 @@ pub(crate) fn limits(job: &Job, kind: StoreKind) -> Limits {
 }
 
 /// Whether this process may have what its connections in this job need.
-fn check_room(job: &Job) -> Result<()> {
+fn check_room(job: &JobConfig) -> Result<()> {
     let (workers, servers) = (job.workers, job.servers);
     let peers = match job.role {
         Role::Scheduler => workers.saturating_add(servers),
@@ -64,7 +64,7 @@ fn check_room(job: &Job) -> Result<()> {
 
 /// Where this process listens and whom it calls. Off the loopback nobody listens without credentials
 /// or being told that it is not secure.
-pub(crate) fn place(job: &Job) -> Result<Place> {
+pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     check_room(job).map_err(|error: Error| error.at("create"))?;
     let credentials = Credentials::load(job)?;
     let root: Arc<str> = job.root.as_str().into();
@@ -123,7 +123,7 @@ pub(crate) fn place(job: &Job) -> Result<Place> {
     let is_scheduler = job.role == Role::Scheduler;
     // A worker has two for each server, and one that is gone may still be there when it comes again.
     let most_sessions = 2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
-    Ok(Place {
+    Ok(TransportConfig {
         listen,
         advertised,
         calls,
@@ -137,22 +137,22 @@ pub(crate) fn place(job: &Job) -> Result<Place> {
 }
 
 /// Whether this process only pulls.
-pub(crate) fn reads_only(job: &Job, place: &Place) -> bool {
+pub(crate) fn reads_only(job: &JobConfig, place: &TransportConfig) -> bool {
     let known = place.credentials.as_ref();
     job.secrets.reads_only || known.is_some_and(|known| known.identity.is_reader())
 }
 
 /// The rank that a process asks for: the one that it was told, or the one on its credential.
-pub(crate) fn rank(job: &Job, place: &Place) -> Option<u32> {
+pub(crate) fn rank(job: &JobConfig, place: &TransportConfig) -> Option<u32> {
     job.rank.or_else(|| place.credentials.as_ref()?.identity.rank)
 }
 
 /// What a process is for the protocol.
-pub(crate) fn role(role: Role) -> kvstore_protocol::Role {
+pub(crate) fn role(role: Role) -> kvstore_protocol::MemberRole {
     match role {
-        Role::Worker => kvstore_protocol::Role::Worker,
-        Role::Server => kvstore_protocol::Role::Server,
-        Role::Scheduler => kvstore_protocol::Role::Scheduler,
+        Role::Worker => kvstore_protocol::MemberRole::Worker,
+        Role::Server => kvstore_protocol::MemberRole::Server,
+        Role::Scheduler => kvstore_protocol::MemberRole::Scheduler,
     }
 }
 

@@ -5,12 +5,12 @@ use std::path::Path;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result, fail};
 use crate::key::Key;
-use crate::local::call::Call;
+use crate::local::call::DataCall;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
 
 /// A process of a job. Calls that are not for its role are refused.
-pub(crate) trait Remote: Send + Sync {
+pub(crate) trait JobMember: Send + Sync {
     fn role(&self) -> Role;
     /// Its number among those of its role.
     fn rank(&self) -> u32;
@@ -40,19 +40,19 @@ pub(crate) trait Remote: Send + Sync {
         Err(self.no_worker("init"))
     }
 
-    fn run(&self, call: Call, _values: &Pairs<'_>, _outs: &Pairs<'_>) -> Result<()> {
+    fn run(&self, call: DataCall, _values: &Pairs<'_>, _outs: &Pairs<'_>) -> Result<()> {
         Err(self.no_worker(call.name()))
     }
 
-    fn submit(&self, call: Call, _: &Pairs<'_>, _: &Pairs<'_>, _priority: i32) -> Result<u64> {
+    fn submit(&self, call: DataCall, _: &Pairs<'_>, _: &Pairs<'_>, _priority: i32) -> Result<u64> {
         Err(self.no_worker(call.name()))
     }
 
-    fn run_rows(&self, call: Call, _pairs: &RowPairs<'_>) -> Result<()> {
+    fn run_rows(&self, call: DataCall, _pairs: &RowPairs<'_>) -> Result<()> {
         Err(self.no_worker(call.name()))
     }
 
-    fn submit_rows(&self, call: Call, _pairs: &RowPairs<'_>, _priority: i32) -> Result<u64> {
+    fn submit_rows(&self, call: DataCall, _pairs: &RowPairs<'_>, _priority: i32) -> Result<u64> {
         Err(self.no_worker(call.name()))
     }
 

@@ -3,11 +3,11 @@
 
 use std::ops::Range;
 
-use kvstore_protocol::Place;
+use kvstore_protocol::Placement;
 
 /// Units `first .. first + count` of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Run {
+pub(crate) struct UnitRun {
     pub(crate) first: u32,
     pub(crate) count: u32,
 }
@@ -26,13 +26,13 @@ pub(crate) struct Cut {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) slice: u32,
-    pub(crate) run: Run,
+    pub(crate) run: UnitRun,
     pub(crate) in_row: usize,
     pub(crate) elements: usize,
 }
 
 impl Cut {
-    pub(crate) fn new(place: &Place) -> Self {
+    pub(crate) fn new(place: &Placement) -> Self {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let item = place.spec.item_bytes().max(1);
         let count = size(place.spec.bytes().unwrap_or(0) / item);
@@ -58,7 +58,7 @@ impl Cut {
             let number = |elements: usize| u32::try_from(elements / unit).unwrap_or(u32::MAX);
             let fragment = Fragment {
                 slice: u32::try_from(index).unwrap_or(u32::MAX),
-                run: Run { first: number(at - index * slice), count: number(stop - at) },
+                run: UnitRun { first: number(at - index * slice), count: number(stop - at) },
                 in_row: at - start,
                 elements: stop - at,
             };
@@ -73,7 +73,7 @@ fn divisor(a: usize, b: usize) -> usize {
 }
 
 /// Runs as they travel, padded so that elements may follow.
-pub(crate) fn encode(runs: &[Run]) -> Vec<u8> {
+pub(crate) fn encode(runs: &[UnitRun]) -> Vec<u8> {
     let count = u32::try_from(runs.len()).unwrap_or(u32::MAX);
     let mut bytes = count.to_le_bytes().to_vec();
     for run in runs {
@@ -86,17 +86,17 @@ pub(crate) fn encode(runs: &[Run]) -> Vec<u8> {
 
 /// Reads runs of a slice that has so many units; gives them and how many bytes they took. None for
 /// bytes that are no runs, or runs of other units.
-pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<Run>, usize)> {
+pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<UnitRun>, usize)> {
     let (count, rest) = bytes.split_first_chunk()?;
     let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
     let len = count.checked_mul(8)?;
     let numbers = rest.get(..len)?.as_chunks::<4>().0.as_chunks::<2>().0;
-    let run = |[first, count]: &[[u8; 4]; 2]| Run {
+    let run = |[first, count]: &[[u8; 4]; 2]| UnitRun {
         first: u32::from_le_bytes(*first),
         count: u32::from_le_bytes(*count),
     };
-    let runs: Vec<Run> = numbers.iter().map(run).collect();
-    let inside = |run: &Run| u64::from(run.first) + u64::from(run.count) <= units as u64;
+    let runs: Vec<UnitRun> = numbers.iter().map(run).collect();
+    let inside = |run: &UnitRun| u64::from(run.first) + u64::from(run.count) <= units as u64;
     // Nobody sends or asks for a unit twice: no more comes out than a slice has.
     let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
     let taken = (4 + len).next_multiple_of(8);
@@ -107,15 +107,16 @@ pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<Run>, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kvstore_protocol::Spec;
+    use kvstore_protocol::KeySpec;
 
     #[test]
     fn fragments_make_up_their_row_and_are_whole_units() {
         for (rows, row, slice_bytes, slices) in
             [(7u64, 300u64, 8192u64, 2u16), (5, 2048, 8192, 5), (9, 1001, 8192, 5), (3, 10, 400, 1)]
         {
-            let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![rows, row], whole: false };
-            let place = Place { spec, slice_bytes, servers: vec![0; slices.into()] };
+            let spec =
+                KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![rows, row], whole: false };
+            let place = Placement { spec, slice_bytes, servers: vec![0; slices.into()] };
             let cut = Cut::new(&place);
             for index in 0..usize::try_from(rows).unwrap() {
                 let mut at = 0;
@@ -134,11 +135,11 @@ mod tests {
 
     #[test]
     fn runs_come_back_and_others_are_refused() {
-        let runs = [Run { first: 0, count: 2 }, Run { first: 7, count: 1 }];
+        let runs = [UnitRun { first: 0, count: 2 }, UnitRun { first: 7, count: 1 }];
         let bytes = encode(&runs);
         assert_eq!(decode(&bytes, 8), Some((runs.to_vec(), bytes.len())));
         assert_eq!(decode(&bytes, 7), None);
-        let twice = encode(&[Run { first: 0, count: 5 }, Run { first: 0, count: 5 }]);
+        let twice = encode(&[UnitRun { first: 0, count: 5 }, UnitRun { first: 0, count: 5 }]);
         assert_eq!(decode(&twice, 8), None, "more than there is");
         (0..bytes.len()).for_each(|end| assert_eq!(decode(&bytes[..end], 8), None));
         assert_eq!(decode(&[255; 16], 8), None);

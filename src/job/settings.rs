@@ -32,7 +32,7 @@ pub(crate) enum Change {
         params: String,
     },
     /// Everything at once, from a checkpoint.
-    Rules(Rules),
+    Rules(SavedRules),
     /// Nothing: these keys are to be whole.
     Whole {
         keys: Vec<u64>,
@@ -54,14 +54,14 @@ pub(crate) enum Change {
 
 /// What a checkpoint says of merging.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Rules {
+pub(crate) struct SavedRules {
     optimizer: Option<(String, String)>,
     /// Key, option and the bits of its value.
     multipliers: Vec<(u64, String, u64)>,
     codec: Option<(String, String)>,
 }
 
-impl Rules {
+impl SavedRules {
     pub(crate) fn of(handling: &Handling) -> Self {
         let optimizer = optimizer(handling).ok();
         let multiplier =

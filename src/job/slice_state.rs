@@ -8,7 +8,7 @@ use crate::error::{Result, fail};
 use crate::job::wanted::WANT_UNSENT;
 use crate::local::merger::Merger;
 use crate::local::table::{Slot, Value};
-use crate::optim::{Kept, Optimizer, Stored};
+use crate::optim::{KeptArrays, Optimizer, Stored};
 use crate::runtime::{Block, Blocks, Bytes};
 use crate::tensor::{Array, Buffer, DType};
 
@@ -67,7 +67,7 @@ impl Brought<'_> {
 }
 
 /// What a server finds that was brought.
-pub(crate) enum Found<'a> {
+pub(crate) enum RestoredSlice<'a> {
     State(&'a [u8]),
     /// Behind so many bytes is what a pull asks for.
     Laid {
@@ -83,7 +83,7 @@ pub(crate) enum Found<'a> {
     },
 }
 
-impl<'a> Found<'a> {
+impl<'a> RestoredSlice<'a> {
     /// Reads what was brought to a slice.
     pub(crate) fn read(bytes: &'a [u8], slot: &Slot) -> Result<Self> {
         let unfit = || fail!(Corrupt, "what nobody can read was brought to a slice");
@@ -111,7 +111,7 @@ pub(crate) const HEAD: usize = 24;
 pub(crate) struct Head {
     pub(crate) updates: u64,
     pub(crate) carried: f64,
-    pub(crate) kept: Option<Kept>,
+    pub(crate) kept: Option<KeptArrays>,
 }
 
 fn optimizer(merger: &Merger) -> Option<&Optimizer> {
@@ -167,7 +167,7 @@ pub(crate) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
     let head = Head {
         updates: u64::from_le_bytes(*updates),
         carried: f64::from_bits(u64::from_le_bytes(*carried)),
-        kept: kept.map(|states| Kept { states, has_master }),
+        kept: kept.map(|states| KeptArrays { states, has_master }),
     };
     Ok((head, rest))
 }

@@ -2,7 +2,7 @@
 
 /// The data calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum DataCall {
     Push,
     Pull,
     PushPull,
@@ -11,15 +11,15 @@ pub(crate) enum Call {
     PullRows,
 }
 
-impl Call {
+impl DataCall {
     pub(crate) const fn name(self) -> &'static str {
         match self {
-            Call::Push => "push",
-            Call::Pull => "pull",
-            Call::PushPull => "pushpull",
-            Call::Broadcast => "broadcast",
-            Call::PushRows => "push_rows",
-            Call::PullRows => "pull_rows",
+            DataCall::Push => "push",
+            DataCall::Pull => "pull",
+            DataCall::PushPull => "pushpull",
+            DataCall::Broadcast => "broadcast",
+            DataCall::PushRows => "push_rows",
+            DataCall::PullRows => "pull_rows",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Local;
-use super::apply::{Applier, Push};
+use super::apply::{Applier, KeyPush};
 use super::merge::Compression;
 use super::merger::Merger;
 use super::table::Value;
@@ -47,7 +47,7 @@ impl Applier {
     /// Merges what arrives of the values of a locked key.
     pub(crate) fn push_compressed(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         codec: &Codec,
         merger: &Merger,
         value: &mut Value,
@@ -70,7 +70,7 @@ impl Applier {
     /// Makes the sum of what arrives, and merges it as the only value.
     fn merge_compressed(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         codec: &Codec,
         merger: &Merger,
         value: &mut Value,
@@ -80,7 +80,7 @@ impl Applier {
         let arriving = [Lent::of(Array::of(&sum, push.slot.dtype))];
         let compression = self.compression(push, codec, kept, &value.buffer, &sum);
         let result = compression.and_then(|mut compression| {
-            let push = Push { values: &arriving, ..*push };
+            let push = KeyPush { values: &arriving, ..*push };
             self.merge(&push, merger, value, Some(&mut compression))
         });
         self.buffers.lock().push(sum);
@@ -90,7 +90,7 @@ impl Applier {
     /// Makes the sum of what arrives ready to go to `sum`.
     fn compression<'a>(
         &self,
-        push: &Push<'a>,
+        push: &KeyPush<'a>,
         codec: &'a Codec,
         kept: &'a mut Option<Box<Residuals>>,
         stored: &Buffer,

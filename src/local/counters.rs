@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// What one call has done.
 #[derive(Default, Clone, Copy)]
-pub(crate) struct Tally {
+pub(crate) struct CallTally {
     /// Values pushed.
     pub(crate) pushes: u64,
     /// Outs filled.
@@ -15,7 +15,7 @@ pub(crate) struct Tally {
     pub(crate) updater_calls: u64,
 }
 
-impl Tally {
+impl CallTally {
     /// Of the values and the outs of one key.
     pub(crate) fn of(values: usize, outs: usize, bytes: usize) -> Self {
         Self::sum((values, values * bytes), (outs, outs * bytes))
@@ -32,7 +32,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn add(&mut self, other: &Tally) {
+    pub(crate) fn add(&mut self, other: &CallTally) {
         self.pushes += other.pushes;
         self.pulls += other.pulls;
         self.push_bytes += other.push_bytes;
@@ -44,7 +44,7 @@ impl Tally {
 /// The tallies of all calls, added up in several places: a thread adds to one of them.
 #[derive(Default)]
 pub(crate) struct Counters {
-    places: [Place; PLACES],
+    places: [CounterLine; PLACES],
 }
 
 const PLACES: usize = 16;
@@ -52,7 +52,7 @@ const PLACES: usize = 16;
 /// A cache line of its own, or two: processors fetch them in pairs.
 #[derive(Default)]
 #[repr(align(128))]
-struct Place {
+struct CounterLine {
     pushes: AtomicU64,
     pulls: AtomicU64,
     push_bytes: AtomicU64,
@@ -77,7 +77,7 @@ fn place() -> usize {
 }
 
 impl Counters {
-    pub(crate) fn add(&self, tally: &Tally) {
+    pub(crate) fn add(&self, tally: &CallTally) {
         let place = &self.places[place()];
         let add = |counter: &AtomicU64, more: u64| {
             if more > 0 {
@@ -92,12 +92,12 @@ impl Counters {
         add(&place.updater_calls, tally.updater_calls);
     }
 
-    pub(crate) fn total(&self) -> Tally {
+    pub(crate) fn total(&self) -> CallTally {
         // Relaxed: as above.
-        let sum = |counter: fn(&Place) -> &AtomicU64| -> u64 {
+        let sum = |counter: fn(&CounterLine) -> &AtomicU64| -> u64 {
             self.places.iter().map(|place| counter(place).load(Ordering::Relaxed)).sum()
         };
-        Tally {
+        CallTally {
             pushes: sum(|place| &place.pushes),
             pulls: sum(|place| &place.pulls),
             push_bytes: sum(|place| &place.push_bytes),

@@ -4,20 +4,20 @@ use std::sync::Arc;
 
 use super::lock::WriteGuard;
 use super::merge::Team;
-use super::plan::{Pairs, Part, Scene};
+use super::plan::{Pairs, Scene, TensorUse};
 use super::table::{KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 use crate::sys::DefaultFloats;
-use crate::tensor::{Buffer, Lent, Place, Tensor};
+use crate::tensor::{Buffer, Lent, PageOffset, Tensor};
 
-pub(crate) struct Keys {
+pub(crate) struct LocalKeys {
     pub(crate) table: KeyTable,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<KeyNames>,
     pub(crate) team: Team,
 }
 
-impl Keys {
+impl LocalKeys {
     pub(crate) fn scene(&self, call: &'static str) -> Scene<'_> {
         Scene { call, names: &self.names, table: &self.table, coming: None, patience: None }
     }
@@ -50,7 +50,8 @@ impl Keys {
             }
         }
         // All tensors are checked before the first one is copied.
-        let tensors = (0..values.keys.len()).map(|index| values.tensor(index, scene, Part::Value));
+        let tensors =
+            (0..values.keys.len()).map(|index| values.tensor(index, scene, TensorUse::Value));
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
         let pairs = values.keys.iter().zip(&tensors);
         pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
@@ -61,7 +62,7 @@ impl Keys {
         let name_it =
             |error: Error| error.at(format_args!("{call}: {}: {tensor:?}", self.names.label(key)));
         let mut buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
-        buffer.place(tensor.as_ptr(), Place::Stored);
+        buffer.place(tensor.as_ptr(), PageOffset::Stored);
         let order = self.table.next_order(key);
         let mut slot = Slot::new(key, order, dtype, tensor.shape(), count)?;
         let _floats = DefaultFloats::enter();

@@ -29,28 +29,28 @@ use std::sync::{Arc, Weak};
 use crate::config::Settings;
 use crate::deadline::{Deadline, Patience};
 use crate::error::{Error, ErrorKind, Result, fail};
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 use crate::log::{Level, log};
 use crate::panics;
 use crate::pool::{Task, pool};
 use crate::spans::Carried;
 use crate::sys::sync::{Mutex, RwLock};
-use apply::{Applier, Limits};
-use call::Call;
+use apply::{Applier, CallLimits};
+use call::DataCall;
 use counters::Counters;
 use fast::check;
 use fast::check::{Lists, with_one};
-use keys::Keys;
+use keys::LocalKeys;
 use lock::Released;
 use merge::Team;
 use merger::Handling;
-use plan::{Pairs, Part, Plan, RowPairs};
-use table::{Entry, KeyTable};
-use ticket::{Label, NoTurn, Tickets, Turn, Work};
+use plan::{Pairs, Plan, RowPairs, TensorUse};
+use table::{KeyTable, TableEntry};
+use ticket::{NoTurn, OperationLabel, TicketWork, Tickets, Turn};
 
 pub(crate) struct Local {
     pub(crate) settings: Settings,
-    pub(crate) keys: Keys,
+    pub(crate) keys: LocalKeys,
     pub(crate) applier: Applier,
     pub(crate) tickets: Tickets<Op>,
     pub(crate) poisoned: AtomicBool,
@@ -64,35 +64,35 @@ pub(crate) struct Local {
 
 /// An operation with a ticket.
 pub(crate) struct Op {
-    call: Call,
+    call: DataCall,
     plan: Plan,
     handling: Handling,
     span: Carried,
 }
 
-impl Work for Op {
+impl TicketWork for Op {
     fn keys(&self, visit: &mut dyn FnMut(u64)) {
         self.plan.keys(visit);
     }
 
-    fn label(&self) -> Label {
+    fn label(&self) -> OperationLabel {
         self.plan.label(self.call)
     }
 }
 
 /// The memory of a call.
 #[derive(Default)]
-struct Desk {
+struct CallMemory {
     plan: Plan,
-    memory: check::Memory,
+    memory: check::CheckMemory,
 }
 
 thread_local! {
     /// The memory of this thread's last call.
-    static DESK: Cell<Option<Box<Desk>>> = const { Cell::new(None) };
+    static DESK: Cell<Option<Box<CallMemory>>> = const { Cell::new(None) };
 }
 
-impl Desk {
+impl CallMemory {
     fn take() -> Box<Self> {
         // A thread that is ending has no place for it any more.
         DESK.try_with(Cell::take).ok().flatten().unwrap_or_default()
@@ -122,13 +122,13 @@ impl Short {
 }
 
 /// What a call without a plan may do, and how long it may take.
-struct Terms<'a> {
+struct FastTerms<'a> {
     short: &'a Short,
     patience: &'a Patience,
 }
 
 /// How far a call has come.
-enum Progress {
+enum CallProgress {
     Planned,
     /// Some keys are done, the others are planned.
     Begun,
@@ -137,12 +137,12 @@ enum Progress {
 
 impl Local {
     pub(crate) fn new(serial: u64, id: u16, settings: Settings) -> Self {
-        let names = Arc::new(Names::default());
+        let names = Arc::new(KeyNames::default());
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
         let team = Team { isa: settings.isa, threads: settings.threads };
         let undo = settings.updater_undo;
-        let keys = Keys { table: KeyTable::new(), names: Arc::clone(&names), team };
+        let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         let applier = Applier {
             serial,
             team,
@@ -179,24 +179,24 @@ impl Local {
     /// Runs a call on this thread, after the pending operations on its keys.
     pub(crate) fn run(
         self: &Arc<Self>,
-        call: Call,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
     ) -> Result<()> {
         self.fault("push");
         let Some(short) = self.at_once(call, values, outs) else { return Ok(()) };
-        let mut desk = Desk::take();
-        let Desk { plan, memory } = &mut *desk;
+        let mut desk = CallMemory::take();
+        let CallMemory { plan, memory } = &mut *desk;
         let patience = self.patience();
-        let terms = Terms { short: &short, patience: &patience };
+        let terms = FastTerms { short: &short, patience: &patience };
         let progress = self.plan(call, values, outs, plan, memory, &terms);
         let result = progress.and_then(|progress| match progress {
-            Progress::Done => Ok(()),
-            Progress::Begun => {
-                let limits = Limits { patience: &patience, cancel: None };
+            CallProgress::Done => Ok(()),
+            CallProgress::Begun => {
+                let limits = CallLimits { patience: &patience, cancel: None };
                 self.applier.apply(call, plan, short.handling(), limits)
             }
-            Progress::Planned => self.run_planned(call, plan, &patience),
+            CallProgress::Planned => self.run_planned(call, plan, &patience),
         });
         plan.clear();
         desk.leave();
@@ -205,8 +205,8 @@ impl Local {
 
     /// Makes a call on one small key, if it is no more than that and nothing is before it; otherwise
     /// gives what the call may do without a plan.
-    fn at_once(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<Short> {
-        if call == Call::Broadcast || self.tickets.turn_at_once().is_none() {
+    fn at_once(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<Short> {
+        if call == DataCall::Broadcast || self.tickets.turn_at_once().is_none() {
             return Some(Short::Nothing);
         }
         if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
@@ -222,9 +222,9 @@ impl Local {
     }
 
     /// Runs a call on rows on this thread, after the pending operations on its keys.
-    pub(crate) fn run_rows(self: &Arc<Self>, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+    pub(crate) fn run_rows(self: &Arc<Self>, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         self.fault("push");
-        let mut desk = Desk::take();
+        let mut desk = CallMemory::take();
         let plan = &mut desk.plan;
         let patience = self.patience();
         let result = self
@@ -237,12 +237,12 @@ impl Local {
 
     fn plan_rows(
         &self,
-        call: Call,
+        call: DataCall,
         pairs: &RowPairs<'_>,
         plan: &mut Plan,
         patience: &Patience,
     ) -> Result<()> {
-        let part = if call == Call::PushRows { Part::Value } else { Part::Out };
+        let part = if call == DataCall::PushRows { TensorUse::Value } else { TensorUse::Out };
         plan.build_rows(&self.keys.scene(call.name()).within(patience), pairs, part)
     }
 
@@ -253,7 +253,7 @@ impl Local {
     /// Does what a plan says on this thread, after the pending operations on its keys.
     fn run_planned(
         self: &Arc<Self>,
-        call: Call,
+        call: DataCall,
         plan: &mut Plan,
         patience: &Patience,
     ) -> Result<()> {
@@ -265,7 +265,7 @@ impl Local {
         };
         let handling = self.handling_of(plan);
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
-        let limits = Limits { patience, cancel: None };
+        let limits = CallLimits { patience, cancel: None };
         let result = self.applier.apply(call, plan, &handling, limits);
         drop(leave);
         result
@@ -274,14 +274,14 @@ impl Local {
     /// Queues a call; gives its ticket.
     pub(crate) fn submit(
         self: &Arc<Self>,
-        call: Call,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         priority: i32,
     ) -> Result<u64> {
         self.queue(call, priority, |plan| {
-            let mut desk = Desk::take();
-            let terms = Terms { short: &Short::Nothing, patience: &self.patience() };
+            let mut desk = CallMemory::take();
+            let terms = FastTerms { short: &Short::Nothing, patience: &self.patience() };
             let planned = self.plan(call, values, outs, plan, &mut desk.memory, &terms);
             desk.leave();
             planned.map(|_| ())
@@ -291,7 +291,7 @@ impl Local {
     /// Queues a call on rows; gives its ticket.
     pub(crate) fn submit_rows(
         self: &Arc<Self>,
-        call: Call,
+        call: DataCall,
         pairs: &RowPairs<'_>,
         priority: i32,
     ) -> Result<u64> {
@@ -300,7 +300,7 @@ impl Local {
 
     fn queue(
         self: &Arc<Self>,
-        call: Call,
+        call: DataCall,
         priority: i32,
         prepare: impl FnOnce(&mut Plan) -> Result<()>,
     ) -> Result<u64> {
@@ -321,16 +321,16 @@ impl Local {
     /// `short` allows of a list of small keys is done here.
     fn plan(
         &self,
-        call: Call,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         plan: &mut Plan,
-        memory: &mut check::Memory,
-        terms: &Terms<'_>,
-    ) -> Result<Progress> {
-        let &Terms { short, patience } = terms;
+        memory: &mut check::CheckMemory,
+        terms: &FastTerms<'_>,
+    ) -> Result<CallProgress> {
+        let &FastTerms { short, patience } = terms;
         let mut scene = self.keys.scene(call.name()).within(patience);
-        if call == Call::Broadcast {
+        if call == DataCall::Broadcast {
             let fresh = self.keys.make(&scene, values)?;
             let coming = fresh.iter().map(|slot| (slot.key, Arc::clone(slot))).collect();
             scene.coming = Some(&coming);
@@ -338,14 +338,14 @@ impl Local {
             self.check_keys(call.name(), &handling, &fresh)?;
             plan.build(&scene, &Pairs::NONE, outs)?;
             self.keys.add(call.name(), &fresh)?;
-            return Ok(Progress::Planned);
+            return Ok(CallProgress::Planned);
         }
-        let add = |entry: &Entry, values: &[*mut u8], outs: &[*mut u8]| {
+        let add = |entry: &TableEntry, values: &[*mut u8], outs: &[*mut u8]| {
             plan.add_plain(&entry.slot, values.iter().copied(), outs.iter().copied());
             Some(())
         };
         if with_one(&self.keys.table, values, outs, add).is_some() {
-            return Ok(Progress::Planned);
+            return Ok(CallProgress::Planned);
         }
         let held = self.keys.table.hold();
         let work = |lists: &Lists<'_>| {
@@ -358,9 +358,9 @@ impl Local {
             };
             lists.plan(&held, done, plan);
             match (plan.groups.is_empty(), done) {
-                (true, _) => Progress::Done,
-                (false, 0) => Progress::Planned,
-                (false, _) => Progress::Begun,
+                (true, _) => CallProgress::Done,
+                (false, 0) => CallProgress::Planned,
+                (false, _) => CallProgress::Begun,
             }
         };
         if let Some(progress) = memory.with_lists(&held, values, outs, work) {
@@ -368,13 +368,13 @@ impl Local {
         }
         drop(held);
         plan.build(&scene, values, outs)?;
-        Ok(Progress::Planned)
+        Ok(CallProgress::Planned)
     }
 
     pub(crate) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {
         let slots = self.keys.find(&self.keys.scene("remove"), keys)?;
         let patience = self.patience();
-        let limits = Limits { patience: &patience, cancel: None };
+        let limits = CallLimits { patience: &patience, cancel: None };
         let keys: Vec<Key> = slots.iter().map(|slot| slot.key).collect();
         self.in_turn("remove", &keys, &patience, || {
             self.keys.remove(&slots, |slot| self.applier.lock("remove", slot, limits))
@@ -391,7 +391,7 @@ impl Local {
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(first) = keys.first() else { return work() };
-        let label = Label { call, first_key: first.id(), keys: keys.len() };
+        let label = OperationLabel { call, first_key: first.id(), keys: keys.len() };
         let visit = |visit: &mut dyn FnMut(u64)| keys.iter().for_each(|key| visit(key.id()));
         let turn = self.enter(label, visit, patience.end())?;
         let leave = OnDrop(Some(|| self.schedule(self.tickets.leave(turn))));
@@ -404,7 +404,7 @@ impl Local {
     /// on.
     fn enter(
         self: &Arc<Self>,
-        label: Label,
+        label: OperationLabel,
         keys: impl Fn(&mut dyn FnMut(u64)),
         deadline: Deadline,
     ) -> Result<Turn> {
@@ -478,7 +478,7 @@ impl Task for Local {
             self.fault("task");
             // No deadline: it can be cancelled, and those who wait for it have deadlines of their
             // own. A timeout as its result could not be told from one of theirs.
-            let limits = Limits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
+            let limits = CallLimits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
             self.applier.apply(call, &mut plan, &handling, limits)
         };
         let outcome = panics::catch(|| span.run(work));

@@ -10,7 +10,7 @@ use loom::sync::atomic::Ordering;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 
-use super::ticket::{Job, Label, Tickets, Work};
+use super::ticket::{OperationLabel, ReadyOperation, TicketWork, Tickets};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 
@@ -49,13 +49,13 @@ const ONE: &[u64] = &[KEY];
 const OTHER: &[u64] = &[8];
 const BOTH: &[u64] = &[KEY, 8];
 
-impl Work for Toy {
+impl TicketWork for Toy {
     fn keys(&self, visit: &mut dyn FnMut(u64)) {
         self.keys.iter().for_each(|&key| visit(key));
     }
 
-    fn label(&self) -> Label {
-        Label { call: "push", first_key: self.keys[0], keys: self.keys.len() }
+    fn label(&self) -> OperationLabel {
+        OperationLabel { call: "push", first_key: self.keys[0], keys: self.keys.len() }
     }
 }
 
@@ -84,7 +84,7 @@ fn noted(log: &Log) -> Vec<u32> {
 
 /// Does what a thread of the pool does for a store with so many threads.
 fn run_as_one_of(threads: usize, tickets: &Toys) {
-    while let Some(Job { sequence, work, cancel }) = tickets.take(threads) {
+    while let Some(ReadyOperation { sequence, work, cancel }) = tickets.take(threads) {
         let result = if cancel.load(Ordering::SeqCst) {
             Err(fail!(Cancelled, "cancelled"))
         } else {
@@ -110,7 +110,7 @@ fn runner(tickets: &Toys) -> thread::JoinHandle<()> {
 
 /// A call without a ticket: it waits for its turn on the key.
 fn call(tickets: &Toys, name: u32, log: &Log) -> Result<()> {
-    let label = Label { call: "pull", first_key: KEY, keys: 1 };
+    let label = OperationLabel { call: "pull", first_key: KEY, keys: 1 };
     let turn = tickets.enter(label, |visit| visit(KEY), Deadline::Never);
     let turn = turn.map_err(|left| left.error)?;
     note(log, name);
@@ -270,7 +270,7 @@ fn loom_a_call_that_timed_out_keeps_no_other_key_waiting() {
         let job = tickets.take(2).unwrap();
         let others = Arc::clone(&tickets);
         let caller = thread::spawn(move || {
-            let label = Label { call: "push", first_key: KEY, keys: 2 };
+            let label = OperationLabel { call: "push", first_key: KEY, keys: 2 };
             let keys = |visit: &mut dyn FnMut(u64)| BOTH.iter().for_each(|&key| visit(key));
             let left = others.enter(label, keys, Deadline::after(Duration::ZERO)).err().unwrap();
             assert_eq!(left.error.kind(), ErrorKind::Timeout);

@@ -1,7 +1,7 @@
 //! Sorting by a number, in time that grows with the list alone.
 
 /// A number, and what it belongs to.
-pub(crate) type Item = (u64, usize);
+pub(crate) type SortItem = (u64, usize);
 
 /// Bits that one pass sorts by: its counters stay in the nearest cache.
 const DIGIT_BITS: u32 = 11;
@@ -14,8 +14,8 @@ const SHORT: usize = 256;
 /// Items to sort; kept for its memory.
 #[derive(Default)]
 pub(crate) struct Sorter {
-    pub(crate) items: Vec<Item>,
-    spare: Vec<Item>,
+    pub(crate) items: Vec<SortItem>,
+    spare: Vec<SortItem>,
 }
 
 impl Sorter {
@@ -49,7 +49,7 @@ fn digit(number: u64, shift: u32) -> usize {
 }
 
 /// Writes the items to `to`, ordered by the digit at `shift`.
-fn scatter(from: &[Item], to: &mut [Item], shift: u32) {
+fn scatter(from: &[SortItem], to: &mut [SortItem], shift: u32) {
     let mut places = [0usize; DIGITS];
     for item in from {
         places[digit(item.0, shift)] += 1;

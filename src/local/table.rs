@@ -12,10 +12,10 @@ use super::lock::{KeyLock, WriteGuard};
 use crate::codec::Residuals;
 use crate::error::Result;
 use crate::key::Key;
-use crate::optim::State;
+use crate::optim::OptimizerState;
 use crate::search;
 use crate::sys::sync::{Mutex, RwLock, RwLockReadGuard};
-use crate::tensor::{Buffer, DType, Spec, text_of};
+use crate::tensor::{Buffer, DType, TensorSpec, text_of};
 
 /// Shards of the table. Keys next to each other share one, so that a list in order changes the
 /// shard rarely.
@@ -46,7 +46,7 @@ pub(crate) struct Slot {
 pub(crate) struct Value {
     pub(crate) buffer: Buffer,
     /// What the optimizer keeps.
-    pub(crate) state: Option<Box<State>>,
+    pub(crate) state: Option<Box<OptimizerState>>,
     /// Set when the key is removed; operations that found the slot before must not use it.
     pub(crate) removed: bool,
     /// What a codec has left unsent.
@@ -93,18 +93,18 @@ impl Slot {
 }
 
 /// What the table holds of a key.
-pub(crate) struct Entry {
+pub(crate) struct TableEntry {
     pub(crate) slot: Arc<Slot>,
     /// The slot's dtype and shape, if they fit here: checks then need not touch the slot.
-    pub(crate) spec: Option<Spec>,
+    pub(crate) spec: Option<TensorSpec>,
 }
 
 /// Where a key is or may be.
-pub(crate) type Place = Option<Entry>;
+pub(crate) type TableCell = Option<TableEntry>;
 
-impl Entry {
+impl TableEntry {
     fn new(slot: Arc<Slot>) -> Self {
-        let spec = Spec::new(slot.dtype, &slot.shape);
+        let spec = TensorSpec::new(slot.dtype, &slot.shape);
         Self { slot, spec }
     }
 }
@@ -132,14 +132,14 @@ impl Hasher for KeyHasher {
 }
 
 #[derive(Default)]
-struct Shard {
-    dense: Vec<Place>,
+struct TableShard {
+    dense: Vec<TableCell>,
     /// None of these is empty.
-    others: HashMap<Key, Place, BuildHasherDefault<KeyHasher>>,
+    others: HashMap<Key, TableCell, BuildHasherDefault<KeyHasher>>,
 }
 
 pub(crate) struct KeyTable {
-    shards: [RwLock<Shard>; SHARDS],
+    shards: [RwLock<TableShard>; SHARDS],
     /// Held while keys are made or removed, so that a list of them appears or goes as one. Its
     /// holder waits for no value: calls on other keys would wait with it, beyond their deadlines.
     structure: Mutex<()>,
@@ -161,10 +161,10 @@ fn locate(key: Key) -> (usize, Option<usize>) {
     (row % SHARDS, Some((row / SHARDS) << KEYS_IN_A_ROW | column))
 }
 
-impl Shard {
+impl TableShard {
     /// The place of a key, without a look at what it holds.
     #[inline]
-    fn find(&self, key: Key, position: Option<usize>) -> Option<&Place> {
+    fn find(&self, key: Key, position: Option<usize>) -> Option<&TableCell> {
         search::step();
         // A dense position may lie beyond the vector; the key then sits in the map.
         let dense = position.and_then(|at| self.dense.get(at));
@@ -172,11 +172,11 @@ impl Shard {
     }
 
     #[inline(never)]
-    fn find_other(&self, key: Key) -> Option<&Place> {
+    fn find_other(&self, key: Key) -> Option<&TableCell> {
         self.others.get(&key)
     }
 
-    fn insert(&mut self, entry: Entry, position: Option<usize>) {
+    fn insert(&mut self, entry: TableEntry, position: Option<usize>) {
         // The vector at most doubles at a time: a lone key in the millions goes to the map.
         let reach = (self.dense.len() * 2).max(1 << KEYS_IN_A_ROW);
         match position {
@@ -223,13 +223,17 @@ impl KeyTable {
     }
 
     /// Holds the table for looking up many keys.
-    pub(crate) fn hold(&self) -> Held<'_> {
-        Held { table: self, shards: std::array::from_fn(|_| OnceCell::new()) }
+    pub(crate) fn hold(&self) -> LockedTable<'_> {
+        LockedTable { table: self, shards: std::array::from_fn(|_| OnceCell::new()) }
     }
 
     /// Looks up one key, and calls `work` with what the table holds of it. `work` must not wait.
     #[inline]
-    pub(crate) fn with<T>(&self, key: Key, work: impl FnOnce(&Entry) -> Option<T>) -> Option<T> {
+    pub(crate) fn with<T>(
+        &self,
+        key: Key,
+        work: impl FnOnce(&TableEntry) -> Option<T>,
+    ) -> Option<T> {
         let (shard, position) = locate(key);
         let shard = self.shards[shard].read();
         work(shard.find(key, position)?.as_ref()?)
@@ -260,7 +264,7 @@ impl KeyTable {
         }
         for slot in slots {
             let (shard, position) = locate(slot.key);
-            self.shards[shard].write().insert(Entry::new(slot), position);
+            self.shards[shard].write().insert(TableEntry::new(slot), position);
         }
         Ok(())
     }
@@ -306,7 +310,7 @@ impl KeyTable {
             } else {
                 slot.order = self.next_order(slot.key);
                 let (shard, position) = locate(slot.key);
-                self.shards[shard].write().insert(Entry::new(Arc::new(slot)), position);
+                self.shards[shard].write().insert(TableEntry::new(Arc::new(slot)), position);
             }
         }
         Ok(true)
@@ -337,21 +341,21 @@ impl KeyTable {
 /// That cannot block for ever, and never on another thread that does the same: only one thread at a
 /// time writes to a shard, the one with the lock on the structure, and it waits for nothing else
 /// meanwhile. Whoever holds this must not wait for anything either.
-pub(crate) struct Held<'a> {
+pub(crate) struct LockedTable<'a> {
     table: &'a KeyTable,
-    shards: [OnceCell<RwLockReadGuard<'a, Shard>>; SHARDS],
+    shards: [OnceCell<RwLockReadGuard<'a, TableShard>>; SHARDS],
 }
 
-impl Held<'_> {
+impl LockedTable<'_> {
     /// The place of a key, without a look at what it holds.
     #[inline]
-    pub(crate) fn find(&self, key: Key) -> Option<&Place> {
+    pub(crate) fn find(&self, key: Key) -> Option<&TableCell> {
         let (shard, position) = locate(key);
         let shard = self.shards[shard].get_or_init(|| self.table.shards[shard].read());
         shard.find(key, position)
     }
 
-    pub(crate) fn get(&self, key: Key) -> Option<&Entry> {
+    pub(crate) fn get(&self, key: Key) -> Option<&TableEntry> {
         self.find(key)?.as_ref()
     }
 }

@@ -81,7 +81,7 @@ fn answer(listener: &TcpListener, stop: &AtomicBool, page: &impl Fn() -> Option<
             log(Level::Warn, || format!("metrics: {error}"));
             std::thread::sleep(PAUSE);
         }
-        open.retain_mut(|connection: &mut Connection| connection.goes_on(page));
+        open.retain_mut(|connection: &mut HttpConnection| connection.goes_on(page));
         if !open.is_empty() {
             std::thread::sleep(TURN);
         }
@@ -89,14 +89,14 @@ fn answer(listener: &TcpListener, stop: &AtomicBool, page: &impl Fn() -> Option<
 }
 
 /// Accepts the connections that wait; without an open one it waits for the first.
-fn accept(listener: &TcpListener, open: &mut VecDeque<Connection>) -> std::io::Result<()> {
+fn accept(listener: &TcpListener, open: &mut VecDeque<HttpConnection>) -> std::io::Result<()> {
     listener.set_nonblocking(!open.is_empty())?;
     for _ in 0..MOST_OPEN {
         match listener.accept() {
             Ok((stream, _)) => {
                 // The client may be gone already, and tries again.
                 if stream.set_nonblocking(true).is_ok() {
-                    open.push_back(Connection::new(stream));
+                    open.push_back(HttpConnection::new(stream));
                 }
                 if open.len() > MOST_OPEN {
                     open.pop_front();
@@ -111,22 +111,22 @@ fn accept(listener: &TcpListener, open: &mut VecDeque<Connection>) -> std::io::R
 }
 
 /// What a connection waits for.
-enum Stage {
+enum HttpStage {
     /// The rest of a request.
     Request(Vec<u8>),
     /// That so many bytes of an answer leave.
     Answer(Vec<u8>, usize),
 }
 
-struct Connection {
+struct HttpConnection {
     stream: TcpStream,
-    stage: Stage,
+    stage: HttpStage,
     end: Instant,
 }
 
-impl Connection {
+impl HttpConnection {
     fn new(stream: TcpStream) -> Self {
-        Self { stream, stage: Stage::Request(Vec::new()), end: Instant::now() + PATIENCE }
+        Self { stream, stage: HttpStage::Request(Vec::new()), end: Instant::now() + PATIENCE }
     }
 
     /// Does what can be done without waiting; false when the connection is over.
@@ -143,23 +143,23 @@ impl Connection {
         let mut piece = [0; 1024];
         loop {
             match &mut self.stage {
-                Stage::Request(request) => match self.stream.read(&mut piece)? {
+                HttpStage::Request(request) => match self.stream.read(&mut piece)? {
                     0 => return Ok(true),
                     count => {
                         request.extend_from_slice(&piece[..count]);
                         if let Some(answer) = reply(request, page) {
-                            self.stage = Stage::Answer(answer, 0);
+                            self.stage = HttpStage::Answer(answer, 0);
                             self.end = Instant::now() + PATIENCE;
                         }
                     }
                 },
-                Stage::Answer(answer, sent) if *sent < answer.len() => {
+                HttpStage::Answer(answer, sent) if *sent < answer.len() => {
                     match self.stream.write(&answer[*sent..])? {
                         0 => return Ok(true),
                         count => *sent += count,
                     }
                 }
-                Stage::Answer(..) => return Ok(true),
+                HttpStage::Answer(..) => return Ok(true),
             }
         }
     }

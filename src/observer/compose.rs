@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::view::{Facts, Latency, Node, POWERS, Rates, State, View, WaitedFor, Waiting};
 use crate::key::Key;
-use kvstore_protocol::{Histogram, MS, Mode, Peer, Role, Seen, Sight, Time};
+use kvstore_protocol::{Histogram, JobView, MS, MemberRole, Mode, Peer, Sight, Time};
 
 /// Reports of the look before, to compare with.
-pub(crate) type Before = BTreeMap<Peer, kvstore_protocol::Facts>;
+pub(crate) type Before = BTreeMap<Peer, kvstore_protocol::ProcessStats>;
 
 const MOST_MISSING: usize = 64;
 /// A call that waits for so long is held up by whom it waits for.
@@ -18,12 +18,12 @@ const MOST_OF_IT: u64 = 60;
 const SOME_TIME: u64 = 50;
 
 /// The job as people see it; `before` becomes what this look has shown.
-pub(crate) fn view(root: &str, seen: &Seen, before: &mut Before) -> View {
+pub(crate) fn view(root: &str, seen: &JobView, before: &mut Before) -> View {
     let terms = seen.terms.as_ref();
     let silent = terms.map_or(Time::MAX, |terms| terms.peer_timeout / 4);
     let scheduler = Sight {
         peer: Peer::SCHEDULER,
-        state: kvstore_protocol::State::Here,
+        state: kvstore_protocol::MemberState::Here,
         address: root.into(),
         heard: Some(0),
         report: Some((0, seen.facts.clone())),
@@ -52,15 +52,15 @@ pub(crate) fn view(root: &str, seen: &Seen, before: &mut Before) -> View {
     view
 }
 
-fn order(role: Role) -> u8 {
+fn order(role: MemberRole) -> u8 {
     match role {
-        Role::Scheduler => 0,
-        Role::Server => 1,
-        Role::Worker => 2,
+        MemberRole::Scheduler => 0,
+        MemberRole::Server => 1,
+        MemberRole::Worker => 2,
     }
 }
 
-fn missing(seen: &Seen) -> Vec<String> {
+fn missing(seen: &JobView) -> Vec<String> {
     let servers = (0..seen.servers).map(Peer::server);
     let workers = (0..seen.workers).map(Peer::worker);
     let known = |peer: &Peer| seen.sights.iter().any(|sight| sight.peer == *peer);
@@ -71,16 +71,16 @@ fn missing(seen: &Seen) -> Vec<String> {
 fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
     let is_silent = sight.heard.is_none_or(|ago| ago > silent);
     let state = match sight.state {
-        kvstore_protocol::State::Here if is_silent => State::Silent,
-        kvstore_protocol::State::Here => State::Here,
-        kvstore_protocol::State::Lost => State::Lost,
-        kvstore_protocol::State::Left => State::Left,
+        kvstore_protocol::MemberState::Here if is_silent => State::Silent,
+        kvstore_protocol::MemberState::Here => State::Here,
+        kvstore_protocol::MemberState::Lost => State::Lost,
+        kvstore_protocol::MemberState::Left => State::Left,
     };
     Node {
         role: match sight.peer.role {
-            Role::Scheduler => "scheduler",
-            Role::Server => "server",
-            Role::Worker => "worker",
+            MemberRole::Scheduler => "scheduler",
+            MemberRole::Server => "server",
+            MemberRole::Worker => "worker",
         },
         rank: sight.peer.rank,
         address: sight.address.clone(),
@@ -92,18 +92,18 @@ fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
 }
 
 /// What the same process said at the look before.
-fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a kvstore_protocol::Facts> {
+fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a kvstore_protocol::ProcessStats> {
     let age = sight.report.as_ref()?.1.age;
     before.get(&sight.peer).filter(|old| old.age <= age)
 }
 
 /// One process, compared with what it said before.
 pub(crate) fn facts(
-    said: &kvstore_protocol::Facts,
-    before: Option<&kvstore_protocol::Facts>,
+    said: &kvstore_protocol::ProcessStats,
+    before: Option<&kvstore_protocol::ProcessStats>,
 ) -> Facts {
     let traffic = &said.traffic;
-    let latency = |now: &Histogram, old: fn(&kvstore_protocol::Facts) -> &Histogram| {
+    let latency = |now: &Histogram, old: fn(&kvstore_protocol::ProcessStats) -> &Histogram| {
         let recent = before.map_or_else(|| now.clone(), |before| now.since(old(before)));
         Latency {
             count: now.count(),
@@ -150,7 +150,10 @@ pub(crate) fn facts(
     }
 }
 
-fn rates(now: &kvstore_protocol::Facts, before: &kvstore_protocol::Facts) -> Option<Rates> {
+fn rates(
+    now: &kvstore_protocol::ProcessStats,
+    before: &kvstore_protocol::ProcessStats,
+) -> Option<Rates> {
     let over_s = seconds(now.age.saturating_sub(before.age));
     if over_s <= 0.0 {
         return None;
@@ -164,7 +167,7 @@ fn rates(now: &kvstore_protocol::Facts, before: &kvstore_protocol::Facts) -> Opt
     })
 }
 
-fn waiting(call: &kvstore_protocol::Waiting) -> Waiting {
+fn waiting(call: &kvstore_protocol::WaitingCall) -> Waiting {
     let key = match &call.name {
         _ if !call.call.has_key() => None,
         name if name.is_empty() => Some(number_of(call.key)),
@@ -185,14 +188,14 @@ fn number_of(key: u64) -> String {
 }
 
 /// The worker that others wait for: now and for long, or most of the time since the look before.
-fn slowest(seen: &Seen, before: &Before) -> Option<u32> {
+fn slowest(seen: &JobView, before: &Before) -> Option<u32> {
     let mut awaited: BTreeMap<u32, u64> = BTreeMap::new();
     let mut late: BTreeMap<u32, u64> = BTreeMap::new();
     let mut over: Time = 0;
     for sight in &seen.sights {
         let Some((_, said)) = &sight.report else { continue };
         for call in said.waiting.iter().filter(|call| call.age >= LONG) {
-            let workers = call.awaited.iter().filter(|peer| peer.role == Role::Worker);
+            let workers = call.awaited.iter().filter(|peer| peer.role == MemberRole::Worker);
             workers.for_each(|peer| *awaited.entry(peer.rank).or_default() += 1);
         }
         let Some(old) = last(sight, before) else { continue };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Answer, Look, Observer};
+use super::{Look, Observer, ObserverReply};
 use crate::config::Config;
 use crate::error::Result;
 
@@ -42,7 +42,7 @@ impl Observer {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.answers.recv_timeout(left) {
-                Ok(Answer::Echo) => return true,
+                Ok(ObserverReply::Echo) => return true,
                 Ok(_) => {}
                 Err(_) => return false,
             }

@@ -14,13 +14,15 @@ use std::time::{Duration, Instant};
 pub(crate) use compose::{Before, facts, view};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
-use crate::config::{Config, Job};
+use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
-use crate::runtime::{Blocks, Broken, Opener, incarnation, read_all};
+use crate::runtime::{BadDelivery, Blocks, Opener, incarnation, read_all};
 use crate::transport;
-use crate::transport::{Calls, Engine, Inbox, Line, Place};
-use kvstore_protocol::{BadFrame, HEADER, Header, Kind, Look, NO_RANK, Role, Seen, is_echo, write};
+use crate::transport::{Calls, Engine, Inbox, Sender, TransportConfig};
+use kvstore_protocol::{
+    BadFrame, HEADER, Header, JobView, Look, MemberRole, MessageKind, NO_RANK, is_echo, write,
+};
 
 /// Answers that nobody has taken yet; more are dropped.
 const MOST_ANSWERS: usize = 16;
@@ -47,17 +49,17 @@ const PROBE: Duration = Duration::from_secs(2);
 pub struct Observer {
     root: Arc<str>,
     engine: Arc<dyn Engine>,
-    line: Box<dyn Line>,
-    answers: Receiver<Answer>,
+    line: Box<dyn Sender>,
+    answers: Receiver<ObserverReply>,
     incarnation: u64,
     requests: u64,
     before: Before,
 }
 
-enum Answer {
+enum ObserverReply {
     Seen {
         request: u64,
-        seen: Box<Seen>,
+        seen: Box<JobView>,
     },
     /// Bytes that were asked for.
     Echo,
@@ -67,31 +69,31 @@ enum Answer {
 }
 
 /// Where answers come in.
-struct Door {
-    answers: SyncSender<Answer>,
+struct ReplyInbox {
+    answers: SyncSender<ObserverReply>,
     blocks: Arc<Blocks>,
 }
 
-impl Inbox for Door {
+impl Inbox for ReplyInbox {
     fn arrived(&self, _: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
         let (messages, broken) = read_all(len, pieces, &self.blocks);
-        for message in messages.iter().filter(|message| message.head.kind == Kind::Seen) {
-            if let Some(seen) = Seen::decode(message.fields()) {
+        for message in messages.iter().filter(|message| message.head.kind == MessageKind::Seen) {
+            if let Some(seen) = JobView::decode(message.fields()) {
                 let (request, seen) = (message.head.request, Box::new(seen));
-                let _ = self.answers.try_send(Answer::Seen { request, seen });
+                let _ = self.answers.try_send(ObserverReply::Seen { request, seen });
             } else if is_echo(message.fields()) {
-                let _ = self.answers.try_send(Answer::Echo);
+                let _ = self.answers.try_send(ObserverReply::Echo);
             }
         }
-        if let Some(Broken::Bad(BadFrame::Version(version))) = broken {
-            let _ = self.answers.try_send(Answer::Version(version));
+        if let Some(BadDelivery::Bad(BadFrame::Version(version))) = broken {
+            let _ = self.answers.try_send(ObserverReply::Version(version));
         }
     }
 
     fn down(&self, _: &str) {}
 
     fn refused(&self, _: &str, reason: &str) {
-        let _ = self.answers.try_send(Answer::Refused(reason.into()));
+        let _ = self.answers.try_send(ObserverReply::Refused(reason.into()));
     }
 }
 
@@ -106,11 +108,11 @@ impl Observer {
 
     /// Calls the scheduler, or the server at this address.
     fn connect(config: &Config, server: Option<&str>) -> Result<Self> {
-        let mut job = Job::of_observer(config)?;
+        let mut job = JobConfig::of_observer(config)?;
         take_kept(&mut job);
         transport::check_room(1, "a look at a job")?;
         let root: Arc<str> = job.root.as_str().into();
-        let place = Place {
+        let place = TransportConfig {
             listen: None,
             advertised: None,
             calls: if server.is_some() { Calls::Everybody } else { Calls::Scheduler },
@@ -127,7 +129,7 @@ impl Observer {
 
     fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
         let (sender, answers) = sync_channel(MOST_ANSWERS);
-        let engine = open(Arc::new(Door { answers: sender, blocks: Arc::default() }))?;
+        let engine = open(Arc::new(ReplyInbox { answers: sender, blocks: Arc::default() }))?;
         let line = engine.line(&root);
         let (incarnation, before) = (incarnation(), Before::new());
         Ok(Self { root, engine, line, answers, incarnation, requests: 0, before })
@@ -184,7 +186,7 @@ impl Observer {
     }
 
     /// All members, page by page.
-    fn see(&mut self, end: Instant) -> Result<Seen> {
+    fn see(&mut self, end: Instant) -> Result<JobView> {
         let mut seen = self.ask(0, 0, end)?;
         while seen.sights.len() < seen.members as usize {
             let skip = u32::try_from(seen.sights.len()).unwrap_or(u32::MAX);
@@ -197,7 +199,7 @@ impl Observer {
         Ok(seen)
     }
 
-    fn ask(&mut self, skip: u32, ballast: usize, end: Instant) -> Result<Seen> {
+    fn ask(&mut self, skip: u32, ballast: usize, end: Instant) -> Result<JobView> {
         loop {
             let request = self.send(skip, ballast);
             let now = Instant::now();
@@ -229,8 +231,8 @@ impl Observer {
     fn send_look(&mut self, fields: &[u8]) -> u64 {
         self.requests += 1;
         let head = Header {
-            kind: Kind::Look,
-            role: Role::Worker,
+            kind: MessageKind::Look,
+            role: MemberRole::Worker,
             rank: NO_RANK,
             incarnation: self.incarnation,
             request: self.requests,
@@ -242,13 +244,15 @@ impl Observer {
         self.requests
     }
 
-    fn receive(&mut self, request: u64, until: Instant) -> Result<Option<Seen>> {
+    fn receive(&mut self, request: u64, until: Instant) -> Result<Option<JobView>> {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             match self.answers.recv_timeout(left) {
-                Ok(Answer::Seen { request: of, seen }) if of == request => return Ok(Some(*seen)),
-                Ok(Answer::Seen { .. } | Answer::Echo) => {}
-                Ok(Answer::Version(theirs)) => {
+                Ok(ObserverReply::Seen { request: of, seen }) if of == request => {
+                    return Ok(Some(*seen));
+                }
+                Ok(ObserverReply::Seen { .. } | ObserverReply::Echo) => {}
+                Ok(ObserverReply::Version(theirs)) => {
                     return Err(fail!(
                         Refused,
                         "observe: the scheduler at {} speaks version {theirs} of the protocol, this \
@@ -257,7 +261,7 @@ impl Observer {
                         kvstore_protocol::VERSION
                     ));
                 }
-                Ok(Answer::Refused(reason)) => {
+                Ok(ObserverReply::Refused(reason)) => {
                     let root = &self.root;
                     return Err(fail!(Refused, "observe: not let in by {root}: {reason}"));
                 }
@@ -296,8 +300,9 @@ impl Drop for Observer {
 }
 
 /// Whether everybody who is here has said something since then.
-fn all_are_fresh(seen: &Seen, limit: Duration) -> bool {
+fn all_are_fresh(seen: &JobView, limit: Duration) -> bool {
     let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
-    let here = seen.sights.iter().filter(|sight| sight.state == kvstore_protocol::State::Here);
+    let here =
+        seen.sights.iter().filter(|sight| sight.state == kvstore_protocol::MemberState::Here);
     here.into_iter().all(|sight| sight.report.as_ref().is_some_and(|(ago, _)| *ago <= limit))
 }

@@ -8,7 +8,7 @@ use super::Observer;
 use crate::ErrorKind;
 use crate::transport::{Engine, Exchange, Inbox};
 use kvstore_protocol::testing::encode;
-use kvstore_protocol::{Header, Kind};
+use kvstore_protocol::{Header, MessageKind};
 
 /// Answers everything with the same bytes.
 struct Parrot {
@@ -47,7 +47,7 @@ fn look(bytes: Vec<u8>, timeout: Duration) -> crate::Error {
 #[test]
 fn a_scheduler_of_another_version_is_told_from_one_that_is_silent() {
     let mut bytes = Vec::new();
-    encode(&Header { kind: Kind::Refused, ..Header::default() }, &[], &mut bytes);
+    encode(&Header { kind: MessageKind::Refused, ..Header::default() }, &[], &mut bytes);
     bytes[4] = 9;
     let error = look(bytes.clone(), Duration::from_secs(20));
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");

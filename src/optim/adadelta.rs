@@ -10,9 +10,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `adadelta`.
 pub(super) struct AdaDelta;
@@ -22,28 +22,28 @@ impl Method for AdaDelta {
         "adadelta"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::decay("rho", 0.9), Spec::small("epsilon", 1e-5)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::decay("rho", 0.9), ParamSpec::small("epsilon", 1e-5)])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [rho, epsilon] = push.own();
-        passes.merge(&Step { gradient: push.gradient, rho, epsilon });
+        passes.merge(&AdaDeltaStep { gradient: push.gradient, rho, epsilon });
     }
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct AdaDeltaStep {
     gradient: Gradient,
     rho: f64,
     epsilon: f64,
 }
 
-impl Formula for Step {
+impl Formula for AdaDeltaStep {
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -8,9 +8,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `adagrad`.
 pub(super) struct Adagrad;
@@ -20,33 +20,33 @@ impl Method for Adagrad {
         "adagrad"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::small("eps", 1e-7).or("float_stable_eps")])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::small("eps", 1e-7).or("float_stable_eps")])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         1
     }
 
-    fn rests(&self, options: &Options, wd: f64) -> bool {
+    fn rests(&self, options: &RuleOptions, wd: f64) -> bool {
         let [eps] = options.own();
         eps > 0.0 && wd == 0.0
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [eps] = push.own();
-        passes.merge(&Step { lr: push.lr, gradient: push.gradient, eps });
+        passes.merge(&AdaGradStep { lr: push.lr, gradient: push.gradient, eps });
     }
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Step {
+pub(super) struct AdaGradStep {
     pub(super) lr: f64,
     pub(super) gradient: Gradient,
     pub(super) eps: f64,
 }
 
-impl Formula for Step {
+impl Formula for AdaGradStep {
     const STATES: usize = 1;
 
     #[inline(always)]

@@ -10,16 +10,20 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `adam`.
 pub(super) struct Adam;
 
 /// The options of the moments: `beta1`, `beta2`, `epsilon`.
-pub(super) fn moments(epsilon: f64) -> [Spec; 3] {
-    [Spec::decay("beta1", 0.9), Spec::decay("beta2", 0.999), Spec::small("epsilon", epsilon)]
+pub(super) fn moments(epsilon: f64) -> [ParamSpec; 3] {
+    [
+        ParamSpec::decay("beta1", 0.9),
+        ParamSpec::decay("beta2", 0.999),
+        ParamSpec::small("epsilon", epsilon),
+    ]
 }
 
 impl Method for Adam {
@@ -27,11 +31,11 @@ impl Method for Adam {
         "adam"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         with_common(0.001, 0.0, &moments(1e-8))
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
@@ -39,7 +43,7 @@ impl Method for Adam {
         let [beta1, beta2, epsilon] = push.own();
         let lr = push.lr * push.bias(beta2).sqrt() / push.bias(beta1);
         let moments = Moments { beta1, beta2 };
-        passes.merge(&Step { lr, gradient: push.gradient, moments, epsilon });
+        passes.merge(&AdamStep { lr, gradient: push.gradient, moments, epsilon });
     }
 }
 
@@ -61,14 +65,14 @@ impl Moments {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct AdamStep {
     lr: f64,
     gradient: Gradient,
     moments: Moments,
     epsilon: f64,
 }
 
-impl Formula for Step {
+impl Formula for AdamStep {
     const STATES: usize = 2;
     const FUSED: bool = true;
 

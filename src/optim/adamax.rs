@@ -12,9 +12,9 @@
 use super::adam::moments;
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `adamax`.
 pub(super) struct Adamax;
@@ -24,31 +24,31 @@ impl Method for Adamax {
         "adamax"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         let [beta1, beta2, _] = moments(0.0);
         with_common(0.002, 0.0, &[beta1, beta2])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2] = push.own();
         let lr = push.lr / push.bias(beta1);
-        passes.merge(&Step { lr, gradient: push.gradient, beta1, beta2 });
+        passes.merge(&AdamaxStep { lr, gradient: push.gradient, beta1, beta2 });
     }
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct AdamaxStep {
     lr: f64,
     gradient: Gradient,
     beta1: f64,
     beta2: f64,
 }
 
-impl Formula for Step {
+impl Formula for AdamaxStep {
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -11,9 +11,9 @@
 use super::adam::{Moments, moments};
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `adamw`.
 pub(super) struct AdamW;
@@ -23,11 +23,11 @@ impl Method for AdamW {
         "adamw"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         with_common(0.001, 0.01, &moments(1e-8))
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
@@ -41,7 +41,7 @@ impl Method for AdamW {
             bias2: push.bias(beta2),
             epsilon,
         };
-        passes.merge(&Step { lr, direction });
+        passes.merge(&AdamWStep { lr, direction });
     }
 }
 
@@ -72,12 +72,12 @@ impl Direction {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct AdamWStep {
     lr: f64,
     direction: Direction,
 }
 
-impl Formula for Step {
+impl Formula for AdamWStep {
     const STATES: usize = 2;
 
     #[inline(always)]

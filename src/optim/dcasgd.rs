@@ -12,9 +12,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `dcasgd`.
 pub(super) struct DcAsgd;
@@ -24,11 +24,15 @@ impl Method for DcAsgd {
         "dcasgd"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::decay("momentum", 0.0), Spec::small("lamda", 0.04)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(
+            0.01,
+            0.0,
+            &[ParamSpec::decay("momentum", 0.0), ParamSpec::small("lamda", 0.04)],
+        )
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         let [momentum, _] = options.own();
         if momentum == 0.0 { 1 } else { 2 }
     }
@@ -40,7 +44,7 @@ impl Method for DcAsgd {
         if momentum == 0.0 {
             passes.merge(&compensated);
         } else {
-            passes.merge(&WithMomentum { compensated, momentum });
+            passes.merge(&DcasgdMomentum { compensated, momentum });
         }
     }
 }
@@ -73,12 +77,12 @@ impl Formula for Compensated {
 }
 
 #[derive(Clone, Copy)]
-struct WithMomentum {
+struct DcasgdMomentum {
     compensated: Compensated,
     momentum: f64,
 }
 
-impl Formula for WithMomentum {
+impl Formula for DcasgdMomentum {
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -13,9 +13,9 @@
 use super::ftrl::Frozen;
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `ftml`.
 pub(super) struct Ftml;
@@ -25,13 +25,16 @@ impl Method for Ftml {
         "ftml"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        let own =
-            [Spec::decay("beta1", 0.6), Spec::decay("beta2", 0.999), Spec::small("epsilon", 1e-8)];
+    fn options(&self) -> Vec<ParamSpec> {
+        let own = [
+            ParamSpec::decay("beta1", 0.6),
+            ParamSpec::decay("beta2", 0.999),
+            ParamSpec::small("epsilon", 1e-8),
+        ];
         with_common(0.01, 0.0, &own)
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         3
     }
 
@@ -42,12 +45,12 @@ impl Method for Ftml {
             return passes.merge(&Frozen);
         }
         let (rate, bias2) = (push.bias(beta1) / lr, push.bias(beta2));
-        passes.merge(&Step { rate, bias2, gradient, beta1, beta2, epsilon });
+        passes.merge(&FtmlStep { rate, bias2, gradient, beta1, beta2, epsilon });
     }
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct FtmlStep {
     /// (1 - beta1^t) / lr.
     rate: f64,
     bias2: f64,
@@ -57,7 +60,7 @@ struct Step {
     epsilon: f64,
 }
 
-impl Formula for Step {
+impl Formula for FtmlStep {
     const STATES: usize = 3;
 
     #[inline(always)]

@@ -11,9 +11,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `ftrl`.
 pub(super) struct Ftrl;
@@ -23,11 +23,11 @@ impl Method for Ftrl {
         "ftrl"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.1, 0.0, &[Spec::small("lamda1", 0.01), Spec::small("beta", 1.0)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.1, 0.0, &[ParamSpec::small("lamda1", 0.01), ParamSpec::small("beta", 1.0)])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
@@ -37,7 +37,7 @@ impl Method for Ftrl {
         if lr == 0.0 {
             passes.merge(&Frozen);
         } else {
-            passes.merge(&Step { lr, gradient, lamda1, beta });
+            passes.merge(&FtrlStep { lr, gradient, lamda1, beta });
         }
     }
 }
@@ -56,14 +56,14 @@ impl Formula for Frozen {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct FtrlStep {
     lr: f64,
     gradient: Gradient,
     lamda1: f64,
     beta: f64,
 }
 
-impl Formula for Step {
+impl Formula for FtrlStep {
     const STATES: usize = 2;
 
     #[inline(always)]

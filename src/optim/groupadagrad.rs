@@ -10,10 +10,10 @@
 
 use super::adagrad;
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push, Rows, Scope};
-use super::options::{Options, with_common};
+use super::method::{Method, Passes, Push, RowRule, RuleScope};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Measure, Meter, Number, Rule};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `groupadagrad`.
 pub(super) struct GroupAdagrad;
@@ -23,42 +23,42 @@ impl Method for GroupAdagrad {
         "groupadagrad"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::small("eps", 1e-5).or("float_stable_eps")])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::small("eps", 1e-5).or("float_stable_eps")])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         1
     }
 
-    fn rests(&self, options: &Options, wd: f64) -> bool {
+    fn rests(&self, options: &RuleOptions, wd: f64) -> bool {
         let [eps] = options.own();
         eps > 0.0 && wd == 0.0
     }
 
-    fn scope(&self) -> Scope {
-        Scope::Row
+    fn scope(&self) -> RuleScope {
+        RuleScope::Row
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [eps] = push.own();
         let &mut Push { lr, gradient, .. } = push;
         if passes.has_rows() {
-            let (clipped, step) = (Clipped(gradient), Step { lr, gradient });
+            let (clipped, step) = (Clipped(gradient), GroupAdaGradStep { lr, gradient });
             passes.merge_rows(&Groups { clipped, step, eps });
         } else {
-            passes.merge(&adagrad::Step { lr, gradient, eps });
+            passes.merge(&adagrad::AdaGradStep { lr, gradient, eps });
         }
     }
 }
 
 struct Groups {
     clipped: Clipped,
-    step: Step,
+    step: GroupAdaGradStep,
     eps: f64,
 }
 
-impl Rows for Groups {
+impl RowRule for Groups {
     fn meter(&self) -> &dyn Meter {
         &self.clipped
     }
@@ -89,12 +89,12 @@ impl Measure for Clipped {
 
 /// The step of an element, with sqrt(h + eps) of its row as the state.
 #[derive(Clone, Copy)]
-struct Step {
+struct GroupAdaGradStep {
     lr: f64,
     gradient: Gradient,
 }
 
-impl Formula for Step {
+impl Formula for GroupAdaGradStep {
     const STATES: usize = 1;
 
     #[inline(always)]

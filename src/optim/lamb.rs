@@ -8,11 +8,11 @@
 
 use super::adam::{Moments, moments};
 use super::adamw::Direction;
-use super::method::{Method, Passes, Push, Scope};
-use super::options::{Options, with_common};
+use super::method::{Method, Passes, Push, RuleScope};
+use super::options::{RuleOptions, with_common};
 use crate::error::{Result, fail};
 use crate::kernel::{Formula, MAX_STATES, Measure, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `lamb`.
 pub(super) struct Lamb;
@@ -22,20 +22,20 @@ impl Method for Lamb {
         "lamb"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         let [beta1, beta2, epsilon] = moments(1e-6);
         let own = [
             beta1,
             beta2,
             epsilon,
-            Spec::small("lower_bound", 0.0),
-            Spec::bound("upper_bound"),
-            Spec::flag("bias_correction", true),
+            ParamSpec::small("lower_bound", 0.0),
+            ParamSpec::bound("upper_bound"),
+            ParamSpec::flag("bias_correction", true),
         ];
         with_common(0.001, 0.0, &own)
     }
 
-    fn check(&self, options: &Options) -> Result<()> {
+    fn check(&self, options: &RuleOptions) -> Result<()> {
         let [.., lower, upper, _] = options.own::<6>();
         if lower <= upper {
             return Ok(());
@@ -43,12 +43,12 @@ impl Method for Lamb {
         Err(fail!(Option, "lower_bound is {lower}; it must not be above upper_bound, {upper}"))
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
-    fn scope(&self) -> Scope {
-        Scope::Key
+    fn scope(&self) -> RuleScope {
+        RuleScope::Key
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
@@ -64,7 +64,7 @@ impl Method for Lamb {
         let squares = passes.measure(&Length(direction));
         let (value, length) = (squares.value.sqrt().clamp(lower, upper), squares.measured.sqrt());
         let ratio = if value == 0.0 || length == 0.0 { 1.0 } else { value / length };
-        passes.merge(&Step { lr: push.lr * ratio, direction });
+        passes.merge(&LambStep { lr: push.lr * ratio, direction });
     }
 }
 
@@ -85,12 +85,12 @@ impl Measure for Length {
 
 /// The second pass, which finds the direction in the states again.
 #[derive(Clone, Copy)]
-struct Step {
+struct LambStep {
     lr: f64,
     direction: Direction,
 }
 
-impl Formula for Step {
+impl Formula for LambStep {
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -7,11 +7,11 @@
 //! Then as `sgd` with lr'. Momentum holds steps, so that `momentum_correction` scales it by how the
 //! learning rate has changed since the key's last push.
 
-use super::method::{Method, Passes, Push, Scope};
-use super::options::{Options, with_common};
+use super::method::{Method, Passes, Push, RuleScope};
+use super::options::{RuleOptions, with_common};
 use super::sgd::{Sgd, descend};
 use crate::kernel::{MAX_STATES, Measure, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `lars`.
 pub(super) struct Lars;
@@ -21,22 +21,22 @@ impl Method for Lars {
         "lars"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         let own = [
-            Spec::decay("momentum", 0.0),
-            Spec::small("eta", 0.001),
-            Spec::small("eps", 0.0),
-            Spec::flag("momentum_correction", true),
+            ParamSpec::decay("momentum", 0.0),
+            ParamSpec::small("eta", 0.001),
+            ParamSpec::small("eps", 0.0),
+            ParamSpec::flag("momentum_correction", true),
         ];
         with_common(0.01, 0.0, &own)
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         Sgd.states(options)
     }
 
-    fn scope(&self) -> Scope {
-        Scope::Key
+    fn scope(&self) -> RuleScope {
+        RuleScope::Key
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {

@@ -9,9 +9,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `lion`.
 pub(super) struct Lion;
@@ -21,29 +21,29 @@ impl Method for Lion {
         "lion"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.0001, 0.0, &[Spec::decay("beta1", 0.9), Spec::decay("beta2", 0.99)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.0001, 0.0, &[ParamSpec::decay("beta1", 0.9), ParamSpec::decay("beta2", 0.99)])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         1
     }
 
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2] = push.own();
-        passes.merge(&Step { lr: push.lr, gradient: push.gradient, beta1, beta2 });
+        passes.merge(&LionStep { lr: push.lr, gradient: push.gradient, beta1, beta2 });
     }
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct LionStep {
     lr: f64,
     gradient: Gradient,
     beta1: f64,
     beta2: f64,
 }
 
-impl Formula for Step {
+impl Formula for LionStep {
     const STATES: usize = 1;
 
     #[inline(always)]

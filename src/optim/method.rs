@@ -1,35 +1,35 @@
 //! What a file of a rule gives, and what it may ask for.
 
 use super::gradient::Gradient;
-use super::options::Options;
+use super::options::RuleOptions;
 use crate::error::Result;
 use crate::kernel::{Meter, Rule, Squares};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// A rule by name.
 pub(super) trait Method: Sync {
     fn name(&self) -> &'static str;
 
     /// Its options: the common ones with the rule's own defaults, then its own.
-    fn options(&self) -> Vec<Spec>;
+    fn options(&self) -> Vec<ParamSpec>;
 
     /// Refuses options of its own that do not go together.
-    fn check(&self, _: &Options) -> Result<()> {
+    fn check(&self, _: &RuleOptions) -> Result<()> {
         Ok(())
     }
 
     /// How many arrays of state it keeps.
-    fn states(&self, options: &Options) -> usize;
+    fn states(&self, options: &RuleOptions) -> usize;
 
     /// Whether an element stays as it is, and so does its state, where the sum is zero, with a key's
     /// weight decay.
-    fn rests(&self, _: &Options, _wd: f64) -> bool {
+    fn rests(&self, _: &RuleOptions, _wd: f64) -> bool {
         false
     }
 
     /// What it has to see at once.
-    fn scope(&self) -> Scope {
-        Scope::Element
+    fn scope(&self) -> RuleScope {
+        RuleScope::Element
     }
 
     /// Makes the passes of one push.
@@ -38,7 +38,7 @@ pub(super) trait Method: Sync {
 
 /// How much of a key a rule has to see at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Scope {
+pub(crate) enum RuleScope {
     /// State has the value's shape.
     Element,
     /// A row of the first axis; state has one number for each.
@@ -57,11 +57,11 @@ pub(super) struct Push<'a> {
     pub(super) t: f64,
     /// A number that the key carries from push to push, 0 at first.
     pub(super) carried: f64,
-    options: &'a Options,
+    options: &'a RuleOptions,
 }
 
 impl<'a> Push<'a> {
-    pub(super) fn new(options: &'a Options, count: u64, lr_mult: f64, wd_mult: f64) -> Self {
+    pub(super) fn new(options: &'a RuleOptions, count: u64, lr_mult: f64, wd_mult: f64) -> Self {
         let common = options.common();
         #[allow(clippy::cast_precision_loss, reason = "far beyond what can be counted")]
         let t = common.begin + count as f64 + 1.0;
@@ -93,11 +93,11 @@ pub(crate) trait Passes {
     fn has_rows(&self) -> bool;
 
     /// Merges the sum row by row, which ends the push.
-    fn merge_rows(&mut self, rows: &dyn Rows);
+    fn merge_rows(&mut self, rows: &dyn RowRule);
 }
 
 /// A rule that differs from row to row.
-pub(crate) trait Rows: Sync {
+pub(crate) trait RowRule: Sync {
     /// What is measured of each row.
     fn meter(&self) -> &dyn Meter;
 

@@ -35,20 +35,20 @@ mod test;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use method::{Passes, Rows};
-pub(crate) use saved::Kept;
-pub(crate) use state::{Arrays, NORM_BLOCK, State, Stored};
+pub(crate) use method::{Passes, RowRule};
+pub(crate) use saved::KeptArrays;
+pub(crate) use state::{Arrays, NORM_BLOCK, OptimizerState, Stored};
 
 use crate::error::{Result, fail};
 use crate::kernel::Isa;
 use crate::key::Key;
-use crate::params::Spec;
+use crate::params::ParamSpec;
 use crate::suggest;
 use crate::tensor::DType;
 
-use method::{Method, Push, Scope};
-use options::Options;
-use state::Wanted;
+use method::{Method, Push, RuleScope};
+use options::RuleOptions;
+use state::WantedArrays;
 
 /// Every rule there is.
 const METHODS: &[&dyn Method] = &[
@@ -88,7 +88,7 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Optimizer {
     serial: u64,
     method: &'static dyn Method,
-    options: Options,
+    options: RuleOptions,
     /// What differs for single keys.
     multipliers: HashMap<Key, Multipliers>,
 }
@@ -113,7 +113,7 @@ impl Optimizer {
     /// `Option`: an unknown name, or a value out of range.
     pub(crate) fn new(name: &str, params: &str) -> Result<Self> {
         let method = find(name)?;
-        let mut options = Options::new(method.options());
+        let mut options = RuleOptions::new(method.options());
         options
             .parse(params)
             .and_then(|()| check(method, &options))
@@ -157,8 +157,8 @@ impl Optimizer {
     /// # Errors
     /// As [`Optimizer::with_key`].
     pub(crate) fn set_key(&mut self, key: Key, name: &str, value: f64) -> Result<()> {
-        const LR: Spec = Spec::small("lr_mult", 1.0);
-        const WD: Spec = Spec::small("wd_mult", 1.0);
+        const LR: ParamSpec = ParamSpec::small("lr_mult", 1.0);
+        const WD: ParamSpec = ParamSpec::small("wd_mult", 1.0);
         let multipliers = self.multipliers.entry(key).or_default();
         let (spec, field) = match name {
             "lr_mult" => (LR, &mut multipliers.lr),
@@ -193,7 +193,7 @@ impl Optimizer {
 
     /// Whether its pushes are one pass, in which each element sees no others.
     pub(crate) fn is_elementwise(&self) -> bool {
-        self.method.scope() == Scope::Element
+        self.method.scope() == RuleScope::Element
     }
 
     /// Makes sure that a key has the state that its next push needs; gives it and its arrays. The
@@ -206,14 +206,14 @@ impl Optimizer {
         &self,
         isa: Isa,
         stored: &Stored,
-        state: &'a mut Option<Box<State>>,
+        state: &'a mut Option<Box<OptimizerState>>,
         scattered: bool,
-    ) -> Result<(&'a mut State, Arrays)> {
+    ) -> Result<(&'a mut OptimizerState, Arrays)> {
         if state.as_ref().is_some_and(|state| !state.belongs_to(self.serial)) {
             *state = None;
         }
-        let state = state.get_or_insert_with(|| Box::new(State::new(self.serial)));
-        let wanted = Wanted {
+        let state = state.get_or_insert_with(|| Box::new(OptimizerState::new(self.serial)));
+        let wanted = WantedArrays {
             states: self.method.states(&self.options),
             scope: self.method.scope(),
             master: self.options.multi_precision() && stored.array.dtype().is_half(),
@@ -224,7 +224,7 @@ impl Optimizer {
     }
 
     /// Makes the passes of the next push of a key, whose state has been prepared.
-    pub(crate) fn push(&self, key: Key, state: &mut State, passes: &mut dyn Passes) {
+    pub(crate) fn push(&self, key: Key, state: &mut OptimizerState, passes: &mut dyn Passes) {
         let multipliers = self.multipliers.get(&key).copied().unwrap_or_default();
         let mut push = Push::new(&self.options, state.count, multipliers.lr, multipliers.wd);
         push.carried = state.carried;
@@ -247,8 +247,8 @@ fn find(name: &str) -> Result<&'static dyn Method> {
 }
 
 /// Refuses options that do not go together.
-fn check(method: &dyn Method, options: &Options) -> Result<()> {
-    if options.lazy() && method.scope() == Scope::Key {
+fn check(method: &dyn Method, options: &RuleOptions) -> Result<()> {
+    if options.lazy() && method.scope() == RuleScope::Key {
         return Err(fail!(Option, "lazy_update: it measures whole keys, so all rows change"));
     }
     method.check(options)

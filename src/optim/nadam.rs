@@ -15,9 +15,9 @@
 use super::adam::{Moments, moments};
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `nadam`.
 pub(super) struct Nadam;
@@ -27,13 +27,13 @@ impl Method for Nadam {
         "nadam"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         let [beta1, beta2, epsilon] = moments(1e-8);
-        let own = [beta1, beta2, epsilon, Spec::small("schedule_decay", 0.004)];
+        let own = [beta1, beta2, epsilon, ParamSpec::small("schedule_decay", 0.004)];
         with_common(0.001, 0.0, &own)
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         2
     }
 
@@ -44,7 +44,7 @@ impl Method for Nadam {
         // Carried is what the product has lost, which is 0 at first.
         let product = (1.0 - push.carried) * now;
         push.carried = 1.0 - product;
-        passes.merge(&Step {
+        passes.merge(&NadamStep {
             lr: push.lr,
             gradient: push.gradient,
             moments: Moments { beta1, beta2 },
@@ -57,7 +57,7 @@ impl Method for Nadam {
 }
 
 #[derive(Clone, Copy)]
-struct Step {
+struct NadamStep {
     lr: f64,
     gradient: Gradient,
     moments: Moments,
@@ -67,7 +67,7 @@ struct Step {
     epsilon: f64,
 }
 
-impl Formula for Step {
+impl Formula for NadamStep {
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -12,10 +12,10 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use super::sgd::{Sgd, descend};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `nag`.
 pub(super) struct Nag;
@@ -25,11 +25,11 @@ impl Method for Nag {
         "nag"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::decay("momentum", 0.0)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::decay("momentum", 0.0)])
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         Sgd.states(options)
     }
 

@@ -3,7 +3,7 @@
 use super::gradient::Gradient;
 use super::schedule::{self, Schedule};
 use crate::error::Result;
-use crate::params::{Params, Spec};
+use crate::params::{ParamSpec, Params};
 
 /// The options that all rules have.
 #[derive(Clone, Copy)]
@@ -21,15 +21,15 @@ const COMMON: usize = 7;
 
 /// The options that all rules have, with a rule's own default of the learning rate and the weight
 /// decay, then its own options.
-pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[Spec]) -> Vec<Spec> {
+pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[ParamSpec]) -> Vec<ParamSpec> {
     let mut all = vec![
-        Spec::small("learning_rate", learning_rate).or("lr"),
-        Spec::small("wd", wd),
-        Spec::number("rescale_grad", 1.0, -f64::MAX..=f64::MAX),
-        Spec::bound("clip_gradient"),
-        Spec::flag("multi_precision", false),
-        Spec::count("begin_num_update"),
-        Spec::flag("lazy_update", false),
+        ParamSpec::small("learning_rate", learning_rate).or("lr"),
+        ParamSpec::small("wd", wd),
+        ParamSpec::number("rescale_grad", 1.0, -f64::MAX..=f64::MAX),
+        ParamSpec::bound("clip_gradient"),
+        ParamSpec::flag("multi_precision", false),
+        ParamSpec::count("begin_num_update"),
+        ParamSpec::flag("lazy_update", false),
     ];
     all.extend(schedule::options());
     all.extend_from_slice(own);
@@ -44,10 +44,10 @@ const STRANGERS: &[(&str, &str)] = &[
 
 /// The options of a rule, with values.
 #[derive(Clone)]
-pub(super) struct Options(Params);
+pub(super) struct RuleOptions(Params);
 
-impl Options {
-    pub(super) fn new(specs: Vec<Spec>) -> Self {
+impl RuleOptions {
+    pub(super) fn new(specs: Vec<ParamSpec>) -> Self {
         Self(Params::new(specs, STRANGERS))
     }
 
@@ -57,7 +57,7 @@ impl Options {
         self.check()
     }
 
-    /// The options that have been set, as [`Options::parse`] takes them.
+    /// The options that have been set, as [`RuleOptions::parse`] takes them.
     pub(super) fn text(&self) -> String {
         self.0.given_text()
     }

@@ -14,9 +14,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `rmsprop`.
 pub(super) struct RmsProp;
@@ -26,18 +26,18 @@ impl Method for RmsProp {
         "rmsprop"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         let own = [
-            Spec::decay("gamma1", 0.9),
-            Spec::decay("gamma2", 0.9),
-            Spec::small("epsilon", 1e-8),
-            Spec::bound("clip_weights"),
-            Spec::flag("centered", false),
+            ParamSpec::decay("gamma1", 0.9),
+            ParamSpec::decay("gamma2", 0.9),
+            ParamSpec::small("epsilon", 1e-8),
+            ParamSpec::bound("clip_weights"),
+            ParamSpec::flag("centered", false),
         ];
         with_common(0.001, 0.0, &own)
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         let [.., centered] = options.own::<5>();
         if centered == 0.0 { 1 } else { 3 }
     }

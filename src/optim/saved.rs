@@ -1,16 +1,16 @@
 //! Optimizers and states as a checkpoint has them.
 
-use super::method::Scope;
-use super::state::{State, Stored};
+use super::method::RuleScope;
+use super::state::{OptimizerState, Stored};
 use super::{Multipliers, Optimizer};
 use crate::error::Result;
 use crate::kernel::MAX_STATES;
 use crate::key::Key;
-use crate::tensor::{Buffer, Place};
+use crate::tensor::{Buffer, PageOffset};
 
 /// Which arrays a key keeps under an optimizer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub(crate) struct KeptArrays {
     pub(crate) states: usize,
     pub(crate) has_master: bool,
 }
@@ -33,15 +33,15 @@ impl Optimizer {
     /// The shape of a state array of a key.
     pub(crate) fn state_shape(&self, shape: &[i64], rows: usize) -> Vec<i64> {
         match self.method.scope() {
-            Scope::Row => vec![rows.cast_signed() as i64],
-            Scope::Element | Scope::Key => shape.to_vec(),
+            RuleScope::Row => vec![rows.cast_signed() as i64],
+            RuleScope::Element | RuleScope::Key => shape.to_vec(),
         }
     }
 
     /// What a state of this optimizer has; None if it is another one's.
-    pub(crate) fn kept(&self, state: Option<&State>) -> Option<Kept> {
+    pub(crate) fn kept(&self, state: Option<&OptimizerState>) -> Option<KeptArrays> {
         let state = state.filter(|state| state.belongs_to(self.serial))?;
-        Some(Kept { states: state.states.len(), has_master: state.master.is_some() })
+        Some(KeptArrays { states: state.states.len(), has_master: state.master.is_some() })
     }
 
     /// Makes the state of a key. `fill` is called with each array: the states, then the master.
@@ -51,15 +51,15 @@ impl Optimizer {
     pub(crate) fn restore(
         &self,
         stored: &Stored,
-        kept: Kept,
+        kept: KeptArrays,
         mut fill: impl FnMut(&mut [u8]) -> Result<()>,
-    ) -> Result<Box<State>> {
-        let mut state = Box::new(State::new(self.serial));
+    ) -> Result<Box<OptimizerState>> {
+        let mut state = Box::new(OptimizerState::new(self.serial));
         for _ in 0..kept.states.min(MAX_STATES) {
             fill(state.add(self.method.scope(), stored, false)?.bytes_mut())?;
         }
         if kept.has_master {
-            let mut master = stored.buffer(stored.count, Place::Master, false)?;
+            let mut master = stored.buffer(stored.count, PageOffset::Master, false)?;
             fill(master.bytes_mut())?;
             state.master = Some(master);
         }
@@ -67,7 +67,7 @@ impl Optimizer {
     }
 }
 
-impl State {
+impl OptimizerState {
     /// The arrays, in the order in which [`Optimizer::restore`] fills them.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
         self.states.iter().chain(&self.master)
@@ -78,7 +78,7 @@ impl State {
         (self.count, self.carried)
     }
 
-    /// Takes over what [`State::progress`] gave.
+    /// Takes over what [`OptimizerState::progress`] gave.
     pub(crate) fn go_on_from(&mut self, updates: u64, carried: f64) {
         (self.count, self.carried) = (updates, carried);
     }

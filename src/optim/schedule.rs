@@ -13,13 +13,13 @@
 use std::f64::consts::PI;
 
 use crate::error::{Result, fail};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// How many options a schedule has.
 pub(super) const OPTIONS: usize = 11;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ScheduleKind {
     Constant,
     Factor,
     Multifactor,
@@ -27,14 +27,14 @@ enum Kind {
     Cosine,
 }
 
-use Kind::{Constant, Cosine, Factor, Multifactor, Poly};
+use ScheduleKind::{Constant, Cosine, Factor, Multifactor, Poly};
 
-const KINDS: [Kind; 5] = [Constant, Factor, Multifactor, Poly, Cosine];
+const KINDS: [ScheduleKind; 5] = [Constant, Factor, Multifactor, Poly, Cosine];
 const NAMES: &[&str] = &["constant", "factor", "multifactor", "poly", "cosine"];
 const MODES: &[&str] = &["linear", "constant"];
 
 /// The options that only some schedules have.
-const OWNERS: &[(&str, &[Kind])] = &[
+const OWNERS: &[(&str, &[ScheduleKind])] = &[
     ("step", &[Factor]),
     ("steps", &[Multifactor]),
     ("factor", &[Factor, Multifactor]),
@@ -44,26 +44,26 @@ const OWNERS: &[(&str, &[Kind])] = &[
     ("pwr", &[Poly]),
 ];
 
-pub(super) fn options() -> [Spec; OPTIONS] {
+pub(super) fn options() -> [ParamSpec; OPTIONS] {
     [
-        Spec::word("lr_scheduler", NAMES),
-        Spec::count("step"),
-        Spec::number("factor", 1.0, 0.0..=1.0),
-        Spec::small("stop_factor_lr", 1e-8),
-        Spec::count("max_update"),
-        Spec::small("final_lr", 0.0),
-        Spec::small("pwr", 2.0),
-        Spec::count("warmup_steps"),
-        Spec::small("warmup_begin_lr", 0.0),
-        Spec::word("warmup_mode", MODES),
-        Spec::counts("steps"),
+        ParamSpec::word("lr_scheduler", NAMES),
+        ParamSpec::count("step"),
+        ParamSpec::number("factor", 1.0, 0.0..=1.0),
+        ParamSpec::small("stop_factor_lr", 1e-8),
+        ParamSpec::count("max_update"),
+        ParamSpec::small("final_lr", 0.0),
+        ParamSpec::small("pwr", 2.0),
+        ParamSpec::count("warmup_steps"),
+        ParamSpec::small("warmup_begin_lr", 0.0),
+        ParamSpec::word("warmup_mode", MODES),
+        ParamSpec::counts("steps"),
     ]
 }
 
 /// A schedule with its options.
 #[derive(Clone, Copy)]
 pub(super) struct Schedule<'a> {
-    kind: Kind,
+    kind: ScheduleKind,
     step: f64,
     factor: f64,
     stop: f64,

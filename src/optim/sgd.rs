@@ -8,9 +8,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `sgd`: without momentum unless the option is set.
 pub(super) struct Sgd;
@@ -23,15 +23,15 @@ impl Method for Sgd {
         "sgd"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::decay("momentum", 0.0)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::decay("momentum", 0.0)])
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         usize::from(options.own() != [0.0])
     }
 
-    fn rests(&self, options: &Options, wd: f64) -> bool {
+    fn rests(&self, options: &RuleOptions, wd: f64) -> bool {
         self.states(options) == 0 && wd == 0.0
     }
 
@@ -46,15 +46,15 @@ impl Method for Momentum {
         "momentum"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::decay("momentum", 0.9)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::decay("momentum", 0.9)])
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         Sgd.states(options)
     }
 
-    fn rests(&self, options: &Options, wd: f64) -> bool {
+    fn rests(&self, options: &RuleOptions, wd: f64) -> bool {
         Sgd.rests(options, wd)
     }
 
@@ -67,7 +67,7 @@ impl Method for Momentum {
 pub(super) fn descend(push: &Push<'_>, lr: f64, momentum: Option<f64>, passes: &mut dyn Passes) {
     let descent = Descent { lr, gradient: push.gradient };
     match momentum {
-        Some(momentum) => passes.merge(&WithMomentum { descent, momentum }),
+        Some(momentum) => passes.merge(&SgdMomentum { descent, momentum }),
         None => passes.merge(&descent),
     }
 }
@@ -97,12 +97,12 @@ impl Formula for Descent {
 }
 
 #[derive(Clone, Copy)]
-struct WithMomentum {
+struct SgdMomentum {
     descent: Descent,
     momentum: f64,
 }
 
-impl Formula for WithMomentum {
+impl Formula for SgdMomentum {
     const STATES: usize = 1;
     const FUSED: bool = true;
 

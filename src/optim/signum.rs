@@ -13,9 +13,9 @@
 
 use super::gradient::Gradient;
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `signum`.
 pub(super) struct Signum;
@@ -25,11 +25,11 @@ impl Method for Signum {
         "signum"
     }
 
-    fn options(&self) -> Vec<Spec> {
-        with_common(0.01, 0.0, &[Spec::decay("momentum", 0.9), Spec::small("wd_lh", 0.0)])
+    fn options(&self) -> Vec<ParamSpec> {
+        with_common(0.01, 0.0, &[ParamSpec::decay("momentum", 0.9), ParamSpec::small("wd_lh", 0.0)])
     }
 
-    fn states(&self, options: &Options) -> usize {
+    fn states(&self, options: &RuleOptions) -> usize {
         let [momentum, _] = options.own();
         usize::from(momentum != 0.0)
     }
@@ -42,7 +42,7 @@ impl Method for Signum {
             passes.merge(&Sign { lr, gradient, keep });
         } else {
             let keep = 1.0 - lr * wd_lh;
-            passes.merge(&WithMomentum { sign: Sign { lr, gradient, keep }, momentum });
+            passes.merge(&SignumMomentum { sign: Sign { lr, gradient, keep }, momentum });
         }
     }
 }
@@ -72,12 +72,12 @@ impl Formula for Sign {
 }
 
 #[derive(Clone, Copy)]
-struct WithMomentum {
+struct SignumMomentum {
     sign: Sign,
     momentum: f64,
 }
 
-impl Formula for WithMomentum {
+impl Formula for SignumMomentum {
     const STATES: usize = 1;
 
     #[inline(always)]

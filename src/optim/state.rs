@@ -4,20 +4,21 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::method::Scope;
+use super::method::RuleScope;
 use crate::error::Result;
 use crate::kernel::{Isa, MAX_STATES, Squares, Target};
-use crate::tensor::{Array, Buffer, DType, LINE, Place};
+use crate::tensor::{Array, Buffer, DType, LINE, PageOffset};
 
 /// Where states begin.
-const PLACES: [Place; MAX_STATES] = [Place::FirstState, Place::SecondState, Place::ThirdState];
+const PLACES: [PageOffset; MAX_STATES] =
+    [PageOffset::FirstState, PageOffset::SecondState, PageOffset::ThirdState];
 
 /// Elements whose sums of squares are one number each, which are added up one after the other. It
 /// is part of the order in which a norm is summed, and never depends on threads.
 pub(crate) const NORM_BLOCK: usize = 1 << 16;
 
 /// The state of one key: made by the first push under an optimizer, replaced with the optimizer.
-pub(crate) struct State {
+pub(crate) struct OptimizerState {
     optimizer: u64,
     /// Pushes under this optimizer.
     pub(super) count: u64,
@@ -41,15 +42,20 @@ pub(crate) struct Stored {
 
 impl Stored {
     /// How long an array of state is.
-    pub(super) fn length(&self, scope: Scope) -> usize {
-        if scope == Scope::Row { self.rows } else { self.count }
+    pub(super) fn length(&self, scope: RuleScope) -> usize {
+        if scope == RuleScope::Row { self.rows } else { self.count }
     }
 
     /// Memory for so many numbers that a rule keeps for the value, which are zero; see
     /// [`Buffer::zeroed`].
-    pub(super) fn buffer(&self, length: usize, place: Place, scattered: bool) -> Result<Buffer> {
+    pub(super) fn buffer(
+        &self,
+        length: usize,
+        place: PageOffset,
+        scattered: bool,
+    ) -> Result<Buffer> {
         let (dtype, full) = (self.array.dtype(), self.array.dtype().full());
-        let near = self.array.start().wrapping_sub(Place::Stored as usize);
+        let near = self.array.start().wrapping_sub(PageOffset::Stored as usize);
         // Our arrays may be of wider elements than the caller's.
         let near = near.map_addr(|it| if full == dtype { it } else { it & !(LINE - 1) });
         let mut buffer = Buffer::zeroed(length * full.size(), scattered)?;
@@ -59,9 +65,9 @@ impl Stored {
 }
 
 /// What a rule wants to keep.
-pub(super) struct Wanted {
+pub(super) struct WantedArrays {
     pub(super) states: usize,
-    pub(super) scope: Scope,
+    pub(super) scope: RuleScope,
     pub(super) master: bool,
     /// Whether the push is one of rows, after which most of a state may still be untouched.
     pub(super) scattered: bool,
@@ -76,7 +82,7 @@ pub(crate) struct Arrays {
     pub(crate) rows: Option<usize>,
 }
 
-impl State {
+impl OptimizerState {
     pub(super) fn new(optimizer: u64) -> Self {
         let (states, master, sums) = (SmallVec::new(), None, None);
         Self { optimizer, count: 0, carried: 0.0, states, master, sums }
@@ -89,7 +95,7 @@ impl State {
     /// Adds one more array of state, which is zero; gives it.
     pub(super) fn add(
         &mut self,
-        scope: Scope,
+        scope: RuleScope,
         stored: &Stored,
         scattered: bool,
     ) -> Result<&mut Buffer> {
@@ -101,7 +107,12 @@ impl State {
 
     /// Makes sure that what is wanted is there. New states are zero.
     #[inline]
-    pub(super) fn grow(&mut self, wanted: &Wanted, isa: Isa, stored: &Stored) -> Result<Arrays> {
+    pub(super) fn grow(
+        &mut self,
+        wanted: &WantedArrays,
+        isa: Isa,
+        stored: &Stored,
+    ) -> Result<Arrays> {
         let full = stored.array.dtype().full();
         let length = stored.length(wanted.scope);
         while self.states.len() < wanted.states {
@@ -110,11 +121,11 @@ impl State {
         if !wanted.master {
             self.master = None;
         } else if self.master.is_none() {
-            let buffer = stored.buffer(stored.count, Place::Master, false)?;
+            let buffer = stored.buffer(stored.count, PageOffset::Master, false)?;
             isa.convert_array(&Array::of(&buffer, full), &stored.array, stored.count);
             self.master = Some(buffer);
         }
-        if wanted.scope == Scope::Key && self.sums.is_none() {
+        if wanted.scope == RuleScope::Key && self.sums.is_none() {
             let sums = 2 * stored.count.div_ceil(NORM_BLOCK);
             self.sums = Some(Buffer::new(sums * DType::F64.size())?);
         }

@@ -1,9 +1,9 @@
 //! `test`: adds gradients up, for tests. w += rescale * g.
 
 use super::method::{Method, Passes, Push};
-use super::options::{Options, with_common};
+use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
-use crate::params::Spec;
+use crate::params::ParamSpec;
 
 /// `test`.
 pub(super) struct Test;
@@ -13,11 +13,11 @@ impl Method for Test {
         "test"
     }
 
-    fn options(&self) -> Vec<Spec> {
+    fn options(&self) -> Vec<ParamSpec> {
         with_common(0.01, 0.0, &[])
     }
 
-    fn states(&self, _: &Options) -> usize {
+    fn states(&self, _: &RuleOptions) -> usize {
         0
     }
 

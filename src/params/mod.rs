@@ -2,7 +2,7 @@
 
 mod spec;
 
-pub(crate) use spec::Spec;
+pub(crate) use spec::ParamSpec;
 
 use crate::error::{Result, fail};
 use crate::suggest;
@@ -10,7 +10,7 @@ use crate::suggest;
 /// Options with values.
 #[derive(Clone)]
 pub(crate) struct Params {
-    specs: Vec<Spec>,
+    specs: Vec<ParamSpec>,
     values: Vec<f64>,
     /// Which have been set.
     given: Vec<bool>,
@@ -22,7 +22,7 @@ pub(crate) struct Params {
 
 impl Params {
     pub(crate) fn new(
-        specs: Vec<Spec>,
+        specs: Vec<ParamSpec>,
         strangers: &'static [(&'static str, &'static str)],
     ) -> Self {
         let values = specs.iter().map(|spec| spec.default).collect();
@@ -131,17 +131,17 @@ fn pairs(params: &str) -> impl Iterator<Item = &str> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Params, Spec};
+    use super::{ParamSpec, Params};
 
     fn params() -> Params {
         let specs = vec![
-            Spec::positive("threshold", 0.5),
-            Spec::finite("center", 0.0),
-            Spec::share("ratio", 0.01),
-            Spec::flag("feedback", true),
-            Spec::word("mode", &["linear", "constant"]),
-            Spec::count("seed"),
-            Spec::bound("clip"),
+            ParamSpec::positive("threshold", 0.5),
+            ParamSpec::finite("center", 0.0),
+            ParamSpec::share("ratio", 0.01),
+            ParamSpec::flag("feedback", true),
+            ParamSpec::word("mode", &["linear", "constant"]),
+            ParamSpec::count("seed"),
+            ParamSpec::bound("clip"),
         ];
         Params::new(specs, &[("type", "is the name")])
     }

@@ -6,17 +6,17 @@ use crate::error::{Result, fail};
 
 /// An option: its name, what it is when not set, and what it may be.
 #[derive(Clone)]
-pub(crate) struct Spec {
+pub(crate) struct ParamSpec {
     pub(crate) name: &'static str,
     /// Another name of it, or the same.
     alias: &'static str,
     pub(crate) default: f64,
-    form: Form,
+    form: ParamForm,
 }
 
 /// What the value of an option may be.
 #[derive(Clone)]
-enum Form {
+enum ParamForm {
     Number(RangeInclusive<f64>),
     /// From 0 up to below 1.
     Decay,
@@ -40,8 +40,8 @@ enum Form {
 /// The largest count: up to it, every whole number is one of f64.
 const MOST_COUNT: f64 = 9_007_199_254_740_992.0;
 
-impl Spec {
-    const fn new(name: &'static str, default: f64, form: Form) -> Self {
+impl ParamSpec {
+    const fn new(name: &'static str, default: f64, form: ParamForm) -> Self {
         Self { name, alias: name, default, form }
     }
 
@@ -50,7 +50,7 @@ impl Spec {
         default: f64,
         range: RangeInclusive<f64>,
     ) -> Self {
-        Self::new(name, default, Form::Number(range))
+        Self::new(name, default, ParamForm::Number(range))
     }
 
     /// A number from 0, as what is added to a divisor.
@@ -60,46 +60,46 @@ impl Spec {
 
     /// A number from 0 up to below 1, as decay rates are.
     pub(crate) const fn decay(name: &'static str, default: f64) -> Self {
-        Self::new(name, default, Form::Decay)
+        Self::new(name, default, ParamForm::Decay)
     }
 
     /// A bound, without which there is none.
     pub(crate) const fn bound(name: &'static str) -> Self {
-        Self::new(name, f64::INFINITY, Form::Bound)
+        Self::new(name, f64::INFINITY, ParamForm::Bound)
     }
 
     /// A number that f32 can hold.
     pub(crate) const fn finite(name: &'static str, default: f64) -> Self {
-        Self::new(name, default, Form::Finite)
+        Self::new(name, default, ParamForm::Finite)
     }
 
     /// A number above 0 that f32 can hold.
     pub(crate) const fn positive(name: &'static str, default: f64) -> Self {
-        Self::new(name, default, Form::Positive)
+        Self::new(name, default, ParamForm::Positive)
     }
 
     /// A part of a whole.
     pub(crate) const fn share(name: &'static str, default: f64) -> Self {
-        Self::new(name, default, Form::Share)
+        Self::new(name, default, ParamForm::Share)
     }
 
     pub(crate) const fn count(name: &'static str) -> Self {
-        Self::new(name, 0.0, Form::Count)
+        Self::new(name, 0.0, ParamForm::Count)
     }
 
     /// A list of counts, kept apart from the numbers.
     pub(crate) const fn counts(name: &'static str) -> Self {
-        Self::new(name, 0.0, Form::Counts)
+        Self::new(name, 0.0, ParamForm::Counts)
     }
 
     /// `true` or `false`.
     pub(crate) const fn flag(name: &'static str, default: bool) -> Self {
-        Self::new(name, if default { 1.0 } else { 0.0 }, Form::Flag)
+        Self::new(name, if default { 1.0 } else { 0.0 }, ParamForm::Flag)
     }
 
     /// One of some words; the first is the default.
     pub(crate) const fn word(name: &'static str, words: &'static [&'static str]) -> Self {
-        Self::new(name, 0.0, Form::Word(words))
+        Self::new(name, 0.0, ParamForm::Word(words))
     }
 
     /// The same under another name too.
@@ -114,29 +114,29 @@ impl Spec {
 
     /// Whether its value is a list of numbers, not one.
     pub(crate) fn is_list(&self) -> bool {
-        matches!(self.form, Form::Counts)
+        matches!(self.form, ParamForm::Counts)
     }
 
     /// Refuses a number that the option cannot be.
     #[allow(clippy::cast_possible_truncation, reason = "rounding is the question")]
     pub(crate) fn check(&self, value: f64) -> Result<()> {
         let fits = match &self.form {
-            Form::Number(range) => range.contains(&value),
-            Form::Decay => (0.0..1.0).contains(&value),
-            Form::Bound => value > 0.0,
-            Form::Finite => (value as f32).is_finite(),
-            Form::Positive => value as f32 > 0.0 && (value as f32).is_finite(),
-            Form::Share => value > 0.0 && value <= 1.0,
-            Form::Count => (0.0..=MOST_COUNT).contains(&value) && value.fract() == 0.0,
-            Form::Flag => matches!(value, 0.0 | 1.0),
-            Form::Word(_) | Form::Counts => false,
+            ParamForm::Number(range) => range.contains(&value),
+            ParamForm::Decay => (0.0..1.0).contains(&value),
+            ParamForm::Bound => value > 0.0,
+            ParamForm::Finite => (value as f32).is_finite(),
+            ParamForm::Positive => value as f32 > 0.0 && (value as f32).is_finite(),
+            ParamForm::Share => value > 0.0 && value <= 1.0,
+            ParamForm::Count => (0.0..=MOST_COUNT).contains(&value) && value.fract() == 0.0,
+            ParamForm::Flag => matches!(value, 0.0 | 1.0),
+            ParamForm::Word(_) | ParamForm::Counts => false,
         };
         if fits { Ok(()) } else { Err(self.refused(value)) }
     }
 
     fn refused(&self, value: impl std::fmt::Display) -> crate::Error {
         let wanted = match &self.form {
-            Form::Number(range) => {
+            ParamForm::Number(range) => {
                 let (least, most) = (range.start(), range.end());
                 match (*least > -f64::MAX, *most < f64::MAX) {
                     (true, true) => format!("a number from {least} to {most}"),
@@ -144,15 +144,17 @@ impl Spec {
                     _ => "a number".to_owned(),
                 }
             }
-            Form::Decay => "a number from 0 to below 1".to_owned(),
-            Form::Bound => "a number above 0".to_owned(),
-            Form::Finite => "a number that float32 can hold".to_owned(),
-            Form::Positive => "a number above 0 that float32 can hold".to_owned(),
-            Form::Share => "a number above 0 and up to 1".to_owned(),
-            Form::Count => "a whole number from 0".to_owned(),
-            Form::Flag => "true (1) or false (0)".to_owned(),
-            Form::Word(words) => format!("{}, set with the optimizer", words.join(" or ")),
-            Form::Counts => "a list like [30,60], ascending, set with the optimizer".to_owned(),
+            ParamForm::Decay => "a number from 0 to below 1".to_owned(),
+            ParamForm::Bound => "a number above 0".to_owned(),
+            ParamForm::Finite => "a number that float32 can hold".to_owned(),
+            ParamForm::Positive => "a number above 0 that float32 can hold".to_owned(),
+            ParamForm::Share => "a number above 0 and up to 1".to_owned(),
+            ParamForm::Count => "a whole number from 0".to_owned(),
+            ParamForm::Flag => "true (1) or false (0)".to_owned(),
+            ParamForm::Word(words) => format!("{}, set with the optimizer", words.join(" or ")),
+            ParamForm::Counts => {
+                "a list like [30,60], ascending, set with the optimizer".to_owned()
+            }
         };
         fail!(Option, "{} is {value}; it must be {wanted}", self.name)
     }
@@ -161,9 +163,9 @@ impl Spec {
     pub(crate) fn parse(&self, text: &str) -> Result<f64> {
         let lower = text.to_ascii_lowercase();
         let number = match (&self.form, lower.as_str()) {
-            (Form::Flag, "true") => Some(1.0),
-            (Form::Flag, "false") => Some(0.0),
-            (Form::Word(words), word) => {
+            (ParamForm::Flag, "true") => Some(1.0),
+            (ParamForm::Flag, "false") => Some(0.0),
+            (ParamForm::Word(words), word) => {
                 let places = (0..).map(f64::from);
                 let found = words.iter().zip(places).find(|(known, _)| **known == word);
                 return found.map(|(_, place)| place).ok_or_else(|| self.refused(text));
@@ -178,8 +180,8 @@ impl Spec {
     /// The text that stands for a value; not of lists.
     pub(crate) fn text(&self, value: f64) -> String {
         match self.form {
-            Form::Flag => (value != 0.0).to_string(),
-            Form::Word(words) => {
+            ParamForm::Flag => (value != 0.0).to_string(),
+            ParamForm::Word(words) => {
                 let places = (0..).map(f64::from);
                 let word = words.iter().zip(places).find(|(_, place)| *place >= value);
                 word.map_or_else(String::new, |(word, _)| (*word).to_owned())

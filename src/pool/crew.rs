@@ -19,10 +19,10 @@ const POSTS: usize = if cfg!(loom) { 1 } else { 16 };
 /// Parked helpers that one thread wakes at a time. The woken go on, so that all come soon.
 const WAKES: usize = 2;
 
-pub(super) struct Crew {
+pub(super) struct ThreadCrew {
     posts: [Post; POSTS],
     counts: Counts,
-    state: Mutex<State>,
+    state: Mutex<CrewState>,
     /// Signalled with each wake-up.
     wakeup: Condvar,
     /// Signalled when the last helper has left an owner that sleeps.
@@ -44,26 +44,26 @@ struct Counts {
     working: AtomicUsize,
 }
 
-struct State {
+struct CrewState {
     tasks: VecDeque<Weak<dyn Task>>,
     /// Wake-ups that no helper has taken yet.
     wakeups: usize,
 }
 
 /// Something to do, that nobody else does.
-enum Found<'a> {
+enum ClaimedWork<'a> {
     /// A seat.
     Split(&'a Post, *const Split),
     Task(Weak<dyn Task>),
 }
 
-impl Crew {
+impl ThreadCrew {
     pub(super) fn new(processors: usize) -> Self {
         let zero = || AtomicUsize::new(0);
         Self {
             posts: std::array::from_fn(|_| Post::new()),
             counts: Counts { looking: zero(), parked: zero(), queued: zero(), working: zero() },
-            state: Mutex::new(State { tasks: VecDeque::new(), wakeups: 0 }),
+            state: Mutex::new(CrewState { tasks: VecDeque::new(), wakeups: 0 }),
             wakeup: Condvar::new(),
             left: Condvar::new(),
             processors,
@@ -158,8 +158,8 @@ impl Crew {
         self.stop_looking();
         match found {
             // SAFETY: we have a seat, so its owner waits for us.
-            Found::Split(post, split) => self.help(post, unsafe { &*split }),
-            Found::Task(task) => {
+            ClaimedWork::Split(post, split) => self.help(post, unsafe { &*split }),
+            ClaimedWork::Task(task) => {
                 if let Some(task) = task.upgrade() {
                     task.run();
                 }
@@ -189,7 +189,7 @@ impl Crew {
     }
 
     /// Looks for work until there is some.
-    fn look(&self, spins: bool) -> Found<'_> {
+    fn look(&self, spins: bool) -> ClaimedWork<'_> {
         let mut spin = Spin::default();
         loop {
             if let Some(found) = self.find() {
@@ -203,16 +203,16 @@ impl Crew {
     }
 
     /// Tasks first: nobody else does them, while the owner of a split works itself.
-    fn find(&self) -> Option<Found<'_>> {
+    fn find(&self) -> Option<ClaimedWork<'_>> {
         // Relaxed: the lock tells, and a helper takes a last look under it before it sleeps.
         if self.counts.queued.load(Ordering::Relaxed) > 0 {
             let mut state = self.state.lock();
             if let Some(task) = state.tasks.pop_front() {
                 self.counts.queued.store(state.tasks.len(), Ordering::Relaxed);
-                return Some(Found::Task(task));
+                return Some(ClaimedWork::Task(task));
             }
         }
-        self.posts.iter().find_map(|post| Some(Found::Split(post, post.join()?)))
+        self.posts.iter().find_map(|post| Some(ClaimedWork::Split(post, post.join()?)))
     }
 
     /// Joins those who look for work; also on behalf of a helper that is about to start.

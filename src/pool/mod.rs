@@ -18,7 +18,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use crew::Crew;
+use crew::ThreadCrew;
 
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
@@ -37,7 +37,7 @@ pub(crate) trait Task: Send + Sync {
 }
 
 pub(crate) struct Pool {
-    crew: Crew,
+    crew: ThreadCrew,
     /// Changes under `starting`.
     threads: AtomicUsize,
     starting: Mutex<()>,
@@ -69,7 +69,7 @@ pub(crate) fn pool() -> &'static Pool {
 /// How many helpers make a step of an operation faster; lives as long as the step.
 pub(crate) struct Help {
     pub(crate) helpers: usize,
-    crew: Option<&'static Crew>,
+    crew: Option<&'static ThreadCrew>,
 }
 
 impl Help {
@@ -105,7 +105,7 @@ fn forget_after_fork() {
 impl Pool {
     fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let (crew, threads) = (Crew::new(processors), AtomicUsize::new(0));
+        let (crew, threads) = (ThreadCrew::new(processors), AtomicUsize::new(0));
         Self { crew, threads, starting: Mutex::new(()) }
     }
 
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn help_goes_to_as_many_as_there_are_processors_for() {
-        let crew = Crew::new(4);
+        let crew = ThreadCrew::new(4);
         assert_eq!([crew.start_work(), crew.start_work()], [3, 2]);
         assert_eq!([crew.start_work(), crew.start_work(), crew.start_work()], [1, 0, 0]);
         (0..4).for_each(|_| crew.stop_work());

@@ -10,7 +10,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, JoinHandle};
 
 use super::Task;
-use super::crew::Crew;
+use super::crew::ThreadCrew;
 
 /// Memory that one piece of a split uses, and its owner before and after.
 struct Cell(UnsafeCell<u32>);
@@ -61,7 +61,7 @@ impl Meeting {
 
 /// A crew whose helpers go home after so many tasks, which wait for each other.
 struct Model {
-    crew: Crew,
+    crew: ThreadCrew,
     tasks: Meeting,
 }
 
@@ -73,7 +73,7 @@ impl Task for Model {
 
 impl Model {
     fn new(processors: usize, tasks: usize) -> Arc<Self> {
-        Arc::new(Self { crew: Crew::new(processors), tasks: Meeting::of(tasks) })
+        Arc::new(Self { crew: ThreadCrew::new(processors), tasks: Meeting::of(tasks) })
     }
 
     fn helper(self: &Arc<Self>) -> JoinHandle<()> {

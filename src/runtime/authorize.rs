@@ -4,10 +4,10 @@
 use super::Machine;
 use super::buffers::Bytes;
 use super::event_log::Ledger;
-use crate::credentials::{Identity, Kind};
+use crate::credentials::{CredentialKind, Identity};
 use crate::log::Level;
 use crate::role::Role;
-use kvstore_protocol::{Breach, Header, Message, Peer, Role as Part, Speaker, is_at};
+use kvstore_protocol::{Breach, Header, MemberRole, Message, Peer, Speaker, is_at};
 
 /// Drops what the holder of a credential may not say.
 pub(super) fn keep_own(
@@ -51,18 +51,18 @@ pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
 
 fn speaker(who: Identity) -> Speaker {
     let role = match who.kind {
-        Kind::Scheduler => Part::Scheduler,
-        Kind::Server => Part::Server,
-        Kind::Worker | Kind::Reader => Part::Worker,
+        CredentialKind::Scheduler => MemberRole::Scheduler,
+        CredentialKind::Server => MemberRole::Server,
+        CredentialKind::Worker | CredentialKind::Reader => MemberRole::Worker,
     };
     Speaker { role, rank: who.rank, reads: who.is_reader() }
 }
 
-fn role_of(part: Part) -> Role {
+fn role_of(part: MemberRole) -> Role {
     match part {
-        Part::Scheduler => Role::Scheduler,
-        Part::Worker => Role::Worker,
-        Part::Server => Role::Server,
+        MemberRole::Scheduler => Role::Scheduler,
+        MemberRole::Worker => Role::Worker,
+        MemberRole::Server => Role::Server,
     }
 }
 

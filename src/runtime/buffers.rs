@@ -123,9 +123,9 @@ impl Drop for Block {
 }
 
 /// Memory that a caller has lent until its call is complete.
-pub(crate) struct Loan(RwLock<Lent>);
+pub(crate) struct Loan(RwLock<LentBytes>);
 
-enum Lent {
+enum LentBytes {
     /// The caller's, of so many bytes.
     Theirs(*const u8, usize),
     /// The caller has it back; this is a copy.
@@ -143,24 +143,24 @@ impl Loan {
     /// # Safety
     /// `len` bytes from `start` stay valid and unchanged until `copy` or `end` has returned.
     pub(crate) unsafe fn new(start: *const u8, len: usize) -> Self {
-        Self(RwLock::new(Lent::Theirs(start, len)))
+        Self(RwLock::new(LentBytes::Theirs(start, len)))
     }
 
     /// Of bytes that are always there.
     #[cfg(test)]
     pub(super) fn of_static(bytes: &'static [u8]) -> Self {
-        Self(RwLock::new(Lent::Theirs(bytes.as_ptr(), bytes.len())))
+        Self(RwLock::new(LentBytes::Theirs(bytes.as_ptr(), bytes.len())))
     }
 
     /// Gives the memory back; what is still on its way goes on from a copy.
     pub(crate) fn copy(&self, blocks: &Arc<Blocks>) -> Result<()> {
         let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if let Lent::Theirs(start, len) = *lent {
+        if let LentBytes::Theirs(start, len) = *lent {
             // SAFETY: the promise of `new`.
             let theirs = unsafe { slice(start, len) };
             let copy = blocks.join(&[theirs]);
-            *lent = Lent::Over;
-            *lent = Lent::Copied(copy?);
+            *lent = LentBytes::Over;
+            *lent = LentBytes::Copied(copy?);
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Loan {
     /// Gives the memory back; everybody who needed it has it.
     pub(crate) fn end(&self) {
         let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        *lent = Lent::Over;
+        *lent = LentBytes::Over;
     }
 }
 
@@ -222,13 +222,13 @@ unsafe fn slice<'a>(start: *const u8, len: usize) -> &'a [u8] {
 /// A value, or a part of one.
 #[derive(Clone)]
 pub(crate) struct Bytes {
-    source: Source,
+    source: BlockSource,
     at: usize,
     len: usize,
 }
 
 #[derive(Clone)]
-enum Source {
+enum BlockSource {
     Block(Arc<Block>),
     Loan(Arc<Loan>),
     /// It has been received to where it belongs.
@@ -248,45 +248,48 @@ pub(crate) struct Encoded {
 impl Bytes {
     pub(crate) fn of_block(block: Arc<Block>) -> Self {
         let len = block.len;
-        Self { source: Source::Block(block), at: 0, len }
+        Self { source: BlockSource::Block(block), at: 0, len }
     }
 
     pub(crate) fn of_loan(loan: Arc<Loan>, len: usize) -> Self {
-        Self { source: Source::Loan(loan), at: 0, len }
+        Self { source: BlockSource::Loan(loan), at: 0, len }
     }
 
     /// So many bytes that a [`Landing`] has taken.
     pub(super) fn landed(len: usize) -> Self {
-        Self { source: Source::Landed, at: 0, len }
+        Self { source: BlockSource::Landed, at: 0, len }
     }
 
     pub(crate) fn of_encoded(encoded: Encoded) -> Self {
         let len = encoded.len;
-        Self { source: Source::Encoded(Arc::new(encoded)), at: 0, len }
+        Self { source: BlockSource::Encoded(Arc::new(encoded)), at: 0, len }
     }
 
     /// Calls `read` with the bytes; None if nobody needs them any more.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let range = self.at..self.at + self.len;
         match &self.source {
-            Source::Block(block) => Some(read(&block.bytes()[range])),
-            Source::Loan(loan) => {
+            BlockSource::Block(block) => Some(read(&block.bytes()[range])),
+            BlockSource::Loan(loan) => {
                 let lent = loan.0.read().unwrap_or_else(PoisonError::into_inner);
                 match &*lent {
-                    // SAFETY: the promise of `Loan::new`; the loan is not given back meanwhile.
-                    Lent::Theirs(start, len) => Some(read(unsafe { &slice(*start, *len)[range] })),
-                    Lent::Copied(block) => Some(read(&block.bytes()[range])),
-                    Lent::Over => None,
+                    LentBytes::Theirs(start, len) => {
+                        // SAFETY: the promise of `Loan::new`; the loan is not given back meanwhile.
+                        let bytes = unsafe { slice(*start, *len) };
+                        Some(read(&bytes[range]))
+                    }
+                    LentBytes::Copied(block) => Some(read(&block.bytes()[range])),
+                    LentBytes::Over => None,
                 }
             }
             // Only parts of it are sent; and nobody needs what is where it belongs.
-            Source::Encoded(_) | Source::Landed => None,
+            BlockSource::Encoded(_) | BlockSource::Landed => None,
         }
     }
 
     /// The bytes in the memory of their block, if they are in one.
     pub(super) fn in_place(&self) -> Option<InPlace<'_>> {
-        let Source::Block(block) = &self.source else { return None };
+        let BlockSource::Block(block) = &self.source else { return None };
         Some(InPlace { block, at: self.at, len: self.len })
     }
 
@@ -294,7 +297,7 @@ impl Bytes {
     pub(crate) fn into_block(self) -> std::result::Result<Arc<Block>, Self> {
         let Self { source, at, len } = self;
         match source {
-            Source::Block(block) if at == 0 && len == block.len => Ok(block),
+            BlockSource::Block(block) if at == 0 && len == block.len => Ok(block),
             source => Err(Self { source, at, len }),
         }
     }
@@ -333,18 +336,18 @@ impl<'a> InPlace<'a> {
 
     /// Keeps the block for whoever sends them.
     pub(super) fn lend(self) -> impl AsRef<[u8]> + Send + 'static {
-        Held { block: Arc::clone(self.block), at: self.at, len: self.len }
+        HeldBlock { block: Arc::clone(self.block), at: self.at, len: self.len }
     }
 }
 
 /// Bytes of a block that stays.
-struct Held {
+struct HeldBlock {
     block: Arc<Block>,
     at: usize,
     len: usize,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for HeldBlock {
     fn as_ref(&self) -> &[u8] {
         InPlace { block: &self.block, at: self.at, len: self.len }.bytes()
     }
@@ -358,7 +361,7 @@ impl Data for Bytes {
     fn part(&self, at: u64, len: u64) -> Self {
         let fits = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (at, len) = (fits(at), fits(len));
-        if let Source::Encoded(encoded) = &self.source {
+        if let BlockSource::Encoded(encoded) = &self.source {
             let index = at / encoded.slice.max(1);
             return Self::of_block(Arc::clone(&encoded.slices[index]));
         }
@@ -369,7 +372,7 @@ impl Data for Bytes {
 
     fn codec(&self) -> u16 {
         match &self.source {
-            Source::Encoded(encoded) => encoded.codec,
+            BlockSource::Encoded(encoded) => encoded.codec,
             _ => 0,
         }
     }

@@ -13,7 +13,7 @@ use kvstore_protocol::{News, Peer};
 const MOST: usize = 1_024;
 
 /// Of one peer and reason.
-struct Entry {
+struct EventCount {
     level: Level,
     count: u64,
     /// The count at which it is logged again.
@@ -22,10 +22,10 @@ struct Entry {
 }
 
 /// Who, where, and why.
-type Name = (String, String, String);
+type EventName = (String, String, String);
 
 #[derive(Default)]
-pub(super) struct Ledger(Mutex<BTreeMap<Name, Entry>>);
+pub(super) struct Ledger(Mutex<BTreeMap<EventName, EventCount>>);
 
 impl Ledger {
     /// Notes that something of a peer was dropped, or that it is lost.
@@ -36,7 +36,7 @@ impl Ledger {
             name = ("other peers".into(), "other addresses".into(), "different reasons".into());
         }
         let (count, next) = (0, 1);
-        let first = || Entry { level, count, next, first: utc(SystemTime::now()) };
+        let first = || EventCount { level, count, next, first: utc(SystemTime::now()) };
         let entry = entries.entry(name.clone()).or_insert_with(first);
         entry.count += 1;
         if entry.count == entry.next {
@@ -84,8 +84,8 @@ impl Ledger {
     }
 }
 
-impl Entry {
-    fn log(&self, (who, address, reason): &Name) {
+impl EventCount {
+    fn log(&self, (who, address, reason): &EventName) {
         log(self.level, || match self.count {
             1 => format!("{}: {who} at {address}: {reason}", self.first),
             count => format!("{who} at {address}: {reason}; {count} times since {}", self.first),

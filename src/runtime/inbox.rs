@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::buffers::{Blocks, Bytes, Landing};
 use kvstore_protocol::{
-    BadFrame, Body, Data as _, Entry, HEADER, Header, Kind, Message, Opened, Opening, read_table,
+    BadFrame, Body, BundleEntry, Data as _, HEADER, Header, Message, MessageKind, Opened, Opening,
+    read_table,
 };
 
 /// Bytes that are copied and added to the checksum while they are in the cache.
@@ -19,13 +20,13 @@ const SOME: usize = 64;
 
 /// Why the rest of a delivery is of no use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum BadDelivery {
     Bad(BadFrame),
     /// There is no memory for it; it comes again.
     NoMemory,
 }
 
-const SHORT: Broken = Broken::Bad(BadFrame::Short);
+const SHORT: BadDelivery = BadDelivery::Bad(BadFrame::Short);
 
 /// A delivery, as one run of bytes.
 struct Pieces<'a, 'b> {
@@ -61,7 +62,7 @@ impl Pieces<'_, '_> {
 }
 
 /// Where what is read goes to.
-pub(super) struct Reader<'a> {
+pub(super) struct FrameReader<'a> {
     pub(super) blocks: &'a Arc<Blocks>,
     /// Finds the place of a value that somebody waits for.
     pub(super) land: &'a dyn Fn(&Header, usize) -> Option<Landing>,
@@ -74,8 +75,8 @@ pub(super) struct Reader<'a> {
 pub(super) fn read(
     len: usize,
     pieces: &mut dyn Iterator<Item = &[u8]>,
-    reader: &mut Reader<'_>,
-) -> (Vec<Message<Bytes>>, Option<Broken>) {
+    reader: &mut FrameReader<'_>,
+) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
     let mut pieces = Pieces { current: &[], rest: pieces, left: len };
     // Most deliveries are one message, or some small ones.
     let (mut messages, mut broken) = (Vec::with_capacity((len / HEADER).clamp(1, SOME)), None);
@@ -94,22 +95,25 @@ pub(crate) fn read_all(
     len: usize,
     pieces: &mut dyn Iterator<Item = &[u8]>,
     blocks: &Arc<Blocks>,
-) -> (Vec<Message<Bytes>>, Option<Broken>) {
-    read(len, pieces, &mut Reader { blocks, land: &|_, _| None, landings: Vec::new() })
+) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
+    read(len, pieces, &mut FrameReader { blocks, land: &|_, _| None, landings: Vec::new() })
 }
 
-fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<Bytes>, Broken> {
+fn one(
+    pieces: &mut Pieces<'_, '_>,
+    reader: &mut FrameReader<'_>,
+) -> Result<Message<Bytes>, BadDelivery> {
     let mut fixed = [0; HEADER];
     pieces.take(&mut fixed).ok_or(SHORT)?;
-    let opening = Opening::new(&fixed).map_err(Broken::Bad)?;
+    let opening = Opening::new(&fixed).map_err(BadDelivery::Bad)?;
     let mut places = vec![0; opening.places()];
     pieces.take(&mut places).ok_or(SHORT)?;
-    let opened = opening.open(&places, pieces.left as u64).map_err(Broken::Bad)?;
+    let opened = opening.open(&places, pieces.left as u64).map_err(BadDelivery::Bad)?;
     let len = opened.payload;
-    if opened.head.kind == Kind::Bundle {
+    if opened.head.kind == MessageKind::Bundle {
         return bundle(&opened, pieces, reader);
     }
-    let is_large = opened.head.kind == Kind::Value && len >= LARGE;
+    let is_large = opened.head.kind == MessageKind::Value && len >= LARGE;
     let landing = is_large.then(|| (reader.land)(&opened.head, len)).flatten();
     let (sum, body) = if let Some(mut landing) = landing {
         let sum = pieces.take(landing.bytes());
@@ -126,12 +130,12 @@ fn one(pieces: &mut Pieces<'_, '_>, reader: &mut Reader<'_>) -> Result<Message<B
 fn bundle(
     opened: &Opened,
     pieces: &mut Pieces<'_, '_>,
-    reader: &Reader<'_>,
-) -> Result<Message<Bytes>, Broken> {
+    reader: &FrameReader<'_>,
+) -> Result<Message<Bytes>, BadDelivery> {
     let mut table = vec![0; opened.head.covered(opened.payload)];
     intact(pieces.take(&mut table), opened.payload_checksum)?;
-    let entries = read_table(&opened.head, &table, opened.payload).map_err(Broken::Bad)?;
-    let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == Kind::Value) {
+    let entries = read_table(&opened.head, &table, opened.payload).map_err(BadDelivery::Bad)?;
+    let parts: Vec<_> = if entries.iter().all(|entry| entry.head.kind == MessageKind::Value) {
         values(entries, pieces, reader.blocks)?
     } else {
         entries.into_iter().map(|entry| part(entry, pieces, reader)).collect::<Result<_, _>>()?
@@ -141,10 +145,10 @@ fn bundle(
 
 /// Values share a block: they are soon where they belong. Pushes do not, because a server keeps them.
 fn values(
-    entries: Vec<Entry>,
+    entries: Vec<BundleEntry>,
     pieces: &mut Pieces<'_, '_>,
     blocks: &Arc<Blocks>,
-) -> Result<Vec<Message<Bytes>>, Broken> {
+) -> Result<Vec<Message<Bytes>>, BadDelivery> {
     let mut read = Ok(());
     let fill = |mut bytes: &mut [u8]| {
         for entry in &entries {
@@ -154,10 +158,10 @@ fn values(
         }
     };
     let bytes = entries.iter().map(|entry| entry.payload).sum();
-    let block = blocks.make(bytes, fill).map_err(|_| Broken::NoMemory)?;
+    let block = blocks.make(bytes, fill).map_err(|_| BadDelivery::NoMemory)?;
     read?;
     let (all, mut at) = (Bytes::of_block(Arc::new(block)), 0);
-    let part = |Entry { head, payload, .. }| {
+    let part = |BundleEntry { head, payload, .. }| {
         let len = payload as u64;
         let body = Body::Data(all.part(at, len));
         at += len;
@@ -167,37 +171,37 @@ fn values(
 }
 
 fn part(
-    Entry { head, payload, checksum }: Entry,
+    BundleEntry { head, payload, checksum }: BundleEntry,
     pieces: &mut Pieces<'_, '_>,
-    reader: &Reader<'_>,
-) -> Result<Message<Bytes>, Broken> {
+    reader: &FrameReader<'_>,
+) -> Result<Message<Bytes>, BadDelivery> {
     let (sum, body) = body(head.kind, payload, pieces, reader.blocks)?;
     intact(sum, checksum).map(|()| Message { head, body })
 }
 
 /// Whether a payload was all there, and has the checksum that it should have.
-fn intact(found: Option<u32>, checksum: u32) -> Result<(), Broken> {
+fn intact(found: Option<u32>, checksum: u32) -> Result<(), BadDelivery> {
     match found {
         Some(sum) if sum == checksum => Ok(()),
-        Some(_) => Err(Broken::Bad(BadFrame::PayloadChecksum)),
+        Some(_) => Err(BadDelivery::Bad(BadFrame::PayloadChecksum)),
         None => Err(SHORT),
     }
 }
 
 /// What a message carries, a value in a block, and its checksum; none if it is not all there.
 fn body(
-    kind: Kind,
+    kind: MessageKind,
     len: usize,
     pieces: &mut Pieces<'_, '_>,
     blocks: &Arc<Blocks>,
-) -> Result<(Option<u32>, Body<Bytes>), Broken> {
+) -> Result<(Option<u32>, Body<Bytes>), BadDelivery> {
     if !kind.carries_data() {
         let mut fields = vec![0; len];
         return Ok((pieces.take(&mut fields), Body::Fields(fields)));
     }
     let mut sum = None;
     let fill = |bytes: &mut [u8]| sum = pieces.take(bytes);
-    let block = blocks.make(len, fill).map_err(|_| Broken::NoMemory)?;
+    let block = blocks.make(len, fill).map_err(|_| BadDelivery::NoMemory)?;
     sum.into_iter().for_each(|sum| block.has_checksum(sum));
     Ok((sum, Body::Data(Bytes::of_block(Arc::new(block)))))
 }
@@ -210,7 +214,7 @@ mod tests {
     fn frames(count: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         for at in 0..count {
-            let kind = if at % 2 == 0 { Kind::Push } else { Kind::Failed };
+            let kind = if at % 2 == 0 { MessageKind::Push } else { MessageKind::Failed };
             let head = Header { kind, key: at as u64, ..Header::default() };
             let payload: Vec<u8> = (0..=255).cycle().take(at * 37).collect();
             encode(&head, &payload, &mut bytes);
@@ -255,6 +259,6 @@ mod tests {
         }
         // The header says more than ever came.
         let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64), &blocks);
-        assert_eq!(broken, Some(Broken::Bad(BadFrame::Short)));
+        assert_eq!(broken, Some(BadDelivery::Bad(BadFrame::Short)));
     }
 }

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 pub(crate) use buffers::{Block, Blocks, Bytes, Encoded, Landing, Loan};
 use event_log::Ledger;
-pub(crate) use inbox::{Broken, read_all};
+pub(crate) use inbox::{BadDelivery, read_all};
 use outbox::Outbox;
 
 use crate::error::{Error, Result};
@@ -46,7 +46,7 @@ pub(crate) enum Machine {
 }
 
 /// Does what the machine of a process wants done.
-pub(crate) trait Host: Send + Sync + Sized + 'static {
+pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     type Todo: Default;
 
     /// Takes what the machine wants done, with the machine locked: nothing here may take long.
@@ -78,7 +78,7 @@ pub(crate) trait Host: Send + Sync + Sized + 'static {
 /// The host of a scheduler, which only talks.
 pub(crate) struct Idle;
 
-impl Host for Idle {
+impl DriverHost for Idle {
     type Todo = ();
 
     fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
@@ -110,19 +110,19 @@ struct Core {
 }
 
 /// What the engine knows of a driver that may not be there any more.
-struct Door<H>(OnceLock<Weak<Driver<H>>>);
+struct DriverInbox<H>(OnceLock<Weak<Driver<H>>>);
 
 /// Opens the engine for an inbox.
 pub(crate) type Opener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Engine>>;
 
-impl<H: Host> Driver<H> {
+impl<H: DriverHost> Driver<H> {
     /// Opens the engine and starts the machine that `make` makes for its address.
     pub(crate) fn start(
         host: H,
         open: Opener<'_>,
         make: impl FnOnce(&str, u64) -> Machine,
     ) -> Result<Arc<Self>> {
-        let door = Arc::new(Door(OnceLock::new()));
+        let door = Arc::new(DriverInbox(OnceLock::new()));
         let engine = open(door.clone())?;
         let driver = Arc::new(Self {
             core: Mutex::new(Core { machine: None, wake: 0, told: (false, false), stopped: false }),
@@ -227,7 +227,7 @@ impl<H: Host> Driver<H> {
             self.changed.notify_all();
         }
         drop(core);
-        ways.iter().for_each(outbox::Way::flush);
+        ways.iter().for_each(outbox::PeerPath::flush);
         Some(result)
     }
 
@@ -356,7 +356,7 @@ impl<H: Host> Driver<H> {
             self.host.landing(self, node, head, len)
         };
         let (blocks, landings) = (&self.blocks, Vec::new());
-        let mut reader = inbox::Reader { blocks, land: &land, landings };
+        let mut reader = inbox::FrameReader { blocks, land: &land, landings };
         let (mut messages, broken) = inbox::read(len, pieces, &mut reader);
         if let Some(who) = who {
             authorize::keep_own(who, from, &mut messages, &self.ledger);
@@ -395,7 +395,7 @@ fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<B
     some
 }
 
-impl<H: Host> Door<H> {
+impl<H: DriverHost> DriverInbox<H> {
     /// Lets the driver do something, if it is there. The threads here are the engine's.
     fn tell(&self, work: impl FnOnce(&Arc<Driver<H>>)) {
         if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
@@ -404,7 +404,7 @@ impl<H: Host> Door<H> {
     }
 }
 
-impl<H: Host> Inbox for Door<H> {
+impl<H: DriverHost> Inbox for DriverInbox<H> {
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
         self.tell(|driver| driver.arrived(from, len, pieces));
     }
@@ -459,20 +459,20 @@ impl Machine {
         &mut self,
         from: &str,
         messages: Vec<Message<Bytes>>,
-        broken: Option<Broken>,
+        broken: Option<BadDelivery>,
         now: Time,
     ) {
         match self {
             Self::Node(node) => {
                 messages.into_iter().for_each(|message| node.receive(message, now));
-                if let Some(Broken::Bad(bad)) = broken {
+                if let Some(BadDelivery::Bad(bad)) = broken {
                     node.bad_frame(from, bad, now);
                 }
             }
             Self::Scheduler(scheduler) => {
                 scheduler.tell_time(clock(), now);
                 messages.into_iter().for_each(|message| scheduler.receive(message, now));
-                if let Some(Broken::Bad(bad)) = broken {
+                if let Some(BadDelivery::Bad(bad)) = broken {
                     scheduler.bad_frame(from, bad);
                 }
             }

@@ -14,7 +14,7 @@ use crate::log::{Level, log};
 use crate::panics;
 use crate::sys::has_few_processors;
 use crate::sys::sync::{Condvar, Mutex};
-use crate::transport::{Engine, Line, Parcel, Room};
+use crate::transport::{Engine, Room, SendBuffer, Sender};
 use kvstore_protocol::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
 
 /// Small messages travel together, up to so many bytes.
@@ -39,7 +39,7 @@ const CALM: u64 = 512 << 10;
 /// Is told of a panic on a thread that sends.
 type Alarm = Box<dyn Fn(&str) + Send + Sync>;
 
-type Ways = HashMap<Arc<str>, Arc<Way>>;
+type Ways = HashMap<Arc<str>, Arc<PeerPath>>;
 
 #[derive(Default)]
 pub(crate) struct Outbox {
@@ -52,22 +52,22 @@ pub(crate) struct Outbox {
 }
 
 /// The way to one address.
-pub(crate) struct Way {
+pub(crate) struct PeerPath {
     to: Arc<str>,
-    state: Mutex<State>,
+    state: Mutex<PathState>,
     wake: Condvar,
     alarm: Arc<OnceLock<Alarm>>,
     /// Whether a link goes this way.
     is_of_member: AtomicBool,
 }
 
-struct State {
+struct PathState {
     messages: VecDeque<Message<Bytes>>,
     bytes: u64,
     /// What was on its way, and not known to have arrived, when the last message was posted.
     backlog: u64,
     /// Whoever sends has it.
-    line: Option<Box<dyn Line>>,
+    line: Option<Box<dyn Sender>>,
     has_thread: bool,
     closed: bool,
     /// The number of the last post.
@@ -82,7 +82,7 @@ impl Outbox {
     }
 
     /// Queues frames; their ways, which are added to `ways`, are to be flushed afterwards.
-    pub(crate) fn post(&self, frames: Vec<Frame<Bytes>>, ways: &mut Vec<Arc<Way>>) {
+    pub(crate) fn post(&self, frames: Vec<Frame<Bytes>>, ways: &mut Vec<Arc<PeerPath>>) {
         let mut frames = frames.into_iter().peekable();
         while let Some(first) = frames.next() {
             let to = Arc::clone(&first.to);
@@ -104,7 +104,7 @@ impl Outbox {
         }
     }
 
-    fn way(&self, to: &Arc<str>, is_of_member: bool) -> Option<Arc<Way>> {
+    fn way(&self, to: &Arc<str>, is_of_member: bool) -> Option<Arc<PeerPath>> {
         let engine = self.engine.get()?;
         let mut ways = self.ways.lock();
         let known = ways.get(to).cloned();
@@ -124,8 +124,8 @@ impl Outbox {
         Some(way)
     }
 
-    fn new_way(&self, to: &Arc<str>, line: Box<dyn Line>) -> Way {
-        let state = State {
+    fn new_way(&self, to: &Arc<str>, line: Box<dyn Sender>) -> PeerPath {
+        let state = PathState {
             messages: VecDeque::new(),
             bytes: 0,
             backlog: 0,
@@ -134,7 +134,7 @@ impl Outbox {
             closed: false,
             used: 0,
         };
-        Way {
+        PeerPath {
             to: Arc::clone(to),
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -145,7 +145,7 @@ impl Outbox {
 
     /// With more ways to members than there are members, the one that was not used for the longest time
     /// is to somebody who is gone.
-    fn release_member(&self, ways: &Ways, new: &Arc<Way>) {
+    fn release_member(&self, ways: &Ways, new: &Arc<PeerPath>) {
         let members = || ways.values().filter(|way| way.is_of_member());
         if members().count() > self.members.load(Ordering::Relaxed) {
             let others = members().filter(|way| !Arc::ptr_eq(way, new));
@@ -157,7 +157,7 @@ impl Outbox {
 
     /// Whether everything that was posted has been sent, or given up.
     pub(crate) fn is_empty(&self) -> bool {
-        let is_idle = |way: &Arc<Way>| {
+        let is_idle = |way: &Arc<PeerPath>| {
             let state = way.state.lock();
             state.line.is_some() && !state.has_work()
         };
@@ -198,7 +198,7 @@ fn end_oldest(ways: &mut Ways) -> bool {
     ways.remove(&to).inspect(|way| way.end()).is_some()
 }
 
-impl Way {
+impl PeerPath {
     /// Under the lock of the ways.
     fn is_of_member(&self) -> bool {
         self.is_of_member.load(Ordering::Relaxed)
@@ -239,7 +239,11 @@ impl Way {
         self.wake.notify_one();
     }
 
-    fn send(mut line: Box<dyn Line>, batch: &[Message<Bytes>], may_wait: bool) -> Box<dyn Line> {
+    fn send(
+        mut line: Box<dyn Sender>,
+        batch: &[Message<Bytes>],
+        may_wait: bool,
+    ) -> Box<dyn Sender> {
         let room: usize = batch.iter().map(|message| length(message.frame_len())).sum();
         let mut parcel = line.parcel(room, batch.iter().map(lent).sum());
         batch.iter().for_each(|message| pack(message, &mut parcel));
@@ -278,7 +282,7 @@ impl Way {
 }
 
 /// Puts a message into a parcel.
-fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut Parcel) {
+fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut SendBuffer) {
     let data = match body {
         Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
         Body::Parts(parts) => {
@@ -336,7 +340,7 @@ fn length(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(0)
 }
 
-impl State {
+impl PathState {
     fn post(&mut self, Frame { message, backlog, .. }: Frame<Bytes>) {
         self.bytes += message.frame_len();
         self.backlog = backlog.unwrap_or(0);

@@ -3,16 +3,16 @@
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use super::{Bytes, Driver, Host, Idle, Machine, incarnation};
+use super::{Bytes, Driver, DriverHost, Idle, Machine, incarnation};
 use crate::log::{Level, log, set_logger};
 use crate::sys::sync::Mutex;
 use crate::transport::Exchange;
-use kvstore_protocol::{Birth, Limits, MS, Mode, Node, OnLoss, Role};
+use kvstore_protocol::{Birth, Limits, MS, MemberRole, Mode, Node, OnLoss};
 
 /// Does nothing that its machine wants.
 struct Lazy;
 
-impl Host for Lazy {
+impl DriverHost for Lazy {
     type Todo = ();
 
     fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
@@ -25,7 +25,7 @@ struct Noisy;
 
 const NOISE: &str = "noise of a test";
 
-impl Host for Noisy {
+impl DriverHost for Noisy {
     type Todo = ();
 
     fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {
@@ -54,10 +54,10 @@ fn limits() -> Limits {
     }
 }
 
-fn node<H: Host>(
+fn node<H: DriverHost>(
     host: H,
     exchange: &Arc<Exchange>,
-    role: Role,
+    role: MemberRole,
     address: &'static str,
 ) -> Arc<Driver<H>> {
     Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
@@ -70,8 +70,8 @@ fn node<H: Host>(
 #[test]
 fn processes_meet_and_a_stopped_one_is_missed() {
     let exchange = Arc::new(Exchange::default());
-    let server = node(Lazy, &exchange, Role::Server, "server");
-    let worker = node(Lazy, &exchange, Role::Worker, "worker");
+    let server = node(Lazy, &exchange, MemberRole::Server, "server");
+    let worker = node(Lazy, &exchange, MemberRole::Worker, "worker");
     let scheduler =
         Driver::start(Idle, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
             Machine::scheduler(limits(), incarnation)
@@ -89,7 +89,7 @@ fn processes_meet_and_a_stopped_one_is_missed() {
 
 #[test]
 fn who_hears_the_log_may_ask_the_machine() {
-    let driver = node(Noisy, &Arc::default(), Role::Worker, "noisy");
+    let driver = node(Noisy, &Arc::default(), MemberRole::Worker, "noisy");
     let (heard, hears) = mpsc::channel();
     let (heard, asked) = (Mutex::new(heard), Arc::downgrade(&driver));
     let sink = move |_, text: &str| {

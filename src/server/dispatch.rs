@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::slice_queue::{Job, Reply, Shard};
+use super::slice_queue::{Reply, SliceQueue, SliceTask};
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::Cut;
@@ -14,12 +14,12 @@ use crate::local::Local;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
-use crate::runtime::{Bytes, Driver, Host, Machine};
+use crate::runtime::{Bytes, Driver, DriverHost, Machine};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 use crate::trace::Tracer;
 
-use kvstore_protocol::{Mode, Node, Part, Place, ServerAction, SliceName, Table};
+use kvstore_protocol::{Mode, Node, NodeRole, Placement, ServerAction, SliceName, Table};
 
 /// Settings that are kept; pushes under an older one are under the oldest of these.
 const MOST_SETTINGS: usize = 4_096;
@@ -31,38 +31,38 @@ const TOGETHER: usize = 192 << 10;
 /// they came.
 const AHEAD: usize = 4;
 
-pub(super) struct Shop {
+pub(super) struct ServerDispatch {
     local: Arc<Local>,
     tracer: Option<Arc<Tracer>>,
-    books: Mutex<Books>,
+    books: Mutex<DispatchState>,
 }
 
 #[derive(Default)]
-struct Books {
-    shards: Table<SliceName, Arc<Shard>>,
+struct DispatchState {
+    shards: Table<SliceName, Arc<SliceQueue>>,
     /// The one that was looked up last: actions of a slice come in a row.
-    last: Option<(SliceName, Arc<Shard>)>,
+    last: Option<(SliceName, Arc<SliceQueue>)>,
     /// How pushes merge from each version on.
     handlings: BTreeMap<u64, Arc<Handling>>,
     /// Each push is merged by itself, under the last setting that is in force.
     asynchronous: bool,
 }
 
-impl Shop {
+impl ServerDispatch {
     pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
         let first = Arc::new(local.handling.read().clone());
-        let books = Books { handlings: [(0, first)].into(), ..Books::default() };
+        let books = DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() };
         Self { local, tracer, books: Mutex::new(books) }
     }
 }
 
-impl Books {
+impl DispatchState {
     fn handling(&self, version: u64) -> Option<Arc<Handling>> {
         let last = self.handlings.range(..=version).next_back();
         last.or(self.handlings.first_key_value()).map(|(_, handling)| Arc::clone(handling))
     }
 
-    fn shard(&mut self, name: &SliceName) -> Option<&Arc<Shard>> {
+    fn shard(&mut self, name: &SliceName) -> Option<&Arc<SliceQueue>> {
         if self.last.as_ref().is_none_or(|(last, _)| last != name) {
             let at = self.shards.position(name)?;
             self.last = Some((*name, Arc::clone(self.shards.at(at)?)));
@@ -78,7 +78,7 @@ impl Books {
         &mut self,
         action: ServerAction<Bytes>,
         tracer: Option<&Arc<Tracer>>,
-    ) -> Option<Arc<Shard>> {
+    ) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
                 let shard = shard_of(slice, &place)
@@ -86,7 +86,7 @@ impl Books {
                 self.last = None;
                 let shard = shard.ok()?.traced(slice.slice, tracer.cloned());
                 self.shards.insert(slice, Arc::new(shard));
-                (slice, Job::Install(data))
+                (slice, SliceTask::Install(data))
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
                 let handling = if codec > 0 { self.handling(setting) } else { None };
@@ -94,19 +94,19 @@ impl Books {
                 let (rank, round) = (rank.into(), round - 1);
                 let block = self.shard(&slice)?.first_block();
                 let origin = Origin { key: slice.key, rank, round, block };
-                (slice, Job::Add { first, rows, data, origin, handling })
+                (slice, SliceTask::Add { first, rows, data, origin, handling })
             }
             ServerAction::Restore { slice, data } => {
-                (slice, Job::Restore(data, self.handling(u64::MAX)?))
+                (slice, SliceTask::Restore(data, self.handling(u64::MAX)?))
             }
             ServerAction::Close { slice, setting, .. } => {
                 let setting = if self.asynchronous { u64::MAX } else { setting };
-                (slice, Job::Close(self.handling(setting)?))
+                (slice, SliceTask::Close(self.handling(setting)?))
             }
             ServerAction::Answer(answer) => {
                 let wants_state = answer.wanted.first() == Some(&WANT_STATE);
                 let handling = if wants_state { self.handling(u64::MAX) } else { None };
-                (answer.slice, Job::Answer(answer, handling))
+                (answer.slice, SliceTask::Answer(answer, handling))
             }
             ServerAction::Setting { version, fields } => {
                 self.set(version, &fields);
@@ -140,16 +140,16 @@ impl Books {
     }
 }
 
-impl Host for Shop {
-    type Todo = Vec<Arc<Shard>>;
+impl DriverHost for ServerDispatch {
+    type Todo = Vec<Arc<SliceQueue>>;
 
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
 
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<Shard>>) {
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<SliceQueue>>) {
         let asynchronous = node.mode() != Mode::Sync;
-        let Part::Server(server) = &mut node.part else { return };
+        let NodeRole::Server(server) = &mut node.part else { return };
         let actions = server.actions();
         if actions.is_empty() {
             return;
@@ -165,7 +165,7 @@ impl Host for Shop {
         }
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<Shard>>) {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<SliceQueue>>) {
         let (mut replies, mut bytes) = (Vec::new(), 0);
         for shard in todo {
             shard.work(&self.local, &driver.blocks, &mut |reply| {
@@ -182,13 +182,13 @@ impl Host for Shop {
 }
 
 /// Sends answers.
-fn reply(driver: &Arc<Driver<Shop>>, replies: &mut Vec<Reply>) {
+fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<Reply>) {
     if replies.is_empty() {
         return;
     }
     driver.step(|machine, _| {
         let Machine::Node(node) = machine else { return };
-        let Part::Server(server) = &mut node.part else { return };
+        let NodeRole::Server(server) = &mut node.part else { return };
         for (answer, value) in replies.drain(..) {
             match value {
                 Ok(data) => server.value(&answer, data),
@@ -199,7 +199,7 @@ fn reply(driver: &Arc<Driver<Shop>>, replies: &mut Vec<Reply>) {
 }
 
 /// A slice of a key, as a key of its own for the arithmetic. One that is whole has the key's shape.
-fn shard_of(name: SliceName, place: &Place) -> Result<Shard> {
+fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
@@ -214,5 +214,5 @@ fn shard_of(name: SliceName, place: &Place) -> Result<Shard> {
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    Shard::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
+    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
 }

@@ -8,44 +8,44 @@ mod slice_value;
 use std::fmt::Write;
 use std::sync::{Arc, OnceLock};
 
-use crate::config::Job;
+use crate::config::JobConfig;
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::interrupt;
 use crate::job::errors::error_of;
-use crate::job::remote::Remote;
+use crate::job::remote::JobMember;
 use crate::job::{options, telemetry};
 use crate::local::Local;
 use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 use crate::metrics;
 use crate::role::Role;
-use crate::runtime::{Driver, Host, Idle, Machine};
+use crate::runtime::{Driver, DriverHost, Idle, Machine};
 use crate::sys::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
 use crate::transport;
-use crate::transport::Place;
-use dispatch::Shop;
-use kvstore_protocol::{Birth, Part, Peer};
+use crate::transport::TransportConfig;
+use dispatch::ServerDispatch;
+use kvstore_protocol::{Birth, NodeRole, Peer};
 
 pub(crate) struct Serving {
     local: Arc<Local>,
-    job: Job,
-    place: Place,
+    job: JobConfig,
+    place: TransportConfig,
     kind: StoreKind,
     serves: AtomicBool,
     aborted: AtomicBool,
-    running: OnceLock<Running>,
+    running: OnceLock<ServingProcess>,
     tracer: Option<Arc<Tracer>>,
 }
 
-enum Running {
-    Server(Arc<Driver<Shop>>),
+enum ServingProcess {
+    Server(Arc<Driver<ServerDispatch>>),
     Scheduler(Arc<Driver<Idle>>),
 }
 
 impl Serving {
-    pub(crate) fn new(local: &Arc<Local>, job: Job, kind: StoreKind) -> Result<Self> {
+    pub(crate) fn new(local: &Arc<Local>, job: JobConfig, kind: StoreKind) -> Result<Self> {
         Ok(Self {
             local: Arc::clone(local),
             // What cannot work is said at once.
@@ -62,7 +62,7 @@ impl Serving {
     fn serve_as_server(&self) -> Result<()> {
         let driver = self.start_server()?;
         telemetry::trace(&driver, self.tracer.as_ref());
-        self.run(&driver, Running::Server)
+        self.run(&driver, ServingProcess::Server)
     }
 
     fn serve_as_scheduler(&self) -> Result<()> {
@@ -70,7 +70,7 @@ impl Serving {
         let driver = self.start_scheduler()?;
         let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
         let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
-        let result = self.run(&driver, Running::Scheduler);
+        let result = self.run(&driver, ServingProcess::Scheduler);
         drop(endpoint);
         result
     }
@@ -82,12 +82,12 @@ impl Serving {
         })
     }
 
-    fn start_server(&self) -> Result<Arc<Driver<Shop>>> {
+    fn start_server(&self) -> Result<Arc<Driver<ServerDispatch>>> {
         let limits = options::limits(&self.job, self.kind);
         // A user's updater gets whole keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
-            Shop::new(Arc::clone(&self.local), self.tracer.clone()),
+            ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
             &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {
                 let (role, scheduler) = (options::role(self.job.role), &self.job.root);
@@ -95,7 +95,7 @@ impl Serving {
                 let birth = Birth { role, rank, incarnation, address, scheduler };
                 let mut machine = Machine::node(limits, &birth);
                 if let Machine::Node(node) = &mut machine
-                    && let (Part::Server(server), true) = (&mut node.part, whole)
+                    && let (NodeRole::Server(server), true) = (&mut node.part, whole)
                 {
                     server.keep_whole();
                 }
@@ -104,10 +104,10 @@ impl Serving {
         )
     }
 
-    fn run<H: Host>(
+    fn run<H: DriverHost>(
         &self,
         driver: &Arc<Driver<H>>,
-        wrap: impl FnOnce(Arc<Driver<H>>) -> Running,
+        wrap: impl FnOnce(Arc<Driver<H>>) -> ServingProcess,
     ) -> Result<()> {
         let _ = self.running.set(wrap(Arc::clone(driver)));
         if self.aborted.load(Ordering::SeqCst) {
@@ -133,7 +133,7 @@ impl Serving {
     }
 }
 
-impl Remote for Serving {
+impl JobMember for Serving {
     fn role(&self) -> Role {
         self.job.role
     }
@@ -145,7 +145,7 @@ impl Remote for Serving {
     /// Known once the job has started, or if it was told.
     fn rank(&self) -> u32 {
         let me = match self.running.get() {
-            Some(Running::Server(driver)) => driver.peek(Machine::me),
+            Some(ServingProcess::Server(driver)) => driver.peek(Machine::me),
             _ => None,
         };
         me.map_or(self.job.rank.unwrap_or(0), |peer: Peer| peer.rank)
@@ -158,11 +158,11 @@ impl Remote for Serving {
             self.rank(),
             self.workers()
         );
-        if let Some(Running::Server(driver)) = self.running.get() {
+        if let Some(ServingProcess::Server(driver)) = self.running.get() {
             let counts = driver.peek(|machine| match machine {
                 Machine::Node(node) => match &node.part {
-                    Part::Server(server) => Some((server.held_bytes(), server.duplicates())),
-                    Part::Worker(_) => None,
+                    NodeRole::Server(server) => Some((server.held_bytes(), server.duplicates())),
+                    NodeRole::Worker(_) => None,
                 },
                 Machine::Scheduler(_) => None,
             });
@@ -197,8 +197,8 @@ impl Remote for Serving {
     fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
         match self.running.get() {
-            Some(Running::Server(driver)) => driver.stop(),
-            Some(Running::Scheduler(driver)) => driver.stop(),
+            Some(ServingProcess::Server(driver)) => driver.stop(),
+            Some(ServingProcess::Scheduler(driver)) => driver.stop(),
             None => {}
         }
     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::slice_trace::{Step, Steps};
-use super::slice_value::State;
+use super::slice_trace::{SliceTrace, TracedStep};
+use super::slice_value::SliceValue;
 use crate::codec::Origin;
 use crate::error::{Result, fail};
 use crate::local::Local;
@@ -14,14 +14,14 @@ use crate::local::table::Slot;
 use crate::runtime::{Blocks, Bytes};
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::trace::{Tracer, What};
-use kvstore_protocol::{Answer, Failure, Reason};
+use crate::trace::{TraceKind, Tracer};
+use kvstore_protocol::{Failure, Reason, ValueRequest};
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// What is to be done with a slice, in this order.
-pub(super) enum Job {
+pub(super) enum SliceTask {
     Install(Bytes),
     /// With a handling, `data` is encoded as its codec does, or is `rows`.
     Add {
@@ -34,55 +34,55 @@ pub(super) enum Job {
     Restore(Bytes, Arc<Handling>),
     Close(Arc<Handling>),
     /// With the handling in force, for whoever wants all that is kept.
-    Answer(Answer, Option<Arc<Handling>>),
+    Answer(ValueRequest, Option<Arc<Handling>>),
 }
 
 /// The value for an answer, or why there is none.
-pub(super) type Reply = (Answer, std::result::Result<Bytes, Failure>);
+pub(super) type Reply = (ValueRequest, std::result::Result<Bytes, Failure>);
 
-pub(super) struct Shard {
+pub(super) struct SliceQueue {
     slot: Slot,
     /// The place of its first block among those of its key.
     block: u64,
     /// It is all of its key.
     whole: bool,
-    queue: Mutex<Queue>,
-    state: Mutex<State>,
-    steps: Steps,
+    queue: Mutex<TaskQueue>,
+    state: Mutex<SliceValue>,
+    steps: SliceTrace,
     /// Of the last contribution.
     round: AtomicU64,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Job>,
+struct TaskQueue {
+    jobs: VecDeque<SliceTask>,
     /// Somebody works on it, and will look again.
     busy: bool,
 }
 
-impl Shard {
+impl SliceQueue {
     pub(super) fn new(slot: Slot, block: u64, whole: bool) -> Result<Self> {
-        let (queue, state) = (Mutex::default(), Mutex::new(State::new()?));
-        let (steps, round) = (Steps::default(), AtomicU64::new(0));
+        let (queue, state) = (Mutex::default(), Mutex::new(SliceValue::new()?));
+        let (steps, round) = (SliceTrace::default(), AtomicU64::new(0));
         Ok(Self { slot, block, whole, queue, state, steps, round })
     }
 
     /// Its work is noted for this slice of its key.
     pub(super) fn traced(mut self, slice: u32, tracer: Option<Arc<Tracer>>) -> Self {
         let key = self.slot.key.id();
-        self.steps = Steps { tracer, key, slice };
+        self.steps = SliceTrace { tracer, key, slice };
         self
     }
 
     /// A job begins; it ends, for whoever notes that, when what this gives goes.
-    fn begin(&self, job: &Job) -> Option<Step<'_>> {
+    fn begin(&self, job: &SliceTask) -> Option<TracedStep<'_>> {
         // Relaxed: one thread at a time works on a slice.
         let (what, round) = match job {
-            Job::Add { origin, .. } => {
+            SliceTask::Add { origin, .. } => {
                 self.round.store(origin.round + 1, Ordering::Relaxed);
-                (What::Sum, origin.round + 1)
+                (TraceKind::Sum, origin.round + 1)
             }
-            Job::Close(_) => (What::Update, self.round.load(Ordering::Relaxed)),
+            SliceTask::Close(_) => (TraceKind::Update, self.round.load(Ordering::Relaxed)),
             _ => return None,
         };
         Some(self.steps.begin(what, round))
@@ -103,7 +103,7 @@ impl Shard {
         self.slot.bytes()
     }
 
-    pub(super) fn post(&self, job: Job) {
+    pub(super) fn post(&self, job: SliceTask) {
         self.queue.lock().jobs.push_back(job);
     }
 
@@ -121,20 +121,28 @@ impl Shard {
         queue.busy = false;
     }
 
-    fn one(&self, job: Job, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+    fn one(
+        &self,
+        job: SliceTask,
+        local: &Local,
+        blocks: &Arc<Blocks>,
+        reply: &mut dyn FnMut(Reply),
+    ) {
         // Nobody is told with the state locked.
         let _step = self.begin(&job);
         local.fault("slice");
         let mut state = self.state.lock();
         let result = match job {
-            Job::Install(data) => state.install(data, blocks),
-            Job::Restore(data, handling) => state.restore(&self.slot, &data, &handling, blocks),
-            Job::Add { first, rows: true, data, .. } => {
+            SliceTask::Install(data) => state.install(data, blocks),
+            SliceTask::Restore(data, handling) => {
+                state.restore(&self.slot, &data, &handling, blocks)
+            }
+            SliceTask::Add { first, rows: true, data, .. } => {
                 state.begin(first);
                 state.add_rows(data);
                 Ok(())
             }
-            Job::Add { first, data, origin, handling, .. } => {
+            SliceTask::Add { first, data, origin, handling, .. } => {
                 let round = origin.round.wrapping_add(state.ahead(origin.rank));
                 let added = self
                     .decode(data, Origin { round, ..origin }, handling, local, blocks)
@@ -144,7 +152,7 @@ impl Shard {
                 }
                 Ok(())
             }
-            Job::Close(handling) => {
+            SliceTask::Close(handling) => {
                 state.failure = None;
                 match state.lost.take() {
                     Some(error) => Err(error),
@@ -153,7 +161,7 @@ impl Shard {
                         .and_then(|()| state.close(&self.slot, &handling, local, blocks)),
                 }
             }
-            Job::Answer(answer, handling) => {
+            SliceTask::Answer(answer, handling) => {
                 let value = state.answer(&self.slot, &answer.wanted, handling.as_deref(), blocks);
                 reply((answer, value));
                 Ok(())
@@ -217,17 +225,17 @@ mod tests {
             Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
         };
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = Shard::new(slot, 0, true).unwrap();
+        let shard = SliceQueue::new(slot, 0, true).unwrap();
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
-            Job::Add { first, rows: false, data, origin, handling }
+            SliceTask::Add { first, rows: false, data, origin, handling }
         };
-        shard.post(Job::Install(bytes(1)));
+        shard.post(SliceTask::Install(bytes(1)));
         shard.post(add(true, bytes(2), None));
         // Encoded, and no codec is set.
         shard.post(add(false, bytes(3), Some(Arc::clone(&plain))));
-        shard.post(Job::Close(Arc::clone(&plain)));
+        shard.post(SliceTask::Close(Arc::clone(&plain)));
         let work = || shard.work(&local, &blocks, &mut |_| panic!("nobody asks"));
         work();
         let stored = || {
@@ -237,7 +245,7 @@ mod tests {
         assert!(shard.state.lock().failure.is_some(), "the round has failed");
         assert_eq!(stored(), [1; 16], "and nothing of it is merged");
         shard.post(add(true, bytes(4), None));
-        shard.post(Job::Close(plain));
+        shard.post(SliceTask::Close(plain));
         work();
         assert!(shard.state.lock().failure.is_none(), "the next one is as good as any");
         assert_eq!(stored(), [4; 16]);

@@ -7,10 +7,10 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
-use crate::job::slice_state::Found;
+use crate::job::slice_state::RestoredSlice;
 use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::local::Local;
-use crate::local::apply::{Limits, Push};
+use crate::local::apply::{CallLimits, KeyPush};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
 use crate::local::table::{Slot, Value};
@@ -20,7 +20,7 @@ use crate::tensor::{Array, Buffer, DType, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
 
 /// What a server keeps of one slice.
-pub(super) struct State {
+pub(super) struct SliceValue {
     value: Value,
     /// The stored value while messages refer to it; `value.buffer` is empty then.
     shared: Option<Arc<Block>>,
@@ -28,7 +28,7 @@ pub(super) struct State {
     sum: Option<Sum>,
     last: Option<Bytes>,
     /// The contributions of a round in which somebody pushes rows, in order.
-    pieces: Vec<Piece>,
+    pieces: Vec<StagedPush>,
     /// Why a contribution of the open round could not be added.
     pub(super) lost: Option<Error>,
     /// Why the last round was not merged.
@@ -41,7 +41,7 @@ pub(super) struct State {
 }
 
 /// A contribution to single rows, or to all.
-enum Piece {
+enum StagedPush {
     Rows(Bytes),
     Whole(Bytes),
     Sum(Sum),
@@ -53,7 +53,7 @@ struct Sum {
     dtype: DType,
 }
 
-impl State {
+impl SliceValue {
     pub(super) fn new() -> Result<Self> {
         let value = Value { buffer: Buffer::new(0)?, state: None, removed: false, residuals: None };
         Ok(Self {
@@ -88,8 +88,8 @@ impl State {
         handling: &Handling,
         blocks: &Arc<Blocks>,
     ) -> Result<()> {
-        let read = |bytes: &[u8]| match Found::read(bytes, slot)? {
-            Found::State(bytes) => {
+        let read = |bytes: &[u8]| match RestoredSlice::read(bytes, slot)? {
+            RestoredSlice::State(bytes) => {
                 let merger = &handling.merger;
                 let restored =
                     crate::job::slice_state::restore(slot, &mut self.value, bytes, merger, blocks);
@@ -98,15 +98,15 @@ impl State {
                 }
                 restored
             }
-            Found::Laid { rank, front } => {
+            RestoredSlice::Laid { rank, front } => {
                 self.laid.insert(rank, data.part(front, data.len() - front));
                 Ok(())
             }
-            Found::Taken { rank } => {
+            RestoredSlice::Taken { rank } => {
                 self.laid.remove(&rank);
                 Ok(())
             }
-            Found::Ahead { rank, ahead } => {
+            RestoredSlice::Ahead { rank, ahead } => {
                 self.ahead.insert(rank, ahead);
                 Ok(())
             }
@@ -134,9 +134,9 @@ impl State {
 
     /// Adds a contribution to single rows; those before it are kept as they are.
     pub(super) fn add_rows(&mut self, data: Bytes) {
-        self.pieces.extend(self.sum.take().map(Piece::Sum));
-        self.pieces.extend(self.last.take().map(Piece::Whole));
-        self.pieces.push(Piece::Rows(data));
+        self.pieces.extend(self.sum.take().map(StagedPush::Sum));
+        self.pieces.extend(self.last.take().map(StagedPush::Whole));
+        self.pieces.push(StagedPush::Rows(data));
     }
 
     /// Adds a contribution, behind those before it.
@@ -150,7 +150,7 @@ impl State {
     ) -> Result<()> {
         self.begin(first);
         if !self.pieces.is_empty() {
-            self.pieces.push(Piece::Whole(data));
+            self.pieces.push(StagedPush::Whole(data));
             return Ok(());
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
@@ -220,11 +220,13 @@ impl State {
         let mut parts = Vec::new();
         for piece in &pieces {
             parts.push(match piece {
-                Piece::Rows(data) => data.read(|bytes| part_of(bytes, units, unit_bytes, slot)),
-                Piece::Whole(data) => {
+                StagedPush::Rows(data) => {
+                    data.read(|bytes| part_of(bytes, units, unit_bytes, slot))
+                }
+                StagedPush::Whole(data) => {
                     data.read(|bytes| Ok(((0..units).collect(), lent(bytes, slot.dtype))))
                 }
-                Piece::Sum(sum) => {
+                StagedPush::Sum(sum) => {
                     Some(Ok(((0..units).collect(), Lent::of(Array::of(&sum.buffer, sum.dtype)))))
                 }
             });
@@ -353,10 +355,10 @@ fn fold(
 }
 
 /// Merges as a push of the local store does, for which nobody waits.
-fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&Push<'_>) -> T) -> T {
+fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
     let patience = crate::deadline::Patience::new(None);
-    let limits = Limits { patience: &patience, cancel: None };
-    merge(&Push { call: "push", slot, values, outs: &[], limits })
+    let limits = CallLimits { patience: &patience, cancel: None };
+    merge(&KeyPush { call: "push", slot, values, outs: &[], limits })
 }
 
 /// A value of a push.
@@ -389,7 +391,7 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Res
     let unit = slot.row_length() * slot.dtype.size();
     let bad = || fail!(InvalidArgument, "rows that are not there");
     let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
-    let part = |run: &row_runs::Run| {
+    let part = |run: &row_runs::UnitRun| {
         let (start, len) = (run.first as usize * unit, run.count as usize * unit);
         &stored[start..start + len]
     };

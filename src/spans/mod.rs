@@ -11,7 +11,7 @@ use tracing::span::EnteredSpan;
 use tracing::{Level, Span, debug, debug_span, trace, trace_span};
 
 use crate::error::Result;
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 use kvstore_protocol::{Ended, News, Peer};
 
 pub(crate) const CALL: &str = "kvstore::call";
@@ -42,7 +42,7 @@ pub(crate) use enter;
 #[inline]
 pub(crate) fn call(
     name: &str,
-    names: &Names,
+    names: &KeyNames,
     keys: &[Key],
     bytes: impl FnOnce() -> usize,
 ) -> Entered {
@@ -50,7 +50,7 @@ pub(crate) fn call(
 }
 
 #[cold]
-fn data_span(name: &str, names: &Names, keys: &[Key], bytes: usize) -> Span {
+fn data_span(name: &str, names: &KeyNames, keys: &[Key], bytes: usize) -> Span {
     let first = keys.first().copied();
     // Fields are made only if this very span is wanted.
     macro_rules! span {

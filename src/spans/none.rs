@@ -1,7 +1,7 @@
 //! In place of `spans`, where the crate `tracing` is not there: nothing.
 
 use crate::error::Result;
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 
 pub(crate) struct Entered;
 
@@ -16,7 +16,7 @@ pub(crate) fn enter_none() -> Entered {
     Entered
 }
 
-pub(crate) fn call(_: &str, _: &Names, _: &[Key], _: impl FnOnce() -> usize) -> Entered {
+pub(crate) fn call(_: &str, _: &KeyNames, _: &[Key], _: impl FnOnce() -> usize) -> Entered {
     Entered
 }
 

@@ -1,6 +1,6 @@
 //! The data calls of a store: keys, and what goes in and out.
 
-use super::{Call, Gate, Store};
+use super::{DataCall, Gate, Store};
 use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::local::plan::{Pairs, RowPairs, Tensors};
@@ -45,7 +45,7 @@ impl Store {
     /// # Errors
     /// As [`Store::push`]. After `Callback`, keys before the one in the message are applied.
     pub fn push_list(&self, keys: &[Key], values: &[Tensor<'_>]) -> Result<()> {
-        self.call(Call::Push, &pair("push", keys, values)?, &Pairs::NONE)
+        self.call(DataCall::Push, &pair("push", keys, values)?, &Pairs::NONE)
     }
 
     /// Copies a stored value out.
@@ -61,7 +61,7 @@ impl Store {
     /// # Errors
     /// As [`Store::pull`].
     pub fn pull_list(&self, keys: &[Key], outs: &mut [TensorMut<'_>]) -> Result<()> {
-        self.call(Call::Pull, &Pairs::NONE, &pair_outs("pull", keys, outs)?)
+        self.call(DataCall::Pull, &Pairs::NONE, &pair_outs("pull", keys, outs)?)
     }
 
     /// Pushes, then pulls, in one operation.
@@ -75,7 +75,7 @@ impl Store {
         out_keys: &[Key],
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
-        self.call_both(Call::PushPull, (keys, values), (out_keys, outs))
+        self.call_both(DataCall::PushPull, (keys, values), (out_keys, outs))
     }
 
     /// Initialises, then pulls.
@@ -89,13 +89,13 @@ impl Store {
         out_keys: &[Key],
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
-        self.call_both(Call::Broadcast, (keys, values), (out_keys, outs))
+        self.call_both(DataCall::Broadcast, (keys, values), (out_keys, outs))
     }
 
     /// Runs a call that has values and outs.
     fn call_both(
         &self,
-        call: Call,
+        call: DataCall,
         (keys, values): (&[Key], &[Tensor<'_>]),
         (out_keys, outs): (&[Key], &mut [TensorMut<'_>]),
     ) -> Result<()> {
@@ -132,7 +132,7 @@ impl Store {
         rows: &[Tensor<'_>],
     ) -> Result<()> {
         let (ids, rows) = (pair("push_rows", keys, ids)?, pair("push_rows", keys, rows)?);
-        self.call_rows(Call::PushRows, &RowPairs { ids, rows })
+        self.call_rows(DataCall::PushRows, &RowPairs { ids, rows })
     }
 
     /// Copies rows of a stored value out: `out[i]` gets row `ids[i]`. The shape of `out` is that of
@@ -160,7 +160,7 @@ impl Store {
         outs: &mut [TensorMut<'_>],
     ) -> Result<()> {
         let (ids, rows) = (pair("pull_rows", keys, ids)?, pair_outs("pull_rows", keys, outs)?);
-        self.call_rows(Call::PullRows, &RowPairs { ids, rows })
+        self.call_rows(DataCall::PullRows, &RowPairs { ids, rows })
     }
 
     /// Removes keys and frees their values.
@@ -181,7 +181,7 @@ impl Store {
     }
 
     /// Runs a data call here.
-    pub(crate) fn call(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+    pub(crate) fn call(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let _span = self.span(call.name(), values, outs);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.run(call, values, outs),
@@ -192,7 +192,7 @@ impl Store {
     /// Queues a data call; gives its ticket.
     pub(crate) fn submit(
         &self,
-        call: Call,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         priority: i32,
@@ -207,7 +207,7 @@ impl Store {
     }
 
     /// Runs a call on rows here.
-    pub(crate) fn call_rows(&self, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+    pub(crate) fn call_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         let _span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
         self.enter(Gate::Work, |local| match &self.remote {
             Some(remote) => remote.run_rows(call, pairs),
@@ -218,7 +218,7 @@ impl Store {
     /// Queues a call on rows; gives its ticket.
     pub(crate) fn submit_rows(
         &self,
-        call: Call,
+        call: DataCall,
         pairs: &RowPairs<'_>,
         priority: i32,
     ) -> Result<u64> {

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
 use super::data::{pair, pair_outs};
-use super::{Call, Store};
+use super::{DataCall, Store};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result};
 use crate::key::Key;
@@ -81,7 +81,7 @@ impl<'env> Scope<'_, 'env> {
     /// # Errors
     /// As [`Store::push_list`]; failures of the operation itself come from [`Store::scope`].
     pub fn push_list(&self, keys: &[Key], values: &[Tensor<'env>], priority: i32) -> Result<()> {
-        self.submit(Call::Push, &pair("push", keys, values)?, &Pairs::NONE, priority)
+        self.submit(DataCall::Push, &pair("push", keys, values)?, &Pairs::NONE, priority)
     }
 
     /// Queues a pull; the outs are borrowed until the scope ends. Larger priorities run earlier.
@@ -90,7 +90,7 @@ impl<'env> Scope<'_, 'env> {
     /// As [`Store::pull_list`]; failures of the operation itself come from [`Store::scope`].
     #[allow(clippy::needless_pass_by_value, reason = "the scope takes the borrows over")]
     pub fn pull_list(&self, keys: &[Key], outs: Vec<TensorMut<'env>>, priority: i32) -> Result<()> {
-        self.submit(Call::Pull, &Pairs::NONE, &pair_outs("pull", keys, &outs)?, priority)
+        self.submit(DataCall::Pull, &Pairs::NONE, &pair_outs("pull", keys, &outs)?, priority)
     }
 
     /// Queues a push of rows; the rows are borrowed until the scope ends, the ids are copied.
@@ -105,7 +105,7 @@ impl<'env> Scope<'_, 'env> {
         priority: i32,
     ) -> Result<()> {
         let (ids, rows) = (pair("push_rows", keys, ids)?, pair("push_rows", keys, rows)?);
-        self.keep(self.store.submit_rows(Call::PushRows, &RowPairs { ids, rows }, priority))
+        self.keep(self.store.submit_rows(DataCall::PushRows, &RowPairs { ids, rows }, priority))
     }
 
     /// Queues a pull of rows; the outs are borrowed until the scope ends, the ids are copied.
@@ -121,12 +121,12 @@ impl<'env> Scope<'_, 'env> {
         priority: i32,
     ) -> Result<()> {
         let (ids, rows) = (pair("pull_rows", keys, ids)?, pair_outs("pull_rows", keys, &outs)?);
-        self.keep(self.store.submit_rows(Call::PullRows, &RowPairs { ids, rows }, priority))
+        self.keep(self.store.submit_rows(DataCall::PullRows, &RowPairs { ids, rows }, priority))
     }
 
     fn submit(
         &self,
-        call: Call,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         priority: i32,
@@ -193,7 +193,7 @@ impl Store {
         let info = self.key_info(keys[0])?;
         let ticket = {
             let value = [Tensor::new(&value, &info.shape)?];
-            self.submit(Call::Push, &pair("push", &keys, &value)?, &Pairs::NONE, priority)?
+            self.submit(DataCall::Push, &pair("push", &keys, &value)?, &Pairs::NONE, priority)?
         };
         Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(value) })
     }
@@ -212,7 +212,7 @@ impl Store {
         let info = self.key_info(keys[0])?;
         let ticket = {
             let outs = [TensorMut::new(&mut out, &info.shape)?];
-            self.submit(Call::Pull, &Pairs::NONE, &pair_outs("pull", &keys, &outs)?, priority)?
+            self.submit(DataCall::Pull, &Pairs::NONE, &pair_outs("pull", &keys, &outs)?, priority)?
         };
         Ok(Pending { store: self, ticket, buffer: ManuallyDrop::new(out) })
     }

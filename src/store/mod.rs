@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::job::remote::Remote;
-use crate::local::call::Call;
+use crate::job::remote::JobMember;
+use crate::local::call::DataCall;
 pub use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};
@@ -54,7 +54,7 @@ enum Gate {
 pub struct Store {
     local: Arc<Local>,
     /// The job that it is part of.
-    remote: Option<Box<dyn Remote>>,
+    remote: Option<Box<dyn JobMember>>,
     kind: StoreKind,
     id: u16,
     generation: u32,
@@ -82,13 +82,17 @@ fn claim_id(serial: u64) -> Result<u16> {
 
 /// Joins the job of a distributed store.
 #[cfg(feature = "dist")]
-fn join(local: &Arc<Local>, kind: StoreKind, config: &Config) -> Result<Option<Box<dyn Remote>>> {
+fn join(
+    local: &Arc<Local>,
+    kind: StoreKind,
+    config: &Config,
+) -> Result<Option<Box<dyn JobMember>>> {
     if kind.is_distributed() { open::open(local, kind, config).map(Some) } else { Ok(None) }
 }
 
 #[cfg(not(feature = "dist"))]
 #[allow(clippy::unnecessary_wraps, reason = "the other build joins jobs")]
-fn join(_: &Arc<Local>, _: StoreKind, _: &Config) -> Result<Option<Box<dyn Remote>>> {
+fn join(_: &Arc<Local>, _: StoreKind, _: &Config) -> Result<Option<Box<dyn JobMember>>> {
     Ok(None)
 }
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use crate::server::Serving;
 use crate::worker::WorkerStore;
-use crate::worker::read_only::Reader;
+use crate::worker::read_only::ReadOnlyWorker;
 
 use super::StoreKind;
-use crate::config::{Config, Job};
+use crate::config::{Config, JobConfig};
 use crate::credentials::take_kept;
 use crate::error::Result;
-use crate::job::remote::Remote;
+use crate::job::remote::JobMember;
 use crate::local::Local;
 use crate::role::Role;
 
@@ -27,14 +27,14 @@ pub(crate) fn open(
     local: &Arc<Local>,
     kind: StoreKind,
     config: &Config,
-) -> Result<Box<dyn Remote>> {
-    let mut job = Job::new(config)?;
+) -> Result<Box<dyn JobMember>> {
+    let mut job = JobConfig::new(config)?;
     take_kept(&mut job);
     Ok(if job.role == Role::Worker {
         let place = crate::job::options::place(&job)?;
         let worker = WorkerStore::open(local, &job, &place, kind)?;
         if crate::job::options::reads_only(&job, &place) {
-            return Ok(Box::new(Reader::new(worker)?));
+            return Ok(Box::new(ReadOnlyWorker::new(worker)?));
         }
         Box::new(worker)
     } else {

@@ -11,7 +11,7 @@ use std::slice;
 
 use super::buffer::Buffer;
 use super::dtype::{DType, Element};
-use super::layout::Rows;
+use super::layout::RowWalk;
 use super::view::Lent;
 
 /// The start of an array of elements, or of a strided tensor's memory.
@@ -150,7 +150,7 @@ impl Array {
         range: &Range<usize>,
     ) {
         let mut done = 0;
-        for row in Rows::new(shape, strides, range.start, range.len()) {
+        for row in RowWalk::new(shape, strides, range.start, range.len()) {
             let to = self.part(&(done..done + row.len));
             copy_row(self.dtype, (to.start, 1), (from.at(row.offset), row.stride), row.len);
             done += row.len;
@@ -167,7 +167,7 @@ impl Array {
         range: &Range<usize>,
     ) {
         let mut done = 0;
-        for row in Rows::new(shape, strides, range.start, range.len()) {
+        for row in RowWalk::new(shape, strides, range.start, range.len()) {
             let from = from.part(&(done..done + row.len));
             copy_row(self.dtype, (self.at(row.offset), row.stride), (from.start, 1), row.len);
             done += row.len;

@@ -49,7 +49,7 @@ enum Memory {
 
 /// Where in a page an array of ours begins, after where the caller's begin.
 #[derive(Clone, Copy)]
-pub(crate) enum Place {
+pub(crate) enum PageOffset {
     ThirdState = 512,
     FirstState = 1024,
     Stored = 2048,
@@ -123,7 +123,7 @@ impl Buffer {
     /// Moves the beginning of a large buffer to the same place in a cache line as an address of the
     /// caller's has, so that stores to both can go line by line, and to another place in the page.
     /// The content stays where it was: it is lost unless [`Buffer::put_back`] comes next.
-    pub(crate) fn place(&mut self, with: *const u8, place: Place) {
+    pub(crate) fn place(&mut self, with: *const u8, place: PageOffset) {
         let room = room(self.bytes);
         if let Memory::Elsewhere { start, shift, .. } = &mut self.memory
             && room > 0
@@ -212,7 +212,7 @@ mod tests {
             for scattered in [false, true] {
                 let mut buffer = Buffer::zeroed(bytes, scattered).unwrap();
                 for with in [0, 16, 4095] {
-                    buffer.place(std::ptr::without_provenance(with), Place::FirstState);
+                    buffer.place(std::ptr::without_provenance(with), PageOffset::FirstState);
                     // SAFETY: so many bytes are there.
                     let content = unsafe { std::slice::from_raw_parts(buffer.as_ptr(), bytes) };
                     let step = if cfg!(miri) { 4001 } else { 1 };
@@ -232,14 +232,14 @@ mod tests {
         for bytes in [0, 64, 65, 2047, 2048, 2100, 4096, 40_000, 5 << 20] {
             let mut buffer = Buffer::new(bytes).unwrap();
             for with in (0..3 * SET_BYTES).step_by(4) {
-                buffer.place(std::ptr::without_provenance(with), Place::Stored);
+                buffer.place(std::ptr::without_provenance(with), PageOffset::Stored);
                 let (shift, room) = (buffer.position(), room(bytes));
                 assert!(shift < room || shift == 0, "{bytes} bytes, {with}: {shift} of {room}");
                 let start = buffer.as_ptr().addr();
                 assert!(room == 0 || start % LINE == with % LINE, "{bytes} bytes, {with}");
                 if room == SET_BYTES {
                     let distance = start.wrapping_sub(with) % SET_BYTES;
-                    assert_eq!(distance, Place::Stored as usize, "{bytes} bytes, {with}");
+                    assert_eq!(distance, PageOffset::Stored as usize, "{bytes} bytes, {with}");
                 }
             }
             // All of it can be written.

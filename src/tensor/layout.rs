@@ -72,14 +72,14 @@ pub(crate) struct Row {
 }
 
 /// Walks the elements `start .. start + len`, in row-major order, of a strided tensor row by row.
-pub(crate) struct Rows<'a> {
+pub(crate) struct RowWalk<'a> {
     shape: &'a [i64],
     strides: &'a [i64],
     next: usize,
     left: usize,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> RowWalk<'a> {
     pub(crate) fn new(shape: &'a [i64], strides: &'a [i64], start: usize, len: usize) -> Self {
         Self { shape, strides, next: start, left: len }
     }
@@ -91,7 +91,7 @@ impl<'a> Rows<'a> {
     clippy::cast_sign_loss,
     reason = "extents are not negative and the element count fits in isize, checked by the view"
 )]
-impl Iterator for Rows<'_> {
+impl Iterator for RowWalk<'_> {
     type Item = Row;
 
     fn next(&mut self) -> Option<Row> {
@@ -150,7 +150,7 @@ mod tests {
         }
         for start in 0..24 {
             for len in 0..=24 - start {
-                let walked: Vec<i64> = Rows::new(&shape, &strides, start, len)
+                let walked: Vec<i64> = RowWalk::new(&shape, &strides, start, len)
                     .flat_map(|row| (0..row.len as i64).map(move |i| row.offset + i * row.stride))
                     .collect();
                 assert_eq!(walked, expected[start..start + len]);

@@ -14,10 +14,10 @@ mod spec;
 mod view;
 
 pub(crate) use array::Array;
-pub(crate) use buffer::{Buffer, LINE, Place};
+pub(crate) use buffer::{Buffer, LINE, PageOffset};
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
-pub(crate) use overlap::{Overlaps, Parties, Party, Position, Stop, Watch};
-pub(crate) use spec::Spec;
+pub(crate) use overlap::{OverlapTensor, Overlaps, Parties, Position, Stop, TimeLimit};
+pub(crate) use spec::TensorSpec;
 pub(crate) use view::{Lent, RawTensor, RawTensors};
 pub use view::{Tensor, TensorMut};

@@ -8,14 +8,14 @@ const MOST_DIMENSIONS: usize = 4;
 
 /// The dtype and shape of a tensor of up to four dimensions and less than 4 GiB.
 #[derive(Clone, Copy)]
-pub(crate) struct Spec {
+pub(crate) struct TensorSpec {
     extents: [u32; MOST_DIMENSIONS],
     bytes: u32,
     dtype: DType,
     ndim: u8,
 }
 
-impl Spec {
+impl TensorSpec {
     /// None if it does not fit.
     pub(crate) fn new(dtype: DType, shape: &[i64]) -> Option<Self> {
         let bytes = layout::count(shape)?.checked_mul(dtype.size())?;
@@ -55,16 +55,16 @@ mod tests {
 
     #[test]
     fn a_spec_is_its_dtype_and_shape_and_nothing_else() {
-        let spec = Spec::new(DType::F64, &[2, 0, 1 << 31]).unwrap();
+        let spec = TensorSpec::new(DType::F64, &[2, 0, 1 << 31]).unwrap();
         assert_eq!(
             (spec.dtype(), spec.bytes(), spec.extents()),
             (DType::F64, 0, &[2, 0, 1 << 31][..])
         );
         assert!(spec.has_shape(&[2, 0, 1 << 31]));
         assert!(!spec.has_shape(&[2, 0]) && !spec.has_shape(&[2, 0, (1 << 31) + (1 << 32)]));
-        assert_eq!(Spec::new(DType::I8, &[]).unwrap().bytes(), 1);
-        assert!(Spec::new(DType::F32, &[1; 5]).is_none(), "too many dimensions");
-        assert!(Spec::new(DType::F32, &[1 << 30]).is_none(), "too many bytes");
-        assert!(Spec::new(DType::F32, &[0, 1 << 32]).is_none(), "too large an extent");
+        assert_eq!(TensorSpec::new(DType::I8, &[]).unwrap().bytes(), 1);
+        assert!(TensorSpec::new(DType::F32, &[1; 5]).is_none(), "too many dimensions");
+        assert!(TensorSpec::new(DType::F32, &[1 << 30]).is_none(), "too many bytes");
+        assert!(TensorSpec::new(DType::F32, &[0, 1 << 32]).is_none(), "too large an extent");
     }
 }

@@ -9,7 +9,7 @@ use ndarray::{ArrayBase, Data, DataMut, Dimension};
 use super::buffer::Buffer;
 use super::dtype::{DType, Element};
 use super::layout;
-use super::spec::Spec;
+use super::spec::TensorSpec;
 use crate::error::{Result, fail};
 
 /// Extents of a tensor: borrowed, or the one of a plain slice.
@@ -104,7 +104,7 @@ impl RawTensor {
     /// The pointers are NULL or valid for what the other fields say.
     #[inline(always)]
     #[allow(clippy::inline_always, reason = "the loop over a list is little more than this")]
-    unsafe fn fits(&self, spec: &Spec) -> Option<*mut u8> {
+    unsafe fn fits(&self, spec: &TensorSpec) -> Option<*mut u8> {
         let (address, extents) = (self.data.addr(), spec.extents());
         let plain = self.dtype == spec.dtype().code()
             && self.device_type == Self::CPU
@@ -170,7 +170,7 @@ impl<'a> RawTensors<'a> {
 
     /// See [`RawTensor::fits`].
     #[inline]
-    pub(crate) fn fits(&self, index: usize, spec: &Spec) -> Option<*mut u8> {
+    pub(crate) fn fits(&self, index: usize, spec: &TensorSpec) -> Option<*mut u8> {
         // SAFETY: promised when the list was made.
         unsafe { self.0[index].fits(spec) }
     }
@@ -285,7 +285,7 @@ impl<'a> Tensor<'a> {
 
     /// The data, if this is a plain array of a dtype and shape.
     #[inline]
-    pub(crate) fn fits(&self, spec: &Spec) -> Option<*mut u8> {
+    pub(crate) fn fits(&self, spec: &TensorSpec) -> Option<*mut u8> {
         let plain = self.dtype == spec.dtype() && self.strides.is_none();
         (plain && spec.has_shape(self.shape())).then_some(self.data.cast_mut())
     }
@@ -304,7 +304,7 @@ impl<'a> Tensor<'a> {
             return;
         };
         let start = self.data.cast::<i64>();
-        for row in layout::Rows::new(self.shape(), strides, 0, self.count()) {
+        for row in layout::RowWalk::new(self.shape(), strides, 0, self.count()) {
             for i in 0..row.len as i64 {
                 let offset = (row.offset + i * row.stride) as isize;
                 // SAFETY: every way to make a Tensor checks that its elements are there, aligned.

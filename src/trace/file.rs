@@ -5,12 +5,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{Event, Kept, What};
+use super::{TraceBuffer, TraceEvent, TraceKind};
 use crate::checkpoint::Replacement;
 
 /// Writes the file of one process, in the place of an older one: a symbolic link is replaced, and not
 /// followed. Times are those of the common clock, if it was compared with ours.
-pub(super) fn write(path: &str, role: &str, rank: u32, kept: &Kept) -> std::io::Result<()> {
+pub(super) fn write(path: &str, role: &str, rank: u32, kept: &TraceBuffer) -> std::io::Result<()> {
     let mut out = BufWriter::new(Replacement::begin(Path::new(path))?);
     let process = u64::from(rank) * 2 + u64::from(role == "server");
     let offset = kept.clock.map_or(0, |clock| clock.offset);
@@ -32,7 +32,7 @@ pub(super) fn write(path: &str, role: &str, rank: u32, kept: &Kept) -> std::io::
 
 /// What stands in the file for an event: calls overlap, and so they are a begin and an end; work has
 /// a thread for itself; a message is one moment here, and another one elsewhere.
-fn lines(event: &Event, process: u64, number: usize, offset: i64) -> Vec<Value> {
+fn lines(event: &TraceEvent, process: u64, number: usize, offset: i64) -> Vec<Value> {
     let time = |at: u64| i64::try_from(at).unwrap_or(i64::MAX).saturating_add(offset);
     let (begin, end) = (time(event.begin), time(event.end));
     let args = json!({"key": key(event.key), "slice": event.slice, "round": event.round});
@@ -51,22 +51,22 @@ fn lines(event: &Event, process: u64, number: usize, offset: i64) -> Vec<Value> 
     };
     let message = |name: &str, what: &str| {
         let (worker, server, request) = event.between;
-        let Event { key: id, slice, round, .. } = event;
+        let TraceEvent { key: id, slice, round, .. } = event;
         let id = format!("{what}.{worker}.{server}.{id:x}.{slice}.{round}.{request}");
         vec![json!({"ph": "i", "s": "t", "cat": "message", "name": format!("{name} {what}"),
             "pid": process, "tid": 0, "ts": begin,
             "args": {"id": id, "key": key(event.key), "slice": slice, "round": round}})]
     };
     match event.what {
-        What::Push => call("push"),
-        What::Pull => call("pull"),
-        What::Pushpull => call("pushpull"),
-        What::Sum => work("sum"),
-        What::Update => work("update"),
-        What::SentPush => message("sent", "push"),
-        What::GotPush => message("got", "push"),
-        What::SentValue => message("sent", "value"),
-        What::GotValue => message("got", "value"),
+        TraceKind::Push => call("push"),
+        TraceKind::Pull => call("pull"),
+        TraceKind::Pushpull => call("pushpull"),
+        TraceKind::Sum => work("sum"),
+        TraceKind::Update => work("update"),
+        TraceKind::SentPush => message("sent", "push"),
+        TraceKind::GotPush => message("got", "push"),
+        TraceKind::SentValue => message("sent", "value"),
+        TraceKind::GotValue => message("got", "value"),
     }
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let (path, other) = (folder.join("a.worker-0.json"), folder.join("other"));
         std::fs::write(&other, "of another user").unwrap();
         std::os::unix::fs::symlink(&other, &path).unwrap();
-        write(path.to_str().unwrap(), "worker", 0, &Kept::default()).unwrap();
+        write(path.to_str().unwrap(), "worker", 0, &TraceBuffer::default()).unwrap();
         assert_eq!(std::fs::read(&other).unwrap(), b"of another user");
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("{\"displayTimeUnit\"") && text.ends_with("]}\n"), "{text}");

@@ -17,7 +17,7 @@ const MOST_EVENTS: usize = 1 << 18;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum TraceKind {
     /// A call of a program, from its beginning to its end.
     Push,
     Pull,
@@ -34,8 +34,8 @@ pub(crate) enum What {
 
 /// Something that happened. Times are microseconds of the tracer's own clock.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Event {
-    pub(crate) what: What,
+pub(crate) struct TraceEvent {
+    pub(crate) what: TraceKind,
     pub(crate) key: u64,
     pub(crate) slice: u32,
     pub(crate) round: u64,
@@ -57,8 +57,8 @@ struct Sample {
 }
 
 #[derive(Default)]
-struct Kept {
-    events: Vec<Event>,
+struct TraceBuffer {
+    events: Vec<TraceEvent>,
     dropped: u64,
     clock: Option<Sample>,
     written: bool,
@@ -71,7 +71,7 @@ pub(crate) struct Tracer {
     began: Instant,
     /// What has to be added to the time of the machine to get ours.
     shift: AtomicI64,
-    kept: Mutex<Kept>,
+    kept: Mutex<TraceBuffer>,
 }
 
 impl std::fmt::Debug for Tracer {
@@ -117,15 +117,15 @@ impl Tracer {
     }
 
     /// Notes something that the machine saw, in its time.
-    pub(crate) fn machine(&self, event: Event) {
-        self.add(Event { begin: self.at(event.begin), end: self.at(event.end), ..event });
+    pub(crate) fn machine(&self, event: TraceEvent) {
+        self.add(TraceEvent { begin: self.at(event.begin), end: self.at(event.end), ..event });
     }
 
     /// Notes something, in our time.
-    pub(crate) fn add(&self, event: Event) {
+    pub(crate) fn add(&self, event: TraceEvent) {
         let mut kept = self.kept.lock();
         if kept.events.len() < MOST_EVENTS {
-            kept.events.push(Event { thread: thread(), ..event });
+            kept.events.push(TraceEvent { thread: thread(), ..event });
         } else {
             kept.dropped += 1;
         }
@@ -147,7 +147,7 @@ impl Tracer {
     pub(crate) fn tell(&self, news: &[News]) {
         for news in news {
             match *news {
-                News::Passed(passage) => self.machine(Event::from(passage)),
+                News::Passed(passage) => self.machine(TraceEvent::from(passage)),
                 News::Clock { asked, answered, clock } => self.compare(asked, answered, clock),
                 _ => {}
             }
@@ -171,20 +171,20 @@ impl Tracer {
     }
 }
 
-impl Event {
+impl TraceEvent {
     /// Something between a worker and a server, or of one of them.
-    pub(crate) fn new(what: What, key: u64, slice: u32, round: u64) -> Self {
+    pub(crate) fn new(what: TraceKind, key: u64, slice: u32, round: u64) -> Self {
         Self { what, key, slice, round, between: (0, 0, 0), begin: 0, end: 0, thread: 0 }
     }
 }
 
-impl From<Passage> for Event {
+impl From<Passage> for TraceEvent {
     fn from(it: Passage) -> Self {
         let what = match (it.is_value, it.is_sent) {
-            (false, true) => What::SentPush,
-            (false, false) => What::GotPush,
-            (true, true) => What::SentValue,
-            (true, false) => What::GotValue,
+            (false, true) => TraceKind::SentPush,
+            (false, false) => TraceKind::GotPush,
+            (true, true) => TraceKind::SentValue,
+            (true, false) => TraceKind::GotValue,
         };
         let between = (it.worker, it.server, it.request);
         let event = Self::new(what, it.key, it.slice, it.round);

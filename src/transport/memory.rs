@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use super::send_buffer::Memory;
-use super::{Engine, Inbox, Line, Parcel, Parcels};
+use super::send_buffer::SendMemory;
+use super::{Engine, Inbox, SendBuffer, SendBuffers, Sender};
 use crate::sys::sync::Mutex;
 
 /// Where all processes of a test meet.
@@ -24,7 +24,7 @@ struct Wire {
     exchange: Arc<Exchange>,
     from: String,
     to: String,
-    parcels: Arc<Parcels>,
+    parcels: Arc<SendBuffers>,
 }
 
 impl Exchange {
@@ -41,7 +41,7 @@ impl Engine for Member {
         &self.address
     }
 
-    fn line(&self, to: &str) -> Box<dyn Line> {
+    fn line(&self, to: &str) -> Box<dyn Sender> {
         let (exchange, from) = (Arc::clone(&self.exchange), self.address.clone());
         Box::new(Wire { exchange, from, to: to.into(), parcels: Arc::default() })
     }
@@ -51,18 +51,18 @@ impl Engine for Member {
     }
 }
 
-impl Line for Wire {
+impl Sender for Wire {
     fn is_ready(&self) -> bool {
         true
     }
 
-    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
+    fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
         self.parcels.take(room - lent)
     }
 
-    fn send(&mut self, parcel: Parcel, _may_wait: bool) {
+    fn send(&mut self, parcel: SendBuffer, _may_wait: bool) {
         let len = parcel.len();
-        let Memory::Own(own) = parcel.memory else { return };
+        let SendMemory::Own(own) = parcel.memory else { return };
         let own = own.cut(len);
         let (mut bytes, mut taken) = (Vec::new(), 0);
         for (at, lent) in parcel.lent {

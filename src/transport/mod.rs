@@ -25,8 +25,8 @@ use std::sync::Arc;
 #[cfg(test)]
 pub(crate) use memory::Exchange;
 pub(crate) use resource_limits::check as check_room;
-pub(crate) use send_buffer::Parcel;
-use send_buffer::{Memory, Parcels};
+pub(crate) use send_buffer::SendBuffer;
+use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use zenoh::Zenoh;
 pub(crate) use zenoh::who_and_address;
 
@@ -56,7 +56,7 @@ pub(crate) trait Engine: Send + Sync {
     fn address(&self) -> &str;
 
     /// Makes a line to an address. Does not wait until it is there.
-    fn line(&self, to: &str) -> Box<dyn Line>;
+    fn line(&self, to: &str) -> Box<dyn Sender>;
 
     /// Ends all lines; nothing arrives any more when it returns.
     fn close(&self);
@@ -74,7 +74,7 @@ pub(crate) enum Room {
 }
 
 /// The way to one other process. Used by one thread at a time.
-pub(crate) trait Line: Send {
+pub(crate) trait Sender: Send {
     /// Whether `send` does not have to make a connection first.
     fn is_ready(&self) -> bool;
 
@@ -84,11 +84,11 @@ pub(crate) trait Line: Send {
     }
 
     /// Room for so many bytes that are to be sent next. If the parcel borrows, `lent` of them need none.
-    fn parcel(&mut self, room: usize, lent: usize) -> Parcel;
+    fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer;
 
     /// Sends bytes, or drops them if the way is not there. If it may, it waits while the other side
     /// takes no more, and bounds that wait itself; else it may owe some of them afterwards.
-    fn send(&mut self, parcel: Parcel, may_wait: bool);
+    fn send(&mut self, parcel: SendBuffer, may_wait: bool);
 
     /// Whether bytes of earlier parcels are still to be sent.
     fn owes(&self) -> bool {
@@ -101,7 +101,7 @@ pub(crate) trait Line: Send {
 
 /// Where a process is to be reached, and whom it calls.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct TransportConfig {
     /// Listens here; a port of 0 is any free one. None is reached over the lines that it makes.
     pub(crate) listen: Option<String>,
     /// What others use instead, when it listens on every address of the machine.
@@ -128,7 +128,7 @@ pub(crate) enum Calls {
     Everybody,
 }
 
-impl Place {
+impl TransportConfig {
     fn calls(&self, address: &str) -> bool {
         match self.calls {
             Calls::Nobody => false,
@@ -157,6 +157,6 @@ fn name_of_this_process() -> String {
 }
 
 /// Opens the engine of the distributed stores.
-pub(crate) fn open(place: &Place, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Engine>> {
+pub(crate) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Engine>> {
     Ok(Arc::new(Zenoh::open(place, inbox)?))
 }

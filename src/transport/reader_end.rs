@@ -18,9 +18,9 @@ const OVER: u8 = 4;
 
 /// What one thread has been told; the last word counts.
 #[derive(Default)]
-pub(super) struct Ending(AtomicU8);
+pub(super) struct ReaderEnd(AtomicU8);
 
-impl Ending {
+impl ReaderEnd {
     /// Tells the thread to end; false if it had ended before, and does nothing about it any more.
     pub(super) fn tell(&self, how: End) -> bool {
         self.0.fetch_max(how as u8, Ordering::SeqCst) != OVER

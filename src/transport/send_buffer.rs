@@ -16,21 +16,21 @@ const KEPT: std::ops::RangeInclusive<usize> = STEP / 8..=2 << 20;
 
 /// Where the memory of parcels waits for the next ones.
 #[derive(Default)]
-pub(crate) struct Parcels {
+pub(crate) struct SendBuffers {
     /// By size, in steps.
     spare: Mutex<Vec<Vec<Vec<u8>>>>,
 }
 
 /// Bytes to be sent.
-pub(crate) struct Parcel {
-    pub(super) memory: Memory,
+pub(crate) struct SendBuffer {
+    pub(super) memory: SendMemory,
     /// Bytes of the memory that were written.
     len: usize,
     /// What is not copied: behind so many bytes of the memory stand these.
     pub(super) lent: Vec<(usize, Bytes)>,
 }
 
-pub(super) enum Memory {
+pub(super) enum SendMemory {
     /// Ours; all of it was written once.
     Own(Own),
     Shared(Claim),
@@ -40,12 +40,12 @@ pub(super) enum Memory {
 pub(super) struct Own {
     bytes: Vec<u8>,
     used: usize,
-    home: Arc<Parcels>,
+    home: Arc<SendBuffers>,
 }
 
-impl Parcels {
+impl SendBuffers {
     /// An empty parcel that has room for so many bytes.
-    pub(super) fn take(self: &Arc<Self>, room: usize) -> Parcel {
+    pub(super) fn take(self: &Arc<Self>, room: usize) -> SendBuffer {
         let bytes = if KEPT.contains(&room) {
             let size = room.next_multiple_of(STEP);
             let kept = self.spare.lock().get_mut(size / STEP).and_then(Vec::pop);
@@ -54,21 +54,21 @@ impl Parcels {
             vec![0; room]
         };
         let own = Own { bytes, used: 0, home: Arc::clone(self) };
-        Parcel { memory: Memory::Own(own), len: 0, lent: Vec::new() }
+        SendBuffer { memory: SendMemory::Own(own), len: 0, lent: Vec::new() }
     }
 }
 
-impl Parcel {
+impl SendBuffer {
     pub(super) fn shared(claim: Claim) -> Self {
-        Self { memory: Memory::Shared(claim), len: 0, lent: Vec::new() }
+        Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new() }
     }
 
     /// Puts bytes behind those so far: `write` writes some to the front of the room that is left, and
     /// says how many.
     pub(crate) fn put(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
         let all = match &mut self.memory {
-            Memory::Own(own) => &mut own.bytes,
-            Memory::Shared(claim) => claim.bytes(),
+            SendMemory::Own(own) => &mut own.bytes,
+            SendMemory::Shared(claim) => claim.bytes(),
         };
         self.len += write(&mut all[self.len..]);
     }
@@ -83,7 +83,7 @@ impl Parcel {
 
     /// Whether bytes may stay where they are until they are sent.
     pub(crate) fn borrows(&self) -> bool {
-        matches!(self.memory, Memory::Own(_))
+        matches!(self.memory, SendMemory::Own(_))
     }
 
     /// Puts bytes behind those so far, without a copy, if the parcel borrows.

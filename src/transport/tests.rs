@@ -3,12 +3,12 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Calls, Inbox, Line, Place, open};
+use super::{Calls, Inbox, Sender, TransportConfig, open};
 
-pub(super) fn place(listen: Option<&str>, calls: Calls) -> Place {
+pub(super) fn place(listen: Option<&str>, calls: Calls) -> TransportConfig {
     let listen = listen.map(Into::into);
     let root = "127.0.0.1:1".into();
-    Place {
+    TransportConfig {
         listen,
         advertised: None,
         calls,
@@ -25,7 +25,7 @@ fn inbox(mail: &Arc<Mail>) -> Arc<dyn Inbox> {
     Arc::clone(mail) as Arc<dyn Inbox>
 }
 
-fn send(line: &mut dyn Line, bytes: &[u8]) {
+fn send(line: &mut dyn Sender, bytes: &[u8]) {
     let mut parcel = line.parcel(bytes.len(), 0);
     parcel.copy(bytes);
     line.send(parcel, true);
@@ -96,8 +96,8 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
 fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
     for shm in [false, true] {
         let mail = Arc::new(Mail::default());
-        let listens = Place { shm, ..place(Some("127.0.0.1:0"), Calls::Nobody) };
-        let calls = Place { shm, ..place(None, Calls::Everybody) };
+        let listens = TransportConfig { shm, ..place(Some("127.0.0.1:0"), Calls::Nobody) };
+        let calls = TransportConfig { shm, ..place(None, Calls::Everybody) };
         let server = open(&listens, &inbox(&mail)).unwrap();
         let worker = open(&calls, &inbox(&Arc::default())).unwrap();
         let mut line = worker.line(server.address());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use super::rows::Wanted;
+use super::rows::WantedRows;
 use crate::error::{Error, Result};
 use crate::local::merge::Team;
 use crate::local::plan::{Plan, PlannedOut};
@@ -19,47 +19,47 @@ use crate::sys::sync::{Condvar, Mutex};
 use crate::tensor::Buffer;
 use kvstore_protocol::{Ended, OpId};
 
-pub(super) struct Call {
+pub(super) struct PendingCall {
     /// The ticket's number, of a call that has one.
     pub(super) ticket: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<CallProgress>,
     changed: Condvar,
     /// Operations that have not ended, values that are being copied, and one for the submission.
     remaining: AtomicUsize,
-    parts: Vec<Part>,
+    parts: Vec<PendingKey>,
     /// Of the program's call, until this one ends.
     span: Mutex<Carried>,
 }
 
 /// What one key of a call has lent.
-pub(super) struct Part {
+pub(super) struct PendingKey {
     pub(super) slot: Arc<Slot>,
     /// Of its only value, from when it is about to be sent.
     loan: OnceLock<Arc<Loan>>,
-    target: Target,
+    target: PullTarget,
     /// Where its outs are in the plan.
     outs: Range<usize>,
 }
 
 /// Where the value of a key arrives.
-pub(super) enum Target {
+pub(super) enum PullTarget {
     Nowhere,
     /// The only out, a plain array of the key's dtype.
     Out(*mut u8),
     /// From here it goes to the outs.
     Own(Buffer),
     /// Single rows of it.
-    Rows(Box<Wanted>),
+    Rows(Box<WantedRows>),
     /// Something else than the value, slice by slice, each with the last round that is in it.
     Slices(Mutex<BTreeMap<u32, (u64, Bytes)>>),
 }
 
 // SAFETY: the memory behind the pointer is lent to the call, whatever its threads.
-unsafe impl Send for Target {}
+unsafe impl Send for PullTarget {}
 // SAFETY: as above; slices of a value are written to places that do not overlap.
-unsafe impl Sync for Target {}
+unsafe impl Sync for PullTarget {}
 
-struct State {
+struct CallProgress {
     plan: Plan,
     operations: Vec<OpId>,
     /// The first failure in the order of the keys.
@@ -68,16 +68,21 @@ struct State {
     result: Option<Result<()>>,
 }
 
-impl Call {
-    pub(super) fn new(ticket: Option<u64>, plan: Plan, parts: Vec<Part>) -> Arc<Self> {
-        let state =
-            State { plan, operations: Vec::new(), failure: None, told: Vec::new(), result: None };
+impl PendingCall {
+    pub(super) fn new(ticket: Option<u64>, plan: Plan, parts: Vec<PendingKey>) -> Arc<Self> {
+        let state = CallProgress {
+            plan,
+            operations: Vec::new(),
+            failure: None,
+            told: Vec::new(),
+            result: None,
+        };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::new(Carried::current()));
         Arc::new(Self { ticket, state, changed, remaining, parts, span })
     }
 
-    pub(super) fn part(&self, index: usize) -> &Part {
+    pub(super) fn part(&self, index: usize) -> &PendingKey {
         &self.parts[index]
     }
 
@@ -121,13 +126,13 @@ impl Call {
 
     /// Writes a slice of a value to its place.
     pub(super) fn fill(&self, part: usize, (slice, round): (u32, u64), at: u64, data: Bytes) {
-        let Some(Part { slot, target, .. }) = self.parts.get(part) else { return };
+        let Some(PendingKey { slot, target, .. }) = self.parts.get(part) else { return };
         let start = match target {
-            Target::Nowhere => return,
-            Target::Out(start) => *start,
-            Target::Own(buffer) => buffer.as_ptr(),
-            Target::Rows(wanted) => return fill_rows(wanted, slice, &data),
-            Target::Slices(slices) => {
+            PullTarget::Nowhere => return,
+            PullTarget::Out(start) => *start,
+            PullTarget::Own(buffer) => buffer.as_ptr(),
+            PullTarget::Rows(wanted) => return fill_rows(wanted, slice, &data),
+            PullTarget::Slices(slices) => {
                 slices.lock().insert(slice, (round, data));
                 return;
             }
@@ -151,7 +156,7 @@ impl Call {
         len: usize,
         settle: impl FnOnce(&Arc<Self>) + Send + 'static,
     ) -> Option<Landing> {
-        let Part { slot, target: Target::Out(start), .. } = self.parts.get(part)? else {
+        let PendingKey { slot, target: PullTarget::Out(start), .. } = self.parts.get(part)? else {
             return None;
         };
         let at = usize::try_from(at).ok()?;
@@ -176,7 +181,7 @@ impl Call {
     /// What has come instead of the value of a key, with the rounds that it is of.
     pub(super) fn slices(&self, part: usize) -> BTreeMap<u32, (u64, Bytes)> {
         match self.parts.get(part).map(|part| &part.target) {
-            Some(Target::Slices(slices)) => std::mem::take(&mut *slices.lock()),
+            Some(PullTarget::Slices(slices)) => std::mem::take(&mut *slices.lock()),
             _ => BTreeMap::new(),
         }
     }
@@ -230,7 +235,7 @@ impl Call {
 }
 
 /// Writes what a slice has of rows to its places.
-fn fill_rows(wanted: &Wanted, slice: u32, data: &Bytes) {
+fn fill_rows(wanted: &WantedRows, slice: u32, data: &Bytes) {
     data.read(|bytes| {
         let mut rest = bytes;
         for (at, len) in wanted.places(slice) {
@@ -243,8 +248,8 @@ fn fill_rows(wanted: &Wanted, slice: u32, data: &Bytes) {
     });
 }
 
-impl Part {
-    pub(super) fn new(slot: Arc<Slot>, target: Target, outs: Range<usize>) -> Self {
+impl PendingKey {
+    pub(super) fn new(slot: Arc<Slot>, target: PullTarget, outs: Range<usize>) -> Self {
         Self { slot, loan: OnceLock::new(), target, outs }
     }
 
@@ -255,11 +260,11 @@ impl Part {
 
     fn hand_out(&self, team: Team, outs: &[PlannedOut]) -> Result<()> {
         match &self.target {
-            Target::Own(buffer) => {
+            PullTarget::Own(buffer) => {
                 team.copy_out(&self.slot, buffer, &outs[self.outs.clone()], None).map(|_| ())
             }
-            Target::Rows(wanted) => wanted.hand_out(team, &outs[self.outs.clone()]),
-            Target::Out(_) | Target::Nowhere | Target::Slices(_) => Ok(()),
+            PullTarget::Rows(wanted) => wanted.hand_out(team, &outs[self.outs.clone()]),
+            PullTarget::Out(_) | PullTarget::Nowhere | PullTarget::Slices(_) => Ok(()),
         }
     }
 }

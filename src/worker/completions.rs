@@ -4,42 +4,44 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::call::Call;
+use super::call::PendingCall;
 use crate::error::Error;
 use crate::job::errors::error_of;
 use crate::local::{Local, poisoned};
 use crate::panics;
-use crate::runtime::{Blocks, Bytes, Driver, Host, Landing};
+use crate::runtime::{Blocks, Bytes, Driver, DriverHost, Landing};
 use crate::sys::sync::Mutex;
-use crate::trace::{Event, Tracer, What};
-use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, Part, Recent, WorkerAction};
+use crate::trace::{TraceEvent, TraceKind, Tracer};
+use kvstore_protocol::{
+    CallKind, Ended, Failure, Header, Node, NodeRole, OpId, Recent, WorkerAction,
+};
 
-pub(super) struct Desk {
+pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
-    open: Mutex<Recent<(Arc<Call>, usize)>>,
+    open: Mutex<Recent<(Arc<PendingCall>, usize)>>,
     /// Notes the calls of some rounds, if it is there.
     pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// What is to be done for a call.
-pub(super) enum Errand {
-    Fill { call: Arc<Call>, part: usize, slice: u32, round: u64, at: u64, data: Bytes },
-    Finished { call: Arc<Call>, part: usize, ended: Ended, result: Result<(), Failure> },
+pub(super) enum Completion {
+    Fill { call: Arc<PendingCall>, part: usize, slice: u32, round: u64, at: u64, data: Bytes },
+    Finished { call: Arc<PendingCall>, part: usize, ended: Ended, result: Result<(), Failure> },
 }
 
-impl Desk {
+impl CompletionTable {
     pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
         Self { local, open: Mutex::default(), tracer }
     }
 
     /// An operation of a call has begun. Called with the machine locked.
-    pub(super) fn enter(&self, operation: OpId, call: &Arc<Call>, part: usize) {
+    pub(super) fn enter(&self, operation: OpId, call: &Arc<PendingCall>, part: usize) {
         call.add_operation(operation);
         self.open.lock().insert(operation, (Arc::clone(call), part));
     }
 
     /// Something of a call has ended; what follows if that was the last.
-    pub(super) fn settle(&self, call: &Arc<Call>, blocks: &Arc<Blocks>) {
+    pub(super) fn settle(&self, call: &Arc<PendingCall>, blocks: &Arc<Blocks>) {
         if !call.settle() {
             return;
         }
@@ -68,19 +70,19 @@ impl Desk {
     }
 
     /// The call of a ticket, while it is open.
-    pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<Call>> {
+    pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<PendingCall>> {
         let open = self.open.lock();
         let mut calls = open.iter().map(|(_, (call, _))| call);
         calls.find(|call| call.ticket == Some(sequence)).cloned()
     }
 
-    fn run(&self, errand: Errand) {
+    fn run(&self, errand: Completion) {
         self.local.fault("errand");
         match errand {
-            Errand::Fill { call, part, slice, round, at, data } => {
+            Completion::Fill { call, part, slice, round, at, data } => {
                 call.fill(part, (slice, round), at, data);
             }
-            Errand::Finished { call, part, ended, result } => {
+            Completion::Finished { call, part, ended, result } => {
                 self.note(&call, &ended, result.is_ok());
                 if let Err(failure) = result {
                     call.fail(part, error_of(&self.local.keys.names, &failure));
@@ -90,19 +92,19 @@ impl Desk {
     }
 
     /// One key of a call has ended: for the trace, and for whoever listens.
-    fn note(&self, call: &Call, ended: &Ended, ok: bool) {
+    fn note(&self, call: &PendingCall, ended: &Ended, ok: bool) {
         call.ended(ended, ok);
         let Some(tracer) = self.tracer.as_ref().filter(|it| ok && it.wants(ended.round)) else {
             return;
         };
         let what = match ended.call {
-            CallKind::Push => What::Push,
-            CallKind::Pushpull => What::Pushpull,
-            CallKind::Pull => What::Pull,
+            CallKind::Push => TraceKind::Push,
+            CallKind::Pushpull => TraceKind::Pushpull,
+            CallKind::Pull => TraceKind::Pull,
             _ => return,
         };
-        let event = Event::new(what, ended.key, 0, ended.round);
-        tracer.machine(Event { begin: ended.began, end: ended.end, ..event });
+        let event = TraceEvent::new(what, ended.key, 0, ended.round);
+        tracer.machine(TraceEvent { begin: ended.began, end: ended.end, ..event });
     }
 
     /// Whether no call is open.
@@ -120,23 +122,23 @@ impl Desk {
     }
 }
 
-impl Errand {
-    fn call(&self) -> &Arc<Call> {
+impl Completion {
+    fn call(&self) -> &Arc<PendingCall> {
         match self {
-            Errand::Fill { call, .. } | Errand::Finished { call, .. } => call,
+            Completion::Fill { call, .. } | Completion::Finished { call, .. } => call,
         }
     }
 }
 
-impl Host for Desk {
-    type Todo = Vec<Errand>;
+impl DriverHost for CompletionTable {
+    type Todo = Vec<Completion>;
 
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
 
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Errand>) {
-        let Part::Worker(worker) = &mut node.part else { return };
+    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Completion>) {
+        let NodeRole::Worker(worker) = &mut node.part else { return };
         let actions = worker.actions();
         if actions.is_empty() {
             return;
@@ -150,7 +152,7 @@ impl Host for Desk {
                     if let Some((call, part)) = open.get(op) {
                         call.expect();
                         let (call, part) = (Arc::clone(call), *part);
-                        todo.push(Errand::Fill { call, part, slice, round, at, data });
+                        todo.push(Completion::Fill { call, part, slice, round, at, data });
                     }
                 }
                 WorkerAction::Told { op, fields } => {
@@ -160,7 +162,7 @@ impl Host for Desk {
                 }
                 WorkerAction::Finished { op, ended, result } => {
                     if let Some((call, part)) = open.remove(op) {
-                        todo.push(Errand::Finished { call, part, ended, result });
+                        todo.push(Completion::Finished { call, part, ended, result });
                     }
                 }
             }
@@ -181,7 +183,7 @@ impl Host for Desk {
         call.landing(*part, at, len, move |call| driver.host.settle(call, &driver.blocks))
     }
 
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Errand>) {
+    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Completion>) {
         let mut bug = None;
         for errand in todo {
             let call = Arc::clone(errand.call());

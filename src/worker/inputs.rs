@@ -6,11 +6,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::WorkerStore;
-use super::call::{Part, Target};
+use super::call::{PendingKey, PullTarget};
 use crate::codec::Codec;
 use crate::error::{Result, fail};
-use crate::job::encoding::{Source, Unsent};
-use crate::local::plan::{Group, PlannedOut};
+use crate::job::encoding::{EncodingSource, Unsent};
+use crate::local::plan::{KeyGroup, PlannedOut};
 use crate::local::table::Slot;
 use crate::runtime::{Bytes, Loan};
 use crate::sys::DefaultFloats;
@@ -41,7 +41,7 @@ pub(super) enum Draft {
 
 /// What a call has lent, and how it is encoded.
 #[derive(Default)]
-pub(super) struct Values<'a> {
+pub(super) struct CallInputs<'a> {
     pub(super) lent: &'a [Lent],
     pub(super) coding: Option<(&'a Codec, &'a mut Unsent)>,
 }
@@ -59,21 +59,21 @@ impl Draft {
 }
 
 /// Where the outs of a key get their values.
-pub(super) fn part_of(group: Group, outs: &[PlannedOut]) -> Result<Part> {
-    let Group { slot, outs: range, .. } = group;
+pub(super) fn part_of(group: KeyGroup, outs: &[PlannedOut]) -> Result<PendingKey> {
+    let KeyGroup { slot, outs: range, .. } = group;
     let target = match &outs[range.clone()] {
-        [] => Target::Nowhere,
-        [only] if only.lent.is_plain(slot.dtype) => Target::Out(only.lent.data()),
-        _ => Target::Own(Buffer::fixed(slot.bytes())?),
+        [] => PullTarget::Nowhere,
+        [only] if only.lent.is_plain(slot.dtype) => PullTarget::Out(only.lent.data()),
+        _ => PullTarget::Own(Buffer::fixed(slot.bytes())?),
     };
-    Ok(Part::new(slot, target, range))
+    Ok(PendingKey::new(slot, target, range))
 }
 
 impl WorkerStore {
     /// What a key of a call sends; None if it only pulls.
     pub(super) fn draft(
         &self,
-        Group { slot, values, .. }: &Group,
+        KeyGroup { slot, values, .. }: &KeyGroup,
         lent: &[Lent],
         is_coded: bool,
     ) -> Result<Option<Draft>> {
@@ -91,7 +91,12 @@ impl WorkerStore {
     }
 
     /// Makes a value of a part of a call.
-    pub(super) fn make(&self, part: &Part, draft: Draft, values: &mut Values<'_>) -> Result<Bytes> {
+    pub(super) fn make(
+        &self,
+        part: &PendingKey,
+        draft: Draft,
+        values: &mut CallInputs<'_>,
+    ) -> Result<Bytes> {
         let (slot, lent) = (&part.slot, values.lent);
         match draft {
             Draft::Made(value) => Ok(value),
@@ -115,7 +120,7 @@ impl WorkerStore {
                 let key = slot.key.id();
                 let round = self.step(|worker, _, _| Ok(worker.pushes_before_next(key)))?;
                 let rank = self.rank.into();
-                let source = Source { slot, sum: &sum, slice_bytes, rank, round };
+                let source = EncodingSource { slot, sum: &sum, slice_bytes, rank, round };
                 let team = self.local.keys.team;
                 let encoded = unsent.encode(codec, team, &source, &self.driver.blocks);
                 self.driver.blocks.give_back(sum);

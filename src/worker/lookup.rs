@@ -3,18 +3,18 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 
-use super::call::Call;
+use super::call::PendingCall;
 use super::submit::AT_ONCE;
 use super::{Machinery, WorkerStore};
 use crate::error::{ErrorKind, Result, fail};
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 use crate::local::plan::Plan;
 use crate::local::table::Slot;
 use crate::tensor::{DType, element_count};
-use kvstore_protocol::{Failure, Naming, OpId, Spec, Time};
+use kvstore_protocol::{Failure, KeySpec, Naming, OpId, Time};
 
 /// The names of a store.
-pub(super) struct OfStore(pub(crate) Weak<Names>);
+pub(super) struct OfStore(pub(crate) Weak<KeyNames>);
 
 impl Naming for OfStore {
     fn name(&self, key: u64) -> Option<String> {
@@ -33,8 +33,8 @@ impl WorkerStore {
         &self,
         list: impl IntoIterator<Item = T>,
         ask: impl Fn(&mut Machinery, T, Time) -> std::result::Result<OpId, Failure>,
-    ) -> (Arc<Call>, Result<()>) {
-        let call = Call::new(None, Plan::default(), Vec::new());
+    ) -> (Arc<PendingCall>, Result<()>) {
+        let call = PendingCall::new(None, Plan::default(), Vec::new());
         let mut list = list.into_iter().enumerate().peekable();
         let mut refused = false;
         // The machine is not kept from everything else while a long list is gone through.
@@ -110,7 +110,7 @@ impl WorkerStore {
 }
 
 /// What this worker must know of a key that others have initialised.
-fn slot_of(key: Key, order: u64, spec: &Spec) -> Result<Slot> {
+fn slot_of(key: Key, order: u64, spec: &KeySpec) -> Result<Slot> {
     let unknown = || fail!(Unsupported, "{} has a dtype that this release does not know", key.id());
     let dtype = DType::from_code(spec.dtype).ok_or_else(unknown)?;
     let shape: Option<Vec<i64>> =

@@ -16,22 +16,22 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::config::Job;
+use crate::config::JobConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
 use crate::job::encoding::Unsent;
 use crate::job::errors::error_of;
-use crate::job::remote::Remote;
+use crate::job::remote::JobMember;
 use crate::job::settings::Change;
 use crate::job::{options, telemetry};
 use crate::key::Key;
-use crate::local::call::Call as Kind;
+use crate::local::call::DataCall;
 use crate::local::kind::StoreKind;
 use crate::local::merger::Handling;
 use crate::local::plan::{Pairs, Plan, RowPairs};
 use crate::local::table::Slot;
-use crate::local::ticket::{Label, Tickets};
+use crate::local::ticket::{OperationLabel, Tickets};
 use crate::local::{Local, Op, poisoned};
 use crate::role::Role;
 use crate::runtime::{Bytes, Driver, Machine};
@@ -39,10 +39,10 @@ use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use crate::transport;
-use call::Call;
+use call::PendingCall;
 use collective::Collective;
-use completions::Desk;
-use kvstore_protocol::{Birth, Failure, OpId, Place, Reason, Spec, Time};
+use completions::CompletionTable;
+use kvstore_protocol::{Birth, Failure, KeySpec, OpId, Placement, Reason, Time};
 use lookup::OfStore;
 use submit::AT_ONCE;
 
@@ -52,7 +52,7 @@ type Slots = Vec<Arc<Slot>>;
 
 pub(crate) struct WorkerStore {
     local: Arc<Local>,
-    driver: Arc<Driver<Desk>>,
+    driver: Arc<Driver<CompletionTable>>,
     rank: u32,
     workers: u32,
     server_updater: bool,
@@ -70,14 +70,14 @@ impl WorkerStore {
     /// Joins the job; returns when all its processes are there.
     pub(crate) fn open(
         local: &Arc<Local>,
-        job: &Job,
-        place: &transport::Place,
+        job: &JobConfig,
+        place: &transport::TransportConfig,
         kind: StoreKind,
     ) -> Result<Self> {
         let limits = options::limits(job, kind);
         let role = options::role(job.role);
         let driver = Driver::start(
-            Desk::new(Arc::clone(local), telemetry::tracer(job)),
+            CompletionTable::new(Arc::clone(local), telemetry::tracer(job)),
             &|inbox| transport::open(place, &inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
@@ -144,11 +144,14 @@ impl WorkerStore {
     }
 
     /// Does something with the worker's machine.
-    fn step<T>(&self, work: impl FnOnce(&mut Machinery, &Desk, Time) -> Result<T>) -> Result<T> {
+    fn step<T>(
+        &self,
+        work: impl FnOnce(&mut Machinery, &CompletionTable, Time) -> Result<T>,
+    ) -> Result<T> {
         let done = self.driver.step(|machine, now| match machine {
             Machine::Node(node) => match &mut node.part {
-                kvstore_protocol::Part::Worker(worker) => work(worker, &self.driver.host, now),
-                kvstore_protocol::Part::Server(_) => Err(closed()),
+                kvstore_protocol::NodeRole::Worker(worker) => work(worker, &self.driver.host, now),
+                kvstore_protocol::NodeRole::Server(_) => Err(closed()),
             },
             Machine::Scheduler(_) => Err(closed()),
         });
@@ -171,7 +174,7 @@ impl WorkerStore {
         deadline: Deadline,
         ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Result<()>, Vec<u8>) {
-        let call = Call::new(None, Plan::default(), Vec::new());
+        let call = PendingCall::new(None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
         let asked = self.step(|worker, desk, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
@@ -186,7 +189,7 @@ impl WorkerStore {
     }
 
     /// Waits for the result of a call. An interrupt ends its time.
-    fn wait(&self, call: &Call) -> Result<()> {
+    fn wait(&self, call: &PendingCall) -> Result<()> {
         search::trip();
         loop {
             if let Some(result) = call.wait(interrupt::next(None)) {
@@ -249,7 +252,7 @@ impl WorkerStore {
             let empty = Buffer::new(0)?;
             let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
             let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-            let spec = Spec { dtype: slot.dtype.code(), shape, whole };
+            let spec = KeySpec { dtype: slot.dtype.code(), shape, whole };
             let block = Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()));
             orders.push((slot.key.id(), spec, Bytes::of_block(block)));
             slots.push(Arc::new(slot));
@@ -301,8 +304,8 @@ impl WorkerStore {
     /// Gives a call a ticket, unless it cannot be made.
     fn with_ticket(
         &self,
-        label: Label,
-        send: impl FnOnce(u64) -> Result<Arc<Call>>,
+        label: OperationLabel,
+        send: impl FnOnce(u64) -> Result<Arc<PendingCall>>,
     ) -> Result<u64> {
         let (ticket, sequence) = self.local.tickets.begin(label)?;
         match send(sequence) {
@@ -319,7 +322,7 @@ impl WorkerStore {
     }
 
     /// Where a key is.
-    fn place(&self, key: Key) -> Result<Place> {
+    fn place(&self, key: Key) -> Result<Placement> {
         let place = || self.step(|worker, _, _| Ok(worker.place_of(key.id()).cloned()));
         if let Some(place) = place()? {
             return Ok(place);
@@ -378,7 +381,7 @@ impl Drop for WorkerStore {
     }
 }
 
-impl Remote for WorkerStore {
+impl JobMember for WorkerStore {
     fn role(&self) -> Role {
         Role::Worker
     }
@@ -439,7 +442,7 @@ impl Remote for WorkerStore {
         self.create("init", values)
     }
 
-    fn run(&self, call: Kind, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+    fn run(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let (plan, _) = self.plan(call, values, outs)?;
         let call = self.send(plan, 0, None, self.local.deadline())?;
         self.wait(&call)
@@ -447,7 +450,7 @@ impl Remote for WorkerStore {
 
     fn submit(
         &self,
-        call: Kind,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         priority: i32,
@@ -458,7 +461,7 @@ impl Remote for WorkerStore {
         })
     }
 
-    fn run_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<()> {
+    fn run_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         let deadline = self.local.deadline();
         let run = || {
             let sent = self.send_rows(self.plan_rows(call, pairs)?, 0, None, deadline)?;
@@ -471,7 +474,7 @@ impl Remote for WorkerStore {
         }
     }
 
-    fn submit_rows(&self, call: Kind, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
+    fn submit_rows(&self, call: DataCall, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
         let plan = self.plan_rows(call, pairs)?;
         self.with_ticket(plan.label(call), |sequence| {
             self.send_rows(plan, priority, Some(sequence), Deadline::Never)
@@ -514,7 +517,7 @@ impl Remote for WorkerStore {
         let stop = |some: &[OpId]| {
             self.driver.step(|machine, _| {
                 let Machine::Node(node) = machine else { return 0 };
-                let kvstore_protocol::Part::Worker(worker) = &mut node.part else { return 0 };
+                let kvstore_protocol::NodeRole::Worker(worker) = &mut node.part else { return 0 };
                 some.iter().for_each(|operation| worker.abandon(*operation));
                 self.driver.host.forget(some)
             })

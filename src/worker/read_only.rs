@@ -3,15 +3,15 @@
 use super::WorkerStore;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::job::remote::Remote;
+use crate::job::remote::JobMember;
 use crate::key::Key;
-use crate::local::call::Call;
+use crate::local::call::DataCall;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
 
-pub(crate) struct Reader(WorkerStore);
+pub(crate) struct ReadOnlyWorker(WorkerStore);
 
-impl Reader {
+impl ReadOnlyWorker {
     /// Its part of the rounds is over before it begins.
     pub(crate) fn new(worker: WorkerStore) -> Result<Self> {
         worker.local.fault("done");
@@ -19,15 +19,15 @@ impl Reader {
         Ok(Self(worker))
     }
 
-    fn reads(&self, call: Call) -> Result<()> {
+    fn reads(&self, call: DataCall) -> Result<()> {
         match call {
-            Call::Pull | Call::PullRows => Ok(()),
+            DataCall::Pull | DataCall::PullRows => Ok(()),
             _ => Err(self.no_worker(call.name())),
         }
     }
 }
 
-impl Remote for Reader {
+impl JobMember for ReadOnlyWorker {
     fn role(&self) -> Role {
         self.0.role()
     }
@@ -52,14 +52,14 @@ impl Remote for Reader {
         self.0.stats()
     }
 
-    fn run(&self, call: Call, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
+    fn run(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         self.reads(call)?;
         self.0.run(call, values, outs)
     }
 
     fn submit(
         &self,
-        call: Call,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         priority: i32,
@@ -68,12 +68,12 @@ impl Remote for Reader {
         self.0.submit(call, values, outs, priority)
     }
 
-    fn run_rows(&self, call: Call, pairs: &RowPairs<'_>) -> Result<()> {
+    fn run_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         self.reads(call)?;
         self.0.run_rows(call, pairs)
     }
 
-    fn submit_rows(&self, call: Call, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
+    fn submit_rows(&self, call: DataCall, pairs: &RowPairs<'_>, priority: i32) -> Result<u64> {
         self.reads(call)?;
         self.0.submit_rows(call, pairs, priority)
     }

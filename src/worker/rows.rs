@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::job::row_runs;
-use crate::job::row_runs::{Cut, Run};
+use crate::job::row_runs::{Cut, UnitRun};
 use crate::job::wanted::{ROWS, WANT_ROWS};
 use crate::local::merge::{RowSums, Team};
 use crate::local::plan::{PlannedOut, RowsOf};
@@ -13,13 +13,13 @@ use crate::local::table::Slot;
 use crate::runtime::{Blocks, Bytes, Encoded};
 use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
-use kvstore_protocol::Place;
+use kvstore_protocol::Placement;
 
 /// A push of rows of one key, ready for the machine: every slice gets what it has of them.
 pub(crate) fn push<'a>(
     team: Team,
     slot: &Slot,
-    place: &Place,
+    place: &Placement,
     pushed: impl Iterator<Item = RowsOf<'a>>,
     blocks: &Arc<Blocks>,
 ) -> Result<Bytes> {
@@ -29,7 +29,7 @@ pub(crate) fn push<'a>(
     sums.prepare(team, slot, pushed)?;
     let (rows, summed) = sums.compact(team, slot)?;
     let (item, values) = (slot.dtype.size(), summed.bytes());
-    let mut parts: Vec<(Vec<Run>, Vec<u8>)> = vec![Default::default(); place.servers.len()];
+    let mut parts: Vec<(Vec<UnitRun>, Vec<u8>)> = vec![Default::default(); place.servers.len()];
     for (index, row) in rows.into_iter().enumerate() {
         for fragment in cut.fragments(row) {
             let start = (index * cut.row + fragment.in_row) * item;
@@ -48,7 +48,7 @@ pub(crate) fn push<'a>(
 }
 
 /// Rows that are pulled: each one once, in the order of the key.
-pub(crate) struct Wanted {
+pub(crate) struct WantedRows {
     /// A key that has these rows only.
     slot: Slot,
     buffer: Buffer,
@@ -58,11 +58,11 @@ pub(crate) struct Wanted {
     lists: Vec<(Vec<usize>, Vec<i64>)>,
 }
 
-impl Wanted {
+impl WantedRows {
     /// Finds out what is wanted; gives what to ask each slice for, too.
     pub(crate) fn new<'a>(
         slot: &Slot,
-        place: &Place,
+        place: &Placement,
         outs: impl Iterator<Item = RowsOf<'a>> + Clone,
     ) -> Result<(Self, BTreeMap<u32, Vec<u8>>)> {
         let cut = Cut::new(place);
@@ -73,7 +73,7 @@ impl Wanted {
         let lists =
             outs.map(|out| (out.ids.iter().map(place_of).collect(), out.shape.to_vec())).collect();
         let mut places: BTreeMap<u32, Vec<(usize, usize)>> = BTreeMap::new();
-        let mut runs: BTreeMap<u32, Vec<Run>> = BTreeMap::new();
+        let mut runs: BTreeMap<u32, Vec<UnitRun>> = BTreeMap::new();
         for (index, row) in rows.iter().enumerate() {
             for fragment in cut.fragments(*row) {
                 let to = (index * cut.row + fragment.in_row, fragment.elements);
@@ -88,7 +88,7 @@ impl Wanted {
         let count = rows.len() * slot.row_length();
         let compact = Slot::new(slot.key, slot.order, slot.dtype, &shape, count)?;
         let buffer = Buffer::fixed(compact.bytes())?;
-        let ask = |runs: Vec<Run>| [vec![WANT_ROWS], row_runs::encode(&runs)].concat();
+        let ask = |runs: Vec<UnitRun>| [vec![WANT_ROWS], row_runs::encode(&runs)].concat();
         let asked = runs.into_iter().map(|(slice, runs)| (slice, ask(runs))).collect();
         Ok((Self { slot: compact, buffer, places, lists }, asked))
     }

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::WorkerStore;
-use super::call::{Call, Part, Target};
-use super::inputs::{Draft, Values, part_of};
-use super::rows::{self, Wanted};
+use super::call::{PendingCall, PendingKey, PullTarget};
+use super::inputs::{CallInputs, Draft, part_of};
+use super::rows::{self, WantedRows};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
-use crate::local::call::Call as Kind;
-use crate::local::counters::Tally;
+use crate::local::call::DataCall;
+use crate::local::counters::CallTally;
 use crate::local::plan;
-use crate::local::plan::{Group, Pairs, Plan, RowPairs};
+use crate::local::plan::{KeyGroup, Pairs, Plan, RowPairs};
 use crate::runtime::Bytes;
 use kvstore_protocol::{After, Time};
 
@@ -20,34 +20,34 @@ use kvstore_protocol::{After, Time};
 pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
 
 /// A key of a call, and what the machine is asked for.
-pub(super) struct Order<V = Draft> {
+pub(super) struct KeyRequest<V = Draft> {
     pub(super) key: u64,
-    pub(super) what: What<V>,
+    pub(super) what: KeyOperation<V>,
 }
 
-impl Order {
+impl KeyRequest {
     /// Of the values that it sends.
     fn bytes(&self) -> usize {
         match &self.what {
-            What::Push(value) | What::PushPull(value) => value.bytes(),
+            KeyOperation::Push(value) | KeyOperation::PushPull(value) => value.bytes(),
             _ => 0,
         }
     }
 
-    fn make(self, mut value: impl FnMut(Draft) -> Result<Bytes>) -> Result<Order<Bytes>> {
+    fn make(self, mut value: impl FnMut(Draft) -> Result<Bytes>) -> Result<KeyRequest<Bytes>> {
         let what = match self.what {
-            What::Push(draft) => What::Push(value(draft)?),
-            What::PushPull(draft) => What::PushPull(value(draft)?),
-            What::Pull => What::Pull,
-            What::Want(wanted, after) => What::Want(wanted, after),
-            What::Restore(slices) => What::Restore(slices),
+            KeyOperation::Push(draft) => KeyOperation::Push(value(draft)?),
+            KeyOperation::PushPull(draft) => KeyOperation::PushPull(value(draft)?),
+            KeyOperation::Pull => KeyOperation::Pull,
+            KeyOperation::Want(wanted, after) => KeyOperation::Want(wanted, after),
+            KeyOperation::Restore(slices) => KeyOperation::Restore(slices),
         };
-        Ok(Order { key: self.key, what })
+        Ok(KeyRequest { key: self.key, what })
     }
 }
 
 /// What the machine is asked for.
-pub(super) enum What<V = Draft> {
+pub(super) enum KeyOperation<V = Draft> {
     Push(V),
     PushPull(V),
     Pull,
@@ -58,13 +58,14 @@ pub(super) enum What<V = Draft> {
 }
 
 impl WorkerStore {
-    pub(super) fn plan_rows(&self, call: Kind, pairs: &RowPairs<'_>) -> Result<Plan> {
+    pub(super) fn plan_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<Plan> {
         self.find(call.name(), pairs.rows.keys.iter().copied())?;
         let mut plan = Plan::default();
-        let part = if call == Kind::PushRows { plan::Part::Value } else { plan::Part::Out };
+        let part =
+            if call == DataCall::PushRows { plan::TensorUse::Value } else { plan::TensorUse::Out };
         let patience = self.local.patience();
         plan.build_rows(&self.local.keys.scene(call.name()).within(&patience), pairs, part)?;
-        if call == Kind::PushRows {
+        if call == DataCall::PushRows {
             self.leave_unfinished();
         }
         Ok(plan)
@@ -77,48 +78,48 @@ impl WorkerStore {
         priority: i32,
         ticket: Option<u64>,
         deadline: Deadline,
-    ) -> Result<Arc<Call>> {
+    ) -> Result<Arc<PendingCall>> {
         let (mut parts, mut orders) = (Vec::new(), Vec::new());
-        for Group { slot, values, outs } in std::mem::take(&mut plan.groups) {
+        for KeyGroup { slot, values, outs } in std::mem::take(&mut plan.groups) {
             let (place, key) = (self.place(slot.key)?, slot.key.id());
             let (target, what) = if outs.is_empty() {
                 let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
                 let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
                 let value = rows::push(team, &slot, &place, pushed, blocks)?;
-                (Target::Nowhere, What::Push(Draft::Made(value)))
+                (PullTarget::Nowhere, KeyOperation::Push(Draft::Made(value)))
             } else {
                 let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
-                let (wanted, asked) = Wanted::new(&slot, &place, lists)?;
+                let (wanted, asked) = WantedRows::new(&slot, &place, lists)?;
                 if asked.is_empty() {
                     continue;
                 }
-                (Target::Rows(Box::new(wanted)), What::Want(asked, After::Own))
+                (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, After::Own))
             };
-            parts.push(Part::new(slot, target, outs));
-            orders.push(Order { key, what });
+            parts.push(PendingKey::new(slot, target, outs));
+            orders.push(KeyRequest { key, what });
         }
-        let call = Call::new(ticket, plan, parts);
-        self.launch(call, orders, Values::default(), priority, deadline)
+        let call = PendingCall::new(ticket, plan, parts);
+        self.launch(call, orders, CallInputs::default(), priority, deadline)
     }
 
     /// Checks a call. A broadcast initialises here and is a pull from then on.
     pub(super) fn plan(
         &self,
-        call: Kind,
+        call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
-    ) -> Result<(Plan, Kind)> {
+    ) -> Result<(Plan, DataCall)> {
         let name = call.name();
         let (mut plan, patience) = (Plan::default(), self.local.patience());
-        if call == Kind::Broadcast {
+        if call == DataCall::Broadcast {
             self.create(name, values)?;
             self.find(name, outs.keys.iter().copied())?;
             plan.build(&self.local.keys.scene(name).within(&patience), &Pairs::NONE, outs)?;
-            return Ok((plan, Kind::Pull));
+            return Ok((plan, DataCall::Pull));
         }
         self.find(name, values.keys.iter().chain(outs.keys).copied())?;
         plan.build(&self.local.keys.scene(name).within(&patience), values, outs)?;
-        if call != Kind::Pull {
+        if call != DataCall::Pull {
             self.leave_unfinished();
         }
         Ok((plan, call))
@@ -131,29 +132,30 @@ impl WorkerStore {
         priority: i32,
         ticket: Option<u64>,
         deadline: Deadline,
-    ) -> Result<Arc<Call>> {
+    ) -> Result<Arc<PendingCall>> {
         let groups = std::mem::take(&mut plan.groups);
         // The call has borrowed them until it has ended, which is not before all are in the machine.
         let values = std::mem::take(&mut plan.values);
         let codec = self.local.handling.read().codec.clone();
         let (mut parts, mut orders) =
             (Vec::with_capacity(groups.len()), Vec::with_capacity(groups.len()));
-        let mut tally = Tally::default();
+        let mut tally = CallTally::default();
         for group in groups {
-            tally.add(&Tally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
+            tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
             let (key, draft) = (group.slot.key.id(), self.draft(&group, &values, codec.is_some())?);
             let what = match draft {
-                Some(value) if group.outs.is_empty() => What::Push(value),
-                Some(value) => What::PushPull(value),
-                None => What::Pull,
+                Some(value) if group.outs.is_empty() => KeyOperation::Push(value),
+                Some(value) => KeyOperation::PushPull(value),
+                None => KeyOperation::Pull,
             };
             parts.push(part_of(group, &plan.outs)?);
-            orders.push(Order { key, what });
+            orders.push(KeyRequest { key, what });
         }
         let mut unsent = codec.map(|codec| (codec, self.unsent.lock()));
         let coding = unsent.as_mut().map(|(codec, unsent)| (&**codec, &mut **unsent));
-        let values = Values { lent: &values, coding };
-        let sent = self.launch(Call::new(ticket, plan, parts), orders, values, priority, deadline);
+        let values = CallInputs { lent: &values, coding };
+        let sent =
+            self.launch(PendingCall::new(ticket, plan, parts), orders, values, priority, deadline);
         drop(unsent);
         self.local.applier.counters.add(&tally);
         sent
@@ -163,17 +165,17 @@ impl WorkerStore {
     /// last is made. An error says that nothing has begun.
     pub(super) fn launch(
         &self,
-        call: Arc<Call>,
-        orders: Vec<Order>,
-        mut values: Values<'_>,
+        call: Arc<PendingCall>,
+        orders: Vec<KeyRequest>,
+        mut values: CallInputs<'_>,
         priority: i32,
         deadline: Deadline,
-    ) -> Result<Arc<Call>> {
+    ) -> Result<Arc<PendingCall>> {
         let (end, mut first) = (self.moment(deadline), 0);
         let mut orders = orders.into_iter().enumerate().peekable();
         while orders.peek().is_some() {
             let mut bytes = 0;
-            let mut few = |(part, order): &(usize, Order)| {
+            let mut few = |(part, order): &(usize, KeyRequest)| {
                 bytes += order.bytes();
                 *part == first || (*part < first + AT_ONCE.0 && bytes <= AT_ONCE.1)
             };
@@ -204,22 +206,24 @@ impl WorkerStore {
     /// them has begun.
     fn start(
         &self,
-        call: &Arc<Call>,
+        call: &Arc<PendingCall>,
         first: usize,
-        orders: Vec<Order<Bytes>>,
+        orders: Vec<KeyRequest<Bytes>>,
         priority: i32,
         end: Time,
     ) -> Result<()> {
         self.step(|worker, desk, now| {
-            for (part, Order { key, what }) in (first..).zip(orders) {
+            for (part, KeyRequest { key, what }) in (first..).zip(orders) {
                 let operation = match what {
-                    What::PushPull(value) => worker.pushpull(key, value, priority, now, end),
-                    What::Push(value) => worker.push(key, value, priority, now, end),
-                    What::Pull => worker.pull(key, priority, now, end),
-                    What::Want(wanted, after) => {
+                    KeyOperation::PushPull(value) => {
+                        worker.pushpull(key, value, priority, now, end)
+                    }
+                    KeyOperation::Push(value) => worker.push(key, value, priority, now, end),
+                    KeyOperation::Pull => worker.pull(key, priority, now, end),
+                    KeyOperation::Want(wanted, after) => {
                         worker.pull_wanted(key, wanted, (after, priority), now, end)
                     }
-                    What::Restore(slices) => worker.restore(key, slices, now, end),
+                    KeyOperation::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {
                     Ok(operation) => desk.enter(operation, call, part),

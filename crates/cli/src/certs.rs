@@ -28,24 +28,24 @@ const SKEW: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
-    command: Command,
+    command: CertsCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CertsCommand {
     /// Make an authority: `ca.pem`, which all processes need, and `ca.key`, which none needs
     Init {
         #[command(flatten)]
-        place: Place,
+        place: OutputFolder,
         /// How long it is valid
         #[arg(long, value_name = "DAYS", default_value_t = 365)]
         #[arg(value_parser = clap::value_parser!(u32).range(1..=3650))]
         days: u32,
     },
     /// Make a certificate for the scheduler
-    Scheduler(Listener),
+    Scheduler(ListenerOptions),
     /// Make a certificate for servers
-    Server(Listener),
+    Server(ListenerOptions),
     /// Make a certificate for workers
     Worker(Caller),
     /// Make a certificate for workers that only pull
@@ -53,7 +53,7 @@ enum Command {
     /// Make the token of a job, `job.token`, or derive one of it
     Token {
         #[command(flatten)]
-        place: Place,
+        place: OutputFolder,
         /// Derive a token of `job.token` that is good for such processes only
         #[arg(long = "for", value_name = "ROLE")]
         role: Option<TokenRole>,
@@ -64,7 +64,7 @@ enum Command {
 }
 
 #[derive(Debug, Args)]
-struct Place {
+struct OutputFolder {
     /// The folder of the files
     #[arg(long, value_name = "FOLDER", default_value = "kvstore-certs")]
     dir: PathBuf,
@@ -73,7 +73,7 @@ struct Place {
 #[derive(Debug, Args)]
 struct Caller {
     #[command(flatten)]
-    place: Place,
+    place: OutputFolder,
     /// How long it is valid
     #[arg(long, value_name = "DAYS", default_value_t = 30)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=3650))]
@@ -84,7 +84,7 @@ struct Caller {
 }
 
 #[derive(Debug, Args)]
-struct Listener {
+struct ListenerOptions {
     #[command(flatten)]
     common: Caller,
     /// An address or a name under which others call it, repeatable; else this machine's own name and
@@ -112,15 +112,15 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn make(command: &Command) -> Result<Vec<String>, String> {
+fn make(command: &CertsCommand) -> Result<Vec<String>, String> {
     match command {
-        Command::Init { place, days } => authority(&place.dir, *days),
-        Command::Scheduler(listener) => listening(listener, "scheduler"),
-        Command::Server(listener) => listening(listener, "server"),
-        Command::Worker(caller) => certificate(caller, "worker", &[]),
-        Command::Reader(caller) => certificate(caller, "reader", &[]),
-        Command::Token { place, role: None, .. } => job_token(&place.dir),
-        Command::Token { place, role: Some(role), rank } => {
+        CertsCommand::Init { place, days } => authority(&place.dir, *days),
+        CertsCommand::Scheduler(listener) => listening(listener, "scheduler"),
+        CertsCommand::Server(listener) => listening(listener, "server"),
+        CertsCommand::Worker(caller) => certificate(caller, "worker", &[]),
+        CertsCommand::Reader(caller) => certificate(caller, "reader", &[]),
+        CertsCommand::Token { place, role: None, .. } => job_token(&place.dir),
+        CertsCommand::Token { place, role: Some(role), rank } => {
             let role = match role {
                 TokenRole::Worker => "worker",
                 TokenRole::Reader => "reader",
@@ -146,7 +146,7 @@ fn authority(dir: &Path, days: u32) -> Result<Vec<String>, String> {
     write(dir, &[("ca.pem", &certificate.pem()), ("ca.key", &key.serialize_pem())])
 }
 
-fn listening(listener: &Listener, role: &str) -> Result<Vec<String>, String> {
+fn listening(listener: &ListenerOptions, role: &str) -> Result<Vec<String>, String> {
     if role == "scheduler" && listener.common.rank.is_some() {
         return Err("there is one scheduler, which has no rank".into());
     }

@@ -10,7 +10,7 @@ const LOST: u8 = 255;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Ending {
+pub(crate) enum ExitReason {
     /// By itself, with this exit status.
     Status(i32),
     /// By this signal.
@@ -19,30 +19,30 @@ pub(crate) enum Ending {
     Lost,
 }
 
-impl Ending {
+impl ExitReason {
     pub(crate) fn is_failure(self) -> bool {
-        self != Ending::Status(0)
+        self != ExitReason::Status(0)
     }
 
     /// The status by which shells report it.
     pub(crate) fn status(self) -> u8 {
         match self {
-            Ending::Status(status) => u8::try_from(status).unwrap_or(1),
-            Ending::Signal(signal) => signal_status(signal),
-            Ending::Lost => LOST,
+            ExitReason::Status(status) => u8::try_from(status).unwrap_or(1),
+            ExitReason::Signal(signal) => signal_status(signal),
+            ExitReason::Lost => LOST,
         }
     }
 }
 
-impl fmt::Display for Ending {
+impl fmt::Display for ExitReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Ending::Status(status) => write!(formatter, "status {status}"),
-            Ending::Signal(signal) => match signal_name(signal) {
+            ExitReason::Status(status) => write!(formatter, "status {status}"),
+            ExitReason::Signal(signal) => match signal_name(signal) {
                 Some(name) => write!(formatter, "signal {signal} ({name})"),
                 None => write!(formatter, "signal {signal}"),
             },
-            Ending::Lost => formatter.write_str("the connection to its host"),
+            ExitReason::Lost => formatter.write_str("the connection to its host"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What `fuzz/` calls here: whatever reads what a launcher and its agents say to each other.
 
 use crate::launch::hosts::agent_protocol::{
-    Frame, put_output, put_report, read_frame, read_greeting, read_order, write_order,
+    AgentFrame, put_output, put_report, read_frame, read_greeting, read_order, write_order,
 };
 
 /// The same bytes as what an agent writes, before and behind its greeting, and as what it reads. What was
@@ -25,12 +25,16 @@ fn frames(mut from: &[u8]) {
     while let Ok(frame) = read_frame(&mut from) {
         let mut bytes = Vec::new();
         match &frame {
-            Frame::Report(report) => put_report(report, &mut bytes),
-            Frame::Output(process, stream, text) => put_output(*process, *stream, text, &mut bytes),
+            AgentFrame::Report(report) => put_report(report, &mut bytes),
+            AgentFrame::Output(process, stream, text) => {
+                put_output(*process, *stream, text, &mut bytes);
+            }
         }
         match (frame, read_frame(&mut &bytes[..])) {
-            (Frame::Output(.., one), Ok(Frame::Output(.., other))) => assert_eq!(one, other),
-            (Frame::Report(_), Ok(Frame::Report(_))) => {}
+            (AgentFrame::Output(.., one), Ok(AgentFrame::Output(.., other))) => {
+                assert_eq!(one, other);
+            }
+            (AgentFrame::Report(_), Ok(AgentFrame::Report(_))) => {}
             (frame, again) => panic!("{frame:?} became {again:?}"),
         }
     }

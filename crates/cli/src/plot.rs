@@ -24,14 +24,14 @@ text.halo { fill: #ffffff; stroke: #ffffff; stroke-width: 3px; }
 </style>";
 
 /// What a chart says around its figures.
-pub struct Frame<'a> {
+pub struct ChartFrame<'a> {
     pub title: &'a str,
     pub subtitle: &'a str,
     pub x: &'a str,
     pub y: &'a str,
 }
 
-pub struct Line<'a> {
+pub struct ChartLine<'a> {
     pub name: &'a str,
     /// Lines that belong together may share one of the two.
     pub colour: usize,
@@ -54,7 +54,7 @@ pub struct Chart {
 
 impl Chart {
     /// Axes with about five steps from 0 to `most` or a little more.
-    pub fn new(frame: &Frame<'_>, right: f64, bottom: f64, most: f64) -> Self {
+    pub fn new(frame: &ChartFrame<'_>, right: f64, bottom: f64, most: f64) -> Self {
         let step = step(most);
         let most = (most / step).ceil() * step;
         let mut chart = Self::empty(frame, right, bottom, (None, most));
@@ -68,7 +68,12 @@ impl Chart {
     }
 
     /// Axes whose vertical one is logarithmic, from one power of ten to another.
-    fn logarithmic(frame: &Frame<'_>, right: f64, bottom: f64, (least, most): (f64, f64)) -> Self {
+    fn logarithmic(
+        frame: &ChartFrame<'_>,
+        right: f64,
+        bottom: f64,
+        (least, most): (f64, f64),
+    ) -> Self {
         let first = least.log10().floor() as i32;
         let last = (most.log10().ceil() as i32).max(first + 1);
         let range = (Some(10f64.powi(first)), 10f64.powi(last));
@@ -83,7 +88,7 @@ impl Chart {
     }
 
     fn empty(
-        frame: &Frame<'_>,
+        frame: &ChartFrame<'_>,
         right: f64,
         bottom: f64,
         (least, most): (Option<f64>, f64),
@@ -106,7 +111,7 @@ impl Chart {
         self.text(self.left - 9.0, y + 4.0, END, text);
     }
 
-    fn axes(&mut self, frame: &Frame<'_>) {
+    fn axes(&mut self, frame: &ChartFrame<'_>) {
         let middle = f64::midpoint(self.top, self.bottom);
         let turned = format!("transform=\"rotate(-90 26 {middle})\" text-anchor=\"middle\"");
         self.text(26.0, middle, &turned, frame.y);
@@ -134,7 +139,7 @@ impl Chart {
     }
 
     /// A mark whose form tells the lines apart without colours.
-    fn mark(&mut self, x: f64, y: f64, line: &Line<'_>) {
+    fn mark(&mut self, x: f64, y: f64, line: &ChartLine<'_>) {
         let colour = COLOURS[line.colour % COLOURS.len()];
         let form = match line.mark % COLOURS.len() {
             0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\""),
@@ -162,10 +167,10 @@ const END: &str = "text-anchor=\"end\"";
 /// Lines over places on the x axis. With the name of a limit the vertical axis begins at 0, and the
 /// limit is a dashed line at 1; without one it is logarithmic.
 pub fn lines(
-    frame: &Frame<'_>,
+    frame: &ChartFrame<'_>,
     places: &[String],
     limit: Option<&str>,
-    lines: &[Line<'_>],
+    lines: &[ChartLine<'_>],
 ) -> String {
     let longest = lines.iter().map(|line| line.name.len()).max().unwrap_or(0);
     let right = WIDTH - (46.0 + 6.6 * longest as f64).max(142.0);
@@ -187,7 +192,12 @@ pub fn lines(
     chart.end()
 }
 
-fn on_axis(frame: &Frame<'_>, right: f64, limit: Option<&str>, lines: &[Line<'_>]) -> Chart {
+fn on_axis(
+    frame: &ChartFrame<'_>,
+    right: f64,
+    limit: Option<&str>,
+    lines: &[ChartLine<'_>],
+) -> Chart {
     let values = || lines.iter().flat_map(|line| line.values.iter().flatten());
     let bottom = HEIGHT - 62.0;
     match limit {
@@ -207,7 +217,7 @@ fn on_axis(frame: &Frame<'_>, right: f64, limit: Option<&str>, lines: &[Line<'_>
     }
 }
 
-fn draw(chart: &mut Chart, line: &Line<'_>, x: &impl Fn(usize) -> f64) {
+fn draw(chart: &mut Chart, line: &ChartLine<'_>, x: &impl Fn(usize) -> f64) {
     let places = line.values.iter().enumerate();
     let points: Vec<(f64, f64)> =
         places.filter_map(|(index, value)| Some((x(index), chart.y((*value)?)))).collect();

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 use std::{mem, ptr};
 
-use crate::ending::Ending;
+use crate::ending::ExitReason;
 
 /// The limit of open files as it was, if it was raised.
 static FILES: OnceLock<libc::rlimit> = OnceLock::new();
@@ -37,7 +37,7 @@ pub(crate) fn signal_group(group: u32, signal: i32) {
 
 /// How a child ended, None while it lives. It stays to be waited for, and so its number, which is
 /// that of its group as well, is not given to another process meanwhile.
-pub(crate) fn ending(child: u32) -> Option<Ending> {
+pub(crate) fn ending(child: u32) -> Option<ExitReason> {
     // SAFETY: all its fields are numbers or pointers, and may be zero.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -49,9 +49,9 @@ pub(crate) fn ending(child: u32) -> Option<Ending> {
         return None;
     }
     Some(if info.si_code == libc::CLD_EXITED {
-        Ending::Status(status)
+        ExitReason::Status(status)
     } else {
-        Ending::Signal(status)
+        ExitReason::Signal(status)
     })
 }
 

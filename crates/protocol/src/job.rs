@@ -17,7 +17,7 @@ pub(super) const AT_ONCE: usize = if cfg!(test) { 2 } else { 1_024 };
 
 /// Role of a process in its job; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
+pub enum MemberRole {
     /// Keeps the membership and the barriers; one for each job.
     Scheduler = 0,
     /// Pushes and pulls values: a client of the servers.
@@ -26,7 +26,7 @@ pub enum Role {
     Server = 2,
 }
 
-impl Role {
+impl MemberRole {
     #[must_use]
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         [Self::Scheduler, Self::Worker, Self::Server].into_iter().find(|role| *role as u8 == code)
@@ -37,7 +37,7 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     /// Role in the job.
-    pub role: Role,
+    pub role: MemberRole,
     /// Rank among the members of the role, from 0; 0 for the scheduler.
     pub rank: u32,
 }
@@ -47,27 +47,27 @@ pub const NO_RANK: u32 = u32::MAX;
 
 impl Peer {
     /// The scheduler.
-    pub const SCHEDULER: Self = Self { role: Role::Scheduler, rank: 0 };
+    pub const SCHEDULER: Self = Self { role: MemberRole::Scheduler, rank: 0 };
 
     /// The worker of this rank.
     #[must_use]
     pub fn worker(rank: u32) -> Self {
-        Self { role: Role::Worker, rank }
+        Self { role: MemberRole::Worker, rank }
     }
 
     /// The server of this rank.
     #[must_use]
     pub fn server(rank: u32) -> Self {
-        Self { role: Role::Server, rank }
+        Self { role: MemberRole::Server, rank }
     }
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.role {
-            Role::Scheduler => return f.write_str("the scheduler"),
-            Role::Worker => "worker",
-            Role::Server => "server",
+            MemberRole::Scheduler => return f.write_str("the scheduler"),
+            MemberRole::Worker => "worker",
+            MemberRole::Server => "server",
         };
         match self.rank {
             NO_RANK => write!(f, "a {name} without a rank"),
@@ -189,7 +189,7 @@ pub enum OnLoss {
 }
 
 /// Limits of a job. All its processes have the same `job`, `workers` and `servers`, and all workers the same
-/// [`Terms`], which the servers and the scheduler adopt from them.
+/// [`JobTerms`], which the servers and the scheduler adopt from them.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Identity of the job; frames of another job are dropped.
@@ -228,7 +228,7 @@ pub struct Limits {
 
 /// Limits that the workers of a job agree on. Servers and the scheduler adopt them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct JobTerms {
     /// Consistency of pushes.
     pub mode: Mode,
     pub(crate) on_loss: OnLoss,
@@ -240,7 +240,7 @@ pub struct Terms {
     pub(crate) max_rounds_ahead: u64,
 }
 
-impl Terms {
+impl JobTerms {
     /// First option that differs: its name, its value here and in `other`.
     pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let texts = |terms: &Self| {
@@ -276,8 +276,8 @@ impl Limits {
     }
 
     #[must_use]
-    pub(crate) fn terms(&self) -> Terms {
-        Terms {
+    pub(crate) fn terms(&self) -> JobTerms {
+        JobTerms {
             mode: self.mode,
             on_loss: self.on_loss,
             peer_timeout: self.peer_timeout,
@@ -288,7 +288,7 @@ impl Limits {
     }
 
     /// Adopts the terms of the workers.
-    pub(crate) fn adopt(&mut self, terms: &Terms) {
+    pub(crate) fn adopt(&mut self, terms: &JobTerms) {
         self.mode = terms.mode;
         self.on_loss = terms.on_loss;
         self.peer_timeout = terms.peer_timeout;
@@ -343,7 +343,7 @@ pub(super) fn take_all<T>(list: &mut Vec<T>) -> Vec<T> {
 
 /// Identifies a message whose acknowledgement the sender waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Token {
+pub(super) struct DeliveryToken {
     /// Operation of the message.
     pub(super) operation: u64,
     /// Attempt of the operation.

@@ -10,8 +10,8 @@
 //! | process | machine | its driver |
 //! |---|---|---|
 //! | scheduler | [`Scheduler`] | moves frames and time |
-//! | server | [`Node`] with [`Part::Server`] | also carries out [`ServerAction`]s and answers pulls |
-//! | worker | [`Node`] with [`Part::Worker`] | also makes the requests of [`Worker`] and carries out [`WorkerAction`]s |
+//! | server | [`Node`] with [`NodeRole::Server`] | also carries out [`ServerAction`]s and answers pulls |
+//! | worker | [`Node`] with [`NodeRole::Worker`] | also makes the requests of [`Worker`] and carries out [`WorkerAction`]s |
 //!
 //! # Driving a machine
 //!
@@ -51,7 +51,7 @@
 //!
 //! ```
 //! use kvstore_protocol::{
-//!     Birth, Data, Limits, MS, Mode, Node, OnLoss, Part, Role, Scheduler, ServerAction, Spec,
+//!     Birth, Data, KeySpec, Limits, MS, MemberRole, Mode, Node, NodeRole, OnLoss, Scheduler, ServerAction,
 //!     WorkerAction,
 //! };
 //!
@@ -89,12 +89,13 @@
 //!     Node::<Bytes>::new(limits.clone(), &birth, now)
 //! };
 //! let mut scheduler = Scheduler::<Bytes>::new(limits.clone(), 1, now);
-//! let (mut server, mut worker) = (node(Role::Server, "server"), node(Role::Worker, "worker"));
+//! let mut server = node(MemberRole::Server, "server");
+//! let mut worker = node(MemberRole::Worker, "worker");
 //!
 //! // The program of the worker: requests, which take effect once the job has started.
-//! if let Part::Worker(worker) = &mut worker.part {
+//! if let NodeRole::Worker(worker) = &mut worker.part {
 //!     let float32 = 2 | 32 << 8 | 1 << 16;
-//!     let spec = Spec { dtype: float32, shape: vec![2], whole: false };
+//!     let spec = KeySpec { dtype: float32, shape: vec![2], whole: false };
 //!     let (key, deadline) = (7, 10_000 * MS);
 //!     worker.init(key, spec, Bytes(vec![0; 8]), now, deadline).unwrap();
 //!     worker.push(key, Bytes(vec![1, 2, 3, 4, 5, 6, 7, 8]), 0, now, deadline).unwrap();
@@ -116,7 +117,7 @@
 //!         }
 //!     }
 //!     // Actions of the server: the arithmetic.
-//!     if let Part::Server(server) = &mut server.part {
+//!     if let NodeRole::Server(server) = &mut server.part {
 //!         for action in server.actions() {
 //!             match action {
 //!                 ServerAction::Install { data, .. } => value = data.0,
@@ -128,7 +129,7 @@
 //!         }
 //!     }
 //!     // Actions of the worker: outputs and results.
-//!     if let Part::Worker(worker) = &mut worker.part {
+//!     if let NodeRole::Worker(worker) = &mut worker.part {
 //!         for action in worker.actions() {
 //!             match action {
 //!                 WorkerAction::Fill { at, data, .. } => {
@@ -181,17 +182,19 @@ mod telemetry;
 pub mod testing;
 mod worker;
 
-pub use job::{Data, Failure, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role, Terms, Time};
+pub use job::{
+    Data, Failure, JobTerms, Limits, MS, MemberRole, Mode, NO_RANK, OnLoss, Peer, Reason, Time,
+};
 pub use membership::{Breach, Scheduler, Speaker, is_at};
 pub use message::{
-    BadFrame, Body, Entry, HEADER, Header, Kind, LONGEST_MS, Look, Message, Opened, Opening, Parts,
-    Place, Seen, Sight, Spec, State, VERSION, copy, is_echo, read_table, write, write_front,
-    write_parts,
+    BadFrame, Body, BundleEntry, BundleParts, HEADER, Header, JobView, KeySpec, LONGEST_MS, Look,
+    MemberState, Message, MessageKind, Opened, Opening, Placement, Sight, VERSION, copy, is_echo,
+    read_table, write, write_front, write_parts,
 };
-pub use node::{Birth, Node, Part};
+pub use node::{Birth, Node, NodeRole};
 pub use peers::{Frame, News, Passage, Why};
 pub use sequence_map::Recent;
-pub use server::{Action as ServerAction, Answer, Server, SliceName};
+pub use server::{Server, ServerAction, SliceName, ValueRequest};
 pub use table::Table;
-pub use telemetry::{CallKind, Facts, Histogram, Late, Traffic, Waiting};
-pub use worker::{Action as WorkerAction, After, Ended, Naming, OpId, Worker};
+pub use telemetry::{CallKind, Histogram, Late, ProcessStats, Traffic, WaitingCall};
+pub use worker::{After, Ended, Naming, OpId, Worker, WorkerAction};

@@ -4,13 +4,17 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use super::job::{Data, Failure, Limits, MS, Mode, NO_RANK, Peer, Reason, Role, Time, Token};
-use super::membership::{Client, Event, GOODBYE};
-use super::message::{BadFrame, Body, Header, Kind, Message, Seen, Standing, State, accused};
-use super::peers::{Frame, Incoming, Letter, Net, News, Why};
+use super::job::{
+    Data, DeliveryToken, Failure, Limits, MS, MemberRole, Mode, NO_RANK, Peer, Reason, Time,
+};
+use super::membership::{Client, ClientEvent, GOODBYE};
+use super::message::{
+    BadFrame, Body, Header, JobView, MemberState, Message, MessageKind, Standing, accused,
+};
+use super::peers::{Frame, Incoming, News, OutgoingMessage, Peers, Why};
 use super::server::Server;
 use super::stream::CONTROL;
-use super::telemetry::Facts;
+use super::telemetry::ProcessStats;
 use super::worker::{OpId, Want, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
@@ -18,7 +22,7 @@ const COMPARE_AGAIN: Time = 1_000 * MS;
 
 /// The role-specific machine of a node.
 #[derive(Debug)]
-pub enum Part<D> {
+pub enum NodeRole<D> {
     /// Takes the requests of a program.
     Worker(Worker<D>),
     /// Merges pushes and answers pulls, with the arithmetic of the driver.
@@ -27,8 +31,8 @@ pub enum Part<D> {
 
 /// Identity and addresses of a new node.
 pub struct Birth<'a> {
-    /// [`Role::Worker`] or [`Role::Server`].
-    pub role: Role,
+    /// [`MemberRole::Worker`] or [`MemberRole::Server`].
+    pub role: MemberRole,
     /// Rank of the process, below the number of its role in [`Limits`]. None: the scheduler assigns one.
     pub rank: Option<u32>,
     /// Larger than that of every earlier process of the same role and rank, different from that of every
@@ -46,10 +50,10 @@ pub struct Birth<'a> {
 /// The driver calls [`receive`](Self::receive) and [`tick`](Self::tick), then takes the actions of
 /// [`part`](Self::part), then calls [`send`](Self::send) and [`wake_at`](Self::wake_at): see the front page.
 pub struct Node<D> {
-    net: Net<D>,
+    net: Peers<D>,
     client: Client,
     /// Machine of the role: the driver makes requests there and takes actions from there.
-    pub part: Part<D>,
+    pub part: NodeRole<D>,
     end: Option<Result<(), Failure>>,
     /// Silent peers that were reported to the scheduler.
     suspects: BTreeSet<Peer>,
@@ -66,11 +70,11 @@ impl<D: Data> Node<D> {
     pub fn new(limits: Limits, birth: &Birth, now: Time) -> Self {
         let me = Peer { role: birth.role, rank: birth.rank.unwrap_or(NO_RANK) };
         let part = match birth.role {
-            Role::Worker => Part::Worker(Worker::new(&limits)),
-            Role::Server | Role::Scheduler => Part::Server(Server::new(&limits)),
+            MemberRole::Worker => NodeRole::Worker(Worker::new(&limits)),
+            MemberRole::Server | MemberRole::Scheduler => NodeRole::Server(Server::new(&limits)),
         };
         let client = Client::new(&limits, me, birth.address, birth.scheduler, now);
-        let net = Net::new(limits, me, birth.incarnation, now);
+        let net = Peers::new(limits, me, birth.incarnation, now);
         Self {
             net,
             client,
@@ -123,12 +127,12 @@ impl<D: Data> Node<D> {
     pub fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         self.tell_time(now);
-        if message.head.kind == Kind::Look {
+        if message.head.kind == MessageKind::Look {
             return self.echo(&message, now);
         }
         let from = Peer { role: message.head.role, rank: message.head.rank };
         let room = match &self.part {
-            Part::Server(server) if from.role == Role::Worker => server.room_for(from),
+            NodeRole::Server(server) if from.role == MemberRole::Worker => server.room_for(from),
             _ => usize::MAX,
         };
         match self.net.receive(message, now, room) {
@@ -145,8 +149,8 @@ impl<D: Data> Node<D> {
             }
             Incoming::Stranger(message) if from == Peer::SCHEDULER => {
                 match message.head.kind {
-                    Kind::Report => return self.report(message.head.incarnation, now),
-                    Kind::Seen => return self.compared(&message, now),
+                    MessageKind::Report => return self.report(message.head.incarnation, now),
+                    MessageKind::Seen => return self.compared(&message, now),
                     _ => {}
                 }
                 if self.client.stranger(&message, &mut self.net, now) {
@@ -182,7 +186,7 @@ impl<D: Data> Node<D> {
         if !self.net.may_echo(now) {
             return;
         }
-        if !(matches!(self.part, Part::Server(_)) && self.net.echo(message)) {
+        if !(matches!(self.part, NodeRole::Server(_)) && self.net.echo(message)) {
             let from = Peer { role: message.head.role, rank: message.head.rank };
             self.net.note_drop(from, Why::Unreadable);
         }
@@ -193,7 +197,7 @@ impl<D: Data> Node<D> {
     /// [`receive`](Self::receive).
     pub fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
         match &self.part {
-            Part::Worker(worker) if self.net.is_new(head) => worker.awaits(head, len),
+            NodeRole::Worker(worker) if self.net.is_new(head) => worker.awaits(head, len),
             _ => None,
         }
     }
@@ -219,8 +223,9 @@ impl<D: Data> Node<D> {
     /// its scheduler a node never joins, without one of its servers a worker fails; both then end at once.
     pub fn refused(&mut self, address: &str, reason: &str, now: Time) {
         let joining = self.client.is_scheduler(address) && !self.has_started();
-        let server = self.client.book().peer_at(address).filter(|peer| peer.role == Role::Server);
-        if joining || (server.is_some() && self.net.me.role == Role::Worker) {
+        let server =
+            self.client.book().peer_at(address).filter(|peer| peer.role == MemberRole::Server);
+        if joining || (server.is_some() && self.net.me.role == MemberRole::Worker) {
             let peer = server.unwrap_or(Peer::SCHEDULER);
             self.client.refused(format!("{}: no way to {peer}: {reason}", self.net.me));
             self.settle(now);
@@ -236,7 +241,7 @@ impl<D: Data> Node<D> {
             let state = self.client.book().find(peer).map(|member| member.state);
             match (peer, state) {
                 (Peer::SCHEDULER, _) => self.client.miss(now),
-                (_, Some(State::Here)) => self.suspect(peer),
+                (_, Some(MemberState::Here)) => self.suspect(peer),
                 _ => self.net.disconnect(peer),
             }
         }
@@ -249,13 +254,13 @@ impl<D: Data> Node<D> {
             self.client.ask_time(&mut self.net, now);
         }
         match &mut self.part {
-            Part::Worker(worker) => worker.tick(now),
-            Part::Server(server) => server.tick(),
+            NodeRole::Worker(worker) => worker.tick(now),
+            NodeRole::Server(server) => server.tick(),
         }
         self.settle(now);
     }
 
-    /// Records the delay of a [`tick`](Self::tick) behind its [`wake_at`](Self::wake_at), for [`Facts`].
+    /// Records the delay of a [`tick`](Self::tick) behind its [`wake_at`](Self::wake_at), for [`ProcessStats`].
     pub fn note_delay(&mut self, delay: Time) {
         self.delay = self.delay.max(delay);
     }
@@ -281,8 +286,8 @@ impl<D: Data> Node<D> {
             return Time::MAX;
         }
         let part = match &self.part {
-            Part::Worker(worker) => worker.wake_at(),
-            Part::Server(server) => server.wake_at(),
+            NodeRole::Worker(worker) => worker.wake_at(),
+            NodeRole::Server(server) => server.wake_at(),
         };
         let own = self.net.wake_at().min(self.compare_at);
         let own = own.min(self.cut_off_at().unwrap_or(Time::MAX));
@@ -294,7 +299,7 @@ impl<D: Data> Node<D> {
     pub(super) fn come_again(&mut self, message: Message<D>, now: Time) {
         let from = Peer { role: message.head.role, rank: message.head.rank };
         let linked = self.net.incarnation_of(from) == Some(message.head.incarnation);
-        if let (Part::Server(server), true) = (&mut self.part, linked) {
+        if let (NodeRole::Server(server), true) = (&mut self.part, linked) {
             server.message(from, message);
         }
         self.settle(now);
@@ -303,24 +308,24 @@ impl<D: Data> Node<D> {
     /// Sends any message, as a process of another implementation might.
     #[cfg(test)]
     pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
-        self.net.post(Letter { to, message, priority: CONTROL, token: None });
+        self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
     fn tell_time(&mut self, now: Time) {
         match &mut self.part {
-            Part::Worker(worker) => worker.tell_time(now),
-            Part::Server(server) => server.tell_time(now),
+            NodeRole::Worker(worker) => worker.tell_time(now),
+            NodeRole::Server(server) => server.tell_time(now),
         }
     }
 
     /// Statistics of this process.
-    pub fn facts(&mut self, now: Time) -> Facts {
+    pub fn facts(&mut self, now: Time) -> ProcessStats {
         self.tell_time(now);
         let (traffic, delay) = (self.net.traffic(), self.delay);
-        let mut facts = Facts { age: now, traffic, delay, ..Facts::default() };
+        let mut facts = ProcessStats { age: now, traffic, delay, ..ProcessStats::default() };
         match &mut self.part {
-            Part::Worker(worker) => worker.report(&mut facts),
-            Part::Server(server) => server.report(&mut facts),
+            NodeRole::Worker(worker) => worker.report(&mut facts),
+            NodeRole::Server(server) => server.report(&mut facts),
         }
         facts
     }
@@ -334,7 +339,7 @@ impl<D: Data> Node<D> {
 
     /// The scheduler has answered with its clock; `request` is the moment of the question.
     fn compared(&mut self, message: &Message<D>, now: Time) {
-        let Some(seen) = Seen::decode(message.fields()) else {
+        let Some(seen) = JobView::decode(message.fields()) else {
             return self.net.note_drop(Peer::SCHEDULER, Why::Unreadable);
         };
         if self.net.traced.is_some() {
@@ -358,7 +363,7 @@ impl<D: Data> Node<D> {
     fn cut_off_at(&self) -> Option<Time> {
         let is_partner = |member: &Standing| {
             let heard = self.net.has_heard(member.peer, member.incarnation);
-            heard && member.state == State::Here && !member.reads
+            heard && member.state == MemberState::Here && !member.reads
         };
         let exchanges = !self.leaving && self.client.book().members.iter().any(is_partner);
         exchanges.then(|| self.net.any_heard() + self.net.limits.silence())
@@ -375,20 +380,21 @@ impl<D: Data> Node<D> {
 
     fn tell_suspicion(&mut self, peer: Peer, round: u64) {
         if let Some(incarnation) = self.net.incarnation_of(peer) {
-            let mut message = Message::new(Kind::Suspect, accused::encode(peer, incarnation));
+            let mut message =
+                Message::new(MessageKind::Suspect, accused::encode(peer, incarnation));
             message.head.round = round;
             let to = Peer::SCHEDULER;
-            self.net.post(Letter { to, message, priority: CONTROL, token: None });
+            self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
         }
     }
 
-    fn delivered(&mut self, by: Peer, token: Token) {
+    fn delivered(&mut self, by: Peer, token: DeliveryToken) {
         if token == GOODBYE {
             return self.leave_now();
         }
         match &mut self.part {
-            Part::Worker(worker) => worker.delivered(by.rank, token),
-            Part::Server(server) => server.delivered(by.rank, token),
+            NodeRole::Worker(worker) => worker.delivered(by.rank, token),
+            NodeRole::Server(server) => server.delivered(by.rank, token),
         }
     }
 
@@ -396,14 +402,14 @@ impl<D: Data> Node<D> {
     /// acknowledged it.
     fn end_alone(&mut self) {
         match &self.part {
-            Part::Worker(worker) if worker.is_closing() => self.leave_now(),
+            NodeRole::Worker(worker) if worker.is_closing() => self.leave_now(),
             _ => self.client.cut_off(self.net.me, &self.net.limits),
         }
     }
 
     /// The scheduler knows of the leave, or is away as well.
     fn leave_now(&mut self) {
-        if let Part::Worker(worker) = &mut self.part {
+        if let NodeRole::Worker(worker) = &mut self.part {
             worker.left();
         }
         self.end.get_or_insert(Ok(()));
@@ -419,15 +425,15 @@ impl<D: Data> Node<D> {
             // The following messages may concern members that this one has named.
             return self.settle(now);
         }
-        if message.head.kind == Kind::Leave {
+        if message.head.kind == MessageKind::Leave {
             self.client.left(from);
         }
         match &mut self.part {
-            Part::Worker(worker) => {
+            NodeRole::Worker(worker) => {
                 worker.message(from, message);
                 worker.faults().into_iter().for_each(|why| self.net.note_drop(from, why));
             }
-            Part::Server(server) => {
+            NodeRole::Server(server) => {
                 let fault = server.message(from, message);
                 fault.into_iter().for_each(|why| self.net.note_drop(from, why));
             }
@@ -440,11 +446,11 @@ impl<D: Data> Node<D> {
             self.event(event, now);
         }
         let letters = match &mut self.part {
-            Part::Worker(worker) => worker.letters(),
-            Part::Server(server) => server.letters(),
+            NodeRole::Worker(worker) => worker.letters(),
+            NodeRole::Server(server) => server.letters(),
         };
         letters.into_iter().for_each(|letter| self.net.post(letter));
-        let Part::Worker(worker) = &mut self.part else { return };
+        let NodeRole::Worker(worker) = &mut self.part else { return };
         for want in worker.wants() {
             match want {
                 Want::Barrier => {
@@ -463,36 +469,36 @@ impl<D: Data> Node<D> {
         }
     }
 
-    fn event(&mut self, event: Event, now: Time) {
+    fn event(&mut self, event: ClientEvent, now: Time) {
         match event {
-            Event::Members => {
+            ClientEvent::Members => {
                 self.adopt_terms();
                 self.relink(now);
                 match &mut self.part {
-                    Part::Worker(worker) => worker.members(self.client.book()),
-                    Part::Server(server) => server.members(self.client.book()),
+                    NodeRole::Worker(worker) => worker.members(self.client.book()),
+                    NodeRole::Server(server) => server.members(self.client.book()),
                 }
             }
-            Event::Fatal(mut failure) => {
+            ClientEvent::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
                 self.net.note(News::Fatal(failure.text.clone()));
-                if let Part::Worker(worker) = &mut self.part {
+                if let NodeRole::Worker(worker) = &mut self.part {
                     worker.fatal(&failure);
                 }
                 self.end.get_or_insert(Err(failure));
             }
-            Event::Left => self.leave_now(),
-            Event::Over => {
+            ClientEvent::Left => self.leave_now(),
+            ClientEvent::Over => {
                 self.leaving = true;
                 self.client.leave(&mut self.net);
             }
-            Event::Released(barrier) => {
-                if let Part::Worker(worker) = &mut self.part {
+            ClientEvent::Released(barrier) => {
+                if let NodeRole::Worker(worker) = &mut self.part {
                     worker.released(barrier);
                 }
             }
-            Event::Awaited(barrier, peers) => {
-                if let Part::Worker(worker) = &mut self.part {
+            ClientEvent::Awaited(barrier, peers) => {
+                if let NodeRole::Worker(worker) = &mut self.part {
                     worker.barrier_awaits(barrier, &peers);
                 }
             }
@@ -502,7 +508,8 @@ impl<D: Data> Node<D> {
     /// A server adopts the terms of the workers when the job starts, before any other message.
     fn adopt_terms(&mut self) {
         let Some(terms) = self.client.book().terms else { return };
-        if let (Part::Server(server), true) = (&mut self.part, self.net.limits.terms() != terms) {
+        if let (NodeRole::Server(server), true) = (&mut self.part, self.net.limits.terms() != terms)
+        {
             self.net.limits.adopt(&terms);
             server.adopt(&self.net.limits);
         }
@@ -510,18 +517,22 @@ impl<D: Data> Node<D> {
 
     /// Links the members that this one exchanges data with: a worker all servers, a server all workers.
     fn relink(&mut self, now: Time) {
-        let other = if self.net.me.role == Role::Worker { Role::Server } else { Role::Worker };
+        let other = if self.net.me.role == MemberRole::Worker {
+            MemberRole::Server
+        } else {
+            MemberRole::Worker
+        };
         let book = self.client.book();
         for member in book.members.iter().filter(|member| member.peer.role == other) {
             let linked = self.net.incarnation_of(member.peer) == Some(member.incarnation);
             match member.state {
-                State::Here if !linked && !member.address.is_empty() => {
+                MemberState::Here if !linked && !member.address.is_empty() => {
                     self.net.connect(member.peer, member.incarnation, &member.address, now);
                     if member.reads {
                         self.net.only_reads(member.peer);
                     }
                 }
-                State::Lost => self.net.disconnect(member.peer),
+                MemberState::Lost => self.net.disconnect(member.peer),
                 _ => {}
             }
         }

@@ -4,9 +4,9 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::job::{Data, Limits, MS, Peer, Role, Time, Token, take_all};
-use super::message::{HEADER, Header, Kind, Look, Message};
-use super::stream::{Link, Received};
+use super::job::{Data, DeliveryToken, Limits, MS, MemberRole, Peer, Time, take_all};
+use super::message::{HEADER, Header, Look, Message, MessageKind};
+use super::stream::{Received, ReliableStream};
 use super::telemetry::Traffic;
 
 /// Maximum echoes in each `ECHO_SPAN`; an observer repeats a probe that has no answer.
@@ -138,17 +138,17 @@ impl Why {
 
 /// A message to a peer, before its link.
 #[derive(Debug)]
-pub(super) struct Letter<D> {
+pub(super) struct OutgoingMessage<D> {
     pub(super) to: Peer,
     pub(super) message: Message<D>,
     pub(super) priority: i32,
     /// Returned when the peer has acknowledged the message.
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<DeliveryToken>,
 }
 
-struct Line<D> {
+struct PeerStream<D> {
     address: Arc<str>,
-    link: Link<D>,
+    link: ReliableStream<D>,
     /// The peer is a reader: its frames are no evidence of the network to the other members.
     reads: bool,
 }
@@ -165,12 +165,12 @@ pub(super) enum Incoming<D> {
     Stranger(Message<D>),
 }
 
-pub(super) struct Net<D> {
+pub(super) struct Peers<D> {
     pub(super) limits: Limits,
     pub(super) me: Peer,
     pub(super) incarnation: u64,
     pub(super) epoch: u32,
-    lines: BTreeMap<Peer, Line<D>>,
+    lines: BTreeMap<Peer, PeerStream<D>>,
     frames: Vec<Frame<D>>,
     last_now: Time,
     /// Moment of the last frame of any linked peer; pauses of this process are added.
@@ -187,7 +187,7 @@ pub(super) struct Net<D> {
     echoes: (Time, u32),
 }
 
-impl<D: Data> Net<D> {
+impl<D: Data> Peers<D> {
     pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
         let lines = BTreeMap::new();
         let (frames, traffic) = (Vec::new(), Traffic::default());
@@ -211,10 +211,11 @@ impl<D: Data> Net<D> {
 
     /// Starts a new stream to a peer; an earlier one ends.
     pub(super) fn connect(&mut self, peer: Peer, incarnation: u64, address: &str, now: Time) {
-        let (address, link): (Arc<str>, _) = (address.into(), Link::new(incarnation, now));
+        let (address, link): (Arc<str>, _) =
+            (address.into(), ReliableStream::new(incarnation, now));
         self.news.push(News::Up(peer, Arc::clone(&address)));
         self.any_heard = self.any_heard.max(now);
-        self.lines.insert(peer, Line { address, link, reads: false });
+        self.lines.insert(peer, PeerStream { address, link, reads: false });
     }
 
     /// Marks a linked peer as a reader.
@@ -281,7 +282,7 @@ impl<D: Data> Net<D> {
     }
 
     /// Queues a letter; one to a peer without a link is dropped.
-    pub(super) fn post(&mut self, letter: Letter<D>) {
+    pub(super) fn post(&mut self, letter: OutgoingMessage<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
             line.link.queue(letter.message, letter.priority, letter.token);
         }
@@ -317,7 +318,7 @@ impl<D: Data> Net<D> {
     /// Answers a Look, of any job, that asks for an echo; false for any other Look.
     pub(super) fn echo(&mut self, message: &Message<D>) -> bool {
         let Some((look, echo)) = Look::echo(message.fields()) else { return false };
-        let mut answer = Message::new(Kind::Seen, echo);
+        let mut answer = Message::new(MessageKind::Seen, echo);
         answer.head.request = message.head.request;
         let (job, incarnation) = (message.head.job, message.head.incarnation);
         self.cast_into(job, &look.address, incarnation, answer);
@@ -339,7 +340,7 @@ impl<D: Data> Net<D> {
         let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
         match head.incarnation.cmp(&line.link.incarnation()) {
             // An earlier incarnation that asks for the rank has not always ended.
-            Ordering::Less if head.sequence == 0 && head.kind == Kind::Hello => {
+            Ordering::Less if head.sequence == 0 && head.kind == MessageKind::Hello => {
                 Incoming::Stranger(message)
             }
             Ordering::Less => {
@@ -348,7 +349,7 @@ impl<D: Data> Net<D> {
             }
             Ordering::Greater => Incoming::Stranger(message),
             // Frames outside of the stream belong to the membership.
-            Ordering::Equal if head.sequence == 0 && head.kind != Kind::Alive => {
+            Ordering::Equal if head.sequence == 0 && head.kind != MessageKind::Alive => {
                 line.link.hear(now);
                 if !line.reads {
                     self.any_heard = self.any_heard.max(now);
@@ -455,7 +456,7 @@ impl<D: Data> Net<D> {
     pub(super) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
         for (peer, line) in &mut self.lines {
-            let Line { address, link, .. } = line;
+            let PeerStream { address, link, .. } = line;
             let to_incarnation = link.incarnation();
             let traffic = &mut self.traffic;
             link.send(now, &self.limits, |mut message, backlog| {
@@ -475,8 +476,9 @@ impl<D: Data> Net<D> {
     }
 
     pub(super) fn wake_at(&self) -> Time {
-        let wake =
-            |line: &Line<D>| line.link.wake_at(&self.limits).min(line.link.silent_at(&self.limits));
+        let wake = |line: &PeerStream<D>| {
+            line.link.wake_at(&self.limits).min(line.link.silent_at(&self.limits))
+        };
         self.lines.values().map(wake).min().unwrap_or(Time::MAX)
     }
 }
@@ -490,11 +492,11 @@ fn passages<D: Data>(
     is_sent: bool,
     news: &mut Vec<News>,
 ) {
-    let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
+    let (worker, server) = if me.role == MemberRole::Worker { (me, other) } else { (other, me) };
     let (worker, server) = (worker.rank, server.rank);
     for Message { head, .. } in message.parts() {
-        let is_value = head.kind == Kind::Value;
-        if (is_value || head.kind == Kind::Push) && (first..=last).contains(&head.round) {
+        let is_value = head.kind == MessageKind::Value;
+        if (is_value || head.kind == MessageKind::Push) && (first..=last).contains(&head.round) {
             let Header { key, slice, round, request, .. } = *head;
             let passage =
                 Passage { is_value, is_sent, key, slice, round, worker, server, request, at };

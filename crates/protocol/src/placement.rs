@@ -1,6 +1,6 @@
 //! Placement of slices on servers (also: sharding, partitioning).
 
-use super::message::{Place, Spec};
+use super::message::{KeySpec, Placement};
 
 /// Maximum slices of a key: all of them are placed, and sent in one message.
 pub(super) const MOST_SLICES: u32 = 1 << 22;
@@ -33,12 +33,12 @@ impl Placer {
     }
 
     /// Places one more key; None when it is too large, or has too many slices.
-    pub(super) fn add(&mut self, spec: Spec) -> Option<Place> {
+    pub(super) fn add(&mut self, spec: KeySpec) -> Option<Placement> {
         let bytes = spec.bytes().filter(|bytes| *bytes <= MOST_BYTES)?;
         let slice_bytes = if spec.whole { bytes.max(1) } else { self.slice_of(spec.item_bytes()) };
         let slices = u32::try_from(bytes.div_ceil(slice_bytes).max(1)).ok();
         let slices = slices.filter(|slices| *slices <= MOST_SLICES)?;
-        let mut place = Place { spec, slice_bytes, servers: Vec::new() };
+        let mut place = Placement { spec, slice_bytes, servers: Vec::new() };
         for slice in 0..slices {
             let (_, len) = place.range(slice);
             let server = self.least(place.spec.whole);
@@ -49,7 +49,7 @@ impl Placer {
     }
 
     /// Takes a removed key out of the account.
-    pub(super) fn remove(&mut self, place: &Place) {
+    pub(super) fn remove(&mut self, place: &Placement) {
         for (slice, server) in (0..).zip(&place.servers) {
             let (_, len) = place.range(slice);
             self.account(place.spec.whole)[usize::from(*server)] -= len;
@@ -74,15 +74,15 @@ impl Placer {
 
 #[cfg(test)]
 mod tests {
-    use super::{MOST_SLICES, Placer, Spec};
+    use super::{KeySpec, MOST_SLICES, Placer};
     use crate::sim::Random;
 
     const F32: u32 = 2 | 32 << 8 | 1 << 16;
     /// Elements of a block of the codecs.
     const BLOCK: u64 = 2_048;
 
-    fn spec(elements: u64, whole: bool) -> Spec {
-        Spec { dtype: F32, shape: vec![elements], whole }
+    fn spec(elements: u64, whole: bool) -> KeySpec {
+        KeySpec { dtype: F32, shape: vec![elements], whole }
     }
 
     #[test]
@@ -141,6 +141,6 @@ mod tests {
         let place = placer.add(spec(123_456, false)).unwrap();
         placer.remove(&place);
         assert_eq!(placer.sliced, [0, 0]);
-        assert!(placer.add(Spec { shape: vec![1 << 40, 1 << 40], ..spec(0, false) }).is_none());
+        assert!(placer.add(KeySpec { shape: vec![1 << 40, 1 << 40], ..spec(0, false) }).is_none());
     }
 }

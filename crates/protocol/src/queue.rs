@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use foldhash::HashMap;
 
-use super::job::Token;
+use super::job::DeliveryToken;
 use super::message::Message;
 
 /// Maximum empty levels whose memory is kept.
@@ -13,12 +13,12 @@ const KEPT: usize = 4;
 #[derive(Debug)]
 pub(super) struct Queued<D> {
     pub(super) message: Message<D>,
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<DeliveryToken>,
     age: u64,
 }
 
 #[derive(Debug)]
-pub(super) struct Queue<D> {
+pub(super) struct SendQueue<D> {
     /// By urgency, small numbers first; each level is a FIFO, and none is empty.
     levels: BTreeMap<i64, VecDeque<Queued<D>>>,
     /// Memory of former levels.
@@ -31,14 +31,14 @@ pub(super) struct Queue<D> {
     len: usize,
 }
 
-impl<D> Default for Queue<D> {
+impl<D> Default for SendQueue<D> {
     fn default() -> Self {
         let (levels, spare) = (BTreeMap::new(), Vec::new());
         Self { levels, spare, slowest: i64::MIN, last: None, age: 0, len: 0 }
     }
 }
 
-impl<D> Queue<D> {
+impl<D> SendQueue<D> {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -60,7 +60,12 @@ impl<D> Queue<D> {
 
     /// Queues a message. Larger priorities are earlier; slices of one key keep their order, and so do
     /// messages of one priority.
-    pub(super) fn push(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {
+    pub(super) fn push(
+        &mut self,
+        message: Message<D>,
+        priority: i32,
+        token: Option<DeliveryToken>,
+    ) {
         if self.is_empty() {
             (self.slowest, self.last) = (i64::MIN, None);
         }
@@ -130,8 +135,8 @@ impl<D> Queue<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::Queue;
-    use crate::message::{Body, Kind, Message};
+    use super::SendQueue;
+    use crate::message::{Body, Message, MessageKind};
     use crate::sim::{Bytes, Random};
 
     /// Urgency, age, key, and whether it is a slice.
@@ -141,7 +146,7 @@ mod tests {
     fn the_most_urgent_is_first_and_no_slice_is_before_one_of_its_key() {
         for seed in 0..300 {
             let mut random = Random::new(seed);
-            let (mut queue, mut line) = (Queue::<Bytes>::default(), Line::new());
+            let (mut queue, mut line) = (SendQueue::<Bytes>::default(), Line::new());
             let (keys, levels) = (1 + random.below(6), 1 + random.below(4));
             for age in 0..400 {
                 if random.below(5) < 2 {
@@ -153,7 +158,7 @@ mod tests {
                 }
                 let (key, slice) = (random.below(keys), random.below(4) > 0);
                 let level = i32::try_from(random.below(levels)).unwrap();
-                let kind = if slice { Kind::Push } else { Kind::Pull };
+                let kind = if slice { MessageKind::Push } else { MessageKind::Pull };
                 let mut message = Message::of_key(kind, key, 1, Vec::new());
                 message.head.round = age;
                 if slice {

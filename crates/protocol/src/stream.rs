@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::job::{Data, Limits, MS, Time, Token};
+use super::job::{Data, DeliveryToken, Limits, MS, Time};
 use super::message::flags::{ANSWER, LAST as LAST_FLAG};
-use super::message::{Header, Kind, MOST_BYTES, MOST_PARTS, Message};
-use super::queue::{Queue, Queued};
+use super::message::{Header, MOST_BYTES, MOST_PARTS, Message, MessageKind};
+use super::queue::{Queued, SendQueue};
 
 /// Priority of control messages, above all data; they keep their order.
 pub(super) const CONTROL: i32 = i32::MAX;
@@ -24,7 +24,7 @@ const EARLY_BYTES: u64 = 1 << 20;
 #[derive(Debug)]
 struct Sent<D> {
     message: Message<D>,
-    tokens: Vec<Token>,
+    tokens: Vec<DeliveryToken>,
     /// Moment of the next retransmission.
     due: Time,
     pause: Time,
@@ -43,9 +43,9 @@ impl<D> Sent<D> {
 /// A message gets its sequence when it is first sent: until then more urgent ones overtake it, from then
 /// on nothing does.
 #[derive(Debug)]
-pub(super) struct Link<D> {
+pub(super) struct ReliableStream<D> {
     incarnation: u64,
-    queue: Queue<D>,
+    queue: SendQueue<D>,
     flight: VecDeque<Sent<D>>,
     flight_bytes: u64,
     /// Lower bound of the next retransmission.
@@ -82,14 +82,14 @@ pub(super) struct Received<D> {
     /// Messages of the reorder buffer that are in order behind it.
     pub(super) early: Vec<Message<D>>,
     /// Tokens of messages that the peer has acknowledged.
-    pub(super) delivered: Vec<Token>,
+    pub(super) delivered: Vec<DeliveryToken>,
 }
 
-impl<D: Data> Link<D> {
+impl<D: Data> ReliableStream<D> {
     pub(super) fn new(incarnation: u64, now: Time) -> Self {
         Self {
             incarnation,
-            queue: Queue::default(),
+            queue: SendQueue::default(),
             flight: VecDeque::new(),
             flight_bytes: 0,
             due: Time::MAX,
@@ -117,7 +117,12 @@ impl<D: Data> Link<D> {
     }
 
     /// Queues a message. The token is returned when the peer has acknowledged it.
-    pub(super) fn queue(&mut self, message: Message<D>, priority: i32, token: Option<Token>) {
+    pub(super) fn queue(
+        &mut self,
+        message: Message<D>,
+        priority: i32,
+        token: Option<DeliveryToken>,
+    ) {
         self.queue.push(message, priority, token);
     }
 
@@ -211,7 +216,7 @@ impl<D: Data> Link<D> {
     }
 
     /// Drops acknowledged messages. An acknowledgement beyond the last sequence sent is ignored.
-    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<Token> {
+    fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<DeliveryToken> {
         let mut delivered = Vec::new();
         if ack >= self.first.saturating_add(self.flight.len() as u64) {
             return delivered;
@@ -274,7 +279,7 @@ impl<D: Data> Link<D> {
         }
         let ack_due = self.ack_at.is_some_and(|at| at <= now);
         if !said && (ack_due || now >= self.last_sent + limits.heartbeat()) {
-            emit(&Message::new(Kind::Alive, Vec::new()), 0, self.flight_bytes);
+            emit(&Message::new(MessageKind::Alive, Vec::new()), 0, self.flight_bytes);
             said = true;
         }
         if said {
@@ -286,7 +291,7 @@ impl<D: Data> Link<D> {
     }
 
     /// Next message: one, or small ones in a bundle; and the tokens of all.
-    fn next(&mut self) -> Option<(Message<D>, Vec<Token>)> {
+    fn next(&mut self) -> Option<(Message<D>, Vec<DeliveryToken>)> {
         let Queued { message, token, .. } = self.queue.pop()?;
         let mut tokens: Vec<_> = token.into_iter().collect();
         let mut bytes = message.body.len();
@@ -316,7 +321,7 @@ impl<D: Data> Link<D> {
 
     /// Only values wait: two peers that waited for each other would both send nothing.
     fn held_until(&self) -> Time {
-        let is_value = |first: &Message<D>| first.head.kind == Kind::Value;
+        let is_value = |first: &Message<D>| first.head.kind == MessageKind::Value;
         if self.queue.first().is_some_and(is_value) { self.turn_ends } else { 0 }
     }
 
@@ -379,7 +384,7 @@ impl<D: Data> Link<D> {
 /// the value.
 fn waits_for_acknowledgement<D>(message: &Message<D>) -> bool {
     let Header { kind, flags, .. } = message.head;
-    kind != Kind::Value && (kind != Kind::Push || flags & ANSWER == 0)
+    kind != MessageKind::Value && (kind != MessageKind::Push || flags & ANSWER == 0)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::counters::{Counters, Tally};
+use super::counters::{CallTally, Counters};
 use super::lock::{ReadGuard, Released, WriteGuard};
 use super::merge::{Compression, RowSums, Team};
 use super::merger::{Handling, Merger};
@@ -16,9 +16,9 @@ use super::updater::Updater;
 use crate::deadline::Patience;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
-use crate::key::Names;
-use crate::local::call::Call;
-use crate::optim::{Arrays, Optimizer, State, Stored};
+use crate::key::KeyNames;
+use crate::local::call::DataCall;
+use crate::optim::{Arrays, Optimizer, OptimizerState, Stored};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool, Mutex};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
@@ -28,12 +28,12 @@ const CANCEL_POLL: Duration = Duration::from_millis(5);
 
 /// When an operation must stop early.
 #[derive(Clone, Copy)]
-pub(crate) struct Limits<'a> {
+pub(crate) struct CallLimits<'a> {
     pub(crate) patience: &'a Patience,
     pub(crate) cancel: Option<&'a AtomicBool>,
 }
 
-impl Limits<'_> {
+impl CallLimits<'_> {
     pub(crate) fn is_cancelled(&self) -> bool {
         // Relaxed: stopping a little later is as good.
         self.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
@@ -42,12 +42,12 @@ impl Limits<'_> {
 
 /// The values and the outs of one key in a call, which may have either only.
 #[derive(Clone, Copy)]
-pub(crate) struct Push<'a> {
+pub(crate) struct KeyPush<'a> {
     pub(crate) call: &'static str,
     pub(crate) slot: &'a Slot,
     pub(crate) values: &'a [Lent],
     pub(crate) outs: &'a [PlannedOut],
-    pub(crate) limits: Limits<'a>,
+    pub(crate) limits: CallLimits<'a>,
 }
 
 /// Puts plans into effect.
@@ -55,7 +55,7 @@ pub(crate) struct Applier {
     /// Number of the store in this process, for the re-entrancy check of updaters.
     pub(crate) serial: u64,
     pub(crate) team: Team,
-    pub(crate) names: Arc<Names>,
+    pub(crate) names: Arc<KeyNames>,
     /// Whether a failing updater's changes are undone.
     pub(crate) undo: bool,
     /// Merged sums and undo copies of earlier pushes, for the next one.
@@ -71,15 +71,15 @@ impl Applier {
     /// Does what a plan says.
     pub(crate) fn apply(
         &self,
-        call: Call,
+        call: DataCall,
         plan: &mut Plan,
         handling: &Handling,
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
     ) -> Result<()> {
         // With an updater only around the arithmetic: the user's code runs in the user's state.
         let ours = !matches!(handling.merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
-        let mut tally = Tally::default();
+        let mut tally = CallTally::default();
         let Plan { groups, values, outs, rows, .. } = plan;
         // Each key is let go of while it is at hand.
         let result = groups.drain(..).try_for_each(|group| {
@@ -89,10 +89,10 @@ impl Applier {
             }
             let (values, outs) = (&values[group.values.clone()], &outs[group.outs.clone()]);
             let (push, tally) =
-                (Push { call: call.name(), slot, values, outs, limits }, &mut tally);
+                (KeyPush { call: call.name(), slot, values, outs, limits }, &mut tally);
             let finished = match call {
-                Call::PushRows => self.push_rows(&push, rows, group.values, handling, tally)?,
-                Call::PullRows => self.pull_rows(&push, rows, group.outs, tally)?,
+                DataCall::PushRows => self.push_rows(&push, rows, group.values, handling, tally)?,
+                DataCall::PullRows => self.pull_rows(&push, rows, group.outs, tally)?,
                 _ if values.is_empty() => self.pull(&push, tally)?,
                 _ => self.push(&push, handling, tally)?,
             };
@@ -102,17 +102,17 @@ impl Applier {
         result
     }
 
-    fn pull(&self, pull: &Push<'_>, tally: &mut Tally) -> Result<bool> {
-        let &Push { call, slot, outs, limits, .. } = pull;
+    fn pull(&self, pull: &KeyPush<'_>, tally: &mut CallTally) -> Result<bool> {
+        let &KeyPush { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
-        tally.add(&Tally::of(0, outs.len(), slot.bytes()));
+        tally.add(&CallTally::of(0, outs.len(), slot.bytes()));
         self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
     }
 
     /// Pushes a key's values, and fills its outs while the result is at hand.
-    fn push(&self, push: &Push<'_>, handling: &Handling, tally: &mut Tally) -> Result<bool> {
+    fn push(&self, push: &KeyPush<'_>, handling: &Handling, tally: &mut CallTally) -> Result<bool> {
         let mut value = self.lock(push.call, push.slot, push.limits)?;
-        tally.add(&Tally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
+        tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
         tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
         if let Some(codec) = handling.codec_of(push.slot.dtype) {
             return self.push_compressed(push, codec, &handling.merger, &mut value);
@@ -125,12 +125,12 @@ impl Applier {
     /// compression makes, which runs as soon as no lack of memory can stop the push any more.
     pub(crate) fn merge(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         merger: &Merger,
         value: &mut Value,
         compression: Option<&mut Compression<'_>>,
     ) -> Result<bool> {
-        let &Push { slot, values, outs, limits, .. } = push;
+        let &KeyPush { slot, values, outs, limits, .. } = push;
         let updater = match merger {
             Merger::Assign => {
                 let before = value.buffer.position();
@@ -168,12 +168,12 @@ impl Applier {
     /// Merges the values by a rule of ours, and fills the outs in its last pass.
     fn optimize(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         optimizer: &Optimizer,
         value: &mut Value,
         compression: Option<&mut Compression<'_>>,
     ) -> Result<bool> {
-        let &Push { slot, values, outs, .. } = push;
+        let &KeyPush { slot, values, outs, .. } = push;
         let Value { buffer, state, .. } = value;
         let (state, arrays) = match self.prepare(slot, optimizer, buffer, state, false) {
             Ok(prepared) => prepared,
@@ -193,29 +193,29 @@ impl Applier {
         slot: &Slot,
         optimizer: &Optimizer,
         stored: &Buffer,
-        state: &'a mut Option<Box<State>>,
+        state: &'a mut Option<Box<OptimizerState>>,
         scattered: bool,
-    ) -> Result<(&'a mut State, Arrays)> {
+    ) -> Result<(&'a mut OptimizerState, Arrays)> {
         let stored =
             Stored { array: Array::of(stored, slot.dtype), count: slot.count, rows: slot.rows() };
         optimizer.prepare(self.team.isa, &stored, state, scattered)
     }
 
     /// The same error with the call and the key before its text.
-    pub(crate) fn at(&self, push: &Push<'_>, error: &Error) -> Error {
+    pub(crate) fn at(&self, push: &KeyPush<'_>, error: &Error) -> Error {
         error.at(format_args!("{}: {}", push.call, self.names.label(push.slot.key)))
     }
 
     /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.
     fn update(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         updater: &Updater,
         merged: *const u8,
         value: &mut Value,
         compression: Option<&mut Compression<'_>>,
     ) -> Result<()> {
-        let &Push { call, slot, .. } = push;
+        let &KeyPush { call, slot, .. } = push;
         let undo = if self.undo {
             let undo = self.borrow_buffer(slot)?;
             with_default_floats(|| self.team.copy(slot, &undo, &value.buffer))?;
@@ -253,7 +253,7 @@ impl Applier {
         &'a self,
         call: &str,
         slot: &'a Slot,
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
     ) -> Result<ReadGuard<'a, Value>> {
         let value = self.look(call, slot, limits)?;
         if value.removed {
@@ -267,7 +267,7 @@ impl Applier {
         &'a self,
         call: &str,
         slot: &'a Slot,
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
     ) -> Result<ReadGuard<'a, Value>> {
         match slot.value.try_read(&self.released) {
             Some(value) => Ok(value),
@@ -282,7 +282,7 @@ impl Applier {
         &'a self,
         call: &str,
         slot: &'a Slot,
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
     ) -> Result<WriteGuard<'a, Value>> {
         let value = self.take(call, slot, limits)?;
         if value.removed {
@@ -296,7 +296,7 @@ impl Applier {
         &'a self,
         call: &str,
         slot: &'a Slot,
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
     ) -> Result<WriteGuard<'a, Value>> {
         match slot.value.try_write(&self.released) {
             Some(value) => Ok(value),
@@ -312,7 +312,7 @@ impl Applier {
         &self,
         call: &str,
         slot: &Slot,
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
         attempt: impl Fn(Instant) -> Option<T>,
     ) -> Result<T> {
         loop {
@@ -346,10 +346,12 @@ impl Applier {
     /// The error of an operation that is cancelled before it has begun with a key.
     fn cancelled(&self, call: &str, slot: &Slot) -> Error {
         let key = self.names.label(slot.key);
-        let pulls = [Call::Pull, Call::Broadcast, Call::PullRows].map(Call::name).contains(&call);
+        let pulls = [DataCall::Pull, DataCall::Broadcast, DataCall::PullRows]
+            .map(DataCall::name)
+            .contains(&call);
         if pulls {
             fail!(Cancelled, "{call}: cancelled at {key}; outs are undefined")
-        } else if call == Call::PushPull.name() {
+        } else if call == DataCall::PushPull.name() {
             let rest = "unchanged, and outs are undefined";
             fail!(Cancelled, "{call}: cancelled; {key} and those after it are {rest}")
         } else {
@@ -358,8 +360,8 @@ impl Applier {
     }
 
     /// The error of an operation that is cancelled while it fills the outs of a key.
-    fn stopped(&self, call: Call, slot: &Slot) -> Error {
-        if call != Call::PushPull {
+    fn stopped(&self, call: DataCall, slot: &Slot) -> Error {
+        if call != DataCall::PushPull {
             return self.cancelled(call.name(), slot);
         }
         let (call, key) = (call.name(), self.names.label(slot.key));

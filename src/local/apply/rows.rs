@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::{Applier, Push, with_default_floats};
+use super::{Applier, KeyPush, with_default_floats};
 use crate::error::Result;
-use crate::local::counters::Tally;
+use crate::local::counters::CallTally;
 use crate::local::merge::RowSums;
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowLists;
@@ -18,16 +18,16 @@ impl Applier {
     /// Copies rows of a key to its outs, whose places in the plan are given.
     pub(super) fn pull_rows(
         &self,
-        pull: &Push<'_>,
+        pull: &KeyPush<'_>,
         rows: &RowLists,
         places: Range<usize>,
-        tally: &mut Tally,
+        tally: &mut CallTally,
     ) -> Result<bool> {
-        let &Push { call, slot, outs, limits, .. } = pull;
+        let &KeyPush { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
         for (out, place) in outs.iter().zip(places) {
             let rows = rows.of(place, &out.lent);
-            tally.add(&Tally::sum((0, 0), (1, bytes(slot, rows.ids))));
+            tally.add(&CallTally::sum((0, 0), (1, bytes(slot, rows.ids))));
             if !out.shadowed && !self.team.copy_rows(slot, &value.buffer, &rows, limits.cancel)? {
                 return Ok(false);
             }
@@ -39,13 +39,13 @@ impl Applier {
     /// through no codec.
     pub(super) fn push_rows(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         rows: &RowLists,
         places: Range<usize>,
         handling: &Handling,
-        tally: &mut Tally,
+        tally: &mut CallTally,
     ) -> Result<bool> {
-        let &Push { call, slot, values, limits, .. } = push;
+        let &KeyPush { call, slot, values, limits, .. } = push;
         let pushed = || places.clone().zip(values).map(|(place, lent)| rows.of(place, lent));
         let total = pushed().map(|rows| bytes(slot, rows.ids)).sum();
         let mut sums = self.row_sums.lock().pop().unwrap_or_default();
@@ -53,7 +53,7 @@ impl Applier {
             .map_err(|error| self.at(push, &error))
             .and_then(|()| self.lock(call, slot, limits))
             .and_then(|mut value| {
-                tally.add(&Tally::sum((values.len(), total), (0, 0)));
+                tally.add(&CallTally::sum((values.len(), total), (0, 0)));
                 tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
                 self.merge_rows(push, &sums, &mut value, &handling.merger)
             });
@@ -65,7 +65,7 @@ impl Applier {
     #[cfg(feature = "dist")]
     pub(crate) fn merge_pushed_rows<'a>(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         pushed: impl Iterator<Item = RowsOf<'a>>,
         value: &mut Value,
         merger: &Merger,
@@ -79,7 +79,7 @@ impl Applier {
 
     fn merge_rows(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         sums: &RowSums,
         value: &mut Value,
         merger: &Merger,
@@ -98,7 +98,7 @@ impl Applier {
                     self.team.rows(slot, sums, &dense).assign();
                 });
                 let sum = [Lent::of(Array::of(&dense, slot.dtype))];
-                let result = self.merge(&Push { values: &sum, ..*push }, merger, value, None);
+                let result = self.merge(&KeyPush { values: &sum, ..*push }, merger, value, None);
                 self.buffers.lock().push(dense);
                 return result;
             }
@@ -109,7 +109,7 @@ impl Applier {
     /// Merges the rows, and no others, by a rule of ours.
     fn optimize_rows(
         &self,
-        push: &Push<'_>,
+        push: &KeyPush<'_>,
         optimizer: &Optimizer,
         sums: &RowSums,
         value: &mut Value,

@@ -4,21 +4,21 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::Local;
-use super::super::apply::Limits;
+use super::super::apply::CallLimits;
 use super::super::lock::WriteGuard;
 use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
 use super::{
-    CODEC, CODEC_OPTIONS, MASTER, OPTIMIZER, OPTIONS, PREFIX, Parts, RESIDUAL, Rules, STATE,
+    CODEC, CODEC_OPTIONS, FileRules, KeyParts, MASTER, OPTIMIZER, OPTIONS, PREFIX, RESIDUAL, STATE,
     WORKERS, add_key, add_numbers, at_file, check_byte_order,
 };
-use crate::checkpoint::{Entry, Header, KeyName, Reader, split_part};
+use crate::checkpoint::{FileHeader, FileReader, KeyName, TensorEntry, split_part};
 use crate::codec::{Codec, Residuals};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::kernel::MAX_STATES;
 use crate::key::Key;
-use crate::optim::{Kept, Optimizer, Stored};
-use crate::tensor::{Array, Buffer, Place, element_count};
+use crate::optim::{KeptArrays, Optimizer, Stored};
+use crate::tensor::{Array, Buffer, PageOffset, element_count};
 
 /// Where in a page large arrays from `malloc` begin: a value is placed as if it had been copied
 /// from one.
@@ -26,17 +26,17 @@ const CALLERS: usize = 16;
 
 /// What a file has.
 struct Loaded {
-    rules: Rules,
+    rules: FileRules,
     slots: Vec<Slot>,
     /// The names among the keys.
     names: Vec<String>,
 }
 
 /// A key of a file: its slot has no memory yet.
-struct Found<'a> {
+struct LoadedKey<'a> {
     name: KeyName<'a>,
     slot: Slot,
-    parts: Parts,
+    parts: KeyParts,
 }
 
 impl Local {
@@ -49,7 +49,7 @@ impl Local {
         }
         let keys: Vec<Key> = loaded.slots.iter().map(|slot| slot.key).collect();
         let patience = self.patience();
-        let limits = Limits { patience: &patience, cancel: None };
+        let limits = CallLimits { patience: &patience, cancel: None };
         self.in_turn("load", &keys, &patience, || {
             // Again when keys of the file have been added or removed while it waited.
             while !self.put(&mut loaded, limits)? {}
@@ -62,8 +62,8 @@ impl Local {
     ///
     /// The values are locked first: while this waits for one, it holds neither the table nor the
     /// handling, and calls on other keys go on.
-    fn put(&self, loaded: &mut Loaded, limits: Limits<'_>) -> Result<bool> {
-        let Loaded { rules: Rules { optimizer, codec, .. }, slots, names } = loaded;
+    fn put(&self, loaded: &mut Loaded, limits: CallLimits<'_>) -> Result<bool> {
+        let Loaded { rules: FileRules { optimizer, codec, .. }, slots, names } = loaded;
         let known: Vec<_> = slots.iter().map(|slot| self.keys.table.get(slot.key)).collect();
         for (known, slot) in known.iter().zip(&*slots) {
             known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
@@ -93,7 +93,7 @@ impl Local {
     fn lock_all<'a>(
         &'a self,
         known: &'a [Option<Arc<Slot>>],
-        limits: Limits<'_>,
+        limits: CallLimits<'_>,
     ) -> Result<Option<Vec<Option<WriteGuard<'a, Value>>>>> {
         let mut locked: Vec<_> = known.iter().map(|_| None).collect();
         let mut waiting: Vec<_> = known.iter().zip(&mut locked).collect();
@@ -130,12 +130,12 @@ impl Local {
 impl Loaded {
     /// Reads and checks a whole file.
     fn read(path: &Path) -> Result<Self> {
-        let mut reader = Reader::open(path)?;
+        let mut reader = FileReader::open(path)?;
         let mut names = Vec::new();
         let header = reader.header();
         let optimizer = optimizer_of(&header, &mut names)?.map(Arc::new);
         let codec = codec_of(&header)?.map(Arc::new);
-        let rules = Rules { optimizer, codec, workers: workers_of(&header)? };
+        let rules = FileRules { optimizer, codec, workers: workers_of(&header)? };
         let found = keys_of(&header.entries, &rules)?;
         let mut slots = Vec::with_capacity(found.len());
         for found in found {
@@ -156,7 +156,7 @@ impl Loaded {
 }
 
 /// The codec of a file.
-fn codec_of(header: &Header) -> Result<Option<Codec>> {
+fn codec_of(header: &FileHeader) -> Result<Option<Codec>> {
     let Some(name) = header.texts.get(CODEC) else { return Ok(None) };
     let options = header.texts.get(CODEC_OPTIONS).map_or("", String::as_str);
     Codec::new(name, options).map_err(|error| {
@@ -166,14 +166,14 @@ fn codec_of(header: &Header) -> Result<Option<Codec>> {
 }
 
 /// How many workers have left something unsent.
-fn workers_of(header: &Header) -> Result<usize> {
+fn workers_of(header: &FileHeader) -> Result<usize> {
     let Some(text) = header.texts.get(WORKERS) else { return Ok(1) };
     let workers = text.parse().ok().filter(|workers| (2..=i32::MAX as usize).contains(workers));
     workers.ok_or_else(|| fail!(Corrupt, "its header is damaged: {text:?} workers"))
 }
 
 /// The optimizer of a file, with the multipliers of single keys. Adds the names of these.
-fn optimizer_of(header: &Header, names: &mut Vec<String>) -> Result<Option<Optimizer>> {
+fn optimizer_of(header: &FileHeader, names: &mut Vec<String>) -> Result<Option<Optimizer>> {
     let Some(name) = header.texts.get(OPTIMIZER) else { return Ok(None) };
     let options = header.texts.get(OPTIONS).map_or("", String::as_str);
     let foreign = |error: Error| {
@@ -198,14 +198,14 @@ fn optimizer_of(header: &Header, names: &mut Vec<String>) -> Result<Option<Optim
 }
 
 /// The keys of a file whose tensors are exactly those that [`Local::save`] would write for them.
-fn keys_of<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Vec<Found<'a>>> {
-    let mut found: Vec<Found<'a>> = Vec::new();
+fn keys_of<'a>(entries: &'a [TensorEntry], rules: &FileRules) -> Result<Vec<LoadedKey<'a>>> {
+    let mut found: Vec<LoadedKey<'a>> = Vec::new();
     for entry in entries {
         if let Some(name) = KeyName::parse(&entry.name) {
-            let parts = Parts { kept: Some(Kept::default()), residuals: 0 };
-            found.push(Found { name, slot: slot_of(name, entry)?, parts });
+            let parts = KeyParts { kept: Some(KeptArrays::default()), residuals: 0 };
+            found.push(LoadedKey { name, slot: slot_of(name, entry)?, parts });
         } else if let (Some((part, _)), Some(last)) = (split_part(&entry.name), found.last_mut()) {
-            let Parts { kept, residuals } = &mut last.parts;
+            let KeyParts { kept, residuals } = &mut last.parts;
             if let Some(kept) = kept {
                 kept.states = MAX_STATES.min(kept.states + usize::from(part.starts_with(STATE)));
                 kept.has_master |= part == MASTER;
@@ -213,8 +213,8 @@ fn keys_of<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Vec<Found<'a>>> {
             *residuals += usize::from(part.starts_with(RESIDUAL));
         }
     }
-    let mut expected = Header::new();
-    for Found { name, slot, parts } in &found {
+    let mut expected = FileHeader::new();
+    for LoadedKey { name, slot, parts } in &found {
         if rules.workers > 1 && ![0, rules.workers].contains(&parts.residuals) {
             let (label, workers) = (label(*name), rules.workers);
             return Err(fail!(
@@ -243,7 +243,7 @@ fn keys_of<'a>(entries: &'a [Entry], rules: &Rules) -> Result<Vec<Found<'a>>> {
 }
 
 /// A slot for a key of a file.
-fn slot_of(name: KeyName<'_>, entry: &Entry) -> Result<Slot> {
+fn slot_of(name: KeyName<'_>, entry: &TensorEntry) -> Result<Slot> {
     match name {
         KeyName::Text(text) => _ = checked(text)?,
         KeyName::Number(number) if Key::from(number).is_name() => {
@@ -265,7 +265,7 @@ fn checked(name: &str) -> Result<&str> {
 }
 
 /// Refuses names of a file that have the same hash.
-fn same_hash(found: &[Found<'_>]) -> Result<()> {
+fn same_hash(found: &[LoadedKey<'_>]) -> Result<()> {
     let mut keys: Vec<(Key, KeyName<'_>)> =
         found.iter().map(|found| (found.slot.key, found.name)).collect();
     keys.sort_unstable_by_key(|(key, _)| *key);
@@ -279,10 +279,10 @@ fn same_hash(found: &[Found<'_>]) -> Result<()> {
 }
 
 /// Reads the value of a key and what is kept for it.
-fn fill(found: Found<'_>, rules: &Rules, reader: &mut Reader) -> Result<Slot> {
-    let Found { mut slot, parts: Parts { kept, residuals }, .. } = found;
+fn fill(found: LoadedKey<'_>, rules: &FileRules, reader: &mut FileReader) -> Result<Slot> {
+    let LoadedKey { mut slot, parts: KeyParts { kept, residuals }, .. } = found;
     let mut buffer = Buffer::zeroed(slot.bytes(), false)?;
-    buffer.place(std::ptr::without_provenance(CALLERS), Place::Stored);
+    buffer.place(std::ptr::without_provenance(CALLERS), PageOffset::Stored);
     reader.tensor(buffer.bytes_mut())?;
     let (array, count) = (Array::of(&buffer, slot.dtype), slot.count);
     let (stored, kept) = (Stored { array, count, rows: slot.rows() }, kept.unwrap_or_default());
@@ -298,7 +298,7 @@ fn fill(found: Found<'_>, rules: &Rules, reader: &mut Reader) -> Result<Slot> {
 }
 
 /// Reads what is one number for each key.
-fn read_numbers(slots: &mut [Slot], rules: &Rules, reader: &mut Reader) -> Result<()> {
+fn read_numbers(slots: &mut [Slot], rules: &FileRules, reader: &mut FileReader) -> Result<()> {
     let mut read = |each: usize| {
         let mut bytes = vec![0; slots.len() * each * size_of::<u64>()];
         reader.tensor(&mut bytes).map(|()| bytes)

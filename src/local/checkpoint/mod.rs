@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::table::Slot;
-use crate::checkpoint::{Header, KeyName, part_name};
+use crate::checkpoint::{FileHeader, KeyName, part_name};
 use crate::codec::Codec;
 use crate::error::{Error, Result, fail};
-use crate::optim::{Kept, Optimizer};
+use crate::optim::{KeptArrays, Optimizer};
 use crate::tensor::DType;
 
 /// Texts of the header.
@@ -41,14 +41,14 @@ const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DTyp
 const ROUNDS: (&str, DType) = ("#rounds", DType::I64);
 
 /// What becomes of pushes, as far as files have it.
-struct Rules {
+struct FileRules {
     optimizer: Option<Arc<Optimizer>>,
     codec: Option<Arc<Codec>>,
     /// With more than one, each of them has left something of the sum of its values.
     workers: usize,
 }
 
-impl Rules {
+impl FileRules {
     /// The part that a codec has left, by its place among those of its key.
     fn residual(&self, at: usize) -> String {
         let (worker, value) = if self.workers > 1 { (at, 0) } else { (0, at) };
@@ -58,15 +58,21 @@ impl Rules {
 
 /// What is kept for a key beside its value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Parts {
+struct KeyParts {
     /// By the optimizer, if it has been pushed under it.
-    kept: Option<Kept>,
+    kept: Option<KeptArrays>,
     /// Values, or workers, that the codec has left something of.
     residuals: usize,
 }
 
 /// Adds the tensors of a key to a header.
-fn add_key(header: &mut Header, name: KeyName<'_>, slot: &Slot, rules: &Rules, parts: Parts) {
+fn add_key(
+    header: &mut FileHeader,
+    name: KeyName<'_>,
+    slot: &Slot,
+    rules: &FileRules,
+    parts: KeyParts,
+) {
     header.add(name.to_string(), slot.dtype, &slot.shape);
     if let (Some(optimizer), Some(kept)) = (&rules.optimizer, parts.kept) {
         let full = slot.dtype.full();
@@ -86,7 +92,7 @@ fn add_key(header: &mut Header, name: KeyName<'_>, slot: &Slot, rules: &Rules, p
 }
 
 /// Adds the tensors with one number for each of so many keys.
-fn add_numbers(header: &mut Header, rules: &Rules, keys: usize) {
+fn add_numbers(header: &mut FileHeader, rules: &FileRules, keys: usize) {
     let mut shape = vec![keys.cast_signed() as i64];
     if rules.optimizer.is_some() {
         NUMBERS.iter().for_each(|(name, dtype)| header.add((*name).to_owned(), *dtype, &shape));

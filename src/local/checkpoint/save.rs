@@ -4,28 +4,28 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::super::Local;
-use super::super::apply::Limits;
+use super::super::apply::CallLimits;
 use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
 use super::{
-    CODEC, CODEC_OPTIONS, OPTIMIZER, OPTIONS, PREFIX, Parts, Rules, VERSION, WORKERS, add_key,
-    add_numbers, at_file, check_byte_order,
+    CODEC, CODEC_OPTIONS, FileRules, KeyParts, OPTIMIZER, OPTIONS, PREFIX, VERSION, WORKERS,
+    add_key, add_numbers, at_file, check_byte_order,
 };
-use crate::checkpoint::{Header, KeyName, Writer};
+use crate::checkpoint::{FileHeader, FileWriter, KeyName};
 use crate::codec::Residuals;
 use crate::error::{Result, fail};
-use crate::key::{Key, Names};
+use crate::key::{Key, KeyNames};
 
 /// What a file will have.
 struct Survey {
-    rules: Rules,
-    keys: Vec<Found>,
+    rules: FileRules,
+    keys: Vec<SavedKey>,
 }
 
 /// A key, and what was kept for it when it was looked at.
-struct Found {
+struct SavedKey {
     slot: Arc<Slot>,
-    parts: Parts,
+    parts: KeyParts,
 }
 
 impl Local {
@@ -34,7 +34,7 @@ impl Local {
     pub(crate) fn save(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
         check_byte_order("save")?;
         let patience = self.patience();
-        let limits = Limits { patience: &patience, cancel: None };
+        let limits = CallLimits { patience: &patience, cancel: None };
         let keys: Vec<Key> = self.keys.table.slots().iter().map(|slot| slot.key).collect();
         // What this thread queued before comes first. Others need not wait for the disk: each key
         // is locked while it is written.
@@ -53,12 +53,13 @@ impl Local {
 
     /// Writes a checkpoint, unless keys or what is kept for them come or go meanwhile: the header,
     /// which is written first, says what there is.
-    fn try_save(&self, path: &Path, workers: usize, limits: Limits<'_>) -> Result<bool> {
+    fn try_save(&self, path: &Path, workers: usize, limits: CallLimits<'_>) -> Result<bool> {
         let at_file = at_file("save", path);
         let survey = self.survey(workers, limits)?;
-        let mut writer = Writer::create(path, survey.header(&self.keys.names)).map_err(&at_file)?;
+        let mut writer =
+            FileWriter::create(path, survey.header(&self.keys.names)).map_err(&at_file)?;
         let (mut updates, mut carried, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
-        for Found { slot, parts } in &survey.keys {
+        for SavedKey { slot, parts } in &survey.keys {
             let value = self.applier.look("save", slot, limits)?;
             if value.removed || survey.parts(&value) != *parts {
                 return Ok(false);
@@ -77,7 +78,7 @@ impl Local {
                 rounds.extend(round.copied().unwrap_or(0).to_le_bytes());
             }
         }
-        let Rules { optimizer, codec, .. } = &survey.rules;
+        let FileRules { optimizer, codec, .. } = &survey.rules;
         let (optimizes, compresses) = (optimizer.is_some(), codec.is_some());
         let numbers = [(optimizes, updates), (optimizes, carried), (compresses, rounds)];
         let mut numbers = numbers.iter().filter(|(wanted, _)| *wanted);
@@ -88,20 +89,20 @@ impl Local {
         Ok(true)
     }
 
-    fn survey(&self, workers: usize, limits: Limits<'_>) -> Result<Survey> {
+    fn survey(&self, workers: usize, limits: CallLimits<'_>) -> Result<Survey> {
         let handling = self.handling.read().clone();
         let optimizer = match &handling.merger {
             Merger::Optimizer(optimizer) => Some(Arc::clone(optimizer)),
             Merger::Assign | Merger::Updater(_) => None,
         };
-        let rules = Rules { optimizer, codec: handling.codec, workers };
+        let rules = FileRules { optimizer, codec: handling.codec, workers };
         let mut survey = Survey { rules, keys: Vec::new() };
         for slot in self.keys.table.slots() {
             let value = self.applier.look("save", &slot, limits)?;
             let (removed, parts) = (value.removed, survey.parts(&value));
             drop(value);
             if !removed {
-                survey.keys.push(Found { slot, parts });
+                survey.keys.push(SavedKey { slot, parts });
             }
         }
         Ok(survey)
@@ -109,11 +110,11 @@ impl Local {
 }
 
 impl Survey {
-    fn parts(&self, value: &Value) -> Parts {
+    fn parts(&self, value: &Value) -> KeyParts {
         let optimizer = self.rules.optimizer.as_ref();
         let kept = optimizer.and_then(|it| it.kept(value.state.as_deref()));
         let residuals = self.residuals(value).map_or(0, |it| it.buffers().len());
-        Parts { kept, residuals }
+        KeyParts { kept, residuals }
     }
 
     /// What the codec has left of a key's pushes.
@@ -122,8 +123,8 @@ impl Survey {
         value.residuals.as_deref().filter(|residuals| residuals.belong_to(codec))
     }
 
-    fn header(&self, names: &Names) -> Header {
-        let mut header = Header::new();
+    fn header(&self, names: &KeyNames) -> FileHeader {
+        let mut header = FileHeader::new();
         let mut say = |name: String, text: String| header.texts.insert(name, text);
         say(VERSION.to_owned(), crate::VERSION.to_owned());
         if let Some(optimizer) = &self.rules.optimizer {
@@ -141,7 +142,7 @@ impl Survey {
                 say(WORKERS.to_owned(), self.rules.workers.to_string());
             }
         }
-        for Found { slot, parts } in &self.keys {
+        for SavedKey { slot, parts } in &self.keys {
             with_name(names, slot.key, |name| {
                 add_key(&mut header, name, slot, &self.rules, *parts);
             });
@@ -152,7 +153,7 @@ impl Survey {
 }
 
 /// Calls `work` with a key as files name it. A name that is not known here is its number.
-fn with_name<T>(names: &Names, key: Key, work: impl FnOnce(KeyName<'_>) -> T) -> T {
+fn with_name<T>(names: &KeyNames, key: Key, work: impl FnOnce(KeyName<'_>) -> T) -> T {
     let text = names.with(key, |name| name.to_string_lossy().into_owned());
     work(text.as_deref().map_or(KeyName::Number(key.id()), KeyName::Text))
 }

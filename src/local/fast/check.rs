@@ -10,9 +10,9 @@ use std::ptr;
 use crate::key::Key;
 use crate::local::plan::{Pairs, Plan, Tensors};
 use crate::local::sort::Sorter;
-use crate::local::table::{Entry, Held, KeyTable, Place, Slot};
+use crate::local::table::{KeyTable, LockedTable, Slot, TableCell, TableEntry};
 use crate::sys;
-use crate::tensor::Spec;
+use crate::tensor::TensorSpec;
 
 /// Keys that are looked up while what the table holds of the ones before is on its way.
 const BLOCK: usize = 16;
@@ -50,7 +50,7 @@ struct Findings {
 
 /// The memory of the checks. Each thread keeps one.
 #[derive(Default)]
-pub(crate) struct Memory {
+pub(crate) struct CheckMemory {
     lists: Lists<'static>,
     spare: Vec<Fit<'static>>,
     sorter: Sorter,
@@ -73,7 +73,7 @@ pub(crate) fn with_one<T>(
     table: &KeyTable,
     values: &Pairs<'_>,
     outs: &Pairs<'_>,
-    work: impl FnOnce(&Entry, &[*mut u8], &[*mut u8]) -> Option<T>,
+    work: impl FnOnce(&TableEntry, &[*mut u8], &[*mut u8]) -> Option<T>,
 ) -> Option<T> {
     let mut keys = values.keys.iter().chain(outs.keys);
     let key = *keys.next()?;
@@ -106,11 +106,11 @@ fn outs_are_apart(values: &[*mut u8], outs: &[*mut u8], bytes: usize) -> bool {
     })
 }
 
-impl Memory {
+impl CheckMemory {
     /// Calls `work` with the lists of a call, unless they need a closer look.
     pub(crate) fn with_lists<T>(
         &mut self,
-        held: &Held<'_>,
+        held: &LockedTable<'_>,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         work: impl FnOnce(&Lists<'_>) -> T,
@@ -129,7 +129,7 @@ impl<'a> Lists<'a> {
     /// Fills the lists; false if they need a closer look.
     fn check(
         &mut self,
-        held: &'a Held<'_>,
+        held: &'a LockedTable<'_>,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
         spare: &mut Vec<Fit<'a>>,
@@ -207,7 +207,7 @@ impl<'a> Lists<'a> {
     }
 
     /// Plans the keys of the lists; of uniform lists, from the `done`-th on.
-    pub(crate) fn plan(&self, held: &Held<'_>, done: usize, plan: &mut Plan) {
+    pub(crate) fn plan(&self, held: &LockedTable<'_>, done: usize, plan: &mut Plan) {
         let mut values = self.values.get(done..).unwrap_or_default();
         let mut outs = self.outs.get(done..).unwrap_or_default();
         while let Some(slot) = first_of(values, outs) {
@@ -251,11 +251,11 @@ fn first_of<'a>(values: &[Fit<'a>], outs: &[Fit<'a>]) -> Option<&'a Slot> {
 /// Looks up keys block by block, and gives the index of the first and the places of all to `take`
 /// until it says no.
 fn look_up<'a>(
-    held: &'a Held<'_>,
+    held: &'a LockedTable<'_>,
     keys: &[Key],
-    mut take: impl FnMut(usize, &[Option<&'a Place>]) -> bool,
+    mut take: impl FnMut(usize, &[Option<&'a TableCell>]) -> bool,
 ) -> bool {
-    let find = |keys: Option<&[Key]>, places: &mut [Option<&'a Place>; BLOCK]| {
+    let find = |keys: Option<&[Key]>, places: &mut [Option<&'a TableCell>; BLOCK]| {
         for (place, &key) in places.iter_mut().zip(keys.unwrap_or_default()) {
             *place = held.find(key);
             place.inspect(|place| sys::prefetch(ptr::from_ref(*place).cast()));
@@ -286,7 +286,7 @@ impl Findings {
         &mut self,
         list: &Pairs<'_>,
         from: usize,
-        places: &[Option<&'a Place>],
+        places: &[Option<&'a TableCell>],
         fits: &mut Vec<Fit<'a>>,
     ) -> bool {
         // One loop for each kind of list, instead of a decision for each tensor.
@@ -303,9 +303,9 @@ impl Findings {
     #[inline]
     fn add_all<'a>(
         &mut self,
-        places: &[Option<&'a Place>],
+        places: &[Option<&'a TableCell>],
         fits: &mut Vec<Fit<'a>>,
-        fit: impl Fn(usize, &Spec) -> Option<*mut u8>,
+        fit: impl Fn(usize, &TensorSpec) -> Option<*mut u8>,
     ) -> Option<()> {
         let (mut apart, mut end, mut largest) = (self.apart, self.reach.1, self.largest);
         fits.reserve(places.len());

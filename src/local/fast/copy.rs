@@ -8,13 +8,13 @@ use smallvec::SmallVec;
 use super::check::{FEW, Fit, Lists, with_one};
 use crate::kernel::{Pass, Traffic};
 use crate::local::apply::Applier;
-use crate::local::counters::Tally;
+use crate::local::counters::CallTally;
 use crate::local::lock::{ReadGuard, WriteGuard};
 use crate::local::merge::AHEAD_BYTES;
 use crate::local::plan::Pairs;
 use crate::local::table::{KeyTable, Slot, Value};
 use crate::sys::{self, DefaultFloats};
-use crate::tensor::{Array, DType, LINE, Lent, Place};
+use crate::tensor::{Array, DType, LINE, Lent, PageOffset};
 
 /// Largest tensor of a list, and most bytes of a call, that are copied so: while the table is held,
 /// no key comes or goes.
@@ -43,7 +43,7 @@ impl Applier {
                 ([], &[data]) => self.fetch(&Fit { slot, data }),
                 _ => self.sum(slot, values, outs),
             };
-            bytes.map(|bytes| Tally::of(values.len(), outs.len(), bytes))
+            bytes.map(|bytes| CallTally::of(values.len(), outs.len(), bytes))
         });
         copied.inspect(|tally| self.counters.add(tally)).is_some()
     }
@@ -63,7 +63,7 @@ impl Applier {
             try_each(values, outs, |at, value| self.put(value, Some(outs[at].data)))
         };
         let count = |list: &[Fit<'_>]| if list.is_empty() { (0, 0) } else { (done, bytes) };
-        self.counters.add(&Tally::sum(count(values), count(outs)));
+        self.counters.add(&CallTally::sum(count(values), count(outs)));
         done
     }
 
@@ -83,7 +83,7 @@ impl Applier {
             pass(&[stored.buffer.as_ptr()], outs);
         } else {
             let mut stored = self.try_write(slot)?;
-            stored.buffer.place(outs.first().map_or(values[0], |&out| out), Place::Stored);
+            stored.buffer.place(outs.first().map_or(values[0], |&out| out), PageOffset::Stored);
             let inputs: SmallVec<[_; FEW]> = values.iter().map(|it| it.cast_const()).collect();
             let stored = [stored.buffer.as_ptr()];
             let targets: SmallVec<[_; MOST_TARGETS]> = stored.iter().chain(outs).copied().collect();

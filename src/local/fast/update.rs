@@ -6,11 +6,11 @@ use super::check::{FEW, Lists, with_one};
 use super::copy::{MOST_TARGETS, are_small, try_each};
 use crate::kernel::{Isa, MAX_STATES, Meter, Pass, Rule, Squares, Traffic};
 use crate::local::apply::Applier;
-use crate::local::counters::Tally;
+use crate::local::counters::CallTally;
 use crate::local::merge::AHEAD_BYTES;
 use crate::local::plan::Pairs;
 use crate::local::table::{KeyTable, Slot, Value};
-use crate::optim::{Arrays, Optimizer, Passes, Rows};
+use crate::optim::{Arrays, Optimizer, Passes, RowRule};
 use crate::sys::DefaultFloats;
 use crate::tensor::Array;
 
@@ -31,7 +31,7 @@ impl Applier {
         let done = with_one(table, values, outs, |entry, values, outs| {
             let _floats = DefaultFloats::enter();
             let bytes = self.step(&entry.slot, values, outs, optimizer)?;
-            Some(Tally::of(values.len(), outs.len(), bytes))
+            Some(CallTally::of(values.len(), outs.len(), bytes))
         });
         done.inspect(|tally| self.counters.add(tally)).is_some()
     }
@@ -49,7 +49,7 @@ impl Applier {
             self.step(value.slot, &[value.data], out.as_slice(), optimizer)
         });
         let filled = if outs.is_empty() { (0, 0) } else { (done, bytes) };
-        self.counters.add(&Tally::sum((done, bytes), filled));
+        self.counters.add(&CallTally::sum((done, bytes), filled));
         done
     }
 
@@ -109,7 +109,7 @@ impl Passes for OnePass<'_> {
         false
     }
 
-    fn merge_rows(&mut self, _: &dyn Rows) {
+    fn merge_rows(&mut self, _: &dyn RowRule) {
         unreachable!("as above")
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::step::{Scratch, cut, prepare};
+use super::step::{MergeScratch, cut, prepare};
 use super::{PIECE_BYTES, Team, in_pieces};
 use crate::codec::{BLOCK, Codec, Origin, Residuals};
 use crate::error::Result;
@@ -31,11 +31,11 @@ pub(crate) struct Compression<'a> {
     residuals: &'a mut Residuals,
     sum: Array,
     /// One for each thread.
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: Mutex<Vec<MergeScratch>>,
 }
 
 /// The arrays that a block is worked on in.
-struct Desk<'a> {
+struct EncodingArrays<'a> {
     bytes: Array,
     value: Array,
     decoded: Array,
@@ -55,7 +55,7 @@ impl Team {
         sum: &Buffer,
     ) -> Result<Compression<'a>> {
         let threads = self.threads.min(slot.count.div_ceil(PIECE)).max(1);
-        let scratch = Scratch::take(threads, OTHERS + values.len())?;
+        let scratch = MergeScratch::take(threads, OTHERS + values.len())?;
         let (isa, sum, scratch) = (self.isa, Array::of(sum, slot.dtype), Mutex::new(scratch));
         Ok(Compression { isa, codec, slot, values, residuals, sum, scratch })
     }
@@ -83,10 +83,10 @@ impl Compression<'_> {
         });
     }
 
-    fn block(&self, block: &Range<usize>, scratch: &Scratch) {
+    fn block(&self, block: &Range<usize>, scratch: &MergeScratch) {
         let (others, addends) = scratch.blocks.split_at(OTHERS);
         let [bytes, value, decoded] = [&others[0], &others[1], &others[2]];
-        let desk = Desk {
+        let desk = EncodingArrays {
             bytes: Array::of(bytes, DType::U8),
             value: Array::of(value, DType::F32),
             decoded: Array::of(decoded, DType::F32),
@@ -102,7 +102,7 @@ impl Compression<'_> {
     }
 
     /// Sends a block of a value; gives what arrives, in the key's dtype.
-    fn send(&self, at: usize, block: &Range<usize>, desk: &Desk<'_>) -> Array {
+    fn send(&self, at: usize, block: &Range<usize>, desk: &EncodingArrays<'_>) -> Array {
         let (value, whole) = (&self.values[at], 0..block.len());
         let input = if value.is_plain(DType::F32) {
             value.array().part(block)
@@ -137,6 +137,6 @@ impl Compression<'_> {
 
 impl Drop for Compression<'_> {
     fn drop(&mut self) {
-        Scratch::give_back(std::mem::take(&mut self.scratch.lock()));
+        MergeScratch::give_back(std::mem::take(&mut self.scratch.lock()));
     }
 }

@@ -18,12 +18,12 @@ use crate::optim::Arrays;
 use crate::pool::{Help, pool};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool as Cancel, Mutex};
-use crate::tensor::{Array, Buffer, Lent, Place};
+use crate::tensor::{Array, Buffer, Lent, PageOffset};
 
 pub(crate) use compression::Compression;
 use passes::KeyPasses;
 pub(crate) use rows::RowSums;
-use step::{Scratch, Step};
+use step::{MergeScratch, MergeStep};
 
 /// Bytes of stored value in a piece: the unit of threads, and of stopping early.
 const PIECE_BYTES: usize = 256 << 10;
@@ -128,7 +128,7 @@ impl Team {
     pub(crate) fn place(slot: &Slot, values: &[Lent], stored: &mut Buffer, outs: &[PlannedOut]) {
         let outs = outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent);
         if let Some(first) = outs.chain(values).find(|it| it.is_plain(slot.dtype)) {
-            stored.place(first.data(), Place::Stored);
+            stored.place(first.data(), PageOffset::Stored);
         }
     }
 
@@ -168,7 +168,7 @@ impl Team {
         values: &'a [Lent],
         targets: Targets<'a>,
         kept: usize,
-    ) -> Result<Run<'a>> {
+    ) -> Result<MergeRun<'a>> {
         let live = targets.outs.iter().filter(|out| !out.shadowed).count();
         let touched = (values.len() + live + kept) * slot.bytes();
         let traffic = match (slot.bytes(), touched) {
@@ -182,36 +182,37 @@ impl Team {
         let threads = 1 + help.helpers;
         // No more than can use scratch memory, whatever the pieces are.
         let threads = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
-        let scratch = if straight { Vec::new() } else { Scratch::take(threads, odd)? };
-        let step = Step { isa: self.isa, slot, values, merge: Merge::Assign, targets, traffic };
-        Ok(Run { step, threads, straight, scratch: Mutex::new(scratch), _help: help })
+        let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
+        let step =
+            MergeStep { isa: self.isa, slot, values, merge: Merge::Assign, targets, traffic };
+        Ok(MergeRun { step, threads, straight, scratch: Mutex::new(scratch), _help: help })
     }
 }
 
 /// A step with all the memory that its pieces need.
-struct Run<'a> {
-    step: Step<'a>,
+struct MergeRun<'a> {
+    step: MergeStep<'a>,
     threads: usize,
     /// Whether every tensor is a plain array of the slot's dtype.
     straight: bool,
     /// One for each thread, unless the step is straight.
-    scratch: Mutex<Vec<Scratch>>,
+    scratch: Mutex<Vec<MergeScratch>>,
     _help: Help,
 }
 
-impl Drop for Run<'_> {
+impl Drop for MergeRun<'_> {
     fn drop(&mut self) {
         if !self.straight {
-            Scratch::give_back(std::mem::take(&mut self.scratch.lock()));
+            MergeScratch::give_back(std::mem::take(&mut self.scratch.lock()));
         }
     }
 }
 
-impl Run<'_> {
+impl MergeRun<'_> {
     /// Merges the whole key. Stops between pieces once `cancel` is set; gives whether it came to
     /// the end.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
-        let (slot, step) = (self.step.slot, Step { merge, ..self.step });
+        let (slot, step) = (self.step.slot, MergeStep { merge, ..self.step });
         let short = self.straight && step.traffic == Traffic::Cached;
         let at_once = self.threads == 1 && (cancel.is_none() || short);
         if at_once && self.straight {
@@ -227,7 +228,7 @@ impl Run<'_> {
     }
 
     /// Merges a piece.
-    fn piece(step: &Step<'_>, piece: &Range<usize>, scratch: Option<&Scratch>) {
+    fn piece(step: &MergeStep<'_>, piece: &Range<usize>, scratch: Option<&MergeScratch>) {
         match scratch {
             Some(scratch) => step.in_blocks(piece, scratch),
             None => step.straight(piece),
@@ -235,7 +236,7 @@ impl Run<'_> {
     }
 
     /// Runs `work` with scratch memory of its own, unless the step is straight.
-    fn with_scratch(&self, work: impl FnOnce(Option<&Scratch>)) {
+    fn with_scratch(&self, work: impl FnOnce(Option<&MergeScratch>)) {
         if self.straight {
             return work(None);
         }

@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use super::step::{Scratch, Step, cut};
-use super::{Merge, PIECE_BYTES, Run, in_pieces};
+use super::step::{MergeScratch, MergeStep, cut};
+use super::{Merge, MergeRun, PIECE_BYTES, in_pieces};
 use crate::kernel::{Meter, Parts, Rule, Squares, TILE, Traffic};
-use crate::optim::{Arrays, NORM_BLOCK, Passes, Rows};
+use crate::optim::{Arrays, NORM_BLOCK, Passes, RowRule};
 
 /// A push of one key under a rule, ready to be made.
 pub(crate) struct KeyPasses<'a> {
-    pub(super) run: Run<'a>,
+    pub(super) run: MergeRun<'a>,
     pub(super) arrays: &'a Arrays,
 }
 
@@ -38,7 +38,7 @@ impl Passes for KeyPasses<'_> {
         self.arrays.rows.is_some()
     }
 
-    fn merge_rows(&mut self, rows: &dyn Rows) {
+    fn merge_rows(&mut self, rows: &dyn RowRule) {
         let Some(count) = self.arrays.rows else { return };
         let length = self.run.step.slot.count / count;
         let size = (PIECE_BYTES / self.run.step.slot.dtype.size() / length).max(1);
@@ -53,14 +53,14 @@ impl Passes for KeyPasses<'_> {
     }
 }
 
-impl Step<'_> {
+impl MergeStep<'_> {
     /// Merges a few rows: measures them, then goes over them again while they are in the cache.
     pub(super) fn merge_rows(
         &self,
-        (rows, arrays): (&dyn Rows, &Arrays),
+        (rows, arrays): (&dyn RowRule, &Arrays),
         some: &Range<usize>,
         length: usize,
-        scratch: Option<&Scratch>,
+        scratch: Option<&MergeScratch>,
     ) {
         let range = some.start * length..some.end * length;
         let mut sums = [0.0; TILE];
@@ -79,8 +79,8 @@ impl Step<'_> {
         }
         let parts = Parts { numbers, length: length.min(TILE) };
         let (merge, traffic) = (Merge::Parts(rows.rule(), arrays, parts), Traffic::Cached);
-        let step = Step { merge, traffic, ..*self };
-        cut(&range, TILE).for_each(|tile| Run::piece(&step, &tile, scratch));
+        let step = MergeStep { merge, traffic, ..*self };
+        cut(&range, TILE).for_each(|tile| MergeRun::piece(&step, &tile, scratch));
     }
 }
 

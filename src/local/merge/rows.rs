@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::step::{BLOCK, Scratch, Step, cut};
+use super::step::{BLOCK, MergeScratch, MergeStep, cut};
 use super::{Cancel, Merge, PIECE_BYTES, Targets, Team, in_pieces};
 use crate::error::Result;
 #[cfg(feature = "dist")]
@@ -13,7 +13,7 @@ use crate::kernel::{Meter, Rule, Squares, Traffic};
 use crate::local::plan::RowsOf;
 use crate::local::sort::Sorter;
 use crate::local::table::Slot;
-use crate::optim::{Arrays, Passes, Rows};
+use crate::optim::{Arrays, Passes, RowRule};
 use crate::pool::Help;
 use crate::sys;
 use crate::sys::sync::Mutex;
@@ -114,7 +114,7 @@ impl Team {
         let stored = Array::of(stored, slot.dtype);
         let targets = Targets { stored: Some(stored), outs: &[] };
         let (merge, traffic) = (Merge::Assign, Traffic::Cached);
-        let step = Step { isa: self.isa, slot, values: &[], merge, targets, traffic };
+        let step = MergeStep { isa: self.isa, slot, values: &[], merge, targets, traffic };
         let row_bytes = slot.row_length() * slot.dtype.size();
         let help = Help::ask(self.threads - 1, (sums.parts.len() + sums.rows()) * row_bytes);
         RowRun { step, stored, sums, row_bytes, help }
@@ -180,7 +180,7 @@ impl Team {
         let help = Help::ask(self.threads - 1, 2 * out.ids.len() * row_bytes);
         let threads = 1 + help.helpers;
         let odd = out.lent.strides().is_some();
-        let scratch = if odd { Scratch::take(threads, 0)? } else { Vec::new() };
+        let scratch = if odd { MergeScratch::take(threads, 0)? } else { Vec::new() };
         let scratch = Mutex::new(scratch);
         let size = (PIECE_BYTES / row_bytes).max(1);
         let finished = in_pieces(out.ids.len(), size, threads, cancel, &|piece| {
@@ -195,7 +195,7 @@ impl Team {
             scratch.lock().push(mine);
         });
         if odd {
-            Scratch::give_back(std::mem::take(&mut scratch.lock()));
+            MergeScratch::give_back(std::mem::take(&mut scratch.lock()));
         }
         Ok(finished)
     }
@@ -225,7 +225,7 @@ impl Team {
         stored: &Array,
         out: &RowsOf<'_>,
         row: usize,
-        scratch: &Scratch,
+        scratch: &MergeScratch,
     ) {
         let (array, strides) = (out.lent.array(), out.lent.strides().unwrap_or(&[]));
         let converted = Array::of(&scratch.gathered, array.dtype());
@@ -250,7 +250,7 @@ fn ask_for(row: &Array, bytes: usize) {
 
 /// A push of rows, with all the memory that it needs.
 pub(crate) struct RowRun<'a> {
-    step: Step<'a>,
+    step: MergeStep<'a>,
     stored: Array,
     sums: &'a RowSums,
     row_bytes: usize,
@@ -308,7 +308,7 @@ pub(crate) struct RowPasses<'a> {
 
 impl Passes for RowPasses<'_> {
     fn merge(&mut self, rule: &dyn Rule) {
-        let step = Step { merge: Merge::Rule(rule, self.arrays), ..self.run.step };
+        let step = MergeStep { merge: Merge::Rule(rule, self.arrays), ..self.run.step };
         self.run.each(&self.arrays.elements(), &|parts, range| step.merge_parts(parts, range));
     }
 
@@ -320,14 +320,14 @@ impl Passes for RowPasses<'_> {
         self.arrays.rows.is_some()
     }
 
-    fn merge_rows(&mut self, rows: &dyn Rows) {
+    fn merge_rows(&mut self, rows: &dyn RowRule) {
         let length = self.run.step.slot.row_length();
         self.run.each(&[], &|parts, range| {
             let row = range.start / length;
             // A step finds the row in arrays that would have all rows.
             let whole = parts.iter().map(|part| Lent::of(part.back(range.start)));
             let values: SmallVec<[Lent; 4]> = whole.collect();
-            let step = Step { values: &values, ..self.run.step };
+            let step = MergeStep { values: &values, ..self.run.step };
             step.merge_rows((rows, self.arrays), &(row..row + 1), length, None);
         });
     }

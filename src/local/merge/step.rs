@@ -22,19 +22,19 @@ type Addresses<T> = SmallVec<[T; 16]>;
 /// Memory for values that cannot be summed from where they are: one block for each, and one to
 /// gather into before a conversion. Taken before the first byte is written, so that a lack of
 /// memory leaves no half a result.
-pub(super) struct Scratch {
+pub(super) struct MergeScratch {
     pub(super) blocks: Vec<Buffer>,
     pub(super) gathered: Buffer,
 }
 
 /// Scratch of earlier steps, one for each of a step's threads. Never waited for: in the child of a
 /// fork a thread that is not there may hold the lock.
-static SPARE: Mutex<Vec<Vec<Scratch>>> = Mutex::new(Vec::new());
+static SPARE: Mutex<Vec<Vec<MergeScratch>>> = Mutex::new(Vec::new());
 
 /// How many steps' scratch is kept for later.
 const MOST_SPARE: usize = 16;
 
-impl Scratch {
+impl MergeScratch {
     /// Takes scratch for so many threads or more.
     pub(super) fn take(threads: usize, odd_values: usize) -> Result<Vec<Self>> {
         let mut all = SPARE.try_lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default();
@@ -65,7 +65,7 @@ fn block() -> Result<Buffer> {
 
 /// What every piece of a step has in common.
 #[derive(Clone, Copy)]
-pub(super) struct Step<'a> {
+pub(super) struct MergeStep<'a> {
     pub(super) isa: Isa,
     pub(super) slot: &'a Slot,
     pub(super) values: &'a [Lent],
@@ -74,7 +74,7 @@ pub(super) struct Step<'a> {
     pub(super) traffic: Traffic,
 }
 
-impl Step<'_> {
+impl MergeStep<'_> {
     fn live_outs(&self) -> impl Iterator<Item = &Lent> {
         self.targets.outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent)
     }
@@ -156,7 +156,7 @@ impl Step<'_> {
     }
 
     /// A piece of a step with tensors of other dtypes or with strides.
-    pub(super) fn in_blocks(&self, piece: &Range<usize>, scratch: &Scratch) {
+    pub(super) fn in_blocks(&self, piece: &Range<usize>, scratch: &MergeScratch) {
         for block in blocks(piece) {
             let inputs = self.inputs(&block, Some(scratch));
             let result = self.targets.stored.map(|stored| {
@@ -175,7 +175,7 @@ impl Step<'_> {
         &self,
         (meter, arrays): (&dyn Meter, &Arrays),
         range: &Range<usize>,
-        scratch: Option<&Scratch>,
+        scratch: Option<&MergeScratch>,
         part: usize,
         take: &mut dyn FnMut(Squares),
     ) {
@@ -195,7 +195,7 @@ impl Step<'_> {
     }
 
     /// Where a block of each value begins, gathered and converted if need be.
-    fn inputs(&self, block: &Range<usize>, scratch: Option<&Scratch>) -> Addresses<*const u8> {
+    fn inputs(&self, block: &Range<usize>, scratch: Option<&MergeScratch>) -> Addresses<*const u8> {
         let dtype = self.slot.dtype;
         let mut free = scratch.iter().flat_map(|scratch| &scratch.blocks);
         let place = |value: &Lent| {

@@ -9,15 +9,16 @@ use std::sync::Arc;
 
 pub(crate) use rows::{RowLists, RowPairs, RowsOf};
 
-use super::table::{Held, KeyHasher, KeyTable, Slot};
-use super::ticket::Label;
+use super::table::{KeyHasher, KeyTable, LockedTable, Slot};
+use super::ticket::OperationLabel;
 use crate::deadline::Patience;
 use crate::error::{Error, ErrorKind, Result, fail};
-use crate::key::{Key, Names};
-use crate::local::call::Call;
+use crate::key::{Key, KeyNames};
+use crate::local::call::DataCall;
 use crate::search;
 use crate::tensor::{
-    Lent, Overlaps, Parties, Party, Position, RawTensors, Spec, Stop, Tensor, TensorMut, Watch,
+    Lent, OverlapTensor, Overlaps, Parties, Position, RawTensors, Stop, Tensor, TensorMut,
+    TensorSpec, TimeLimit,
 };
 
 /// The tensors of a call.
@@ -53,7 +54,7 @@ impl<'a> Pairs<'a> {
     /// The data of a tensor that is at a glance a plain array of a dtype and shape; None if it takes
     /// a closer look.
     #[inline]
-    pub(crate) fn fits(&self, index: usize, spec: &Spec) -> Option<*mut u8> {
+    pub(crate) fn fits(&self, index: usize, spec: &TensorSpec) -> Option<*mut u8> {
         match self.tensors {
             Tensors::Values(tensors) => tensors[index].fits(spec),
             Tensors::Outs(tensors) => tensors[index].as_tensor().fits(spec),
@@ -62,14 +63,19 @@ impl<'a> Pairs<'a> {
     }
 
     /// A tensor of the list that fits its key, lent to the operation.
-    fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: Part) -> Result<Lent> {
+    fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: TensorUse) -> Result<Lent> {
         let tensor = self.tensor(index, scene, part)?;
         check(scene, slot, &tensor, part, &slot.shape)?;
         Ok(Lent::new(&tensor))
     }
 
     /// A tensor of the list; errors name the call, the key and what the tensor is in it.
-    pub(crate) fn tensor(&self, index: usize, scene: &Scene<'_>, part: Part) -> Result<Tensor<'a>> {
+    pub(crate) fn tensor(
+        &self,
+        index: usize,
+        scene: &Scene<'_>,
+        part: TensorUse,
+    ) -> Result<Tensor<'a>> {
         match self.tensors {
             Tensors::Values(tensors) => Ok(tensors[index]),
             Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
@@ -86,19 +92,19 @@ impl<'a> Pairs<'a> {
 
 /// What a tensor is in a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum TensorUse {
     Value,
     Out,
     /// Which rows a value or an out has.
     Ids,
 }
 
-impl Part {
+impl TensorUse {
     fn name(self) -> &'static str {
         match self {
-            Part::Value => "value",
-            Part::Out => "out",
-            Part::Ids => "tensor of row ids",
+            TensorUse::Value => "value",
+            TensorUse::Out => "out",
+            TensorUse::Ids => "tensor of row ids",
         }
     }
 }
@@ -109,7 +115,7 @@ pub(crate) type Coming = HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>;
 /// Where a call is made: what its errors must name, and where its keys are.
 pub(crate) struct Scene<'a> {
     pub(crate) call: &'static str,
-    pub(crate) names: &'a Names,
+    pub(crate) names: &'a KeyNames,
     pub(crate) table: &'a KeyTable,
     /// Keys that the call itself is about to add.
     pub(crate) coming: Option<&'a Coming>,
@@ -125,7 +131,7 @@ impl<'a> Scene<'a> {
 }
 
 impl Scene<'_> {
-    fn find<'a>(&'a self, held: &'a Held<'_>, key: Key) -> Result<&'a Arc<Slot>> {
+    fn find<'a>(&'a self, held: &'a LockedTable<'_>, key: Key) -> Result<&'a Arc<Slot>> {
         let coming = || {
             search::step();
             self.coming?.get(&key)
@@ -141,7 +147,7 @@ impl Scene<'_> {
 }
 
 /// One key of a call.
-pub(crate) struct Group {
+pub(crate) struct KeyGroup {
     pub(crate) slot: Arc<Slot>,
     pub(crate) values: Range<usize>,
     pub(crate) outs: Range<usize>,
@@ -156,7 +162,7 @@ pub(crate) struct PlannedOut {
 /// A call that has passed all checks. Reused from call to call for its memory.
 #[derive(Default)]
 pub(crate) struct Plan {
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<KeyGroup>,
     pub(crate) values: Vec<Lent>,
     pub(crate) outs: Vec<PlannedOut>,
     /// Of a call on rows.
@@ -182,9 +188,9 @@ impl Plan {
         self.groups.iter().for_each(|group| visit(group.slot.key.id()));
     }
 
-    pub(crate) fn label(&self, call: Call) -> Label {
+    pub(crate) fn label(&self, call: DataCall) -> OperationLabel {
         let first_key = self.groups.first().map_or(0, |group| group.slot.key.id());
-        Label { call: call.name(), first_key, keys: self.groups.len() }
+        OperationLabel { call: call.name(), first_key, keys: self.groups.len() }
     }
 
     /// Adds a key whose values and outs are plain arrays of its dtype and shape, and whose outs
@@ -203,7 +209,7 @@ impl Plan {
             self.outs.push(PlannedOut { lent: Lent::plain(data, slot.dtype), shadowed: false });
         }
         let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
-        self.groups.push(Group { slot: Arc::clone(slot), values, outs });
+        self.groups.push(KeyGroup { slot: Arc::clone(slot), values, outs });
     }
 
     /// Checks and groups the pairs of a call. On an error the plan is of no use until cleared.
@@ -234,19 +240,19 @@ impl Plan {
             let slot = Arc::clone(scene.find(&held, key)?);
             let first_value = self.values.len();
             while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
-                self.values.push(values.lend(i, scene, &slot, Part::Value)?);
+                self.values.push(values.lend(i, scene, &slot, TensorUse::Value)?);
                 value_at += 1;
             }
             let first_out = self.outs.len();
             while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
-                let lent = outs.lend(i, scene, &slot, Part::Out)?;
+                let lent = outs.lend(i, scene, &slot, TensorUse::Out)?;
                 let at = Position { group: self.groups.len(), index: self.outs.len() };
-                self.overlaps.add_out(&Party { lent: &lent, shape: &slot.shape, at });
+                self.overlaps.add_out(&OverlapTensor { lent: &lent, shape: &slot.shape, at });
                 self.outs.push(PlannedOut { lent, shadowed: false });
                 out_at += 1;
             }
             let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
-            self.groups.push(Group { slot, values, outs });
+            self.groups.push(KeyGroup { slot, values, outs });
         }
         // Comparing may take long; keys come and go meanwhile.
         drop(held);
@@ -264,7 +270,7 @@ impl Plan {
             .iter()
             .enumerate()
             .flat_map(|(group, it)| it.values.clone().map(move |index| Position { group, index }));
-        let mut watch = Watch::new(scene.patience);
+        let mut watch = TimeLimit::new(scene.patience);
         let found = overlaps.find(&tensors, positions, shadowed, &mut watch);
         found.map_err(|stop| tensors.refuse(scene, &stop))?;
         for &index in &self.shadowed {
@@ -276,16 +282,16 @@ impl Plan {
 
 /// The tensors of a plan that is being made.
 struct Planned<'a> {
-    groups: &'a [Group],
+    groups: &'a [KeyGroup],
     outs: &'a [PlannedOut],
     values: &'a [Lent],
     rows: &'a RowLists,
 }
 
 impl<'a> Planned<'a> {
-    fn party(&self, lent: &'a Lent, at: Position) -> Party<'a> {
+    fn party(&self, lent: &'a Lent, at: Position) -> OverlapTensor<'a> {
         let shape = self.rows.shape(at.index).unwrap_or(&self.groups[at.group].slot.shape);
-        Party { lent, shape, at }
+        OverlapTensor { lent, shape, at }
     }
 
     fn refuse(&self, scene: &Scene<'_>, stop: &Stop) -> Error {
@@ -314,11 +320,11 @@ impl<'a> Planned<'a> {
 }
 
 impl<'a> Parties<'a> for Planned<'a> {
-    fn out(&self, at: Position) -> Party<'a> {
+    fn out(&self, at: Position) -> OverlapTensor<'a> {
         self.party(&self.outs[at.index].lent, at)
     }
 
-    fn value(&self, at: Position) -> Party<'a> {
+    fn value(&self, at: Position) -> OverlapTensor<'a> {
         self.party(&self.values[at.index], at)
     }
 }
@@ -326,7 +332,7 @@ impl<'a> Parties<'a> for Planned<'a> {
 /// Fills `order` with (place in processing order, index) of each key, ascending.
 fn sort(
     scene: &Scene<'_>,
-    held: &Held<'_>,
+    held: &LockedTable<'_>,
     keys: &[Key],
     order: &mut Vec<(u64, usize)>,
 ) -> Result<()> {
@@ -348,7 +354,7 @@ fn check(
     scene: &Scene<'_>,
     slot: &Slot,
     tensor: &Tensor<'_>,
-    part: Part,
+    part: TensorUse,
     shape: &[i64],
 ) -> Result<()> {
     let (dtype, what) = (tensor.dtype(), part.name());
@@ -357,7 +363,7 @@ fn check(
         ErrorKind::ShapeMismatch
     } else if dtype != slot.dtype && !(dtype.is_float() && slot.dtype.is_float()) {
         ErrorKind::DtypeMismatch
-    } else if part == Part::Out && tensor.overlaps_itself() {
+    } else if part == TensorUse::Out && tensor.overlaps_itself() {
         let place = place();
         return Err(fail!(
             Overlap,

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Group, Pairs, Part, Plan, PlannedOut, Scene, check, sort};
+use super::{KeyGroup, Pairs, Plan, PlannedOut, Scene, TensorUse, check, sort};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::local::table::Slot;
-use crate::tensor::{DType, Lent, Party, Position, Tensor, text_of};
+use crate::tensor::{DType, Lent, OverlapTensor, Position, Tensor, text_of};
 
 /// The keys of a call on rows, which rows, and their tensors. The three lists are equally long.
 #[derive(Clone, Copy)]
@@ -99,7 +99,7 @@ impl Plan {
         &mut self,
         scene: &Scene<'_>,
         pairs: &RowPairs<'_>,
-        part: Part,
+        part: TensorUse,
     ) -> Result<()> {
         let held = scene.table.hold();
         let keys = pairs.rows.keys;
@@ -112,7 +112,7 @@ impl Plan {
                     self.add_rows(scene, &slot, pairs, index, part)?;
                 }
                 let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
-                self.groups.push(Group { slot, values, outs });
+                self.groups.push(KeyGroup { slot, values, outs });
                 Ok(())
             })
         });
@@ -128,9 +128,9 @@ impl Plan {
         slot: &Slot,
         pairs: &RowPairs<'_>,
         index: usize,
-        part: Part,
+        part: TensorUse,
     ) -> Result<()> {
-        let ids = pairs.ids.tensor(index, scene, Part::Ids)?;
+        let ids = pairs.ids.tensor(index, scene, TensorUse::Ids)?;
         self.rows.add(scene, slot, &ids)?;
         let place = self.rows.lists.len() - 1;
         let shape = &*self.rows.lists[place].shape;
@@ -145,9 +145,9 @@ impl Plan {
             _ => error,
         })?;
         let lent = Lent::new(&rows);
-        if part == Part::Out {
+        if part == TensorUse::Out {
             let at = Position { group: self.groups.len(), index: place };
-            self.overlaps.add_out(&Party { lent: &lent, shape, at });
+            self.overlaps.add_out(&OverlapTensor { lent: &lent, shape, at });
             self.outs.push(PlannedOut { lent, shadowed: false });
         } else {
             self.values.push(lent);

@@ -17,7 +17,7 @@ pub(crate) mod tests;
 
 use smallvec::SmallVec;
 
-use state::{Phase, State};
+use state::{OperationPhase, TicketState};
 
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -27,19 +27,19 @@ use crate::sys::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, MutexGuard,
 /// Bits of a ticket that number the operation; those above name the store.
 const SEQUENCE_BITS: u32 = 48;
 
-pub(crate) type KeyName = Box<dyn Fn(u64) -> String + Send + Sync>;
+pub(crate) type KeyNamer = Box<dyn Fn(u64) -> String + Send + Sync>;
 
 /// What an operation must tell about itself.
-pub(crate) trait Work {
+pub(crate) trait TicketWork {
     /// Calls `visit` with each of its keys.
     fn keys(&self, visit: &mut dyn FnMut(u64));
     /// What it is, for the texts of errors.
-    fn label(&self) -> Label;
+    fn label(&self) -> OperationLabel;
 }
 
 /// An operation in a few words: `push of key 7 and 3 more`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Label {
+pub(crate) struct OperationLabel {
     pub(crate) call: &'static str,
     pub(crate) first_key: u64,
     pub(crate) keys: usize,
@@ -48,15 +48,15 @@ pub(crate) struct Label {
 pub(crate) struct Tickets<W> {
     store: u16,
     /// A key as people know it, for the texts of errors.
-    key_name: KeyName,
-    state: Mutex<State<W>>,
+    key_name: KeyNamer,
+    state: Mutex<TicketState<W>>,
     changed: Condvar,
     /// Operations that have not finished; calls without a ticket look here first.
     pending: AtomicUsize,
 }
 
 /// An operation to run now.
-pub(crate) struct Job<W> {
+pub(crate) struct ReadyOperation<W> {
     pub(crate) sequence: u64,
     pub(crate) work: W,
     /// Set when somebody wants it to stop early.
@@ -73,9 +73,9 @@ pub(crate) struct NoTurn {
     pub(crate) ready: usize,
 }
 
-impl<W: Work> Tickets<W> {
-    pub(crate) fn new(store: u16, key_name: KeyName) -> Self {
-        let (state, changed) = (Mutex::new(State::new()), Condvar::new());
+impl<W: TicketWork> Tickets<W> {
+    pub(crate) fn new(store: u16, key_name: KeyNamer) -> Self {
+        let (state, changed) = (Mutex::new(TicketState::new()), Condvar::new());
         Self { store, key_name, state, changed, pending: AtomicUsize::new(0) }
     }
 
@@ -86,7 +86,7 @@ impl<W: Work> Tickets<W> {
         let label = work.label();
         let mut keys = SmallVec::<[u64; 2]>::new();
         work.keys(&mut |key| keys.push(key));
-        let (sequence, ready) = state.enter(label, &keys, priority, Phase::Queued(work));
+        let (sequence, ready) = state.enter(label, &keys, priority, OperationPhase::Queued(work));
         if ready {
             state.ready.push((priority, Reverse(sequence)));
         }
@@ -97,10 +97,10 @@ impl<W: Work> Tickets<W> {
     /// Registers an operation that is at work elsewhere; gives its ticket, and its number for
     /// [`Tickets::finish`].
     #[cfg(feature = "dist")]
-    pub(crate) fn begin(&self, label: Label) -> Result<(u64, u64)> {
+    pub(crate) fn begin(&self, label: OperationLabel) -> Result<(u64, u64)> {
         let mut state = self.state.lock();
         state.refuse_if_over()?;
-        let (sequence, _) = state.enter(label, &[], 0, Phase::Running);
+        let (sequence, _) = state.enter(label, &[], 0, OperationPhase::Running);
         state.running += 1;
         self.publish(&state);
         Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, sequence))
@@ -132,7 +132,7 @@ impl<W: Work> Tickets<W> {
     /// A thread sees its own operations: those it queued before are in `pending` when it looks.
     pub(crate) fn enter(
         &self,
-        label: Label,
+        label: OperationLabel,
         keys: impl Fn(&mut dyn FnMut(u64)),
         deadline: Deadline,
     ) -> std::result::Result<Turn, NoTurn> {
@@ -150,7 +150,7 @@ impl<W: Work> Tickets<W> {
         if !conflict {
             return Ok(Turn(None));
         }
-        let (sequence, mut ready) = state.enter(label, &mine, 0, Phase::Turn);
+        let (sequence, mut ready) = state.enter(label, &mine, 0, OperationPhase::Turn);
         self.publish(&state);
         while !ready {
             let late = self.pause(&mut state, deadline);
@@ -183,7 +183,7 @@ impl<W: Work> Tickets<W> {
     }
 
     /// Takes the most urgent operation that is ready, unless `limit` are running already.
-    pub(crate) fn take(&self, limit: usize) -> Option<Job<W>> {
+    pub(crate) fn take(&self, limit: usize) -> Option<ReadyOperation<W>> {
         let mut state = self.state.lock();
         if state.running >= limit {
             return None;
@@ -193,10 +193,12 @@ impl<W: Work> Tickets<W> {
             let Some(entry) = state.pending.get_mut(&sequence) else {
                 continue;
             };
-            if let Phase::Queued(work) = std::mem::replace(&mut entry.phase, Phase::Running) {
+            if let OperationPhase::Queued(work) =
+                std::mem::replace(&mut entry.phase, OperationPhase::Running)
+            {
                 let cancel = Arc::clone(&entry.cancel);
                 state.running += 1;
-                return Some(Job { sequence, work, cancel });
+                return Some(ReadyOperation { sequence, work, cancel });
             }
         }
         None
@@ -295,7 +297,7 @@ impl<W: Work> Tickets<W> {
                 continue;
             };
             entry.cancel.store(true, Ordering::SeqCst);
-            if let Phase::Queued(_) = entry.phase {
+            if let OperationPhase::Queued(_) = entry.phase {
                 dropped.push(state.release(sequence));
                 state.outcomes.fail(sequence, why.clone());
             }
@@ -332,7 +334,7 @@ impl<W: Work> Tickets<W> {
 
     fn drain<'a>(
         &'a self,
-        state: &mut MutexGuard<'a, State<W>>,
+        state: &mut MutexGuard<'a, TicketState<W>>,
         end: u64,
         deadline: Deadline,
         call: &str,
@@ -347,7 +349,7 @@ impl<W: Work> Tickets<W> {
     }
 
     /// Waits for a change; true if the deadline has passed, or this thread was interrupted.
-    fn pause<'a>(&'a self, state: &mut MutexGuard<'a, State<W>>, deadline: Deadline) -> bool {
+    fn pause<'a>(&'a self, state: &mut MutexGuard<'a, TicketState<W>>, deadline: Deadline) -> bool {
         match interrupt::next(deadline.moment()) {
             None => {
                 self.changed.wait(state);
@@ -361,37 +363,37 @@ impl<W: Work> Tickets<W> {
     }
 
     /// Leaves the queues without having had a turn; gives how many operations are ready.
-    fn give_up(&self, state: &mut State<W>, sequence: u64) -> usize {
+    fn give_up(&self, state: &mut TicketState<W>, sequence: u64) -> usize {
         state.release(sequence);
         self.publish(state);
         self.changed.notify_all();
         state.ready.len()
     }
 
-    fn describe(&self, state: &State<W>, sequence: u64) -> String {
+    fn describe(&self, state: &TicketState<W>, sequence: u64) -> String {
         let Some(entry) = state.pending.get(&sequence) else {
             return "the operation".into();
         };
         let progress = match entry.phase {
             _ if entry.blockers > 0 => "waiting for operations before it on its keys",
-            Phase::Running | Phase::Turn => "at work",
-            Phase::Queued(_) => "queued",
+            OperationPhase::Running | OperationPhase::Turn => "at work",
+            OperationPhase::Queued(_) => "queued",
         };
         format!("{} ({progress})", self.name(entry.label))
     }
 
-    fn name(&self, Label { call, first_key, keys }: Label) -> String {
+    fn name(&self, OperationLabel { call, first_key, keys }: OperationLabel) -> String {
         let key = (self.key_name)(first_key);
         let more = if keys > 1 { format!(" and {} more", keys - 1) } else { String::new() };
         format!("{call} of {key}{more}")
     }
 
-    fn predecessor(&self, state: &State<W>, sequence: u64) -> String {
+    fn predecessor(&self, state: &TicketState<W>, sequence: u64) -> String {
         let before = state.before(sequence);
         before.map_or_else(|| "its turn".into(), |before| self.describe(state, before))
     }
 
-    fn publish(&self, state: &State<W>) {
+    fn publish(&self, state: &TicketState<W>) {
         self.pending.store(state.pending.len(), Ordering::SeqCst);
     }
 }

@@ -12,7 +12,7 @@ const KEPT_TEXTS: usize = 1_024;
 
 #[derive(Default)]
 pub(super) struct Outcomes {
-    by_sequence: HashMap<u64, Outcome>,
+    by_sequence: HashMap<u64, OperationOutcome>,
     /// Oldest first.
     order: VecDeque<u64>,
     /// Failures with a text, oldest first.
@@ -24,13 +24,13 @@ pub(super) struct Outcomes {
     forgotten: u64,
 }
 
-struct Outcome {
+struct OperationOutcome {
     kind: ErrorKind,
     text: Option<Error>,
     told: bool,
 }
 
-impl Outcome {
+impl OperationOutcome {
     fn error(&self) -> Error {
         let gone = || {
             let text = match self.kind {
@@ -49,18 +49,18 @@ impl Outcomes {
     /// Remembers a failure that nobody has been told of.
     pub(super) fn fail(&mut self, sequence: u64, error: Error) {
         let kind = error.kind();
-        self.insert(sequence, Outcome { kind, text: Some(error), told: false });
+        self.insert(sequence, OperationOutcome { kind, text: Some(error), told: false });
         keep_text(&mut self.failure_texts, &mut self.by_sequence, sequence);
     }
 
     /// Remembers a cancellation, with what the operation has done; its caller knows of it.
     pub(super) fn cancel(&mut self, sequence: u64, error: Error) {
         let kind = ErrorKind::Cancelled;
-        self.insert(sequence, Outcome { kind, text: Some(error), told: true });
+        self.insert(sequence, OperationOutcome { kind, text: Some(error), told: true });
         keep_text(&mut self.cancel_texts, &mut self.by_sequence, sequence);
     }
 
-    fn insert(&mut self, sequence: u64, outcome: Outcome) {
+    fn insert(&mut self, sequence: u64, outcome: OperationOutcome) {
         self.by_sequence.insert(sequence, outcome);
         self.order.push_back(sequence);
         if self.order.len() > KEPT
@@ -114,7 +114,11 @@ impl Outcomes {
 }
 
 /// Adds the newest text of a kind; the oldest goes if they are too many.
-fn keep_text(texts: &mut VecDeque<u64>, outcomes: &mut HashMap<u64, Outcome>, newest: u64) {
+fn keep_text(
+    texts: &mut VecDeque<u64>,
+    outcomes: &mut HashMap<u64, OperationOutcome>,
+    newest: u64,
+) {
     texts.push_back(newest);
     if texts.len() > KEPT_TEXTS
         && let Some(oldest) = texts.pop_front()

@@ -7,7 +7,7 @@ use std::hash::BuildHasherDefault;
 
 use smallvec::SmallVec;
 
-use super::Label;
+use super::OperationLabel;
 use super::outcome::Outcomes;
 use crate::error::{Error, Result, fail};
 use crate::local::table::KeyHasher;
@@ -17,11 +17,11 @@ use crate::sys::sync::{Arc, AtomicBool, Ordering};
 /// A map by numbers of operations or of keys.
 type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<KeyHasher>>;
 
-pub(super) struct State<W> {
+pub(super) struct TicketState<W> {
     pub(super) next: u64,
-    pub(super) pending: ByNumber<Entry<W>>,
+    pub(super) pending: ByNumber<QueuedOperation<W>>,
     /// The end of each key's queue. The queue is a list: each link names its neighbours.
-    pub(super) tails: ByNumber<Place>,
+    pub(super) tails: ByNumber<QueuePosition>,
     pub(super) ready: BinaryHeap<(i32, Reverse<u64>)>,
     pub(super) running: usize,
     pub(super) outcomes: Outcomes,
@@ -29,18 +29,18 @@ pub(super) struct State<W> {
     pub(super) over: Option<Error>,
 }
 
-pub(super) struct Entry<W> {
-    pub(super) label: Label,
+pub(super) struct QueuedOperation<W> {
+    pub(super) label: OperationLabel,
     /// Its place in the queue of each of its keys.
-    links: SmallVec<[Link; 1]>,
+    links: SmallVec<[QueueLink; 1]>,
     /// Keys in whose queues another operation is before it.
     pub(super) blockers: usize,
     pub(super) priority: i32,
     pub(super) cancel: Arc<AtomicBool>,
-    pub(super) phase: Phase<W>,
+    pub(super) phase: OperationPhase<W>,
 }
 
-pub(super) enum Phase<W> {
+pub(super) enum OperationPhase<W> {
     /// Has a ticket; runs on the pool when its predecessors have finished.
     Queued(W),
     /// Has a ticket; at work.
@@ -50,21 +50,21 @@ pub(super) enum Phase<W> {
 }
 
 /// One operation in the queue of one key.
-struct Link {
+struct QueueLink {
     key: u64,
-    before: Option<Place>,
-    after: Option<Place>,
+    before: Option<QueuePosition>,
+    after: Option<QueuePosition>,
 }
 
 /// Where a link is: with which operation, and at which index there. Without the index, taking out a
 /// long operation would search the links of its neighbours.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueuePosition {
     sequence: u64,
     index: usize,
 }
 
-impl<W> State<W> {
+impl<W> TicketState<W> {
     pub(super) fn new() -> Self {
         Self {
             next: 1,
@@ -101,10 +101,10 @@ impl<W> State<W> {
     /// Adds an operation behind the last ones on its keys; gives its number and whether it is ready.
     pub(super) fn enter(
         &mut self,
-        label: Label,
+        label: OperationLabel,
         keys: &[u64],
         priority: i32,
-        phase: Phase<W>,
+        phase: OperationPhase<W>,
     ) -> (u64, bool) {
         let sequence = self.next;
         self.next += 1;
@@ -112,7 +112,7 @@ impl<W> State<W> {
         let mut blockers = 0;
         for &key in keys {
             search::step();
-            let place = Place { sequence, index: links.len() };
+            let place = QueuePosition { sequence, index: links.len() };
             let before = match self.tails.entry(key) {
                 Tail::Vacant(tail) => {
                     tail.insert(place);
@@ -126,27 +126,28 @@ impl<W> State<W> {
                 link.after = Some(place);
                 blockers += 1;
             }
-            links.push(Link { key, before, after: None });
+            links.push(QueueLink { key, before, after: None });
         }
         let cancel = Arc::new(AtomicBool::new(false));
-        self.pending.insert(sequence, Entry { label, links, blockers, priority, cancel, phase });
+        self.pending
+            .insert(sequence, QueuedOperation { label, links, blockers, priority, cancel, phase });
         (sequence, blockers == 0)
     }
 
-    fn link(&mut self, place: Place) -> Option<&mut Link> {
+    fn link(&mut self, place: QueuePosition) -> Option<&mut QueueLink> {
         self.pending.get_mut(&place.sequence)?.links.get_mut(place.index)
     }
 
     /// Takes an operation, finished or withdrawn, out of the queues of all its keys. In each of
     /// them the operation after it then comes after the one before it: a withdrawn operation delays
     /// no other, and lets none overtake.
-    pub(super) fn release(&mut self, sequence: u64) -> Option<Phase<W>> {
+    pub(super) fn release(&mut self, sequence: u64) -> Option<OperationPhase<W>> {
         let entry = self.pending.remove(&sequence)?;
         entry.links.iter().for_each(|link| self.close_gap(link));
         Some(entry.phase)
     }
 
-    fn close_gap(&mut self, gap: &Link) {
+    fn close_gap(&mut self, gap: &QueueLink) {
         search::step();
         if let Some(before) = gap.before.and_then(|before| self.link(before)) {
             before.after = gap.after;
@@ -169,7 +170,7 @@ impl<W> State<W> {
     fn unblock(&mut self, sequence: u64) {
         let Some(entry) = self.pending.get_mut(&sequence) else { return };
         entry.blockers -= 1;
-        if entry.blockers == 0 && matches!(entry.phase, Phase::Queued(_)) {
+        if entry.blockers == 0 && matches!(entry.phase, OperationPhase::Queued(_)) {
             self.ready.push((entry.priority, Reverse(sequence)));
         }
     }
@@ -179,11 +180,11 @@ impl<W> State<W> {
     pub(super) fn withdraw(
         &mut self,
         sequence: u64,
-        text: impl FnOnce(Label) -> Error,
-    ) -> Option<Phase<W>> {
+        text: impl FnOnce(OperationLabel) -> Error,
+    ) -> Option<OperationPhase<W>> {
         let entry = self.pending.get_mut(&sequence)?;
         entry.cancel.store(true, Ordering::SeqCst);
-        if !matches!(entry.phase, Phase::Queued(_)) {
+        if !matches!(entry.phase, OperationPhase::Queued(_)) {
             return None;
         }
         let text = text(entry.label);
@@ -202,8 +203,9 @@ impl<W> State<W> {
     }
 
     pub(super) fn first_pending(&self, end: u64) -> Option<u64> {
-        let with_ticket =
-            |entry: &Entry<W>| matches!(entry.phase, Phase::Queued(_) | Phase::Running);
+        let with_ticket = |entry: &QueuedOperation<W>| {
+            matches!(entry.phase, OperationPhase::Queued(_) | OperationPhase::Running)
+        };
         let pending = self.pending.iter().filter(|(_, entry)| with_ticket(entry));
         pending.map(|(&sequence, _)| sequence).filter(|&sequence| sequence < end).min()
     }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Job, Label, NoTurn, Tickets, Turn, Work};
+use super::{NoTurn, OperationLabel, ReadyOperation, TicketWork, Tickets, Turn};
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, fail};
 use crate::search;
@@ -21,17 +21,17 @@ fn each_key(keys: u32, visit: &mut dyn FnMut(u64)) {
     (0..u32::BITS).filter(|key| keys >> key & 1 == 1).for_each(|key| visit(u64::from(key)));
 }
 
-fn label(keys: u32) -> Label {
+fn label(keys: u32) -> OperationLabel {
     let first_key = u64::from(keys.trailing_zeros());
-    Label { call: "push", first_key, keys: keys.count_ones() as usize }
+    OperationLabel { call: "push", first_key, keys: keys.count_ones() as usize }
 }
 
-impl Work for Toy {
+impl TicketWork for Toy {
     fn keys(&self, visit: &mut dyn FnMut(u64)) {
         each_key(self.0, visit);
     }
 
-    fn label(&self) -> Label {
+    fn label(&self) -> OperationLabel {
         label(self.0)
     }
 }
@@ -55,7 +55,7 @@ impl Random {
 
 enum What {
     Queued { ticket: u64, priority: i32 },
-    Running { ticket: u64, job: Job<Toy> },
+    Running { ticket: u64, job: ReadyOperation<Toy> },
     Turn(Turn),
 }
 
@@ -200,13 +200,13 @@ fn a_call_waits_only_for_the_living_that_share_a_key() {
 /// An operation on the keys below a number.
 struct Long(u64);
 
-impl Work for Long {
+impl TicketWork for Long {
     fn keys(&self, visit: &mut dyn FnMut(u64)) {
         (0..self.0).for_each(visit);
     }
 
-    fn label(&self) -> Label {
-        Label { call: "push", first_key: 0, keys: 0 }
+    fn label(&self) -> OperationLabel {
+        OperationLabel { call: "push", first_key: 0, keys: 0 }
     }
 }
 

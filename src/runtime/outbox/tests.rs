@@ -5,7 +5,7 @@ use crate::runtime::buffers::{Blocks, Loan};
 use crate::runtime::inbox::read_all;
 use crate::transport::{Exchange, Inbox};
 use kvstore_protocol::testing::encode;
-use kvstore_protocol::{Data, Header, Kind, Role};
+use kvstore_protocol::{Data, Header, MemberRole, MessageKind};
 
 const MEMBERS: usize = 4;
 
@@ -41,7 +41,7 @@ fn frames_are_the_same_wherever_their_values_lie() {
     let (mut batch, mut expected) = (Vec::new(), Vec::new());
     for (at, len) in parts {
         for data in [&summed, &whole] {
-            let head = Header { kind: Kind::Value, key: at as u64, ..Header::default() };
+            let head = Header { kind: MessageKind::Value, key: at as u64, ..Header::default() };
             encode(&head, &value[at..at + len], &mut expected);
             batch.push(Message { head, body: Body::Data(data.part(at as u64, len as u64)) });
         }
@@ -57,7 +57,7 @@ fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
     let _there = exchange.join("there", &inbox);
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
     let line = exchange.join("here", &deaf).line("there");
-    Way::send(line, batch, true);
+    PeerPath::send(line, batch, true);
     std::mem::take(&mut *keeper.0.lock())
 }
 
@@ -72,7 +72,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let lent = Bytes::of_loan(Arc::clone(&loan), 300);
     let head = |kind, number: u16| Header {
         kind,
-        role: Role::Worker,
+        role: MemberRole::Worker,
         rank: 3,
         key: u64::MAX - u64::from(number),
         generation: u32::from(number) + 1,
@@ -89,23 +89,24 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     };
     let message = |kind, number, body| Message { head: head(kind, number), body };
     let parts = vec![
-        message(Kind::Value, 0, Body::Data(block.part(0, 300))),
-        message(Kind::Push, 1, Body::Data(lent.part(7, 200))),
-        message(Kind::Pull, 2, Body::Fields(vec![1, 2, 3])),
-        message(Kind::Push, 3, Body::Data(block.part(5, 0))),
-        message(Kind::Pull, 4, Body::Fields(Vec::new())),
+        message(MessageKind::Value, 0, Body::Data(block.part(0, 300))),
+        message(MessageKind::Push, 1, Body::Data(lent.part(7, 200))),
+        message(MessageKind::Pull, 2, Body::Fields(vec![1, 2, 3])),
+        message(MessageKind::Push, 3, Body::Data(block.part(5, 0))),
+        message(MessageKind::Pull, 4, Body::Fields(Vec::new())),
     ];
     is_read_as_written(parts, &blocks);
-    let values = (0..5).map(|at| message(Kind::Value, at, Body::Data(block.part(at.into(), 90))));
+    let values =
+        (0..5).map(|at| message(MessageKind::Value, at, Body::Data(block.part(at.into(), 90))));
     is_read_as_written(values.collect(), &blocks);
-    let parts = vec![message(Kind::Push, 1, Body::Data(lent)); 2];
+    let parts = vec![message(MessageKind::Push, 1, Body::Data(lent)); 2];
     loan.end();
     assert!(sent(&[Message::bundle(parts)]).is_empty(), "nobody needs it, so it has arrived");
 }
 
 fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<Blocks>) {
     let mut bundle = Message::bundle(parts);
-    (bundle.head.role, bundle.head.rank) = (Role::Worker, 3);
+    (bundle.head.role, bundle.head.rank) = (MemberRole::Worker, 3);
     let bytes = sent(std::slice::from_ref(&bundle));
     assert_eq!(bytes.len() as u64, bundle.frame_len());
     for size in [1, 2, 75, 76, 141, bytes.len()] {
@@ -140,10 +141,10 @@ fn content(message: &Message<Bytes>) -> Vec<u8> {
 struct Memory {
     room: usize,
     beyond: Room,
-    line: Box<dyn Line>,
+    line: Box<dyn Sender>,
 }
 
-impl Line for Memory {
+impl Sender for Memory {
     fn is_ready(&self) -> bool {
         true
     }
@@ -152,12 +153,12 @@ impl Line for Memory {
         if len <= self.room { Room::Memory } else { self.beyond }
     }
 
-    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
+    fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
         self.room = self.room.saturating_sub(room);
         self.line.parcel(room, lent)
     }
 
-    fn send(&mut self, _: Parcel, may_wait: bool) {
+    fn send(&mut self, _: SendBuffer, may_wait: bool) {
         assert!(!may_wait);
     }
 }
@@ -178,7 +179,7 @@ fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> u
     while state.can_send_at_once() {
         let batch = state.batch();
         let line = state.line.take().unwrap();
-        state.line = Some(Way::send(line, &batch, false));
+        state.line = Some(PeerPath::send(line, &batch, false));
     }
     length(state.bytes)
 }
@@ -209,16 +210,16 @@ fn outbox() -> Outbox {
 }
 
 /// Says something to an address; the ways are left as they are.
-fn post(outbox: &Outbox, to: &str) -> Vec<Arc<Way>> {
+fn post(outbox: &Outbox, to: &str) -> Vec<Arc<PeerPath>> {
     let mut ways = Vec::new();
-    let message = Message::new(Kind::Alive, Vec::new());
+    let message = Message::new(MessageKind::Alive, Vec::new());
     let backlog = to.starts_with("member").then_some(0);
     outbox.post(vec![Frame { to: to.into(), message, backlog }], &mut ways);
     ways
 }
 
 fn answer(outbox: &Outbox, to: &str) -> usize {
-    post(outbox, to).iter().map(Way::flush).count()
+    post(outbox, to).iter().map(PeerPath::flush).count()
 }
 
 fn member(at: usize) -> String {
@@ -226,7 +227,7 @@ fn member(at: usize) -> String {
 }
 
 /// Where it is reached, and that this way is as good as ever.
-fn way_of_member(outbox: &Outbox, at: usize) -> Arc<Way> {
+fn way_of_member(outbox: &Outbox, at: usize) -> Arc<PeerPath> {
     let way = Arc::clone(&outbox.ways.lock()[member(at).as_str()]);
     assert!(!way.state.lock().closed);
     way

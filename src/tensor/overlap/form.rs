@@ -1,21 +1,21 @@
 //! Which bytes a tensor touches, in the form in which two tensors can be compared at once.
 
-use super::Party;
+use super::OverlapTensor;
 
 /// The bytes of a tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ByteLayout {
     /// All bytes of its reach.
     Whole,
     /// Equal pieces at equal distances, such as the columns of a matrix.
-    Rows(Rows),
+    Rows(RowSpans),
     /// Anything else.
     Odd,
 }
 
 /// `count` pieces of `len` bytes, each `stride` bytes after the one before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Rows {
+pub(super) struct RowSpans {
     pub(super) start: usize,
     pub(super) stride: usize,
     pub(super) count: usize,
@@ -29,18 +29,19 @@ pub(super) struct Rectangle {
     pub(super) columns: (usize, usize),
 }
 
-impl Form {
+impl ByteLayout {
     /// The form of a tensor with elements, whose first byte is `low`.
-    pub(super) fn of(party: &Party<'_>, low: usize) -> Self {
-        let Some(strides) = party.lent.strides() else { return Form::Whole };
-        Self::of_strides(party.shape, strides, party.lent.dtype().size(), low).unwrap_or(Form::Odd)
+    pub(super) fn of(party: &OverlapTensor<'_>, low: usize) -> Self {
+        let Some(strides) = party.lent.strides() else { return ByteLayout::Whole };
+        Self::of_strides(party.shape, strides, party.lent.dtype().size(), low)
+            .unwrap_or(ByteLayout::Odd)
     }
 
     /// The distance of the pieces, if there are several.
     pub(super) fn stride(&self) -> Option<usize> {
         match self {
-            Form::Rows(rows) => Some(rows.stride),
-            Form::Whole | Form::Odd => None,
+            ByteLayout::Rows(rows) => Some(rows.stride),
+            ByteLayout::Whole | ByteLayout::Odd => None,
         }
     }
 
@@ -67,13 +68,13 @@ impl Form {
             }
         }
         Some(match rows {
-            None => Form::Whole,
-            Some((stride, count)) => Form::Rows(Rows { start: low, stride, count, len }),
+            None => ByteLayout::Whole,
+            Some((stride, count)) => ByteLayout::Rows(RowSpans { start: low, stride, count, len }),
         })
     }
 }
 
-impl Rows {
+impl RowSpans {
     /// Whether one of the bytes `low` to `high` - 1 is touched.
     pub(super) fn touch(&self, low: usize, high: usize) -> bool {
         // The first piece that ends behind `low`.

@@ -11,7 +11,7 @@ mod spans;
 #[cfg(test)]
 mod tests;
 
-use form::Form;
+use form::ByteLayout;
 use plane::Figure;
 
 use super::layout;
@@ -21,13 +21,13 @@ use crate::search;
 
 /// A tensor of the call.
 #[derive(Clone, Copy)]
-pub(crate) struct Party<'a> {
+pub(crate) struct OverlapTensor<'a> {
     pub(crate) lent: &'a Lent,
     pub(crate) shape: &'a [i64],
     pub(crate) at: Position,
 }
 
-impl Party<'_> {
+impl OverlapTensor<'_> {
     fn bytes(&self) -> Option<usize> {
         Some(layout::count(self.shape)? * self.lent.dtype().size())
     }
@@ -54,12 +54,12 @@ pub(crate) enum Stop {
 }
 
 /// The end of the time for comparing.
-pub(crate) struct Watch<'a> {
+pub(crate) struct TimeLimit<'a> {
     patience: Option<&'a Patience>,
     comparisons: usize,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> TimeLimit<'a> {
     /// Without patience the time never ends.
     pub(crate) fn new(patience: Option<&'a Patience>) -> Self {
         Self { patience, comparisons: 0 }
@@ -77,16 +77,16 @@ impl<'a> Watch<'a> {
 
 /// The tensors of a call, as their positions give them.
 pub(crate) trait Parties<'a> {
-    fn out(&self, at: Position) -> Party<'a>;
-    fn value(&self, at: Position) -> Party<'a>;
+    fn out(&self, at: Position) -> OverlapTensor<'a>;
+    fn value(&self, at: Position) -> OverlapTensor<'a>;
 }
 
 /// The comparison of the tensors of one call; kept for its memory.
 #[derive(Default)]
 pub(crate) struct Overlaps {
-    items: Vec<Item>,
+    items: Vec<OverlapItem>,
     /// Of tensors that fill their reach. It is apart from the others so that it keeps its memory.
-    open_whole: Open,
+    open_whole: OpenTensors,
     /// Whether an out begins before the end of the one added before it.
     meeting: bool,
     budget: usize,
@@ -94,21 +94,21 @@ pub(crate) struct Overlaps {
 
 /// A tensor with elements: its first byte, one past its last byte, and which it is.
 #[derive(Clone, Copy)]
-struct Item {
+struct OverlapItem {
     low: usize,
     high: usize,
     is_value: bool,
     at: Position,
-    form: Form,
+    form: ByteLayout,
 }
 
 /// The tensors of one form that the next ones may still meet.
 #[derive(Default)]
-struct Open {
+struct OpenTensors {
     /// The stride of their pieces, if that is their form.
     stride: Option<usize>,
-    outs: Vec<Item>,
-    values: Vec<Item>,
+    outs: Vec<OverlapItem>,
+    values: Vec<OverlapItem>,
 }
 
 impl Overlaps {
@@ -118,8 +118,8 @@ impl Overlaps {
     }
 
     /// Adds an out to the comparison.
-    pub(crate) fn add_out(&mut self, out: &Party<'_>) {
-        if let Some(item) = Item::of(out, false) {
+    pub(crate) fn add_out(&mut self, out: &OverlapTensor<'_>) {
+        if let Some(item) = OverlapItem::of(out, false) {
             self.meeting |= self.items.last().is_some_and(|before| before.high > item.low);
             self.items.push(item);
         }
@@ -138,7 +138,7 @@ impl Overlaps {
         parties: &impl Parties<'a>,
         values: impl Iterator<Item = Position>,
         shadowed: &mut Vec<usize>,
-        watch: &mut Watch<'_>,
+        watch: &mut TimeLimit<'_>,
     ) -> Result<(), Stop> {
         self.budget = spans::ROW_BUDGET;
         if self.items.is_empty() {
@@ -147,7 +147,7 @@ impl Overlaps {
         if self.outs_are_apart_in_order() {
             return self.find_one_by_one(parties, values, watch);
         }
-        self.items.extend(values.filter_map(|at| Item::of(&parties.value(at), true)));
+        self.items.extend(values.filter_map(|at| OverlapItem::of(&parties.value(at), true)));
         self.items.sort_unstable_by_key(|item| (item.low, item.is_value, item.at));
         self.take_twins(parties, shadowed)?;
         self.compare_planes(watch)?;
@@ -169,10 +169,10 @@ impl Overlaps {
         &mut self,
         parties: &impl Parties<'a>,
         values: impl Iterator<Item = Position>,
-        watch: &mut Watch<'_>,
+        watch: &mut TimeLimit<'_>,
     ) -> Result<(), Stop> {
         let mut first = 0;
-        for value in values.filter_map(|at| Item::of(&parties.value(at), true)) {
+        for value in values.filter_map(|at| OverlapItem::of(&parties.value(at), true)) {
             let is_first = |first: usize| {
                 let before = first.checked_sub(1).map(|before| &self.items[before]);
                 before.is_none_or(|out| out.high <= value.low)
@@ -204,7 +204,7 @@ impl Overlaps {
         shadowed: &mut Vec<usize>,
     ) -> Result<(), Stop> {
         let (mut kept, mut first) = (0, 0);
-        while let Some(&Item { low, .. }) = self.items.get(first) {
+        while let Some(&OverlapItem { low, .. }) = self.items.get(first) {
             let run = self.items[first..].iter().take_while(|item| item.low == low).count();
             let next = first + run;
             let (outs, values) = split(&self.items[first..next]);
@@ -234,9 +234,9 @@ impl Overlaps {
     }
 
     /// Compares tensors whose pieces have one stride, for each stride.
-    fn compare_planes(&self, watch: &mut Watch<'_>) -> Result<(), Stop> {
+    fn compare_planes(&self, watch: &mut TimeLimit<'_>) -> Result<(), Stop> {
         let figures = self.items.iter().enumerate().filter_map(|(index, item)| match item.form {
-            Form::Rows(rows) => Some(Figure { rows, is_value: item.is_value, index }),
+            ByteLayout::Rows(rows) => Some(Figure { rows, is_value: item.is_value, index }),
             _ => None,
         });
         let mut figures: Vec<Figure> = figures.collect();
@@ -254,12 +254,12 @@ impl Overlaps {
     fn compare_pairs<'a>(
         &mut self,
         parties: &impl Parties<'a>,
-        watch: &mut Watch<'_>,
+        watch: &mut TimeLimit<'_>,
     ) -> Result<(), Stop> {
         let Self { items, open_whole, budget, .. } = self;
         open_whole.outs.clear();
         open_whole.values.clear();
-        let (mut odd, mut rows) = (Open::default(), Vec::<Open>::new());
+        let (mut odd, mut rows) = (OpenTensors::default(), Vec::<OpenTensors>::new());
         for item in &*items {
             open_whole.compare(parties, item, budget, watch)?;
             odd.compare(parties, item, budget, watch)?;
@@ -268,14 +268,14 @@ impl Overlaps {
                 open.compare(parties, item, budget, watch)?;
             }
             let home = match item.form {
-                Form::Whole => &mut *open_whole,
-                Form::Odd => &mut odd,
-                Form::Rows(_) => {
+                ByteLayout::Whole => &mut *open_whole,
+                ByteLayout::Odd => &mut odd,
+                ByteLayout::Rows(_) => {
                     // Those that are compared no more with anything have lost their tensors.
                     rows.retain(|open| open.stride == stride || !open.is_empty());
                     let place = rows.iter().position(|open| open.stride == stride);
                     let place = place.unwrap_or_else(|| {
-                        rows.push(Open { stride, ..Open::default() });
+                        rows.push(OpenTensors { stride, ..OpenTensors::default() });
                         rows.len() - 1
                     });
                     &mut rows[place]
@@ -287,19 +287,19 @@ impl Overlaps {
     }
 }
 
-impl Item {
+impl OverlapItem {
     /// None for a tensor without elements.
-    fn of(party: &Party<'_>, is_value: bool) -> Option<Self> {
+    fn of(party: &OverlapTensor<'_>, is_value: bool) -> Option<Self> {
         let (low, high) = reach(party)?;
-        Some(Self { low, high, is_value, at: party.at, form: Form::of(party, low) })
+        Some(Self { low, high, is_value, at: party.at, form: ByteLayout::of(party, low) })
     }
 
-    fn party<'a>(&self, parties: &impl Parties<'a>) -> Party<'a> {
+    fn party<'a>(&self, parties: &impl Parties<'a>) -> OverlapTensor<'a> {
         if self.is_value { parties.value(self.at) } else { parties.out(self.at) }
     }
 }
 
-impl Open {
+impl OpenTensors {
     fn is_empty(&self) -> bool {
         self.outs.is_empty() && self.values.is_empty()
     }
@@ -308,9 +308,9 @@ impl Open {
     fn compare<'a>(
         &mut self,
         parties: &impl Parties<'a>,
-        item: &Item,
+        item: &OverlapItem,
         budget: &mut usize,
-        watch: &mut Watch<'_>,
+        watch: &mut TimeLimit<'_>,
     ) -> Result<(), Stop> {
         let with_values = if item.is_value { None } else { Some(&mut self.values) };
         for list in std::iter::once(&mut self.outs).chain(with_values) {
@@ -327,12 +327,12 @@ impl Open {
 }
 
 /// The outs and the values of tensors that are sorted so.
-fn split(items: &[Item]) -> (&[Item], &[Item]) {
+fn split(items: &[OverlapItem]) -> (&[OverlapItem], &[OverlapItem]) {
     items.split_at(items.partition_point(|item| !item.is_value))
 }
 
 /// The error of two tensors that overlap. Of two outs the later one comes first.
-fn stop(one: &Item, other: &Item) -> Stop {
+fn stop(one: &OverlapItem, other: &OverlapItem) -> Stop {
     match (one.is_value, other.is_value) {
         (false, false) => Stop::Outs(one.at.max(other.at), one.at.min(other.at)),
         (false, true) => Stop::Value { out: one.at, value: other.at },
@@ -341,18 +341,23 @@ fn stop(one: &Item, other: &Item) -> Stop {
 }
 
 /// Whether two tensors whose byte ranges meet share a byte.
-fn meet<'a>(parties: &impl Parties<'a>, one: &Item, other: &Item, budget: &mut usize) -> bool {
+fn meet<'a>(
+    parties: &impl Parties<'a>,
+    one: &OverlapItem,
+    other: &OverlapItem,
+    budget: &mut usize,
+) -> bool {
     match (one.form, other.form) {
-        (Form::Whole, Form::Whole) => true,
-        (Form::Whole, Form::Rows(rows)) => rows.touch(one.low, one.high),
-        (Form::Rows(rows), Form::Whole) => rows.touch(other.low, other.high),
-        (Form::Rows(a), Form::Rows(b)) if a.stride == b.stride => a.meet(&b),
+        (ByteLayout::Whole, ByteLayout::Whole) => true,
+        (ByteLayout::Whole, ByteLayout::Rows(rows)) => rows.touch(one.low, one.high),
+        (ByteLayout::Rows(rows), ByteLayout::Whole) => rows.touch(other.low, other.high),
+        (ByteLayout::Rows(a), ByteLayout::Rows(b)) if a.stride == b.stride => a.meet(&b),
         _ => spans::meet(&one.party(parties), &other.party(parties), budget),
     }
 }
 
 /// First byte, and one past the last byte; None of a tensor without elements.
-fn reach(out: &Party<'_>) -> Option<(usize, usize)> {
+fn reach(out: &OverlapTensor<'_>) -> Option<(usize, usize)> {
     if out.lent.strides().is_none() {
         let (low, bytes) = (out.lent.data().addr(), out.bytes()?);
         return (bytes > 0).then_some((low, low + bytes));
@@ -362,7 +367,7 @@ fn reach(out: &Party<'_>) -> Option<(usize, usize)> {
 }
 
 /// Whether the two are one tensor: same elements at the same places.
-fn same(a: &Party<'_>, b: &Party<'_>) -> bool {
+fn same(a: &OverlapTensor<'_>, b: &OverlapTensor<'_>) -> bool {
     let plain = a.lent.strides().is_none() && b.lent.strides().is_none();
     a.lent.data() == b.lent.data()
         && a.lent.dtype() == b.lent.dtype()

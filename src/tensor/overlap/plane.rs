@@ -3,23 +3,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::form::{Rectangle, Rows};
-use super::{Stop, Watch};
+use super::form::{Rectangle, RowSpans};
+use super::{Stop, TimeLimit};
 
 /// A tensor in the plane, and its index in the caller's list.
 #[derive(Clone, Copy)]
 pub(super) struct Figure {
-    pub(super) rows: Rows,
+    pub(super) rows: RowSpans,
     pub(super) is_value: bool,
     pub(super) index: usize,
 }
 
 /// What the line meets: the end of a rectangle before the start of another one in the same row.
-type Event = (usize, bool, usize);
+type SweepEvent = (usize, bool, usize);
 
 /// The rectangles under the line, by their first column. Those of outs are apart.
 #[derive(Default)]
-struct Line {
+struct SweepLine {
     outs: BTreeMap<usize, usize>,
     values: BTreeSet<(usize, usize)>,
     /// Columns of the widest value so far.
@@ -32,19 +32,19 @@ struct Line {
 /// `Late` if the time is over.
 pub(super) fn find_clash(
     figures: &[Figure],
-    watch: &mut Watch<'_>,
+    watch: &mut TimeLimit<'_>,
 ) -> Result<Option<(usize, usize)>, Stop> {
     let all: Vec<(Rectangle, Figure)> = figures
         .iter()
         .flat_map(|figure| figure.rows.rectangles().map(move |rectangle| (rectangle, *figure)))
         .collect();
-    let mut events: Vec<Event> = Vec::with_capacity(2 * all.len());
+    let mut events: Vec<SweepEvent> = Vec::with_capacity(2 * all.len());
     for (at, (rectangle, _)) in all.iter().enumerate() {
         events.push((rectangle.rows.0, true, at));
         events.push((rectangle.rows.1, false, at));
     }
     events.sort_unstable();
-    let mut line = Line::default();
+    let mut line = SweepLine::default();
     for (_, begins, at) in events {
         if !begins {
             line.remove(&all, at);
@@ -58,7 +58,7 @@ pub(super) fn find_clash(
     Ok(None)
 }
 
-impl Line {
+impl SweepLine {
     /// Adds a rectangle, unless it overlaps one under the line, which is given then.
     fn insert(&mut self, all: &[(Rectangle, Figure)], at: usize) -> Option<usize> {
         let (Rectangle { columns: (start, end), .. }, Figure { is_value, .. }) = all[at];

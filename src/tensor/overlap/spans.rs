@@ -1,13 +1,13 @@
 //! The exact comparison of two tensors of any strides, row by row, within a budget.
 
-use super::{Party, reach};
-use crate::tensor::layout::{self, Rows};
+use super::{OverlapTensor, reach};
+use crate::tensor::layout::{self, RowWalk};
 
 /// Rows that the comparisons of one call may walk; overlaps beyond that stay unseen.
 pub(super) const ROW_BUDGET: usize = 1 << 16;
 
 /// Whether the two, whose byte ranges may meet, share a byte.
-pub(super) fn meet(a: &Party<'_>, b: &Party<'_>, budget: &mut usize) -> bool {
+pub(super) fn meet(a: &OverlapTensor<'_>, b: &OverlapTensor<'_>, budget: &mut usize) -> bool {
     let (Some(first), Some(second)) = (reach(a), reach(b)) else {
         return false;
     };
@@ -30,7 +30,11 @@ pub(super) fn meet(a: &Party<'_>, b: &Party<'_>, budget: &mut usize) -> bool {
 }
 
 /// The bytes a tensor touches, as (low, high, side) spans, or None if they are too many to walk.
-fn spans(out: &Party<'_>, side: usize, budget: &mut usize) -> Option<Vec<(usize, usize, usize)>> {
+fn spans(
+    out: &OverlapTensor<'_>,
+    side: usize,
+    budget: &mut usize,
+) -> Option<Vec<(usize, usize, usize)>> {
     let count = layout::count(out.shape)?;
     let width = out.lent.dtype().size();
     let base = out.lent.data().addr();
@@ -46,7 +50,7 @@ fn spans(out: &Party<'_>, side: usize, budget: &mut usize) -> Option<Vec<(usize,
         let bytes = isize::try_from(offset).ok()?.checked_mul(isize::try_from(width).ok()?)?;
         base.checked_add_signed(bytes)
     };
-    for row in Rows::new(out.shape, strides, 0, count) {
+    for row in RowWalk::new(out.shape, strides, 0, count) {
         if unit {
             let low = place(row.offset)?;
             spans.push((low, low + row.len * width, side));

@@ -3,10 +3,10 @@
 use std::ptr;
 use std::time::Duration;
 
-use super::{Overlaps, Parties, Party, Position, Stop, Watch, same};
+use super::{OverlapTensor, Overlaps, Parties, Position, Stop, TimeLimit, same};
 use crate::deadline::Patience;
 use crate::search;
-use crate::tensor::layout::{self, Rows};
+use crate::tensor::layout::{self, RowWalk};
 use crate::tensor::{DType, Lent, RawTensor, RawTensors};
 
 /// Where the memory begins. It is never read.
@@ -36,8 +36,8 @@ impl Toy {
         Self { lent: Lent::new(&tensor), shape: shape.to_vec(), at }
     }
 
-    fn party(&self) -> Party<'_> {
-        Party { lent: &self.lent, shape: &self.shape, at: self.at }
+    fn party(&self) -> OverlapTensor<'_> {
+        OverlapTensor { lent: &self.lent, shape: &self.shape, at: self.at }
     }
 
     /// Each byte it touches.
@@ -50,7 +50,7 @@ impl Toy {
             Some(strides) => (&*self.shape, strides),
             None => (&[i64::try_from(count).unwrap()][..], &plain[..]),
         };
-        let rows = Rows::new(shape, strides, 0, count);
+        let rows = RowWalk::new(shape, strides, 0, count);
         let offsets = rows.flat_map(|row| {
             (0..i64::try_from(row.len).unwrap()).map(move |i| row.offset + i * row.stride)
         });
@@ -80,11 +80,11 @@ struct Toys {
 }
 
 impl<'a> Parties<'a> for &'a Toys {
-    fn out(&self, at: Position) -> Party<'a> {
+    fn out(&self, at: Position) -> OverlapTensor<'a> {
         self.outs[at.index].party()
     }
 
-    fn value(&self, at: Position) -> Party<'a> {
+    fn value(&self, at: Position) -> OverlapTensor<'a> {
         self.values[at.index].party()
     }
 }
@@ -95,7 +95,7 @@ impl Toys {
         let (mut overlaps, mut shadowed) = (Overlaps::default(), Vec::new());
         self.outs.iter().for_each(|out| overlaps.add_out(&out.party()));
         let values = self.values.iter().map(|value| value.at);
-        overlaps.find(&self, values, &mut shadowed, &mut Watch::new(patience))?;
+        overlaps.find(&self, values, &mut shadowed, &mut TimeLimit::new(patience))?;
         shadowed.sort_unstable();
         Ok(shadowed)
     }

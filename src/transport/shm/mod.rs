@@ -15,6 +15,6 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-pub(super) use offer::Offer;
+pub(super) use offer::SegmentOffer;
 pub(super) use receiver::Inlets;
-pub(super) use sender::{Claim, Outlet};
+pub(super) use sender::{Claim, ShmSender};

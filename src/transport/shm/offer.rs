@@ -1,18 +1,18 @@
 //! What is said over the engine: which segment the receiver is to read.
 
-use super::segment::Token;
+use super::segment::SegmentToken;
 
 /// A segment of the sender, as docs/wire.md has it: all numbers little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::transport) struct Offer {
+pub(in crate::transport) struct SegmentOffer {
     pub(super) pid: u32,
     pub(super) fd: u32,
-    pub(super) token: Token,
+    pub(super) token: SegmentToken,
     /// The size of the ring.
     pub(super) size: u64,
 }
 
-impl Offer {
+impl SegmentOffer {
     const LEN: usize = 32;
 
     pub(in crate::transport) fn encode(&self) -> Vec<u8> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use super::offer::Offer;
+use super::offer::SegmentOffer;
 use super::ring::Ring;
 use super::segment::Segment;
 use crate::log::{Level, log};
@@ -22,7 +22,7 @@ pub(in crate::transport) struct Inlets {
     rings: Mutex<Option<Rings>>,
 }
 
-type Rings = HashMap<String, (Offer, Arc<Ring>)>;
+type Rings = HashMap<String, (SegmentOffer, Arc<Ring>)>;
 
 impl Inlets {
     pub(in crate::transport) fn new(inbox: Arc<dyn Inbox>) -> Self {
@@ -31,7 +31,7 @@ impl Inlets {
 
     /// Reads from now on what a sender writes there, unless it cannot be had. `from` is as in
     /// [`Inbox::arrived`].
-    pub(in crate::transport) fn take(&self, from: &str, offer: &Offer) {
+    pub(in crate::transport) fn take(&self, from: &str, offer: &SegmentOffer) {
         let address = who_and_address(from).1;
         let mut rings = self.rings.lock();
         let Some(rings) = &mut *rings else { return };
@@ -52,8 +52,8 @@ impl Inlets {
         }
     }
 
-    fn open(&self, from: &str, offer: &Offer) -> io::Result<Arc<Ring>> {
-        let Offer { pid, fd, token, size } = *offer;
+    fn open(&self, from: &str, offer: &SegmentOffer) -> io::Result<Arc<Ring>> {
+        let SegmentOffer { pid, fd, token, size } = *offer;
         let size = usize::try_from(size).map_err(io::Error::other)?;
         let ring = Arc::new(Ring::new(Segment::open(pid, fd, size, token)?, from));
         ring.serve(&self.inbox)?;

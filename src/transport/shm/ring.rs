@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::segment::{QUEUE, Segment, taken};
 use crate::log::{Level, log};
 use crate::transport::adaptive_wait::Lookout;
-use crate::transport::reader_end::{End, Ending};
+use crate::transport::reader_end::{End, ReaderEnd};
 use crate::transport::{Inbox, who_and_address};
 
 /// A sender that was killed before it could wake us is looked at after this long.
@@ -18,15 +18,15 @@ pub(super) struct Ring {
     segment: Segment,
     /// Who sends, as the engine says.
     from: String,
-    ending: Ending,
+    ending: ReaderEnd,
 }
 
 /// Something in the ring that no sender of ours would write.
-struct Broken;
+struct BadRing;
 
 impl Ring {
     pub(super) fn new(segment: Segment, from: &str) -> Self {
-        Self { segment, from: from.into(), ending: Ending::default() }
+        Self { segment, from: from.into(), ending: ReaderEnd::default() }
     }
 
     /// Tells its thread to end; false if it had ended before, and does nothing about it any more.
@@ -65,7 +65,7 @@ impl Ring {
                 }
                 Ok(None) if self.ending.is_to(End::Drained) => return,
                 Ok(None) => self.wait(read, &mut lookout),
-                Err(Broken) => {
+                Err(BadRing) => {
                     let from = &self.from;
                     return log(Level::Warn, || format!("{from}: memory that makes no sense"));
                 }
@@ -83,11 +83,11 @@ impl Ring {
     }
 
     /// The piece behind those that were read: where it is, and its bytes.
-    fn next(&self, read: u64) -> Result<Option<(usize, usize)>, Broken> {
+    fn next(&self, read: u64) -> Result<Option<(usize, usize)>, BadRing> {
         // Acquire: the sender has written it before it said so.
         let head = self.segment.head().load(Ordering::Acquire);
         let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);
-        if unread.ok_or(Broken)? == 0 {
+        if unread.ok_or(BadRing)? == 0 {
             return Ok(None);
         }
         let entry = self.segment.entry(read);
@@ -96,7 +96,7 @@ impl Ring {
         let is_inside = |(at, len): &(usize, usize)| {
             at.checked_add(*len).is_some_and(|end| end <= self.segment.len())
         };
-        piece.filter(is_inside).map(Some).ok_or(Broken)
+        piece.filter(is_inside).map(Some).ok_or(BadRing)
     }
 
     fn hand_on(&self, inbox: &dyn Inbox, at: usize, len: usize, read: u64) {

@@ -22,7 +22,7 @@ pub(super) const QUEUE: usize = 256;
 const MOST: usize = 64 << 20;
 
 /// Which segment: chance, so that nothing else is taken for it.
-pub(super) type Token = [u64; 2];
+pub(super) type SegmentToken = [u64; 2];
 
 pub(super) struct Segment {
     front: NonNull<Front>,
@@ -36,23 +36,23 @@ pub(super) struct Segment {
 struct Front {
     token: [AtomicU64; 2],
     /// Pieces that were written: the sender's.
-    head: Line,
+    head: CacheLine,
     /// Those that have been read: the receiver's.
-    tail: Line,
+    tail: CacheLine,
     /// Whether somebody reads it, as [`taken`] has it: the receiver's.
-    taken: Line,
+    taken: CacheLine,
     /// Both sides': 1 while the receiver sleeps.
     bell: Bell,
     /// Where the pieces are: the sender's.
-    queue: Queue,
+    queue: RingQueue,
 }
 
 #[repr(C, align(4096))]
-struct Queue([Entry; QUEUE]);
+struct RingQueue([RingEntry; QUEUE]);
 
 /// A piece: where in the ring it begins, and its bytes.
 #[repr(C)]
-pub(super) struct Entry {
+pub(super) struct RingEntry {
     pub(super) at: AtomicU64,
     pub(super) len: AtomicU64,
 }
@@ -60,7 +60,7 @@ pub(super) struct Entry {
 const _: () = assert!(size_of::<Front>() == FRONT);
 
 #[repr(C, align(128))]
-struct Line(AtomicU64);
+struct CacheLine(AtomicU64);
 
 #[repr(C, align(128))]
 struct Bell(AtomicU32);
@@ -83,7 +83,7 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// A new one for so many bytes, of which none takes memory before it is used.
-    pub(super) fn create(bytes: usize, token: Token) -> io::Result<Self> {
+    pub(super) fn create(bytes: usize, token: SegmentToken) -> io::Result<Self> {
         // SAFETY: a name that ends in 0.
         let file = unsafe {
             libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
@@ -102,7 +102,7 @@ impl Segment {
     }
 
     /// That of another process, if it is one and has this token.
-    pub(super) fn open(pid: u32, fd: u32, bytes: usize, token: Token) -> io::Result<Self> {
+    pub(super) fn open(pid: u32, fd: u32, bytes: usize, token: SegmentToken) -> io::Result<Self> {
         let no = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let path = format!("/proc/{pid}/fd/{fd}");
         if !std::fs::read_link(&path)?.as_os_str().to_string_lossy().starts_with(LINK) {
@@ -154,7 +154,7 @@ impl Segment {
     }
 
     /// Where a piece lies that comes behind so many others.
-    pub(super) fn entry(&self, number: u64) -> &Entry {
+    pub(super) fn entry(&self, number: u64) -> &RingEntry {
         let at = usize::try_from(number % QUEUE as u64).unwrap_or_default();
         &self.front().queue.0[at]
     }
@@ -227,13 +227,13 @@ impl Drop for Segment {
 }
 
 /// Bytes of a segment that the sender is about to write.
-pub(super) struct Place {
+pub(super) struct WriteRange {
     segment: std::sync::Arc<Segment>,
     at: usize,
     len: usize,
 }
 
-impl Place {
+impl WriteRange {
     /// # Safety
     /// The receiver has read what was there, and nobody else has the place.
     pub(super) unsafe fn new(segment: std::sync::Arc<Segment>, at: usize, len: usize) -> Self {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::offer::Offer;
-use super::segment::{Place, QUEUE, Segment, taken};
+use super::offer::SegmentOffer;
+use super::segment::{QUEUE, Segment, WriteRange, taken};
 
 /// The bytes of a ring: more than are in flight, so that hardly anything finds no room.
 const SIZE: usize = 8 << 20;
@@ -20,26 +20,26 @@ const OFFER: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Memory that the receiver of a line reads.
-pub(in crate::transport) struct Outlet {
+pub(in crate::transport) struct ShmSender {
     segment: Arc<Segment>,
-    offer: Offer,
+    offer: SegmentOffer,
     offered: Instant,
     /// Pieces that the receiver has read, and those that wait for it, oldest first.
     read: u64,
-    unread: VecDeque<Piece>,
+    unread: VecDeque<PublishedPiece>,
     /// When it last read one, or had nothing to read.
     since: Instant,
 }
 
 /// What was published: its place in the ring.
-struct Piece {
+struct PublishedPiece {
     start: usize,
     end: usize,
 }
 
 /// Room in the ring for bytes that are to be sent.
 pub(in crate::transport) struct Claim {
-    place: Place,
+    place: WriteRange,
     at: usize,
 }
 
@@ -49,25 +49,25 @@ impl Claim {
     }
 }
 
-impl Outlet {
+impl ShmSender {
     pub(in crate::transport) fn new() -> io::Result<Self> {
         // Keyed by chance, for every map.
         let token = [(); 2].map(|()| RandomState::new().build_hasher().finish());
         let segment = Segment::create(SIZE, token)?;
         let fd = u32::try_from(segment.fd()).map_err(io::Error::other)?;
         let (pid, size, now) = (std::process::id(), SIZE as u64, Instant::now());
-        let offer = Offer { pid, fd, token, size };
+        let offer = SegmentOffer { pid, fd, token, size };
         let segment = Arc::new(segment);
         Ok(Self { segment, offer, offered: now, read: 0, unread: VecDeque::new(), since: now })
     }
 
     /// What asks the receiver to read the segment.
-    pub(in crate::transport) fn offer(&self) -> Offer {
+    pub(in crate::transport) fn offer(&self) -> SegmentOffer {
         self.offer
     }
 
     /// The offer, if it is time to make it again: whoever had taken it reads no more.
-    pub(in crate::transport) fn renewed(&mut self) -> Option<Offer> {
+    pub(in crate::transport) fn renewed(&mut self) -> Option<SegmentOffer> {
         let is_due = self.is_taken() && self.is_stalled() && self.offered.elapsed() > PATIENCE;
         is_due.then(|| {
             self.offered = Instant::now();
@@ -127,9 +127,9 @@ impl Outlet {
     /// Room for so many bytes, if there is some now. Only the last claim may be published.
     pub(in crate::transport) fn claim(&mut self, room: usize) -> Option<Claim> {
         let at = self.free(room)?;
-        // SAFETY: everything that the receiver has not read lies elsewhere; `Outlet` has one claim at a
+        // SAFETY: everything that the receiver has not read lies elsewhere; `ShmSender` has one claim at a
         // time that counts.
-        let place = unsafe { Place::new(Arc::clone(&self.segment), at, room) };
+        let place = unsafe { WriteRange::new(Arc::clone(&self.segment), at, room) };
         Some(Claim { place, at })
     }
 
@@ -153,7 +153,7 @@ impl Outlet {
         // Relaxed: the receiver looks there only once it has seen how many there are, which follows.
         entry.at.store(claim.at as u64, Ordering::Relaxed);
         entry.len.store(len as u64, Ordering::Relaxed);
-        self.unread.push_back(Piece { start: claim.at, end: claim.at + len });
+        self.unread.push_back(PublishedPiece { start: claim.at, end: claim.at + len });
         self.segment.publish(self.read + self.unread.len() as u64);
     }
 }

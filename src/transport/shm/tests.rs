@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::segment::{QUEUE, Segment};
-use super::{Inlets, Offer, Outlet};
+use super::{Inlets, SegmentOffer, ShmSender};
 use crate::transport::Inbox;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
 
@@ -25,15 +25,15 @@ fn wait_until(mut ready: impl FnMut() -> bool) {
 }
 
 /// One whose offer was taken.
-fn taken(inlets: &Inlets) -> Outlet {
-    let mut outlet = Outlet::new().unwrap();
+fn taken(inlets: &Inlets) -> ShmSender {
+    let mut outlet = ShmSender::new().unwrap();
     assert!(outlet.claim(10).is_none(), "nobody has taken the offer");
-    inlets.take("peer", &Offer::decode(&outlet.offer().encode()).unwrap());
+    inlets.take("peer", &SegmentOffer::decode(&outlet.offer().encode()).unwrap());
     wait_until(|| outlet.claim(10).is_some());
     outlet
 }
 
-fn send(outlet: &mut Outlet, bytes: &[u8]) -> bool {
+fn send(outlet: &mut ShmSender, bytes: &[u8]) -> bool {
     let had_room = outlet.has_room(bytes.len());
     let Some(mut claim) = outlet.claim(bytes.len()) else { return false };
     assert!(had_room, "room only comes");
@@ -139,7 +139,7 @@ fn nothing_is_read_after_the_end() {
     inlets.close();
     wait_until(|| outlet.is_declined());
     assert!(!send(&mut outlet, &[1]));
-    let late = Outlet::new().unwrap();
+    let late = ShmSender::new().unwrap();
     inlets.take("late", &late.offer());
     assert!(!late.is_declined() && mail.heard.lock().unwrap().is_empty());
 }
@@ -147,7 +147,7 @@ fn nothing_is_read_after_the_end() {
 #[test]
 fn a_new_offer_takes_the_place_of_the_one_before() {
     let (mail, inlets) = inlets();
-    let (mut first, mut second) = (taken(&inlets), Outlet::new().unwrap());
+    let (mut first, mut second) = (taken(&inlets), ShmSender::new().unwrap());
     assert!(send(&mut first, &[1]));
     inlets.take("peer", &second.offer());
     wait_until(|| first.is_declined());
@@ -158,25 +158,25 @@ fn a_new_offer_takes_the_place_of_the_one_before() {
 #[test]
 fn an_offer_of_anything_else_is_refused() {
     let (_, inlets) = inlets();
-    let mut outlet = Outlet::new().unwrap();
+    let mut outlet = ShmSender::new().unwrap();
     let offer = outlet.offer();
     let other = std::fs::File::open("/dev/null").unwrap();
     let fd = u32::try_from(std::os::fd::AsRawFd::as_raw_fd(&other)).unwrap();
     for wrong in [
-        Offer { fd, ..offer },
-        Offer { fd: 999_999, ..offer },
-        Offer { pid: u32::MAX, ..offer },
-        Offer { size: offer.size * 2, ..offer },
-        Offer { size: u64::MAX, ..offer },
-        Offer { size: 0, ..offer },
-        Offer { token: [offer.token[0], !offer.token[1]], ..offer },
+        SegmentOffer { fd, ..offer },
+        SegmentOffer { fd: 999_999, ..offer },
+        SegmentOffer { pid: u32::MAX, ..offer },
+        SegmentOffer { size: offer.size * 2, ..offer },
+        SegmentOffer { size: u64::MAX, ..offer },
+        SegmentOffer { size: 0, ..offer },
+        SegmentOffer { token: [offer.token[0], !offer.token[1]], ..offer },
     ] {
         inlets.take("peer", &wrong);
     }
     std::thread::sleep(Duration::from_millis(20));
     assert!(outlet.claim(1).is_none(), "none of them counts as an answer");
-    assert!(Offer::decode(&offer.encode()[1..]).is_none());
-    assert!(Offer::decode(&[]).is_none());
+    assert!(SegmentOffer::decode(&offer.encode()[1..]).is_none());
+    assert!(SegmentOffer::decode(&[]).is_none());
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn memory_that_makes_no_sense_is_read_no_further() {
     for (number, wrong) in wrong.into_iter().enumerate() {
         let (mail, inlets) = inlets();
         let mut outlet = taken(&inlets);
-        let Offer { pid, fd, token, size } = outlet.offer();
+        let SegmentOffer { pid, fd, token, size } = outlet.offer();
         let segment = Segment::open(pid, fd, usize::try_from(size).unwrap(), token).unwrap();
         assert!(send(&mut outlet, &[1]));
         mail.wait(1);
@@ -209,7 +209,7 @@ fn memory_that_makes_no_sense_is_read_no_further() {
 
 #[test]
 fn no_file_is_left_in_the_file_system() {
-    let outlet = Outlet::new().unwrap();
+    let outlet = ShmSender::new().unwrap();
     let names = std::fs::read_dir("/dev/shm").unwrap().flatten().map(|entry| entry.file_name());
     assert!(names.filter(|name| name.to_string_lossy().starts_with("kvstore")).count() == 0);
     drop(outlet);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
 
-use super::offer::Token;
+use super::offer::PortToken;
 use crate::credentials::{Credentials, Proof};
 
 /// How long the other side may take for its part.
@@ -16,13 +16,13 @@ pub(super) const GREETING: Duration = Duration::from_secs(2);
 const QUIET: Duration = Duration::from_secs(60);
 
 const TAKEN: u8 = 1;
-const TOKEN: usize = size_of::<Token>();
+const TOKEN: usize = size_of::<PortToken>();
 /// What a proof is about.
 const WORDS: usize = TOKEN + 1;
 
 /// Who writes to a connection, after it was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Writer {
+pub(super) enum SendSide {
     /// Whoever has made it.
     Caller = 1,
     /// Whoever has accepted it.
@@ -31,14 +31,18 @@ pub(super) enum Writer {
 
 /// What whoever calls shows.
 pub(super) struct Greeting {
-    pub(super) token: Token,
-    pub(super) writer: Writer,
+    pub(super) token: PortToken,
+    pub(super) writer: SendSide,
     /// That whoever shows the token is who it was for; zeros without credentials.
     pub(super) proof: Proof,
 }
 
 impl Greeting {
-    pub(super) fn new(token: Token, writer: Writer, credentials: Option<&Credentials>) -> Self {
+    pub(super) fn new(
+        token: PortToken,
+        writer: SendSide,
+        credentials: Option<&Credentials>,
+    ) -> Self {
         let mut this = Self { token, writer, proof: Proof::default() };
         this.proof = credentials.and_then(|it| it.proof(&this.words())).unwrap_or_default();
         this
@@ -62,11 +66,11 @@ impl Greeting {
     /// Hears what the other side shows.
     pub(super) fn hear(mut socket: &TcpStream) -> io::Result<Self> {
         bound(socket)?;
-        let (mut token, mut writer, mut proof) = (Token::default(), [0], Proof::default());
+        let (mut token, mut writer, mut proof) = (PortToken::default(), [0], Proof::default());
         for part in [&mut token[..], &mut writer, &mut proof] {
             socket.read_exact(part)?;
         }
-        let writers = [Writer::Caller, Writer::Listener];
+        let writers = [SendSide::Caller, SendSide::Listener];
         let writer = writers.into_iter().find(|it| writer == [*it as u8]);
         Ok(Self { token, writer: writer.ok_or(io::ErrorKind::InvalidData)?, proof })
     }

@@ -15,9 +15,9 @@ mod sender;
 #[cfg(test)]
 mod tests;
 
-pub(super) use offer::Offer;
+pub(super) use offer::PortOffer;
 pub(super) use peers::Streams;
-pub(super) use sender::Outlet;
+pub(super) use sender::TcpSender;
 
 use crate::log::{Level, log};
 

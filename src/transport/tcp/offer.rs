@@ -2,21 +2,21 @@
 
 use ring::rand::{SecureRandom, SystemRandom};
 
-pub(super) type Token = [u8; 16];
+pub(super) type PortToken = [u8; 16];
 
 /// A port of the sender, as docs/wire.md has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::transport) struct Offer {
+pub(in crate::transport) struct PortOffer {
     pub(super) port: u16,
-    pub(super) token: Token,
+    pub(super) token: PortToken,
 }
 
-impl Offer {
+impl PortOffer {
     const LEN: usize = 18;
 
     /// None if the system has no chance to give.
     pub(super) fn new(port: u16) -> Option<Self> {
-        let mut token = Token::default();
+        let mut token = PortToken::default();
         SystemRandom::new().fill(&mut token).ok()?;
         Some(Self { port, token })
     }

@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::handshake::{GREETING, Greeting, Writer, prepare, welcome};
+use super::handshake::{GREETING, Greeting, SendSide, prepare, welcome};
 use super::listener::{Listener, Stranger};
-use super::offer::Offer;
+use super::offer::PortOffer;
 use super::receiver::Inlet;
-use super::{MOST_PEERS, Outlet, spawn};
+use super::{MOST_PEERS, TcpSender, spawn};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use crate::transport::reader_end::End;
-use crate::transport::{Inbox, Place, who_and_address};
+use crate::transport::{Inbox, TransportConfig, who_and_address};
 
 /// How soon an offer that was not taken is made again: at first, and at last.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
@@ -27,20 +27,20 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What is sent and received past the engine.
 pub(in crate::transport) struct Streams {
-    place: Place,
+    place: TransportConfig,
     inbox: Arc<dyn Inbox>,
     /// Where others are to connect, if they can.
     listens: Option<IpAddr>,
     listener: OnceLock<Option<Listener>>,
     /// By address; none after the end.
-    peers: Mutex<Option<HashMap<String, Peer>>>,
+    peers: Mutex<Option<HashMap<String, TcpPeer>>>,
 }
 
 /// Whoever is at an address.
 #[derive(Default)]
-struct Peer {
+struct TcpPeer {
     /// The last offer that was made to it.
-    offer: Option<Made>,
+    offer: Option<TcpConnection>,
     /// It has made an offer that is being taken.
     is_called: bool,
     /// Where to write; whether somebody does.
@@ -48,16 +48,16 @@ struct Peer {
     inlet: Option<Arc<Inlet>>,
 }
 
-struct Made {
-    offer: Offer,
+struct TcpConnection {
+    offer: PortOffer,
     at: Instant,
     /// When the next one is due.
     wait: Duration,
     /// The connections that were made with it, by who writes there.
-    shown: SmallVec<[Writer; 2]>,
+    shown: SmallVec<[SendSide; 2]>,
 }
 
-impl Peer {
+impl TcpPeer {
     fn reads(&self) -> bool {
         self.inlet.as_ref().is_some_and(|inlet| !inlet.ending.is_over())
     }
@@ -67,7 +67,7 @@ impl Streams {
     /// For a process that is at `listens`, or that only calls others. None if what is sent is not to be
     /// seen by others.
     pub(in crate::transport) fn open(
-        place: &Place,
+        place: &TransportConfig,
         listens: Option<IpAddr>,
         inbox: &Arc<dyn Inbox>,
     ) -> Option<Arc<Self>> {
@@ -102,7 +102,7 @@ impl Streams {
 
     /// What is to be said to an address over the engine, if there is a port here, and no connection
     /// from there, and it is time to say so.
-    pub(in crate::transport) fn offer_to(self: &Arc<Self>, address: &str) -> Option<Offer> {
+    pub(in crate::transport) fn offer_to(self: &Arc<Self>, address: &str) -> Option<PortOffer> {
         let mut peers = self.peers.lock();
         let peers = peers.as_mut()?;
         let peer = entry(peers, address)?;
@@ -112,21 +112,22 @@ impl Streams {
             Some(made) => (made.wait * 2).min(AGAIN.1),
             None => AGAIN.0,
         };
-        let offer = Offer::new(self.port()?)?;
-        peer.offer = Some(Made { offer, at: Instant::now(), wait, shown: SmallVec::new() });
+        let offer = PortOffer::new(self.port()?)?;
+        peer.offer =
+            Some(TcpConnection { offer, at: Instant::now(), wait, shown: SmallVec::new() });
         Some(offer)
     }
 
     /// The connection to an address that nobody writes to yet.
-    pub(in crate::transport) fn outlet(&self, address: &str) -> Option<Outlet> {
+    pub(in crate::transport) fn outlet(&self, address: &str) -> Option<TcpSender> {
         let mut peers = self.peers.lock();
         let (socket, is_used) = peers.as_mut()?.get_mut(address)?.outlet.as_mut()?;
         let is_free = !std::mem::replace(is_used, true);
-        is_free.then(|| Outlet::new(Arc::clone(socket)))
+        is_free.then(|| TcpSender::new(Arc::clone(socket)))
     }
 
     /// A connection to an address has failed.
-    pub(in crate::transport) fn give_up(&self, address: &str, outlet: &Outlet) {
+    pub(in crate::transport) fn give_up(&self, address: &str, outlet: &TcpSender) {
         let mut peers = self.peers.lock();
         let peer = peers.as_mut().and_then(|peers| peers.get_mut(address));
         if let Some(peer) = peer
@@ -137,7 +138,7 @@ impl Streams {
     }
 
     /// Connects to where an offer says, on a thread of its own. `from` is as in [`Inbox::arrived`].
-    pub(in crate::transport) fn take(self: &Arc<Self>, from: &str, offer: Offer) {
+    pub(in crate::transport) fn take(self: &Arc<Self>, from: &str, offer: PortOffer) {
         {
             let address = who_and_address(from).1;
             let mut peers = self.peers.lock();
@@ -173,15 +174,20 @@ impl Streams {
         }
     }
 
-    fn call(&self, from: &str, offer: &Offer) -> io::Result<Option<Arc<Inlet>>> {
+    fn call(&self, from: &str, offer: &PortOffer) -> io::Result<Option<Arc<Inlet>>> {
         let address = who_and_address(from).1;
         let mut at = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
         at.set_port(offer.port);
-        self.write_to(address, self.connect(&at, offer, Writer::Caller)?)?;
-        Ok(self.read_from(from, self.connect(&at, offer, Writer::Listener)?))
+        self.write_to(address, self.connect(&at, offer, SendSide::Caller)?)?;
+        Ok(self.read_from(from, self.connect(&at, offer, SendSide::Listener)?))
     }
 
-    fn connect(&self, at: &SocketAddr, offer: &Offer, writer: Writer) -> io::Result<TcpStream> {
+    fn connect(
+        &self,
+        at: &SocketAddr,
+        offer: &PortOffer,
+        writer: SendSide,
+    ) -> io::Result<TcpStream> {
         let socket = TcpStream::connect_timeout(at, GREETING)?;
         prepare(&socket)?;
         Greeting::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
@@ -192,7 +198,7 @@ impl Streams {
     fn admit(&self, greeting: &Greeting) -> Option<String> {
         let mut peers = self.peers.lock();
         let has_it =
-            |peer: &Peer| peer.offer.as_ref().is_some_and(|it| it.offer.token == greeting.token);
+            |peer: &TcpPeer| peer.offer.as_ref().is_some_and(|it| it.offer.token == greeting.token);
         let (from, peer) = peers.as_mut()?.iter_mut().find(|(_, peer)| has_it(peer))?;
         let who = who_and_address(from).0;
         let is_theirs = self.place.credentials.as_ref().is_none_or(|credentials| {
@@ -277,7 +283,7 @@ impl Drop for Streams {
 }
 
 /// Whoever is at an address, unless there are too many; those that have taken no offer make room.
-fn entry<'a>(peers: &'a mut HashMap<String, Peer>, address: &str) -> Option<&'a mut Peer> {
+fn entry<'a>(peers: &'a mut HashMap<String, TcpPeer>, address: &str) -> Option<&'a mut TcpPeer> {
     if peers.len() >= MOST_PEERS && !peers.contains_key(address) {
         peers.retain(|_, peer| peer.is_called || peer.outlet.is_some() || peer.inlet.is_some());
         if peers.len() >= MOST_PEERS {
@@ -317,7 +323,7 @@ fn let_in(streams: &Weak<Streams>, socket: TcpStream) -> io::Result<Option<Known
     let from = streams.admit(&greeting).ok_or(io::ErrorKind::PermissionDenied)?;
     welcome(&socket)?;
     let address = who_and_address(&from).1;
-    if greeting.writer == Writer::Listener {
+    if greeting.writer == SendSide::Listener {
         streams.write_to(address, socket)?;
         return Ok(None);
     }

@@ -8,7 +8,7 @@ use super::{LENGTH, MOST_BYTES};
 use crate::log::{Level, log};
 use crate::transport::Inbox;
 use crate::transport::adaptive_wait::Lookout;
-use crate::transport::reader_end::{End, Ending};
+use crate::transport::reader_end::{End, ReaderEnd};
 
 /// Bytes that are asked for when it is not known how many will come.
 const SOME: usize = 64 << 10;
@@ -18,12 +18,12 @@ pub(super) struct Inlet {
     socket: TcpStream,
     /// Who sends, as the engine says.
     from: String,
-    pub(super) ending: Ending,
+    pub(super) ending: ReaderEnd,
 }
 
 impl Inlet {
     pub(super) fn new(socket: TcpStream, from: &str) -> Self {
-        Self { socket, from: from.into(), ending: Ending::default() }
+        Self { socket, from: from.into(), ending: ReaderEnd::default() }
     }
 
     /// Nothing more is received; what has come is still read.
@@ -54,12 +54,12 @@ impl Inlet {
         loop {
             let missing = match first(&bytes[start..end])? {
                 _ if self.ending.is_to(End::Closed) => return Ok(()),
-                Parcel::Whole(parcel) => {
+                Delivery::Whole(parcel) => {
                     inbox.arrived(&self.from, parcel.len(), &mut std::iter::once(parcel));
                     start += LENGTH + parcel.len();
                     continue;
                 }
-                Parcel::Missing(count) => count,
+                Delivery::Missing(count) => count,
             };
             // The same few bytes stay in the caches.
             bytes.copy_within(start..end, 0);
@@ -106,19 +106,19 @@ impl Inlet {
 }
 
 /// What bytes begin with.
-enum Parcel<'a> {
+enum Delivery<'a> {
     Whole(&'a [u8]),
     /// So many bytes are missing, or more.
     Missing(usize),
 }
 
-fn first(bytes: &[u8]) -> io::Result<Parcel<'_>> {
+fn first(bytes: &[u8]) -> io::Result<Delivery<'_>> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else {
-        return Ok(Parcel::Missing(LENGTH - bytes.len()));
+        return Ok(Delivery::Missing(LENGTH - bytes.len()));
     };
     let length = usize::try_from(u32::from_le_bytes(*length)).map_err(io::Error::other)?;
     if length > MOST_BYTES {
         return Err(io::Error::other("a length that nobody sends"));
     }
-    Ok(rest.get(..length).map_or_else(|| Parcel::Missing(length - rest.len()), Parcel::Whole))
+    Ok(rest.get(..length).map_or_else(|| Delivery::Missing(length - rest.len()), Delivery::Whole))
 }

@@ -15,7 +15,7 @@ const QUIET: i32 = libc::MSG_NOSIGNAL;
 const AT_ONCE: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// A connection that only this side writes to.
-pub(in crate::transport) struct Outlet {
+pub(in crate::transport) struct TcpSender {
     /// Shared with whoever ends it.
     socket: Arc<TcpStream>,
     /// The end of a parcel that the system did not take at once, and how much of it was sent since.
@@ -23,7 +23,7 @@ pub(in crate::transport) struct Outlet {
     sent: usize,
 }
 
-impl Outlet {
+impl TcpSender {
     pub(super) fn new(socket: Arc<TcpStream>) -> Self {
         Self { socket, rest: Vec::new(), sent: 0 }
     }

@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::handshake::{Greeting, Writer};
-use super::{MOST_BYTES, MOST_PEERS, Offer, Outlet, Streams};
+use super::handshake::{Greeting, SendSide};
+use super::{MOST_BYTES, MOST_PEERS, PortOffer, Streams, TcpSender};
 use crate::credentials::Credentials;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
-use crate::transport::{Calls, Inbox, Place, tests};
+use crate::transport::{Calls, Inbox, TransportConfig, tests};
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const WORKER: &str = "worker";
 
-fn place() -> Place {
-    Place { lease_ms: 1_000, ..tests::place(None, Calls::Everybody) }
+fn place() -> TransportConfig {
+    TransportConfig { lease_ms: 1_000, ..tests::place(None, Calls::Everybody) }
 }
 
 /// A server and a worker, connected in both directions.
@@ -40,10 +40,10 @@ impl Pair {
         Self { server, worker, at_server, at_worker, name: format!("{HOST}:9") }
     }
 
-    fn connected() -> (Self, Outlet, Outlet) {
+    fn connected() -> (Self, TcpSender, TcpSender) {
         let pair = Self::strangers();
         let offer = pair.server.offer_to(WORKER).unwrap();
-        pair.worker.take(&pair.name, Offer::decode(&offer.encode()).unwrap());
+        pair.worker.take(&pair.name, PortOffer::decode(&offer.encode()).unwrap());
         let forth = wait_for(|| pair.worker.outlet(&pair.name));
         let back = wait_for(|| pair.server.outlet(WORKER));
         (pair, forth, back)
@@ -69,7 +69,7 @@ fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
             outlet.send(&content(number, size(number)), &[], true).unwrap();
         }
         let largest = content(7, MOST_BYTES);
-        assert!(Outlet::takes(largest.len()) && !Outlet::takes(largest.len() + 1));
+        assert!(TcpSender::takes(largest.len()) && !TcpSender::takes(largest.len() + 1));
         outlet.send(&largest, &[], true).unwrap();
         let heard = mail.wait(201);
         let sent = (0..200).map(|number| content(number, size(number))).chain([largest]);
@@ -196,7 +196,8 @@ fn nobody_gets_in_without_a_token_that_was_offered() {
 #[test]
 fn with_a_token_of_the_job_an_offer_is_for_one_identity() {
     let (at_server, at_worker) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-    let with = |credentials| Place { credentials: Some(Arc::new(credentials)), ..place() };
+    let with =
+        |credentials| TransportConfig { credentials: Some(Arc::new(credentials)), ..place() };
     let server = with(Credentials::of_token("server.0", "a secret of the job"));
     let server = Streams::open(&server, Some(HOST), &(at_server as Arc<dyn Inbox>)).unwrap();
     for (secret, is_let_in) in [("another secret of a job", false), ("a secret of the job", true)] {
@@ -228,7 +229,7 @@ fn a_length_that_nobody_sends_ends_the_connection() {
         let pair = Pair::strangers();
         let offer = pair.server.offer_to(WORKER).unwrap();
         let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
-        Greeting::new(offer.token, Writer::Caller, None).show(&socket).unwrap();
+        Greeting::new(offer.token, SendSide::Caller, None).show(&socket).unwrap();
         socket.write_all(&[&2_u32.to_le_bytes()[..], &[5, 6]].concat()).unwrap();
         assert_eq!(pair.at_server.wait(1), [from(WORKER, vec![5, 6])]);
         socket.write_all(&length.to_le_bytes()).unwrap();
@@ -262,7 +263,7 @@ fn an_offer_is_made_again_later_and_later_until_it_is_taken() {
     pair.worker.take(&pair.name, second);
     wait_for(|| pair.worker.outlet(&pair.name));
     wait_for(|| pair.server.outlet(WORKER));
-    assert!(Offer::decode(&second.encode()[1..]).is_none() && Offer::decode(&[]).is_none());
+    assert!(PortOffer::decode(&second.encode()[1..]).is_none() && PortOffer::decode(&[]).is_none());
 }
 
 #[test]

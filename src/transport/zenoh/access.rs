@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 
 use serde_json::{Value, json};
 
-use super::names::Names;
-use crate::credentials::{Credentials, Identity, Kind, Tls};
+use super::names::ProcessNames;
+use crate::credentials::{CredentialKind, Credentials, Identity, Tls};
 
 /// What it has to do with, by the names of the engine.
 const MESSAGES: [&str; 4] =
@@ -25,7 +25,7 @@ pub(super) struct Access {
 }
 
 /// For a session that calls the listener `to`.
-pub(super) fn of_caller(credentials: &Credentials, names: &Names, to: &str) -> Access {
+pub(super) fn of_caller(credentials: &Credentials, names: &ProcessNames, to: &str) -> Access {
     let mut settings = Vec::new();
     if let Some((user, password)) = credentials.login() {
         settings.push(("transport/auth/usrpwd", json!({"user": user, "password": password})));
@@ -50,8 +50,8 @@ pub(super) fn of_caller(credentials: &Credentials, names: &Names, to: &str) -> A
 
 /// Whoever is called must be what it is called for. The engine believes every public authority too,
 /// none of which certifies such a name.
-fn called(credentials: &Credentials, names: &Names, to: &str) -> Value {
-    let wanted = if names.is_root(to) { Kind::Scheduler } else { Kind::Server };
+fn called(credentials: &Credentials, names: &ProcessNames, to: &str) -> Value {
+    let wanted = if names.is_root(to) { CredentialKind::Scheduler } else { CredentialKind::Server };
     let who: Vec<Identity> = credentials.names().filter(|name| name.kind == wanted).collect();
     let subject = json!({"id": "called", "cert_common_names": texts(&who)});
     let (me, them) = (names.place_of_own(), names.place(to));
@@ -68,7 +68,10 @@ fn called(credentials: &Credentials, names: &Names, to: &str) -> Value {
 }
 
 /// For the session of a process that listens.
-pub(super) fn of_listener(credentials: &Credentials, names: &Names) -> std::io::Result<Access> {
+pub(super) fn of_listener(
+    credentials: &Credentials,
+    names: &ProcessNames,
+) -> std::io::Result<Access> {
     let mut access = Access::default();
     if let Some(tls) = &credentials.tls {
         access.settings.push(("transport/link/tls", listening(tls)));
@@ -95,7 +98,7 @@ fn listening(tls: &Tls) -> Value {
 }
 
 /// Everybody speaks for itself only, and hears what is for it only.
-fn callers(credentials: &Credentials, names: &Names) -> Value {
+fn callers(credentials: &Credentials, names: &ProcessNames) -> Value {
     let me = names.place_of_own();
     let own = names.speaker();
     let (mut rules, mut subjects, mut policies) = (Vec::new(), Vec::new(), Vec::new());
@@ -148,7 +151,8 @@ fn callers(credentials: &Credentials, names: &Names) -> Value {
 
 /// Servers and workers call the scheduler, workers call servers.
 fn may_call(listener: Identity, who: Identity) -> bool {
-    who.kind != Kind::Scheduler && (listener.kind == Kind::Scheduler || !who.listens())
+    who.kind != CredentialKind::Scheduler
+        && (listener.kind == CredentialKind::Scheduler || !who.listens())
 }
 
 fn control(rules: &[Value], subject: &Value) -> Value {

@@ -19,20 +19,20 @@ use crate::transport::tcp;
 use crate::transport::tcp::Streams;
 use crate::transport::zenoh::access;
 use crate::transport::zenoh::access::Access;
-use crate::transport::zenoh::names::Names;
-use crate::transport::{Inbox, Place};
+use crate::transport::zenoh::names::ProcessNames;
+use crate::transport::{Inbox, TransportConfig};
 
 /// How long one attempt to connect may take.
 pub(super) const CONNECT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(super) struct Made {
-    pub(super) connections: Vec<Arc<Connection>>,
+pub(super) struct ZenohSession {
+    pub(super) connections: Vec<Arc<ZenohConnection>>,
     pub(super) closed: bool,
 }
 
 /// A session, and what lets this process hear and be seen over it, unless it only speaks.
-pub(super) struct Connection {
+pub(super) struct ZenohConnection {
     pub(super) session: Session,
     ears: Mutex<Option<Ears>>,
     closed: AtomicBool,
@@ -41,21 +41,21 @@ pub(super) struct Connection {
 type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<Inlets>>);
 
 /// A process, and what it is told on all of its sessions.
-pub(super) struct Party {
+pub(super) struct SessionOwner {
     pub(super) address: Arc<str>,
-    pub(super) place: Place,
+    pub(super) place: TransportConfig,
     pub(super) inbox: Arc<dyn Inbox>,
     pub(super) streams: Option<Arc<Streams>>,
 }
 
-impl Connection {
+impl ZenohConnection {
     pub(super) fn to_speak(session: Session) -> Self {
         Self { session, ears: Mutex::new(None), closed: AtomicBool::new(false) }
     }
 
-    pub(super) fn to_hear(session: Session, party: &Party) -> zenoh::Result<Self> {
-        let Party { address, place, inbox, streams } = party;
-        let names = Names::new(address, place);
+    pub(super) fn to_hear(session: Session, party: &SessionOwner) -> zenoh::Result<Self> {
+        let SessionOwner { address, place, inbox, streams } = party;
+        let names = ProcessNames::new(address, place);
         let (own, token) = (names.place_of_own(), names.speaker());
         let (receiver, speakers) = (Arc::clone(inbox), names.clone());
         let inlets = place.shm.then(|| Arc::new(Inlets::new(Arc::clone(inbox))));
@@ -67,10 +67,10 @@ impl Connection {
                 return receiver.arrived(&from, sample.payload().len(), &mut pieces);
             };
             let offer = attachment.to_bytes();
-            if let (Some(rings), Some(offer)) = (&rings, shm::Offer::decode(&offer)) {
+            if let (Some(rings), Some(offer)) = (&rings, shm::SegmentOffer::decode(&offer)) {
                 rings.take(&from, &offer);
             }
-            if let (Some(sockets), Some(offer)) = (&sockets, tcp::Offer::decode(&offer)) {
+            if let (Some(sockets), Some(offer)) = (&sockets, tcp::PortOffer::decode(&offer)) {
                 sockets.take(&from, offer);
             }
         };
@@ -129,9 +129,9 @@ impl Connection {
 }
 
 /// Makes the connections to an address; over the first one this process speaks, over the last it hears.
-pub(super) fn call(to: &str, party: &Party) -> zenoh::Result<Vec<Arc<Connection>>> {
+pub(super) fn call(to: &str, party: &SessionOwner) -> zenoh::Result<Vec<Arc<ZenohConnection>>> {
     let place = &party.place;
-    let names = Names::new(&party.address, place);
+    let names = ProcessNames::new(&party.address, place);
     let access = match &place.credentials {
         Some(credentials) => access::of_caller(credentials, &names, to),
         None => Access::default(),
@@ -145,9 +145,9 @@ pub(super) fn call(to: &str, party: &Party) -> zenoh::Result<Vec<Arc<Connection>
     config.insert_json5("connect/retry", again)?;
     let mut connections = Vec::new();
     if !names.is_root(to) {
-        connections.push(Arc::new(Connection::to_speak(open(config.clone())?)));
+        connections.push(Arc::new(ZenohConnection::to_speak(open(config.clone())?)));
     }
-    let hears = Connection::to_hear(open(config)?, party)?;
+    let hears = ZenohConnection::to_hear(open(config)?, party)?;
     connections.push(Arc::new(hears));
     Ok(connections)
 }

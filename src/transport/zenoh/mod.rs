@@ -18,13 +18,13 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use super::tcp::Streams;
-use super::{Engine, Inbox, Line, Parcels, Place, name_of_this_process};
+use super::{Engine, Inbox, SendBuffers, Sender, TransportConfig, name_of_this_process};
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use connection::{Connection, Made, Party};
+use connection::{SessionOwner, ZenohConnection, ZenohSession};
 pub(crate) use names::who_and_address;
-use select::{ToOne, Way};
+use select::{SendPath, ToOne};
 use settings::listen_at;
 
 /// How long the end of all sessions may take. What waits for a process that takes nothing any more
@@ -32,19 +32,19 @@ use settings::listen_at;
 const CLOSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Zenoh {
-    party: Arc<Party>,
+    party: Arc<SessionOwner>,
     /// For those who come to us.
-    hall: Option<Arc<Connection>>,
+    hall: Option<Arc<ZenohConnection>>,
     /// Those that we made, to be closed.
-    made: Arc<Mutex<Made>>,
-    parcels: Arc<Parcels>,
+    made: Arc<Mutex<ZenohSession>>,
+    parcels: Arc<SendBuffers>,
 }
 
 impl Zenoh {
-    pub(super) fn open(place: &Place, inbox: &Arc<dyn Inbox>) -> Result<Self> {
+    pub(super) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Self> {
         let party = |address, streams| {
             let (place, inbox) = (place.clone(), Arc::clone(inbox));
-            Arc::new(Party { address, place, inbox, streams })
+            Arc::new(SessionOwner { address, place, inbox, streams })
         };
         let Some(listen) = &place.listen else {
             let name = name_of_this_process();
@@ -57,7 +57,7 @@ impl Zenoh {
         };
         let (address, at, session) = listen_at(listen, place)?;
         let party = party(address, Streams::open(place, Some(at.ip()), inbox));
-        let hall = Connection::to_hear(session, &party)
+        let hall = ZenohConnection::to_hear(session, &party)
             .map_err(|error| fail!(Network, "cannot listen at {}: {error}", party.address))?;
         let hall = Some(Arc::new(hall));
         Ok(Self { party, hall, made: Arc::default(), parcels: Arc::default() })
@@ -69,11 +69,11 @@ impl Engine for Zenoh {
         &self.party.address
     }
 
-    fn line(&self, to: &str) -> Box<dyn Line> {
+    fn line(&self, to: &str) -> Box<dyn Sender> {
         let way = if self.party.place.calls(to) {
-            Way::call(&self.made)
+            SendPath::call(&self.made)
         } else {
-            Way::Hall(self.hall.clone())
+            SendPath::Hall(self.hall.clone())
         };
         Box::new(ToOne::new(to, &self.party, way, &self.parcels))
     }

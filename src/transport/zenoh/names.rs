@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use crate::credentials::Identity;
-use crate::transport::{Place, has_port};
+use crate::transport::{TransportConfig, has_port};
 
 /// There is one scheduler, whatever its address is called.
 const SCHEDULER: &str = "scheduler";
@@ -16,14 +16,14 @@ const NOBODY: &str = "-";
 
 /// How one process names itself and others.
 #[derive(Debug, Clone)]
-pub(super) struct Names {
+pub(super) struct ProcessNames {
     own: Arc<str>,
     who: Option<Identity>,
     root: Arc<str>,
 }
 
-impl Names {
-    pub(super) fn new(own: &Arc<str>, place: &Place) -> Self {
+impl ProcessNames {
+    pub(super) fn new(own: &Arc<str>, place: &TransportConfig) -> Self {
         let who = place.credentials.as_ref().map(|credentials| credentials.identity);
         Self { own: Arc::clone(own), who, root: Arc::clone(&place.root) }
     }
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_name_says_who_speaks_and_how_to_answer() {
         let root: Arc<str> = "10.0.0.1:9".into();
-        let names = |own: &str, who: Option<&str>| Names {
+        let names = |own: &str, who: Option<&str>| ProcessNames {
             own: own.into(),
             who: who.map(|who| Identity::parse(who).unwrap()),
             root: Arc::clone(&root),
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn nobody_says_that_another_kind_of_process_is_gone() {
         let root: Arc<str> = "10.0.0.1:9".into();
-        let names = Names { own: "10.0.0.2:7".into(), who: None, root };
+        let names = ProcessNames { own: "10.0.0.2:7".into(), who: None, root };
         for (name, gone) in [
             ("kvstore-alive/worker.3/10.0.0.2:7", None),
             ("kvstore-alive/worker/scheduler", None),

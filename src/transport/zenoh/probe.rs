@@ -26,7 +26,7 @@ const MESSAGE: u8 = 0x1f;
 
 /// What came back to a greeting without a token.
 #[derive(Debug, PartialEq, Eq)]
-enum Answer {
+enum ProbeReply {
     /// It may go on.
     Welcome,
     /// It is told to go, or the connection ends.
@@ -47,25 +47,25 @@ pub(super) fn refusal(to: &str, credentials: Option<&Credentials>) -> Option<Str
             // It may not know what we speak.
             Err(None) => {
                 let plain = greet(&mut call(to)?)?;
-                return (plain != Answer::Tls).then(|| format!("{to} does not speak TLS"));
+                return (plain != ProbeReply::Tls).then(|| format!("{to} does not speak TLS"));
             }
         },
     };
     let has_token = credentials.is_some_and(Credentials::has_token);
     match answer? {
-        Answer::Tls => Some(format!(
+        ProbeReply::Tls => Some(format!(
             "{to} speaks TLS; set tls_ca_file, tls_cert_file and tls_key_file here too"
         )),
-        Answer::Ended if has_token => {
+        ProbeReply::Ended if has_token => {
             Some(format!("{to} does not take the token of this process: it has another one"))
         }
-        Answer::Ended => {
+        ProbeReply::Ended => {
             Some(format!("{to} wants a token; set token_file, or KV_TOKEN in the environment"))
         }
-        Answer::Welcome if has_token => {
+        ProbeReply::Welcome if has_token => {
             Some(format!("{to} asks for no token; give all processes of the job the same one"))
         }
-        Answer::Welcome => None,
+        ProbeReply::Welcome => None,
     }
 }
 
@@ -90,20 +90,20 @@ fn greeting() -> Vec<u8> {
     bytes
 }
 
-fn greet(stream: &mut (impl Read + Write)) -> Option<Answer> {
+fn greet(stream: &mut (impl Read + Write)) -> Option<ProbeReply> {
     answer(stream).ok().flatten()
 }
 
 /// None if nothing comes back in time.
-fn answer(stream: &mut (impl Read + Write)) -> io::Result<Option<Answer>> {
+fn answer(stream: &mut (impl Read + Write)) -> io::Result<Option<ProbeReply>> {
     stream.write_all(&greeting())?;
     let mut head = [0; 3];
     match stream.read_exact(&mut head) {
-        Ok(()) if head[..2] == ALERT => Ok(Some(Answer::Tls)),
-        Ok(()) if head[2] & MESSAGE == INIT => Ok(Some(Answer::Welcome)),
-        Ok(()) => Ok(Some(Answer::Ended)),
+        Ok(()) if head[..2] == ALERT => Ok(Some(ProbeReply::Tls)),
+        Ok(()) if head[2] & MESSAGE == INIT => Ok(Some(ProbeReply::Welcome)),
+        Ok(()) => Ok(Some(ProbeReply::Ended)),
         Err(error) => match error.kind() {
-            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => Ok(Some(Answer::Ended)),
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => Ok(Some(ProbeReply::Ended)),
             ErrorKind::WouldBlock | ErrorKind::TimedOut => Ok(None),
             _ => Err(error),
         },
@@ -117,7 +117,7 @@ pub(super) fn refusal_of_tls(to: &str, tls: &Tls) -> Option<String> {
 }
 
 /// A greeting over TLS; an error is why there is no TLS, if that is known.
-fn greet_secretly(to: &str, tls: &Tls) -> Result<Option<Answer>, Option<String>> {
+fn greet_secretly(to: &str, tls: &Tls) -> Result<Option<ProbeReply>, Option<String>> {
     let mut stream = shake_hands(to, tls)?;
     answer(&mut stream).map_err(|error| reason(to, &error))
 }

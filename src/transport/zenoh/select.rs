@@ -9,14 +9,14 @@ use zenoh::bytes::ZBytes;
 use zenoh::pubsub::Publisher;
 use zenoh::qos::CongestionControl;
 
-use super::connection::{CONNECT, Connection, Made, Party, call};
-use super::names::{Names, is_of_this_host};
+use super::connection::{CONNECT, SessionOwner, ZenohConnection, ZenohSession, call};
+use super::names::{ProcessNames, is_of_this_host};
 use super::probe;
 use crate::config::TLS_VARIABLE;
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use crate::transport::shm::Outlet;
-use crate::transport::{Line, Memory, Parcel, Parcels, Room, tcp};
+use crate::transport::shm::ShmSender;
+use crate::transport::{Room, SendBuffer, SendBuffers, SendMemory, Sender, tcp};
 
 /// How soon the next attempt to connect follows one.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
@@ -25,45 +25,50 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// A line to one address.
 pub(super) struct ToOne {
     to: Arc<str>,
-    party: Arc<Party>,
+    party: Arc<SessionOwner>,
     name: String,
-    way: Way,
+    way: SendPath,
     publisher: Option<Publisher<'static>>,
-    parcels: Arc<Parcels>,
+    parcels: Arc<SendBuffers>,
     shm: bool,
     /// Never used by a thread of the engine: it may be the one that sends.
     apart: bool,
     /// The other side may be on this machine.
     is_near: bool,
     /// Memory that it reads then.
-    outlet: Option<Outlet>,
+    outlet: Option<ShmSender>,
     /// A connection past the engine.
-    stream: Option<tcp::Outlet>,
+    stream: Option<tcp::TcpSender>,
 }
 
-pub(super) enum Way {
+pub(super) enum SendPath {
     /// They come to us, if we listen.
-    Hall(Option<Arc<Connection>>),
+    Hall(Option<Arc<ZenohConnection>>),
     /// We call them.
     Call {
-        made: Arc<Mutex<Made>>,
+        made: Arc<Mutex<ZenohSession>>,
         last: Option<Instant>,
         /// The last attempt failed because the other side does not take this process.
         refused: bool,
     },
 }
 
-impl Way {
-    pub(super) fn call(made: &Arc<Mutex<Made>>) -> Self {
+impl SendPath {
+    pub(super) fn call(made: &Arc<Mutex<ZenohSession>>) -> Self {
         Self::Call { made: Arc::clone(made), last: None, refused: false }
     }
 }
 
 impl ToOne {
     /// A line that is not connected yet.
-    pub(super) fn new(to: &str, party: &Arc<Party>, way: Way, parcels: &Arc<Parcels>) -> Self {
+    pub(super) fn new(
+        to: &str,
+        party: &Arc<SessionOwner>,
+        way: SendPath,
+        parcels: &Arc<SendBuffers>,
+    ) -> Self {
         let place = &party.place;
-        let names = Names::new(&party.address, place);
+        let names = ProcessNames::new(&party.address, place);
         Self {
             to: to.into(),
             party: Arc::clone(party),
@@ -82,8 +87,8 @@ impl ToOne {
 
     fn connect(&mut self) -> Option<()> {
         let connections = match &mut self.way {
-            Way::Hall(hall) => vec![hall.clone()?],
-            Way::Call { made, last, .. } => {
+            SendPath::Hall(hall) => vec![hall.clone()?],
+            SendPath::Call { made, last, .. } => {
                 let place = &self.party.place;
                 if last.is_some_and(|last| last.elapsed() < CONNECT_AGAIN) || made.lock().closed {
                     return None;
@@ -119,7 +124,7 @@ impl ToOne {
             return None;
         };
         self.publisher = Some(publisher);
-        if let Way::Call { refused, .. } = &mut self.way {
+        if let SendPath::Call { refused, .. } = &mut self.way {
             *refused = false;
         }
         if self.shm {
@@ -129,7 +134,7 @@ impl ToOne {
     }
 
     /// What is put before the other side is known to listen goes nowhere.
-    fn publisher(&self, connection: &Connection) -> Option<Publisher<'static>> {
+    fn publisher(&self, connection: &ZenohConnection) -> Option<Publisher<'static>> {
         let publisher = connection.session.declare_publisher(self.name.clone());
         let publisher = publisher.congestion_control(CongestionControl::Block).express(true).wait();
         let publisher = publisher.ok()?;
@@ -144,8 +149,8 @@ impl ToOne {
     }
 
     /// The session is there, and the other side does not listen to this process.
-    fn give_up(&mut self, connections: &[Arc<Connection>]) {
-        let Way::Call { made, .. } = &self.way else { return };
+    fn give_up(&mut self, connections: &[Arc<ZenohConnection>]) {
+        let SendPath::Call { made, .. } = &self.way else { return };
         let ours =
             |made: &Arc<_>| connections.iter().any(|connection| Arc::ptr_eq(made, connection));
         made.lock().connections.retain(|made| !ours(made));
@@ -159,7 +164,7 @@ impl ToOne {
 
     /// Says why there is no way, once that is certain: it may be the end, or the start, of a process.
     fn blame(&mut self, reason: Option<String>) {
-        let Way::Call { refused, .. } = &mut self.way else { return };
+        let SendPath::Call { refused, .. } = &mut self.way else { return };
         let Some(reason) = reason else { return };
         if std::mem::replace(refused, true) {
             self.party.inbox.refused(&self.to, &reason);
@@ -168,7 +173,7 @@ impl ToOne {
 
     /// Asks the other side to read the memory that this one writes.
     fn offer(&mut self) {
-        match Outlet::new() {
+        match ShmSender::new() {
             Ok(outlet) => {
                 self.put(ZBytes::new(), Some(outlet.offer().encode()));
                 self.outlet = Some(outlet);
@@ -185,14 +190,14 @@ impl ToOne {
         }
         // Whoever is on this machine and can read our memory needs no connection.
         let may_share = self.outlet.is_some() && self.is_near;
-        if matches!(self.way, Way::Hall(_))
+        if matches!(self.way, SendPath::Hall(_))
             && !may_share
             && let Some(offer) = streams.offer_to(&self.to)
         {
             self.put(ZBytes::new(), Some(offer.encode()));
         }
         let len = own.len() + lent.iter().map(|(_, lent)| lent.len()).sum::<usize>();
-        let stream = self.stream.as_mut().filter(|_| tcp::Outlet::takes(len));
+        let stream = self.stream.as_mut().filter(|_| tcp::TcpSender::takes(len));
         let sent = stream.map(|stream| stream.send(own, lent, may_wait));
         self.keep_stream_if(sent)
     }
@@ -216,7 +221,7 @@ impl ToOne {
     }
 }
 
-impl Line for ToOne {
+impl Sender for ToOne {
     fn is_ready(&self) -> bool {
         self.publisher.is_some() && !self.apart && !self.owes()
     }
@@ -224,29 +229,29 @@ impl Line for ToOne {
     fn room_for(&mut self, len: usize) -> Room {
         if self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len)) {
             Room::Memory
-        } else if self.stream.is_some() && tcp::Outlet::takes(len) {
+        } else if self.stream.is_some() && tcp::TcpSender::takes(len) {
             Room::System
         } else {
             Room::Unknown
         }
     }
 
-    fn parcel(&mut self, room: usize, lent: usize) -> Parcel {
-        if self.outlet.as_ref().is_some_and(Outlet::is_declined) {
+    fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
+        if self.outlet.as_ref().is_some_and(ShmSender::is_declined) {
             self.outlet = None;
         }
         let claim = self.outlet.as_mut().and_then(|outlet| outlet.claim(room));
-        claim.map_or_else(|| self.parcels.take(room - lent), Parcel::shared)
+        claim.map_or_else(|| self.parcels.take(room - lent), SendBuffer::shared)
     }
 
-    fn send(&mut self, parcel: Parcel, may_wait: bool) {
+    fn send(&mut self, parcel: SendBuffer, may_wait: bool) {
         if self.publisher.is_none() && self.connect().is_none() {
             return;
         }
         let len = parcel.len();
         match parcel.memory {
-            Memory::Own(own) => {
-                if let Some(offer) = self.outlet.as_mut().and_then(Outlet::renewed) {
+            SendMemory::Own(own) => {
+                if let Some(offer) = self.outlet.as_mut().and_then(ShmSender::renewed) {
                     self.put(ZBytes::new(), Some(offer.encode()));
                 }
                 let own = own.cut(len);
@@ -254,7 +259,7 @@ impl Line for ToOne {
                     self.put(joined(&Bytes::from_owner(own), parcel.lent), None);
                 }
             }
-            Memory::Shared(claim) => {
+            SendMemory::Shared(claim) => {
                 if let Some(outlet) = &mut self.outlet {
                     outlet.publish(&claim, len);
                 }
@@ -263,7 +268,7 @@ impl Line for ToOne {
     }
 
     fn owes(&self) -> bool {
-        self.stream.as_ref().is_some_and(tcp::Outlet::owes)
+        self.stream.as_ref().is_some_and(tcp::TcpSender::owes)
     }
 
     fn settle(&mut self) {

@@ -10,8 +10,8 @@ use zenoh::{Session, Wait};
 use crate::error::{Result, fail};
 use crate::transport::zenoh::access;
 use crate::transport::zenoh::access::Access;
-use crate::transport::zenoh::names::Names;
-use crate::transport::{Place, SOCKET_BYTES, has_port};
+use crate::transport::zenoh::names::ProcessNames;
+use crate::transport::{SOCKET_BYTES, TransportConfig, has_port};
 
 const RECEIVE_BYTES: usize = 2 << 20;
 /// Batches that wait for the socket.
@@ -31,7 +31,10 @@ pub(super) fn open(config: Config) -> zenoh::Result<Session> {
 
 /// Opens the session of a process that listens; gives the address that others know it by, and the one
 /// that it listens at.
-pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, SocketAddr, Session)> {
+pub(super) fn listen_at(
+    listen: &str,
+    place: &TransportConfig,
+) -> Result<(Arc<str>, SocketAddr, Session)> {
     const TRIES: usize = 20;
     let name = |error: &dyn std::fmt::Display| fail!(Network, "cannot listen at {listen}: {error}");
     if !has_port(listen) {
@@ -50,7 +53,9 @@ pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, Socket
             None => found.to_string().into(),
         };
         let access = match &place.credentials {
-            Some(credentials) => access::of_listener(credentials, &Names::new(&known, place)),
+            Some(credentials) => {
+                access::of_listener(credentials, &ProcessNames::new(&known, place))
+            }
             None => Ok(Access::default()),
         };
         let access = access.map_err(|error| name(&error))?;
@@ -70,7 +75,7 @@ pub(super) fn listen_at(listen: &str, place: &Place) -> Result<(Arc<str>, Socket
 
 /// What all sessions have in common: nobody is looked for, large messages flow, and strangers cannot
 /// keep others out for long.
-pub(super) fn settings(place: &Place, access: &Access) -> zenoh::Result<Config> {
+pub(super) fn settings(place: &TransportConfig, access: &Access) -> zenoh::Result<Config> {
     let mut config = Config::default();
     let lease = place.lease_ms.to_string();
     let blocked = BLOCKED.as_micros().to_string();

@@ -8,11 +8,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Collective, Kept};
+use super::{Collective, StepResults};
 use crate::codec::Residuals;
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
-use crate::job::settings::{Change, Rules};
+use crate::job::settings::{Change, SavedRules};
 use crate::job::slice_state;
 use crate::job::slice_state::Brought;
 use crate::job::wanted::WANT_STATE;
@@ -22,7 +22,7 @@ use crate::optim::Stored;
 use crate::runtime::Bytes;
 use crate::tensor::{Array, Buffer};
 use crate::worker::WorkerStore;
-use kvstore_protocol::{Place, Spec};
+use kvstore_protocol::{KeySpec, Placement};
 
 impl WorkerStore {
     /// Saves the whole job: all workers call it.
@@ -58,12 +58,13 @@ impl WorkerStore {
                 let told = self.say(Err(error.clone()), collective);
                 return told.and(Err(error));
             }
-            let Kept { before: Some((_, before)), after: Some(after), .. } = &collective.kept
+            let StepResults { before: Some((_, before)), after: Some(after), .. } =
+                &collective.kept
             else {
                 return Err(fail!(Internal, "a bug of this library: a file that was not read"));
             };
             let (before, after) = (before.clone(), after.clone());
-            let rules = Change::Rules(Rules::of(&after));
+            let rules = Change::Rules(SavedRules::of(&after));
             self.keep_whole_for(&after.merger);
             self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
             let result = self
@@ -95,7 +96,7 @@ impl WorkerStore {
     }
 
     /// Reads the file into this worker's own table.
-    fn load_here(&self, path: &Path, kept: &mut Kept) -> Result<()> {
+    fn load_here(&self, path: &Path, kept: &mut StepResults) -> Result<()> {
         let known = self.local.keys.table.slots().iter().map(|it| it.key).collect();
         kept.before = Some((known, self.local.handling.read().clone()));
         self.local.load(path, self.workers as usize)?;
@@ -140,7 +141,7 @@ impl WorkerStore {
     }
 
     /// Fetches every slice of every key into this worker's own table.
-    fn gather(&self, kept: &mut Kept, deadline: Deadline) -> Result<()> {
+    fn gather(&self, kept: &mut StepResults, deadline: Deadline) -> Result<()> {
         kept.each(&self.local.keys.table.slots(), |kept, slot| {
             let place = self.place(slot.key)?;
             let slices = self.fetch(slot, &place, &[WANT_STATE], deadline)?;
@@ -155,14 +156,14 @@ impl WorkerStore {
     pub(crate) fn stage(
         &self,
         slot: &Slot,
-        place: &Place,
+        place: &Placement,
         slices: &[Bytes],
         residuals: impl FnOnce(*const u8) -> Result<Option<Box<Residuals>>>,
     ) -> Result<()> {
         let joined = self.join(slot, place, slices)?;
         let residuals = residuals(joined.0.as_ptr())?;
         let patience = self.local.patience();
-        let limits = crate::local::apply::Limits { patience: &patience, cancel: None };
+        let limits = crate::local::apply::CallLimits { patience: &patience, cancel: None };
         let mut value = self.local.applier.lock("save", slot, limits)?;
         (value.buffer, value.state) = joined;
         value.residuals = residuals;
@@ -173,9 +174,9 @@ impl WorkerStore {
     fn join(
         &self,
         slot: &Slot,
-        place: &Place,
+        place: &Placement,
         slices: &[Bytes],
-    ) -> Result<(Buffer, Option<Box<crate::optim::State>>)> {
+    ) -> Result<(Buffer, Option<Box<crate::optim::OptimizerState>>)> {
         let head = slices.first().map(|first| read(first, |bytes| Ok(slice_state::head(bytes)?.0)));
         let head = head.transpose()?;
         let mut whole = Buffer::zeroed(slot.bytes(), false)?;
@@ -240,16 +241,16 @@ impl WorkerStore {
     /// Initialises a key that only the file has.
     fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
         let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-        let spec = Spec { dtype: slot.dtype.code(), shape, whole: self.keeps_whole() };
+        let spec = KeySpec { dtype: slot.dtype.code(), shape, whole: self.keeps_whole() };
         let block = self.driver.blocks.make(slot.bytes(), |bytes| bytes.fill(0))?;
         let data = Bytes::of_block(Arc::new(block));
         self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
     }
 
     /// A key of this worker's table in slices; none if the file did not have it.
-    fn cut(&self, slot: &Slot, place: &Place) -> Result<Vec<Bytes>> {
+    fn cut(&self, slot: &Slot, place: &Placement) -> Result<Vec<Bytes>> {
         let patience = self.local.patience();
-        let limits = crate::local::apply::Limits { patience: &patience, cancel: None };
+        let limits = crate::local::apply::CallLimits { patience: &patience, cancel: None };
         let value = self.local.applier.look("load", slot, limits)?;
         if value.buffer.len() < slot.bytes() || (slot.bytes() > 0 && value.buffer.len() == 0) {
             return Ok(Vec::new());

@@ -12,7 +12,7 @@ use crate::job::wanted::WANT_STATE;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
 use crate::worker::WorkerStore;
-use kvstore_protocol::{After, Place};
+use kvstore_protocol::{After, Placement};
 
 /// After a loss servers may still work on what had come before they heard of it.
 const SETTLED: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl WorkerStore {
     fn fetch_one_round(
         &self,
         slot: &Arc<Slot>,
-        place: &Place,
+        place: &Placement,
         loss: &Loss,
         deadline: Deadline,
     ) -> Result<Vec<(u64, Bytes)>> {

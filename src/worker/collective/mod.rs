@@ -27,7 +27,7 @@ use crate::runtime::Bytes;
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// How a step ended, and what the job had decided in it.
-type Ended = (Result<()>, Vec<u8>);
+type StepOutcome = (Result<()>, Vec<u8>);
 
 /// One collective call, and how far it is.
 pub(crate) struct Collective {
@@ -35,17 +35,17 @@ pub(crate) struct Collective {
     /// What it is about: the same call about something else is another one.
     about: Vec<u8>,
     pub(crate) deadline: Deadline,
-    ended: Vec<Ended>,
+    ended: Vec<StepOutcome>,
     /// The step that comes, of this call or of the one that it goes on with.
     next: usize,
     /// Why the last step has not ended.
     gave_up: Option<Error>,
-    pub(crate) kept: Kept,
+    pub(crate) kept: StepResults,
 }
 
 /// What steps that have ended leave to later ones.
 #[derive(Default)]
-pub(crate) struct Kept {
+pub(crate) struct StepResults {
     /// What the codecs of other workers have left unsent.
     gathered: Gathered,
     /// Of the key that becomes whole: its value, the pushes that are in it, and how many count on.
@@ -62,7 +62,7 @@ pub(crate) struct Kept {
     done: HashSet<Key>,
 }
 
-impl Kept {
+impl StepResults {
     /// The work of a step on each of many keys, once.
     pub(crate) fn each(
         &mut self,
@@ -83,13 +83,16 @@ impl Collective {
     /// Does one step, once; behind one that timed out nothing is done.
     pub(crate) fn step(
         &mut self,
-        work: impl FnOnce(&mut Kept, Deadline) -> Result<()>,
+        work: impl FnOnce(&mut StepResults, Deadline) -> Result<()>,
     ) -> Result<()> {
         self.step_told(|kept, deadline| (work(kept, deadline), Vec::new())).0
     }
 
     /// The same as `step`; gives also what the job has decided in it.
-    pub(crate) fn step_told(&mut self, work: impl FnOnce(&mut Kept, Deadline) -> Ended) -> Ended {
+    pub(crate) fn step_told(
+        &mut self,
+        work: impl FnOnce(&mut StepResults, Deadline) -> StepOutcome,
+    ) -> StepOutcome {
         if let Some(error) = &self.gave_up {
             return (Err(error.clone()), Vec::new());
         }
@@ -134,7 +137,7 @@ impl WorkerStore {
                 ended: Vec::new(),
                 next: 0,
                 gave_up: None,
-                kept: Kept::default(),
+                kept: StepResults::default(),
             }),
         };
         let result = steps(&mut collective);

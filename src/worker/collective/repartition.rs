@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{Collective, Kept};
+use super::{Collective, StepResults};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::job::settings::Change;
@@ -13,7 +13,7 @@ use crate::local::merger::Merger;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
 use crate::worker::WorkerStore;
-use kvstore_protocol::{Place, Spec};
+use kvstore_protocol::{KeySpec, Placement};
 
 impl WorkerStore {
     pub(crate) fn keeps_whole(&self) -> bool {
@@ -46,7 +46,7 @@ impl WorkerStore {
         collective.step(|kept, _| {
             kept.whole = self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
             self.step(|worker, _, _| {
-                let is_cut = |place: &Place| place.servers.len() > 1;
+                let is_cut = |place: &Placement| place.servers.len() > 1;
                 // Those that only a file has are nowhere yet.
                 kept.whole.retain(|key| worker.place_of(*key).is_some_and(is_cut));
                 Ok(())
@@ -85,7 +85,7 @@ impl WorkerStore {
             let value =
                 kept.value.clone().ok_or_else(|| fail!(Internal, "a key without a value"))?;
             let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-            let spec = Spec { dtype: slot.dtype.code(), shape, whole: true };
+            let spec = KeySpec { dtype: slot.dtype.code(), shape, whole: true };
             self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))
         })?;
         // A codec counts on.
@@ -94,7 +94,7 @@ impl WorkerStore {
             kept.ahead = self.unsent.lock().go_on(key, kept.pushes);
             Ok(())
         })?;
-        collective.step(|&mut Kept { ahead, .. }, deadline| {
+        collective.step(|&mut StepResults { ahead, .. }, deadline| {
             self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
         })
     }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::{Collective, Kept};
+use super::{Collective, StepResults};
 use crate::codec::{Codec, Residuals};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
@@ -15,19 +15,19 @@ use crate::local::table::Slot;
 use crate::runtime::Block;
 use crate::tensor::{Buffer, DType};
 use crate::worker::WorkerStore;
-use kvstore_protocol::Place;
+use kvstore_protocol::Placement;
 
 /// Stands for pushes where a worker could not lay down what it has.
 const NOTHING: u64 = u64::MAX;
 
 /// Which side lays down, and which finds it: the leader is one, each other rank the other.
 #[derive(Clone, Copy)]
-enum Way {
+enum TransferDirection {
     To(u32),
     From(u32),
 }
 
-impl Way {
+impl TransferDirection {
     /// The rank that acts for all.
     fn leader(self) -> u32 {
         let (Self::To(leader) | Self::From(leader)) = self;
@@ -51,7 +51,7 @@ impl WorkerStore {
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
         let slots = self.encoded_slots();
         self.relay(
-            Way::To(leader),
+            TransferDirection::To(leader),
             collective,
             |rank, kept, deadline| self.lay_down_own(&slots, rank, &codec, kept, deadline),
             |rank, kept, deadline| self.find_all(&slots, rank, kept, deadline),
@@ -114,11 +114,11 @@ impl WorkerStore {
     ) -> Result<()> {
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
         let slots = self.found_slots("load", keys);
-        let each = |kept: &mut Kept, work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
+        let each = |kept: &mut StepResults, work: &dyn Fn(&Arc<Slot>) -> Result<()>| match &slots {
             Ok(slots) => kept.each(slots, |_, slot| work(slot)),
             Err(error) => Err(Error::clone(error)),
         };
-        let own = |kept: &mut Kept, deadline| {
+        let own = |kept: &mut StepResults, deadline| {
             each(kept, &|slot| {
                 let take_up =
                     |pushes, array: &[u8]| self.take_up(slot, &codec, pushes, array, deadline);
@@ -128,7 +128,7 @@ impl WorkerStore {
         let is_leader = self.rank == leader;
         let first = collective.step(|kept, end| if is_leader { own(kept, end) } else { Ok(()) });
         let others = self.relay(
-            Way::From(leader),
+            TransferDirection::From(leader),
             collective,
             |rank, kept, deadline| {
                 each(kept, &|slot| {
@@ -154,18 +154,18 @@ impl WorkerStore {
     /// takes it away. A worker that fails goes on meeting the others, which wait for it.
     fn relay(
         &self,
-        way: Way,
+        way: TransferDirection,
         collective: &mut Collective,
-        lay_down: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
-        find: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
-        take_away: impl Fn(u32, &mut Kept, Deadline) -> Result<()>,
+        lay_down: impl Fn(u32, &mut StepResults, Deadline) -> Result<()>,
+        find: impl Fn(u32, &mut StepResults, Deadline) -> Result<()>,
+        take_away: impl Fn(u32, &mut StepResults, Deadline) -> Result<()>,
     ) -> Result<()> {
         let mut result = Ok(());
         let leader = way.leader();
         for rank in (0..self.workers).filter(|rank| *rank != leader) {
             let (giver, finder) = match way {
-                Way::To(_) => (rank, leader),
-                Way::From(_) => (leader, rank),
+                TransferDirection::To(_) => (rank, leader),
+                TransferDirection::From(_) => (leader, rank),
             };
             let is = |role: u32| role == self.rank;
             let laid_down = collective
@@ -195,7 +195,7 @@ impl WorkerStore {
         slots: &[Arc<Slot>],
         rank: u32,
         codec: &Codec,
-        kept: &mut Kept,
+        kept: &mut StepResults,
         deadline: Deadline,
     ) -> Result<()> {
         let all = kept.each(slots, |_, slot| {
@@ -224,7 +224,7 @@ impl WorkerStore {
         array: &[u8],
         deadline: Deadline,
     ) -> Result<()> {
-        let part = |place: &Place, slice| {
+        let part = |place: &Placement, slice| {
             let array = array.get(in_array(place, slot, slice)).unwrap_or_default();
             Brought::Laid { rank, pushes, array }
         };
@@ -242,7 +242,7 @@ impl WorkerStore {
         &self,
         slots: &[Arc<Slot>],
         rank: u32,
-        kept: &mut Kept,
+        kept: &mut StepResults,
         deadline: Deadline,
     ) -> Result<()> {
         if self.step(|worker, _, _| Ok(worker.is_lost(rank)))? {
@@ -323,7 +323,7 @@ fn is_encoded(slot: &Slot) -> bool {
 }
 
 /// Where in the array of a key, of float32, the part of a slice is.
-fn in_array(place: &Place, slot: &Slot, slice: u32) -> std::ops::Range<usize> {
+fn in_array(place: &Placement, slot: &Slot, slice: u32) -> std::ops::Range<usize> {
     let (start, len) = place.range(slice);
     let at = |byte: u64| {
         let element = byte / slot.dtype.size() as u64;

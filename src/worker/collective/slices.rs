@@ -12,10 +12,10 @@ use crate::local::table::Slot;
 use crate::runtime::{Block, Bytes};
 use crate::sys::sync::Mutex;
 use crate::worker::WorkerStore;
-use crate::worker::call::{Call, Part, Target};
-use crate::worker::inputs::Values;
-use crate::worker::submit::{Order, What};
-use kvstore_protocol::{After, Data, Place};
+use crate::worker::call::{PendingCall, PendingKey, PullTarget};
+use crate::worker::inputs::CallInputs;
+use crate::worker::submit::{KeyOperation, KeyRequest};
+use kvstore_protocol::{After, Data, Placement};
 
 impl WorkerStore {
     /// Keys that this worker may not have used yet.
@@ -34,7 +34,7 @@ impl WorkerStore {
     pub(super) fn fetch(
         &self,
         slot: &Arc<Slot>,
-        place: &Place,
+        place: &Placement,
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<Bytes>> {
@@ -47,13 +47,13 @@ impl WorkerStore {
         &self,
         after: After,
         slot: &Arc<Slot>,
-        place: &Place,
+        place: &Placement,
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<(u64, Bytes)>> {
         let of_each = (0..).zip(&place.servers).map(|(slice, _)| (slice, wanted.to_vec()));
-        let what = What::Want(of_each.collect(), after);
-        let target = Target::Slices(Mutex::default());
+        let what = KeyOperation::Want(of_each.collect(), after);
+        let target = PullTarget::Slices(Mutex::default());
         let came = self.run_one(slot, target, what, deadline)?.slices(0);
         if came.len() == place.servers.len() {
             return Ok(came.into_values().collect());
@@ -64,8 +64,8 @@ impl WorkerStore {
     /// Waits until no worker pushes any more.
     pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
         let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
-        let one = What::Want([(0, vec![WANT_VALUE])].into(), After::All);
-        self.run_one(&slot, Target::Nowhere, one, deadline).map(drop)
+        let one = KeyOperation::Want([(0, vec![WANT_VALUE])].into(), After::All);
+        self.run_one(&slot, PullTarget::Nowhere, one, deadline).map(drop)
     }
 
     /// Gives every slice of a key what is brought for it.
@@ -75,20 +75,20 @@ impl WorkerStore {
         slices: Vec<Bytes>,
         deadline: Deadline,
     ) -> Result<()> {
-        self.run_one(slot, Target::Nowhere, What::Restore(slices), deadline).map(drop)
+        self.run_one(slot, PullTarget::Nowhere, KeyOperation::Restore(slices), deadline).map(drop)
     }
 
     fn run_one(
         &self,
         slot: &Arc<Slot>,
-        target: Target,
-        what: What,
+        target: PullTarget,
+        what: KeyOperation,
         deadline: Deadline,
-    ) -> Result<Arc<Call>> {
-        let part = Part::new(Arc::clone(slot), target, 0..0);
-        let order = Order { key: slot.key.id(), what };
-        let call = Call::new(None, Plan::default(), vec![part]);
-        let call = self.launch(call, vec![order], Values::default(), 0, deadline)?;
+    ) -> Result<Arc<PendingCall>> {
+        let part = PendingKey::new(Arc::clone(slot), target, 0..0);
+        let order = KeyRequest { key: slot.key.id(), what };
+        let call = PendingCall::new(None, Plan::default(), vec![part]);
+        let call = self.launch(call, vec![order], CallInputs::default(), 0, deadline)?;
         self.wait(&call)?;
         Ok(call)
     }
@@ -97,7 +97,7 @@ impl WorkerStore {
     pub(super) fn bring_each<'a>(
         &self,
         slot: &Arc<Slot>,
-        part: impl Fn(&Place, u32) -> Brought<'a>,
+        part: impl Fn(&Placement, u32) -> Brought<'a>,
         deadline: Deadline,
     ) -> Result<()> {
         let place = self.place(slot.key)?;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use kvstore::{Deadline, ErrorKind, Key, Store, Tensor, TensorMut};
 
-use super::Result;
-use super::asked::Work;
-use super::case::{MOMENTUM, Optimizer};
+use super::BenchResult;
+use super::asked::BenchWork;
+use super::case::{BenchOptimizer, MOMENTUM};
 
 /// Between two looks whether others have spoken.
 const STEP: Duration = Duration::from_millis(5);
 
-pub(crate) struct Group<'a> {
+pub(crate) struct BenchGroup<'a> {
     pub(crate) store: &'a Store,
     pub(crate) rank: usize,
     pub(crate) workers: usize,
@@ -37,7 +37,7 @@ pub(crate) fn number_of(text: &str) -> f64 {
     (hasher.finish() >> 11) as f64
 }
 
-impl<'a> Group<'a> {
+impl<'a> BenchGroup<'a> {
     /// With the timeout of the store's calls in milliseconds; negative is none.
     pub(crate) fn new(store: &'a Store, timeout_ms: Option<i64>) -> Self {
         let timeout = timeout_ms.and_then(|ms| u64::try_from(ms).ok()).map(Duration::from_millis);
@@ -55,7 +55,7 @@ impl<'a> Group<'a> {
     }
 
     /// Waits for all workers, however slow one is: the job notices by itself when one is gone.
-    pub(crate) fn barrier(&self) -> Result<()> {
+    pub(crate) fn barrier(&self) -> BenchResult<()> {
         Ok(self.store.barrier(Deadline::Never)?)
     }
 
@@ -69,7 +69,7 @@ impl<'a> Group<'a> {
     /// Makes sure that all workers run this command, and measure the same; gives the machine of
     /// each. Before it has succeeded, the job may be somebody else's: nothing but keys with names
     /// of our own is touched.
-    pub(crate) fn meet(&mut self, work: &Work) -> Result<Vec<u64>> {
+    pub(crate) fn meet(&mut self, work: &BenchWork) -> BenchResult<Vec<u64>> {
         let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let told = self.exchange(&[number_of(&work.text()), number_of(&machine)]);
         let told = told.map_err(|error| {
@@ -92,11 +92,11 @@ impl<'a> Group<'a> {
     }
 
     /// From now on pushes merge so.
-    pub(crate) fn set_rule(&mut self, optimizer: Optimizer) -> Result<()> {
+    pub(crate) fn set_rule(&mut self, optimizer: BenchOptimizer) -> BenchResult<()> {
         match optimizer {
-            Optimizer::None => return Ok(()),
-            Optimizer::Sgd => self.store.set_optimizer("sgd", "learning_rate=1")?,
-            Optimizer::Momentum => {
+            BenchOptimizer::None => return Ok(()),
+            BenchOptimizer::Sgd => self.store.set_optimizer("sgd", "learning_rate=1")?,
+            BenchOptimizer::Momentum => {
                 let options = format!("learning_rate=1,momentum={MOMENTUM}");
                 self.store.set_optimizer("momentum", &options)?;
             }
@@ -109,7 +109,7 @@ impl<'a> Group<'a> {
     ///
     /// Each worker has a key that only it pushes to; where a round needs the others' pushes too,
     /// they are zeros. The first time there is no barrier: a strange job may be at one of its own.
-    pub(crate) fn exchange(&mut self, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
+    pub(crate) fn exchange(&mut self, mine: &[f64]) -> BenchResult<Vec<Vec<f64>>> {
         if self.workers == 1 {
             return Ok(vec![mine.to_vec()]);
         }
@@ -136,7 +136,7 @@ impl<'a> Group<'a> {
     }
 
     /// Pulls until all have spoken: in a job with rounds, once.
-    fn listen(&self, keys: &[Key], lists: &mut [Vec<f64>]) -> Result<()> {
+    fn listen(&self, keys: &[Key], lists: &mut [Vec<f64>]) -> BenchResult<()> {
         let start = Instant::now();
         loop {
             let mut outs: Vec<TensorMut<'_>> =

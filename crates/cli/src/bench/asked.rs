@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use kvstore::DType;
 
-use super::Result;
-use super::case::{Case, Cases, Op, Optimizer};
-use super::values::{Values, new_values};
+use super::BenchResult;
+use super::case::{BenchCase, BenchOp, BenchOptimizer, Cases};
+use super::values::{BenchValues, new_values};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
-pub(crate) enum Kind {
+pub(crate) enum BenchCallKind {
     Local,
     Device,
     DistSync,
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
     DistDeviceAsync,
 }
 
-impl Kind {
+impl BenchCallKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -40,7 +40,7 @@ impl Kind {
 }
 
 #[derive(Debug, Args)]
-pub(crate) struct Work {
+pub(crate) struct BenchWork {
     /// Bytes of the value of one key, with K, M or G
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', value_parser = bytes)]
     #[arg(default_value = "4K,256K,4M,64M")]
@@ -54,11 +54,11 @@ pub(crate) struct Work {
     /// What to measure
     #[arg(long, value_name = "CALL,...", value_delimiter = ',', value_enum)]
     #[arg(default_value = "push,pull,pushpull")]
-    ops: Vec<Op>,
+    ops: Vec<BenchOp>,
 
     /// How pushes merge: they replace the value, or an optimizer changes it
-    #[arg(long, value_enum, default_value_t = Optimizer::None)]
-    pub(crate) optimizer: Optimizer,
+    #[arg(long, value_enum, default_value_t = BenchOptimizer::None)]
+    pub(crate) optimizer: BenchOptimizer,
 
     /// The type of the elements, such as float16
     #[arg(long, value_name = "TYPE", value_parser = dtype, default_value = "float32")]
@@ -86,8 +86,8 @@ pub(crate) struct Work {
     pub(crate) json: bool,
 }
 
-impl Work {
-    pub(crate) fn check(&self) -> Result<()> {
+impl BenchWork {
+    pub(crate) fn check(&self) -> BenchResult<()> {
         let element = self.dtype.size();
         if let Some(size) = self.sizes.iter().find(|size| **size % element != 0) {
             let name = self.dtype.name();
@@ -97,7 +97,8 @@ impl Work {
             .into());
         }
         // What 16 bits hold of many steps has no closed form to compare with.
-        if self.optimizer != Optimizer::None && !matches!(self.dtype, DType::F32 | DType::F64) {
+        if self.optimizer != BenchOptimizer::None && !matches!(self.dtype, DType::F32 | DType::F64)
+        {
             return Err(format!(
                 "the results of --optimizer {} are checked in float32 and float64 only, not in {}",
                 self.optimizer.name(),
@@ -124,7 +125,7 @@ impl Work {
                     cases.left_out.push((keys, size));
                     continue;
                 }
-                let case = |op: &Op| Case { op: *op, keys, size };
+                let case = |op: &BenchOp| BenchCase { op: *op, keys, size };
                 cases.measured.extend(self.ops.iter().map(case));
             }
         }
@@ -132,7 +133,7 @@ impl Work {
     }
 
     /// The arrays of a case.
-    pub(crate) fn values(&self, case: &Case) -> Box<dyn Values> {
+    pub(crate) fn values(&self, case: &BenchCase) -> Box<dyn BenchValues> {
         new_values(self.dtype, case.keys, case.size / self.dtype.size())
     }
 

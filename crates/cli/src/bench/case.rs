@@ -4,13 +4,13 @@ use clap::ValueEnum;
 
 /// A call of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Op {
+pub(crate) enum BenchOp {
     Push,
     Pull,
     Pushpull,
 }
 
-impl Op {
+impl BenchOp {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Push => "push",
@@ -27,13 +27,13 @@ impl Op {
 
 /// How pushes merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Optimizer {
+pub(crate) enum BenchOptimizer {
     None,
     Sgd,
     Momentum,
 }
 
-impl Optimizer {
+impl BenchOptimizer {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -45,21 +45,21 @@ impl Optimizer {
 
 /// What one round is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Case {
-    pub(crate) op: Op,
+pub(crate) struct BenchCase {
+    pub(crate) op: BenchOp,
     pub(crate) keys: usize,
     /// Bytes of the value of each key.
     pub(crate) size: usize,
 }
 
-impl Case {
+impl BenchCase {
     pub(crate) fn bytes(&self) -> usize {
         self.keys * self.size
     }
 }
 
 pub(crate) struct Cases {
-    pub(crate) measured: Vec<Case>,
+    pub(crate) measured: Vec<BenchCase>,
     /// Keys and bytes of a key of those that are too large.
     pub(crate) left_out: Vec<(usize, usize)>,
 }
@@ -79,7 +79,7 @@ pub(crate) fn pushed(place: usize, rank: usize, turn: usize) -> f64 {
 /// All that a stored value depends on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct History {
-    pub(crate) optimizer: Optimizer,
+    pub(crate) optimizer: BenchOptimizer,
     pub(crate) workers: usize,
     /// Whether each push is a step of its own, or all workers' together are one.
     pub(crate) is_async: bool,
@@ -103,9 +103,9 @@ impl History {
         let (summed, steps) = if self.is_async { (1, self.workers) } else { (self.workers, 1) };
         let sum = |turn| (0..summed).map(|rank| pushed(place, rank, turn)).sum::<f64>();
         let kept = match self.optimizer {
-            Optimizer::None => return sum(1),
-            Optimizer::Sgd => 0.0,
-            Optimizer::Momentum => MOMENTUM,
+            BenchOptimizer::None => return sum(1),
+            BenchOptimizer::Sgd => 0.0,
+            BenchOptimizer::Momentum => MOMENTUM,
         };
         let (mut value, mut moving) = (0.0, 0.0);
         for (turn, pushes) in [(0, self.pushes), (1, 1)] {
@@ -121,18 +121,18 @@ impl History {
 #[cfg(test)]
 #[allow(clippy::float_cmp, reason = "whole numbers and quarters are exact")]
 mod tests {
-    use super::{History, Optimizer};
+    use super::{BenchOptimizer, History};
 
     #[test]
     fn what_is_stored_follows_from_what_was_pushed() {
         let history =
             |optimizer, is_async| History { optimizer, workers: 2, is_async, pushes: 2 }.stored();
         // Turn 0: 1 2 3 and 2 3 1; turn 1: 2 3 1 and 3 1 2.
-        assert_eq!(history(Optimizer::None, false), [5.0, 4.0, 3.0]);
-        assert_eq!(history(Optimizer::None, true), [2.0, 3.0, 1.0]);
-        assert_eq!(history(Optimizer::Sgd, false), [-11.0, -14.0, -11.0]);
-        assert_eq!(history(Optimizer::Sgd, true), [-8.0, -14.0, -14.0]);
+        assert_eq!(history(BenchOptimizer::None, false), [5.0, 4.0, 3.0]);
+        assert_eq!(history(BenchOptimizer::None, true), [2.0, 3.0, 1.0]);
+        assert_eq!(history(BenchOptimizer::Sgd, false), [-11.0, -14.0, -11.0]);
+        assert_eq!(history(BenchOptimizer::Sgd, true), [-8.0, -14.0, -14.0]);
         // Steps of 3, 1.5 + 3 and 2.25 + 5.
-        assert_eq!(history(Optimizer::Momentum, false)[0], -14.75);
+        assert_eq!(history(BenchOptimizer::Momentum, false)[0], -14.75);
     }
 }

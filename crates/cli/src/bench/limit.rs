@@ -4,11 +4,11 @@ use std::thread;
 
 use kvstore::{Config, StoreKind};
 
-use super::Result;
-use super::agree::Group;
-use super::case::Case;
-use super::case::Op;
-use super::wire::{Place, Wire};
+use super::BenchResult;
+use super::agree::BenchGroup;
+use super::case::BenchCase;
+use super::case::BenchOp;
+use super::wire::{BenchTransport, Wire};
 
 /// From this many bytes on, all processors copy together.
 const MANY: usize = 16 << 20;
@@ -23,15 +23,15 @@ pub(crate) enum Limit {
 impl Limit {
     /// `machines` tells which workers share one.
     pub(crate) fn new(
-        group: &mut Group<'_>,
+        group: &mut BenchGroup<'_>,
         machines: &[u64],
         config: &Config,
-        cases: &[Case],
-    ) -> Result<Self> {
+        cases: &[BenchCase],
+    ) -> BenchResult<Self> {
         if matches!(group.store.kind(), StoreKind::Local | StoreKind::Device) {
             return Ok(Self::Copy(Copy::default()));
         }
-        let most = cases.iter().map(Case::bytes).max().unwrap_or(0);
+        let most = cases.iter().map(BenchCase::bytes).max().unwrap_or(0);
         Ok(Self::Wire(Wire::new(group, machines, config, most)?))
     }
 
@@ -40,13 +40,13 @@ impl Limit {
         match self {
             Self::Copy(_) => "a copy in memory",
             Self::Wire(wire) => match wire.place {
-                Place::Loopback => "raw TCP over the loopback",
-                Place::Network => "raw TCP to a worker on another machine",
+                BenchTransport::Loopback => "raw TCP over the loopback",
+                BenchTransport::Network => "raw TCP to a worker on another machine",
             },
         }
     }
 
-    pub(crate) fn prepare(&mut self, case: &Case) -> Result<()> {
+    pub(crate) fn prepare(&mut self, case: &BenchCase) -> BenchResult<()> {
         match self {
             Self::Copy(copy) => {
                 *copy = Copy::new(case);
@@ -57,7 +57,7 @@ impl Limit {
     }
 
     /// Moves the bytes of a case once.
-    pub(crate) fn round(&mut self, op: Op) -> Result<()> {
+    pub(crate) fn round(&mut self, op: BenchOp) -> BenchResult<()> {
         match self {
             Self::Copy(copy) => {
                 copy.round(op);
@@ -79,7 +79,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    fn new(case: &Case) -> Self {
+    fn new(case: &BenchCase) -> Self {
         let bytes = case.bytes();
         let threads = thread::available_parallelism().map_or(1, usize::from).min(16);
         let share = if bytes < MANY { bytes } else { bytes.div_ceil(threads) };
@@ -87,12 +87,12 @@ impl Copy {
         Self { from: vec![1; bytes], to: [vec![0; bytes], vec![0; bytes]], size: case.size, share }
     }
 
-    fn round(&mut self, op: Op) {
+    fn round(&mut self, op: BenchOp) {
         let Self { from, to: [first, second], size, share } = self;
         let (size, share) = (*size, (*share).max(1));
         let shares = first.chunks_mut(share).zip(second.chunks_mut(share)).zip(from.chunks(share));
         let work = |((first, second), from): ((&mut [u8], &mut [u8]), &[u8])| {
-            if op == Op::Pushpull {
+            if op == BenchOp::Pushpull {
                 copy_twice(first, second, from);
             } else {
                 copy(first, from, size);

@@ -4,12 +4,12 @@ use std::time::Instant;
 
 use kvstore::Key;
 
-use super::Result;
-use super::agree::Group;
-use super::asked::Work;
-use super::case::{Case, History, Op, Optimizer};
+use super::BenchResult;
+use super::agree::BenchGroup;
+use super::asked::BenchWork;
+use super::case::{BenchCase, BenchOp, BenchOptimizer, History};
 use super::limit::Limit;
-use super::values::Values;
+use super::values::BenchValues;
 
 /// Rounds that are not counted: they make memory and connections warm, and say how long one takes.
 const FIRST: usize = 2;
@@ -28,7 +28,7 @@ pub(crate) struct Times {
 }
 
 pub(crate) struct Measured {
-    pub(crate) case: Case,
+    pub(crate) case: BenchCase,
     pub(crate) rounds: usize,
     /// Of each worker.
     pub(crate) workers: Vec<Times>,
@@ -59,20 +59,20 @@ impl Measured {
 
 /// A case at work.
 struct Race<'a, 'b> {
-    group: &'a mut Group<'b>,
+    group: &'a mut BenchGroup<'b>,
     limit: &'a mut Limit,
-    case: Case,
+    case: BenchCase,
     keys: Vec<Key>,
-    values: Box<dyn Values>,
+    values: Box<dyn BenchValues>,
     history: History,
 }
 
 pub(crate) fn measure(
-    group: &mut Group<'_>,
+    group: &mut BenchGroup<'_>,
     limit: &mut Limit,
-    work: &Work,
-    case: &Case,
-) -> Result<Measured> {
+    work: &BenchWork,
+    case: &BenchCase,
+) -> BenchResult<Measured> {
     let history = History {
         optimizer: work.optimizer,
         workers: group.workers,
@@ -101,14 +101,14 @@ pub(crate) fn measure(
 }
 
 impl Race<'_, '_> {
-    fn prepare(&mut self) -> Result<()> {
+    fn prepare(&mut self) -> BenchResult<()> {
         self.limit.prepare(&self.case)?;
         self.values.clear();
         self.group.store.init_list(&self.keys, &self.values.lend().0)?;
         self.values.fill(self.history.rank(self.group.rank), 0);
         self.group.barrier()?;
-        if self.case.op == Op::Pull {
-            self.call_once(Op::Push)?;
+        if self.case.op == BenchOp::Pull {
+            self.call_once(BenchOp::Push)?;
             self.history.pushes += 1;
         }
         Ok(())
@@ -116,7 +116,7 @@ impl Race<'_, '_> {
 
     /// How many rounds take so many seconds; all workers find the same.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
-    fn rounds(&mut self, seconds: f64) -> Result<usize> {
+    fn rounds(&mut self, seconds: f64) -> BenchResult<usize> {
         let mut times = Vec::new();
         self.run(FIRST, &mut times)?;
         self.run_limit(FIRST, &mut times)?;
@@ -128,7 +128,7 @@ impl Race<'_, '_> {
 
     /// Seconds of the rounds of the store and of the limit: of so many, or of fewer when they are
     /// slower than the first ones.
-    fn take_turns(&mut self, rounds: usize, seconds: f64) -> Result<(Vec<f64>, Vec<f64>)> {
+    fn take_turns(&mut self, rounds: usize, seconds: f64) -> BenchResult<(Vec<f64>, Vec<f64>)> {
         let (mut ours, mut limits) = (Vec::new(), Vec::new());
         let turns = TURNS.min(rounds);
         let start = Instant::now();
@@ -149,20 +149,20 @@ impl Race<'_, '_> {
     }
 
     /// The largest number that a worker has, which all find alike.
-    fn most(&mut self, mine: f64) -> Result<f64> {
+    fn most(&mut self, mine: f64) -> BenchResult<f64> {
         let all = self.group.exchange(&[mine])?;
         Ok(all.iter().map(|it| it[0]).fold(0.0, f64::max))
     }
 
-    fn run(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
+    fn run(&mut self, rounds: usize, times: &mut Vec<f64>) -> BenchResult<()> {
         self.call(self.case.op, rounds, times)?;
-        if self.case.op != Op::Pull {
+        if self.case.op != BenchOp::Pull {
             self.history.pushes += rounds;
         }
         Ok(())
     }
 
-    fn run_limit(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
+    fn run_limit(&mut self, rounds: usize, times: &mut Vec<f64>) -> BenchResult<()> {
         for _ in 0..rounds {
             let start = Instant::now();
             self.limit.round(self.case.op)?;
@@ -171,38 +171,42 @@ impl Race<'_, '_> {
         Ok(())
     }
 
-    fn call(&mut self, op: Op, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
+    fn call(&mut self, op: BenchOp, rounds: usize, times: &mut Vec<f64>) -> BenchResult<()> {
         let (values, mut outs) = self.values.lend();
         let (store, keys) = (self.group.store, &self.keys);
         for _ in 0..rounds {
             let start = Instant::now();
             match op {
-                Op::Push => store.push_list(keys, &values)?,
-                Op::Pull => store.pull_list(keys, &mut outs)?,
-                Op::Pushpull => store.pushpull_list(keys, &values, keys, &mut outs)?,
+                BenchOp::Push => store.push_list(keys, &values)?,
+                BenchOp::Pull => store.pull_list(keys, &mut outs)?,
+                BenchOp::Pushpull => store.pushpull_list(keys, &values, keys, &mut outs)?,
             }
             times.push(start.elapsed().as_secs_f64());
         }
         Ok(())
     }
 
-    fn call_once(&mut self, op: Op) -> Result<()> {
+    fn call_once(&mut self, op: BenchOp) -> BenchResult<()> {
         self.call(op, 1, &mut Vec::new())
     }
 
     /// One more round with other values, whose result is compared with what must come out.
-    fn check(&mut self) -> Result<()> {
+    fn check(&mut self) -> BenchResult<()> {
         let Race { case, history, .. } = *self;
         self.values.clear();
         self.values.fill(history.rank(self.group.rank), 1);
         self.group.barrier()?;
-        self.call_once(if case.op == Op::Pushpull { Op::Pushpull } else { Op::Push })?;
+        self.call_once(if case.op == BenchOp::Pushpull {
+            BenchOp::Pushpull
+        } else {
+            BenchOp::Push
+        })?;
         // Without rounds, the others' pushes may come later.
-        if case.op != Op::Pushpull || history.is_async {
+        if case.op != BenchOp::Pushpull || history.is_async {
             self.group.barrier()?;
-            self.call_once(Op::Pull)?;
+            self.call_once(BenchOp::Pull)?;
         }
-        let exactly = history.optimizer == Optimizer::None;
+        let exactly = history.optimizer == BenchOptimizer::None;
         match self.values.difference(history.stored(), exactly) {
             None => Ok(()),
             Some(text) => Err(format!(

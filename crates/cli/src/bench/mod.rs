@@ -24,18 +24,18 @@ use kvstore::{Config, Deadline, ErrorKind, Store};
 
 use crate::launch::hosts::placement::Site;
 use crate::launch::plan;
-use crate::launch::plan::Plan;
+use crate::launch::plan::LaunchPlan;
 use crate::launch::run;
-use crate::launch::state::Patience;
-use crate::launch::{Failure, Launch};
+use crate::launch::state::GraceTimes;
+use crate::launch::{Launch, LaunchFailure};
 use crate::messages;
 use crate::settings;
 use crate::sys;
 
-use agree::Group;
-use asked::{Kind, Work};
+use agree::BenchGroup;
+use asked::{BenchCallKind, BenchWork};
 use limit::Limit;
-use report::Report;
+use report::BenchReport;
 
 const COMMAND: &str = "bench";
 /// How long the calls of a store may take, unless the option `timeout_ms` says otherwise.
@@ -44,7 +44,7 @@ const TIMEOUT_MS: &str = "60000";
 const LEAVE: Duration = Duration::from_secs(10);
 
 /// What ends a measurement.
-type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Measures pushes and pulls, beside what the machine can do.
 ///
@@ -67,8 +67,8 @@ pub(crate) struct Arguments {
     local: bool,
 
     /// The type of the store
-    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = Kind::DistSync)]
-    kind: Kind,
+    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = BenchCallKind::DistSync)]
+    kind: BenchCallKind,
 
     /// Address of the scheduler of a job all of whose workers are this command; else `KV_ROOT`
     #[arg(long, value_name = "HOST:PORT")]
@@ -83,7 +83,7 @@ pub(crate) struct Arguments {
     set: Vec<(String, String)>,
 
     #[command(flatten)]
-    work: Work,
+    work: BenchWork,
 }
 
 fn say(text: impl std::fmt::Display) {
@@ -123,16 +123,16 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 impl Arguments {
-    fn kind(&self) -> Kind {
-        if self.local { Kind::Local } else { self.kind }
+    fn kind(&self) -> BenchCallKind {
+        if self.local { BenchCallKind::Local } else { self.kind }
     }
 
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> BenchResult<()> {
         settings::check(&self.set)?;
         self.work.check()
     }
 
-    fn config(&self) -> Result<Config> {
+    fn config(&self) -> BenchResult<Config> {
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         let named = [
             ("root", self.root.clone()),
@@ -148,14 +148,14 @@ impl Arguments {
     }
 
     /// Runs a job on this machine whose workers are this command with the same arguments.
-    fn start_job(&self) -> std::result::Result<u8, Failure> {
+    fn start_job(&self) -> std::result::Result<u8, LaunchFailure> {
         sys::raise_file_limit();
         let (sender, events) = mpsc::channel();
         run::watch_signals(sender.clone())?;
         let site = Site::here(self.num_workers.unwrap_or(1));
         let program = env::current_exe()?.into_os_string();
         let words: Vec<OsString> = std::iter::once(program).chain(env::args_os().skip(1)).collect();
-        let plan = Plan {
+        let plan = LaunchPlan {
             workers: site.workers(),
             servers: self.num_servers.unwrap_or(1),
             serve_with_program: false,
@@ -173,7 +173,7 @@ impl Arguments {
             site: &site,
             file: file.as_ref(),
             target: None,
-            patience: Patience {
+            patience: GraceTimes {
                 grace: Duration::from_secs(5),
                 linger: Duration::from_millis(500),
             },
@@ -187,7 +187,7 @@ impl Arguments {
     }
 
     /// Measures as one worker.
-    fn measure(&self, config: &Config) -> Result<()> {
+    fn measure(&self, config: &Config) -> BenchResult<()> {
         let role = config.get("role")?;
         if self.kind().is_distributed() && role.as_deref().is_some_and(|role| role != "worker") {
             let role = role.unwrap_or_default();
@@ -199,7 +199,7 @@ impl Arguments {
         }
         let store = Store::open(self.kind().name(), config).map_err(explained)?;
         let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
-        let mut group = Group::new(&store, timeout);
+        let mut group = BenchGroup::new(&store, timeout);
         let met = group.meet(&self.work);
         // A strange job does not wait for who has left, but one of our own must not go on.
         let is_ours = met.is_ok();
@@ -213,12 +213,17 @@ impl Arguments {
         measured.and_then(|()| Ok(left?))
     }
 
-    fn measure_in(&self, group: &mut Group<'_>, machines: &[u64], config: &Config) -> Result<()> {
+    fn measure_in(
+        &self,
+        group: &mut BenchGroup<'_>,
+        machines: &[u64],
+        config: &Config,
+    ) -> BenchResult<()> {
         let cases = self.work.cases();
         let mut limit = Limit::new(group, machines, config, &cases.measured)?;
         group.set_rule(self.work.optimizer)?;
         let servers = config.get("num_servers")?.and_then(|text| text.parse().ok());
-        let mut report = Report::new(&self.work, group, &limit, servers)?;
+        let mut report = BenchReport::new(&self.work, group, &limit, servers)?;
         for case in &cases.measured {
             report.add(measure::measure(group, &mut limit, &self.work, case)?)?;
         }

@@ -6,17 +6,17 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::Result;
-use super::agree::Group;
-use super::asked::{Work, size_name};
-use super::case::Op;
+use super::BenchResult;
+use super::agree::BenchGroup;
+use super::asked::{BenchWork, size_name};
+use super::case::BenchOp;
 use super::limit::Limit;
 use super::measure::{Measured, Times};
-use crate::plot::{Frame, Line, lines};
+use crate::plot::{ChartFrame, ChartLine, lines};
 
 /// Says what the first worker has to say, and of other workers nothing.
-pub(crate) struct Report<'a> {
-    work: &'a Work,
+pub(crate) struct BenchReport<'a> {
+    work: &'a BenchWork,
     is_first: bool,
     kind: &'static str,
     workers: usize,
@@ -38,13 +38,13 @@ const COLUMNS: [(&str, usize); 9] = [
     ("ratio", 7),
 ];
 
-impl<'a> Report<'a> {
+impl<'a> BenchReport<'a> {
     pub(crate) fn new(
-        work: &'a Work,
-        group: &Group<'_>,
+        work: &'a BenchWork,
+        group: &BenchGroup<'_>,
         limit: &Limit,
         servers: Option<u32>,
-    ) -> Result<Self> {
+    ) -> BenchResult<Self> {
         let report = Self {
             work,
             is_first: group.rank == 0,
@@ -61,7 +61,7 @@ impl<'a> Report<'a> {
     }
 
     /// Whether the picture can be written, before hours are spent.
-    fn check_file(&self) -> Result<()> {
+    fn check_file(&self) -> BenchResult<()> {
         if let Some(file) = self.work.svg.as_ref().filter(|_| self.is_first) {
             let opened = OpenOptions::new().create(true).append(true).open(file);
             opened.map_err(|error| format!("{}: {error}", file.display()))?;
@@ -85,11 +85,11 @@ impl<'a> Report<'a> {
     }
 
     /// Prints a line of the table, if that is wanted here.
-    fn table(&self, text: impl FnOnce() -> String) -> Result<()> {
+    fn table(&self, text: impl FnOnce() -> String) -> BenchResult<()> {
         if self.is_first && !self.work.json { print(&text()) } else { Ok(()) }
     }
 
-    pub(crate) fn add(&mut self, measured: Measured) -> Result<()> {
+    pub(crate) fn add(&mut self, measured: Measured) -> BenchResult<()> {
         let times = Times {
             p50: measured.median(|times| times.p50),
             p99: measured.slowest(),
@@ -106,7 +106,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    pub(crate) fn end(&self, left_out: &[(usize, usize)]) -> Result<()> {
+    pub(crate) fn end(&self, left_out: &[(usize, usize)]) -> BenchResult<()> {
         if !self.is_first {
             return Ok(());
         }
@@ -153,7 +153,7 @@ impl<'a> Report<'a> {
         let mut sizes: Vec<usize> = self.all.iter().map(|it| it.case.size).collect();
         sizes.sort_unstable();
         sizes.dedup();
-        let mut kinds: Vec<(Op, usize)> = Vec::new();
+        let mut kinds: Vec<(BenchOp, usize)> = Vec::new();
         for case in self.all.iter().map(|it| it.case) {
             if !kinds.contains(&(case.op, case.keys)) {
                 kinds.push((case.op, case.keys));
@@ -162,7 +162,7 @@ impl<'a> Report<'a> {
         kinds.sort_by_key(|&(op, keys)| (keys, op as usize));
         let mut counts: Vec<usize> = kinds.iter().map(|(_, keys)| *keys).collect();
         counts.dedup();
-        let name = |(op, keys): &(Op, usize)| {
+        let name = |(op, keys): &(BenchOp, usize)| {
             format!("{}, {keys} {}", op.name(), if *keys == 1 { "key" } else { "keys" })
         };
         let names: Vec<String> = kinds.iter().map(name).collect();
@@ -176,11 +176,11 @@ impl<'a> Report<'a> {
             };
             let values = sizes.iter().map(at).collect();
             let mark = counts.iter().position(|count| *count == keys).unwrap_or(0);
-            Line { name, colour: op as usize, mark, values }
+            ChartLine { name, colour: op as usize, mark, values }
         };
-        let drawn: Vec<Line<'_>> =
+        let drawn: Vec<ChartLine<'_>> =
             kinds.iter().zip(names.iter().map(String::as_str)).map(line).collect();
-        let frame = Frame {
+        let frame = ChartFrame {
             title: "Throughput of pushes and pulls",
             subtitle: &format!("{}; medians of kvstore bench", self.about()),
             x: "size of the value of one key, bytes",
@@ -192,7 +192,7 @@ impl<'a> Report<'a> {
 }
 
 /// Prints a line. When nobody reads any more there is no reason to go on.
-fn print(text: &str) -> Result<()> {
+fn print(text: &str) -> BenchResult<()> {
     writeln!(io::stdout(), "{text}").map_err(|error| format!("nobody reads this: {error}").into())
 }
 

@@ -5,7 +5,7 @@ use kvstore::{DType, Element, Tensor, TensorMut, bf16, f16};
 use super::case::{PERIOD, pushed};
 
 /// What is pushed, and where pulls go: an array of each for every key.
-pub(crate) trait Values {
+pub(crate) trait BenchValues {
     /// Makes the pushed values those of a worker's turn.
     fn fill(&mut self, rank: usize, turn: usize);
 
@@ -18,33 +18,33 @@ pub(crate) trait Values {
     fn difference(&self, expected: [f64; PERIOD], exactly: bool) -> Option<String>;
 }
 
-pub(crate) fn new_values(dtype: DType, keys: usize, len: usize) -> Box<dyn Values> {
+pub(crate) fn new_values(dtype: DType, keys: usize, len: usize) -> Box<dyn BenchValues> {
     match dtype {
-        DType::I8 => Arrays::<i8>::boxed(keys, len),
-        DType::U8 => Arrays::<u8>::boxed(keys, len),
-        DType::I32 => Arrays::<i32>::boxed(keys, len),
-        DType::I64 => Arrays::<i64>::boxed(keys, len),
-        DType::F16 => Arrays::<f16>::boxed(keys, len),
-        DType::BF16 => Arrays::<bf16>::boxed(keys, len),
-        DType::F64 => Arrays::<f64>::boxed(keys, len),
+        DType::I8 => BenchArrays::<i8>::boxed(keys, len),
+        DType::U8 => BenchArrays::<u8>::boxed(keys, len),
+        DType::I32 => BenchArrays::<i32>::boxed(keys, len),
+        DType::I64 => BenchArrays::<i64>::boxed(keys, len),
+        DType::F16 => BenchArrays::<f16>::boxed(keys, len),
+        DType::BF16 => BenchArrays::<bf16>::boxed(keys, len),
+        DType::F64 => BenchArrays::<f64>::boxed(keys, len),
         // Whatever other types come: `check` has let none through.
-        _ => Arrays::<f32>::boxed(keys, len),
+        _ => BenchArrays::<f32>::boxed(keys, len),
     }
 }
 
-struct Arrays<T> {
+struct BenchArrays<T> {
     values: Vec<Vec<T>>,
     outs: Vec<Vec<T>>,
 }
 
-impl<T: Number> Arrays<T> {
-    fn boxed(keys: usize, len: usize) -> Box<dyn Values> {
+impl<T: Number> BenchArrays<T> {
+    fn boxed(keys: usize, len: usize) -> Box<dyn BenchValues> {
         let arrays = || (0..keys).map(|_| vec![T::of(0.0); len]).collect();
         Box::new(Self { values: arrays(), outs: arrays() })
     }
 }
 
-impl<T: Number> Values for Arrays<T> {
+impl<T: Number> BenchValues for BenchArrays<T> {
     fn fill(&mut self, rank: usize, turn: usize) {
         for (key, values) in self.values.iter_mut().enumerate() {
             let period: [T; PERIOD] =

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use kvstore::Config;
 
-use super::agree::{Group, number_of};
-use super::case::Op;
-use super::{Result, say};
+use super::agree::{BenchGroup, number_of};
+use super::case::BenchOp;
+use super::{BenchResult, say};
 use crate::launch::hosts::placement::{split_root, way_to};
 use crate::launch::plan::job_name;
 
@@ -24,13 +24,13 @@ const TAKE: u8 = 1;
 const GIVE: u8 = 2;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BenchTransport {
     Loopback,
     Network,
 }
 
 pub(crate) struct Wire {
-    pub(crate) place: Place,
+    pub(crate) place: BenchTransport,
     stream: TcpStream,
     value: Vec<u8>,
     out: Vec<u8>,
@@ -39,11 +39,11 @@ pub(crate) struct Wire {
 impl Wire {
     /// Nobody will send more than `most` bytes at a time.
     pub(crate) fn new(
-        group: &mut Group<'_>,
+        group: &mut BenchGroup<'_>,
         machines: &[u64],
         config: &Config,
         most: usize,
-    ) -> Result<Self> {
+    ) -> BenchResult<Self> {
         let partner = partner(group.rank, machines);
         let is_alone = machines.iter().all(|machine| *machine == machines[0]);
         let own = if is_alone { Ipv4Addr::LOCALHOST.into() } else { own_address(config)? };
@@ -57,16 +57,16 @@ impl Wire {
             connect(address_of(address), password[0])
         };
         let (place, stream) = match partner.map(connect) {
-            Some(Ok(stream)) => (Place::Network, stream),
+            Some(Ok(stream)) => (BenchTransport::Network, stream),
             Some(Err(error)) => {
                 let (rank, partner) = (group.rank, partner.unwrap_or(0));
                 say(format_args!(
                     "worker {rank} cannot connect to worker {partner}, and compares with its \
                      loopback: {error}"
                 ));
-                (Place::Loopback, connect(rank)?)
+                (BenchTransport::Loopback, connect(rank)?)
             }
-            None => (Place::Loopback, connect(group.rank)?),
+            None => (BenchTransport::Loopback, connect(group.rank)?),
         };
         Ok(Self { place, stream, value: Vec::new(), out: Vec::new() })
     }
@@ -81,13 +81,13 @@ impl Wire {
         self.stream.read_exact(&mut [0])
     }
 
-    pub(crate) fn round(&mut self, op: Op) -> io::Result<()> {
-        if op != Op::Pull {
+    pub(crate) fn round(&mut self, op: BenchOp) -> io::Result<()> {
+        if op != BenchOp::Pull {
             self.stream.write_all(&[TAKE])?;
             self.stream.write_all(&self.value)?;
             self.stream.read_exact(&mut [0])?;
         }
-        if op != Op::Push {
+        if op != BenchOp::Push {
             self.stream.write_all(&[GIVE])?;
             self.stream.read_exact(&mut self.out)?;
         }
@@ -102,7 +102,7 @@ fn partner(rank: usize, machines: &[u64]) -> Option<usize> {
 }
 
 /// This machine's address on the way to the scheduler.
-fn own_address(config: &Config) -> Result<IpAddr> {
+fn own_address(config: &Config) -> BenchResult<IpAddr> {
     let root = config.get("root")?.unwrap_or_default();
     Ok(way_to(&split_root(&root)?.0)?)
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use kvstore::{Config, Observer, Result, View};
 
-use super::{Outcome, bad, good};
+use super::{CheckOutcome, bad, good};
 
 #[derive(Debug, Args)]
-pub(crate) struct Asked {
+pub(crate) struct DoctorOptions {
     /// Address of the job's scheduler; else `KV_ROOT`
     #[arg(value_name = "ROOT")]
     pub(crate) root: Option<String>,
@@ -48,7 +48,7 @@ pub(crate) struct Asked {
 }
 
 /// Everything that checks share.
-pub(crate) struct Case {
+pub(crate) struct DoctorContext {
     config: Config,
     wrong: Vec<String>,
     pub(crate) timeout: Duration,
@@ -88,7 +88,7 @@ const NAMES: [&str; 18] = [
     "threads",
 ];
 
-impl Asked {
+impl DoctorOptions {
     /// The options that are set, as far as they are assignments.
     pub(crate) fn options(&self) -> Vec<(String, String)> {
         let split =
@@ -97,8 +97,8 @@ impl Asked {
     }
 }
 
-impl Case {
-    pub(crate) fn new(asked: &Asked) -> Self {
+impl DoctorContext {
+    pub(crate) fn new(asked: &DoctorOptions) -> Self {
         let (mut config, mut wrong) = (Config::new(), Vec::new());
         let mut set = |name: &str, value: &str| {
             if let Err(error) = config.set(name, value) {
@@ -177,7 +177,7 @@ fn wrong_assignment(set: &mut impl FnMut(&str, &str), assignment: &str) {
 }
 
 /// Whether options are known, fit, and are there.
-pub(crate) fn options(case: &mut Case) -> Outcome {
+pub(crate) fn options(case: &mut DoctorContext) -> CheckOutcome {
     let wrong = case.check_all();
     if !wrong.is_empty() {
         return bad(wrong.join("; "), "docs/config.md has the values of every option");

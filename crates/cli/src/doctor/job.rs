@@ -4,8 +4,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kvstore::{ErrorKind, State, View};
 
-use super::case::Case;
-use super::{Outcome, bad, good, skipped};
+use super::case::DoctorContext;
+use super::{CheckOutcome, bad, good, skipped};
 use crate::observe::show::{cells, table, units};
 
 /// Clocks that differ by more are wrong. Processes are told apart by the time of their start.
@@ -19,7 +19,7 @@ fn now_ms() -> u64 {
 }
 
 /// Whether the certificate and the token of this process can be used.
-pub(crate) fn credentials(case: &mut Case) -> Outcome {
+pub(crate) fn credentials(case: &mut DoctorContext) -> CheckOutcome {
     let given = |name: &&str| case.option(name).is_some();
     let names = ["token", "token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"];
     let given: Vec<&str> = names.into_iter().filter(|name| given(name)).collect();
@@ -43,7 +43,7 @@ pub(crate) fn credentials(case: &mut Case) -> Outcome {
 }
 
 /// Whether what listens there is a scheduler of this release.
-pub(crate) fn answer(case: &mut Case) -> Outcome {
+pub(crate) fn answer(case: &mut DoctorContext) -> CheckOutcome {
     if !case.reached {
         return skipped("nothing was reached");
     }
@@ -65,7 +65,7 @@ pub(crate) fn answer(case: &mut Case) -> Outcome {
     }
 }
 
-pub(crate) fn judge_answer(kind: ErrorKind, text: &str) -> Outcome {
+pub(crate) fn judge_answer(kind: ErrorKind, text: &str) -> CheckOutcome {
     let todo = match kind {
         ErrorKind::Refused if text.contains("not let in") => {
             "give all processes of the job the same authority (tls_ca_file) and certificates of it, or \
@@ -81,12 +81,12 @@ pub(crate) fn judge_answer(kind: ErrorKind, text: &str) -> Outcome {
     bad(text, todo)
 }
 
-fn view(case: &Case) -> Result<&View, Outcome> {
+fn view(case: &DoctorContext) -> Result<&View, CheckOutcome> {
     case.view.as_ref().ok_or_else(|| skipped("no scheduler has answered"))
 }
 
 /// Whether the process expects the job that there is.
-pub(crate) fn world_size(case: &mut Case) -> Outcome {
+pub(crate) fn world_size(case: &mut DoctorContext) -> CheckOutcome {
     let view = match view(case) {
         Ok(view) => view,
         Err(skipped) => return skipped,
@@ -109,7 +109,7 @@ pub(crate) fn world_size(case: &mut Case) -> Outcome {
 }
 
 /// Whether its rank is free.
-pub(crate) fn rank(case: &mut Case) -> Outcome {
+pub(crate) fn rank(case: &mut DoctorContext) -> CheckOutcome {
     let view = match view(case) {
         Ok(view) => view,
         Err(skipped) => return skipped,
@@ -139,14 +139,14 @@ pub(crate) fn rank(case: &mut Case) -> Outcome {
 }
 
 /// Whether the clocks of both machines agree.
-pub(crate) fn clock(case: &mut Case) -> Outcome {
+pub(crate) fn clock(case: &mut DoctorContext) -> CheckOutcome {
     match view(case) {
         Ok(view) => judge_clock(case.seen_ms, view.clock_ms),
         Err(skipped) => skipped,
     }
 }
 
-pub(crate) fn judge_clock(ours_ms: u64, theirs_ms: u64) -> Outcome {
+pub(crate) fn judge_clock(ours_ms: u64, theirs_ms: u64) -> CheckOutcome {
     let skew = ours_ms.abs_diff(theirs_ms);
     if skew <= MOST_SKEW_MS {
         return good("this machine and the scheduler's agree");
@@ -161,7 +161,7 @@ pub(crate) fn judge_clock(ours_ms: u64, theirs_ms: u64) -> Outcome {
 }
 
 /// Whether the others do well.
-pub(crate) fn processes(case: &mut Case) -> Outcome {
+pub(crate) fn processes(case: &mut DoctorContext) -> CheckOutcome {
     let view = match view(case) {
         Ok(view) => view,
         Err(skipped) => return skipped,
@@ -178,7 +178,7 @@ pub(crate) fn processes(case: &mut Case) -> Outcome {
 }
 
 /// How fast the way to the scheduler is.
-pub(crate) fn bandwidth(case: &mut Case) -> Outcome {
+pub(crate) fn bandwidth(case: &mut DoctorContext) -> CheckOutcome {
     let (bytes, timeout) = (case.measure_bytes, case.timeout.max(Duration::from_secs(10)));
     let Some(Ok(observer)) = case.observer.as_mut().filter(|_| case.view.is_some()) else {
         return skipped("no scheduler has answered");
@@ -195,7 +195,7 @@ pub(crate) fn bandwidth(case: &mut Case) -> Outcome {
     }
 }
 
-pub(crate) fn judge_bandwidth(bytes_per_s: f64, trip: Duration) -> Outcome {
+pub(crate) fn judge_bandwidth(bytes_per_s: f64, trip: Duration) -> CheckOutcome {
     let trip = units::micros(u64::try_from(trip.as_micros()).unwrap_or(u64::MAX));
     let text = format!(
         "{}/s to the scheduler, {trip} for a message and its answer",

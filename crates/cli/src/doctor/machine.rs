@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::case::Case;
+use super::case::DoctorContext;
 use super::system;
-use super::{Outcome, bad, good, skipped};
+use super::{CheckOutcome, bad, good, skipped};
 use crate::observe::show::units;
 
 /// Open files for each process that one has a connection to, and for everything else.
@@ -14,7 +14,7 @@ const FILES_BESIDE: u64 = 64;
 const LEAST_SHARED: u64 = 64 << 20;
 
 /// Whether the limit on open files allows a connection to every process of the job.
-pub(crate) fn files(case: &mut Case) -> Outcome {
+pub(crate) fn files(case: &mut DoctorContext) -> CheckOutcome {
     let Some((soft, hard)) = system::file_limit() else {
         return skipped("the system does not tell the limit");
     };
@@ -34,7 +34,7 @@ pub(crate) fn files(case: &mut Case) -> Outcome {
 
 /// Whether there is room in /dev/shm. The library's own shared memory has no name there, but counts
 /// as memory; data loaders and other libraries of a training do use it.
-pub(crate) fn shared_memory(_: &mut Case) -> Outcome {
+pub(crate) fn shared_memory(_: &mut DoctorContext) -> CheckOutcome {
     let folder = Path::new("/dev/shm");
     let Some((size, free)) = system::space(folder) else {
         return skipped("there is no /dev/shm");

@@ -19,7 +19,7 @@ use clap::Args;
 
 use crate::messages::say;
 use crate::settings;
-use case::Case;
+use case::DoctorContext;
 
 /// Looks for what keeps a process from its job: options, addresses, ports, limits of the machine, and
 /// whether it fits the job that is running.
@@ -28,12 +28,12 @@ use case::Case;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    pub(crate) asked: case::Asked,
+    pub(crate) asked: case::DoctorOptions,
 }
 
 /// What came of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum CheckOutcome {
     Good(String),
     /// What was found, and what to do.
     Bad(String, String),
@@ -41,40 +41,40 @@ pub(crate) enum Outcome {
     Skipped(String),
 }
 
-pub(crate) fn good(text: impl Into<String>) -> Outcome {
-    Outcome::Good(text.into())
+pub(crate) fn good(text: impl Into<String>) -> CheckOutcome {
+    CheckOutcome::Good(text.into())
 }
 
-pub(crate) fn bad(found: impl Into<String>, todo: impl Into<String>) -> Outcome {
-    Outcome::Bad(found.into(), todo.into())
+pub(crate) fn bad(found: impl Into<String>, todo: impl Into<String>) -> CheckOutcome {
+    CheckOutcome::Bad(found.into(), todo.into())
 }
 
-pub(crate) fn skipped(why: impl Into<String>) -> Outcome {
-    Outcome::Skipped(why.into())
+pub(crate) fn skipped(why: impl Into<String>) -> CheckOutcome {
+    CheckOutcome::Skipped(why.into())
 }
 
-pub(crate) struct Check {
+pub(crate) struct CheckResult {
     name: &'static str,
-    run: fn(&mut Case) -> Outcome,
+    run: fn(&mut DoctorContext) -> CheckOutcome,
 }
 
-const CHECKS: &[Check] = &[
-    Check { name: "options", run: case::options },
-    Check { name: "address", run: network::address },
-    Check { name: "interface", run: network::interface },
-    Check { name: "port", run: network::port },
-    Check { name: "open files", run: machine::files },
-    Check { name: "shared memory", run: machine::shared_memory },
-    Check { name: "credentials", run: job::credentials },
-    Check { name: "scheduler", run: network::scheduler },
-    Check { name: "packets", run: packets::scheduler },
-    Check { name: "answer", run: job::answer },
-    Check { name: "world size", run: job::world_size },
-    Check { name: "rank", run: job::rank },
-    Check { name: "clock", run: job::clock },
-    Check { name: "processes", run: job::processes },
-    Check { name: "packets of servers", run: packets::servers },
-    Check { name: "bandwidth", run: job::bandwidth },
+const CHECKS: &[CheckResult] = &[
+    CheckResult { name: "options", run: case::options },
+    CheckResult { name: "address", run: network::address },
+    CheckResult { name: "interface", run: network::interface },
+    CheckResult { name: "port", run: network::port },
+    CheckResult { name: "open files", run: machine::files },
+    CheckResult { name: "shared memory", run: machine::shared_memory },
+    CheckResult { name: "credentials", run: job::credentials },
+    CheckResult { name: "scheduler", run: network::scheduler },
+    CheckResult { name: "packets", run: packets::scheduler },
+    CheckResult { name: "answer", run: job::answer },
+    CheckResult { name: "world size", run: job::world_size },
+    CheckResult { name: "rank", run: job::rank },
+    CheckResult { name: "clock", run: job::clock },
+    CheckResult { name: "processes", run: job::processes },
+    CheckResult { name: "packets of servers", run: packets::servers },
+    CheckResult { name: "bandwidth", run: job::bandwidth },
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
@@ -83,12 +83,12 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         return ExitCode::from(2);
     }
     crate::sys::prepare_for_tls(&arguments.asked.options());
-    let mut case = Case::new(&arguments.asked);
+    let mut case = DoctorContext::new(&arguments.asked);
     let mut out = io::stdout().lock();
     let mut problems = 0;
     for check in CHECKS {
         let outcome = (check.run)(&mut case);
-        problems += usize::from(matches!(outcome, Outcome::Bad(..)));
+        problems += usize::from(matches!(outcome, CheckOutcome::Bad(..)));
         // Who reads it may have had enough; the status still counts.
         let _ = out.write_all(text(check.name, &outcome).as_bytes());
     }
@@ -100,10 +100,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn text(name: &str, outcome: &Outcome) -> String {
+fn text(name: &str, outcome: &CheckOutcome) -> String {
     match outcome {
-        Outcome::Good(text) => format!("ok    {name}: {text}\n"),
-        Outcome::Skipped(why) => format!("-     {name}: not checked: {why}\n"),
-        Outcome::Bad(found, todo) => format!("BAD   {name}: {found}\n      {todo}\n"),
+        CheckOutcome::Good(text) => format!("ok    {name}: {text}\n"),
+        CheckOutcome::Skipped(why) => format!("-     {name}: not checked: {why}\n"),
+        CheckOutcome::Bad(found, todo) => format!("BAD   {name}: {found}\n      {todo}\n"),
     }
 }

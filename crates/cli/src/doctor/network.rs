@@ -3,12 +3,12 @@
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 
-use super::case::Case;
+use super::case::DoctorContext;
 use super::system::{self, Interface};
-use super::{Outcome, bad, good, skipped};
+use super::{CheckOutcome, bad, good, skipped};
 
 /// Whether the scheduler's host has an address.
-pub(crate) fn address(case: &mut Case) -> Outcome {
+pub(crate) fn address(case: &mut DoctorContext) -> CheckOutcome {
     let Some(root) = case.root() else { return skipped("no root is set") };
     match root.to_socket_addrs() {
         Ok(found) => {
@@ -42,7 +42,7 @@ fn way_to(address: SocketAddr) -> std::io::Result<IpAddr> {
 }
 
 /// Which interface leads to the scheduler, and whether it is the one that this process listens at.
-pub(crate) fn interface(case: &mut Case) -> Outcome {
+pub(crate) fn interface(case: &mut DoctorContext) -> CheckOutcome {
     let Some(root) = case.addresses.first().copied() else {
         return skipped("the address of the scheduler is not known");
     };
@@ -68,7 +68,7 @@ pub(crate) fn judge_interface(
     is_here: bool,
     bound: Option<IpAddr>,
     all: &[Interface],
-) -> Outcome {
+) -> CheckOutcome {
     let called = |ip: IpAddr| {
         all.iter().find(|it| it.ip == ip).map_or_else(
             || ip.to_string(),
@@ -133,7 +133,7 @@ fn host_of(address: &str) -> &str {
 }
 
 /// Whether this process can listen where it would.
-pub(crate) fn port(case: &mut Case) -> Outcome {
+pub(crate) fn port(case: &mut DoctorContext) -> CheckOutcome {
     let role = case.role();
     let listens = match (role.as_str(), case.option("bind")) {
         ("worker", _) => None,
@@ -154,7 +154,7 @@ pub(crate) fn port(case: &mut Case) -> Outcome {
     good(format!("free: {}", wanted.join(", ")))
 }
 
-fn refused(address: &str, error: &std::io::Error) -> Outcome {
+fn refused(address: &str, error: &std::io::Error) -> CheckOutcome {
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     match error.kind() {
         ErrorKind::AddrInUse => {
@@ -179,7 +179,7 @@ fn refused(address: &str, error: &std::io::Error) -> Outcome {
 }
 
 /// Whether something listens at the scheduler's address.
-pub(crate) fn scheduler(case: &mut Case) -> Outcome {
+pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckOutcome {
     let Some(root) = case.addresses.first().copied() else {
         return skipped("its address is not known");
     };
@@ -195,7 +195,7 @@ pub(crate) fn scheduler(case: &mut Case) -> Outcome {
     }
 }
 
-fn unreachable_for(root: SocketAddr, error: &std::io::Error, waited_ms: u128) -> Outcome {
+fn unreachable_for(root: SocketAddr, error: &std::io::Error, waited_ms: u128) -> CheckOutcome {
     match error.kind() {
         ErrorKind::ConnectionRefused => bad(
             format!("nothing listens at {root}: the connection is refused"),

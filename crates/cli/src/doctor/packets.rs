@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use kvstore::{Observer, State};
 
-use super::case::Case;
-use super::{Outcome, bad, good, skipped};
+use super::case::DoctorContext;
+use super::{CheckOutcome, bad, good, skipped};
 
 /// Bytes that fit into one packet of any network, with all headers.
 const SMALL: u32 = 64;
@@ -32,7 +32,7 @@ impl Passed {
 }
 
 /// Sends a small and a large frame each way; `server` is the address of one, None the scheduler.
-fn ask(case: &Case, server: Option<&str>) -> Passed {
+fn ask(case: &DoctorContext, server: Option<&str>) -> Passed {
     let timeout = case.timeout.min(TIMEOUT);
     let passes = |there: u32, back: u32| {
         let there = usize::try_from(there).unwrap_or(usize::MAX);
@@ -44,7 +44,7 @@ fn ask(case: &Case, server: Option<&str>) -> Passed {
 }
 
 /// To the scheduler.
-pub(crate) fn scheduler(case: &mut Case) -> Outcome {
+pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckOutcome {
     if !case.reached {
         return skipped("nothing was reached");
     }
@@ -53,12 +53,12 @@ pub(crate) fn scheduler(case: &mut Case) -> Outcome {
     }
     let to = format!("the scheduler at {}", case.root().unwrap_or_default());
     let outcome = judge(&to, ask(case, None));
-    case.loses_packets = matches!(outcome, Outcome::Bad(..));
+    case.loses_packets = matches!(outcome, CheckOutcome::Bad(..));
     outcome
 }
 
 /// To the servers that are there.
-pub(crate) fn servers(case: &mut Case) -> Outcome {
+pub(crate) fn servers(case: &mut DoctorContext) -> CheckOutcome {
     let Some(view) = &case.view else { return skipped("no scheduler has answered") };
     let here = view.nodes.iter().filter(|node| node.role == "server" && node.state == State::Here);
     let servers: Vec<(u32, String)> =
@@ -79,7 +79,7 @@ pub(crate) fn servers(case: &mut Case) -> Outcome {
     }
 }
 
-pub(crate) fn judge(to: &str, passed: Passed) -> Outcome {
+pub(crate) fn judge(to: &str, passed: Passed) -> CheckOutcome {
     let ways = match (passed.there, passed.back) {
         _ if !passed.small => return skipped(format!("no answer came from {to}")),
         (true, true) => return good(format!("full-size ones pass to {to} and back")),

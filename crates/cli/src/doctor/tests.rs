@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use kvstore::ErrorKind;
 
-use super::Outcome;
+use super::CheckOutcome;
 use super::job::{judge_answer, judge_bandwidth, judge_clock};
 use super::network::judge_interface;
 use super::packets::{Passed, judge};
 use super::system::Interface;
 
 #[track_caller]
-fn is_bad(outcome: &Outcome, words: &[&str]) {
-    let Outcome::Bad(found, todo) = outcome else { panic!("{outcome:?}") };
+fn is_bad(outcome: &CheckOutcome, words: &[&str]) {
+    let CheckOutcome::Bad(found, todo) = outcome else { panic!("{outcome:?}") };
     for word in words {
         assert!(found.contains(word) || todo.contains(word), "{word}: {outcome:?}");
     }
@@ -22,7 +22,7 @@ fn is_bad(outcome: &Outcome, words: &[&str]) {
 #[test]
 fn a_clock_that_is_off_is_named_with_its_side() {
     let now = 1_795_302_465_172;
-    assert!(matches!(judge_clock(now, now + 900), Outcome::Good(_)));
+    assert!(matches!(judge_clock(now, now + 900), CheckOutcome::Good(_)));
     is_bad(&judge_clock(now + 90_000, now), &["1m30s ahead of", "time server"]);
     is_bad(&judge_clock(now, now + 3_000), &["3.0s behind"]);
 }
@@ -41,9 +41,9 @@ fn lost_packets_are_named_with_their_direction() {
     is_bad(&judge("x", passed(false, true)), &["MTU", "on the way to x", "mtu 1400"]);
     is_bad(&judge("x", passed(true, false)), &["on the way from x"]);
     is_bad(&judge("x", passed(false, false)), &["on the way to and from x"]);
-    assert!(matches!(judge("x", passed(true, true)), Outcome::Good(_)));
+    assert!(matches!(judge("x", passed(true, true)), CheckOutcome::Good(_)));
     let none = Passed { small: false, there: false, back: false };
-    assert!(matches!(judge("x", none), Outcome::Skipped(_)));
+    assert!(matches!(judge("x", none), CheckOutcome::Skipped(_)));
 }
 
 #[test]
@@ -64,18 +64,18 @@ fn the_wrong_card_is_named_with_the_right_one() {
     let judge = |bound: Option<&str>| {
         judge_interface(root, ip("192.168.1.7"), false, bound.map(ip), &cards)
     };
-    let Outcome::Good(text) = judge(None) else { panic!() };
+    let CheckOutcome::Good(text) = judge(None) else { panic!() };
     assert!(text.contains("eth0 (192.168.1.7, 1000 Mbit/s)"), "{text}");
     assert!(text.contains("ib0 (10.0.0.7, 100000 Mbit/s) is faster"), "{text}");
     is_bad(&judge(Some("127.0.0.1")), &["lo (127.0.0.1)", "eth0", "bind=192.168.1.7"]);
     is_bad(&judge(Some("10.0.0.7")), &["ib0", "eth0"]);
     is_bad(&judge(Some("10.9.9.9")), &["no address of this machine"]);
-    assert!(matches!(judge(Some("0.0.0.0")), Outcome::Good(_)));
+    assert!(matches!(judge(Some("0.0.0.0")), CheckOutcome::Good(_)));
 }
 
 #[test]
 fn a_slow_way_is_named_with_its_bandwidth() {
     let trip = Duration::from_micros(300);
-    assert!(matches!(judge_bandwidth(1.2e9, trip), Outcome::Good(_)));
+    assert!(matches!(judge_bandwidth(1.2e9, trip), CheckOutcome::Good(_)));
     is_bad(&judge_bandwidth(1.2e6, trip), &["1.2 MB/s", "300us", "interface"]);
 }

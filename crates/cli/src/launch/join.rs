@@ -12,7 +12,7 @@ use clap::{Args, value_parser};
 use crate::launch::hosts::placement::split_root;
 use crate::launch::hosts::slurm;
 use crate::launch::hosts::slurm::variable;
-use crate::launch::plan::{Plan, Process, Role, Root};
+use crate::launch::plan::{LaunchPlan, Process, ProcessRole, Root};
 use crate::launch::processes::local::StartError;
 use crate::launch::run;
 use crate::messages;
@@ -99,7 +99,7 @@ impl Arguments {
             })?;
         let root = if self.num_servers == 0 { None } else { Some(self.root()?) };
         let step = step();
-        let plan = Plan {
+        let plan = LaunchPlan {
             workers,
             servers: self.num_servers,
             serve_with_program: self.serve_with_program,
@@ -173,7 +173,7 @@ fn port_of(step: &str) -> u16 {
 /// others would not reach that.
 fn own_place(process: &Process, root: &Root) -> Option<(String, Option<String>)> {
     let is_address = root.host.parse::<std::net::IpAddr>().is_ok();
-    if process.name.role != Role::Scheduler || is_address || variable("KV_BIND").is_some() {
+    if process.name.role != ProcessRole::Scheduler || is_address || variable("KV_BIND").is_some() {
         return None;
     }
     let mut addresses = (root.host.as_str(), root.port).to_socket_addrs().ok()?;

@@ -20,15 +20,15 @@ use std::time::{Duration, Instant};
 use kvstore::{Config, JobFile};
 use signal_hook::consts::SIGCHLD;
 
-use crate::launch::hosts::agents::News;
+use crate::launch::hosts::agents::AgentNews;
 use crate::launch::hosts::placement::Site;
-use crate::launch::plan::{Process, Role};
-use crate::launch::processes::all::{Crew, Heard, Member, Refused, Sources};
+use crate::launch::plan::{Process, ProcessRole};
+use crate::launch::processes::all::{Heard, Member, Processes, Refused, Sources};
 use crate::launch::processes::attendance;
-use crate::launch::processes::attendance::{Answer, Attendance};
+use crate::launch::processes::attendance::{Attendance, AttendanceResult};
 use crate::launch::processes::output;
-use crate::launch::processes::output::Label;
-use crate::launch::state::{Job, Patience};
+use crate::launch::processes::output::OutputLabel;
+use crate::launch::state::{GraceTimes, JobState};
 use crate::messages;
 
 /// How often to look whether processes that others have left behind have ended: nobody tells.
@@ -37,43 +37,43 @@ const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// What the launcher waits for.
-pub(crate) enum Event {
+pub(crate) enum LaunchEvent {
     Signal(i32),
     /// All output has been passed on.
     Copied,
     /// Who has joined the job with this number.
-    Attendance(u32, Answer),
+    Attendance(u32, AttendanceResult),
     /// Of a connection of the job with this number.
-    News(u32, usize, News),
+    News(u32, usize, AgentNews),
 }
 
 /// Why there is no job.
-pub(crate) enum Failure {
+pub(crate) enum LaunchFailure {
     Process(Refused),
     System(io::Error),
 }
 
-impl From<Refused> for Failure {
+impl From<Refused> for LaunchFailure {
     fn from(refused: Refused) -> Self {
-        Failure::Process(refused)
+        LaunchFailure::Process(refused)
     }
 }
 
-impl From<io::Error> for Failure {
+impl From<io::Error> for LaunchFailure {
     fn from(error: io::Error) -> Self {
-        Failure::System(error)
+        LaunchFailure::System(error)
     }
 }
 
-impl Failure {
+impl LaunchFailure {
     /// Says it as this subcommand, and gives the exit status.
     pub(crate) fn tell(&self, command: &str) -> ExitCode {
         match self {
-            Failure::Process(Refused { name, error }) => {
+            LaunchFailure::Process(Refused { name, error }) => {
                 messages::say(command, format_args!("cannot start {name}: {}", error.text));
                 ExitCode::from(error.status)
             }
-            Failure::System(error) => {
+            LaunchFailure::System(error) => {
                 messages::say(command, error);
                 ExitCode::FAILURE
             }
@@ -92,18 +92,18 @@ pub(crate) struct Launch<'a> {
     pub(crate) file: Option<&'a JobFile>,
     /// What a look at the job needs, where programs may be slow.
     pub(crate) target: Option<Config>,
-    pub(crate) patience: Patience,
+    pub(crate) patience: GraceTimes,
     /// Whether the job goes on without workers that fail.
     pub(crate) goes_on: bool,
     pub(crate) verbose: bool,
     /// Tells this job from earlier ones of the launcher.
     pub(crate) serial: u32,
-    pub(crate) sender: Sender<Event>,
-    pub(crate) events: &'a Receiver<Event>,
+    pub(crate) sender: Sender<LaunchEvent>,
+    pub(crate) events: &'a Receiver<LaunchEvent>,
 }
 
 /// How a job ended.
-pub(crate) struct Outcome {
+pub(crate) struct JobOutcome {
     pub(crate) status: u8,
     /// Whether another try may do better.
     pub(crate) may_be_repeated: bool,
@@ -111,8 +111,8 @@ pub(crate) struct Outcome {
 
 impl Launch<'_> {
     /// Runs a job until it has ended.
-    pub(crate) fn run(&self, processes: Vec<Process>) -> Result<Outcome, Failure> {
-        let mut crew = Crew::new(self.file.map_or(&[], JobFile::paths))?;
+    pub(crate) fn run(&self, processes: Vec<Process>) -> Result<JobOutcome, LaunchFailure> {
+        let mut crew = Processes::new(self.file.map_or(&[], JobFile::paths))?;
         let sources = match self.start(&mut crew, processes) {
             Ok(sources) => sources,
             Err(failure) => {
@@ -126,10 +126,10 @@ impl Launch<'_> {
         }
         let sender = self.sender.clone();
         let closer = output::copy(self.labelled(sources), move || {
-            let _ = sender.send(Event::Copied);
+            let _ = sender.send(LaunchEvent::Copied);
         })?;
         let roles = crew.members.iter().map(|member| member.name.role);
-        let mut job = Job::new(roles, self.patience).go_on(self.goes_on);
+        let mut job = JobState::new(roles, self.patience).go_on(self.goes_on);
         self.supervise(&mut job, &mut crew);
         crew.close();
         self.wait_for_agents(&mut job, &mut crew);
@@ -144,7 +144,7 @@ impl Launch<'_> {
         }
         let was_refused = members.iter().any(|member| member.refusal.is_some());
         let may_be_repeated = job.first_failure().is_some() && !job.was_signalled() && !was_refused;
-        Ok(Outcome { status: job.status(), may_be_repeated })
+        Ok(JobOutcome { status: job.status(), may_be_repeated })
     }
 
     fn say(&self, text: impl std::fmt::Display) {
@@ -152,14 +152,18 @@ impl Launch<'_> {
     }
 
     fn labelled(&self, mut sources: Sources) -> Sources {
-        let first = |label: &Label| self.is_plain && label.rank == Some(0);
+        let first = |label: &OutputLabel| self.is_plain && label.rank == Some(0);
         for (label, _) in sources.iter_mut().filter(|(label, _)| first(label)) {
             label.text.clear();
         }
         sources
     }
 
-    fn start(&self, crew: &mut Crew, processes: Vec<Process>) -> Result<Sources, Failure> {
+    fn start(
+        &self,
+        crew: &mut Processes,
+        processes: Vec<Process>,
+    ) -> Result<Sources, LaunchFailure> {
         let mut sources = Vec::new();
         for (host, processes) in self.site.divide(processes, env::vars_os) {
             let Some((host, route)) = host else {
@@ -168,7 +172,7 @@ impl Launch<'_> {
             };
             let (sender, serial) = (self.sender.clone(), self.serial);
             let tell = move |connection, news| {
-                let _ = sender.send(Event::News(serial, connection, news));
+                let _ = sender.send(LaunchEvent::News(serial, connection, news));
             };
             sources.extend(crew.start_there(host, route, processes, tell)?);
         }
@@ -176,13 +180,13 @@ impl Launch<'_> {
     }
 
     /// Leads the job through its course until nothing is left to wait for.
-    fn supervise(&self, job: &mut Job, crew: &mut Crew) {
+    fn supervise(&self, job: &mut JobState, crew: &mut Processes) {
         let mut attendance = self.attendance();
         loop {
             let now = Instant::now();
             for (member, ending) in crew.newly_ended() {
                 job.ended(member, ending, now);
-                if !ending.is_failure() && crew.members[member].name.role == Role::Worker {
+                if !ending.is_failure() && crew.members[member].name.role == ProcessRole::Worker {
                     attendance.ended(job.workers_have_ended(), now);
                 }
             }
@@ -202,13 +206,13 @@ impl Launch<'_> {
             let deadlines = job.deadline().into_iter().chain(attendance.deadline());
             let rest = deadlines.map(|deadline| deadline.saturating_duration_since(now));
             match self.wait(step.into_iter().chain(rest).min()) {
-                Some(Event::Signal(signal)) if signal != SIGCHLD => {
+                Some(LaunchEvent::Signal(signal)) if signal != SIGCHLD => {
                     job.signalled(signal, Instant::now());
                 }
-                Some(Event::News(serial, connection, news)) => {
+                Some(LaunchEvent::News(serial, connection, news)) => {
                     self.hear(crew, serial, connection, news);
                 }
-                Some(Event::Attendance(serial, answer)) if serial == self.serial => {
+                Some(LaunchEvent::Attendance(serial, answer)) if serial == self.serial => {
                     self.attend(job, crew, &mut attendance, &answer);
                 }
                 _ => {}
@@ -219,13 +223,19 @@ impl Launch<'_> {
     fn attendance(&self) -> Attendance {
         let (sender, serial) = (self.sender.clone(), self.serial);
         let tell = move |answer| {
-            let _ = sender.send(Event::Attendance(serial, answer));
+            let _ = sender.send(LaunchEvent::Attendance(serial, answer));
         };
         Attendance::new(self.target.clone(), Instant::now(), Box::new(tell))
     }
 
     /// Names the processes that have not joined; ends the job if one of them has ended.
-    fn attend(&self, job: &mut Job, crew: &Crew, attendance: &mut Attendance, answer: &Answer) {
+    fn attend(
+        &self,
+        job: &mut JobState,
+        crew: &Processes,
+        attendance: &mut Attendance,
+        answer: &AttendanceResult,
+    ) {
         let now = Instant::now();
         let waited = attendance.answered(answer.is_ok(), now);
         let seen = match answer {
@@ -245,7 +255,7 @@ impl Launch<'_> {
         };
         let has_left = |(index, member): &(usize, &Member)| {
             let well = job.ending(*index).is_some_and(|ending| !ending.is_failure());
-            well && member.name.role == Role::Worker && !crew.lives_on(*index)
+            well && member.name.role == ProcessRole::Worker && !crew.lives_on(*index)
         };
         if absent().any(|it| has_left(&it)) {
             let all = job.workers_have_ended();
@@ -260,7 +270,7 @@ impl Launch<'_> {
         }
     }
 
-    fn hear(&self, crew: &mut Crew, serial: u32, connection: usize, news: News) {
+    fn hear(&self, crew: &mut Processes, serial: u32, connection: usize, news: AgentNews) {
         if serial != self.serial {
             return;
         }
@@ -279,7 +289,7 @@ impl Launch<'_> {
     }
 
     /// The next event; None if the time is up before.
-    fn wait(&self, limit: Option<Duration>) -> Option<Event> {
+    fn wait(&self, limit: Option<Duration>) -> Option<LaunchEvent> {
         match limit {
             Some(limit) => self.events.recv_timeout(limit).ok(),
             None => self.events.recv().ok(),
@@ -288,15 +298,15 @@ impl Launch<'_> {
 
     /// Hears how the processes on other machines ended. Whoever reads our output may take as long
     /// as it likes, unless a signal says that nobody wants it.
-    fn wait_for_agents(&self, job: &mut Job, crew: &mut Crew) {
+    fn wait_for_agents(&self, job: &mut JobState, crew: &mut Processes) {
         let mut end = Instant::now() + CLOSE_LIMIT;
         while crew.is_open() && Instant::now() < end {
             if crew.is_held_up() {
                 end = Instant::now() + CLOSE_LIMIT;
             }
             match self.wait(Some(LEFT_OVER_STEP)) {
-                Some(Event::Signal(signal)) if signal != SIGCHLD => return,
-                Some(Event::News(serial, connection, news)) => {
+                Some(LaunchEvent::Signal(signal)) if signal != SIGCHLD => return,
+                Some(LaunchEvent::News(serial, connection, news)) => {
                     self.hear(crew, serial, connection, news);
                     for (member, ending) in crew.newly_ended() {
                         job.ended(member, ending, Instant::now());
@@ -309,8 +319,9 @@ impl Launch<'_> {
 
     /// Our own reader may take as long as it likes here too.
     fn wait_for_output(&self) {
-        while let Some(Event::Signal(SIGCHLD) | Event::News(..) | Event::Attendance(..)) =
-            self.wait(None)
+        while let Some(
+            LaunchEvent::Signal(SIGCHLD) | LaunchEvent::News(..) | LaunchEvent::Attendance(..),
+        ) = self.wait(None)
         {}
     }
 }

@@ -14,34 +14,34 @@ use crate::settings;
 
 /// What a process is in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Role {
+pub(crate) enum ProcessRole {
     Scheduler,
     Server,
     Worker,
 }
 
-impl Role {
+impl ProcessRole {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Role::Scheduler => "scheduler",
-            Role::Server => "server",
-            Role::Worker => "worker",
+            ProcessRole::Scheduler => "scheduler",
+            ProcessRole::Server => "server",
+            ProcessRole::Worker => "worker",
         }
     }
 }
 
 /// A process by its role and its rank in it, as messages name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Name {
-    pub(crate) role: Role,
+pub(crate) struct ProcessName {
+    pub(crate) role: ProcessRole,
     pub(crate) rank: u32,
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for ProcessName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.role {
             // There is only one.
-            Role::Scheduler => formatter.pad("scheduler"),
+            ProcessRole::Scheduler => formatter.pad("scheduler"),
             role => formatter.pad(&format!("{} {}", role.name(), self.rank)),
         }
     }
@@ -75,10 +75,10 @@ pub(crate) enum Audience {
 }
 
 impl Audience {
-    pub(crate) fn has(self, role: Role) -> bool {
+    pub(crate) fn has(self, role: ProcessRole) -> bool {
         match self {
-            Self::Workers => role == Role::Worker,
-            Self::Servers => role != Role::Worker,
+            Self::Workers => role == ProcessRole::Worker,
+            Self::Servers => role != ProcessRole::Worker,
             Self::All => true,
         }
     }
@@ -87,7 +87,7 @@ impl Audience {
 /// A process to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
-    pub(crate) name: Name,
+    pub(crate) name: ProcessName,
     /// None is this program itself.
     pub(crate) program: Option<OsString>,
     pub(crate) arguments: Vec<OsString>,
@@ -114,7 +114,7 @@ impl Process {
 
 /// A job.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub(crate) struct LaunchPlan {
     pub(crate) workers: u32,
     pub(crate) servers: u32,
     pub(crate) serve_with_program: bool,
@@ -132,22 +132,22 @@ pub(crate) struct Plan {
     pub(crate) restarts: u32,
 }
 
-impl Plan {
+impl LaunchPlan {
     /// The processes in the order in which they are to be started.
     pub(crate) fn processes(&self) -> Vec<Process> {
-        let ranks = |role, count| (0..count).map(move |rank| Name { role, rank });
-        ranks(Role::Scheduler, u32::from(self.root.is_some()))
-            .chain(ranks(Role::Server, self.servers))
-            .chain(ranks(Role::Worker, self.workers))
+        let ranks = |role, count| (0..count).map(move |rank| ProcessName { role, rank });
+        ranks(ProcessRole::Scheduler, u32::from(self.root.is_some()))
+            .chain(ranks(ProcessRole::Server, self.servers))
+            .chain(ranks(ProcessRole::Worker, self.workers))
             .map(|name| self.process(name))
             .collect()
     }
 
-    fn process(&self, name: Name) -> Process {
+    fn process(&self, name: ProcessName) -> Process {
         let own = match name.role {
-            Role::Scheduler => true,
-            Role::Server => !self.serve_with_program,
-            Role::Worker => false,
+            ProcessRole::Scheduler => true,
+            ProcessRole::Server => !self.serve_with_program,
+            ProcessRole::Worker => false,
         };
         let words = match self.program.split_first() {
             Some((program, arguments)) if !own => (Some(program.clone()), arguments.to_vec()),
@@ -158,12 +158,12 @@ impl Plan {
             program: words.0,
             arguments: words.1,
             environment: self.environment(name),
-            reads_input: name.role == Role::Worker && self.workers == 1,
+            reads_input: name.role == ProcessRole::Worker && self.workers == 1,
         }
     }
 
     /// The variables of the environment; those of an outer job must not show through.
-    pub(crate) fn environment(&self, name: Name) -> Vec<(String, Option<String>)> {
+    pub(crate) fn environment(&self, name: ProcessName) -> Vec<(String, Option<String>)> {
         let number = |number: u32| Some(number.to_string());
         let rank_of = |role| (name.role == role).then(|| name.rank.to_string());
         let root = self.root.as_ref();
@@ -180,8 +180,8 @@ impl Plan {
             ("DMLC_PS_ROOT_PORT", root.map(|root| root.port.to_string())),
             ("DMLC_NUM_WORKER", number(self.workers)),
             ("DMLC_NUM_SERVER", number(self.servers)),
-            ("DMLC_WORKER_ID", rank_of(Role::Worker)),
-            ("DMLC_SERVER_ID", rank_of(Role::Server)),
+            ("DMLC_WORKER_ID", rank_of(ProcessRole::Worker)),
+            ("DMLC_SERVER_ID", rank_of(ProcessRole::Server)),
         ];
         let set = |(name, value): &(String, String)| (variable(name), Some(value.clone()));
         let own = variables.into_iter().map(|(variable, value)| (variable.to_owned(), value));
@@ -266,10 +266,10 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    use super::{Plan, Process, Root, job_name, token_for};
+    use super::{LaunchPlan, Process, Root, job_name, token_for};
 
-    fn plan(servers: u32, serve_with_program: bool) -> Plan {
-        Plan {
+    fn plan(servers: u32, serve_with_program: bool) -> LaunchPlan {
+        LaunchPlan {
             workers: 2,
             servers,
             serve_with_program,
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn only_the_single_worker_reads_input() {
         assert!(plan(1, true).processes().iter().all(|process| !process.reads_input));
-        let processes = Plan { workers: 1, ..plan(1, true) }.processes();
+        let processes = LaunchPlan { workers: 1, ..plan(1, true) }.processes();
         let readers: Vec<bool> = processes.iter().map(|process| process.reads_input).collect();
         assert_eq!(readers, [false, false, true]);
     }
@@ -386,7 +386,7 @@ mod tests {
         let timeout = |settings: &[(&str, &str)]| {
             let own = |(name, value): &(&str, &str)| ((*name).into(), (*value).into());
             let settings = settings.iter().map(own).collect();
-            let mut plan = Plan { settings, ..plan(1, false) };
+            let mut plan = LaunchPlan { settings, ..plan(1, false) };
             plan.wait_for_slow_programs();
             environment(&plan.processes()[2])["KV_START_TIMEOUT_MS"].clone()
         };

@@ -8,11 +8,11 @@ use serde::Serialize;
 
 use crate::launch::hosts::placement::Site;
 use crate::launch::hosts::shell::quote;
-use crate::launch::plan::{Plan, Process, Role};
+use crate::launch::plan::{LaunchPlan, Process, ProcessRole};
 
 /// A process as JSON has it.
 #[derive(Serialize)]
-struct Entry<'a> {
+struct ProcessJson<'a> {
     role: &'static str,
     rank: u32,
     /// Missing on the machine of the launcher.
@@ -25,11 +25,11 @@ struct Entry<'a> {
 }
 
 /// The words of a process; none if it runs a program that was not given.
-fn words(process: &Process, plan: &Plan) -> io::Result<Vec<String>> {
+fn words(process: &Process, plan: &LaunchPlan) -> io::Result<Vec<String>> {
     let own = match process.name.role {
-        Role::Scheduler => true,
-        Role::Server => !plan.serve_with_program,
-        Role::Worker => false,
+        ProcessRole::Scheduler => true,
+        ProcessRole::Server => !plan.serve_with_program,
+        ProcessRole::Worker => false,
     };
     if !own && plan.program.is_empty() {
         return Ok(Vec::new());
@@ -49,7 +49,7 @@ fn environment(process: &Process) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A line for each process, which a shell on its machine can run.
-pub(crate) fn print_shell(plan: &Plan, site: &Site) -> io::Result<()> {
+pub(crate) fn print_shell(plan: &LaunchPlan, site: &Site) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for process in plan.processes() {
         let host = site.host(&process).map_or(String::new(), |host| format!(" on {host}"));
@@ -64,12 +64,12 @@ pub(crate) fn print_shell(plan: &Plan, site: &Site) -> io::Result<()> {
 }
 
 /// One object, `{"processes": [...]}`.
-pub(crate) fn print_json(plan: &Plan, site: &Site) -> io::Result<()> {
+pub(crate) fn print_json(plan: &LaunchPlan, site: &Site) -> io::Result<()> {
     let processes = plan.processes();
     let mut entries = Vec::new();
     for process in &processes {
         let pairs = environment(process);
-        entries.push(Entry {
+        entries.push(ProcessJson {
             role: process.name.role.name(),
             rank: process.name.rank,
             host: site.host(process),

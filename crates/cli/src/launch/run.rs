@@ -14,11 +14,11 @@ use signal_hook::consts::SIGCHLD;
 use crate::launch::hosts::placement;
 use crate::launch::hosts::placement::Site;
 use crate::launch::plan;
-use crate::launch::plan::Plan;
+use crate::launch::plan::LaunchPlan;
 use crate::launch::processes::signals;
 use crate::launch::role_env;
-use crate::launch::state::Patience;
-use crate::launch::{Event, Failure, Launch, Outcome};
+use crate::launch::state::GraceTimes;
+use crate::launch::{JobOutcome, Launch, LaunchEvent, LaunchFailure};
 use crate::messages;
 use crate::settings;
 use crate::sys;
@@ -69,11 +69,11 @@ pub(crate) struct Arguments {
     role_env: bool,
 
     /// The form of `--role-env`
-    #[arg(long, value_enum, default_value_t = Format::Shell, requires = "role_env")]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = SummaryFormat::Shell, requires = "role_env")]
+    format: SummaryFormat,
 
     #[command(flatten)]
-    site: placement::Options,
+    site: placement::HostOptions,
 
     /// The program of the workers, and its arguments
     #[arg(value_name = "PROGRAM", required_unless_present = "role_env", trailing_var_arg = true)]
@@ -81,7 +81,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum SummaryFormat {
     /// A line for each process that a shell can run
     Shell,
     /// One object
@@ -118,7 +118,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let result = if arguments.role_env {
-        print(arguments, &site).map(|()| 0).map_err(Failure::System)
+        print(arguments, &site).map(|()| 0).map_err(LaunchFailure::System)
     } else {
         run_jobs(arguments, &site)
     };
@@ -131,18 +131,18 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 fn print(arguments: &Arguments, site: &Site) -> io::Result<()> {
     let plan = plan(arguments, site, 0)?;
     match arguments.format {
-        Format::Shell => role_env::print_shell(&plan, site),
-        Format::Json => role_env::print_json(&plan, site),
+        SummaryFormat::Shell => role_env::print_shell(&plan, site),
+        SummaryFormat::Json => role_env::print_json(&plan, site),
     }
 }
 
 /// Runs the job, and after failures again.
-fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
+fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, LaunchFailure> {
     sys::prepare_for_tls(&arguments.set);
     sys::raise_file_limit();
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
-    let patience = Patience {
+    let patience = GraceTimes {
         grace: Duration::from_millis(arguments.grace_ms.into()),
         linger: Duration::from_millis(arguments.linger_ms.into()),
     };
@@ -167,7 +167,7 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
         if let (Some(root), true) = (&plan.root, arguments.verbose) {
             say(format_args!("`kvstore top {root}` shows the job"));
         }
-        let Outcome { status, may_be_repeated } = launch.run(plan.processes())?;
+        let JobOutcome { status, may_be_repeated } = launch.run(plan.processes())?;
         if !may_be_repeated || serial == arguments.restarts {
             return Ok(status);
         }
@@ -177,7 +177,7 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, Failure> {
 }
 
 /// Keeps the token of a job for others of its user; the job does without if that fails.
-pub(crate) fn keep_token(command: &str, plan: &Plan) -> Option<JobFile> {
+pub(crate) fn keep_token(command: &str, plan: &LaunchPlan) -> Option<JobFile> {
     plan.keep_token().unwrap_or_else(|error| {
         let text = "cannot keep the token of the job, and looking at it needs KV_TOKEN";
         messages::say(command, format_args!("{text}: {error}"));
@@ -194,17 +194,17 @@ fn goes_on(arguments: &Arguments) -> bool {
 }
 
 /// Tells a launcher of the signals that it must know of.
-pub(crate) fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
+pub(crate) fn watch_signals(sender: Sender<LaunchEvent>) -> io::Result<()> {
     let mut watched = signals::ending();
     watched.push(SIGCHLD);
     signals::watch(&watched, move |signal| {
-        let _ = sender.send(Event::Signal(signal));
+        let _ = sender.send(LaunchEvent::Signal(signal));
     })
 }
 
-fn plan(arguments: &Arguments, site: &Site, restarts: u32) -> io::Result<Plan> {
+fn plan(arguments: &Arguments, site: &Site, restarts: u32) -> io::Result<LaunchPlan> {
     let has_servers = arguments.num_servers > 0;
-    Ok(Plan {
+    Ok(LaunchPlan {
         workers: site.workers(),
         servers: arguments.num_servers,
         serve_with_program: arguments.serve_with_program,

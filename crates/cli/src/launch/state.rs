@@ -1,18 +1,18 @@
 //! What becomes of a job when its processes end and signals arrive.
 //!
 //! No process, no clock and no call of the system is in here, so that tests can play any order of
-//! events: they are told with their time, and [`Job::take_signals`] says what to send.
+//! events: they are told with their time, and [`JobState::take_signals`] says what to send.
 
 use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
-use crate::ending::{Ending, signal_status};
-use crate::launch::plan::{Audience, Role};
+use crate::ending::{ExitReason, signal_status};
+use crate::launch::plan::{Audience, ProcessRole};
 
 /// How long processes may take.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct GraceTimes {
     /// From the request to end until they are killed.
     pub(crate) grace: Duration,
     /// From the first failure until the others are asked to end.
@@ -21,7 +21,7 @@ pub(crate) struct Patience {
 
 /// What the job does, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum JobPhase {
     Running,
     /// All workers have succeeded; servers and scheduler end by themselves.
     Settling(Instant),
@@ -36,12 +36,12 @@ enum Phase {
 /// The course of a job.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
-pub(crate) struct Job {
-    members: Vec<(Role, Option<(Ending, Instant)>)>,
-    patience: Patience,
+pub(crate) struct JobState {
+    members: Vec<(ProcessRole, Option<(ExitReason, Instant)>)>,
+    patience: GraceTimes,
     /// Whether the job goes on without workers that fail, as long as there are others.
     goes_on: bool,
-    phase: Phase,
+    phase: JobPhase,
     first_failure: Option<usize>,
     stopped_by: Option<i32>,
     was_signalled: bool,
@@ -53,14 +53,14 @@ pub(crate) struct Job {
     later: Vec<i32>,
 }
 
-impl Job {
+impl JobState {
     /// A job whose processes have just been started.
-    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, patience: Patience) -> Self {
+    pub(crate) fn new(roles: impl IntoIterator<Item = ProcessRole>, patience: GraceTimes) -> Self {
         Self {
             members: roles.into_iter().map(|role| (role, None)).collect(),
             patience,
             goes_on: false,
-            phase: Phase::Running,
+            phase: JobPhase::Running,
             first_failure: None,
             stopped_by: None,
             was_signalled: false,
@@ -78,19 +78,19 @@ impl Job {
     }
 
     /// A process has ended.
-    pub(crate) fn ended(&mut self, member: usize, ending: Ending, now: Instant) {
+    pub(crate) fn ended(&mut self, member: usize, ending: ExitReason, now: Instant) {
         self.members[member].1 = Some((ending, now));
         if self.workers_have_ended() {
             self.signal_servers();
         }
-        if !matches!(self.phase, Phase::Running | Phase::Settling(_)) {
+        if !matches!(self.phase, JobPhase::Running | JobPhase::Settling(_)) {
             return;
         }
         if ending.is_failure() && !self.does_without(member) {
             self.first_failure = Some(member);
-            self.phase = Phase::Lingering(now + self.patience.linger);
-        } else if self.phase == Phase::Running && self.workers_have_ended() {
-            self.phase = Phase::Settling(now + self.patience.grace);
+            self.phase = JobPhase::Lingering(now + self.patience.linger);
+        } else if self.phase == JobPhase::Running && self.workers_have_ended() {
+            self.phase = JobPhase::Settling(now + self.patience.grace);
         }
     }
 
@@ -98,10 +98,10 @@ impl Job {
     /// have ended it is the servers that wait, and the job has not failed.
     pub(crate) fn lacks_a_worker(&mut self, now: Instant) {
         match self.phase {
-            Phase::Settling(_) => self.stop(SIGTERM, now),
-            Phase::Running => {
+            JobPhase::Settling(_) => self.stop(SIGTERM, now),
+            JobPhase::Running => {
                 self.cannot_start = true;
-                self.phase = Phase::Lingering(now + self.patience.linger);
+                self.phase = JobPhase::Lingering(now + self.patience.linger);
             }
             _ => {}
         }
@@ -109,7 +109,7 @@ impl Job {
 
     /// Whether its processes run or end by themselves.
     pub(crate) fn is_undisturbed(&self) -> bool {
-        matches!(self.phase, Phase::Running | Phase::Settling(_))
+        matches!(self.phase, JobPhase::Running | JobPhase::Settling(_))
     }
 
     /// Whether it failed because a worker ended without having joined.
@@ -119,22 +119,22 @@ impl Job {
 
     /// Whether this is a worker without which the job goes on.
     fn does_without(&self, member: usize) -> bool {
-        let may_succeed = |ending: Option<(Ending, Instant)>| {
+        let may_succeed = |ending: Option<(ExitReason, Instant)>| {
             ending.is_none_or(|(ending, _)| !ending.is_failure())
         };
-        let mut others = self.members.iter().filter(|(role, _)| *role == Role::Worker);
+        let mut others = self.members.iter().filter(|(role, _)| *role == ProcessRole::Worker);
         self.goes_on
-            && self.members[member].0 == Role::Worker
+            && self.members[member].0 == ProcessRole::Worker
             && others.any(|(_, ending)| may_succeed(*ending))
     }
 
     /// All processes have ended, and `left_over` says whether processes that they started live on.
     pub(crate) fn emptied(&mut self, left_over: bool, now: Instant) {
         match self.phase {
-            Phase::Over => {}
-            Phase::Stopping(_) if left_over => {}
+            JobPhase::Over => {}
+            JobPhase::Stopping(_) if left_over => {}
             _ if left_over => self.stop(SIGTERM, now),
-            _ => self.phase = Phase::Over,
+            _ => self.phase = JobPhase::Over,
         }
     }
 
@@ -142,13 +142,13 @@ impl Job {
     pub(crate) fn signalled(&mut self, signal: i32, now: Instant) {
         self.was_signalled = true;
         if signal == SIGINT && self.interrupted {
-            self.phase = Phase::Over;
+            self.phase = JobPhase::Over;
             return;
         }
         self.interrupted |= signal == SIGINT;
         match self.phase {
-            Phase::Over => {}
-            Phase::Stopping(_) => self.send(signal),
+            JobPhase::Over => {}
+            JobPhase::Stopping(_) => self.send(signal),
             _ => {
                 self.stopped_by = Some(signal);
                 self.stop(signal, now);
@@ -162,19 +162,19 @@ impl Job {
             return;
         }
         match self.phase {
-            Phase::Settling(_) | Phase::Lingering(_) => self.stop(SIGTERM, now),
-            Phase::Stopping(_) if !self.later.is_empty() => {
+            JobPhase::Settling(_) | JobPhase::Lingering(_) => self.stop(SIGTERM, now),
+            JobPhase::Stopping(_) if !self.later.is_empty() => {
                 self.signals.push((Audience::Workers, SIGKILL));
                 self.signal_servers();
-                self.phase = Phase::Stopping(now + self.patience.grace);
+                self.phase = JobPhase::Stopping(now + self.patience.grace);
             }
-            _ => self.phase = Phase::Over,
+            _ => self.phase = JobPhase::Over,
         }
     }
 
     fn stop(&mut self, signal: i32, now: Instant) {
         self.send(signal);
-        self.phase = Phase::Stopping(now + self.patience.grace);
+        self.phase = JobPhase::Stopping(now + self.patience.grace);
     }
 
     fn send(&mut self, signal: i32) {
@@ -191,11 +191,11 @@ impl Job {
         self.signals.extend(signals);
     }
 
-    /// When to call [`Job::tick`] next; None is never.
+    /// When to call [`JobState::tick`] next; None is never.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Running | Phase::Over => None,
-            Phase::Settling(at) | Phase::Lingering(at) | Phase::Stopping(at) => Some(at),
+            JobPhase::Running | JobPhase::Over => None,
+            JobPhase::Settling(at) | JobPhase::Lingering(at) | JobPhase::Stopping(at) => Some(at),
         }
     }
 
@@ -205,24 +205,24 @@ impl Job {
     }
 
     pub(crate) fn workers_have_ended(&self) -> bool {
-        self.have_ended(|role| role == Role::Worker)
+        self.have_ended(|role| role == ProcessRole::Worker)
     }
 
     pub(crate) fn all_have_ended(&self) -> bool {
         self.have_ended(|_| true)
     }
 
-    fn have_ended(&self, of: impl Fn(Role) -> bool) -> bool {
+    fn have_ended(&self, of: impl Fn(ProcessRole) -> bool) -> bool {
         self.members.iter().all(|&(role, ending)| ending.is_some() || !of(role))
     }
 
     /// Whether nothing is left to wait for.
     pub(crate) fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == JobPhase::Over
     }
 
     /// How a process ended; None while it lives.
-    pub(crate) fn ending(&self, member: usize) -> Option<Ending> {
+    pub(crate) fn ending(&self, member: usize) -> Option<ExitReason> {
         self.members[member].1.map(|(ending, _)| ending)
     }
 
@@ -233,14 +233,14 @@ impl Job {
 
     /// Whether a worker has failed, though the job may have gone on without it.
     pub(crate) fn has_lost_workers(&self) -> bool {
-        let has_failed = |ending: &Option<(Ending, Instant)>| {
+        let has_failed = |ending: &Option<(ExitReason, Instant)>| {
             ending.is_some_and(|(ending, _)| ending.is_failure())
         };
-        self.members.iter().any(|(role, ending)| *role == Role::Worker && has_failed(ending))
+        self.members.iter().any(|(role, ending)| *role == ProcessRole::Worker && has_failed(ending))
     }
 
     /// The process that failed before all others, and how.
-    pub(crate) fn first_failure(&self) -> Option<(usize, Ending)> {
+    pub(crate) fn first_failure(&self) -> Option<(usize, ExitReason)> {
         self.first_failure.and_then(|member| Some((member, self.ending(member)?)))
     }
 
@@ -270,9 +270,9 @@ mod tests {
 
     use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
-    use super::{Ending, Job, Patience};
+    use super::{ExitReason, GraceTimes, JobState};
     use crate::launch::plan::Audience::{All, Servers, Workers};
-    use crate::launch::plan::Role::{Scheduler, Server, Worker};
+    use crate::launch::plan::ProcessRole::{Scheduler, Server, Worker};
 
     const LINGER: Duration = Duration::from_secs(1);
     const GRACE: Duration = Duration::from_secs(5);
@@ -283,14 +283,14 @@ mod tests {
     const FIRST: usize = 2;
     const SECOND: usize = 3;
 
-    fn job() -> (Job, Instant) {
-        let patience = Patience { grace: GRACE, linger: LINGER };
-        (Job::new([Scheduler, Server, Worker, Worker], patience), Instant::now())
+    fn job() -> (JobState, Instant) {
+        let patience = GraceTimes { grace: GRACE, linger: LINGER };
+        (JobState::new([Scheduler, Server, Worker, Worker], patience), Instant::now())
     }
 
-    fn end_all(job: &mut Job, members: &[usize], now: Instant) {
+    fn end_all(job: &mut JobState, members: &[usize], now: Instant) {
         for &member in members {
-            job.ended(member, Ending::Status(0), now);
+            job.ended(member, ExitReason::Status(0), now);
         }
     }
 
@@ -313,24 +313,24 @@ mod tests {
         assert_eq!(job.deadline(), Some(now + GRACE));
         job.tick(now + GRACE);
         assert_eq!(job.take_signals(), [(All, SIGTERM)]);
-        job.ended(SERVER, Ending::Signal(SIGTERM), now + GRACE);
+        job.ended(SERVER, ExitReason::Signal(SIGTERM), now + GRACE);
         job.tick(now + GRACE + GRACE);
         assert!(job.is_over());
-        job.ended(SCHEDULER, Ending::Signal(SIGKILL), now + GRACE + GRACE);
+        job.ended(SCHEDULER, ExitReason::Signal(SIGKILL), now + GRACE + GRACE);
         assert_eq!((job.status(), job.first_failure()), (0, None));
     }
 
     #[test]
     fn the_first_failure_counts_and_the_others_have_time_to_say_what_they_see() {
         let (mut job, now) = job();
-        job.ended(SECOND, Ending::Signal(SIGKILL), now);
-        job.ended(FIRST, Ending::Status(3), now + MOMENT);
+        job.ended(SECOND, ExitReason::Signal(SIGKILL), now);
+        job.ended(FIRST, ExitReason::Status(3), now + MOMENT);
         job.tick(now + LINGER.saturating_sub(MOMENT));
         assert!(job.take_signals().is_empty());
         job.tick(now + LINGER);
         assert_eq!(job.take_signals(), [(All, SIGTERM)]);
         assert_eq!(job.deadline(), Some(now + LINGER + GRACE));
-        assert_eq!(job.first_failure(), Some((SECOND, Ending::Signal(SIGKILL))));
+        assert_eq!(job.first_failure(), Some((SECOND, ExitReason::Signal(SIGKILL))));
         assert_eq!(job.status(), 137);
     }
 
@@ -338,7 +338,7 @@ mod tests {
     fn a_job_that_goes_on_without_a_worker_succeeds_with_the_others() {
         let (job, now) = job();
         let mut job = job.go_on(true);
-        job.ended(FIRST, Ending::Status(3), now);
+        job.ended(FIRST, ExitReason::Status(3), now);
         assert_eq!((job.deadline(), job.has_lost_workers()), (None, true));
         end_all(&mut job, &[SECOND], now);
         assert_eq!(job.deadline(), Some(now + GRACE));
@@ -352,8 +352,8 @@ mod tests {
         for (first, last) in [(SECOND, FIRST), (FIRST, SERVER)] {
             let (job, now) = job();
             let mut job = job.go_on(true);
-            job.ended(first, Ending::Status(3), now);
-            job.ended(last, Ending::Status(4), now);
+            job.ended(first, ExitReason::Status(3), now);
+            job.ended(last, ExitReason::Status(4), now);
             assert_eq!((job.deadline(), job.status()), (Some(now + LINGER), 4));
         }
     }
@@ -362,7 +362,7 @@ mod tests {
     fn a_server_that_fails_first_ends_the_job_with_its_status() {
         for server in [SERVER, SCHEDULER] {
             let (mut job, now) = job();
-            job.ended(server, Ending::Status(7), now);
+            job.ended(server, ExitReason::Status(7), now);
             job.tick(now + LINGER);
             assert_eq!((job.status(), job.take_signals()), (7, vec![(Workers, SIGTERM)]));
         }
@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn a_job_that_waits_for_a_worker_that_has_ended_fails() {
         let (mut job, now) = job();
-        job.ended(FIRST, Ending::Status(0), now);
+        job.ended(FIRST, ExitReason::Status(0), now);
         job.lacks_a_worker(now + MOMENT);
         assert_eq!((job.deadline(), job.status()), (Some(now + MOMENT + LINGER), 1));
         job.tick(now + MOMENT + LINGER);
@@ -391,7 +391,7 @@ mod tests {
     fn a_server_that_fails_after_the_workers_is_a_failure() {
         let (mut job, now) = job();
         end_all(&mut job, &[FIRST, SECOND], now);
-        job.ended(SERVER, Ending::Status(1), now + MOMENT);
+        job.ended(SERVER, ExitReason::Status(1), now + MOMENT);
         assert_eq!(job.status(), 1);
     }
 
@@ -407,9 +407,9 @@ mod tests {
         let (mut job, now) = job();
         job.signalled(SIGTERM, now);
         assert_eq!(job.take_signals(), [(Workers, SIGTERM)]);
-        job.ended(FIRST, Ending::Status(9), now + MOMENT);
+        job.ended(FIRST, ExitReason::Status(9), now + MOMENT);
         assert!(job.take_signals().is_empty());
-        job.ended(SECOND, Ending::Status(0), now + MOMENT);
+        job.ended(SECOND, ExitReason::Status(0), now + MOMENT);
         assert_eq!(job.take_signals(), [(Servers, SIGTERM)]);
         assert_eq!((job.status(), job.stopped_by()), (143, Some(SIGTERM)));
         job.tick(now + GRACE);
@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn a_signal_after_a_failure_leaves_the_status_of_the_failure() {
         let (mut job, now) = job();
-        job.ended(FIRST, Ending::Status(9), now);
+        job.ended(FIRST, ExitReason::Status(9), now);
         job.signalled(SIGINT, now);
         assert_eq!(job.take_signals(), [(Workers, SIGINT)]);
         assert_eq!((job.status(), job.stopped_by()), (9, None));

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use crate::ending::Ending;
+use crate::ending::ExitReason;
 use crate::launch::processes::all::Member;
-use crate::launch::state::Job;
+use crate::launch::state::JobState;
 
 /// A line for each process, and last what ended the job.
-pub(crate) fn lines(members: &[Member], job: &Job) -> Vec<String> {
+pub(crate) fn lines(members: &[Member], job: &JobState) -> Vec<String> {
     let width = members.iter().map(|member| member.title().len()).max().unwrap_or(0);
     let mut all: Vec<(usize, &Member)> = members.iter().enumerate().collect();
     all.sort_by_key(|(_, member)| (member.name.role as u8, member.name.rank));
@@ -21,12 +21,12 @@ pub(crate) fn lines(members: &[Member], job: &Job) -> Vec<String> {
     } else if job.could_not_start() {
         lines.push("failed because a worker ended without having called kv_create".into());
     } else if let Some(signal) = job.stopped_by() {
-        lines.push(format!("stopped by {}", Ending::Signal(signal)));
+        lines.push(format!("stopped by {}", ExitReason::Signal(signal)));
     }
     lines
 }
 
-fn how(member: &Member, index: usize, job: &Job) -> String {
+fn how(member: &Member, index: usize, job: &JobState) -> String {
     if let Some(why) = &member.refusal {
         return format!("was not started: {why}");
     }

@@ -47,7 +47,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 
 /// A key with everything that belongs to it.
 #[derive(Serialize)]
-struct Key<'a> {
+struct InspectedKey<'a> {
     name: &'a str,
     dtype: &'static str,
     shape: &'a [i64],
@@ -57,11 +57,11 @@ struct Key<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<i64>,
     /// States, masters and residuals.
-    parts: Vec<Part<'a>>,
+    parts: Vec<InspectedPart<'a>>,
 }
 
 #[derive(Serialize)]
-struct Part<'a> {
+struct InspectedPart<'a> {
     name: &'a str,
     dtype: &'static str,
     shape: &'a [i64],
@@ -69,7 +69,7 @@ struct Part<'a> {
     checksum: &'static str,
 }
 
-impl<'a> Part<'a> {
+impl<'a> InspectedPart<'a> {
     fn new(tensor: &'a InspectedTensor, name: &'a str) -> Self {
         let InspectedTensor { dtype, shape, bytes, state, .. } = tensor;
         Self { name, dtype: dtype.name(), shape, bytes: *bytes, checksum: state.name() }
@@ -82,14 +82,14 @@ struct Document<'a> {
     intact: bool,
     damage: &'a [String],
     texts: &'a BTreeMap<String, String>,
-    keys: Vec<Key<'a>>,
+    keys: Vec<InspectedKey<'a>>,
     /// What belongs to no single key.
-    others: Vec<Part<'a>>,
+    others: Vec<InspectedPart<'a>>,
 }
 
 /// The keys in the order of the file, and the tensors that belong to none.
-fn sorted(found: &Inspection) -> (Vec<Key<'_>>, Vec<Part<'_>>) {
-    let (mut keys, mut others): (Vec<Key<'_>>, _) = (Vec::new(), Vec::new());
+fn sorted(found: &Inspection) -> (Vec<InspectedKey<'_>>, Vec<InspectedPart<'_>>) {
+    let (mut keys, mut others): (Vec<InspectedKey<'_>>, _) = (Vec::new(), Vec::new());
     for tensor in &found.tensors {
         let InspectedTensor { name, key, part, dtype, shape, bytes, state, .. } = tensor;
         // The parts of a key stand behind its value.
@@ -99,10 +99,20 @@ fn sorted(found: &Inspection) -> (Vec<Key<'_>>, Vec<Part<'_>>) {
                 let updates = found.updates.get(keys.len()).copied();
                 let (dtype, checksum) = (dtype.name(), state.name());
                 let parts = Vec::new();
-                keys.push(Key { name, dtype, shape, bytes: *bytes, checksum, updates, parts });
+                keys.push(InspectedKey {
+                    name,
+                    dtype,
+                    shape,
+                    bytes: *bytes,
+                    checksum,
+                    updates,
+                    parts,
+                });
             }
-            (Some(_), Some(part), Some(owner)) => owner.parts.push(Part::new(tensor, part)),
-            _ => others.push(Part::new(tensor, name)),
+            (Some(_), Some(part), Some(owner)) => {
+                owner.parts.push(InspectedPart::new(tensor, part));
+            }
+            _ => others.push(InspectedPart::new(tensor, name)),
         }
     }
     (keys, others)
@@ -144,8 +154,8 @@ fn print_table(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
     let head = ["key", "dtype", "shape", "bytes", "updates", "belongs to it", "checksum"];
     let mut rows = vec![head.map(str::to_owned)];
     rows.extend(keys.iter().map(row));
-    let other = |part: &Part<'_>| {
-        let Part { name, dtype, shape, bytes, checksum } = part;
+    let other = |part: &InspectedPart<'_>| {
+        let InspectedPart { name, dtype, shape, bytes, checksum } = part;
         let empty = String::new;
         let (shape, bytes) = (extents(shape), bytes.to_string());
         [plain(name), (*dtype).into(), shape, bytes, empty(), empty(), (*checksum).into()]
@@ -158,7 +168,7 @@ fn print_table(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
     print_verdict(found, out)
 }
 
-fn row(key: &Key<'_>) -> [String; 7] {
+fn row(key: &InspectedKey<'_>) -> [String; 7] {
     let parts: Vec<String> = key.parts.iter().map(|part| plain(part.name)).collect();
     let all = key.parts.iter().map(|part| (part.name, part.checksum));
     let wrong: Vec<String> = std::iter::once(("", key.checksum))

@@ -11,7 +11,7 @@ use crate::settings;
 pub(crate) const FIRST: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]
-pub(crate) struct Target {
+pub(crate) struct ObservedJob {
     /// Address of the job's scheduler; else `KV_ROOT`
     #[arg(value_name = "ROOT")]
     root: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Target {
     set: Vec<(String, String)>,
 }
 
-impl Target {
+impl ObservedJob {
     pub(crate) fn config(&self) -> Result<Config> {
         settings::config(&self.set, &[("root", self.root.clone())])
     }

@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use kvstore::{Result, View};
 
 use crate::messages::say;
-use crate::observe::look::{FIRST, Target};
+use crate::observe::look::{FIRST, ObservedJob};
 use crate::observe::show::table;
 
 /// Shows the state of a running job, once.
@@ -18,11 +18,11 @@ use crate::observe::show::table;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    target: Target,
+    target: ObservedJob,
 
     /// How to show it
-    #[arg(long, value_enum, default_value_t = Format::Json)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = StatusFormat::Json)]
+    format: StatusFormat,
 
     /// The time that rates and latencies are about
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 500)]
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
+enum StatusFormat {
     Json,
     Table,
 }
@@ -45,8 +45,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         return ExitCode::from(2);
     }
     let text = look(arguments).map(|view| match arguments.format {
-        Format::Json => json(&view),
-        Format::Table => table::table(&view),
+        StatusFormat::Json => json(&view),
+        StatusFormat::Table => table::table(&view),
     });
     match text {
         Ok(text) => {

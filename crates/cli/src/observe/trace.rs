@@ -60,7 +60,7 @@ fn write(path: &Path, value: &Value) -> io::Result<()> {
 
 /// When a message left, and when it came: the first time of each.
 #[derive(Default)]
-struct Message {
+struct MessageTimes {
     sent: Option<Value>,
     got: Option<Value>,
 }
@@ -72,7 +72,7 @@ fn time(event: &Value) -> Option<i64> {
 fn merge(files: &[Value]) -> Value {
     let events = || files.iter().filter_map(|file| file["traceEvents"].as_array()).flatten();
     let start = events().filter_map(time).min().unwrap_or(0);
-    let (mut merged, mut messages) = (Vec::new(), BTreeMap::<String, Message>::new());
+    let (mut merged, mut messages) = (Vec::new(), BTreeMap::<String, MessageTimes>::new());
     for event in events() {
         let mut event = event.clone();
         if let Some(at) = time(&event) {
@@ -100,7 +100,7 @@ fn merge(files: &[Value]) -> Value {
 }
 
 /// The way of a message, or the one end of it that is known.
-fn span(id: &str, message: Message, backwards: &mut u64) -> Vec<Value> {
+fn span(id: &str, message: MessageTimes, backwards: &mut u64) -> Vec<Value> {
     let (sent, got) = match (message.sent, message.got) {
         (Some(sent), Some(got)) => (sent, got),
         (sent, got) => return sent.into_iter().chain(got).collect(),

@@ -10,7 +10,7 @@ use clap::Args;
 use kvstore::{Config, Store};
 
 use crate::ending::signal_status;
-use crate::launch::plan::Role;
+use crate::launch::plan::ProcessRole;
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::serve::refusals;
@@ -20,7 +20,7 @@ use crate::settings;
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct ServeOptions {
     /// Address of the scheduler; else `KV_ROOT`
     #[arg(long, value_name = "HOST:PORT")]
     root: Option<String>,
@@ -43,8 +43,8 @@ pub(crate) struct Options {
     set: Vec<(String, String)>,
 }
 
-impl Options {
-    fn config(&self, role: Role, rank: Option<u32>) -> kvstore::Result<Config> {
+impl ServeOptions {
+    fn config(&self, role: ProcessRole, rank: Option<u32>) -> kvstore::Result<Config> {
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         let named = [
             ("root", self.root.clone()),
@@ -85,7 +85,7 @@ impl Service {
 }
 
 /// Serves until the job ends.
-pub(crate) fn serve(role: Role, options: &Options, rank: Option<u32>) -> ExitCode {
+pub(crate) fn serve(role: ProcessRole, options: &ServeOptions, rank: Option<u32>) -> ExitCode {
     if let Err(text) = settings::check(&options.set) {
         say(role.name(), text);
         return ExitCode::from(2);

@@ -8,7 +8,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::launch::plan::Role;
+use crate::launch::plan::ProcessRole;
 use crate::messages::say;
 
 /// Whoever tries again and again must not fill a disk.
@@ -19,12 +19,12 @@ const TLS: &str = "zenoh_link_tls";
 const TOKENS: &str = "zenoh_transport::unicast::establishment::accept";
 
 struct Refusals {
-    role: Role,
+    role: ProcessRole,
     last: Mutex<Option<Instant>>,
 }
 
 /// From now on this process says whom it does not let in.
-pub(crate) fn announce(role: Role) {
+pub(crate) fn announce(role: ProcessRole) {
     // Nobody else listens in this program.
     let _ = tracing::subscriber::set_global_default(Refusals { role, last: Mutex::new(None) });
 }

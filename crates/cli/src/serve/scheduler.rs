@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::launch::plan::Role;
+use crate::launch::plan::ProcessRole;
 use crate::serve::node;
-use crate::serve::node::Options;
+use crate::serve::node::ServeOptions;
 
 /// Runs the scheduler of a distributed job until the job ends.
 ///
@@ -14,9 +14,9 @@ use crate::serve::node::Options;
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    options: Options,
+    options: ServeOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    node::serve(Role::Scheduler, &arguments.options, None)
+    node::serve(ProcessRole::Scheduler, &arguments.options, None)
 }

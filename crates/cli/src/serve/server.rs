@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::launch::plan::Role;
+use crate::launch::plan::ProcessRole;
 use crate::serve::node;
-use crate::serve::node::Options;
+use crate::serve::node::ServeOptions;
 
 /// Runs a server of a distributed job until the job ends.
 #[derive(Debug, Args)]
@@ -16,9 +16,9 @@ pub(crate) struct Arguments {
     rank: Option<u32>,
 
     #[command(flatten)]
-    options: Options,
+    options: ServeOptions,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    node::serve(Role::Server, &arguments.options, arguments.rank)
+    node::serve(ProcessRole::Server, &arguments.options, arguments.rank)
 }

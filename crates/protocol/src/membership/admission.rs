@@ -3,14 +3,14 @@
 //!
 //! The transport has verified the credential before; here the frame is compared with it.
 
-use crate::job::{Data, NO_RANK, Role};
-use crate::message::{Body, Book, Declare, Header, Hello, Kind, Message};
+use crate::job::{Data, MemberRole, NO_RANK};
+use crate::message::{Body, Book, Declare, Header, Hello, Message, MessageKind};
 
 /// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Speaker {
     /// Role of the holder.
-    pub role: Role,
+    pub role: MemberRole,
     /// Rank of the holder; None for a credential of any process of the role.
     pub rank: Option<u32>,
     /// The holder is a reader: it pulls values, and changes nothing.
@@ -45,7 +45,7 @@ impl Speaker {
         if !self.is(&message.head) {
             return Err(Breach::Identity);
         }
-        if message.head.kind == Kind::Hello {
+        if message.head.kind == MessageKind::Hello {
             return self.greet(from, message);
         }
         if self.reads && !only_reads(message) {
@@ -77,25 +77,27 @@ impl Speaker {
 #[must_use]
 pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {
     linked.is_none_or(|(address, incarnation)| {
-        address == from || (head.kind == Kind::Hello && head.incarnation != incarnation)
+        address == from || (head.kind == MessageKind::Hello && head.incarnation != incarnation)
     })
 }
 
 /// Whether a message leaves the job as it is.
 fn only_reads<D: Data>(message: &Message<D>) -> bool {
     match message.head.kind {
-        Kind::Bundle => message.parts().iter().all(|part| part.head.kind == Kind::Pull),
+        MessageKind::Bundle => {
+            message.parts().iter().all(|part| part.head.kind == MessageKind::Pull)
+        }
         // A reader announces that it makes no pushes; rounds would wait for any other number.
-        Kind::Done => message.head.round == 0,
-        Kind::Alive
-        | Kind::Look
-        | Kind::Leave
-        | Kind::Ask
-        | Kind::Pull
-        | Kind::Report
-        | Kind::Suspect => true,
+        MessageKind::Done => message.head.round == 0,
+        MessageKind::Alive
+        | MessageKind::Look
+        | MessageKind::Leave
+        | MessageKind::Ask
+        | MessageKind::Pull
+        | MessageKind::Report
+        | MessageKind::Suspect => true,
         // A lookup of a key.
-        Kind::Declare => {
+        MessageKind::Declare => {
             let declare = Declare::decode(message.fields());
             message.head.setting == 0 && declare.is_some_and(|it| it.spec.is_none())
         }
@@ -107,16 +109,16 @@ fn only_reads<D: Data>(message: &Message<D>) -> bool {
 mod tests {
     use super::*;
     use crate::job::Peer;
-    use crate::message::{Spec, Standing, State};
+    use crate::message::{KeySpec, MemberState, Standing};
     use crate::sim::{Bytes, limits};
 
-    const WORKER: Speaker = Speaker { role: Role::Worker, rank: Some(1), reads: false };
+    const WORKER: Speaker = Speaker { role: MemberRole::Worker, rank: Some(1), reads: false };
     const READER: Speaker = Speaker { reads: true, ..WORKER };
 
     /// The admitted message of worker 1, which is at `here`.
-    fn kept(who: Speaker, kind: Kind, fields: Vec<u8>) -> Result<Message<Bytes>, Breach> {
+    fn kept(who: Speaker, kind: MessageKind, fields: Vec<u8>) -> Result<Message<Bytes>, Breach> {
         let mut message = Message::new(kind, fields);
-        (message.head.role, message.head.rank) = (Role::Worker, 1);
+        (message.head.role, message.head.rank) = (MemberRole::Worker, 1);
         who.admit("here", &mut message).map(|()| message)
     }
 
@@ -127,20 +129,21 @@ mod tests {
     #[test]
     fn a_hello_is_that_of_its_sender_and_whole() {
         let own = hello("here").encode();
-        assert_eq!(kept(WORKER, Kind::Hello, own.clone()).unwrap().fields(), own);
+        assert_eq!(kept(WORKER, MessageKind::Hello, own.clone()).unwrap().fields(), own);
         for address in ["", "here2", "her", "there"] {
-            let said = kept(WORKER, Kind::Hello, hello(address).encode());
+            let said = kept(WORKER, MessageKind::Hello, hello(address).encode());
             assert_eq!(said.unwrap_err(), Breach::Address, "{address}");
         }
         for end in 0..own.len() {
-            assert!(kept(WORKER, Kind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
+            assert!(kept(WORKER, MessageKind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
         }
-        for other in [Speaker { rank: Some(2), ..WORKER }, Speaker { role: Role::Server, ..WORKER }]
+        for other in
+            [Speaker { rank: Some(2), ..WORKER }, Speaker { role: MemberRole::Server, ..WORKER }]
         {
-            let said = kept(other, Kind::Hello, own.clone());
+            let said = kept(other, MessageKind::Hello, own.clone());
             assert_eq!(said.unwrap_err(), Breach::Identity, "{other:?}");
         }
-        assert!(kept(Speaker { rank: None, ..WORKER }, Kind::Hello, own).is_ok());
+        assert!(kept(Speaker { rank: None, ..WORKER }, MessageKind::Hello, own).is_ok());
     }
 
     #[test]
@@ -148,17 +151,17 @@ mod tests {
         let lost = Standing {
             peer: Peer::server(0),
             incarnation: 3,
-            state: State::Lost,
+            state: MemberState::Lost,
             reads: false,
             address: "there".into(),
         };
         let terms = Some(limits().terms());
         let book = Book { epoch: 7, terms, members: vec![lost] };
         let forged = Hello { book, arrived: 8, passed: 9, terms, reads: true, ..hello("here") };
-        let said = kept(READER, Kind::Hello, forged.encode()).unwrap();
+        let said = kept(READER, MessageKind::Hello, forged.encode()).unwrap();
         let plain = Hello { terms, done: true, reads: true, ..hello("here") };
         assert_eq!(Hello::decode(said.fields()), Some(plain));
-        let said = kept(WORKER, Kind::Hello, forged.encode()).unwrap();
+        let said = kept(WORKER, MessageKind::Hello, forged.encode()).unwrap();
         assert_eq!(Hello::decode(said.fields()), Some(forged));
     }
 
@@ -166,33 +169,36 @@ mod tests {
     fn a_reader_says_that_it_reads() {
         let of = |reads, done| Hello { done, reads, ..hello("here") }.encode();
         for done in [false, true] {
-            let said = kept(READER, Kind::Hello, of(false, done));
+            let said = kept(READER, MessageKind::Hello, of(false, done));
             assert_eq!(said.unwrap_err(), Breach::Pushes);
-            assert!(kept(READER, Kind::Hello, of(true, done)).is_ok());
-            assert!(kept(WORKER, Kind::Hello, of(false, done)).is_ok());
+            assert!(kept(READER, MessageKind::Hello, of(true, done)).is_ok());
+            assert!(kept(WORKER, MessageKind::Hello, of(false, done)).is_ok());
         }
     }
 
     #[test]
     fn a_reader_makes_nothing() {
-        let spec = Spec { dtype: 0x0001_2002, shape: vec![3], whole: false };
+        let spec = KeySpec { dtype: 0x0001_2002, shape: vec![3], whole: false };
         let makes = Declare { name: 0, spec: Some(spec) }.encode();
         let asks = Declare { name: 0, spec: None }.encode();
-        assert_eq!(kept(READER, Kind::Declare, makes.clone()).unwrap_err(), Breach::Changes);
-        assert!(kept(READER, Kind::Declare, asks).is_ok());
-        assert!(kept(WORKER, Kind::Declare, makes).is_ok());
-        for kind in Kind::ALL.iter().filter(|kind| kind.carries_data()) {
+        assert_eq!(kept(READER, MessageKind::Declare, makes.clone()).unwrap_err(), Breach::Changes);
+        assert!(kept(READER, MessageKind::Declare, asks).is_ok());
+        assert!(kept(WORKER, MessageKind::Declare, makes).is_ok());
+        for kind in MessageKind::ALL.iter().filter(|kind| kind.carries_data()) {
             assert!(kept(READER, *kind, Vec::new()).is_err(), "{kind:?}");
         }
-        for (other, allowed) in [(Kind::Pull, true), (Kind::Push, false), (Kind::Declare, false)] {
-            let parts = [Kind::Pull, other].map(|kind| Message::<Bytes>::new(kind, Vec::new()));
+        for (other, allowed) in
+            [(MessageKind::Pull, true), (MessageKind::Push, false), (MessageKind::Declare, false)]
+        {
+            let parts =
+                [MessageKind::Pull, other].map(|kind| Message::<Bytes>::new(kind, Vec::new()));
             let mut bundle = Message::bundle(parts.into());
-            (bundle.head.role, bundle.head.rank) = (Role::Worker, 1);
+            (bundle.head.role, bundle.head.rank) = (MemberRole::Worker, 1);
             assert_eq!(READER.admit("here", &mut bundle).is_ok(), allowed, "{other:?}");
         }
         for (round, allowed) in [(0, true), (1, false), (u64::MAX, false)] {
-            let mut done = Message::<Bytes>::of_key(Kind::Done, 3, 1, Vec::new());
-            (done.head.role, done.head.rank, done.head.round) = (Role::Worker, 1, round);
+            let mut done = Message::<Bytes>::of_key(MessageKind::Done, 3, 1, Vec::new());
+            (done.head.role, done.head.rank, done.head.round) = (MemberRole::Worker, 1, round);
             assert_eq!(READER.admit("here", &mut done).is_ok(), allowed, "{round}");
         }
     }
@@ -201,10 +207,10 @@ mod tests {
     fn a_member_speaks_from_its_own_address() {
         let of = |kind, incarnation| Header { kind, incarnation, ..Header::default() };
         let linked = Some(("there", 5));
-        for kind in [Kind::Hello, Kind::Alive, Kind::Pull] {
+        for kind in [MessageKind::Hello, MessageKind::Alive, MessageKind::Pull] {
             assert!(is_at(&of(kind, 5), None, "here") && is_at(&of(kind, 5), linked, "there"));
             assert!(!is_at(&of(kind, 5), linked, "here"), "{kind:?}");
-            assert_eq!(is_at(&of(kind, 6), linked, "here"), kind == Kind::Hello);
+            assert_eq!(is_at(&of(kind, 6), linked, "here"), kind == MessageKind::Hello);
         }
     }
 }

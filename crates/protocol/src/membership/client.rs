@@ -2,17 +2,20 @@
 
 use std::sync::Arc;
 
-use crate::job::{Data, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, Token, list};
-use crate::message::{
-    Awaited, BadFrame, Book, Hello, Kind, Look, Message, Standing, State, VERSION, failed,
+use crate::job::{
+    Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time, list,
 };
-use crate::peers::{Letter, Net, News, Why};
+use crate::message::{
+    Awaited, BadFrame, Book, Hello, Look, MemberState, Message, MessageKind, Standing, VERSION,
+    failed,
+};
+use crate::peers::{News, OutgoingMessage, Peers, Why};
 use crate::stream::{CONTROL, LAST};
-use crate::telemetry::Facts;
+use crate::telemetry::ProcessStats;
 
 /// Event of the client for its node.
 #[derive(Debug)]
-pub(crate) enum Event {
+pub(crate) enum ClientEvent {
     /// The job has started, or its members have changed.
     Members,
     /// Barriers up to this one are open.
@@ -45,11 +48,11 @@ pub(crate) struct Client {
     awaited: Vec<Peer>,
     leaving: bool,
     over: bool,
-    events: Vec<Event>,
+    events: Vec<ClientEvent>,
 }
 
 /// Token of the Leave to the scheduler.
-pub(crate) const GOODBYE: Token = Token { operation: u64::MAX, attempt: 0 };
+pub(crate) const GOODBYE: DeliveryToken = DeliveryToken { operation: u64::MAX, attempt: 0 };
 
 impl Client {
     pub(crate) fn new(
@@ -60,7 +63,7 @@ impl Client {
         now: Time,
     ) -> Self {
         let hello = Hello {
-            terms: (role == Role::Worker).then(|| limits.terms()),
+            terms: (role == MemberRole::Worker).then(|| limits.terms()),
             workers: limits.workers,
             servers: limits.servers,
             address: address.into(),
@@ -85,7 +88,7 @@ impl Client {
         &self.hello.book
     }
 
-    pub(crate) fn events(&mut self) -> Vec<Event> {
+    pub(crate) fn events(&mut self) -> Vec<ClientEvent> {
         std::mem::take(&mut self.events)
     }
 
@@ -94,27 +97,32 @@ impl Client {
     }
 
     /// Arrives at the next barrier; returns its number.
-    pub(crate) fn arrive<D: Data>(&mut self, net: &mut Net<D>) -> u64 {
+    pub(crate) fn arrive<D: Data>(&mut self, net: &mut Peers<D>) -> u64 {
         self.hello.arrived += 1;
-        tell(net, Kind::Barrier, self.hello.arrived, CONTROL, None);
+        tell(net, MessageKind::Barrier, self.hello.arrived, CONTROL, None);
         self.hello.arrived
     }
 
     /// Asks for the members that a barrier waits for.
-    pub(crate) fn ask<D: Data>(net: &mut Net<D>, barrier: u64) {
-        tell(net, Kind::Ask, barrier, CONTROL, None);
+    pub(crate) fn ask<D: Data>(net: &mut Peers<D>, barrier: u64) {
+        tell(net, MessageKind::Ask, barrier, CONTROL, None);
     }
 
     /// Sends the statistics of this process.
-    pub(crate) fn report<D: Data>(&self, net: &mut Net<D>, incarnation: u64, facts: &Facts) {
-        let message = Message::new(Kind::Report, facts.encode());
+    pub(crate) fn report<D: Data>(
+        &self,
+        net: &mut Peers<D>,
+        incarnation: u64,
+        facts: &ProcessStats,
+    ) {
+        let message = Message::new(MessageKind::Report, facts.encode());
         net.cast(&self.scheduler, incarnation, message);
     }
 
     /// Asks for the scheduler's clock; the moment of the question is the request.
-    pub(crate) fn ask_time<D: Data>(&self, net: &mut Net<D>, now: Time) {
+    pub(crate) fn ask_time<D: Data>(&self, net: &mut Peers<D>, now: Time) {
         let look = Look { address: self.hello.address.clone(), skip: u32::MAX };
-        let mut message = Message::new(Kind::Look, look.encode(0));
+        let mut message = Message::new(MessageKind::Look, look.encode(0));
         message.head.request = now;
         net.cast(&self.scheduler, 0, message);
     }
@@ -124,15 +132,15 @@ impl Client {
         self.hello.reads = true;
     }
 
-    pub(crate) fn done<D: Data>(&mut self, net: &mut Net<D>) {
+    pub(crate) fn done<D: Data>(&mut self, net: &mut Peers<D>) {
         self.hello.done = true;
-        tell(net, Kind::Done, 0, CONTROL, None);
+        tell(net, MessageKind::Done, 0, CONTROL, None);
     }
 
     /// Leaves; the token `GOODBYE` is returned when the scheduler has acknowledged it.
-    pub(crate) fn leave<D: Data>(&mut self, net: &mut Net<D>) {
+    pub(crate) fn leave<D: Data>(&mut self, net: &mut Peers<D>) {
         self.leaving = true;
-        tell(net, Kind::Leave, 0, LAST, Some(GOODBYE));
+        tell(net, MessageKind::Leave, 0, LAST, Some(GOODBYE));
     }
 
     pub(crate) fn is_scheduler(&self, address: &str) -> bool {
@@ -146,42 +154,42 @@ impl Client {
     /// A member has sent Leave to this process. A restarted scheduler may learn it from here.
     pub(crate) fn left(&mut self, peer: Peer) {
         let known = self.hello.book.find_mut(peer);
-        if let Some(member) = known.filter(|member| member.state == State::Here) {
-            member.state = State::Left;
+        if let Some(member) = known.filter(|member| member.state == MemberState::Here) {
+            member.state = MemberState::Left;
         }
     }
 
     /// A message of the scheduler that is linked.
-    pub(crate) fn message<D: Data>(&mut self, message: &Message<D>, net: &mut Net<D>) {
+    pub(crate) fn message<D: Data>(&mut self, message: &Message<D>, net: &mut Peers<D>) {
         match message.head.kind {
-            Kind::Book => match Book::decode(message.fields()) {
+            MessageKind::Book => match Book::decode(message.fields()) {
                 Some(book) => self.turn_page(book, net),
                 None => unreadable(net),
             },
-            Kind::Released => {
+            MessageKind::Released => {
                 self.hello.passed = self.hello.passed.max(message.head.round);
-                self.events.push(Event::Released(message.head.round));
+                self.events.push(ClientEvent::Released(message.head.round));
             }
-            Kind::Awaited => {
+            MessageKind::Awaited => {
                 let Some(Awaited { peers }) = Awaited::decode(message.fields()) else {
                     return unreadable(net);
                 };
                 if message.head.round == 0 {
                     self.awaited = peers;
                 } else {
-                    self.events.push(Event::Awaited(message.head.round, peers));
+                    self.events.push(ClientEvent::Awaited(message.head.round, peers));
                 }
             }
-            Kind::Leave => self.end(Event::Over),
+            MessageKind::Leave => self.end(ClientEvent::Over),
             // The scheduler was cut off, and asks for the changes meanwhile.
-            Kind::Who => self.introduce(net),
+            MessageKind::Who => self.introduce(net),
             _ => unreadable(net),
         }
     }
 
     /// Takes a book of the scheduler. The book of a restarted scheduler may lack addresses: a process that
     /// has not begun to work waits for a whole one.
-    fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Net<D>) {
+    fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Peers<D>) {
         if book.epoch < self.hello.book.epoch {
             return;
         }
@@ -194,7 +202,7 @@ impl Client {
         book.keep(&self.hello.book);
         let lost = |member: &&Standing| {
             let before = self.hello.book.find(member.peer).map(|before| before.state);
-            member.state == State::Lost && before != Some(State::Lost)
+            member.state == MemberState::Lost && before != Some(MemberState::Lost)
         };
         for member in book.members.iter().filter(lost) {
             let (address, reason) = (member.address.clone(), "the scheduler says so".into());
@@ -204,7 +212,7 @@ impl Client {
             net.epoch = book.epoch;
             self.hello.book = book;
             if self.has_started() {
-                self.events.push(Event::Members);
+                self.events.push(ClientEvent::Members);
             }
         }
     }
@@ -219,7 +227,7 @@ impl Client {
     pub(crate) fn stranger<D: Data>(
         &mut self,
         message: &Message<D>,
-        net: &mut Net<D>,
+        net: &mut Peers<D>,
         now: Time,
     ) -> bool {
         let linked = net.incarnation_of(Peer::SCHEDULER).unwrap_or(0);
@@ -227,16 +235,16 @@ impl Client {
             return false;
         }
         match message.head.kind {
-            Kind::Refused | Kind::Evicted => {
-                let refused = message.head.kind == Kind::Refused;
+            MessageKind::Refused | MessageKind::Evicted => {
+                let refused = message.head.kind == MessageKind::Refused;
                 if !refused || !self.has_started() {
                     let failure = failed::decode(message.fields());
                     let nothing = Failure::new(Reason::Refused, "refused without a reason");
-                    self.end(Event::Fatal(failure.unwrap_or(nothing)));
+                    self.end(ClientEvent::Fatal(failure.unwrap_or(nothing)));
                 }
                 false
             }
-            Kind::Who => {
+            MessageKind::Who => {
                 self.away.get_or_insert(now);
                 self.next_hello = self.next_hello.min(now);
                 false
@@ -258,9 +266,9 @@ impl Client {
         }
     }
 
-    fn introduce<D: Data>(&self, net: &mut Net<D>) {
+    fn introduce<D: Data>(&self, net: &mut Peers<D>) {
         let message = self.greeting();
-        net.post(Letter { to: Peer::SCHEDULER, message, priority: CONTROL, token: None });
+        net.post(OutgoingMessage { to: Peer::SCHEDULER, message, priority: CONTROL, token: None });
     }
 
     /// Before the start, a book in which the process has its rank means that a scheduler assigned the rank.
@@ -272,7 +280,7 @@ impl Client {
         } else {
             self.hello.encode()
         };
-        Message::new(Kind::Hello, fields)
+        Message::new(MessageKind::Hello, fields)
     }
 
     /// No frame of any member has arrived within the silence timeout.
@@ -281,7 +289,7 @@ impl Client {
             "{me} has not heard any member of the job for {} ms: it was cut off, or the job has ended",
             limits.peer_timeout / MS
         );
-        self.end(Event::Fatal(Failure::new(Reason::Evicted, text)));
+        self.end(ClientEvent::Fatal(Failure::new(Reason::Evicted, text)));
     }
 
     /// A delivery is no frame of this version.
@@ -292,13 +300,13 @@ impl Client {
                 "the scheduler at {from} speaks version {theirs} of the protocol, this process \
                  version {VERSION}; use the same release everywhere"
             );
-            self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
+            self.end(ClientEvent::Fatal(Failure::new(Reason::Refused, text)));
         }
     }
 
     /// A process that this one needs rejects its connections.
     pub(crate) fn refused(&mut self, text: String) {
-        self.end(Event::Fatal(Failure::new(Reason::Refused, text)));
+        self.end(ClientEvent::Fatal(Failure::new(Reason::Refused, text)));
     }
 
     /// The silence timeout of the scheduler has expired, or its connection has ended.
@@ -307,9 +315,9 @@ impl Client {
         self.next_hello = self.next_hello.min(now);
     }
 
-    pub(crate) fn tick<D: Data>(&mut self, net: &mut Net<D>, now: Time) {
+    pub(crate) fn tick<D: Data>(&mut self, net: &mut Peers<D>, now: Time) {
         if self.left_by(&net.limits).is_some_and(|at| at <= now) {
-            self.events.push(Event::Left);
+            self.events.push(ClientEvent::Left);
         }
         if self.over {
             return;
@@ -326,7 +334,7 @@ impl Client {
             }
             if now >= self.start_by {
                 let text = self.not_started(net.me, timeout);
-                self.end(Event::Fatal(Failure::new(Reason::Timeout, text)));
+                self.end(ClientEvent::Fatal(Failure::new(Reason::Timeout, text)));
             }
         } else if self.away.is_some_and(|since| now >= since + timeout) {
             let text = format!(
@@ -334,7 +342,7 @@ impl Client {
                 self.scheduler,
                 timeout / MS
             );
-            self.end(Event::Fatal(Failure::new(Reason::PeerLost, text)));
+            self.end(ClientEvent::Fatal(Failure::new(Reason::PeerLost, text)));
         }
     }
 
@@ -358,7 +366,7 @@ impl Client {
         }
     }
 
-    fn end(&mut self, event: Event) {
+    fn end(&mut self, event: ClientEvent) {
         if !self.over {
             self.over = true;
             self.events.push(event);
@@ -382,12 +390,18 @@ impl Client {
 }
 
 /// Drops a message of the scheduler that members do not take.
-fn unreadable<D: Data>(net: &mut Net<D>) {
+fn unreadable<D: Data>(net: &mut Peers<D>) {
     net.note_drop(Peer::SCHEDULER, Why::Unreadable);
 }
 
-fn tell<D: Data>(net: &mut Net<D>, kind: Kind, round: u64, priority: i32, token: Option<Token>) {
+fn tell<D: Data>(
+    net: &mut Peers<D>,
+    kind: MessageKind,
+    round: u64,
+    priority: i32,
+    token: Option<DeliveryToken>,
+) {
     let mut message = Message::new(kind, Vec::new());
     message.head.round = round;
-    net.post(Letter { to: Peer::SCHEDULER, message, priority, token });
+    net.post(OutgoingMessage { to: Peer::SCHEDULER, message, priority, token });
 }

@@ -6,5 +6,5 @@ mod client;
 mod scheduler;
 
 pub use admission::{Breach, Speaker, is_at};
-pub(super) use client::{Client, Event, GOODBYE};
+pub(super) use client::{Client, ClientEvent, GOODBYE};
 pub use scheduler::Scheduler;

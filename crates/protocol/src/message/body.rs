@@ -1,11 +1,11 @@
 //! Fields of control messages (also: control plane payloads).
 
-use super::reader::{Reader, put_count, put_text};
-use crate::job::{Failure, MS, Mode, OnLoss, Peer, Reason, Role, Terms};
+use super::reader::{FieldReader, put_count, put_text};
+use crate::job::{Failure, JobTerms, MS, MemberRole, Mode, OnLoss, Peer, Reason};
 
 /// State of a member; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
+pub enum MemberState {
     /// Takes part in the job.
     Here = 0,
     /// Declared lost by the scheduler; it never rejoins.
@@ -14,7 +14,7 @@ pub enum State {
     Left = 2,
 }
 
-impl State {
+impl MemberState {
     pub(super) fn from_code(code: u8) -> Option<Self> {
         [Self::Here, Self::Lost, Self::Left].into_iter().find(|state| *state as u8 == code)
     }
@@ -25,7 +25,7 @@ impl State {
 pub(crate) struct Standing {
     pub peer: Peer,
     pub incarnation: u64,
-    pub state: State,
+    pub state: MemberState,
     /// A reader: it pulls values, and no round and no barrier waits for it.
     pub reads: bool,
     /// Empty in the book of a restarted scheduler until the Hello of the member.
@@ -43,7 +43,7 @@ const ONLY_READS: u8 = 2;
 pub const LONGEST_MS: u64 = 31_536_000_000;
 
 /// Writes terms, or that they are not known.
-pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
+pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&JobTerms>) {
     let Some(terms) = terms else { return out.push(0) };
     let (mode, staleness) = match terms.mode {
         Mode::Sync => (1, 0),
@@ -58,14 +58,14 @@ pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&Terms>) {
 }
 
 /// Terms, or None if the sender does not know them; `Err` if they cannot be read.
-pub(super) fn take_terms(from: &mut Reader) -> Result<Option<Terms>, ()> {
+pub(super) fn take_terms(from: &mut FieldReader) -> Result<Option<JobTerms>, ()> {
     match from.u8().ok_or(())? {
         0 => Ok(None),
         mode => take_known_terms(mode, from).map(Some).ok_or(()),
     }
 }
 
-fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
+fn take_known_terms(mode: u8, from: &mut FieldReader) -> Option<JobTerms> {
     let on_loss = if from.u8()? == 0 { OnLoss::Fail } else { OnLoss::Continue };
     let staleness = from.u64()?;
     let mode = match mode {
@@ -74,7 +74,7 @@ fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
         3 => Mode::Async { staleness: Some(staleness) },
         _ => return None,
     };
-    Some(Terms {
+    Some(JobTerms {
         mode,
         on_loss,
         peer_timeout: Some(from.u64()?).filter(|ms| (1..=LONGEST_MS).contains(ms))? * MS,
@@ -89,7 +89,7 @@ fn take_known_terms(mode: u8, from: &mut Reader) -> Option<Terms> {
 pub(crate) struct Book {
     pub epoch: u32,
     /// None before the first worker has joined.
-    pub terms: Option<Terms>,
+    pub terms: Option<JobTerms>,
     pub members: Vec<Standing>,
 }
 
@@ -100,7 +100,8 @@ impl Book {
 
     /// The member that is here with this address.
     pub(crate) fn peer_at(&self, address: &str) -> Option<Peer> {
-        let here = |member: &&Standing| member.state == State::Here && member.address == address;
+        let here =
+            |member: &&Standing| member.state == MemberState::Here && member.address == address;
         self.members.iter().find(here).map(|member| member.peer)
     }
 
@@ -109,7 +110,7 @@ impl Book {
     }
 
     pub(crate) fn is_here(&self, peer: Peer) -> bool {
-        self.find(peer).is_some_and(|member| member.state == State::Here)
+        self.find(peer).is_some_and(|member| member.state == MemberState::Here)
     }
 
     /// Merges an earlier book of the job into this one, of an older or a restarted scheduler: members that
@@ -118,8 +119,8 @@ impl Book {
         for old in &earlier.members {
             let same = |new: &&mut Standing| new.incarnation == old.incarnation;
             let Some(new) = self.find_mut(old.peer).filter(same) else { continue };
-            if new.state == State::Here && old.state == State::Left {
-                new.state = State::Left;
+            if new.state == MemberState::Here && old.state == MemberState::Left {
+                new.state = MemberState::Left;
             }
             if new.address.is_empty() {
                 new.address.clone_from(&old.address);
@@ -131,8 +132,8 @@ impl Book {
     /// Whether a process can begin to work with the book: it has the address of each member and, if a worker
     /// pushes, the terms.
     pub(crate) fn is_whole(&self) -> bool {
-        let mut here = self.members.iter().filter(|member| member.state == State::Here);
-        let pushes = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
+        let mut here = self.members.iter().filter(|member| member.state == MemberState::Here);
+        let pushes = |member: &Standing| member.peer.role == MemberRole::Worker && !member.reads;
         here.all(|m| !m.address.is_empty() && (self.terms.is_some() || !pushes(m)))
     }
 
@@ -155,21 +156,21 @@ impl Book {
         }
     }
 
-    fn take(from: &mut Reader) -> Option<Self> {
+    fn take(from: &mut FieldReader) -> Option<Self> {
         let epoch = from.u32()?;
         let terms = take_terms(from).ok()?;
         let members = from.list(16, |from| {
-            let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
+            let peer = Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? };
             let (incarnation, state) = (from.u64()?, from.u8()?);
             let (reads, address) = (state & READS != 0, from.text()?);
-            let state = State::from_code(state & !READS)?;
+            let state = MemberState::from_code(state & !READS)?;
             Some(Standing { peer, incarnation, state, reads, address })
         })?;
         Some(Self { epoch, terms, members })
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let book = Self::take(&mut from)?;
         from.end()?;
         Some(book)
@@ -184,7 +185,7 @@ pub(crate) struct Hello {
     pub servers: u32,
     pub address: String,
     /// Terms of a worker; None from a server.
-    pub terms: Option<Terms>,
+    pub terms: Option<JobTerms>,
     /// Empty before the process is a member.
     pub book: Book,
     /// Barriers at which the process has arrived, and that it has passed.
@@ -211,7 +212,7 @@ impl Hello {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let mut hello = Self {
             workers: from.u32()?,
             servers: from.u32()?,
@@ -231,7 +232,7 @@ impl Hello {
 
 /// Dtype and shape of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
+pub struct KeySpec {
     /// Dtype, as `kv_dtype`: code, bits << 8, lanes << 16. `float32` is `2 | 32 << 8 | 1 << 16`.
     pub dtype: u32,
     /// Extents, in elements.
@@ -240,7 +241,7 @@ pub struct Spec {
     pub whole: bool,
 }
 
-impl Spec {
+impl KeySpec {
     /// Bytes of an element.
     #[must_use]
     pub fn item_bytes(&self) -> u64 {
@@ -262,8 +263,12 @@ impl Spec {
         }
     }
 
-    fn take(from: &mut Reader) -> Option<Self> {
-        Some(Self { dtype: from.u32()?, whole: from.u8()? != 0, shape: from.list(8, Reader::u64)? })
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        Some(Self {
+            dtype: from.u32()?,
+            whole: from.u8()? != 0,
+            shape: from.list(8, FieldReader::u64)?,
+        })
     }
 }
 
@@ -272,7 +277,7 @@ impl Spec {
 pub(crate) struct Declare {
     /// Second hash of the key's name; 0 for an integer, or if the sender does not know the name.
     pub name: u64,
-    pub spec: Option<Spec>,
+    pub spec: Option<KeySpec>,
 }
 
 impl Declare {
@@ -286,9 +291,9 @@ impl Declare {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let name = from.u64()?;
-        let spec = if from.u8()? == 0 { None } else { Some(Spec::take(&mut from)?) };
+        let spec = if from.u8()? == 0 { None } else { Some(KeySpec::take(&mut from)?) };
         from.end()?;
         Some(Self { name, spec })
     }
@@ -296,16 +301,16 @@ impl Declare {
 
 /// Placement of a key (also: shard map): its shape and the server of each slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Placement {
     /// Dtype and shape.
-    pub spec: Spec,
+    pub spec: KeySpec,
     /// Bytes of every slice but the last.
     pub slice_bytes: u64,
     /// Rank of the server of each slice.
     pub servers: Vec<u16>,
 }
 
-impl Place {
+impl Placement {
     #[must_use]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -320,11 +325,11 @@ impl Place {
 
     /// Decodes a place whose slices make up the key, and no other: later code need not check that.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let place = Self {
-            spec: Spec::take(&mut from)?,
+            spec: KeySpec::take(&mut from)?,
             slice_bytes: from.u64()?,
-            servers: from.list(2, Reader::u16)?,
+            servers: from.list(2, FieldReader::u16)?,
         };
         from.end()?;
         let slices = place.spec.bytes()?.div_ceil(place.slice_bytes.max(1)).max(1);
@@ -362,9 +367,10 @@ impl Awaited {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
-        let peers = from
-            .list(5, |from| Some(Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? }))?;
+        let mut from = FieldReader::new(bytes);
+        let peers = from.list(5, |from| {
+            Some(Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? })
+        })?;
         from.end()?;
         Some(Self { peers })
     }
@@ -372,7 +378,7 @@ impl Awaited {
 
 /// Fields of a Suspect: a member and its incarnation.
 pub(crate) mod accused {
-    use super::{Peer, Reader, Role};
+    use super::{FieldReader, MemberRole, Peer};
 
     /// Round of a Suspect whose sender receives frames of the accused again.
     pub(crate) const TAKEN_BACK: u64 = 1;
@@ -385,8 +391,8 @@ pub(crate) mod accused {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Peer, u64)> {
-        let mut from = Reader::new(bytes);
-        let peer = Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? };
+        let mut from = FieldReader::new(bytes);
+        let peer = Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? };
         let incarnation = from.u64()?;
         from.end()?;
         Some((peer, incarnation))
@@ -395,7 +401,7 @@ pub(crate) mod accused {
 
 /// Fields of a Failed: a failure.
 pub(crate) mod failed {
-    use super::{Failure, Reader, Reason, put_text};
+    use super::{Failure, FieldReader, Reason, put_text};
 
     pub(crate) fn encode(failure: &Failure) -> Vec<u8> {
         let mut out = vec![failure.reason as u8];
@@ -404,7 +410,7 @@ pub(crate) mod failed {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Failure> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let failure = Failure { reason: Reason::from_code(from.u8()?)?, text: from.text()? };
         from.end()?;
         Some(failure)

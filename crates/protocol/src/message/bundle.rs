@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::header::{BadFrame, Cursor, Header, Kind};
-use super::reader::Reader;
+use super::header::{BadFrame, Cursor, Header, MessageKind};
+use super::reader::FieldReader;
 use super::{Body, Message};
 use crate::job::Data;
 
@@ -18,12 +18,12 @@ const ENTRY: usize = 76;
 
 /// Messages of a bundle, with their length, which is summed up once.
 #[derive(Debug, Clone)]
-pub struct Parts<D> {
+pub struct BundleParts<D> {
     messages: Vec<Message<D>>,
     bytes: u64,
 }
 
-impl<D: Data> From<Vec<Message<D>>> for Parts<D> {
+impl<D: Data> From<Vec<Message<D>>> for BundleParts<D> {
     fn from(messages: Vec<Message<D>>) -> Self {
         let payloads: u64 = messages.iter().map(|part| part.body.len()).sum();
         let bytes = (messages.len() * ENTRY) as u64 + payloads;
@@ -31,7 +31,7 @@ impl<D: Data> From<Vec<Message<D>>> for Parts<D> {
     }
 }
 
-impl<D> Parts<D> {
+impl<D> BundleParts<D> {
     /// The messages, in their order.
     #[must_use]
     pub fn messages(&self) -> &[Message<D>] {
@@ -52,7 +52,7 @@ impl<D> Parts<D> {
 }
 
 /// A message of a bundle, before its payload is read. Payloads follow the table in the order of the entries.
-pub struct Entry {
+pub struct BundleEntry {
     /// Header of the message: fields of the entry, and for the rest those of the bundle.
     pub head: Header,
     /// Length of the payload in bytes.
@@ -61,7 +61,7 @@ pub struct Entry {
     pub checksum: u32,
 }
 
-impl Kind {
+impl MessageKind {
     /// Whether messages of this kind may be parts of a bundle.
     fn is_bundled(self) -> bool {
         matches!(self, Self::Push | Self::Pull | Self::Value)
@@ -73,7 +73,7 @@ impl Header {
     /// entries have checksums of their own.
     #[must_use]
     pub fn covered(&self, payload: usize) -> usize {
-        if self.kind == Kind::Bundle { table_len(self.total).min(payload) } else { payload }
+        if self.kind == MessageKind::Bundle { table_len(self.total).min(payload) } else { payload }
     }
 }
 
@@ -88,7 +88,7 @@ impl<D: Data> Message<D> {
     #[must_use]
     pub fn bundle(parts: Vec<Self>) -> Self {
         let total = parts.len() as u64;
-        let head = Header { kind: Kind::Bundle, total, ..Header::default() };
+        let head = Header { kind: MessageKind::Bundle, total, ..Header::default() };
         Self { head, body: Body::Parts(Arc::new(parts.into())) }
     }
 
@@ -145,7 +145,11 @@ fn write_entry(head: &Header, len: u64, sum: u32, out: &mut [u8]) {
 ///
 /// # Errors
 /// The table does not fit the header or the payload, or has an entry of another kind.
-pub fn read_table(head: &Header, table: &[u8], payload: usize) -> Result<Vec<Entry>, BadFrame> {
+pub fn read_table(
+    head: &Header,
+    table: &[u8],
+    payload: usize,
+) -> Result<Vec<BundleEntry>, BadFrame> {
     let unfit = BadFrame::Length(payload as u64);
     if head.total > MOST_PARTS as u64 || table.len() != table_len(head.total) {
         return Err(unfit);
@@ -156,8 +160,8 @@ pub fn read_table(head: &Header, table: &[u8], payload: usize) -> Result<Vec<Ent
     if table.len() + payloads == payload { Ok(entries) } else { Err(unfit) }
 }
 
-fn read_entry(bundle: &Header, bytes: &[u8]) -> Result<Entry, BadFrame> {
-    let mut from = Reader::new(bytes);
+fn read_entry(bundle: &Header, bytes: &[u8]) -> Result<BundleEntry, BadFrame> {
+    let mut from = FieldReader::new(bytes);
     let mut wide = || from.u64().ok_or(BadFrame::Short);
     let mut head = Header { key: wide()?, ..bundle.clone() };
     for field in
@@ -170,10 +174,10 @@ fn read_entry(bundle: &Header, bytes: &[u8]) -> Result<Entry, BadFrame> {
     head.priority = narrow()?.cast_signed();
     let (payload, checksum) = (narrow()? as usize, narrow()?);
     let code = from.u8().ok_or(BadFrame::Short)?;
-    let kind = Kind::from_code(code).filter(|kind| kind.is_bundled());
+    let kind = MessageKind::from_code(code).filter(|kind| kind.is_bundled());
     head.kind = kind.ok_or(BadFrame::Kind(code))?;
     from.u8().ok_or(BadFrame::Short)?;
     let mut short = || from.u16().ok_or(BadFrame::Short);
     (head.flags, head.codec) = (short()?, short()?);
-    Ok(Entry { head, payload, checksum })
+    Ok(BundleEntry { head, payload, checksum })
 }

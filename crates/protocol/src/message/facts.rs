@@ -1,11 +1,11 @@
 //! Fields of observation (also: monitoring): statistics of a process, and the state of all members.
 
-use super::body::{State, put_terms, take_terms};
-use super::reader::{Reader, put_count, put_text};
-use crate::job::{Peer, Role, Terms, Time};
+use super::body::{MemberState, put_terms, take_terms};
+use super::reader::{FieldReader, put_count, put_text};
+use crate::job::{JobTerms, MemberRole, Peer, Time};
 use crate::telemetry::{
-    BUCKETS, CallKind, Facts, Histogram, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Traffic,
-    Waiting,
+    BUCKETS, CallKind, Histogram, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, Traffic,
+    WaitingCall,
 };
 
 /// Maximum bytes of a report; the scheduler drops a longer one.
@@ -16,8 +16,8 @@ fn put_peer(out: &mut Vec<u8>, peer: Peer) {
     out.extend_from_slice(&peer.rank.to_le_bytes());
 }
 
-fn take_peer(from: &mut Reader) -> Option<Peer> {
-    Some(Peer { role: Role::from_code(from.u8()?)?, rank: from.u32()? })
+fn take_peer(from: &mut FieldReader) -> Option<Peer> {
+    Some(Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? })
 }
 
 fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
@@ -34,7 +34,7 @@ fn put_histogram(out: &mut Vec<u8>, histogram: &Histogram) {
     }
 }
 
-fn take_histogram(from: &mut Reader) -> Option<Histogram> {
+fn take_histogram(from: &mut FieldReader) -> Option<Histogram> {
     let mut histogram = Histogram { sum: from.u64()?, ..Histogram::default() };
     let mut next = 0;
     let used = from.list(9, |from| Some((usize::from(from.u8()?), from.u64()?)))?;
@@ -58,7 +58,7 @@ fn short(name: &str) -> &str {
     &name[..end]
 }
 
-impl Facts {
+impl ProcessStats {
     #[must_use]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -92,7 +92,7 @@ impl Facts {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let facts = Self {
             age: from.u64()?,
             round: from.u64()?,
@@ -120,7 +120,7 @@ impl Facts {
     }
 }
 
-fn take_traffic(from: &mut Reader) -> Option<Traffic> {
+fn take_traffic(from: &mut FieldReader) -> Option<Traffic> {
     Some(Traffic {
         bytes_in: from.u64()?,
         bytes_out: from.u64()?,
@@ -133,13 +133,13 @@ fn take_traffic(from: &mut Reader) -> Option<Traffic> {
     })
 }
 
-fn take_waiting(from: &mut Reader) -> Option<Waiting> {
+fn take_waiting(from: &mut FieldReader) -> Option<WaitingCall> {
     let (call, started) = (CallKind::from_code(from.u8()?)?, from.u8()? != 0);
     let (key, round, age) = (from.u64()?, from.u64()?, from.u64()?);
     let name = from.text()?;
     let awaited = from.list(5, take_peer)?;
     let fits = name.len() <= MOST_NAME && awaited.len() <= MOST_PEERS;
-    fits.then_some(Waiting { call, started, key, name, round, age, awaited })
+    fits.then_some(WaitingCall { call, started, key, name, round, age, awaited })
 }
 
 /// Query of the job's state, or a probe of the network path.
@@ -164,7 +164,7 @@ impl Look {
 
     #[must_use]
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         Some(Self { address: from.text()?, skip: from.u32()? })
     }
 }
@@ -188,7 +188,7 @@ impl Look {
     /// The Look and the fields of its echo; None if it asks for the state of the job.
     #[must_use]
     pub(crate) fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let look = Self { address: from.text()?, skip: from.u32()? };
         if from.u8()? != ECHO {
             return None;
@@ -210,18 +210,18 @@ pub struct Sight {
     /// Role and rank.
     pub peer: Peer,
     /// State of the membership.
-    pub state: State,
+    pub state: MemberState,
     /// Address; empty if this scheduler, after a restart, does not know it yet.
     pub address: String,
     /// Time since its last frame; None without a stream to it.
     pub heard: Option<Time>,
     /// Time since its last report, and the report.
-    pub report: Option<(Time, Facts)>,
+    pub report: Option<(Time, ProcessStats)>,
 }
 
 /// State of the job, with some or all of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct JobView {
     /// Clock of the scheduler's machine, in microseconds since 1970.
     pub clock: u64,
     pub(crate) job: u64,
@@ -232,29 +232,29 @@ pub struct Seen {
     /// Epoch of the address book; 0 before the start.
     pub epoch: u32,
     /// Terms of the workers; None before the first worker has joined.
-    pub terms: Option<Terms>,
+    pub terms: Option<JobTerms>,
     /// Statistics of the scheduler.
-    pub facts: Facts,
+    pub facts: ProcessStats,
     /// Members in all, skipped ones included.
     pub members: u32,
     /// Members, in the order of the address book.
     pub sights: Vec<Sight>,
 }
 
-fn put_report(out: &mut Vec<u8>, facts: &Facts) {
+fn put_report(out: &mut Vec<u8>, facts: &ProcessStats) {
     let facts = facts.encode();
     put_count(out, facts.len());
     out.extend_from_slice(&facts);
 }
 
-fn take_report(from: &mut Reader) -> Option<Facts> {
+fn take_report(from: &mut FieldReader) -> Option<ProcessStats> {
     let len = usize::try_from(from.u32()?).ok()?;
-    Facts::decode(from.bytes(len).filter(|bytes| bytes.len() <= MOST_REPORT)?)
+    ProcessStats::decode(from.bytes(len).filter(|bytes| bytes.len() <= MOST_REPORT)?)
 }
 
 const NEVER: Time = Time::MAX;
 
-impl Seen {
+impl JobView {
     #[must_use]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -281,7 +281,7 @@ impl Seen {
 
     /// Decodes the fields of a Seen; None if they are an echo or cannot be read.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = Reader::new(bytes);
+        let mut from = FieldReader::new(bytes);
         let seen = Self {
             clock: from.u64()?,
             job: from.u64()?,
@@ -298,8 +298,8 @@ impl Seen {
     }
 }
 
-fn take_sight(from: &mut Reader) -> Option<Sight> {
-    let (peer, state) = (take_peer(from)?, State::from_code(from.u8()?)?);
+fn take_sight(from: &mut FieldReader) -> Option<Sight> {
+    let (peer, state) = (take_peer(from)?, MemberState::from_code(from.u8()?)?);
     let address = from.text()?;
     let (heard, said) = (from.u64()?, from.u64()?);
     let report = if said == NEVER { None } else { Some((said, take_report(from)?)) };

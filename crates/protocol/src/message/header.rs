@@ -1,7 +1,7 @@
 //! The frame (also: packet): a fixed header, the replicas, the payload; two checksums.
 
-use super::reader::Reader;
-use crate::job::Role;
+use super::reader::FieldReader;
+use crate::job::MemberRole;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
 /// Version of the protocol; frames of another version are no frames of this one.
@@ -38,9 +38,9 @@ macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal,)+) => {
         /// Kind of a message; docs/wire.md has the fields of each.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-        pub enum Kind { $($(#[$doc])* $kind = $code,)+ }
+        pub enum MessageKind { $($(#[$doc])* $kind = $code,)+ }
 
-        impl Kind {
+        impl MessageKind {
             /// All kinds, in the order of their codes.
             pub const ALL: &'static [Self] = &[$(Self::$kind,)+];
         }
@@ -117,7 +117,7 @@ kinds! {
     Bundle = 32,
 }
 
-impl Kind {
+impl MessageKind {
     pub(super) fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code)).copied()
     }
@@ -133,9 +133,9 @@ impl Kind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Header {
     /// Kind of the message.
-    pub kind: Kind,
+    pub kind: MessageKind,
     /// Role of the sender.
-    pub role: Role,
+    pub role: MemberRole,
     /// Rank of the sender; [`NO_RANK`](crate::NO_RANK) before it has one.
     pub rank: u32,
     /// Job of the sender.
@@ -179,8 +179,8 @@ pub struct Header {
 impl Default for Header {
     fn default() -> Self {
         Self {
-            kind: Kind::Alive,
-            role: Role::Scheduler,
+            kind: MessageKind::Alive,
+            role: MemberRole::Scheduler,
             rank: 0,
             job: 0,
             incarnation: 0,
@@ -353,7 +353,7 @@ impl Opening {
     /// # Errors
     /// Magic, version or number of replicas are not those of a frame of this version.
     pub fn new(fixed: &[u8; HEADER]) -> Result<Self, BadFrame> {
-        let mut from = Reader::new(fixed);
+        let mut from = FieldReader::new(fixed);
         let magic = from.u32().ok_or(BadFrame::Short)?;
         let version = from.u16().ok_or(BadFrame::Short)?;
         if magic != MAGIC {
@@ -389,7 +389,7 @@ impl Opening {
         }
         let payload = usize::try_from(self.payload).map_err(|_| BadFrame::Length(self.payload))?;
         let mut head = self.head?;
-        let mut places = Reader::new(places);
+        let mut places = FieldReader::new(places);
         if self.replicas > 0 {
             head.replicas = Some(std::iter::from_fn(|| places.u32()).collect());
         }
@@ -397,7 +397,7 @@ impl Opening {
     }
 
     /// Decodes the fields behind the version.
-    fn read(mut from: Reader) -> Option<Self> {
+    fn read(mut from: FieldReader) -> Option<Self> {
         let (kind, role) = (from.u8()?, from.u8()?);
         let mut head = Header { job: from.u64()?, ..Header::default() };
         head.incarnation = from.u64()?;
@@ -422,7 +422,7 @@ impl Opening {
         from.u16()?;
         let payload_checksum = from.u32()?;
         let checksum = from.u32()?;
-        let head = match (Kind::from_code(kind), Role::from_code(role)) {
+        let head = match (MessageKind::from_code(kind), MemberRole::from_code(role)) {
             (Some(kind), Some(role)) => Ok(Header { kind, role, ..head }),
             (None, _) => Err(BadFrame::Kind(kind)),
             (_, None) => Err(BadFrame::Role(role)),

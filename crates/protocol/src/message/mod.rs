@@ -13,17 +13,17 @@ use std::sync::Arc;
 use super::job::Data;
 
 pub(crate) use body::{Awaited, Book, Declare, Hello, Standing, accused, failed, range};
-pub use body::{LONGEST_MS, Place, Spec, State};
-pub use bundle::{Entry, Parts, read_table, write_parts};
+pub use body::{KeySpec, LONGEST_MS, MemberState, Placement};
+pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
 pub(crate) use facts::MOST_REPORT;
-pub use facts::{Look, Seen, Sight, is_echo};
+pub use facts::{JobView, Look, Sight, is_echo};
 #[cfg(test)]
 pub(crate) use header::decode;
 #[cfg(any(fuzzing, test, feature = "testing"))]
 pub use header::encode;
 pub use header::{
-    BadFrame, HEADER, Header, Kind, Opened, Opening, VERSION, copy, write, write_front,
+    BadFrame, HEADER, Header, MessageKind, Opened, Opening, VERSION, copy, write, write_front,
 };
 pub(crate) use header::{ROUNDS_OVER, flags};
 
@@ -35,7 +35,7 @@ pub enum Body<D> {
     /// A slice of a value.
     Data(D),
     /// The messages of a bundle.
-    Parts(Arc<Parts<D>>),
+    Parts(Arc<BundleParts<D>>),
 }
 
 impl<D: Data> Body<D> {
@@ -68,13 +68,13 @@ impl<D: Data> Message<D> {
 impl<D> Message<D> {
     /// A control message.
     #[must_use]
-    pub fn new(kind: Kind, fields: Vec<u8>) -> Self {
+    pub fn new(kind: MessageKind, fields: Vec<u8>) -> Self {
         Self { head: Header { kind, ..Header::default() }, body: Body::Fields(fields) }
     }
 
     /// A control message about a key.
     #[must_use]
-    pub(crate) fn of_key(kind: Kind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
+    pub(crate) fn of_key(kind: MessageKind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
         Self {
             head: Header { kind, key, generation, ..Header::default() },
             body: Body::Fields(fields),

@@ -1,11 +1,11 @@
 //! Little-endian fields (also: deserialisation); every length is checked before memory is allocated.
 
 /// Takes fields off the front of a message. After the first `None` nothing more may be read.
-pub(super) struct Reader<'a> {
+pub(super) struct FieldReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> FieldReader<'a> {
     pub(super) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }

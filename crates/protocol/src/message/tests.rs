@@ -1,24 +1,26 @@
 //! Frames and fields: encoded ones are decoded, all other bytes are refused, and none causes a panic.
 
 use super::body::LONGEST_MS;
-use super::header::{BadFrame, HEADER, Header, Kind, decode, encode};
-use super::{Awaited, Body, Book, Declare, Hello, Message, Place, Spec, Standing, State};
-use super::{Look, MOST_REPORT, Seen, Sight};
+use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
+use super::{
+    Awaited, Body, Book, Declare, Hello, KeySpec, MemberState, Message, Placement, Standing,
+};
+use super::{JobView, Look, MOST_REPORT, Sight};
 use super::{accused, failed};
-use crate::job::{Failure, Limits, MS, Peer, Reason, Role};
+use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
-    BUCKETS, CallKind, Facts, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, Waiting,
+    BUCKETS, CallKind, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, WaitingCall,
 };
 
 const MOST: u64 = 1 << 20;
 
 fn any_header(random: &mut Random) -> Header {
-    let kinds = Kind::ALL.len() as u64;
+    let kinds = MessageKind::ALL.len() as u64;
     let short = |random: &mut Random| u16::try_from(random.below(65_536)).unwrap();
     Header {
-        kind: Kind::ALL[usize::try_from(random.below(kinds)).unwrap()],
-        role: Role::from_code(u8::try_from(random.below(3)).unwrap()).unwrap(),
+        kind: MessageKind::ALL[usize::try_from(random.below(kinds)).unwrap()],
+        role: MemberRole::from_code(u8::try_from(random.below(3)).unwrap()).unwrap(),
         rank: u32::try_from(random.next() >> 32).unwrap(),
         job: random.next(),
         incarnation: random.next(),
@@ -71,8 +73,8 @@ fn a_frame_with_one_changed_byte_is_refused() {
     let mut random = Random::new(1);
     for _ in 0..20 {
         let (mut head, payload) = (any_header(&mut random), some_bytes(&mut random, 100));
-        if head.kind == Kind::Bundle {
-            head.kind = Kind::Push;
+        if head.kind == MessageKind::Bundle {
+            head.kind = MessageKind::Push;
         }
         let mut bytes = Vec::new();
         encode(&head, &payload, &mut bytes);
@@ -89,7 +91,7 @@ fn a_frame_with_one_changed_byte_is_refused() {
 }
 
 fn any_part(random: &mut Random) -> Message<Bytes> {
-    let kinds = [Kind::Push, Kind::Pull, Kind::Value];
+    let kinds = [MessageKind::Push, MessageKind::Pull, MessageKind::Value];
     let kind = kinds[usize::try_from(random.below(3)).unwrap()];
     let bytes = some_bytes(random, 40);
     let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
@@ -110,7 +112,7 @@ fn a_bundle_has_the_fields_of_its_parts_and_is_otherwise_of_its_frame() {
         let mut random = Random::new(seed);
         let parts: Vec<_> = (0..=random.below(64)).map(|_| any_part(&mut random)).collect();
         let mut bundle = Message::bundle(parts.clone());
-        let of_frame = Header { kind: Kind::Bundle, ..any_header(&mut random) };
+        let of_frame = Header { kind: MessageKind::Bundle, ..any_header(&mut random) };
         bundle.head = Header { total: bundle.head.total, replicas: None, ..of_frame };
         let read = read_frame(&write_frame(&bundle)).unwrap();
         assert_eq!((&read.head, read.parts().len()), (&bundle.head, parts.len()), "seed {seed}");
@@ -161,10 +163,10 @@ fn a_bundle_that_is_not_what_it_says_is_refused() {
     assert!(refused(&head, &[payload, &[0]].concat()));
     // Offsets of the kind and the length of the second part.
     let (kind_at, length_at) = (76 + 68, 76 + 60);
-    for kind in Kind::ALL {
+    for kind in MessageKind::ALL {
         let mut changed = payload.to_vec();
         changed[kind_at] = *kind as u8;
-        let allowed = matches!(kind, Kind::Push | Kind::Pull | Kind::Value);
+        let allowed = matches!(kind, MessageKind::Push | MessageKind::Pull | MessageKind::Value);
         assert_eq!(refused(&head, &changed), !allowed, "{kind:?}");
     }
     let mut changed = payload.to_vec();
@@ -209,8 +211,8 @@ fn another_version_is_told_apart_from_nonsense() {
 #[test]
 fn the_format_is_the_documented_one() {
     let head = Header {
-        kind: Kind::Push,
-        role: Role::Worker,
+        kind: MessageKind::Push,
+        role: MemberRole::Worker,
         rank: 3,
         job: 1,
         incarnation: 2,
@@ -246,8 +248,9 @@ fn the_format_is_the_documented_one() {
     );
 }
 
-fn any_facts(random: &mut Random, full: bool) -> Facts {
-    let mut facts = Facts { age: random.next(), held_bytes: random.next(), ..Facts::default() };
+fn any_facts(random: &mut Random, full: bool) -> ProcessStats {
+    let mut facts =
+        ProcessStats { age: random.next(), held_bytes: random.next(), ..ProcessStats::default() };
     facts.traffic.bytes_in = random.next();
     facts.traffic.resent = random.next();
     for histogram in [&mut facts.push, &mut facts.pull, &mut facts.pushpull] {
@@ -263,7 +266,7 @@ fn any_facts(random: &mut Random, full: bool) -> Facts {
     let count = most(random, MOST_WAITING);
     for at in 0..count {
         let peers = most(random, MOST_PEERS);
-        facts.waiting.push(Waiting {
+        facts.waiting.push(WaitingCall {
             call: CallKind::from_code(u8::try_from(at % 11).unwrap()).unwrap(),
             started: at % 2 == 0,
             key: random.next(),
@@ -278,16 +281,16 @@ fn any_facts(random: &mut Random, full: bool) -> Facts {
     facts
 }
 
-fn any_seen(random: &mut Random) -> Seen {
+fn any_seen(random: &mut Random) -> JobView {
     let sight = |report| Sight {
         peer: Peer::server(1),
-        state: State::Lost,
+        state: MemberState::Lost,
         address: "h:1".into(),
         heard: Some(7),
         report,
     };
     let report = Some((3, any_facts(random, false)));
-    Seen {
+    JobView {
         clock: random.next(),
         job: random.next(),
         workers: 2,
@@ -305,13 +308,13 @@ fn the_longest_report_is_short_enough_to_be_kept() {
     let facts = any_facts(&mut Random::new(1), true);
     let bytes = facts.encode();
     assert!(bytes.len() <= MOST_REPORT, "{}", bytes.len());
-    assert_eq!(Facts::decode(&bytes), Some(facts.clone()));
+    assert_eq!(ProcessStats::decode(&bytes), Some(facts.clone()));
     // Entries beyond the maximum are left out.
     let mut more = facts.clone();
     more.waiting.push(more.waiting[0].clone());
     more.waiting[0].name += "m";
     more.late.push(more.late[0]);
-    assert_eq!(Facts::decode(&more.encode()), Some(facts));
+    assert_eq!(ProcessStats::decode(&more.encode()), Some(facts));
 }
 
 #[test]
@@ -320,11 +323,11 @@ fn what_is_seen_is_read_as_it_was_written_or_refused() {
     for _ in 0..300 {
         let seen = any_seen(&mut random);
         let mut bytes = seen.encode();
-        assert_eq!(Seen::decode(&bytes), Some(seen.clone()));
+        assert_eq!(JobView::decode(&bytes), Some(seen.clone()));
         let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
         bytes[at] = u8::try_from(random.below(256)).unwrap();
-        assert!(Seen::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
-        assert_eq!(Seen::decode(&bytes[..at]), None);
+        assert!(JobView::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
+        assert_eq!(JobView::decode(&bytes[..at]), None);
     }
     let look = Look { address: "a:1".into(), skip: 64 };
     assert_eq!(Look::decode(&look.encode(0)), Some(look.clone()));
@@ -336,19 +339,19 @@ fn fields() -> Vec<Vec<u8>> {
     let member = Standing {
         peer,
         incarnation: 9,
-        state: State::Lost,
+        state: MemberState::Lost,
         reads: true,
         address: "tcp/h:1".into(),
     };
     let book = Book { epoch: 4, terms: Some(limits().terms()), members: vec![member] };
-    let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
+    let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![3, 5], whole: false };
     let hello =
         Hello { workers: 2, servers: 1, book: book.clone(), done: true, ..Hello::default() };
-    let place = Place { spec: spec.clone(), slice_bytes: 32, servers: vec![0, 1] };
+    let place = Placement { spec: spec.clone(), slice_bytes: 32, servers: vec![0, 1] };
     let failure = Failure::new(Reason::PeerLost, "worker 2 is lost");
     assert_eq!(Book::decode(&book.encode()), Some(book.clone()));
     assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
-    assert_eq!(Place::decode(&place.encode()), Some(place.clone()));
+    assert_eq!(Placement::decode(&place.encode()), Some(place.clone()));
     assert_eq!(failed::decode(&failed::encode(&failure)), Some(failure.clone()));
     assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
     let declare = Declare { name: 0x1234, spec: Some(spec) };
@@ -386,11 +389,11 @@ fn fields_of_any_bytes_are_read_or_refused() {
         // Decoded fields are encoded to the bytes that they came from.
         for again in [
             Book::decode(&bytes).map(|read| read.encode()),
-            Place::decode(&bytes).map(|read| read.encode()),
+            Placement::decode(&bytes).map(|read| read.encode()),
             Awaited::decode(&bytes).map(|read| read.encode()),
             failed::decode(&bytes).map(|read| failed::encode(&read)),
-            Facts::decode(&bytes).map(|read| read.encode()),
-            Seen::decode(&bytes).map(|read| read.encode()),
+            ProcessStats::decode(&bytes).map(|read| read.encode()),
+            JobView::decode(&bytes).map(|read| read.encode()),
         ] {
             assert!(again.is_none_or(|again| again.len() == bytes.len()));
         }
@@ -406,12 +409,13 @@ fn fields_of_any_bytes_are_read_or_refused() {
 
 #[test]
 fn a_place_whose_slices_do_not_make_up_its_key_is_refused() {
-    let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![100], whole: false };
-    let place = |servers| Place { spec: spec.clone(), slice_bytes: 64, servers };
-    assert!(Place::decode(&place(vec![0; 7]).encode()).is_some());
-    assert!(Place::decode(&place(vec![0; 6]).encode()).is_none());
-    let huge = Place { spec: Spec { shape: vec![u64::MAX, 2], ..spec.clone() }, ..place(vec![0]) };
-    assert!(Place::decode(&huge.encode()).is_none());
+    let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![100], whole: false };
+    let place = |servers| Placement { spec: spec.clone(), slice_bytes: 64, servers };
+    assert!(Placement::decode(&place(vec![0; 7]).encode()).is_some());
+    assert!(Placement::decode(&place(vec![0; 6]).encode()).is_none());
+    let huge =
+        Placement { spec: KeySpec { shape: vec![u64::MAX, 2], ..spec.clone() }, ..place(vec![0]) };
+    assert!(Placement::decode(&huge.encode()).is_none());
 }
 
 #[test]

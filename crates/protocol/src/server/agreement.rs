@@ -11,7 +11,7 @@ pub(super) struct Wish<V> {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Stage {
+enum AgreementStage {
     /// The deciding rank has made no proposal yet.
     Open,
     /// This rank, the provider, sends the content to the servers.
@@ -22,18 +22,18 @@ enum Stage {
 /// One key, or one version of the settings.
 #[derive(Debug)]
 pub(super) struct Agreement<V> {
-    stage: Stage,
+    stage: AgreementStage,
     waiting: BTreeMap<u32, Wish<V>>,
     had: BTreeSet<u32>,
 }
 
 impl<V: Clone> Agreement<V> {
     pub(super) fn new() -> Self {
-        Self { stage: Stage::Open, waiting: BTreeMap::new(), had: BTreeSet::new() }
+        Self { stage: AgreementStage::Open, waiting: BTreeMap::new(), had: BTreeSet::new() }
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.stage == Stage::Ready
+        self.stage == AgreementStage::Ready
     }
 
     /// Records a wish. It is returned at once if the content is ready; `Err` if the rank has a wish already.
@@ -55,30 +55,30 @@ impl<V: Clone> Agreement<V> {
 
     /// Whether a rank has a pending wish, or is the provider.
     pub(super) fn has_wish_of(&self, rank: u32) -> bool {
-        self.waiting.contains_key(&rank) || self.stage == Stage::Providing(rank)
+        self.waiting.contains_key(&rank) || self.stage == AgreementStage::Providing(rank)
     }
 
     /// Withdraws the wish of a rank; returns it if it was pending. A provider completes its content all the
     /// same.
     pub(super) fn withdraw(&mut self, rank: u32) -> Option<Wish<V>> {
         self.forget(rank);
-        let provides = self.stage == Stage::Providing(rank);
+        let provides = self.stage == AgreementStage::Providing(rank);
         if provides { None } else { self.waiting.remove(&rank) }
     }
 
     /// Drops the wishes of workers that are lost or have left.
     pub(super) fn keep(&mut self, is_here: impl Fn(u32) -> bool) {
         self.waiting.retain(|rank, _| is_here(*rank));
-        if let Stage::Providing(rank) = self.stage
+        if let AgreementStage::Providing(rank) = self.stage
             && !is_here(rank)
         {
-            self.stage = Stage::Open;
+            self.stage = AgreementStage::Open;
         }
     }
 
     /// Whether the content exists, or some rank has a wish.
     pub(super) fn is_alive(&self) -> bool {
-        self.stage != Stage::Open || !self.waiting.is_empty()
+        self.stage != AgreementStage::Open || !self.waiting.is_empty()
     }
 
     /// Ranks with a pending wish.
@@ -90,21 +90,21 @@ impl<V: Clone> Agreement<V> {
     pub(super) fn decide(&mut self, lowest: Option<u32>) -> Option<Wish<V>> {
         let lowest = lowest?;
         match self.stage {
-            Stage::Ready => return None,
-            Stage::Providing(rank) if rank == lowest => return None,
-            Stage::Providing(_) | Stage::Open => {}
+            AgreementStage::Ready => return None,
+            AgreementStage::Providing(rank) if rank == lowest => return None,
+            AgreementStage::Providing(_) | AgreementStage::Open => {}
         }
         let wish = self.waiting.get(&lowest)?.clone();
-        self.stage = Stage::Providing(lowest);
+        self.stage = AgreementStage::Providing(lowest);
         Some(wish)
     }
 
     /// The provider has completed the content: returns all pending wishes.
     pub(super) fn ready(&mut self, rank: u32) -> Vec<Wish<V>> {
-        if self.stage != Stage::Providing(rank) {
+        if self.stage != AgreementStage::Providing(rank) {
             return Vec::new();
         }
-        self.stage = Stage::Ready;
+        self.stage = AgreementStage::Ready;
         std::mem::take(&mut self.waiting).into_values().collect()
     }
 }

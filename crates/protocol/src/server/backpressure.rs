@@ -5,7 +5,7 @@
 
 use super::rounds::Pull;
 use super::{Server, invalid};
-use crate::job::{Data, Failure, Mode, Peer, Token};
+use crate::job::{Data, DeliveryToken, Failure, Mode, Peer};
 use crate::message::{Header, ROUNDS_OVER};
 
 /// Maximum waiting pulls of one worker, beside four for each slice of the server. Each event of a slice
@@ -20,13 +20,13 @@ const MOST_COPIED: u64 = 256 << 20;
 
 /// Waiting pulls of one worker, the bytes of their queries, and unacknowledged bytes of copied answers.
 #[derive(Debug, Default, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct WorkerBacklog {
     pulls: u64,
     wanted: u64,
     copied: u64,
 }
 
-impl Waiting {
+impl WorkerBacklog {
     pub(super) fn begin(&mut self, pull: &Pull) {
         self.pulls += 1;
         self.wanted += pull.wanted.len() as u64;
@@ -38,15 +38,15 @@ impl Waiting {
     }
 
     /// Counts an answer; returns its token, for the acknowledgement.
-    pub(super) fn answer(&mut self, wanted: &[u8], bytes: u64) -> Option<Token> {
+    pub(super) fn answer(&mut self, wanted: &[u8], bytes: u64) -> Option<DeliveryToken> {
         if wanted.is_empty() {
             return None;
         }
         self.copied += bytes;
-        Some(Token { operation: bytes, attempt: 0 })
+        Some(DeliveryToken { operation: bytes, attempt: 0 })
     }
 
-    fn delivered(&mut self, token: Token) {
+    fn delivered(&mut self, token: DeliveryToken) {
         self.copied = self.copied.saturating_sub(token.operation);
     }
 }
@@ -65,7 +65,7 @@ impl<D: Data> Server<D> {
     }
 
     /// A worker has acknowledged an answer.
-    pub(crate) fn delivered(&mut self, by: u32, token: Token) {
+    pub(crate) fn delivered(&mut self, by: u32, token: DeliveryToken) {
         if let Some(waiting) = self.waiting.get_mut(by as usize) {
             waiting.delivered(token);
         }
@@ -111,18 +111,19 @@ impl<D: Data> Server<D> {
 mod tests {
     use super::*;
     use crate::job::Reason;
-    use crate::message::{Body, Declare, Kind, Message, Place, Spec, failed, flags};
-    use crate::server::Action;
+    use crate::message::{Body, Declare, KeySpec, Message, MessageKind, Placement, failed, flags};
+    use crate::server::ServerAction;
     use crate::sim::{Bytes, limits};
 
     /// A server with one key of one slice, of 16 bytes.
     fn server() -> Server<Bytes> {
         let mut server = Server::new(&limits());
-        let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![4], whole: true };
-        let place = Place { spec, slice_bytes: 16, servers: vec![0] };
-        let mut init = Message::of_key(Kind::Init, 3, 1, Vec::new());
+        let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![4], whole: true };
+        let place = Placement { spec, slice_bytes: 16, servers: vec![0] };
+        let mut init = Message::of_key(MessageKind::Init, 3, 1, Vec::new());
         init.body = Body::Data(Bytes::new(&[0; 16]));
-        server.message(Peer::worker(0), Message::of_key(Kind::Describe, 3, 1, place.encode()));
+        server
+            .message(Peer::worker(0), Message::of_key(MessageKind::Describe, 3, 1, place.encode()));
         server.message(Peer::worker(0), init);
         server.actions();
         server
@@ -130,11 +131,11 @@ mod tests {
 
     /// Reason of the failure that answers a pull at once, if any.
     fn pull(server: &mut Server<Bytes>, rank: u32, round: u64, wanted: usize) -> Option<Reason> {
-        let mut message = Message::of_key(Kind::Pull, 3, 1, vec![0; wanted]);
+        let mut message = Message::of_key(MessageKind::Pull, 3, 1, vec![0; wanted]);
         message.head.round = round;
         server.message(Peer::worker(rank), message);
-        let failed = |letter: crate::peers::Letter<Bytes>| {
-            assert_eq!(letter.message.head.kind, Kind::Failed);
+        let failed = |letter: crate::peers::OutgoingMessage<Bytes>| {
+            assert_eq!(letter.message.head.kind, MessageKind::Failed);
             failed::decode(letter.message.fields()).unwrap().reason
         };
         server.letters().pop().map(failed)
@@ -150,13 +151,13 @@ mod tests {
         assert_eq!(pull(&mut server, 1, 1, 0), None, "the first round, which is open");
         assert_eq!(pull(&mut server, 1, ROUNDS_OVER, 0), None);
         // An offered push will be made.
-        let mut offer = Message::of_key(Kind::Offer, 3, 1, Vec::new());
+        let mut offer = Message::of_key(MessageKind::Offer, 3, 1, Vec::new());
         offer.head.round = 5;
         server.message(Peer::worker(1), offer);
         assert_eq!(pull(&mut server, 1, 5, 0), None);
         assert_eq!(pull(&mut server, 1, 6, 0), Some(Reason::Invalid));
         // A worker that is done can only pull the current value.
-        server.message(Peer::worker(0), Message::new(Kind::Done, Vec::new()));
+        server.message(Peer::worker(0), Message::new(MessageKind::Done, Vec::new()));
         server.letters();
         assert_eq!(pull(&mut server, 0, 1, 0), Some(Reason::Invalid));
         assert_eq!(pull(&mut server, 0, 0, 0), None);
@@ -178,12 +179,12 @@ mod tests {
             assert!(server.room_for(other) > 0, "the other worker does not notice");
             // The round closes: there is room again.
             for rank in 0..2 {
-                let mut push = Message::of_key(Kind::Push, 3, 1, Vec::new());
+                let mut push = Message::of_key(MessageKind::Push, 3, 1, Vec::new());
                 (push.head.round, push.body) = (1, Body::Data(Bytes::new(&[0; 16])));
                 server.message(Peer::worker(rank), push);
             }
             let answers = server.actions().into_iter();
-            let answers = answers.filter(|it| matches!(it, Action::Answer(_))).count();
+            let answers = answers.filter(|it| matches!(it, ServerAction::Answer(_))).count();
             assert_eq!((answers as u64, server.room_for(one) > 0), (most, true));
         }
     }
@@ -192,12 +193,12 @@ mod tests {
     fn look_ups_that_wait_for_an_init_are_bounded_for_each_worker() {
         let (one, other) = (Peer::worker(1), Peer::worker(0));
         let declare = |extent: Option<u64>| {
-            let spec = extent.map(|it| Spec {
+            let spec = extent.map(|it| KeySpec {
                 dtype: 2 | 32 << 8 | 1 << 16,
                 shape: vec![it],
                 whole: false,
             });
-            Message::of_key(Kind::Declare, 9, 0, Declare { name: 0, spec }.encode())
+            Message::of_key(MessageKind::Declare, 9, 0, Declare { name: 0, spec }.encode())
         };
         for is_made in [true, false] {
             let mut server = server();
@@ -214,7 +215,7 @@ mod tests {
             assert!(server.letters().is_empty());
             if is_made {
                 server.message(other, declare(Some(4)));
-                server.message(other, Message::of_key(Kind::Ready, 9, 1, Vec::new()));
+                server.message(other, Message::of_key(MessageKind::Ready, 9, 1, Vec::new()));
             } else {
                 let mut back = declare(None);
                 back.head.flags = flags::BACK;
@@ -240,11 +241,11 @@ mod tests {
     }
 
     /// Pulls rows at once, with a large answer.
-    fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<Token>) -> u64 {
-        let rows = Message::of_key(Kind::Pull, 3, 1, vec![1]);
+    fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<DeliveryToken>) -> u64 {
+        let rows = Message::of_key(MessageKind::Pull, 3, 1, vec![1]);
         server.message(Peer::worker(1), rows);
         for action in server.actions() {
-            let Action::Answer(answer) = action else { continue };
+            let ServerAction::Answer(answer) = action else { continue };
             server.value(&answer, Bytes::new(&vec![0; 64 << 20]));
         }
         let letter = server.letters().pop().unwrap();

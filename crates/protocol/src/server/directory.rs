@@ -8,19 +8,21 @@ use foldhash::HashMap;
 use super::Workers;
 use super::agreement::{Agreement, Wish};
 use crate::job::{Failure, Limits, Peer, Reason, label};
-use crate::message::{Body, Declare, Header, Kind, Message, Place, Spec, failed, flags};
+use crate::message::{
+    Body, Declare, Header, KeySpec, Message, MessageKind, Placement, failed, flags,
+};
 use crate::placement::{MOST_SLICES, Placer};
 
 /// Maximum settings that are kept for ranks that ask for them later.
 const MOST_SETTINGS: usize = 65_536;
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct KeyEntry {
     /// The name under which the key was declared first.
-    name: Name,
+    name: NameHash,
     pub(super) generation: u32,
-    pub(super) agreement: Agreement<Spec>,
-    pub(super) place: Option<Place>,
+    pub(super) agreement: Agreement<KeySpec>,
+    pub(super) place: Option<Placement>,
     /// Look-ups that wait for the init: rank and request.
     pub(super) finders: Vec<(u32, u64)>,
     removed_by: BTreeSet<u32>,
@@ -28,7 +30,7 @@ pub(super) struct Entry {
 
 /// Second hash of a name, 0 if it is not known, and the worker that declared it first.
 #[derive(Debug, Clone, Copy)]
-struct Name {
+struct NameHash {
     hash: u64,
     rank: u32,
 }
@@ -62,7 +64,7 @@ impl Searches {
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) placer: Placer,
-    pub(super) entries: BTreeMap<u64, Entry>,
+    pub(super) entries: BTreeMap<u64, KeyEntry>,
     /// Counts of all `finders`.
     pub(super) searches: Searches,
     /// Last generation of removed keys.
@@ -170,10 +172,10 @@ impl Directory {
         }
     }
 
-    fn init(&mut self, key: u64, hash: u64, wish: Wish<Spec>, workers: &Workers) {
+    fn init(&mut self, key: u64, hash: u64, wish: Wish<KeySpec>, workers: &Workers) {
         let past = &self.past;
-        let entry = self.entries.entry(key).or_insert_with(|| Entry {
-            name: Name { hash, rank: wish.rank },
+        let entry = self.entries.entry(key).or_insert_with(|| KeyEntry {
+            name: NameHash { hash, rank: wish.rank },
             generation: past.get(&key).copied().unwrap_or(0),
             agreement: Agreement::new(),
             place: None,
@@ -181,7 +183,7 @@ impl Directory {
             removed_by: BTreeSet::new(),
         });
         if entry.name.hash == 0 {
-            entry.name = Name { hash, rank: wish.rank };
+            entry.name = NameHash { hash, rank: wish.rank };
         }
         match entry.agreement.wish(wish) {
             Ok(None) => self.settle(key, workers),
@@ -219,7 +221,7 @@ impl Directory {
         }
         entry.generation += 1;
         let whole = value.whole || self.whole;
-        entry.place = self.placer.add(Spec { whole, ..value });
+        entry.place = self.placer.add(KeySpec { whole, ..value });
         if entry.place.is_some() {
             return self.tell(key, rank, request, flags::PROVIDE);
         }
@@ -259,7 +261,7 @@ impl Directory {
     }
 
     /// The key exists: a proposal of its shape and dtype is answered with its place, another one fails.
-    fn grant(&mut self, key: u64, wish: &Wish<Spec>) {
+    fn grant(&mut self, key: u64, wish: &Wish<KeySpec>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(place) = &entry.place else { return };
         let (ours, theirs) = (&place.spec, &wish.value);
@@ -284,7 +286,7 @@ impl Directory {
         let Some(place) = &entry.place else { return };
         let generation = entry.generation;
         let head = Header {
-            kind: Kind::Place,
+            kind: MessageKind::Place,
             key,
             generation,
             total: entry.name.hash,
@@ -312,14 +314,14 @@ impl Directory {
     }
 
     /// A key, if it is still in this generation.
-    fn life_mut(&mut self, key: u64, generation: u32) -> Option<&mut Entry> {
+    fn life_mut(&mut self, key: u64, generation: u32) -> Option<&mut KeyEntry> {
         let entry = self.entries.get_mut(&key)?;
         (entry.place.is_some() && entry.generation == generation).then_some(entry)
     }
 
     fn tell_removed(&mut self, rank: u32, head: &Header, flags: u16) {
         let Header { key, generation, request, .. } = *head;
-        let kind = Kind::Removed;
+        let kind = MessageKind::Removed;
         let head = Header { kind, key, generation, request, flags, ..Header::default() };
         self.answers.push((rank, head, Vec::new()));
     }
@@ -395,7 +397,8 @@ impl Directory {
 
     fn tell_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>, flags: u16, decided: Vec<u8>) {
         let (setting, request) = (version, wish.request);
-        let head = Header { kind: Kind::Place, setting, request, flags, ..Header::default() };
+        let head =
+            Header { kind: MessageKind::Place, setting, request, flags, ..Header::default() };
         self.answers.push((wish.rank, head, decided));
     }
 
@@ -427,7 +430,7 @@ impl Directory {
     }
 
     pub(super) fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
-        let head = Header { kind: Kind::Failed, key, request, ..Header::default() };
+        let head = Header { kind: MessageKind::Failed, key, request, ..Header::default() };
         self.answers.push((rank, head, failed::encode(failure)));
     }
 }
@@ -442,7 +445,7 @@ pub(super) fn unknown() -> Failure {
 }
 
 /// `float32[3,4]`
-fn describe(spec: &Spec) -> String {
+fn describe(spec: &KeySpec) -> String {
     let bits = spec.dtype >> 8 & 0xff;
     let kind = match spec.dtype & 0xff {
         0 => "int",

@@ -2,11 +2,11 @@
 
 use super::Server;
 use crate::job::{Data, Mode, Time};
-use crate::telemetry::{Facts, Late, MOST_PEERS};
+use crate::telemetry::{Late, MOST_PEERS, ProcessStats};
 
 /// Counters of a server.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ServerTally {
     /// The moment of the last event.
     pub(super) now: Time,
     round: u64,
@@ -16,7 +16,7 @@ pub(super) struct Tally {
     late: Vec<Late>,
 }
 
-impl Tally {
+impl ServerTally {
     pub(super) fn new(workers: u32) -> Self {
         let late = (0..workers).map(|rank| Late { rank, ..Late::default() }).collect();
         Self { late, ..Self::default() }
@@ -57,7 +57,7 @@ impl<D: Data> Server<D> {
     }
 
     /// Fills in the statistics of this server.
-    pub(crate) fn report(&self, facts: &mut Facts) {
+    pub(crate) fn report(&self, facts: &mut ProcessStats) {
         facts.round = self.tally.round;
         facts.rounds = self.tally.rounds;
         facts.keys = self.keys.len() as u64;

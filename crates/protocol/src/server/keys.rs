@@ -7,13 +7,13 @@ use smallvec::SmallVec;
 
 use super::SliceName;
 use super::rounds::Slice;
-use crate::message::Place;
+use crate::message::Placement;
 use crate::table::Table;
 
 #[derive(Debug)]
-pub(super) struct Key<D> {
+pub(super) struct ServerKey<D> {
     pub(super) generation: u32,
-    pub(super) place: Arc<Place>,
+    pub(super) place: Arc<Placement>,
     /// Slices on this server, by index.
     pub(super) slices: SmallVec<[Option<Slice<D>>; 1]>,
     /// By rank, the announced pushes of workers that are done.
@@ -23,15 +23,15 @@ pub(super) struct Key<D> {
 
 /// Keys of this server: insertion, removal and lookup take constant time.
 #[derive(Debug)]
-pub(super) struct Keys<D>(Table<u64, Key<D>>);
+pub(super) struct ServerKeys<D>(Table<u64, ServerKey<D>>);
 
-impl<D> Default for Keys<D> {
+impl<D> Default for ServerKeys<D> {
     fn default() -> Self {
         Self(Table::default())
     }
 }
 
-impl<D> Keys<D> {
+impl<D> ServerKeys<D> {
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -41,11 +41,11 @@ impl<D> Keys<D> {
         self.0.get(&key).map(|key| key.generation)
     }
 
-    pub(super) fn get(&self, key: u64, generation: u32) -> Option<&Key<D>> {
+    pub(super) fn get(&self, key: u64, generation: u32) -> Option<&ServerKey<D>> {
         self.0.get(&key).filter(|key| key.generation == generation)
     }
 
-    pub(super) fn get_mut(&mut self, key: u64, generation: u32) -> Option<&mut Key<D>> {
+    pub(super) fn get_mut(&mut self, key: u64, generation: u32) -> Option<&mut ServerKey<D>> {
         self.0.get_mut(&key).filter(|key| key.generation == generation)
     }
 
@@ -54,20 +54,20 @@ impl<D> Keys<D> {
         key.slices.get_mut(name.slice as usize)?.as_mut()
     }
 
-    pub(super) fn insert(&mut self, key: u64, state: Key<D>) {
+    pub(super) fn insert(&mut self, key: u64, state: ServerKey<D>) {
         self.0.insert(key, state);
     }
 
-    pub(super) fn remove(&mut self, key: u64, generation: u32) -> Option<Key<D>> {
+    pub(super) fn remove(&mut self, key: u64, generation: u32) -> Option<ServerKey<D>> {
         self.get(key, generation)?;
         self.0.remove(&key)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Key<D>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &ServerKey<D>)> {
         self.0.iter().map(|(key, state)| (*key, state))
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Key<D>> {
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut ServerKey<D>> {
         self.0.values_mut()
     }
 

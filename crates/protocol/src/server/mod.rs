@@ -17,14 +17,18 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::job::{AT_ONCE, Data, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all};
-use super::message::{Awaited, Body, Book, Header, Kind, Message, Place, State, failed, flags};
-use super::peers::{Letter, Why};
+use super::job::{
+    AT_ONCE, Data, Failure, Limits, MemberRole, OnLoss, Peer, Reason, Time, take_all,
+};
+use super::message::{
+    Awaited, Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
+};
+use super::peers::{OutgoingMessage, Why};
 use super::stream::{CONTROL, LAST};
-use backpressure::Waiting;
+use backpressure::WorkerBacklog;
 use directory::Directory;
-use keys::{Key, Keys};
-use rounds::{Contribution, Pull, Slice, Step};
+use keys::{ServerKey, ServerKeys};
+use rounds::{Contribution, Pull, RoundStep, Slice};
 
 /// Name of a slice, in one generation of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,13 +43,13 @@ pub struct SliceName {
 
 /// Action for the driver of a server. Those of one slice take effect in their order; slices are independent.
 #[derive(Debug)]
-pub enum Action<D> {
+pub enum ServerAction<D> {
     /// Store the first value of a slice, or replace the value of an init that was repeated.
     Install {
         /// Slice to store.
         slice: SliceName,
         /// Shape and placement of the key.
-        place: Arc<Place>,
+        place: Arc<Placement>,
         /// Value of the slice.
         data: D,
     },
@@ -83,7 +87,7 @@ pub enum Action<D> {
         setting: u64,
     },
     /// Pass the value to [`Server::value`], or a failure to [`Server::no_value`]; at any later time.
-    Answer(Answer),
+    Answer(ValueRequest),
     /// Merge pushes of this version, and later ones, under a setting.
     Setting {
         /// Version of the setting, from 1.
@@ -104,7 +108,7 @@ pub enum Action<D> {
 
 /// A pull whose value is due.
 #[derive(Debug, Clone)]
-pub struct Answer {
+pub struct ValueRequest {
     /// Slice of the value.
     pub slice: SliceName,
     /// Query of [`Worker::pull_wanted`](crate::Worker::pull_wanted), opaque to the protocol; empty for the
@@ -162,18 +166,18 @@ impl Workers {
     }
 }
 
-/// The machine of one server, in [`Part::Server`](crate::Part::Server).
+/// The machine of one server, in [`NodeRole::Server`](crate::NodeRole::Server).
 #[derive(Debug)]
 pub struct Server<D> {
     workers: Workers,
-    keys: Keys<D>,
+    keys: ServerKeys<D>,
     directory: Directory,
     /// By rank, credit in use.
     used: Vec<u64>,
     /// By rank, credit to return.
     owed: Vec<u64>,
     /// By rank, waiting pulls and answers.
-    waiting: Vec<Waiting>,
+    waiting: Vec<WorkerBacklog>,
     /// Number of slices.
     slices: u64,
     /// Bytes of contributions that are held out of turn.
@@ -181,11 +185,11 @@ pub struct Server<D> {
     duplicates: u64,
     /// The loss that ended all rounds.
     broken: Option<Failure>,
-    letters: Vec<Letter<D>>,
-    actions: Vec<Action<D>>,
-    tally: facts::Tally,
+    letters: Vec<OutgoingMessage<D>>,
+    actions: Vec<ServerAction<D>>,
+    tally: facts::ServerTally,
     /// Steps of the current slice; kept for its memory.
-    steps: Vec<Step<D>>,
+    steps: Vec<RoundStep<D>>,
     /// Keys to settle after a change of the workers: those with slices here, and those of the directory.
     sweep: (Vec<u64>, Vec<u64>),
 }
@@ -199,18 +203,18 @@ impl<D: Data> Server<D> {
                 here: vec![true; workers],
                 done: vec![false; workers],
             },
-            keys: Keys::default(),
+            keys: ServerKeys::default(),
             directory: Directory::new(limits),
             used: vec![0; workers],
             owed: vec![0; workers],
-            waiting: vec![Waiting::default(); workers],
+            waiting: vec![WorkerBacklog::default(); workers],
             slices: 0,
             held_bytes: 0,
             duplicates: 0,
             broken: None,
             letters: Vec::new(),
             actions: Vec::new(),
-            tally: facts::Tally::new(limits.workers),
+            tally: facts::ServerTally::new(limits.workers),
             steps: Vec::new(),
             sweep: (Vec::new(), Vec::new()),
         }
@@ -226,11 +230,11 @@ impl<D: Data> Server<D> {
     }
 
     /// Actions since the last call, for the driver to carry out. Called after every event of the node.
-    pub fn actions(&mut self) -> Vec<Action<D>> {
+    pub fn actions(&mut self) -> Vec<ServerAction<D>> {
         take_all(&mut self.actions)
     }
 
-    pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
+    pub(super) fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
         take_all(&mut self.letters)
     }
 
@@ -244,12 +248,12 @@ impl<D: Data> Server<D> {
         self.duplicates
     }
 
-    /// Answers an [`Action::Answer`] with the value after all actions of the slice before it. The node sends
+    /// Answers an [`ServerAction::Answer`] with the value after all actions of the slice before it. The node sends
     /// it with its next `send`.
-    pub fn value(&mut self, answer: &Answer, data: D) {
+    pub fn value(&mut self, answer: &ValueRequest, data: D) {
         let SliceName { key, generation, slice } = answer.slice;
         let head = Header {
-            kind: Kind::Value,
+            kind: MessageKind::Value,
             key,
             generation,
             slice,
@@ -261,11 +265,11 @@ impl<D: Data> Server<D> {
         let token = waiting.and_then(|waiting| waiting.answer(&answer.wanted, data.len()));
         let message = Message { head, body: Body::Data(data) };
         let to = Peer::worker(answer.to);
-        self.letters.push(Letter { to, message, priority: answer.priority, token });
+        self.letters.push(OutgoingMessage { to, message, priority: answer.priority, token });
     }
 
-    /// Answers an [`Action::Answer`] with a failure.
-    pub fn no_value(&mut self, answer: &Answer, failure: &Failure) {
+    /// Answers an [`ServerAction::Answer`] with a failure.
+    pub fn no_value(&mut self, answer: &ValueRequest, failure: &Failure) {
         let mut message = failed_message(answer.slice, failure);
         message.head.request = answer.request;
         self.post(answer.to, message);
@@ -280,12 +284,12 @@ impl<D: Data> Server<D> {
     /// The members have changed.
     pub(super) fn members(&mut self, book: &Book) {
         let mut news = false;
-        for member in book.members.iter().filter(|member| member.peer.role == Role::Worker) {
+        for member in book.members.iter().filter(|member| member.peer.role == MemberRole::Worker) {
             if member.reads {
                 self.only_reads(member.peer.rank);
             }
             let Some(here) = self.workers.here.get_mut(member.peer.rank as usize) else { continue };
-            if !*here || member.state == State::Here {
+            if !*here || member.state == MemberState::Here {
                 continue;
             }
             *here = false;
@@ -293,9 +297,10 @@ impl<D: Data> Server<D> {
             for slice in self.keys.values_mut().flat_map(|key| key.slices.iter_mut().flatten()) {
                 self.held_bytes -= slice.forget(member.peer.rank);
             }
-            self.waiting[member.peer.rank as usize] = Waiting::default();
+            self.waiting[member.peer.rank as usize] = WorkerBacklog::default();
             let fails = self.workers.limits.on_loss == OnLoss::Fail;
-            if member.state == State::Lost && !member.reads && fails && self.broken.is_none() {
+            if member.state == MemberState::Lost && !member.reads && fails && self.broken.is_none()
+            {
                 let text = format!("{} at {} is lost", member.peer, member.address);
                 self.broken = Some(Failure::new(Reason::PeerLost, text));
             }
@@ -308,44 +313,46 @@ impl<D: Data> Server<D> {
     /// Takes a message of a worker, or returns the reason to drop it.
     pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<Why> {
         let rank = from.rank;
-        if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
+        if from.role != MemberRole::Worker || !self.workers.ranks().contains(&rank) {
             return Some(Why::Unreadable);
         }
         let Message { head, body } = message;
         match (head.kind, body) {
-            (Kind::Describe, Body::Fields(fields)) => {
-                let Some(place) = Place::decode(&fields) else { return Some(Why::Unreadable) };
+            (MessageKind::Describe, Body::Fields(fields)) => {
+                let Some(place) = Placement::decode(&fields) else { return Some(Why::Unreadable) };
                 self.describe(&head, place);
             }
-            (Kind::Init, Body::Data(data)) => return self.install(&head, data),
-            (Kind::Push, Body::Data(data)) => self.push(rank, &head, data),
-            (Kind::Restore, Body::Data(data)) if self.keys.slice_mut(name(&head)).is_some() => {
-                self.actions.push(Action::Restore { slice: name(&head), data });
+            (MessageKind::Init, Body::Data(data)) => return self.install(&head, data),
+            (MessageKind::Push, Body::Data(data)) => self.push(rank, &head, data),
+            (MessageKind::Restore, Body::Data(data))
+                if self.keys.slice_mut(name(&head)).is_some() =>
+            {
+                self.actions.push(ServerAction::Restore { slice: name(&head), data });
             }
-            (Kind::Setting, Body::Fields(fields)) => {
-                self.actions.push(Action::Setting { version: head.setting, fields });
+            (MessageKind::Setting, Body::Fields(fields)) => {
+                self.actions.push(ServerAction::Setting { version: head.setting, fields });
             }
-            (Kind::Offer, _) => self.offer(rank, &head),
-            (Kind::Pull, Body::Fields(wanted)) => return self.pull(rank, &head, wanted),
-            (Kind::Remove, _) => self.remove(rank, &head),
-            (Kind::Done, _) if head.generation > 0 => {
+            (MessageKind::Offer, _) => self.offer(rank, &head),
+            (MessageKind::Pull, Body::Fields(wanted)) => return self.pull(rank, &head, wanted),
+            (MessageKind::Remove, _) => self.remove(rank, &head),
+            (MessageKind::Done, _) if head.generation > 0 => {
                 if let Some(key) = self.keys.get_mut(head.key, head.generation) {
                     key.pushes[rank as usize] = head.round;
                 }
             }
-            (Kind::Done | Kind::Leave, _) => self.end_pushes(rank),
-            (Kind::Declare, Body::Fields(fields)) => {
+            (MessageKind::Done | MessageKind::Leave, _) => self.end_pushes(rank),
+            (MessageKind::Declare, Body::Fields(fields)) => {
                 self.directory.declare(rank, &head, &fields, &self.workers);
                 self.end_searches(head.key);
                 self.post_directory();
             }
-            (Kind::Ready, _) => {
+            (MessageKind::Ready, _) => {
                 self.directory.ready(rank, &head);
                 self.post_directory();
             }
-            (Kind::Ask, _) => self.ask(rank, &head),
+            (MessageKind::Ask, _) => self.ask(rank, &head),
             // The slice is removed; the next pull of the worker fails.
-            (Kind::Restore, Body::Data(_)) => {}
+            (MessageKind::Restore, Body::Data(_)) => {}
             _ => return Some(Why::Unreadable),
         }
         None
@@ -365,7 +372,7 @@ impl<D: Data> Server<D> {
 
     /// Begins a generation of a key. A provider that was lost half way left an older one behind, or its
     /// messages still arrive.
-    fn describe(&mut self, head: &Header, place: Place) {
+    fn describe(&mut self, head: &Header, place: Placement) {
         if let Some(generation) = self.keys.generation_of(head.key) {
             if generation >= head.generation {
                 return;
@@ -373,7 +380,7 @@ impl<D: Data> Server<D> {
             self.drop_key(head.key, generation);
         }
         let workers = self.workers.limits.workers as usize;
-        let key = Key {
+        let key = ServerKey {
             generation: head.generation,
             place: Arc::new(place),
             slices: SmallVec::new(),
@@ -397,7 +404,7 @@ impl<D: Data> Server<D> {
         self.tally.stored_bytes += data.len();
         let old = key.slices[at].replace(Slice::new(data.len(), workers));
         let place = Arc::clone(&key.place);
-        self.actions.push(Action::Install { slice: name(head), place, data });
+        self.actions.push(ServerAction::Install { slice: name(head), place, data });
         self.slices += 1;
         if let Some(old) = old {
             self.drop_slice(name(head), old);
@@ -493,7 +500,7 @@ impl<D: Data> Server<D> {
                     self.drop_slice(SliceName { key, generation, slice }, state);
                 }
             }
-            self.actions.push(Action::Drop { key, generation, slices });
+            self.actions.push(ServerAction::Drop { key, generation, slices });
         }
     }
 
@@ -532,34 +539,34 @@ impl<D: Data> Server<D> {
         self.post(pull.rank, message);
     }
 
-    fn step(&mut self, slice: SliceName, step: Step<D>) {
+    fn step(&mut self, slice: SliceName, step: RoundStep<D>) {
         match step {
-            Step::Add {
+            RoundStep::Add {
                 round,
                 rank,
                 first,
                 contribution: Contribution { data, paid, codec, setting },
             } => {
                 self.held_bytes -= data.len();
-                let action = Action::Add { slice, round, rank, first, codec, setting, data };
+                let action = ServerAction::Add { slice, round, rank, first, codec, setting, data };
                 self.actions.push(action);
                 self.give_back(rank, paid);
             }
-            Step::Close { round, setting } => {
+            RoundStep::Close { round, setting } => {
                 self.tally.closed(round);
-                self.actions.push(Action::Close { slice, round, setting });
+                self.actions.push(ServerAction::Close { slice, round, setting });
             }
-            Step::Grant { rank, round } => {
+            RoundStep::Grant { rank, round } => {
                 let mut message =
-                    Message::of_key(Kind::Grant, slice.key, slice.generation, Vec::new());
+                    Message::of_key(MessageKind::Grant, slice.key, slice.generation, Vec::new());
                 message.head.slice = slice.slice;
                 message.head.round = round;
                 self.post(rank, message);
             }
-            Step::Answer { pull: Pull { rank: to, request, priority, wanted, .. }, round } => {
+            RoundStep::Answer { pull: Pull { rank: to, request, priority, wanted, .. }, round } => {
                 self.waiting[to as usize].end(&wanted);
-                let answer = Answer { slice, wanted, to, round, request, priority };
-                self.actions.push(Action::Answer(answer));
+                let answer = ValueRequest { slice, wanted, to, round, request, priority };
+                self.actions.push(ServerAction::Answer(answer));
             }
         }
     }
@@ -571,7 +578,7 @@ impl<D: Data> Server<D> {
         *owed += bytes;
         if *owed > self.workers.limits.credit() / 8 {
             let total = std::mem::take(owed);
-            let mut message = Message::new(Kind::Credit, Vec::new());
+            let mut message = Message::new(MessageKind::Credit, Vec::new());
             message.head.total = total;
             self.post(rank, message);
         }
@@ -637,10 +644,10 @@ impl<D: Data> Server<D> {
                 None => Vec::new(),
             }
         };
-        let mut message = Message::new(Kind::Awaited, Awaited { peers }.encode());
+        let mut message = Message::new(MessageKind::Awaited, Awaited { peers }.encode());
         message.head.request = head.request;
         let to = Peer::worker(rank);
-        self.letters.push(Letter { to, message, priority: LAST, token: None });
+        self.letters.push(OutgoingMessage { to, message, priority: LAST, token: None });
     }
 
     /// Once a loss has ended all rounds, no key is created.
@@ -664,7 +671,7 @@ impl<D: Data> Server<D> {
 
     fn post(&mut self, rank: u32, message: Message<D>) {
         let to = Peer::worker(rank);
-        self.letters.push(Letter { to, message, priority: CONTROL, token: None });
+        self.letters.push(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
     /// Whether no push is held and no pull waits.
@@ -707,7 +714,7 @@ fn unknown(slice: u32) -> Failure {
 
 fn failed_message<D>(name: SliceName, failure: &Failure) -> Message<D> {
     let fields = failed::encode(failure);
-    let mut message = Message::of_key(Kind::Failed, name.key, name.generation, fields);
+    let mut message = Message::of_key(MessageKind::Failed, name.key, name.generation, fields);
     message.head.slice = name.slice;
     message
 }

@@ -20,7 +20,7 @@ pub(super) struct Contribution<D> {
 }
 
 /// A held push, by round and rank.
-type Held<D> = ((u64, u32), Contribution<D>);
+type EarlyPush<D> = ((u64, u32), Contribution<D>);
 
 /// A pull of the value after the worker's own push of a round, or behind all pushes (`ROUNDS_OVER`).
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub(super) struct Pull {
 
 /// Next steps on a slice, in their order.
 #[derive(Debug)]
-pub(super) enum Step<D> {
+pub(super) enum RoundStep<D> {
     Add { round: u64, rank: u32, first: bool, contribution: Contribution<D> },
     Close { round: u64, setting: u64 },
     Grant { rank: u32, round: u64 },
@@ -56,7 +56,7 @@ pub(super) struct Slice<D> {
     added: u32,
     setting: u64,
     /// Held pushes, in the order of round and rank.
-    held: SmallVec<[Held<D>; 1]>,
+    held: SmallVec<[EarlyPush<D>; 1]>,
     /// Offered pushes, and whether they are granted.
     offers: BTreeMap<(u64, u32), bool>,
     /// Last added round of each rank; every round up to it was added.
@@ -152,7 +152,12 @@ impl<D: Data> Slice<D> {
 
     /// Adds contributions in turn, closes rounds, and grants offers in turn. `pushes` are the announced
     /// pushes of workers that are done.
-    pub(super) fn advance(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
+    pub(super) fn advance(
+        &mut self,
+        workers: &Workers,
+        pushes: &[u64],
+        steps: &mut Vec<RoundStep<D>>,
+    ) {
         match workers.limits.mode {
             Mode::Sync => while self.advance_round(workers, pushes, steps) {},
             Mode::Async { staleness } => {
@@ -166,7 +171,7 @@ impl<D: Data> Slice<D> {
         &mut self,
         workers: &Workers,
         pushes: &[u64],
-        steps: &mut Vec<Step<D>>,
+        steps: &mut Vec<RoundStep<D>>,
     ) -> bool {
         let round = self.open;
         while self.next < workers.limits.workers {
@@ -174,7 +179,7 @@ impl<D: Data> Slice<D> {
             if let Some(contribution) = self.take(round, rank) {
                 self.setting = self.setting.max(contribution.setting);
                 self.taken[rank as usize] = round;
-                steps.push(Step::Add { round, rank, first: self.added == 0, contribution });
+                steps.push(RoundStep::Add { round, rank, first: self.added == 0, contribution });
                 self.added += 1;
             } else if workers.is_awaited(rank, round, pushes) {
                 self.grant(rank, round, steps);
@@ -186,7 +191,7 @@ impl<D: Data> Slice<D> {
             self.next = 0;
             return false;
         }
-        steps.push(Step::Close { round, setting: self.setting });
+        steps.push(RoundStep::Close { round, setting: self.setting });
         self.open += 1;
         self.next = 0;
         self.added = 0;
@@ -199,7 +204,7 @@ impl<D: Data> Slice<D> {
         rank: u32,
         staleness: Option<u64>,
         workers: &Workers,
-        steps: &mut Vec<Step<D>>,
+        steps: &mut Vec<RoundStep<D>>,
     ) -> bool {
         let round = self.taken(rank).saturating_add(1);
         if staleness.is_some_and(|most| round > self.slowest(workers).saturating_add(most)) {
@@ -209,8 +214,8 @@ impl<D: Data> Slice<D> {
             let setting = contribution.setting;
             self.taken[rank as usize] = round;
             let count = self.open;
-            steps.push(Step::Add { round, rank, first: true, contribution });
-            steps.push(Step::Close { round: count, setting });
+            steps.push(RoundStep::Add { round, rank, first: true, contribution });
+            steps.push(RoundStep::Close { round: count, setting });
             self.open += 1;
             return true;
         }
@@ -219,10 +224,10 @@ impl<D: Data> Slice<D> {
     }
 
     /// Grants an offered push that is in turn.
-    fn grant(&mut self, rank: u32, round: u64, steps: &mut Vec<Step<D>>) {
+    fn grant(&mut self, rank: u32, round: u64, steps: &mut Vec<RoundStep<D>>) {
         if let Some(granted @ false) = self.offers.get_mut(&(round, rank)) {
             *granted = true;
-            steps.push(Step::Grant { rank, round });
+            steps.push(RoundStep::Grant { rank, round });
         }
     }
 
@@ -240,7 +245,12 @@ impl<D: Data> Slice<D> {
     }
 
     /// Answers the pulls whose round has closed.
-    pub(super) fn answer(&mut self, workers: &Workers, pushes: &[u64], steps: &mut Vec<Step<D>>) {
+    pub(super) fn answer(
+        &mut self,
+        workers: &Workers,
+        pushes: &[u64],
+        steps: &mut Vec<RoundStep<D>>,
+    ) {
         let waits = |pull: &Pull| pull.round == ROUNDS_OVER;
         let is_over = self.pulls.iter().any(waits)
             && workers.ranks().all(|rank| !self.may_push(rank, workers, pushes));
@@ -255,7 +265,7 @@ impl<D: Data> Slice<D> {
         self.pulls.retain(|pull| {
             let ready = closed(pull);
             if ready {
-                steps.push(Step::Answer { pull: pull.clone(), round: open - 1 });
+                steps.push(RoundStep::Answer { pull: pull.clone(), round: open - 1 });
             }
             !ready
         });
@@ -321,7 +331,7 @@ impl<D: Data> Slice<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contribution, Mode, Pull, ROUNDS_OVER, Slice, Step, Workers};
+    use super::{Contribution, Mode, Pull, ROUNDS_OVER, RoundStep, Slice, Workers};
     use crate::job::Limits;
     use crate::sim::{Bytes, limits};
 
@@ -345,11 +355,11 @@ mod tests {
         let mut steps = Vec::new();
         slice.advance(workers, &pushes, &mut steps);
         slice.answer(workers, &pushes, &mut steps);
-        let short = |step: &Step<Bytes>| match step {
-            Step::Add { rank, .. } => format!("+{rank}"),
-            Step::Close { .. } => ".".into(),
-            Step::Grant { rank, .. } => format!("?{rank}"),
-            Step::Answer { pull, .. } => format!("!{}", pull.rank),
+        let short = |step: &RoundStep<Bytes>| match step {
+            RoundStep::Add { rank, .. } => format!("+{rank}"),
+            RoundStep::Close { .. } => ".".into(),
+            RoundStep::Grant { rank, .. } => format!("?{rank}"),
+            RoundStep::Answer { pull, .. } => format!("!{}", pull.rank),
         };
         steps.iter().map(short).collect()
     }

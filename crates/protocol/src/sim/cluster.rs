@@ -13,10 +13,10 @@ use super::observer::ONLOOKER;
 use super::program::{self, Line};
 use super::reader::{self, READER, Reader};
 use super::scenario::{Scenario, Trouble};
-use crate::job::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time};
+use crate::job::{Data, Failure, MS, MemberRole, OnLoss, Peer, Reason, Time};
 use crate::membership::Scheduler;
-use crate::message::{Kind, Message};
-use crate::node::{Birth, Node, Part};
+use crate::message::{Message, MessageKind};
+use crate::node::{Birth, Node, NodeRole};
 use crate::peers::{Frame, News};
 use crate::testing::Random;
 use crate::{server, worker};
@@ -151,7 +151,7 @@ impl Cluster {
             None => Machine::Scheduler(Box::new(Scheduler::new(limits, incarnation, now))),
             Some((role, rank)) => {
                 let rank = rank.parse().ok().filter(|_| self.scenario.own_ranks);
-                let role = if role == "worker" { Role::Worker } else { Role::Server };
+                let role = if role == "worker" { MemberRole::Worker } else { MemberRole::Server };
                 let birth = Birth { role, rank, incarnation, address, scheduler: SCHEDULER };
                 Machine::Node(Box::new(Node::new(limits, &birth, now)))
             }
@@ -190,7 +190,8 @@ impl Cluster {
         };
         if self.trace {
             println!("{now} {from} -> {to}: {:?}", message.head);
-            let bundled = message.parts().iter().filter(|_| message.head.kind == Kind::Bundle);
+            let bundled =
+                message.parts().iter().filter(|_| message.head.kind == MessageKind::Bundle);
             bundled.for_each(|part| println!("{now} {from} -> {to}: {:?}", part.head));
         }
         if let Some(reader) = self.reader.as_ref().filter(|_| *from == *READER) {
@@ -199,11 +200,11 @@ impl Cluster {
             }
             return;
         }
-        let is_push = |part: &&Message<_>| part.head.kind == Kind::Push;
+        let is_push = |part: &&Message<_>| part.head.kind == MessageKind::Push;
         let push = message.parts().iter().rfind(is_push);
         let again = push.filter(|_| self.random.per_mille(self.scenario.again)).cloned();
-        self.met.bundles += u64::from(message.head.kind == Kind::Bundle);
-        self.met.grants += u64::from(message.head.kind == Kind::Grant);
+        self.met.bundles += u64::from(message.head.kind == MessageKind::Bundle);
+        self.met.grants += u64::from(message.head.kind == MessageKind::Grant);
         match &mut process.machine {
             Machine::Scheduler(scheduler) => scheduler.receive(message, now),
             Machine::Node(node) => {
@@ -297,7 +298,7 @@ impl Cluster {
             Machine::Node(node) => {
                 assert!(process.program.open.is_empty(), "{address}: an operation never ended");
                 match (&node.part, node.end()) {
-                    (Part::Server(server), Some(Ok(()))) => {
+                    (NodeRole::Server(server), Some(Ok(()))) => {
                         self.met.duplicates += server.duplicates();
                         let calm = self.fails().is_none();
                         assert!(!calm || server.is_at_rest(), "{address} waits for something");
@@ -319,8 +320,8 @@ impl Cluster {
         loop {
             let me = node.me();
             let busy = match &mut node.part {
-                Part::Server(server) => self.serve(me.rank, server),
-                Part::Worker(worker) => {
+                NodeRole::Server(server) => self.serve(me.rank, server),
+                NodeRole::Worker(worker) => {
                     let actions = worker.actions();
                     let busy = !actions.is_empty();
                     for action in actions {
@@ -350,7 +351,7 @@ impl Cluster {
     /// Runs one line of the program; false when it waits.
     fn step(&mut self, node: &mut Node<Bytes>, program: &mut Program, me: Peer) -> bool {
         let (now, scenario) = (self.network.now, &self.scenario);
-        let Part::Worker(worker) = &mut node.part else { return false };
+        let NodeRole::Worker(worker) = &mut node.part else { return false };
         program.lines.get_or_insert_with(|| program::write(scenario, me.rank));
         self.cancel(worker, program);
         let Some(lines) = &mut program.lines else { return false };
@@ -468,14 +469,14 @@ impl Cluster {
 
     fn finish(
         &mut self,
-        action: worker::Action<Bytes>,
+        action: worker::WorkerAction<Bytes>,
         worker: &worker::Worker<Bytes>,
         program: &mut Program,
         me: Peer,
     ) {
         let (op, result) = match action {
-            worker::Action::Told { .. } => return,
-            worker::Action::Fill { op, at, data, .. } => {
+            worker::WorkerAction::Told { .. } => return,
+            worker::WorkerAction::Fill { op, at, data, .. } => {
                 let open = program.open.get_mut(&op).expect("a value for an open operation");
                 let at = usize::try_from(at / 4).unwrap();
                 // The key of a probe may be in another life, of another size; and so may one that is
@@ -493,7 +494,7 @@ impl Cluster {
                 }
                 return;
             }
-            worker::Action::Finished { op, result, .. } => (op, result),
+            worker::WorkerAction::Finished { op, result, .. } => (op, result),
         };
         let open = program.open.remove(&op).expect("an operation ends once");
         assert!(self.network.now <= open.began + DEADLINE, "an operation ends by its deadline");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cluster::{Cluster, Machine, Process, SCHEDULER};
 use super::network::{Cut, Happening};
 use super::scenario::Trouble;
-use crate::job::{MS, Peer, Role, Time};
+use crate::job::{MS, MemberRole, Peer, Time};
 
 /// Less than members wait for a scheduler that is away.
 const LONGEST_CUT: Time = 30_000 * MS;
@@ -26,7 +26,7 @@ impl Cluster {
         if self.strike(self.scenario.trouble) {
             *self.met.troubles.entry(self.scenario.trouble).or_default() += 1;
         }
-        if let Some(victim) = self.victim.filter(|victim| victim.role == Role::Worker) {
+        if let Some(victim) = self.victim.filter(|victim| victim.role == MemberRole::Worker) {
             self.model.gone.insert(victim.rank);
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Bytes;
 use crate::message::{
-    BadFrame, Body, Entry, Kind, Message, decode, encode, read_table, write_parts,
+    BadFrame, Body, BundleEntry, Message, MessageKind, decode, encode, read_table, write_parts,
 };
 use kvstore_checksum::crc32c;
 
@@ -37,7 +37,7 @@ pub(crate) fn read_frame(frame: &[u8]) -> Result<Message<Bytes>, BadFrame> {
     let (head, payload, rest) = decode(frame, 1 << 20)?;
     assert!(rest.is_empty(), "one frame at a time");
     let body = match head.kind {
-        Kind::Bundle => {
+        MessageKind::Bundle => {
             let (table, rest) = payload.split_at(head.covered(payload.len()));
             let parts = read_parts(read_table(&head, table, payload.len())?, rest)?;
             Body::Parts(Arc::new(parts.into()))
@@ -47,9 +47,9 @@ pub(crate) fn read_frame(frame: &[u8]) -> Result<Message<Bytes>, BadFrame> {
     Ok(Message { head, body })
 }
 
-fn read_parts(entries: Vec<Entry>, mut rest: &[u8]) -> Result<Vec<Message<Bytes>>, BadFrame> {
+fn read_parts(entries: Vec<BundleEntry>, mut rest: &[u8]) -> Result<Vec<Message<Bytes>>, BadFrame> {
     let mut parts = Vec::new();
-    for Entry { head, payload, checksum } in entries {
+    for BundleEntry { head, payload, checksum } in entries {
         let (payload, others) = rest.split_at(payload);
         if crc32c(payload) != checksum {
             return Err(BadFrame::PayloadChecksum);
@@ -60,7 +60,7 @@ fn read_parts(entries: Vec<Entry>, mut rest: &[u8]) -> Result<Vec<Message<Bytes>
     Ok(parts)
 }
 
-fn body(kind: Kind, payload: &[u8]) -> Body<Bytes> {
+fn body(kind: MessageKind, payload: &[u8]) -> Body<Bytes> {
     if kind.carries_data() {
         Body::Data(Bytes::new(payload))
     } else {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Bytes;
 use super::scenario::Scenario;
 use crate::job::Mode;
-use crate::server::{Action, Server, SliceName};
+use crate::server::{Server, ServerAction, SliceName};
 use crate::testing::Random;
 
 /// What a worker pushes in a round to one element; round 0 is its first value. The sizes differ so
@@ -84,19 +84,24 @@ impl Model {
     }
 
     /// Does what the server of a rank asks for, and checks that it is right.
-    pub(super) fn act(&mut self, rank: u32, server: &mut Server<Bytes>, action: Action<Bytes>) {
+    pub(super) fn act(
+        &mut self,
+        rank: u32,
+        server: &mut Server<Bytes>,
+        action: ServerAction<Bytes>,
+    ) {
         match action {
-            Action::Install { slice, data, .. } | Action::Restore { slice, data } => {
+            ServerAction::Install { slice, data, .. } | ServerAction::Restore { slice, data } => {
                 self.install(slice, &data);
             }
-            Action::Add { slice, round, rank: from, first, codec, data, .. } => {
+            ServerAction::Add { slice, round, rank: from, first, codec, data, .. } => {
                 assert_eq!(codec, 0);
                 self.add(rank, slice, (round, from), first, &data);
             }
-            Action::Close { slice, round, setting } => self.close(slice, round, setting),
-            Action::Answer(answer) => server.value(&answer, self.stored(answer.slice)),
-            Action::Setting { version, fields } => self.set(version, &fields),
-            Action::Drop { key, generation, .. } => self.drop_key(rank, key, generation),
+            ServerAction::Close { slice, round, setting } => self.close(slice, round, setting),
+            ServerAction::Answer(answer) => server.value(&answer, self.stored(answer.slice)),
+            ServerAction::Setting { version, fields } => self.set(version, &fields),
+            ServerAction::Drop { key, generation, .. } => self.drop_key(rank, key, generation),
         }
     }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::cluster::{Cluster, SCHEDULER};
 use super::network::Happening;
-use crate::job::{MS, NO_RANK, Role, Time};
-use crate::message::{Header, Kind, Look, Seen, decode, encode};
+use crate::job::{MS, MemberRole, NO_RANK, Time};
+use crate::message::{Header, JobView, Look, MessageKind, decode, encode};
 
 pub(super) const ONLOOKER: &str = "onlooker";
 const PAUSE: Time = 450 * MS;
@@ -18,8 +18,8 @@ impl Cluster {
         let fields = Look { address: ONLOOKER.into(), skip: 0 }.encode(9);
         // It need not know what the job is called.
         let head = Header {
-            kind: Kind::Look,
-            role: Role::Worker,
+            kind: MessageKind::Look,
+            role: MemberRole::Worker,
             rank: NO_RANK,
             job: self.network.now,
             incarnation: 5,
@@ -38,9 +38,9 @@ impl Cluster {
     /// What the onlooker gets is whole, and about this job.
     pub(super) fn seen(&mut self, bytes: &[u8]) {
         let Ok((head, fields, _)) = decode(bytes, 1 << 20) else { return };
-        assert_eq!((head.kind, head.sequence), (Kind::Seen, 0));
+        assert_eq!((head.kind, head.sequence), (MessageKind::Seen, 0));
         assert_eq!(head.job, head.request, "the answer is for the job that the look was for");
-        let seen = Seen::decode(fields).expect("what the scheduler says can be read");
+        let seen = JobView::decode(fields).expect("what the scheduler says can be read");
         let limits = &self.scenario.limits;
         assert_eq!((seen.workers, seen.servers), (limits.workers, limits.servers));
         assert!(seen.members <= limits.workers + limits.servers);
@@ -50,7 +50,7 @@ impl Cluster {
             self.met.reports += 1;
             self.met.waiting += facts.waiting.len() as u64;
             assert!(facts.held_bytes <= limits.hold_bytes);
-            let worker = sight.peer.role == Role::Worker;
+            let worker = sight.peer.role == MemberRole::Worker;
             assert!(worker || facts.waiting.is_empty(), "only workers make calls");
         }
     }

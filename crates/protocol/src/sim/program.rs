@@ -6,7 +6,7 @@ use super::Bytes;
 use super::model::value_of;
 use super::scenario::Scenario;
 use crate::job::{MS, Mode, Time};
-use crate::message::Spec;
+use crate::message::KeySpec;
 use crate::testing::Random;
 
 pub(super) const F32: u32 = 2 | 32 << 8 | 1 << 16;
@@ -14,7 +14,7 @@ pub(super) const F32: u32 = 2 | 32 << 8 | 1 << 16;
 /// One line of a program.
 #[derive(Debug, Clone)]
 pub(super) enum Line {
-    Init(u64, Spec, Bytes),
+    Init(u64, KeySpec, Bytes),
     Push(u64, Bytes, i32),
     Pushpull(u64, Bytes, i32),
     Pull(u64, i32),
@@ -99,7 +99,7 @@ impl Writer<'_> {
 
     fn init(&mut self, key: u64) {
         let elements = self.sizes[at(key)];
-        let spec = Spec { dtype: F32, shape: vec![elements], whole: key == 3 };
+        let spec = KeySpec { dtype: F32, shape: vec![elements], whole: key == 3 };
         let values: Vec<_> = (0..elements).map(|e| value_of(key, self.rank, 0, e)).collect();
         // "Pull, else init": of all ranks, and in any order.
         if self.own.below(3) == 0 {

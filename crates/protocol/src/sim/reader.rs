@@ -11,10 +11,10 @@ use super::Bytes;
 use super::cluster::{Cluster, Machine, SCHEDULER};
 use super::frames::{read_frame, write_frame};
 use super::network::Happening;
-use crate::job::{Limits, MS, Mode, NO_RANK, Peer, Role, Time};
+use crate::job::{Limits, MS, MemberRole, Mode, NO_RANK, Peer, Time};
 use crate::membership::{Speaker, is_at};
 use crate::message::{
-    Body, Book, Declare, Header, Hello, Kind, Look, Message, Spec, State, accused,
+    Body, Book, Declare, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind, accused,
 };
 use crate::testing::Random;
 
@@ -51,7 +51,7 @@ impl Reader {
         let mut random = Random::new(seed ^ 0x4ead);
         let me = Peer::worker(limits.workers - 1);
         let rank = Some(me.rank).filter(|_| random.below(2) == 0);
-        let speaker = Speaker { role: Role::Worker, rank, reads: true };
+        let speaker = Speaker { role: MemberRole::Worker, rank, reads: true };
         let (streams, book) = (BTreeMap::new(), Book::default());
         let Limits { job, servers, .. } = *limits;
         Self { me, speaker, incarnation: 7, random, streams, book, job, servers, sent: 0 }
@@ -69,7 +69,7 @@ impl Reader {
             *stream = Stream { incarnation: head.incarnation, ..Stream::default() };
         }
         stream.received = stream.received.max(head.sequence);
-        if let (Kind::Book, Body::Fields(fields)) = (head.kind, body) {
+        if let (MessageKind::Book, Body::Fields(fields)) = (head.kind, body) {
             self.book = Book::decode(&fields).unwrap_or_default();
         }
     }
@@ -92,8 +92,8 @@ impl Reader {
         let of_its_own = self.random.below(5);
         let mut message = match of_its_own {
             // It keeps its place in the job.
-            0 => self.fields(Kind::Hello, false),
-            1 => Message::new(Kind::Alive, Vec::new()),
+            0 => self.fields(MessageKind::Hello, false),
+            1 => Message::new(MessageKind::Alive, Vec::new()),
             _ => self.forge(),
         };
         let peer = if of_its_own < 2 { self.me } else { self.name() };
@@ -134,33 +134,33 @@ impl Reader {
     }
 
     fn forge(&mut self) -> Message<Bytes> {
-        let kinds = Kind::ALL.len() as u64;
+        let kinds = MessageKind::ALL.len() as u64;
         let kind = match self.random.below(10) {
-            0..3 => Kind::Hello,
-            3 => Kind::Pull,
-            _ => Kind::ALL[usize::try_from(self.random.below(kinds)).unwrap()],
+            0..3 => MessageKind::Hello,
+            3 => MessageKind::Pull,
+            _ => MessageKind::ALL[usize::try_from(self.random.below(kinds)).unwrap()],
         };
         // It would be out of the job at once.
         let kind = match kind {
-            Kind::Leave | Kind::Suspect if !self.chance(5) => Kind::Done,
+            MessageKind::Leave | MessageKind::Suspect if !self.chance(5) => MessageKind::Done,
             kind => kind,
         };
-        if kind == Kind::Bundle {
-            let parts = [Kind::Pull, Kind::Push].map(|kind| self.fields(kind, true));
+        if kind == MessageKind::Bundle {
+            let parts = [MessageKind::Pull, MessageKind::Push].map(|kind| self.fields(kind, true));
             return Message::bundle(parts.into());
         }
         self.fields(kind, true)
     }
 
     /// A message with fields of its kind.
-    fn fields(&mut self, kind: Kind, forged: bool) -> Message<Bytes> {
+    fn fields(&mut self, kind: MessageKind, forged: bool) -> Message<Bytes> {
         let fields = match kind {
-            Kind::Hello => self.hello(forged).encode(),
-            Kind::Book => self.forged_book().encode(),
-            Kind::Look => Look { address: READER.into(), skip: 0 }.encode(0),
-            Kind::Suspect => accused::encode(Peer::server(0), self.random.below(9)),
-            Kind::Declare => {
-                let spec = Spec { dtype: super::program::F32, shape: vec![3], whole: false };
+            MessageKind::Hello => self.hello(forged).encode(),
+            MessageKind::Book => self.forged_book().encode(),
+            MessageKind::Look => Look { address: READER.into(), skip: 0 }.encode(0),
+            MessageKind::Suspect => accused::encode(Peer::server(0), self.random.below(9)),
+            MessageKind::Declare => {
+                let spec = KeySpec { dtype: super::program::F32, shape: vec![3], whole: false };
                 Declare { name: 0, spec: Some(spec).filter(|_| self.random.below(2) == 0) }.encode()
             }
             _ => (0..self.random.below(20)).map(|byte| byte.to_le_bytes()[0]).collect(),
@@ -206,8 +206,8 @@ impl Reader {
         book.epoch = u32::try_from(self.number().min(u32::MAX.into())).unwrap();
         for member in &mut book.members {
             match self.random.below(6) {
-                0 => member.state = State::Lost,
-                1 => member.state = State::Left,
+                0 => member.state = MemberState::Lost,
+                1 => member.state = MemberState::Left,
                 2 => member.address = READER.into(),
                 3 => member.incarnation = self.random.next(),
                 4 => member.reads = true,

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use super::Length;
 use super::bandwidth::Nanos;
 use crate::job::Time;
-use crate::message::Spec;
-use crate::worker::{Action, OpId, Worker};
+use crate::message::KeySpec;
+use crate::worker::{OpId, Worker, WorkerAction};
 
 const DEADLINE: Time = Time::MAX / 4;
 const F32: u32 = 2 | 32 << 8 | 1 << 16;
@@ -69,7 +69,7 @@ impl Trainer {
     pub(super) fn act(&mut self, worker: &mut Worker<Length>, now: Nanos) {
         loop {
             for action in worker.actions() {
-                if let Action::Finished { op, result, .. } = action {
+                if let WorkerAction::Finished { op, result, .. } = action {
                     result.unwrap_or_else(|failure| panic!("{}", failure.text));
                     let layer = self.open.remove(&op);
                     layer.into_iter().for_each(|layer| self.missing[layer] -= 1);
@@ -124,7 +124,7 @@ impl Trainer {
     fn init(&mut self, worker: &mut Worker<Length>, now: Nanos) {
         for (layer, stage) in self.stages.iter().enumerate() {
             for (key, bytes) in &stage.keys {
-                let spec = Spec { dtype: F32, shape: vec![bytes / 4], whole: false };
+                let spec = KeySpec { dtype: F32, shape: vec![bytes / 4], whole: false };
                 let id = worker.init(*key, spec, Length(*bytes), now / 1_000, DEADLINE).unwrap();
                 self.open.insert(id, layer);
                 self.missing[layer] += 1;

@@ -9,12 +9,12 @@ use super::Length;
 use super::bandwidth::{Event, Nanos, Network};
 use super::cluster::SCHEDULER;
 use super::trainer::{Stage, Trainer};
-use crate::job::{Limits, Role, Time};
+use crate::job::{Limits, MemberRole, Time};
 use crate::membership::Scheduler;
 use crate::message::{HEADER, Message};
-use crate::node::{Birth, Node, Part};
+use crate::node::{Birth, Node, NodeRole};
 use crate::peers::Frame;
-use crate::server::{Action, Answer, SliceName};
+use crate::server::{ServerAction, SliceName, ValueRequest};
 
 /// What a training job runs on, and how long.
 #[derive(Clone)]
@@ -51,26 +51,26 @@ struct Adder {
     free_at: Nanos,
     sizes: HashMap<SliceName, u64>,
     /// Answers, and when their sums are there.
-    answers: VecDeque<(Nanos, Answer)>,
+    answers: VecDeque<(Nanos, ValueRequest)>,
 }
 
 impl Adder {
-    fn act(&mut self, action: &Action<Length>, adds: Option<u64>, now: Nanos) {
+    fn act(&mut self, action: &ServerAction<Length>, adds: Option<u64>, now: Nanos) {
         match action {
-            Action::Install { slice, data, .. } => {
+            ServerAction::Install { slice, data, .. } => {
                 self.sizes.insert(*slice, data.0);
             }
-            Action::Add { data, .. } => {
+            ServerAction::Add { data, .. } => {
                 let time = adds.map_or(0, |adds| data.0 / adds);
                 self.free_at = self.free_at.max(now) + time;
             }
-            Action::Answer(answer) => {
+            ServerAction::Answer(answer) => {
                 self.answers.push_back((self.free_at.max(now), answer.clone()));
             }
-            Action::Close { .. }
-            | Action::Restore { .. }
-            | Action::Setting { .. }
-            | Action::Drop { .. } => {}
+            ServerAction::Close { .. }
+            | ServerAction::Restore { .. }
+            | ServerAction::Setting { .. }
+            | ServerAction::Drop { .. } => {}
         }
     }
 
@@ -108,13 +108,13 @@ impl Job {
         add(SCHEDULER.into(), workers + servers, Machine::Scheduler(Box::new(scheduler)));
         for rank in 0..servers {
             let address = format!("server-{rank}");
-            let node = node(&setup, Role::Server, rank, &address);
+            let node = node(&setup, MemberRole::Server, rank, &address);
             let place = if setup.together { rank } else { workers + rank };
             add(address, place, Machine::Server(node, Adder::default()));
         }
         for rank in 0..workers {
             let address = format!("worker-{rank}");
-            let node = node(&setup, Role::Worker, rank, &address);
+            let node = node(&setup, MemberRole::Worker, rank, &address);
             let trainer = Trainer::new(setup.stages.clone(), setup.iterations);
             add(address, rank, Machine::Worker(node, trainer));
         }
@@ -184,13 +184,13 @@ impl Job {
             }
             Machine::Worker(node, trainer) => {
                 let started = node.has_started();
-                if let (Part::Worker(worker), true) = (&mut node.part, started) {
+                if let (NodeRole::Worker(worker), true) = (&mut node.part, started) {
                     trainer.act(worker, now);
                 }
                 (node.send(micros), node.wake_at(), trainer.next(now))
             }
             Machine::Server(node, adder) => {
-                if let Part::Server(server) = &mut node.part {
+                if let NodeRole::Server(server) = &mut node.part {
                     let actions = server.actions();
                     actions.iter().for_each(|a| adder.act(a, self.setup.adds, now));
                     while adder.next() <= now {
@@ -219,7 +219,7 @@ impl Job {
     }
 }
 
-fn node(setup: &Setup, role: Role, rank: u32, address: &str) -> Box<Node<Length>> {
+fn node(setup: &Setup, role: MemberRole, rank: u32, address: &str) -> Box<Node<Length>> {
     // The scheduler tells processes of a role apart by these numbers.
     let incarnation = u64::from(rank) + 1;
     let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: SCHEDULER };

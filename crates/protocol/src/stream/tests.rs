@@ -1,13 +1,15 @@
 //! Tests of one link, and of two links over a lossy transport.
 
-use super::{ANSWER, CONTROL, LAST, LAST_FLAG, LONGEST_TURN, Limits, Link, Time, Token};
-use crate::message::{Body, Kind, Message};
+use super::{
+    ANSWER, CONTROL, DeliveryToken, LAST, LAST_FLAG, LONGEST_TURN, Limits, ReliableStream, Time,
+};
+use crate::message::{Body, Message, MessageKind};
 use crate::sim::{Bytes, Random, limits};
 
 type Frames = Vec<Message<Bytes>>;
 
 fn push(key: u64, round: u64, bytes: usize) -> Message<Bytes> {
-    let mut message = Message::of_key(Kind::Push, key, 1, Vec::new());
+    let mut message = Message::of_key(MessageKind::Push, key, 1, Vec::new());
     message.head.round = round;
     message.body = Body::Data(Bytes::new(&vec![0; bytes]));
     message
@@ -23,11 +25,11 @@ fn small(key: u64, round: u64) -> Message<Bytes> {
     push(key, round, 100)
 }
 
-fn token(operation: u64) -> Token {
-    Token { operation, attempt: 0 }
+fn token(operation: u64) -> DeliveryToken {
+    DeliveryToken { operation, attempt: 0 }
 }
 
-fn frames(link: &mut Link<Bytes>, now: Time, limits: &Limits) -> Frames {
+fn frames(link: &mut ReliableStream<Bytes>, now: Time, limits: &Limits) -> Frames {
     let mut frames = Vec::new();
     link.send(now, limits, |frame, _| frames.push(frame));
     frames
@@ -39,7 +41,7 @@ fn a_stream_arrives_whole_in_order_and_once_over_any_engine() {
         let mut random = Random::new(seed);
         let window_frames = usize::try_from(1 + random.below(9)).unwrap();
         let limits = Limits { window_frames, ..limits() };
-        let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+        let (mut one, mut other) = (ReliableStream::new(1, 0), ReliableStream::new(2, 0));
         for round in 0..60 {
             let small = random.below(3) > 0;
             let message = push(0, round, if small { 4 } else { 16 << 10 });
@@ -81,16 +83,16 @@ fn a_stream_arrives_whole_in_order_and_once_over_any_engine() {
 #[test]
 fn control_messages_do_not_wait_for_the_bytes_of_data() {
     let limits = Limits { window_bytes: 20 << 10, window_frames: 4, ..limits() };
-    let mut link = Link::new(1, 0);
+    let mut link = ReliableStream::new(1, 0);
     for key in 1..=4 {
         link.queue(message(key, 1), 0, None);
     }
     assert_eq!(frames(&mut link, 0, &limits).len(), 2, "the window is full");
-    link.queue(Message::of_key(Kind::Ask, 9, 1, Vec::new()), CONTROL, None);
+    link.queue(Message::of_key(MessageKind::Ask, 9, 1, Vec::new()), CONTROL, None);
     let sent = frames(&mut link, 0, &limits);
     assert_eq!(sent.iter().map(|frame| frame.head.key).collect::<Vec<_>>(), [9]);
     for _ in 0..3 {
-        link.queue(Message::new(Kind::Done, Vec::new()), CONTROL, None);
+        link.queue(Message::new(MessageKind::Done, Vec::new()), CONTROL, None);
     }
     assert_eq!(frames(&mut link, 0, &limits).len(), 1, "so many frames may be on their way");
 }
@@ -98,32 +100,33 @@ fn control_messages_do_not_wait_for_the_bytes_of_data() {
 #[test]
 fn urgent_messages_overtake_what_was_not_sent_and_nothing_else() {
     let limits = Limits { window_frames: 1, ..limits() };
-    let mut link = Link::new(1, 0);
+    let mut link = ReliableStream::new(1, 0);
     link.queue(message(1, 1), 0, None);
     assert_eq!(frames(&mut link, 0, &limits).len(), 1, "one fills the window");
     link.queue(message(2, 1), 0, None);
-    link.queue(Message::new(Kind::Done, Vec::new()), LAST, None);
+    link.queue(Message::new(MessageKind::Done, Vec::new()), LAST, None);
     link.queue(message(3, 1), 5, None);
     link.queue(message(2, 2), 9, None);
-    link.queue(Message::new(Kind::Ask, Vec::new()), CONTROL, None);
+    link.queue(Message::new(MessageKind::Ask, Vec::new()), CONTROL, None);
     let mut order = Vec::new();
     for sequence in 1..=5 {
-        let mut ack = Message::new(Kind::Alive, Vec::new());
+        let mut ack = Message::new(MessageKind::Alive, Vec::new());
         ack.head.ack = sequence;
         link.receive(ack, 0, &limits, usize::MAX);
         let sent = frames(&mut link, 0, &limits).remove(0).head;
         order.push((sent.kind, sent.key, sent.round));
     }
-    let push = |key, round| (Kind::Push, key, round);
+    let push = |key, round| (MessageKind::Push, key, round);
     // A slice never overtakes one of its own key.
-    let expected = [(Kind::Ask, 0, 0), push(3, 1), push(2, 1), push(2, 2), (Kind::Done, 0, 0)];
+    let expected =
+        [(MessageKind::Ask, 0, 0), push(3, 1), push(2, 1), push(2, 2), (MessageKind::Done, 0, 0)];
     assert_eq!(order, expected);
 }
 
 #[test]
 fn small_messages_travel_together_up_to_a_bound_and_in_their_order() {
     let limits = limits();
-    let mut link = Link::new(1, 0);
+    let mut link = ReliableStream::new(1, 0);
     let line: Vec<_> = (0..70).map(|round| small(round, round)).collect();
     let large = [message(70, 70), message(71, 71)];
     let alone = [small(72, 72), message(73, 73)];
@@ -138,9 +141,9 @@ fn small_messages_travel_together_up_to_a_bound_and_in_their_order() {
     assert_eq!(sizes, [64, 6, 1, 1, 1, 1, 4, 2]);
     let rounds = sent.iter().flat_map(Message::parts).map(|part| part.head.round);
     assert!(rounds.eq(0..80));
-    let bundles = sent.iter().filter(|frame| frame.head.kind == Kind::Bundle);
+    let bundles = sent.iter().filter(|frame| frame.head.kind == MessageKind::Bundle);
     assert_eq!(bundles.count(), 4);
-    let mut ack = Message::new(Kind::Alive, Vec::new());
+    let mut ack = Message::new(MessageKind::Alive, Vec::new());
     ack.head.ack = 2;
     let delivered = link.receive(ack, 0, &limits, usize::MAX).delivered;
     assert!(delivered.into_iter().eq((0..70).map(token)), "one acknowledgement is for all of them");
@@ -149,17 +152,17 @@ fn small_messages_travel_together_up_to_a_bound_and_in_their_order() {
 #[test]
 fn what_waits_for_an_answer_is_acknowledged_by_it() {
     let limits = limits();
-    let acks = |kind: Kind, flags: u16| {
+    let acks = |kind: MessageKind, flags: u16| {
         let mut part = small(1, 1);
         (part.head.kind, part.head.flags) = (kind, flags);
-        let mut other = Link::<Bytes>::new(2, 0);
+        let mut other = ReliableStream::<Bytes>::new(2, 0);
         let mut bundle = Message::bundle(vec![part.clone(), part]);
         (bundle.head.flags, bundle.head.sequence) = (LAST_FLAG, 1);
         other.receive(bundle, 0, &limits, usize::MAX);
         frames(&mut other, 0, &limits).len()
     };
-    assert_eq!([acks(Kind::Push, ANSWER), acks(Kind::Value, 0)], [0, 0]);
-    assert_eq!([acks(Kind::Push, 0), acks(Kind::Pull, 0)], [1, 1]);
+    assert_eq!([acks(MessageKind::Push, ANSWER), acks(MessageKind::Value, 0)], [0, 0]);
+    assert_eq!([acks(MessageKind::Push, 0), acks(MessageKind::Pull, 0)], [1, 1]);
 }
 
 #[test]
@@ -167,13 +170,13 @@ fn values_wait_for_pushes_that_are_still_to_come() {
     for one_way_at_a_time in [false, true] {
         let limits = Limits { one_way_at_a_time, ..limits() };
         let narrow = Limits { window_frames: 2, ..limits.clone() };
-        let (mut worker, mut server) = (Link::new(1, 0), Link::new(2, 0));
+        let (mut worker, mut server) = (ReliableStream::new(1, 0), ReliableStream::new(2, 0));
         let value = |key| {
             let mut value = message(key, 1);
-            value.head.kind = Kind::Value;
+            value.head.kind = MessageKind::Value;
             value
         };
-        let sent = |link: &mut Link<Bytes>, now| -> Vec<_> {
+        let sent = |link: &mut ReliableStream<Bytes>, now| -> Vec<_> {
             let sent = frames(link, now, &limits).into_iter();
             sent.filter(|frame| frame.head.sequence > 0).map(|frame| frame.head.key).collect()
         };
@@ -190,9 +193,9 @@ fn values_wait_for_pushes_that_are_still_to_come() {
         }
         // Until the other side has sent all; control messages do not wait.
         let ack = frames(&mut server, limits.patience(), &limits).remove(0);
-        assert_eq!(ack.head.kind, Kind::Alive);
+        assert_eq!(ack.head.kind, MessageKind::Alive);
         assert_eq!(server.wake_at(&limits), LONGEST_TURN);
-        server.queue(Message::of_key(Kind::Ask, 9, 1, Vec::new()), CONTROL, None);
+        server.queue(Message::of_key(MessageKind::Ask, 9, 1, Vec::new()), CONTROL, None);
         assert_eq!(server.wake_at(&limits), 0);
         assert_eq!(sent(&mut server, LONGEST_TURN - 1), [9]);
         worker.receive(ack, 0, &limits, usize::MAX);
@@ -212,9 +215,9 @@ fn values_wait_for_pushes_that_are_still_to_come() {
 #[test]
 fn pushes_wait_for_nobody() {
     let limits = Limits { window_frames: 1, one_way_at_a_time: true, ..limits() };
-    let mut worker = Link::new(1, 0);
+    let mut worker = ReliableStream::new(1, 0);
     let mut value = message(1, 1);
-    (value.head.kind, value.head.sequence) = (Kind::Value, 1);
+    (value.head.kind, value.head.sequence) = (MessageKind::Value, 1);
     assert_eq!(value.head.flags & LAST_FLAG, 0, "more is to come");
     worker.receive(value, 0, &limits, usize::MAX);
     worker.queue(message(2, 1), 0, None);
@@ -224,10 +227,10 @@ fn pushes_wait_for_nobody() {
 #[test]
 fn what_was_never_sent_cannot_be_acknowledged() {
     let limits = limits();
-    let mut link = Link::new(1, 0);
+    let mut link = ReliableStream::new(1, 0);
     link.queue(message(1, 1), 0, Some(token(7)));
     frames(&mut link, 0, &limits);
-    let mut ack = Message::new(Kind::Alive, Vec::new());
+    let mut ack = Message::new(MessageKind::Alive, Vec::new());
     ack.head.ack = 2;
     assert!(link.receive(ack.clone(), 0, &limits, usize::MAX).delivered.is_empty());
     ack.head.ack = 1;
@@ -237,8 +240,8 @@ fn what_was_never_sent_cannot_be_acknowledged() {
 #[test]
 fn a_window_of_bytes_is_acknowledged_before_it_is_full() {
     let limits = Limits { window_frames: 1_000, window_bytes: 64, ..limits() };
-    let mut link = Link::new(1, 0);
-    let mut value = Message::of_key(Kind::Value, 1, 1, Vec::new());
+    let mut link = ReliableStream::new(1, 0);
+    let mut value = Message::of_key(MessageKind::Value, 1, 1, Vec::new());
     value.body = Body::Data(Bytes::new(&[0; 8]));
     for (sequence, acks) in [(1, 0), (2, 1), (3, 0), (4, 1)] {
         value.head.sequence = sequence;
@@ -250,7 +253,7 @@ fn a_window_of_bytes_is_acknowledged_before_it_is_full() {
 #[test]
 fn a_full_window_is_acknowledged_in_quarters_and_the_end_at_once() {
     let limits = Limits { window_frames: 8, ..limits() };
-    let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+    let (mut one, mut other) = (ReliableStream::new(1, 0), ReliableStream::new(2, 0));
     (0..18).for_each(|round| one.queue(message(0, round), 0, None));
     let (mut acks, mut arrived) = (Vec::new(), 0);
     while arrived < 18 {
@@ -271,7 +274,7 @@ fn a_full_window_is_acknowledged_in_quarters_and_the_end_at_once() {
 #[test]
 fn a_slow_network_that_delivers_gets_nothing_twice() {
     let limits = Limits { window_frames: 8, ..limits() };
-    let (mut one, mut other) = (Link::new(1, 0), Link::new(2, 0));
+    let (mut one, mut other) = (ReliableStream::new(1, 0), ReliableStream::new(2, 0));
     (0..40).for_each(|round| one.queue(message(0, round), 0, None));
     let (mut wire, mut now) = (std::collections::VecDeque::new(), 0);
     for round in 0..40 {
@@ -297,12 +300,12 @@ fn a_slow_network_that_delivers_gets_nothing_twice() {
 #[test]
 fn a_link_shows_signs_of_life_and_notices_silence() {
     let limits = limits();
-    let mut link = Link::<Bytes>::new(1, 0);
+    let mut link = ReliableStream::<Bytes>::new(1, 0);
     assert_eq!(link.wake_at(&limits), limits.heartbeat());
     assert!(frames(&mut link, limits.heartbeat() - 1, &limits).is_empty());
-    assert_eq!(frames(&mut link, limits.heartbeat(), &limits)[0].head.kind, Kind::Alive);
+    assert_eq!(frames(&mut link, limits.heartbeat(), &limits)[0].head.kind, MessageKind::Alive);
     assert_eq!(link.silent_at(&limits), limits.silence());
-    link.receive(Message::new(Kind::Alive, Vec::new()), 5, &limits, usize::MAX);
+    link.receive(Message::new(MessageKind::Alive, Vec::new()), 5, &limits, usize::MAX);
     assert_eq!(link.silent_at(&limits), limits.silence() + 5);
 }
 
@@ -310,13 +313,13 @@ fn a_link_shows_signs_of_life_and_notices_silence() {
 fn a_peer_that_is_heard_and_acknowledges_nothing_is_known() {
     let limits = limits();
     let half = limits.silence() / 2;
-    let mut link = Link::new(1, 0);
+    let mut link = ReliableStream::new(1, 0);
     link.hear(half);
     assert!(!link.is_unanswered(&limits), "nothing was sent");
     link.queue(message(0, 1), 0, None);
     assert_eq!(frames(&mut link, 1, &limits).len(), 1);
     assert!(link.is_unanswered(&limits));
-    let mut silent = Link::new(1, 0);
+    let mut silent = ReliableStream::new(1, 0);
     silent.queue(message(0, 1), 0, None);
     assert_eq!(frames(&mut silent, 1, &limits).len(), 1);
     assert!(!silent.is_unanswered(&limits), "it may be gone");
@@ -325,10 +328,11 @@ fn a_peer_that_is_heard_and_acknowledges_nothing_is_known() {
 #[test]
 fn a_peer_with_too_much_in_line_is_taken_from_again_once_there_is_room() {
     let limits = limits();
-    let (mut one, mut other) = (Link::<Bytes>::new(1, 0), Link::<Bytes>::new(2, 0));
-    one.queue(Message::new(Kind::Ask, Vec::new()), CONTROL, None);
-    other.queue(Message::new(Kind::Awaited, Vec::new()), CONTROL, None);
-    let frames = |link: &mut Link<Bytes>, now| {
+    let (mut one, mut other) =
+        (ReliableStream::<Bytes>::new(1, 0), ReliableStream::<Bytes>::new(2, 0));
+    one.queue(Message::new(MessageKind::Ask, Vec::new()), CONTROL, None);
+    other.queue(Message::new(MessageKind::Awaited, Vec::new()), CONTROL, None);
+    let frames = |link: &mut ReliableStream<Bytes>, now| {
         let mut frames = Vec::new();
         link.send(now, &limits, |message, _| frames.push(message));
         frames
@@ -347,17 +351,17 @@ fn a_peer_with_too_much_in_line_is_taken_from_again_once_there_is_room() {
 #[test]
 fn what_arrives_ahead_of_a_missing_message_is_bounded_by_bytes() {
     let limits = Limits { window_frames: 1_024, ..limits() };
-    let mut link = Link::<Bytes>::new(1, 0);
+    let mut link = ReliableStream::<Bytes>::new(1, 0);
     let large = Bytes::new(&vec![0; 1 << 20]);
     let taken = (2..1_000u64).filter(|sequence| {
-        let mut message = Message::of_key(Kind::Push, 1, 1, Vec::new());
+        let mut message = Message::of_key(MessageKind::Push, 1, 1, Vec::new());
         (message.head.sequence, message.body) = (*sequence, Body::Data(large.clone()));
         let is_new = link.is_new(*sequence, &limits);
         link.receive(message, 0, &limits, usize::MAX);
         is_new
     });
     assert_eq!(taken.count(), 5, "the window of 4 MiB, and one more");
-    let mut first = Message::of_key(Kind::Push, 1, 1, Vec::new());
+    let mut first = Message::of_key(MessageKind::Push, 1, 1, Vec::new());
     (first.head.sequence, first.body) = (1, Body::Data(large));
     let received = link.receive(first, 0, &limits, usize::MAX);
     assert_eq!((received.next.is_some(), received.early.len()), (true, 5));

@@ -100,7 +100,7 @@ impl CallKind {
 
 /// A pending call.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Waiting {
+pub struct WaitingCall {
     /// Kind of the call.
     pub call: CallKind,
     /// It waits for other members, not behind earlier calls of its own worker.
@@ -130,7 +130,7 @@ pub struct Late {
 
 /// Statistics of one process; counters are totals since it began.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
+pub struct ProcessStats {
     /// Age of the process: the driver's clock, which is 0 at its start.
     pub age: Time,
     /// Worker: last round of an ended push. Server: last closed round.
@@ -162,7 +162,7 @@ pub struct Facts {
     /// Worker: pending calls.
     pub pending: u64,
     /// Worker: the oldest pending calls, at most 16.
-    pub waiting: Vec<Waiting>,
+    pub waiting: Vec<WaitingCall>,
     /// Server: the latest workers, by time, at most 16.
     pub late: Vec<Late>,
 }

@@ -15,17 +15,19 @@ pub use crate::message::encode;
 /// # Panics
 /// Decoded fields have another length when they are encoded again.
 pub fn parse(bytes: &[u8]) {
-    use crate::message::{Awaited, Book, Declare, Hello, Look, Place, Seen, accused, failed};
-    use crate::telemetry::Facts;
+    use crate::message::{
+        Awaited, Book, Declare, Hello, JobView, Look, Placement, accused, failed,
+    };
+    use crate::telemetry::ProcessStats;
 
     let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
     again(Book::decode(bytes).map(|read| read.encode()));
     again(Hello::decode(bytes).map(|read| read.encode()));
     again(Declare::decode(bytes).map(|read| read.encode()));
-    again(Place::decode(bytes).map(|read| read.encode()));
+    again(Placement::decode(bytes).map(|read| read.encode()));
     again(Awaited::decode(bytes).map(|read| read.encode()));
-    again(Facts::decode(bytes).map(|read| read.encode()));
-    again(Seen::decode(bytes).map(|read| read.encode()));
+    again(ProcessStats::decode(bytes).map(|read| read.encode()));
+    again(JobView::decode(bytes).map(|read| read.encode()));
     again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));
     again(failed::decode(bytes).map(|read| failed::encode(&read)));
     let _ = (Look::decode(bytes), Look::echo(bytes));

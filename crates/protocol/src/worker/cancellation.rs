@@ -2,10 +2,10 @@
 //! No later call waits for them. A started one takes effect or is withdrawn; any other has no effect.
 
 use super::errors;
-use super::operation::{Back, OpId, Operation, What};
-use super::{Action, DIRECTORY, Key, Worker};
+use super::operation::{Back, OpId, Operation, OperationKind};
+use super::{DIRECTORY, Worker, WorkerAction, WorkerKey};
 use crate::job::{Data, Peer, Time};
-use crate::message::{Declare, Header, Kind, Message, flags};
+use crate::message::{Declare, Header, Message, MessageKind, flags};
 
 impl<D: Data> Worker<D> {
     /// Cancels an operation: it does not finish for the driver. A push that has begun still takes effect.
@@ -30,8 +30,8 @@ impl<D: Data> Worker<D> {
         let blocker = self.blocker(id).map(|blocker| errors::earlier(blocker, now));
         let failure = errors::overdue(op, self.keys.get(&op.key), blocker);
         let ended = self.tally.ended(op, false);
-        let gives_up = matches!(op.what, What::Close);
-        self.actions.push(Action::Finished { op: id, ended, result: Err(failure) });
+        let gives_up = matches!(op.what, OperationKind::Close);
+        self.actions.push(WorkerAction::Finished { op: id, ended, result: Err(failure) });
         self.give_up(id);
         if gives_up {
             self.ended = true;
@@ -57,25 +57,27 @@ impl<D: Data> Worker<D> {
         self.touched.add(key);
         match &op.what {
             // The push takes effect, once; unless no rank has initialised its key.
-            What::Push { .. } if started || self.keys.get(&key).and_then(Key::place).is_some() => {
+            OperationKind::Push { .. }
+                if started || self.keys.get(&key).and_then(WorkerKey::place).is_some() =>
+            {
                 op.unanswered = super::Slices::default();
                 self.finish_if_complete(id);
             }
-            What::Init { .. } if started => self.withdraw_init(id, key),
-            What::Remove { back: Back::Kept } => self.finish(id, Ok(())),
-            What::Remove { back: Back::No } if started => self.take_back(id),
-            What::Remove { .. } | What::Restore { .. } if started => {}
-            What::Barrier { number, call } => {
+            OperationKind::Init { .. } if started => self.withdraw_init(id, key),
+            OperationKind::Remove { back: Back::Kept } => self.finish(id, Ok(())),
+            OperationKind::Remove { back: Back::No } if started => self.take_back(id),
+            OperationKind::Remove { .. } | OperationKind::Restore { .. } if started => {}
+            OperationKind::Barrier { number, call } => {
                 self.barrier_given_up = Some((*number, *call));
                 self.finish(id, Ok(()));
             }
-            What::Set { version, fields } => {
+            OperationKind::Set { version, fields } => {
                 self.setting_given_up = Some((*version, fields.clone()));
                 if self.changes.remove(&id) {
                     self.touched.add_all();
                 }
             }
-            What::Done | What::Close => {}
+            OperationKind::Done | OperationKind::Close => {}
             _ => self.finish(id, Ok(())),
         }
     }
@@ -102,14 +104,14 @@ impl<D: Data> Worker<D> {
     /// Withdraws this worker's wish for a key at the directory.
     fn withdraw_init(&mut self, id: OpId, key: u64) {
         let mut message =
-            Message::of_key(Kind::Declare, key, 0, Declare { name: 0, spec: None }.encode());
+            Message::of_key(MessageKind::Declare, key, 0, Declare { name: 0, spec: None }.encode());
         message.head.request = id;
         message.head.flags = flags::BACK;
         self.post(DIRECTORY, message);
     }
 
     fn take_back(&mut self, id: OpId) {
-        if let Some(What::Remove { back }) = self.ops.get_mut(id).map(|op| &mut op.what) {
+        if let Some(OperationKind::Remove { back }) = self.ops.get_mut(id).map(|op| &mut op.what) {
             *back = Back::Asked;
             self.send_remove(id, flags::PROVIDE | flags::BACK);
         }
@@ -119,7 +121,7 @@ impl<D: Data> Worker<D> {
     pub(super) fn removed(&mut self, head: &Header) {
         if head.flags & flags::BACK != 0 {
             let Some(op) = self.ops.get_mut(head.request) else { return };
-            let What::Remove { back } = &mut op.what else { return };
+            let OperationKind::Remove { back } = &mut op.what else { return };
             *back = Back::Kept;
             return self.finish_if_given_up(head.request);
         }
@@ -130,14 +132,17 @@ impl<D: Data> Worker<D> {
         };
         let (servers, queue) = (key.all_servers(), key.queue().collect::<Vec<_>>());
         let removes = |id: &OpId| {
-            self.ops.get(*id).is_some_and(|op| op.started && matches!(op.what, What::Remove { .. }))
+            self.ops
+                .get(*id)
+                .is_some_and(|op| op.started && matches!(op.what, OperationKind::Remove { .. }))
         };
         // The loss of a worker may have ended the removal: then the key stays while pulls can succeed.
         if !queue.iter().any(removes) {
             return;
         }
         for server in servers {
-            let message = Message::of_key(Kind::Remove, head.key, head.generation, Vec::new());
+            let message =
+                Message::of_key(MessageKind::Remove, head.key, head.generation, Vec::new());
             self.post(Peer::server(server), message);
         }
         self.keys.get_or_default(head.key).forget();
@@ -151,16 +156,16 @@ impl<D: Data> Worker<D> {
             let Some(op) = self.ops.get(id) else { continue };
             match &op.what {
                 // Its servers drop the slices.
-                What::Push { .. } if op.is_over() => {
+                OperationKind::Push { .. } if op.is_over() => {
                     self.flows.iter_mut().for_each(|flow| flow.forget_operation(id));
                     self.finish(id, Ok(()));
                 }
                 // Also a second call of the removal.
-                What::Remove { .. } => {
+                OperationKind::Remove { .. } => {
                     told |= !op.abandoned;
                     self.finish(id, Ok(()));
                 }
-                What::Init { .. } if !op.abandoned => break,
+                OperationKind::Init { .. } if !op.abandoned => break,
                 _ => {}
             }
         }
@@ -179,7 +184,7 @@ impl<D: Data> Worker<D> {
         }
         // The answer belongs to the new operation, unless the old one provides the setting.
         let replaced = |op: &Operation<D>| {
-            let same = matches!(op.what, What::Set { version, .. } if version == last);
+            let same = matches!(op.what, OperationKind::Set { version, .. } if version == last);
             same && op.abandoned && op.undelivered.is_empty()
         };
         self.ids(replaced).into_iter().for_each(|id| self.finish(id, Ok(())));
@@ -188,7 +193,7 @@ impl<D: Data> Worker<D> {
 
     /// Operation of an answer about a setting, which may be a second call.
     pub(super) fn setting_of(&self, head: &Header) -> OpId {
-        let same = |op: &Operation<D>| matches!(op.what, What::Set { version, .. } if version == head.setting);
+        let same = |op: &Operation<D>| matches!(op.what, OperationKind::Set { version, .. } if version == head.setting);
         match self.ops.get(head.request) {
             Some(_) => head.request,
             None => self.ops.iter().find(|(_, op)| same(op)).map_or(head.request, |(id, _)| id),

@@ -1,10 +1,10 @@
 //! Collective calls, which concern no key: settings, barriers, the end of pushes, leaving.
 
-use super::keys::Key;
-use super::operation::{Of, OpId, Operation, What};
+use super::keys::WorkerKey;
+use super::operation::{Of, OpId, Operation, OperationKind};
 use super::{DIRECTORY, Pushes, Want, Worker};
 use crate::job::{AT_ONCE, Data, Peer};
-use crate::message::{Kind, Message, flags};
+use crate::message::{Message, MessageKind, flags};
 use crate::stream::{CONTROL, LAST};
 
 impl<D: Data> Worker<D> {
@@ -12,20 +12,25 @@ impl<D: Data> Worker<D> {
     pub(super) fn pump_collective(&mut self) {
         for id in self.collective.iter().copied().collect::<Vec<_>>() {
             match self.ops.get(id).map(|op| &op.what) {
-                Some(What::Done) if self.is_numbered(id) => self.start_collective(id),
-                Some(What::Close) => {
+                Some(OperationKind::Done) if self.is_numbered(id) => self.start_collective(id),
+                Some(OperationKind::Close) => {
                     if self.pushes != Pushes::Announced && self.is_numbered(id) {
                         self.announce(id);
                     }
                     // An abandoned call other than a push no longer delays the close.
-                    let is_over =
-                        |op: &Operation<D>| op.abandoned && !matches!(op.what, What::Push { .. });
+                    let is_over = |op: &Operation<D>| {
+                        op.abandoned && !matches!(op.what, OperationKind::Push { .. })
+                    };
                     let is_told = self.announcing.is_none();
                     if is_told && self.ops.before(id).all(is_over) {
                         self.start_collective(id);
                     }
                 }
-                Some(What::Set { .. } | What::Learn(_) | What::Barrier { .. }) => {
+                Some(
+                    OperationKind::Set { .. }
+                    | OperationKind::Learn(_)
+                    | OperationKind::Barrier { .. },
+                ) => {
                     self.start_collective(id);
                 }
                 _ => {}
@@ -37,7 +42,7 @@ impl<D: Data> Worker<D> {
     fn is_numbered(&self, id: OpId) -> bool {
         let earlier = self.waiting.range(..id).inspect(|_| self.note_look());
         let mut earlier = earlier.filter_map(|id| self.ops.get(*id));
-        !earlier.any(|op| matches!(op.what, What::Push { .. }))
+        !earlier.any(|op| matches!(op.what, OperationKind::Push { .. }))
     }
 
     fn start_collective(&mut self, id: OpId) {
@@ -45,22 +50,22 @@ impl<D: Data> Worker<D> {
         op.started = true;
         self.collective.remove(&id);
         match &op.what {
-            What::Barrier { number, .. } if *number <= self.released => {
+            OperationKind::Barrier { number, .. } if *number <= self.released => {
                 return self.finish(id, Ok(()));
             }
             // A barrier that was given up has arrived before.
-            What::Barrier { number, .. } if *number > self.arrived => {
+            OperationKind::Barrier { number, .. } if *number > self.arrived => {
                 self.arrived = *number;
                 self.wants.push(Want::Barrier);
             }
-            What::Set { version, fields } => {
-                let mut message = Message::new(Kind::Declare, fields.clone());
+            OperationKind::Set { version, fields } => {
+                let mut message = Message::new(MessageKind::Declare, fields.clone());
                 message.head.setting = *version;
                 message.head.request = id;
                 self.post(DIRECTORY, message);
             }
-            What::Learn(of) => {
-                let mut message = Message::new(Kind::Declare, Vec::new());
+            OperationKind::Learn(of) => {
+                let mut message = Message::new(MessageKind::Declare, Vec::new());
                 match *of {
                     Of::Key(from) => message.head.key = from,
                     Of::Setting(version) => message.head.setting = version,
@@ -69,8 +74,10 @@ impl<D: Data> Worker<D> {
                 message.head.request = id;
                 self.post(DIRECTORY, message);
             }
-            What::Done => self.announce(id),
-            What::Close => self.tell_servers(id, &Message::new(Kind::Leave, Vec::new()), LAST),
+            OperationKind::Done => self.announce(id),
+            OperationKind::Close => {
+                self.tell_servers(id, &Message::new(MessageKind::Leave, Vec::new()), LAST);
+            }
             _ => {}
         }
         self.finish_if_complete_leaving(id);
@@ -91,8 +98,9 @@ impl<D: Data> Worker<D> {
     /// Continues `announce`, some keys at a time; `tick` continues with the rest.
     pub(super) fn announce_more(&mut self) {
         let Some((id, first)) = self.announcing else { return };
-        let of_key = |(key, state): (&u64, &Key)| {
-            let mut message = Message::of_key(Kind::Done, *key, state.generation(), Vec::new());
+        let of_key = |(key, state): (&u64, &WorkerKey)| {
+            let mut message =
+                Message::of_key(MessageKind::Done, *key, state.generation(), Vec::new());
             message.head.round = state.pushed();
             state.place().map(|_| message)
         };
@@ -101,7 +109,7 @@ impl<D: Data> Worker<D> {
             self.keys.range(first..end).filter_map(of_key).collect();
         let is_last = end == self.keys.len();
         if is_last {
-            messages.push(Message::new(Kind::Done, Vec::new()));
+            messages.push(Message::new(MessageKind::Done, Vec::new()));
         }
         messages.iter().for_each(|message| self.tell_servers(id, message, CONTROL));
         self.announcing = (!is_last).then_some((id, end));
@@ -128,7 +136,7 @@ impl<D: Data> Worker<D> {
     /// The scheduler has opened barriers up to this one.
     pub(crate) fn released(&mut self, barrier: u64) {
         self.released = self.released.max(barrier);
-        let open = |op: &Operation<D>| matches!(op.what, What::Barrier { number, .. } if number <= barrier);
+        let open = |op: &Operation<D>| matches!(op.what, OperationKind::Barrier { number, .. } if number <= barrier);
         for id in self.ids(open) {
             self.finish(id, Ok(()));
         }
@@ -137,7 +145,7 @@ impl<D: Data> Worker<D> {
 
     pub(crate) fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
         for op in self.ops.values_mut() {
-            if matches!(op.what, What::Barrier { number, .. } if number == barrier) {
+            if matches!(op.what, OperationKind::Barrier { number, .. } if number == barrier) {
                 op.awaited = Some(peers.to_vec());
             }
         }
@@ -145,13 +153,13 @@ impl<D: Data> Worker<D> {
 
     /// All operations have ended, and Leave was sent to the servers.
     pub(crate) fn is_closing(&self) -> bool {
-        self.ops.iter().any(|(_, op)| op.started && matches!(op.what, What::Close))
+        self.ops.iter().any(|(_, op)| op.started && matches!(op.what, OperationKind::Close))
     }
 
     /// The scheduler has acknowledged the leave.
     pub(crate) fn left(&mut self) {
         self.ended = true;
-        let closing = |op: &Operation<D>| matches!(op.what, What::Close);
+        let closing = |op: &Operation<D>| matches!(op.what, OperationKind::Close);
         let close = self.ops.iter().find(|(_, op)| closing(op)).map(|(id, _)| id);
         close.into_iter().for_each(|id| self.finish(id, Ok(())));
     }

@@ -1,7 +1,7 @@
 //! Texts of failures: the call, the key, the round, and the members that it waits for.
 
-use super::keys::Key;
-use super::operation::{After, Back, Of, Operation, What};
+use super::keys::WorkerKey;
+use super::operation::{After, Back, Of, Operation, OperationKind};
 use crate::job::{Failure, MS, Peer, Reason, Time, label, list};
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
@@ -12,21 +12,21 @@ fn name<D>(op: &Operation<D>) -> String {
         round => format!(", round {round}"),
     };
     match &op.what {
-        What::Init { .. } => format!("init: {key}"),
-        What::Push { answer: false, .. } => format!("push: {key}{round}"),
-        What::Push { .. } => format!("pushpull: {key}{round}"),
-        What::Pull { after: After::All, .. } => format!("pull: {key}, behind all pushes"),
-        What::Pull { .. } => format!("pull: {key}{round}"),
-        What::Restore { .. } => format!("load: {key}"),
-        What::Find => format!("find: {key}"),
-        What::Remove { .. } => format!("remove: {key}"),
-        What::Set { version, .. } | What::Learn(Of::Setting(version)) => {
+        OperationKind::Init { .. } => format!("init: {key}"),
+        OperationKind::Push { answer: false, .. } => format!("push: {key}{round}"),
+        OperationKind::Push { .. } => format!("pushpull: {key}{round}"),
+        OperationKind::Pull { after: After::All, .. } => format!("pull: {key}, behind all pushes"),
+        OperationKind::Pull { .. } => format!("pull: {key}{round}"),
+        OperationKind::Restore { .. } => format!("load: {key}"),
+        OperationKind::Find => format!("find: {key}"),
+        OperationKind::Remove { .. } => format!("remove: {key}"),
+        OperationKind::Set { version, .. } | OperationKind::Learn(Of::Setting(version)) => {
             format!("setting {version}")
         }
-        What::Learn(Of::Key(_)) => "find".into(),
-        What::Barrier { number, .. } => format!("barrier {number}"),
-        What::Done => "done".into(),
-        What::Close => "close".into(),
+        OperationKind::Learn(Of::Key(_)) => "find".into(),
+        OperationKind::Barrier { number, .. } => format!("barrier {number}"),
+        OperationKind::Done => "done".into(),
+        OperationKind::Close => "close".into(),
     }
 }
 
@@ -47,7 +47,11 @@ pub(super) fn earlier<D>(op: &Operation<D>, now: Time) -> String {
 }
 
 /// Failure of a passed deadline; `earlier` is the operation that this one waits for before it starts.
-pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<String>) -> Failure {
+pub(super) fn overdue<D>(
+    op: &Operation<D>,
+    key: Option<&WorkerKey>,
+    earlier: Option<String>,
+) -> Failure {
     let waited = (op.deadline.saturating_sub(op.began)) / MS;
     let awaited = op.awaited.as_deref().filter(|peers| !peers.is_empty());
     let for_what = match (earlier, awaited, op.started) {
@@ -58,10 +62,10 @@ pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<S
         (None, None, false) => "the init of its key".into(),
     };
     let kept = match op.what {
-        What::Remove { back: Back::No | Back::Asked } if op.started => {
+        OperationKind::Remove { back: Back::No | Back::Asked } if op.started => {
             "; server 0 has not said yet whether the key is kept"
         }
-        What::Remove { .. } => "; the key is kept",
+        OperationKind::Remove { .. } => "; the key is kept",
         _ => "",
     };
     let text = format!("{}: not done within {waited} ms, waiting for {for_what}{kept}", name(op));
@@ -69,10 +73,12 @@ pub(super) fn overdue<D>(op: &Operation<D>, key: Option<&Key>, earlier: Option<S
 }
 
 /// Without an answer to the query: the member that did not answer.
-pub(super) fn silent<D>(op: &Operation<D>, key: Option<&Key>) -> Peer {
+pub(super) fn silent<D>(op: &Operation<D>, key: Option<&WorkerKey>) -> Peer {
     match &op.what {
-        What::Barrier { .. } | What::Done | What::Close => Peer::SCHEDULER,
-        What::Push { .. } | What::Pull { .. } => {
+        OperationKind::Barrier { .. } | OperationKind::Done | OperationKind::Close => {
+            Peer::SCHEDULER
+        }
+        OperationKind::Push { .. } | OperationKind::Pull { .. } => {
             let slice = op.unanswered.first().or(op.unsent.first());
             let server = slice.zip(key).and_then(|(slice, key)| key.server_of(slice));
             Peer::server(server.unwrap_or(0))

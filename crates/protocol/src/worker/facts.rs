@@ -1,9 +1,9 @@
 //! Statistics of a worker: latencies of calls, and the members that pending calls wait for.
 
-use super::operation::{Of, Operation, What};
+use super::operation::{Of, Operation, OperationKind};
 use super::{OpId, Worker, errors};
 use crate::job::{Data, Peer, Time};
-use crate::telemetry::{CallKind, Facts, Histogram, MOST_WAITING, Waiting};
+use crate::telemetry::{CallKind, Histogram, MOST_WAITING, ProcessStats, WaitingCall};
 
 /// Names of keys, from the driver. Called in the machine's steps: it must not block.
 pub trait Naming: Send + Sync {
@@ -31,7 +31,7 @@ pub struct Ended {
 
 /// Counters of ended calls.
 #[derive(Default)]
-pub(super) struct Tally {
+pub(super) struct WorkerTally {
     /// Moment of the last event.
     pub(super) now: Time,
     round: u64,
@@ -43,13 +43,13 @@ pub(super) struct Tally {
     naming: Option<Box<dyn Naming>>,
 }
 
-impl std::fmt::Debug for Tally {
+impl std::fmt::Debug for WorkerTally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Tally").field("rounds", &self.rounds).finish_non_exhaustive()
     }
 }
 
-impl Tally {
+impl WorkerTally {
     pub(super) fn second_hash(&self, key: u64) -> u64 {
         self.naming.as_ref().map_or(0, |naming| naming.second_hash(key))
     }
@@ -59,12 +59,12 @@ impl Tally {
         let took = self.now.saturating_sub(op.began);
         match op.what {
             _ if !well => self.failures += 1,
-            What::Push { answer, round, .. } => {
+            OperationKind::Push { answer, round, .. } => {
                 self.round = self.round.max(round);
                 self.rounds += 1;
                 if answer { &mut self.pushpull } else { &mut self.push }.add(took);
             }
-            What::Pull { .. } => self.pull.add(took),
+            OperationKind::Pull { .. } => self.pull.add(took),
             _ => {}
         }
         let (call, key, round) = (kind(&op.what), op.key, op.round());
@@ -84,7 +84,7 @@ impl<D: Data> Worker<D> {
     }
 
     /// Fills in the statistics of this worker, and queries the members that its oldest calls wait for.
-    pub(crate) fn report(&mut self, facts: &mut Facts) {
+    pub(crate) fn report(&mut self, facts: &mut ProcessStats) {
         let now = self.tally.now;
         let mut oldest: Vec<(Time, OpId)> = self
             .ops
@@ -114,15 +114,17 @@ impl<D: Data> Worker<D> {
         facts.pushpull.clone_from(&tally.pushpull);
     }
 
-    fn waiting(&self, op: &Operation<D>, now: Time) -> Waiting {
+    fn waiting(&self, op: &Operation<D>, now: Time) -> WaitingCall {
         let call = kind(&op.what);
         let round = match op.what {
-            What::Barrier { number, .. } => number,
-            What::Set { version, .. } | What::Learn(Of::Setting(version)) => version,
+            OperationKind::Barrier { number, .. } => number,
+            OperationKind::Set { version, .. } | OperationKind::Learn(Of::Setting(version)) => {
+                version
+            }
             _ => op.round(),
         };
         let naming = self.tally.naming.as_ref().filter(|_| call.has_key());
-        Waiting {
+        WaitingCall {
             call,
             started: op.started,
             key: op.key,
@@ -143,18 +145,18 @@ impl<D: Data> Worker<D> {
     }
 }
 
-fn kind<D>(what: &What<D>) -> CallKind {
+fn kind<D>(what: &OperationKind<D>) -> CallKind {
     match what {
-        What::Init { .. } => CallKind::Init,
-        What::Push { answer: false, .. } => CallKind::Push,
-        What::Push { .. } => CallKind::Pushpull,
-        What::Pull { .. } => CallKind::Pull,
-        What::Restore { .. } => CallKind::Load,
-        What::Find | What::Learn(Of::Key(_)) => CallKind::Find,
-        What::Remove { .. } => CallKind::Remove,
-        What::Set { .. } | What::Learn(Of::Setting(_)) => CallKind::Setting,
-        What::Barrier { .. } => CallKind::Barrier,
-        What::Done => CallKind::Done,
-        What::Close => CallKind::Close,
+        OperationKind::Init { .. } => CallKind::Init,
+        OperationKind::Push { answer: false, .. } => CallKind::Push,
+        OperationKind::Push { .. } => CallKind::Pushpull,
+        OperationKind::Pull { .. } => CallKind::Pull,
+        OperationKind::Restore { .. } => CallKind::Load,
+        OperationKind::Find | OperationKind::Learn(Of::Key(_)) => CallKind::Find,
+        OperationKind::Remove { .. } => CallKind::Remove,
+        OperationKind::Set { .. } | OperationKind::Learn(Of::Setting(_)) => CallKind::Setting,
+        OperationKind::Barrier { .. } => CallKind::Barrier,
+        OperationKind::Done => CallKind::Done,
+        OperationKind::Close => CallKind::Close,
     }
 }

@@ -1,7 +1,7 @@
 //! Faults (also: protocol violations): messages that no correct server sends are dropped, each with a reason.
 //! Late answers, those about an earlier generation of a key, and those to ended calls are no faults.
 
-use super::{Key, Worker};
+use super::{Worker, WorkerKey};
 use crate::job::Data;
 use crate::message::{Awaited, Header};
 use crate::peers::Why;
@@ -34,7 +34,7 @@ impl<D: Data> Worker<D> {
     pub(super) fn check_late(&mut self, head: &Header, len: u64) {
         let Some(op) = self.ops.get(head.request) else { return };
         let key = self.keys.get(&head.key);
-        let slices = key.and_then(Key::slices).unwrap_or_default();
+        let slices = key.and_then(WorkerKey::slices).unwrap_or_default();
         let is_inside = slices.is_empty() || slices.contains(&head.slice);
         let expected = key.map_or(0, |key| key.range(head.slice).1);
         let waits = op.unanswered.contains(head.slice) && op.wants_whole_value();

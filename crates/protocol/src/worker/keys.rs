@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use super::operation::OpId;
-use crate::message::{Place, range};
+use crate::message::{Placement, range};
 
 /// Each step of a call on a list returns to a key after all others, when memory that is not next to the key
 /// has left the caches. So a key of one slice has its hot fields inline.
 #[derive(Debug, Default)]
-pub(super) struct Key {
+pub(super) struct WorkerKey {
     generation: u32,
     /// Server of each slice: those of `place`, inline.
     servers: SmallVec<[u16; 4]>,
@@ -25,7 +25,7 @@ pub(super) struct Key {
     closed: SmallVec<[u64; 1]>,
     /// Operations on the key, oldest first.
     queue: SmallVec<[OpId; 3]>,
-    place: Option<Box<Place>>,
+    place: Option<Box<Placement>>,
     /// Request of the current search of the key.
     search: Option<OpId>,
     /// Operation that initialised the key here, or 0.
@@ -35,12 +35,12 @@ pub(super) struct Key {
     gone_unsaid: bool,
 }
 
-impl Key {
+impl WorkerKey {
     pub(super) fn generation(&self) -> u32 {
         self.generation
     }
 
-    pub(super) fn place(&self) -> Option<&Place> {
+    pub(super) fn place(&self) -> Option<&Placement> {
         self.place.as_deref()
     }
 
@@ -65,7 +65,7 @@ impl Key {
         range(self.bytes, self.slice_bytes, slice)
     }
 
-    pub(super) fn set_place(&mut self, generation: u32, place: Place) {
+    pub(super) fn set_place(&mut self, generation: u32, place: Placement) {
         if generation > self.generation || self.place.is_none() {
             self.servers = SmallVec::from_slice(&place.servers);
             self.bytes = place.spec.bytes().unwrap_or(0);

@@ -19,18 +19,21 @@ mod undelivered;
 use std::collections::BTreeSet;
 
 use super::job::{
-    AT_ONCE, Data, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, Token, label, take_all,
+    AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
+    label, take_all,
 };
-use super::message::{Body, Book, Header, Kind, Message, Place, State, failed, flags};
-use super::peers::{Letter, Why};
+use super::message::{
+    Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
+};
+use super::peers::{OutgoingMessage, Why};
 use super::sequence_map::Recent;
 use super::stream::{CONTROL, LAST};
 use super::table::Table;
 use credit::Flow;
 pub use facts::{Ended, Naming};
-use keys::Key;
+use keys::WorkerKey;
 pub use operation::{After, OpId};
-use operation::{Of, Operation, What};
+use operation::{Of, Operation, OperationKind};
 use slices::Slices;
 use touched::Touched;
 
@@ -39,11 +42,11 @@ use touched::Touched;
 const MOST_DUE: usize = 16 * AT_ONCE;
 
 /// Server of the directory.
-const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
+const DIRECTORY: Peer = Peer { role: MemberRole::Server, rank: 0 };
 
 /// Action for the driver of a worker, in the order in which they take effect.
 #[derive(Debug)]
-pub enum Action<D> {
+pub enum WorkerAction<D> {
     /// Copy a slice of a pulled value to its place in the operation's output.
     Fill {
         /// Operation that pulled.
@@ -95,10 +98,10 @@ enum Pushes {
     Announced,
 }
 
-/// The machine of one worker, in [`Part::Worker`](crate::Part::Worker).
+/// The machine of one worker, in [`NodeRole::Worker`](crate::NodeRole::Worker).
 ///
 /// Each request returns the number of an operation at once, or the failure of a request that can never
-/// succeed. The operation ends with a [`Action::Finished`], at the latest at its `deadline`, a moment of the
+/// succeed. The operation ends with a [`WorkerAction::Finished`], at the latest at its `deadline`, a moment of the
 /// driver's clock (`Time::MAX` is none). Requests may be made before the job has started. `now` is the moment
 /// of the call. Of requests with a `priority`, larger ones are sent earlier.
 #[derive(Debug)]
@@ -116,7 +119,7 @@ pub struct Worker<D> {
     next_op: OpId,
     /// Lower bound of the next timer of an operation.
     wake: Time,
-    keys: Table<u64, Key>,
+    keys: Table<u64, WorkerKey>,
     flows: Vec<Flow>,
     servers_here: Vec<bool>,
     workers_lost: BTreeSet<u32>,
@@ -144,12 +147,12 @@ pub struct Worker<D> {
     rounds_lost: Option<Failure>,
     /// A loss after which only leaving succeeds.
     all_lost: Option<Failure>,
-    letters: Vec<Letter<D>>,
+    letters: Vec<OutgoingMessage<D>>,
     /// Reasons of dropped messages.
     faults: Vec<Why>,
     wants: Vec<Want>,
-    actions: Vec<Action<D>>,
-    tally: Box<facts::Tally>,
+    actions: Vec<WorkerAction<D>>,
+    tally: Box<facts::WorkerTally>,
     /// Count of looks at operations.
     #[cfg(test)]
     looks: std::cell::Cell<u64>,
@@ -197,11 +200,11 @@ impl<D: Data> Worker<D> {
     }
 
     /// Actions since the last call, for the driver to carry out. Called after every event of the node.
-    pub fn actions(&mut self) -> Vec<Action<D>> {
+    pub fn actions(&mut self) -> Vec<WorkerAction<D>> {
         take_all(&mut self.actions)
     }
 
-    pub(super) fn letters(&mut self) -> Vec<Letter<D>> {
+    pub(super) fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
         take_all(&mut self.letters)
     }
 
@@ -210,7 +213,7 @@ impl<D: Data> Worker<D> {
     }
 
     /// Shape and placement of a key, once this worker knows them.
-    pub fn place_of(&self, key: u64) -> Option<&Place> {
+    pub fn place_of(&self, key: u64) -> Option<&Placement> {
         self.keys.get(&key)?.place()
     }
 
@@ -219,7 +222,7 @@ impl<D: Data> Worker<D> {
         let Some(state) = self.keys.get(&key) else { return 0 };
         let unnumbered = |id: &OpId| {
             let op = self.ops.get(*id);
-            op.is_some_and(|op| !op.started && matches!(op.what, What::Push { .. }))
+            op.is_some_and(|op| !op.started && matches!(op.what, OperationKind::Push { .. }))
         };
         state.pushed() + state.queue().filter(unnumbered).count() as u64
     }
@@ -250,7 +253,7 @@ impl<D: Data> Worker<D> {
     /// Generation of a key that this worker knows.
     #[cfg(test)]
     pub(super) fn generation(&self, key: u64) -> u32 {
-        self.keys.get(&key).map_or(0, Key::generation)
+        self.keys.get(&key).map_or(0, WorkerKey::generation)
     }
 
     /// Whether [`finish_pushing`](Self::finish_pushing) was called.
@@ -281,24 +284,24 @@ impl<D: Data> Worker<D> {
     /// The members are known, or have changed.
     pub(super) fn members(&mut self, book: &Book) {
         self.started = true;
-        for gone in book.members.iter().filter(|member| member.state != State::Here) {
-            let is_lost = gone.state == State::Lost;
+        for gone in book.members.iter().filter(|member| member.state != MemberState::Here) {
+            let is_lost = gone.state == MemberState::Lost;
             let how = if is_lost { "is lost" } else { "has left, as the job is over" };
             let text = format!("{} at {} {how}", gone.peer, gone.address);
             let failure = Failure::new(Reason::PeerLost, text);
             match gone.peer.role {
-                Role::Server => {
+                MemberRole::Server => {
                     self.lose_all(&failure);
                     self.stop_waiting_for(gone.peer);
                 }
-                Role::Worker if !is_lost => {}
-                Role::Worker => {
+                MemberRole::Worker if !is_lost => {}
+                MemberRole::Worker => {
                     self.workers_lost.insert(gone.peer.rank);
                     if self.limits.on_loss == OnLoss::Fail && !gone.reads {
                         self.lose_rounds(&failure);
                     }
                 }
-                Role::Scheduler => {}
+                MemberRole::Scheduler => {}
             }
         }
         self.pump_all();
@@ -362,17 +365,17 @@ impl<D: Data> Worker<D> {
             return self.fault(Why::Unasked);
         }
         match (head.kind, body) {
-            (Kind::Place, Body::Fields(fields)) => self.place(&head, &fields),
-            (Kind::Grant, _) => self.grant(from, &head),
-            (Kind::Credit, _) => {
+            (MessageKind::Place, Body::Fields(fields)) => self.place(&head, &fields),
+            (MessageKind::Grant, _) => self.grant(from, &head),
+            (MessageKind::Credit, _) => {
                 if let Some(flow) = self.flows.get_mut(from.rank as usize) {
                     flow.refund(head.total, self.limits.credit());
                 }
             }
-            (Kind::Value, Body::Data(data)) => self.value(&head, data),
-            (Kind::Removed, _) => self.removed(&head),
-            (Kind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
-            (Kind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
+            (MessageKind::Value, Body::Data(data)) => self.value(&head, data),
+            (MessageKind::Removed, _) => self.removed(&head),
+            (MessageKind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
+            (MessageKind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
                 Some(failure) => self.failed(&head, failure),
                 None => self.fault(Why::Unreadable),
             },
@@ -387,7 +390,7 @@ impl<D: Data> Worker<D> {
         if head.setting > 0 {
             return self.setting_placed(head, provide, fields);
         }
-        let Some(place) = Place::decode(fields) else { return self.fault(Why::Unreadable) };
+        let Some(place) = Placement::decode(fields) else { return self.fault(Why::Unreadable) };
         let servers = self.flows.len();
         if place.servers.iter().any(|server| usize::from(*server) >= servers) {
             return self.fault(Why::Misfit);
@@ -399,17 +402,17 @@ impl<D: Data> Worker<D> {
             return self.provide(head);
         }
         match self.ops.get(head.request).map(|op| &op.what) {
-            Some(What::Init { .. }) => {
+            Some(OperationKind::Init { .. }) => {
                 self.keys.get_or_default(head.key).note_made(head.request);
                 self.finish(head.request, Ok(()));
             }
-            Some(What::Learn(Of::Key(_))) => {
+            Some(OperationKind::Learn(Of::Key(_))) => {
                 let (op, ours) = (head.request, self.tally.second_hash(head.key));
                 if ours != 0 && head.total != 0 && ours != head.total {
                     return self.finish(op, Err(other_name(head.key)));
                 }
                 let fields = head.key.to_le_bytes().to_vec();
-                self.actions.push(Action::Told { op, fields });
+                self.actions.push(WorkerAction::Told { op, fields });
                 self.finish(op, Ok(()));
             }
             _ => {}
@@ -419,9 +422,11 @@ impl<D: Data> Worker<D> {
     /// Sends the first value to all servers, as the provider.
     fn provide(&mut self, head: &Header) {
         let op = self.ops.get(head.request).map(|op| &op.what);
-        let Some(What::Init { data, .. }) = op else { return };
+        let Some(OperationKind::Init { data, .. }) = op else { return };
         let data = data.clone();
-        let Some(place) = self.keys.get(&head.key).and_then(Key::place).cloned() else { return };
+        let Some(place) = self.keys.get(&head.key).and_then(WorkerKey::place).cloned() else {
+            return;
+        };
         if let Some(op) = self.ops.get_mut(head.request) {
             op.undelivered.restart();
         }
@@ -429,12 +434,13 @@ impl<D: Data> Worker<D> {
         let fields = place.encode();
         for server in place.servers.iter().copied().collect::<BTreeSet<_>>() {
             let message =
-                Message::of_key(Kind::Describe, head.key, head.generation, fields.clone());
+                Message::of_key(MessageKind::Describe, head.key, head.generation, fields.clone());
             self.post(Peer::server(server.into()), message);
         }
         for (slice, server) in (0..).zip(&place.servers) {
             let (offset, len) = place.range(slice);
-            let mut message = Message::of_key(Kind::Init, head.key, head.generation, Vec::new());
+            let mut message =
+                Message::of_key(MessageKind::Init, head.key, head.generation, Vec::new());
             message.head.slice = slice;
             message.head.offset = offset;
             message.head.total = total;
@@ -447,8 +453,8 @@ impl<D: Data> Worker<D> {
         let id = self.setting_of(head);
         let Some(op) = self.ops.get_mut(id) else { return };
         let (fields, version) = match &op.what {
-            What::Set { fields, version, .. } => (fields.clone(), *version),
-            What::Learn(Of::Setting(version)) if !provide => {
+            OperationKind::Set { fields, version, .. } => (fields.clone(), *version),
+            OperationKind::Learn(Of::Setting(version)) if !provide => {
                 self.settings = self.settings.max(*version);
                 (Vec::new(), *version)
             }
@@ -456,7 +462,7 @@ impl<D: Data> Worker<D> {
         };
         if !provide {
             if !decided.is_empty() {
-                self.actions.push(Action::Told { op: id, fields: decided.to_vec() });
+                self.actions.push(WorkerAction::Told { op: id, fields: decided.to_vec() });
             }
             if head.flags & flags::DIFFERS != 0 {
                 return;
@@ -467,7 +473,7 @@ impl<D: Data> Worker<D> {
         }
         op.undelivered.restart();
         for server in 0..self.limits.servers {
-            let mut message = Message::new(Kind::Setting, fields.clone());
+            let mut message = Message::new(MessageKind::Setting, fields.clone());
             message.head.setting = version;
             self.send_awaited(id, Peer::server(server), message, CONTROL);
         }
@@ -488,7 +494,7 @@ impl<D: Data> Worker<D> {
         }
         if !abandoned {
             let Header { request: op, slice, round, .. } = *head;
-            self.actions.push(Action::Fill { op, slice, round, at, data });
+            self.actions.push(WorkerAction::Fill { op, slice, round, at, data });
         }
         self.finish_if_complete(head.request);
     }
@@ -536,7 +542,7 @@ impl<D: Data> Worker<D> {
                     Some(op) if op.is_over() => {}
                     // Requested after the search, it searches again.
                     Some(_) if id > head.request => break,
-                    Some(Operation { what: What::Init { .. }, .. }) => break,
+                    Some(Operation { what: OperationKind::Init { .. }, .. }) => break,
                     _ => self.finish(id, Err(failure.clone())),
                 }
             }
@@ -550,7 +556,7 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == Pushes::Announced) else {
             return false;
         };
-        let What::Pull { wanted, sought, .. } = &mut op.what else { return false };
+        let OperationKind::Pull { wanted, sought, .. } = &mut op.what else { return false };
         let Some(state) = self.keys.get_mut(&key) else { return false };
         let is_known = state.place().is_some() && state.generation() == head.generation;
         if is_known && !*sought {
@@ -570,7 +576,7 @@ impl<D: Data> Worker<D> {
     }
 
     /// A server has acknowledged the message of this token.
-    pub(super) fn delivered(&mut self, server: u32, token: Token) {
+    pub(super) fn delivered(&mut self, server: u32, token: DeliveryToken) {
         let id = token.operation;
         if let Some(op) = self.ops.get_mut(id) {
             op.undelivered.arrive(server, token.attempt);
@@ -585,13 +591,13 @@ impl<D: Data> Worker<D> {
         message.head.request = id;
         let token = self.ops.get_mut(id).map(|op| {
             let attempt = op.undelivered.send(to.rank);
-            Token { operation: id, attempt }
+            DeliveryToken { operation: id, attempt }
         });
-        self.letters.push(Letter { to, message, priority, token });
+        self.letters.push(OutgoingMessage { to, message, priority, token });
     }
 
     fn post(&mut self, to: Peer, message: Message<D>) {
-        self.letters.push(Letter { to, message, priority: CONTROL, token: None });
+        self.letters.push(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
     /// Ends an operation, or starts its next stage, if all its messages are acknowledged and all answers are
@@ -602,29 +608,31 @@ impl<D: Data> Worker<D> {
         if announces || !op.is_complete() {
             return;
         }
-        let (key, generation) = (op.key, self.keys.get(&op.key).map_or(0, Key::generation));
+        let (key, generation) = (op.key, self.keys.get(&op.key).map_or(0, WorkerKey::generation));
         match &op.what {
-            What::Init { .. } => {
-                let mut message = Message::of_key(Kind::Ready, key, generation, Vec::new());
+            OperationKind::Init { .. } => {
+                let mut message = Message::of_key(MessageKind::Ready, key, generation, Vec::new());
                 message.head.request = id;
                 self.post(DIRECTORY, message);
                 self.finish_if_given_up(id);
             }
-            What::Set { version, .. } => {
-                let mut message = Message::new(Kind::Ready, Vec::new());
+            OperationKind::Set { version, .. } => {
+                let mut message = Message::new(MessageKind::Ready, Vec::new());
                 message.head.setting = *version;
                 message.head.request = id;
                 self.post(DIRECTORY, message);
             }
-            What::Push { .. }
-            | What::Pull { .. }
-            | What::Restore { .. }
-            | What::Find
-            | What::Done => {
+            OperationKind::Push { .. }
+            | OperationKind::Pull { .. }
+            | OperationKind::Restore { .. }
+            | OperationKind::Find
+            | OperationKind::Done => {
                 self.finish(id, Ok(()));
             }
-            What::Close => self.wants.push(Want::Leave),
-            What::Learn(_) | What::Remove { .. } | What::Barrier { .. } => {}
+            OperationKind::Close => self.wants.push(Want::Leave),
+            OperationKind::Learn(_)
+            | OperationKind::Remove { .. }
+            | OperationKind::Barrier { .. } => {}
         }
     }
 
@@ -640,13 +648,13 @@ impl<D: Data> Worker<D> {
         if let Some(key) = self.keys.get_mut(&op.key) {
             key.leave(id);
         }
-        if matches!(op.what, What::Close) {
+        if matches!(op.what, OperationKind::Close) {
             self.ended = true;
         }
         if !op.abandoned {
             let ended = self.tally.ended(&op, result.is_ok());
             let result = result.map_err(|failure| errors::during(&op, failure));
-            self.actions.push(Action::Finished { op: id, ended, result });
+            self.actions.push(WorkerAction::Finished { op: id, ended, result });
         }
     }
 
@@ -710,17 +718,19 @@ impl<D: Data> Worker<D> {
 
     fn ask(&mut self, id: OpId) {
         let Some(op) = self.ops.get(id) else { return };
-        let searches = self.keys.get(&op.key).is_some_and(Key::is_searched);
-        let mut message = Message::of_key(Kind::Ask, op.key, 0, Vec::new());
+        let searches = self.keys.get(&op.key).is_some_and(WorkerKey::is_searched);
+        let mut message = Message::of_key(MessageKind::Ask, op.key, 0, Vec::new());
         message.head.request = id;
         let mut to = DIRECTORY;
         match &op.what {
             // The operation waits for an earlier call, or for the init of its key.
             _ if !op.started && (op.is_collective() || !searches) => return,
             _ if !op.started => {}
-            What::Barrier { number, .. } => return self.wants.push(Want::AskBarrier(*number)),
-            What::Set { version, .. } => message.head.setting = *version,
-            What::Push { .. } | What::Pull { .. } => {
+            OperationKind::Barrier { number, .. } => {
+                return self.wants.push(Want::AskBarrier(*number));
+            }
+            OperationKind::Set { version, .. } => message.head.setting = *version,
+            OperationKind::Push { .. } | OperationKind::Pull { .. } => {
                 let Some(key) = self.keys.get(&op.key) else { return };
                 let slice = op.unanswered.first().or_else(|| self.offered_slice(id));
                 let Some((slice, place)) = slice.zip(key.place()) else { return };
@@ -730,11 +740,14 @@ impl<D: Data> Worker<D> {
                 message.head.generation = key.generation();
                 message.head.round = op.round();
             }
-            What::Init { .. } | What::Remove { .. } | What::Restore { .. } | What::Find => {}
-            What::Learn(_) | What::Done | What::Close => return,
+            OperationKind::Init { .. }
+            | OperationKind::Remove { .. }
+            | OperationKind::Restore { .. }
+            | OperationKind::Find => {}
+            OperationKind::Learn(_) | OperationKind::Done | OperationKind::Close => return,
         }
         // Lowest priority: queries of observers must not delay the messages that the operation waits for.
-        self.letters.push(Letter { to, message, priority: LAST, token: None });
+        self.letters.push(OutgoingMessage { to, message, priority: LAST, token: None });
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::slices::Slices;
 use super::undelivered::Undelivered;
 use crate::job::{MS, Peer, Time};
-use crate::message::Spec;
+use crate::message::KeySpec;
 
 /// Number of an operation of one worker, ascending from 1.
 pub type OpId = u64;
@@ -15,9 +15,9 @@ const MOST_FOR_ANSWER: Time = 100 * MS;
 
 /// Kind of an operation, with its arguments.
 #[derive(Debug)]
-pub(super) enum What<D> {
+pub(super) enum OperationKind<D> {
     Init {
-        spec: Spec,
+        spec: KeySpec,
         data: D,
     },
     /// With `answer`, the value of its round is pulled as well. `setting` is the program's last one.
@@ -93,7 +93,7 @@ pub(super) enum Of {
 
 #[derive(Debug)]
 pub(super) struct Operation<D> {
-    pub(super) what: What<D>,
+    pub(super) what: OperationKind<D>,
     /// Key of the operation, 0 without one.
     pub(super) key: u64,
     pub(super) began: Time,
@@ -113,7 +113,7 @@ pub(super) struct Operation<D> {
 }
 
 impl<D> Operation<D> {
-    pub(super) fn new(what: What<D>, key: u64, now: Time, deadline: Time) -> Self {
+    pub(super) fn new(what: OperationKind<D>, key: u64, now: Time, deadline: Time) -> Self {
         Self {
             what,
             key,
@@ -144,38 +144,47 @@ impl<D> Operation<D> {
 
     /// Whether it concerns no key.
     pub(super) fn is_collective(&self) -> bool {
-        use What::{Barrier, Close, Done, Learn, Set};
+        use OperationKind::{Barrier, Close, Done, Learn, Set};
         matches!(self.what, Set { .. } | Learn(_) | Barrier { .. } | Done | Close)
     }
 
     pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.what, What::Done | What::Close)
+        matches!(self.what, OperationKind::Done | OperationKind::Close)
     }
 
     /// Whether it cannot succeed after the loss of a worker with `OnLoss::Fail`. A pull can: its server knows
     /// whether the round has closed.
     pub(super) fn needs_all_workers(&self) -> bool {
-        !self.is_leaving() && !matches!(self.what, What::Pull { .. } | What::Find | What::Learn(_))
+        !self.is_leaving()
+            && !matches!(
+                self.what,
+                OperationKind::Pull { .. } | OperationKind::Find | OperationKind::Learn(_)
+            )
     }
 
     /// Whether no other operation on the key may run beside it.
     pub(super) fn is_exclusive(&self) -> bool {
-        matches!(self.what, What::Init { .. } | What::Remove { .. } | What::Restore { .. })
+        matches!(
+            self.what,
+            OperationKind::Init { .. }
+                | OperationKind::Remove { .. }
+                | OperationKind::Restore { .. }
+        )
     }
 
     /// Whether it wants a value that a later push of this worker would change.
     pub(super) fn wants_value(&self) -> bool {
-        matches!(self.what, What::Pull { .. } | What::Push { answer: true, .. })
+        matches!(self.what, OperationKind::Pull { .. } | OperationKind::Push { answer: true, .. })
     }
 
     /// Whether it wants whole values, without queries.
     pub(super) fn wants_whole_value(&self) -> bool {
-        !matches!(&self.what, What::Pull { wanted, .. } if !wanted.is_empty())
+        !matches!(&self.what, OperationKind::Pull { wanted, .. } if !wanted.is_empty())
     }
 
     pub(super) fn round(&self) -> u64 {
         match self.what {
-            What::Push { round, .. } | What::Pull { round, .. } => round,
+            OperationKind::Push { round, .. } | OperationKind::Pull { round, .. } => round,
             _ => 0,
         }
     }
@@ -187,7 +196,7 @@ impl<D> Operation<D> {
             return self.first_moment();
         }
         match self.what {
-            What::Remove { back: Back::No } if self.started => self.back_moment(),
+            OperationKind::Remove { back: Back::No } if self.started => self.back_moment(),
             _ => self.deadline,
         }
     }
@@ -207,8 +216,8 @@ impl<D> Operation<D> {
     /// Whether a message is in transit that no other one on the key may overtake.
     pub(super) fn is_in_transit(&self) -> bool {
         match self.what {
-            What::Push { .. } => !self.undelivered.is_empty(),
-            What::Remove { back } => back == Back::Asked,
+            OperationKind::Push { .. } => !self.undelivered.is_empty(),
+            OperationKind::Remove { back } => back == Back::Asked,
             _ => false,
         }
     }

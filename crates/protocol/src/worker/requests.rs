@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::errors;
-use super::operation::{After, Back, Of, OpId, Operation, What};
-use super::{DIRECTORY, Key, Pushes, Worker};
+use super::operation::{After, Back, Of, OpId, Operation, OperationKind};
+use super::{DIRECTORY, Pushes, Worker, WorkerKey};
 use crate::job::{Data, Failure, Mode, Peer, Reason, Time, label};
-use crate::message::{Body, Declare, Header, Kind, Message, ROUNDS_OVER, Spec, flags};
-use crate::peers::Letter;
+use crate::message::{Body, Declare, Header, KeySpec, Message, MessageKind, ROUNDS_OVER, flags};
+use crate::peers::OutgoingMessage;
 use crate::stream::{CONTROL, LAST};
 
 impl<D: Data> Worker<D> {
@@ -19,7 +19,7 @@ impl<D: Data> Worker<D> {
     pub fn init(
         &mut self,
         key: u64,
-        spec: Spec,
+        spec: KeySpec,
         data: D,
         now: Time,
         deadline: Time,
@@ -28,7 +28,7 @@ impl<D: Data> Worker<D> {
             let text = format!("init: {}: the value has not the bytes of its shape", label(key));
             return Err(Failure::new(Reason::Invalid, text));
         }
-        self.request(What::Init { spec, data }, key, now, deadline)
+        self.request(OperationKind::Init { spec, data }, key, now, deadline)
     }
 
     /// Pushes a value: the next round of this worker on the key. Ends when all servers have acknowledged it,
@@ -62,8 +62,14 @@ impl<D: Data> Worker<D> {
         self.request(self.a_push(data, priority, true), key, now, deadline)
     }
 
-    fn a_push(&self, data: D, priority: i32, answer: bool) -> What<D> {
-        What::Push { round: 0, data, priority: bounded(priority), answer, setting: self.settings }
+    fn a_push(&self, data: D, priority: i32, answer: bool) -> OperationKind<D> {
+        OperationKind::Push {
+            round: 0,
+            data,
+            priority: bounded(priority),
+            answer,
+            setting: self.settings,
+        }
     }
 
     /// Pulls the value after all pushes of this worker on the key before it.
@@ -81,7 +87,7 @@ impl<D: Data> Worker<D> {
     }
 
     /// Pulls with queries: `wanted` has, for some slices, bytes that the server's driver gets as
-    /// [`Answer::wanted`](crate::Answer::wanted). An empty map pulls the whole value.
+    /// [`ValueRequest::wanted`](crate::ValueRequest::wanted). An empty map pulls the whole value.
     ///
     /// # Errors
     /// No request can succeed any more.
@@ -94,7 +100,7 @@ impl<D: Data> Worker<D> {
         deadline: Time,
     ) -> Result<OpId, Failure> {
         let priority = bounded(priority);
-        let what = What::Pull { round: 0, priority, wanted, after, sought: false };
+        let what = OperationKind::Pull { round: 0, priority, wanted, after, sought: false };
         self.request(what, key, now, deadline)
     }
 
@@ -110,7 +116,7 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.request(What::Restore { slices }, key, now, deadline)
+        self.request(OperationKind::Restore { slices }, key, now, deadline)
     }
 
     /// Looks up shape and placement of a key, for [`place_of`](Self::place_of). Ends when the key is
@@ -119,7 +125,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// No request can succeed any more.
     pub fn find(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(What::Find, key, now, deadline)
+        self.request(OperationKind::Find, key, now, deadline)
     }
 
     /// Removes a key; it is removed when every active worker has made the call. Before the deadline the
@@ -128,7 +134,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// As for [`push`](Self::push).
     pub fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(What::Remove { back: Back::No }, key, now, deadline)
+        self.request(OperationKind::Remove { back: Back::No }, key, now, deadline)
     }
 
     /// Changes the setting of the servers, such as the merge rule; every rank makes the call with the same
@@ -139,7 +145,7 @@ impl<D: Data> Worker<D> {
     /// As for [`push`](Self::push).
     pub fn set(&mut self, fields: Vec<u8>, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let version = self.version_of(&fields);
-        let id = self.request(What::Set { version, fields }, 0, now, deadline)?;
+        let id = self.request(OperationKind::Set { version, fields }, 0, now, deadline)?;
         self.settings = version;
         self.setting_given_up = None;
         Ok(id)
@@ -150,7 +156,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// No request can succeed any more.
     pub fn learn_setting(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(What::Learn(Of::Setting(self.settings + 1)), 0, now, deadline)
+        self.request(OperationKind::Learn(Of::Setting(self.settings + 1)), 0, now, deadline)
     }
 
     /// Learns the first existing key from this one on, without a proposal; for a worker that is done.
@@ -158,7 +164,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// No request can succeed any more.
     pub fn learn_key(&mut self, from: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(What::Learn(Of::Key(from)), 0, now, deadline)
+        self.request(OperationKind::Learn(Of::Key(from)), 0, now, deadline)
     }
 
     /// Waits until every active worker has made the call.
@@ -182,7 +188,7 @@ impl<D: Data> Worker<D> {
     ) -> Result<OpId, Failure> {
         let again = self.barrier_given_up == Some((self.barriers, call));
         let number = if again { self.barriers } else { self.barriers + 1 };
-        let id = self.request(What::Barrier { number, call }, 0, now, deadline)?;
+        let id = self.request(OperationKind::Barrier { number, call }, 0, now, deadline)?;
         self.barriers = number;
         // A given-up barrier is joined once.
         self.barrier_given_up = None;
@@ -195,7 +201,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// The worker is closed, or has ended.
     pub fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let id = self.request(What::Done, 0, now, deadline)?;
+        let id = self.request(OperationKind::Done, 0, now, deadline)?;
         if self.pushes == Pushes::Open {
             self.pushes = Pushes::Over;
         }
@@ -207,14 +213,14 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// The worker is closed, or has ended.
     pub fn close(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        let id = self.request(What::Close, 0, now, deadline)?;
+        let id = self.request(OperationKind::Close, 0, now, deadline)?;
         self.closing = true;
         Ok(id)
     }
 
     fn request(
         &mut self,
-        what: What<D>,
+        what: OperationKind<D>,
         key: u64,
         now: Time,
         deadline: Time,
@@ -225,7 +231,7 @@ impl<D: Data> Worker<D> {
         self.next_op += 1;
         self.wake = self.wake.min(op.first_moment());
         let is_collective = op.is_collective();
-        let is_change = matches!(op.what, What::Set { .. });
+        let is_change = matches!(op.what, OperationKind::Set { .. });
         self.ops.insert(id, op);
         if is_collective {
             self.collective.insert(id);
@@ -292,7 +298,7 @@ impl<D: Data> Worker<D> {
                 continue;
             }
             if !op.started {
-                let push = matches!(op.what, What::Push { .. });
+                let push = matches!(op.what, OperationKind::Push { .. });
                 let blocked =
                     if exclusive { !first } else { push && (value_wanted || self.is_setting(id)) };
                 if blocked || !self.start(id, key) {
@@ -320,7 +326,7 @@ impl<D: Data> Worker<D> {
     /// Starts one operation; false when it has to wait for the place of its key, or has failed.
     fn start(&mut self, id: OpId, key: u64) -> bool {
         let Some(op) = self.ops.get_mut(id) else { return false };
-        if let What::Init { spec, .. } = &op.what {
+        if let OperationKind::Init { spec, .. } = &op.what {
             let spec = Some(spec.clone());
             op.start();
             self.wake = self.wake.min(op.first_moment());
@@ -330,7 +336,7 @@ impl<D: Data> Worker<D> {
             return true;
         }
         let state = self.keys.get_or_default(key);
-        if matches!(op.what, What::Remove { .. }) && state.take_gone_unsaid() {
+        if matches!(op.what, OperationKind::Remove { .. }) && state.take_gone_unsaid() {
             self.finish(id, Ok(()));
             return false;
         }
@@ -347,12 +353,12 @@ impl<D: Data> Worker<D> {
         self.wake = self.wake.min(op.first_moment());
         self.waiting.remove(&id);
         match &mut op.what {
-            What::Push { data, .. } if data.len() != expected => {
+            OperationKind::Push { data, .. } if data.len() != expected => {
                 let text = format!("the value has {} bytes, the key has {expected}", data.len());
                 self.finish(id, Err(Failure::new(Reason::Invalid, text)));
                 return false;
             }
-            What::Push { round, answer, setting, .. } => {
+            OperationKind::Push { round, answer, setting, .. } => {
                 *setting = self.setting.min(*setting);
                 *round = state.next_round();
                 op.unsent = slices.clone().collect();
@@ -361,7 +367,7 @@ impl<D: Data> Worker<D> {
                 }
                 slices.for_each(|slice| self.send_push(id, slice));
             }
-            What::Pull { round, wanted, after, .. } => {
+            OperationKind::Pull { round, wanted, after, .. } => {
                 *round = match after {
                     After::Own => state.pushed(),
                     After::Nothing => 0,
@@ -374,21 +380,21 @@ impl<D: Data> Worker<D> {
                 }
                 self.finish_if_complete(id);
             }
-            What::Restore { slices: parts } => {
+            OperationKind::Restore { slices: parts } => {
                 let parts = std::mem::take(parts);
                 (0..).zip(parts).for_each(|(slice, part)| self.send_restore(id, slice, part));
                 self.finish_if_complete(id);
             }
-            What::Find => self.finish(id, Ok(())),
-            What::Remove { .. } => self.send_remove(id, flags::PROVIDE),
+            OperationKind::Find => self.finish(id, Ok(())),
+            OperationKind::Remove { .. } => self.send_remove(id, flags::PROVIDE),
             _ => {}
         }
         true
     }
 
-    fn declare(&mut self, request: OpId, key: u64, spec: Option<Spec>) {
+    fn declare(&mut self, request: OpId, key: u64, spec: Option<KeySpec>) {
         let fields = Declare { name: self.tally.second_hash(key), spec }.encode();
-        let mut message = Message::of_key(Kind::Declare, key, 0, fields);
+        let mut message = Message::of_key(MessageKind::Declare, key, 0, fields);
         message.head.request = request;
         self.post(DIRECTORY, message);
     }
@@ -399,7 +405,7 @@ impl<D: Data> Worker<D> {
         let (round, key) = (op.round(), op.key);
         let Some(state) = self.keys.get(&key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let What::Push { data, .. } = &op.what else { return };
+        let OperationKind::Push { data, .. } = &op.what else { return };
         let (offset, len) = state.range(slice);
         let len = data.part(offset, len).len();
         let generation = state.generation();
@@ -410,7 +416,7 @@ impl<D: Data> Worker<D> {
             return self.send_slice(id, slice, 0);
         }
         flow.offer((key, generation, round, slice), id);
-        let mut message = Message::of_key(Kind::Offer, key, generation, Vec::new());
+        let mut message = Message::of_key(MessageKind::Offer, key, generation, Vec::new());
         message.head.slice = slice;
         message.head.round = round;
         self.post(Peer::server(server), message);
@@ -433,12 +439,14 @@ impl<D: Data> Worker<D> {
 
     fn send_slice(&mut self, id: OpId, slice: u32, granted: u16) {
         let Some(op) = self.ops.get_mut(id) else { return };
-        let What::Push { round, data, priority, answer, setting } = &op.what else { return };
+        let OperationKind::Push { round, data, priority, answer, setting } = &op.what else {
+            return;
+        };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
         let (offset, len) = state.range(slice);
         let head = Header {
-            kind: Kind::Push,
+            kind: MessageKind::Push,
             key: op.key,
             generation: state.generation(),
             slice,
@@ -460,7 +468,7 @@ impl<D: Data> Worker<D> {
     /// Sends a pull of a slice, if the operation wants the slice.
     fn send_pull(&mut self, id: OpId, slice: u32) {
         let Some(op) = self.ops.get(id) else { return };
-        let What::Pull { round, priority, wanted, .. } = &op.what else { return };
+        let OperationKind::Pull { round, priority, wanted, .. } = &op.what else { return };
         if !op.unanswered.contains(slice) {
             return;
         }
@@ -472,20 +480,21 @@ impl<D: Data> Worker<D> {
         let urgency = if overtakes { CONTROL } else { priority };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let mut message = Message::of_key(Kind::Pull, op.key, state.generation(), wanted);
+        let mut message = Message::of_key(MessageKind::Pull, op.key, state.generation(), wanted);
         message.head.slice = slice;
         message.head.round = round;
         message.head.request = id;
         message.head.priority = priority;
         let to = Peer::server(server);
-        self.letters.push(Letter { to, message, priority: urgency, token: None });
+        self.letters.push(OutgoingMessage { to, message, priority: urgency, token: None });
     }
 
     fn send_restore(&mut self, id: OpId, slice: u32, data: D) {
         let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
         let Some(state) = self.keys.get(&key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let mut message = Message::of_key(Kind::Restore, key, state.generation(), Vec::new());
+        let mut message =
+            Message::of_key(MessageKind::Restore, key, state.generation(), Vec::new());
         message.head.slice = slice;
         message.body = Body::Data(data);
         self.send_awaited(id, Peer::server(server), message, 0);
@@ -494,8 +503,8 @@ impl<D: Data> Worker<D> {
     /// Sends a removal to the directory, or its withdrawal.
     pub(super) fn send_remove(&mut self, id: OpId, flags: u16) {
         let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
-        let generation = self.keys.get(&key).map_or(0, Key::generation);
-        let mut message = Message::of_key(Kind::Remove, key, generation, Vec::new());
+        let generation = self.keys.get(&key).map_or(0, WorkerKey::generation);
+        let mut message = Message::of_key(MessageKind::Remove, key, generation, Vec::new());
         message.head.request = id;
         message.head.flags = flags;
         self.post(DIRECTORY, message);

@@ -1,11 +1,11 @@
 //! Cost of calls on long lists for each key, in looks at operations, messages and round trips. A worker's
 //! machine and a server's exchange letters without links.
 
-use super::{Action, OpId, Worker};
-use crate::job::{Limits, MS, Peer, Role, Time};
-use crate::message::{Book, Spec, Standing, State};
-use crate::peers::Letter;
-use crate::server::{Action as ServerAction, Server};
+use super::{OpId, Worker, WorkerAction};
+use crate::job::{Limits, MS, MemberRole, Peer, Time};
+use crate::message::{Book, KeySpec, MemberState, Standing};
+use crate::peers::OutgoingMessage;
+use crate::server::{Server, ServerAction};
 use crate::sim::{Length, limits};
 
 const F32: u32 = 2 | 32 << 8 | 1 << 16;
@@ -33,7 +33,7 @@ impl Job {
         let here = |peer: Peer| Standing {
             peer,
             incarnation: 1,
-            state: State::Here,
+            state: MemberState::Here,
             reads: false,
             address: peer.to_string(),
         };
@@ -59,7 +59,7 @@ impl Job {
         for worker in &mut self.workers {
             cost.looks += worker.take_looks();
             for action in worker.actions() {
-                if let Action::Finished { result, .. } = action {
+                if let WorkerAction::Finished { result, .. } = action {
                     result.unwrap();
                     self.ended += 1;
                 }
@@ -73,7 +73,7 @@ impl Job {
         let mut any = false;
         for rank in 0..WORKERS {
             let worker = &mut self.workers[rank as usize];
-            for Letter { message, token, .. } in worker.letters() {
+            for OutgoingMessage { message, token, .. } in worker.letters() {
                 (any, cost.messages) = (true, cost.messages + 1);
                 self.server.message(Peer::worker(rank), message);
                 token.into_iter().for_each(|token| worker.delivered(0, token));
@@ -84,8 +84,8 @@ impl Job {
                 self.server.value(&answer, Length(4));
             }
         }
-        for Letter { to, message, .. } in self.server.letters() {
-            assert_eq!(to.role, Role::Worker);
+        for OutgoingMessage { to, message, .. } in self.server.letters() {
+            assert_eq!(to.role, MemberRole::Worker);
             (any, cost.messages) = (true, cost.messages + 1);
             self.workers[to.rank as usize].message(Peer::server(0), message);
         }
@@ -111,7 +111,7 @@ impl Job {
 /// Cost of every call, on a number of keys.
 fn costs(keys: u64) -> Vec<(&'static str, Cost)> {
     let mut job = Job::new(keys);
-    let spec = || Spec { dtype: F32, shape: vec![1], whole: false };
+    let spec = || KeySpec { dtype: F32, shape: vec![1], whole: false };
     let value = || Length(4);
     let push = |it: &mut Worker<Length>, key| it.push(key, value(), 0, 1, END).unwrap();
     let pull = |it: &mut Worker<Length>, key| it.pull(key, 0, 1, END).unwrap();

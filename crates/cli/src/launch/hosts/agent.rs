@@ -18,11 +18,11 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 
 use crate::launch::hosts::agent_protocol;
-use crate::launch::hosts::agent_protocol::{Order, Report, Start, Stream};
+use crate::launch::hosts::agent_protocol::{AgentOrder, AgentReport, OutputStream, Start};
 use crate::launch::plan::Audience;
 use crate::launch::processes::local::Children;
 use crate::launch::processes::output;
-use crate::launch::processes::output::{Form, Source};
+use crate::launch::processes::output::{OutputForm, OutputSource};
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::sys;
@@ -34,8 +34,8 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How often to look whether processes that others have left behind have ended: nobody tells.
 const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
 
-enum Event {
-    Order(Order),
+enum AgentEvent {
+    Order(AgentOrder),
     /// No order can come any more.
     Closed,
     Signal(i32),
@@ -46,9 +46,9 @@ enum Event {
 
 /// Standard output, for whole frames of several threads.
 #[derive(Clone)]
-struct Connection(Arc<Mutex<File>>);
+struct FrameOutput(Arc<Mutex<File>>);
 
-impl Write for Connection {
+impl Write for FrameOutput {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut file = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         file.write_all(bytes).map(|()| bytes.len())
@@ -65,11 +65,11 @@ type Muted = Arc<Mutex<HashSet<(usize, bool)>>>;
 /// Output as frames.
 struct Frames {
     process: usize,
-    stream: Stream,
+    stream: OutputStream,
     muted: Muted,
 }
 
-impl Form for Frames {
+impl OutputForm for Frames {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         agent_protocol::put_output(self.process, self.stream, bytes, text);
     }
@@ -78,7 +78,7 @@ impl Form for Frames {
 
     fn is_wanted(&self) -> bool {
         let muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
-        !muted.contains(&(self.process, self.stream == Stream::Err))
+        !muted.contains(&(self.process, self.stream == OutputStream::Err))
     }
 }
 
@@ -87,7 +87,7 @@ struct Agent {
     children: Children,
     /// The launcher's number of each child.
     numbers: Vec<usize>,
-    reports: Sender<Report>,
+    reports: Sender<AgentReport>,
     muted: Muted,
     living: usize,
     /// Whether somebody lives on whom the children have started; None before all have ended.
@@ -114,27 +114,27 @@ pub(crate) fn serve() -> ExitCode {
 fn serve_launcher() -> io::Result<()> {
     sys::raise_file_limit();
     let connection = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    let mut connection = Connection(Arc::new(Mutex::new(connection)));
+    let mut connection = FrameOutput(Arc::new(Mutex::new(connection)));
     let (sender, events) = mpsc::channel();
     watch_signals(sender.clone())?;
     connection.write_all(agent_protocol::GREETING)?;
     let reports = report_on(connection.clone(), sender.clone())?;
     listen(sender.clone())?;
-    let Ok(Event::Order(Order::Start(start))) = events.recv_timeout(FIRST_ORDER) else {
+    let Ok(AgentEvent::Order(AgentOrder::Start(start))) = events.recv_timeout(FIRST_ORDER) else {
         return Err(io::Error::other("the launcher does not say what to start"));
     };
     let silence = Duration::from_millis(start.silence_ms.into());
     let (mut agent, sources) = match Agent::start(&start, &reports) {
         Ok(started) => started,
         Err(text) => {
-            let _ = reports.send(Report::Useless(text));
+            let _ = reports.send(AgentReport::Useless(text));
             // Until the launcher has heard it, and closes the connection.
-            while !matches!(events.recv_timeout(silence), Ok(Event::Closed) | Err(_)) {}
+            while !matches!(events.recv_timeout(silence), Ok(AgentEvent::Closed) | Err(_)) {}
             return Ok(());
         }
     };
     let closer = output::copy_in_form(sources, connection.clone(), connection, move || {
-        let _ = sender.send(Event::Copied);
+        let _ = sender.send(AgentEvent::Copied);
     })?;
     drop(reports);
     agent.work(&events, silence);
@@ -143,46 +143,49 @@ fn serve_launcher() -> io::Result<()> {
     process::exit(0);
 }
 
-fn watch_signals(sender: Sender<Event>) -> io::Result<()> {
+fn watch_signals(sender: Sender<AgentEvent>) -> io::Result<()> {
     let mut watched = signals::ending();
     watched.push(SIGCHLD);
     signals::watch(&watched, move |signal| {
-        let _ = sender.send(Event::Signal(signal));
+        let _ = sender.send(AgentEvent::Signal(signal));
     })
 }
 
 /// Passes orders on, on a thread of its own.
-fn listen(sender: Sender<Event>) -> io::Result<()> {
+fn listen(sender: Sender<AgentEvent>) -> io::Result<()> {
     let work = move || {
         let mut input = io::stdin().lock();
         while let Ok(Some(order)) = agent_protocol::read_order(&mut input) {
-            let _ = sender.send(Event::Order(order));
+            let _ = sender.send(AgentEvent::Order(order));
         }
-        let _ = sender.send(Event::Closed);
+        let _ = sender.send(AgentEvent::Closed);
     };
     thread::Builder::new().name("orders".into()).spawn(work).map(drop)
 }
 
 /// Writes reports, on a thread of its own.
-fn report_on(mut connection: Connection, done: Sender<Event>) -> io::Result<Sender<Report>> {
+fn report_on(
+    mut connection: FrameOutput,
+    done: Sender<AgentEvent>,
+) -> io::Result<Sender<AgentReport>> {
     let (sender, reports) = mpsc::channel();
     let work = move || {
-        let mut write = |report: &Report| {
+        let mut write = |report: &AgentReport| {
             let mut frame = Vec::new();
             agent_protocol::put_report(report, &mut frame);
             connection.write_all(&frame)
         };
         let _ = reports.iter().try_for_each(|report| write(&report));
-        let _ = done.send(Event::Reported);
+        let _ = done.send(AgentEvent::Reported);
     };
     thread::Builder::new().name("reports".into()).spawn(work)?;
     Ok(sender)
 }
 
-type Started = (Agent, Vec<(Source, Box<dyn Form>)>);
+type Started = (Agent, Vec<(OutputSource, Box<dyn OutputForm>)>);
 
 impl Agent {
-    fn start(start: &Start, reports: &Sender<Report>) -> Result<Started, String> {
+    fn start(start: &Start, reports: &Sender<AgentReport>) -> Result<Started, String> {
         if start.version != kvstore::VERSION {
             let (ours, theirs) = (kvstore::VERSION, &start.version);
             return Err(format!("kvstore is release {ours} there, and {theirs} here"));
@@ -203,63 +206,67 @@ impl Agent {
         for (number, process) in &start.processes {
             match agent.children.start(process) {
                 Ok(pair) => sources.extend(agent.framed(*number, pair)),
-                Err(error) => agent.report(Report::Failed(*number, error.text, error.status)),
+                Err(error) => agent.report(AgentReport::Failed(*number, error.text, error.status)),
             }
         }
         Ok((agent, sources))
     }
 
-    fn framed(&mut self, number: usize, pair: [Source; 2]) -> Vec<(Source, Box<dyn Form>)> {
+    fn framed(
+        &mut self,
+        number: usize,
+        pair: [OutputSource; 2],
+    ) -> Vec<(OutputSource, Box<dyn OutputForm>)> {
         self.numbers.push(number);
         self.living += 1;
         let process = self.children.numbers().last().unwrap_or(0);
-        self.report(Report::Started(number, process));
-        let form = |stream| -> Box<dyn Form> {
+        self.report(AgentReport::Started(number, process));
+        let form = |stream| -> Box<dyn OutputForm> {
             Box::new(Frames { process: number, stream, muted: Arc::clone(&self.muted) })
         };
-        pair.into_iter().zip([form(Stream::Out), form(Stream::Err)]).collect()
+        pair.into_iter().zip([form(OutputStream::Out), form(OutputStream::Err)]).collect()
     }
 
-    fn report(&self, report: Report) {
+    fn report(&self, report: AgentReport) {
         let _ = self.reports.send(report);
     }
 
     /// Does what is ordered until the launcher says nothing any more.
-    fn work(&mut self, events: &Receiver<Event>, silence: Duration) {
+    fn work(&mut self, events: &Receiver<AgentEvent>, silence: Duration) {
         let beat = (silence / 5).min(Duration::from_secs(1));
         let (mut heard, mut said) = (Instant::now(), Instant::now());
         while heard.elapsed() < silence {
             self.look();
             if said.elapsed() >= beat {
-                self.report(Report::Alive);
+                self.report(AgentReport::Alive);
                 said = Instant::now();
             }
             let limit = if self.left_over == Some(true) { LEFT_OVER_STEP } else { beat };
             match events.recv_timeout(limit) {
-                Ok(Event::Order(order)) => {
+                Ok(AgentEvent::Order(order)) => {
                     heard = Instant::now();
                     self.obey(&order);
                 }
-                Ok(Event::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(AgentEvent::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
                 // Nobody hears us any more.
-                Ok(Event::Copied | Event::Reported) => {
+                Ok(AgentEvent::Copied | AgentEvent::Reported) => {
                     self.writers -= 1;
                     return;
                 }
-                Ok(Event::Signal(SIGHUP) | Event::Closed) | Err(_) => return,
-                Ok(Event::Signal(signal)) => self.children.signal(Audience::All, signal),
+                Ok(AgentEvent::Signal(SIGHUP) | AgentEvent::Closed) | Err(_) => return,
+                Ok(AgentEvent::Signal(signal)) => self.children.signal(Audience::All, signal),
             }
         }
     }
 
-    fn obey(&self, order: &Order) {
+    fn obey(&self, order: &AgentOrder) {
         match order {
-            Order::Signal(audience, signal) => self.children.signal(*audience, *signal),
-            Order::Mute(process, stream) => {
+            AgentOrder::Signal(audience, signal) => self.children.signal(*audience, *signal),
+            AgentOrder::Mute(process, stream) => {
                 let mut muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
-                muted.insert((*process, *stream == Stream::Err));
+                muted.insert((*process, *stream == OutputStream::Err));
             }
-            Order::Start(_) | Order::Alive => {}
+            AgentOrder::Start(_) | AgentOrder::Alive => {}
         }
     }
 
@@ -270,26 +277,26 @@ impl Agent {
         if self.living == 0 && self.left_over != Some(false) {
             let left_over = self.children.have_left_over();
             if self.left_over != Some(left_over) {
-                self.report(Report::LeftOver(left_over));
+                self.report(AgentReport::LeftOver(left_over));
             }
             self.left_over = Some(left_over);
         }
         for (child, ending) in ended {
-            self.report(Report::Ended(self.numbers[child], ending));
+            self.report(AgentReport::Ended(self.numbers[child], ending));
         }
     }
 
     /// Kills whoever is left, and passes on what has not been.
-    fn finish(self, closer: io::PipeWriter, events: &Receiver<Event>) {
+    fn finish(self, closer: io::PipeWriter, events: &Receiver<AgentEvent>) {
         let Self { children, numbers, reports, mut writers, .. } = self;
         for (child, ending) in children.finish() {
-            let _ = reports.send(Report::Ended(numbers[child], ending));
+            let _ = reports.send(AgentReport::Ended(numbers[child], ending));
         }
         drop((closer, reports));
         let end = Instant::now() + LAST_WORDS;
         while writers > 0 {
             match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(Event::Copied | Event::Reported) => writers -= 1,
+                Ok(AgentEvent::Copied | AgentEvent::Reported) => writers -= 1,
                 Ok(_) => {}
                 Err(_) => return,
             }

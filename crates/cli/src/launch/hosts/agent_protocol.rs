@@ -8,7 +8,7 @@ use std::io::{self, BufRead, Read, Write};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ending::Ending;
+use crate::ending::ExitReason;
 use crate::launch::plan::{Audience, Process};
 
 /// Begins what an agent writes. What the shell of a login says before is none of it.
@@ -25,18 +25,18 @@ const OUTPUT: u8 = b'o';
 
 /// Which of the two outputs of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Stream {
+pub(crate) enum OutputStream {
     Out,
     Err,
 }
 
 /// What the launcher says. Processes have the numbers by which the launcher knows them.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Order {
+pub(crate) enum AgentOrder {
     Start(Start),
     Signal(Audience, i32),
     /// Nobody wants this output any more.
-    Mute(usize, Stream),
+    Mute(usize, OutputStream),
     Alive,
 }
 
@@ -54,12 +54,12 @@ pub(crate) struct Start {
 
 /// What an agent says.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Report {
+pub(crate) enum AgentReport {
     /// With its number on that machine.
     Started(usize, u32),
     /// It could not be started: why, and the status by which shells report it.
     Failed(usize, String, u8),
-    Ended(usize, Ending),
+    Ended(usize, ExitReason),
     /// Whether processes that the others have started live on; comes before the last end.
     LeftOver(bool),
     /// Nothing can be done, and the agent ends.
@@ -69,12 +69,12 @@ pub(crate) enum Report {
 
 /// What an agent writes, taken apart.
 #[derive(Debug)]
-pub(crate) enum Frame {
-    Report(Report),
-    Output(usize, Stream, Vec<u8>),
+pub(crate) enum AgentFrame {
+    Report(AgentReport),
+    Output(usize, OutputStream, Vec<u8>),
 }
 
-pub(crate) fn write_order(to: &mut impl Write, order: &Order) -> io::Result<()> {
+pub(crate) fn write_order(to: &mut impl Write, order: &AgentOrder) -> io::Result<()> {
     let mut line = serde_json::to_vec(order)?;
     line.push(b'\n');
     to.write_all(&line)?;
@@ -82,22 +82,22 @@ pub(crate) fn write_order(to: &mut impl Write, order: &Order) -> io::Result<()> 
 }
 
 /// The next order; None at the end.
-pub(crate) fn read_order(from: &mut impl BufRead) -> io::Result<Option<Order>> {
+pub(crate) fn read_order(from: &mut impl BufRead) -> io::Result<Option<AgentOrder>> {
     let mut line = Vec::new();
     from.take(LONGEST_ORDER).read_until(b'\n', &mut line)?;
     if line.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&line)?)) }
 }
 
 /// Appends a report as the agent writes it.
-pub(crate) fn put_report(report: &Report, to: &mut Vec<u8>) {
+pub(crate) fn put_report(report: &AgentReport, to: &mut Vec<u8>) {
     // Writing a report to memory does not fail.
     put(REPORT, &serde_json::to_vec(report).unwrap_or_default(), to);
 }
 
 /// Appends output as the agent writes it.
-pub(crate) fn put_output(process: usize, stream: Stream, bytes: &[u8], to: &mut Vec<u8>) {
+pub(crate) fn put_output(process: usize, stream: OutputStream, bytes: &[u8], to: &mut Vec<u8>) {
     let mut payload = u32::try_from(process).unwrap_or(u32::MAX).to_le_bytes().to_vec();
-    payload.push(u8::from(stream == Stream::Err));
+    payload.push(u8::from(stream == OutputStream::Err));
     payload.extend_from_slice(bytes);
     put(OUTPUT, &payload, to);
 }
@@ -124,7 +124,7 @@ pub(crate) fn read_greeting(from: &mut impl BufRead) -> io::Result<()> {
     }
 }
 
-pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
+pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<AgentFrame> {
     let mut head = [0; 5];
     from.read_exact(&mut head)?;
     let [kind, length @ ..] = head;
@@ -138,18 +138,18 @@ pub(crate) fn read_frame(from: &mut impl Read) -> io::Result<Frame> {
         return Err(damaged());
     }
     match kind {
-        REPORT => Ok(Frame::Report(serde_json::from_slice(&payload)?)),
+        REPORT => Ok(AgentFrame::Report(serde_json::from_slice(&payload)?)),
         OUTPUT => output(&payload).ok_or_else(damaged),
         _ => Err(damaged()),
     }
 }
 
-fn output(payload: &[u8]) -> Option<Frame> {
+fn output(payload: &[u8]) -> Option<AgentFrame> {
     let (process, rest) = payload.split_first_chunk()?;
     let (stream, bytes) = rest.split_first()?;
-    let stream = if *stream == 0 { Stream::Out } else { Stream::Err };
+    let stream = if *stream == 0 { OutputStream::Out } else { OutputStream::Err };
     let process = usize::try_from(u32::from_le_bytes(*process)).ok()?;
-    Some(Frame::Output(process, stream, bytes.to_vec()))
+    Some(AgentFrame::Output(process, stream, bytes.to_vec()))
 }
 
 fn damaged() -> io::Error {
@@ -162,13 +162,13 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
-    use crate::launch::plan::{Name, Role};
+    use crate::launch::plan::{ProcessName, ProcessRole};
 
     #[test]
     fn an_order_is_a_line_and_keeps_words_that_are_no_text() {
         let odd = OsString::from_vec(b"\xff\n'".to_vec());
         let process = Process {
-            name: Name { role: Role::Worker, rank: 3 },
+            name: ProcessName { role: ProcessRole::Worker, rank: 3 },
             program: Some(odd.clone()),
             arguments: vec![odd.clone()],
             environment: vec![("A".into(), Some("x\ny".into())), ("B".into(), None)],
@@ -181,16 +181,16 @@ mod tests {
             processes: vec![(7, process)],
         };
         let mut bytes = Vec::new();
-        write_order(&mut bytes, &Order::Start(start)).unwrap();
-        write_order(&mut bytes, &Order::Signal(Audience::Servers, 15)).unwrap();
+        write_order(&mut bytes, &AgentOrder::Start(start)).unwrap();
+        write_order(&mut bytes, &AgentOrder::Signal(Audience::Servers, 15)).unwrap();
         assert_eq!(bytes.split(|&byte| byte == b'\n').count(), 3);
         let mut from = &bytes[..];
-        let Some(Order::Start(start)) = read_order(&mut from).unwrap() else { panic!() };
+        let Some(AgentOrder::Start(start)) = read_order(&mut from).unwrap() else { panic!() };
         assert_eq!(start.processes[0].1.program, Some(odd));
         assert_eq!(start.processes[0].1.environment[0].1.as_deref(), Some("x\ny"));
         assert!(matches!(
             read_order(&mut from).unwrap(),
-            Some(Order::Signal(Audience::Servers, 15))
+            Some(AgentOrder::Signal(Audience::Servers, 15))
         ));
         assert!(read_order(&mut from).unwrap().is_none());
     }
@@ -199,16 +199,19 @@ mod tests {
     fn frames_follow_the_greeting_whatever_was_said_before() {
         let mut bytes = b"Welcome!\nno line feed".to_vec();
         bytes.extend_from_slice(GREETING);
-        put_output(2, Stream::Err, b"a\nb", &mut bytes);
-        put_report(&Report::Ended(2, Ending::Signal(9)), &mut bytes);
+        put_output(2, OutputStream::Err, b"a\nb", &mut bytes);
+        put_report(&AgentReport::Ended(2, ExitReason::Signal(9)), &mut bytes);
         let mut from = &bytes[..];
         read_greeting(&mut from).unwrap();
-        let Frame::Output(2, Stream::Err, text) = read_frame(&mut from).unwrap() else { panic!() };
-        assert_eq!(text, b"a\nb");
-        let Frame::Report(Report::Ended(2, ending)) = read_frame(&mut from).unwrap() else {
+        let AgentFrame::Output(2, OutputStream::Err, text) = read_frame(&mut from).unwrap() else {
             panic!()
         };
-        assert_eq!(ending, Ending::Signal(9));
+        assert_eq!(text, b"a\nb");
+        let AgentFrame::Report(AgentReport::Ended(2, ending)) = read_frame(&mut from).unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!(ending, ExitReason::Signal(9));
         assert_eq!(read_frame(&mut from).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
@@ -231,11 +234,11 @@ mod tests {
             let bytes: Vec<u8> = (0..24).map(|_| byte()).collect();
             let mut from = &bytes[..];
             while let Ok(frame) = read_frame(&mut from) {
-                assert!(matches!(frame, Frame::Output(.., text) if text.len() < bytes.len()));
+                assert!(matches!(frame, AgentFrame::Output(.., text) if text.len() < bytes.len()));
             }
             let mut from = &bytes[..];
             while let Ok(Some(order)) = read_order(&mut from) {
-                assert!(!matches!(order, Order::Start(_)));
+                assert!(!matches!(order, AgentOrder::Start(_)));
             }
         }
     }

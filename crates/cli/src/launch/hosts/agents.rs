@@ -12,12 +12,14 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGKILL;
 
-use crate::ending::Ending;
+use crate::ending::ExitReason;
 use crate::launch::hosts::agent_protocol;
-use crate::launch::hosts::agent_protocol::{Frame, Order, Report, Start, Stream};
+use crate::launch::hosts::agent_protocol::{
+    AgentFrame, AgentOrder, AgentReport, OutputStream, Start,
+};
 use crate::launch::plan::Audience;
 use crate::launch::processes::local::Children;
-use crate::launch::processes::output::Source;
+use crate::launch::processes::output::OutputSource;
 use crate::sys;
 
 /// How long a login may take.
@@ -28,47 +30,47 @@ const END_STEP: Duration = Duration::from_millis(2);
 
 /// What comes from a connection.
 #[derive(Debug)]
-pub(crate) enum News {
-    Report(Report),
+pub(crate) enum AgentNews {
+    Report(AgentReport),
     /// It has ended, and why.
     Closed(String),
 }
 
 /// A connection.
 #[derive(Debug)]
-pub(crate) struct Remote {
+pub(crate) struct AgentConnection {
     pub(crate) host: String,
     /// ssh or srun.
     process: Child,
     program: String,
     /// None once it is closed.
-    orders: Option<Sender<Option<Order>>>,
+    orders: Option<Sender<Option<AgentOrder>>>,
     /// Whether its output waits for whoever reads ours.
     held_up: Arc<AtomicBool>,
 }
 
 /// What the threads of a connection share, and whom they tell.
-struct Reader<T> {
+struct ConnectionReader<T> {
     host: String,
     pipes: Pipes,
-    orders: Sender<Option<Order>>,
+    orders: Sender<Option<AgentOrder>>,
     held_up: Arc<AtomicBool>,
     silence: Duration,
     tell: T,
 }
 
 /// What the processes of a host will write, with their numbers, and what its connection will.
-pub(crate) type Sources = (Numbered, Source);
+pub(crate) type HostSources = (Numbered, OutputSource);
 
-impl Remote {
+impl AgentConnection {
     /// Connects, and orders the start of processes. Only the main thread may call this.
     pub(crate) fn start(
         children: &Children,
         mut command: Command,
         host: &str,
         start: Start,
-        tell: impl FnMut(News) + Send + 'static,
-    ) -> io::Result<(Self, Sources)> {
+        tell: impl FnMut(AgentNews) + Send + 'static,
+    ) -> io::Result<(Self, HostSources)> {
         let program = command.get_program().to_string_lossy().into_owned();
         let (err, err_writer) = io::pipe()?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err_writer);
@@ -83,7 +85,7 @@ impl Remote {
         let (pipes, sources) = pipes(start.processes.iter().map(|(number, _)| *number))?;
         let (orders, queue) = mpsc::channel();
         let held_up = Arc::new(AtomicBool::new(false));
-        let reader = Reader {
+        let reader = ConnectionReader {
             host: host.to_owned(),
             pipes,
             orders: orders.clone(),
@@ -91,18 +93,18 @@ impl Remote {
             silence,
             tell,
         };
-        let _ = orders.send(Some(Order::Start(start)));
+        let _ = orders.send(Some(AgentOrder::Start(start)));
         let beat = (silence / 5).min(Duration::from_secs(1));
         spawn("orders", move || write_orders(stdin, &queue, beat))?;
         spawn("reports", move || reader.run(stdout))?;
         let remote =
             Self { host: host.to_owned(), process, program, orders: Some(orders), held_up };
-        Ok((remote, (sources, Source::err(err))))
+        Ok((remote, (sources, OutputSource::err(err))))
     }
 
     pub(crate) fn signal(&self, audience: Audience, signal: i32) {
         if let Some(orders) = &self.orders {
-            let _ = orders.send(Some(Order::Signal(audience, signal)));
+            let _ = orders.send(Some(AgentOrder::Signal(audience, signal)));
         }
     }
 
@@ -122,7 +124,7 @@ impl Remote {
         let start = Instant::now();
         loop {
             match sys::ending(self.process.id()) {
-                Some(ending @ (Ending::Status(1..) | Ending::Signal(_))) => {
+                Some(ending @ (ExitReason::Status(1..) | ExitReason::Signal(_))) => {
                     return Some(format!("{} ended with {ending}", self.program));
                 }
                 Some(_) => return None,
@@ -140,7 +142,7 @@ impl Remote {
 }
 
 type Pipes = HashMap<(usize, bool), PipeWriter>;
-type Numbered = Vec<(usize, [Source; 2])>;
+type Numbered = Vec<(usize, [OutputSource; 2])>;
 
 /// Pipes on which the output of processes goes on inside of this process.
 fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(Pipes, Numbered)> {
@@ -151,7 +153,7 @@ fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(Pipes, Numbered)> 
             writers.insert((number, is_err), writer);
             Ok(reader)
         };
-        sources.push((number, [Source::out(pipe(false)?), Source::err(pipe(true)?)]));
+        sources.push((number, [OutputSource::out(pipe(false)?), OutputSource::err(pipe(true)?)]));
     }
     Ok((writers, sources))
 }
@@ -161,11 +163,11 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Writes orders up to None, and at each beat without any a sign of life. Then the input is closed.
-fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<Order>>, beat: Duration) {
+fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<AgentOrder>>, beat: Duration) {
     loop {
         let order = match queue.recv_timeout(beat) {
             Ok(Some(order)) => order,
-            Err(RecvTimeoutError::Timeout) => Order::Alive,
+            Err(RecvTimeoutError::Timeout) => AgentOrder::Alive,
             Ok(None) | Err(RecvTimeoutError::Disconnected) => return,
         };
         if agent_protocol::write_order(&mut input, &order).is_err() {
@@ -174,7 +176,7 @@ fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<Order>>, be
     }
 }
 
-impl<T: FnMut(News)> Reader<T> {
+impl<T: FnMut(AgentNews)> ConnectionReader<T> {
     /// Takes apart what the agent writes until its end.
     fn run(mut self, output: ChildStdout) {
         let limited = Limited { output, limit: LOGIN };
@@ -189,14 +191,14 @@ impl<T: FnMut(News)> Reader<T> {
             }
             Err(error) => format!("no connection to {}: {error}", self.host),
         };
-        (self.tell)(News::Closed(why));
+        (self.tell)(AgentNews::Closed(why));
     }
 
     fn pass_on(&mut self, from: &mut impl Read) -> String {
         loop {
             match agent_protocol::read_frame(from) {
-                Ok(Frame::Report(report)) => (self.tell)(News::Report(report)),
-                Ok(Frame::Output(process, stream, bytes)) => self.put(process, stream, &bytes),
+                Ok(AgentFrame::Report(report)) => (self.tell)(AgentNews::Report(report)),
+                Ok(AgentFrame::Output(process, stream, bytes)) => self.put(process, stream, &bytes),
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return format!("the connection to {} has ended", self.host);
                 }
@@ -206,15 +208,15 @@ impl<T: FnMut(News)> Reader<T> {
     }
 
     /// Passes output on. When nobody reads ours any more, the process is to notice it.
-    fn put(&mut self, process: usize, stream: Stream, bytes: &[u8]) {
-        let pipe = (process, stream == Stream::Err);
+    fn put(&mut self, process: usize, stream: OutputStream, bytes: &[u8]) {
+        let pipe = (process, stream == OutputStream::Err);
         let Some(writer) = self.pipes.get_mut(&pipe) else { return };
         self.held_up.store(true, Ordering::Relaxed);
         let result = writer.write_all(bytes);
         self.held_up.store(false, Ordering::Relaxed);
         if result.is_err() {
             self.pipes.remove(&pipe);
-            let _ = self.orders.send(Some(Order::Mute(process, stream)));
+            let _ = self.orders.send(Some(AgentOrder::Mute(process, stream)));
         }
     }
 }

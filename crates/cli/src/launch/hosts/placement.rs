@@ -13,14 +13,14 @@ use crate::launch::hosts::hostfile;
 use crate::launch::hosts::hostfile::Host;
 use crate::launch::hosts::shell;
 use crate::launch::hosts::slurm;
-use crate::launch::plan::{Process, Role, Root};
+use crate::launch::plan::{Process, ProcessRole, Root};
 use crate::launch::processes::all::Route;
 
 /// The name under which this machine is in lists of hosts.
 const HERE: &str = "localhost";
 
 #[derive(Debug, Args)]
-pub(crate) struct Options {
+pub(crate) struct HostOptions {
     /// Spread servers and workers over these hosts, by ssh; the scheduler stays here
     #[arg(long, value_name = "HOST[:SLOTS],...", conflicts_with = "host_file")]
     hosts: Option<String>,
@@ -88,7 +88,7 @@ pub(crate) type Share<'a> = (Option<(&'a str, &'a Route)>, Vec<Process>);
 
 impl Site {
     pub(crate) fn new(
-        options: &Options,
+        options: &HostOptions,
         workers: Option<u32>,
         servers: u32,
     ) -> Result<Self, String> {
@@ -116,9 +116,9 @@ impl Site {
     pub(crate) fn host(&self, process: &Process) -> Option<&str> {
         let (workers, servers) = &self.places;
         let places = match process.name.role {
-            Role::Scheduler => return None,
-            Role::Server => servers,
-            Role::Worker => workers,
+            ProcessRole::Scheduler => return None,
+            ProcessRole::Server => servers,
+            ProcessRole::Worker => workers,
         };
         let host = &self.others.as_ref()?.hosts.get(*places.get(process.name.rank as usize)?)?;
         Some(host.name.as_str()).filter(|host| *host != HERE)
@@ -201,7 +201,7 @@ impl Others {
     }
 }
 
-impl Options {
+impl HostOptions {
     fn others(&self) -> Result<Option<Others>, String> {
         let here = |error: io::Error| error.to_string();
         let hosts = match (&self.hosts, &self.host_file) {

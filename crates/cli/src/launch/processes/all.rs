@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::ending::Ending;
-use crate::launch::hosts::agent_protocol::{Report, Start};
-use crate::launch::hosts::agents::{News, Remote};
-use crate::launch::plan::{Audience, Name, Process, Role};
+use crate::ending::ExitReason;
+use crate::launch::hosts::agent_protocol::{AgentReport, Start};
+use crate::launch::hosts::agents::{AgentConnection, AgentNews};
+use crate::launch::plan::{Audience, Process, ProcessName, ProcessRole};
 use crate::launch::processes::local::{Children, StartError};
-use crate::launch::processes::output::{Label, Source};
+use crate::launch::processes::output::{OutputLabel, OutputSource};
 
 /// How processes get to another machine.
 #[derive(Debug, Clone)]
@@ -40,7 +40,7 @@ impl Route {
 /// A process of the job.
 #[derive(Debug)]
 pub(crate) struct Member {
-    pub(crate) name: Name,
+    pub(crate) name: ProcessName,
     /// None is this machine.
     pub(crate) host: Option<String>,
     /// Its number on its machine, once that is known.
@@ -60,9 +60,9 @@ impl Member {
         }
     }
 
-    fn label(&self) -> Label {
-        let rank = (self.name.role == Role::Worker).then_some(self.name.rank);
-        Label { text: self.title(), rank }
+    fn label(&self) -> OutputLabel {
+        let rank = (self.name.role == ProcessRole::Worker).then_some(self.name.rank);
+        OutputLabel { text: self.title(), rank }
     }
 }
 
@@ -77,34 +77,34 @@ pub(crate) enum Heard {
 /// A process that could not be started here, and why.
 #[derive(Debug)]
 pub(crate) struct Refused {
-    pub(crate) name: Name,
+    pub(crate) name: ProcessName,
     pub(crate) error: StartError,
 }
 
 /// The processes of a job.
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Processes {
     here: Children,
     /// The member that each child here is.
     children: Vec<usize>,
-    remotes: Vec<Connection>,
+    remotes: Vec<HostConnection>,
     pub(crate) members: Vec<Member>,
     /// Ends that connections have reported.
-    ended: Vec<(usize, Ending)>,
+    ended: Vec<(usize, ExitReason)>,
     closing: bool,
 }
 
 #[derive(Debug)]
-struct Connection {
-    remote: Remote,
+struct HostConnection {
+    remote: AgentConnection,
     members: Vec<usize>,
     left_over: Option<bool>,
     is_open: bool,
 }
 
-pub(crate) type Sources = Vec<(Label, Source)>;
+pub(crate) type Sources = Vec<(OutputLabel, OutputSource)>;
 
-impl Crew {
+impl Processes {
     /// `files` go with the launcher.
     pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         Ok(Self {
@@ -136,7 +136,7 @@ impl Crew {
         host: &str,
         route: &Route,
         processes: Vec<Process>,
-        mut tell: impl FnMut(usize, News) + Send + 'static,
+        mut tell: impl FnMut(usize, AgentNews) + Send + 'static,
     ) -> io::Result<Sources> {
         let first = self.members.len();
         for process in &processes {
@@ -151,10 +151,10 @@ impl Crew {
         let index = self.remotes.len();
         let tell = move |news| tell(index, news);
         let (remote, (pairs, own)) =
-            Remote::start(&self.here, route.command(host), host, start, tell)?;
+            AgentConnection::start(&self.here, route.command(host), host, start, tell)?;
         let members = (first..self.members.len()).collect();
-        self.remotes.push(Connection { remote, members, left_over: None, is_open: true });
-        let mut sources = vec![(Label { text: format!("host {host}"), rank: None }, own)];
+        self.remotes.push(HostConnection { remote, members, left_over: None, is_open: true });
+        let mut sources = vec![(OutputLabel { text: format!("host {host}"), rank: None }, own)];
         for (member, pair) in pairs {
             let label = self.members[member].label();
             sources.extend(pair.map(|source| (label.clone(), source)));
@@ -162,7 +162,7 @@ impl Crew {
         Ok(sources)
     }
 
-    fn add(&mut self, name: Name, host: Option<String>, number: Option<u32>) -> Label {
+    fn add(&mut self, name: ProcessName, host: Option<String>, number: Option<u32>) -> OutputLabel {
         let started = Instant::now();
         let member = Member { name, host, number, started, refusal: None, has_ended: false };
         let label = member.label();
@@ -171,40 +171,42 @@ impl Crew {
     }
 
     /// Takes what a connection has brought.
-    pub(crate) fn hear(&mut self, connection: usize, news: News) -> Option<Heard> {
+    pub(crate) fn hear(&mut self, connection: usize, news: AgentNews) -> Option<Heard> {
         let report = match news {
-            News::Report(report) => report,
-            News::Closed(why) => return self.closed(connection, &why),
+            AgentNews::Report(report) => report,
+            AgentNews::Closed(why) => return self.closed(connection, &why),
         };
         // Nobody speaks for the processes of another host.
         let is_its_own = |member: &usize| self.remotes[connection].members.contains(member);
         match report {
-            Report::Started(member, _) | Report::Failed(member, ..) | Report::Ended(member, _)
+            AgentReport::Started(member, _)
+            | AgentReport::Failed(member, ..)
+            | AgentReport::Ended(member, _)
                 if !is_its_own(&member) =>
             {
                 None
             }
-            Report::Alive => None,
-            Report::Started(member, number) => {
+            AgentReport::Alive => None,
+            AgentReport::Started(member, number) => {
                 self.members.get_mut(member)?.number = Some(number);
                 Some(Heard::Started(member))
             }
-            Report::Failed(member, text, status) => {
+            AgentReport::Failed(member, text, status) => {
                 let known = self.members.get_mut(member)?;
                 let trouble = format!("cannot start {}: {text}", known.title());
                 known.refusal = Some(text);
-                self.end(member, Ending::Status(status.into()));
+                self.end(member, ExitReason::Status(status.into()));
                 Some(Heard::Trouble(trouble))
             }
-            Report::Ended(member, ending) => {
+            AgentReport::Ended(member, ending) => {
                 self.end(member, ending);
                 None
             }
-            Report::LeftOver(left_over) => {
+            AgentReport::LeftOver(left_over) => {
                 self.remotes[connection].left_over = Some(left_over);
                 None
             }
-            Report::Useless(text) => {
+            AgentReport::Useless(text) => {
                 let trouble = format!("{}: {text}", self.remotes[connection].remote.host);
                 self.lose(connection);
                 Some(Heard::Trouble(trouble))
@@ -212,7 +214,7 @@ impl Crew {
         }
     }
 
-    fn end(&mut self, member: usize, ending: Ending) {
+    fn end(&mut self, member: usize, ending: ExitReason) {
         if let Some(known) = self.members.get_mut(member)
             && !known.has_ended
         {
@@ -239,19 +241,19 @@ impl Crew {
     fn lose(&mut self, connection: usize) -> bool {
         let members = self.remotes[connection].members.clone();
         let before = self.ended.len();
-        members.into_iter().for_each(|member| self.end(member, Ending::Lost));
+        members.into_iter().for_each(|member| self.end(member, ExitReason::Lost));
         self.remotes[connection].left_over = Some(false);
         self.ended.len() > before
     }
 
     /// The processes that have ended since the last call, those that a signal ended first: in
     /// doubt they were the cause.
-    pub(crate) fn newly_ended(&mut self) -> Vec<(usize, Ending)> {
+    pub(crate) fn newly_ended(&mut self) -> Vec<(usize, ExitReason)> {
         for (child, ending) in self.here.newly_ended() {
             self.end(self.children[child], ending);
         }
         let mut ended = std::mem::take(&mut self.ended);
-        ended.sort_by_key(|(_, ending)| matches!(ending, Ending::Status(_)));
+        ended.sort_by_key(|(_, ending)| matches!(ending, ExitReason::Status(_)));
         ended
     }
 
@@ -291,7 +293,7 @@ impl Crew {
     }
 
     /// Kills whoever is left here, and gives the ends that had not been told.
-    pub(crate) fn finish(mut self) -> (Vec<Member>, Vec<(usize, Ending)>) {
+    pub(crate) fn finish(mut self) -> (Vec<Member>, Vec<(usize, ExitReason)>) {
         let mut ended = self.newly_ended();
         self.remotes.into_iter().for_each(|connection| connection.remote.finish());
         let children = self.children;

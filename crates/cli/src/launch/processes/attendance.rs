@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kvstore::{Config, Observer, Result, View};
 
-use crate::launch::plan::{Name, Role};
+use crate::launch::plan::{ProcessName, ProcessRole};
 
 /// Interval of the lines that name processes which have not called `kv_create`.
 const LINE: Duration = Duration::from_secs(10);
@@ -22,19 +22,19 @@ const LOOK: Duration = Duration::from_secs(1);
 
 /// What the scheduler knows of the processes of its job.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Attendees {
     pub(crate) has_started: bool,
     joined: Vec<(String, u32)>,
 }
 
-impl Seen {
-    pub(crate) fn has_joined(&self, name: Name) -> bool {
+impl Attendees {
+    pub(crate) fn has_joined(&self, name: ProcessName) -> bool {
         let is_it = |(role, rank): &(String, u32)| role == name.role.name() && *rank == name.rank;
-        name.role == Role::Scheduler || self.joined.iter().any(is_it)
+        name.role == ProcessRole::Scheduler || self.joined.iter().any(is_it)
     }
 }
 
-impl From<View> for Seen {
+impl From<View> for Attendees {
     fn from(view: View) -> Self {
         let joined = view.nodes.iter().map(|node| (node.role.to_owned(), node.rank));
         Self { has_started: view.started, joined: joined.collect() }
@@ -42,8 +42,8 @@ impl From<View> for Seen {
 }
 
 /// What becomes of a question.
-pub(crate) type Answer = Result<Seen>;
-type Tell = Box<dyn FnMut(Answer) + Send>;
+pub(crate) type AttendanceResult = Result<Attendees>;
+type Tell = Box<dyn FnMut(AttendanceResult) + Send>;
 
 /// When to ask, and the thread that does.
 pub(crate) struct Attendance {
@@ -151,12 +151,12 @@ fn start(config: Config, mut tell: Tell) -> Option<(Sender<()>, JoinHandle<()>)>
     Some((sender, thread))
 }
 
-fn look(config: &Config, observer: &mut Option<Observer>) -> Answer {
+fn look(config: &Config, observer: &mut Option<Observer>) -> AttendanceResult {
     let observer = match observer {
         Some(observer) => observer,
         None => observer.insert(Observer::open(config)?),
     };
-    observer.look(LOOK).map(Seen::from)
+    observer.look(LOOK).map(Attendees::from)
 }
 
 /// `worker 1, worker 2 and 3 more`.
@@ -213,12 +213,16 @@ mod tests {
 
     #[test]
     fn processes_are_known_by_role_and_rank() {
-        let seen = Seen { has_started: false, joined: vec![("worker".into(), 1)] };
-        let name = |role, rank| Name { role, rank };
+        let seen = Attendees { has_started: false, joined: vec![("worker".into(), 1)] };
+        let name = |role, rank| ProcessName { role, rank };
         assert!(
-            seen.has_joined(name(Role::Worker, 1)) && seen.has_joined(name(Role::Scheduler, 0))
+            seen.has_joined(name(ProcessRole::Worker, 1))
+                && seen.has_joined(name(ProcessRole::Scheduler, 0))
         );
-        assert!(!seen.has_joined(name(Role::Worker, 0)) && !seen.has_joined(name(Role::Server, 1)));
+        assert!(
+            !seen.has_joined(name(ProcessRole::Worker, 0))
+                && !seen.has_joined(name(ProcessRole::Server, 1))
+        );
     }
 
     #[test]

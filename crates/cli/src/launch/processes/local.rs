@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::SIGKILL;
 
-use crate::ending::Ending;
-use crate::launch::plan::{Audience, Process, Role};
+use crate::ending::ExitReason;
+use crate::launch::plan::{Audience, Process, ProcessRole};
 use crate::launch::processes::input;
-use crate::launch::processes::output::Source;
+use crate::launch::processes::output::OutputSource;
 use crate::launch::processes::reaper::Keeper;
 use crate::sys;
 
@@ -48,12 +48,12 @@ pub(crate) struct Children {
     keeper: Keeper,
     /// This program.
     executable: PathBuf,
-    members: Vec<Running>,
+    members: Vec<RunningChild>,
 }
 
 #[derive(Debug)]
-struct Running {
-    role: Role,
+struct RunningChild {
+    role: ProcessRole,
     child: Child,
     /// Whether its end has been told.
     told: bool,
@@ -67,14 +67,18 @@ impl Children {
     }
 
     /// Starts a process, and gives what it will write. Only the main thread may call this.
-    pub(crate) fn start(&mut self, process: &Process) -> Result<[Source; 2], StartError> {
+    pub(crate) fn start(&mut self, process: &Process) -> Result<[OutputSource; 2], StartError> {
         let mut command = process.command(&self.executable);
         let input = if process.reads_input { input::source() } else { Stdio::null() };
         self.connect(process.name.role, command.stdin(input))
             .map_err(|error| StartError::new(command.get_program(), &error))
     }
 
-    fn connect(&mut self, role: Role, command: &mut Command) -> io::Result<[Source; 2]> {
+    fn connect(
+        &mut self,
+        role: ProcessRole,
+        command: &mut Command,
+    ) -> io::Result<[OutputSource; 2]> {
         let (out, out_writer) = io::pipe()?;
         let (err, err_writer) = io::pipe()?;
         command.stdout(out_writer).stderr(err_writer);
@@ -84,9 +88,9 @@ impl Children {
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child?;
         let stdin = child.stdin.take();
-        self.members.push(Running { role, child, told: false });
+        self.members.push(RunningChild { role, child, told: false });
         stdin.map_or(Ok(()), input::relay)?;
-        Ok([Source::out(out), Source::err(err)])
+        Ok([OutputSource::out(out), OutputSource::err(err)])
     }
 
     /// Starts a command that connects to another machine, in a group that the keeper looks after.
@@ -97,7 +101,7 @@ impl Children {
 
     /// The processes that have ended since the last call, those that a signal ended first: in
     /// doubt they were the cause.
-    pub(crate) fn newly_ended(&mut self) -> Vec<(usize, Ending)> {
+    pub(crate) fn newly_ended(&mut self) -> Vec<(usize, ExitReason)> {
         let mut ended = Vec::new();
         for (member, running) in self.members.iter_mut().enumerate() {
             if !running.told
@@ -107,7 +111,7 @@ impl Children {
                 ended.push((member, ending));
             }
         }
-        ended.sort_by_key(|(_, ending)| matches!(ending, Ending::Status(_)));
+        ended.sort_by_key(|(_, ending)| matches!(ending, ExitReason::Status(_)));
         ended
     }
 
@@ -135,7 +139,7 @@ impl Children {
     }
 
     /// Kills whoever is left, and gives the ends that had not been told.
-    pub(crate) fn finish(mut self) -> Vec<(usize, Ending)> {
+    pub(crate) fn finish(mut self) -> Vec<(usize, ExitReason)> {
         self.signal(Audience::All, SIGKILL);
         let start = Instant::now();
         let mut ended = self.newly_ended();

@@ -18,38 +18,38 @@ const RETRY: Duration = Duration::from_millis(5);
 
 /// Which of ours a line goes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stream {
+enum OwnStream {
     Out,
     Err,
 }
 
 /// One of the two outputs of a process.
 #[derive(Debug)]
-pub(crate) struct Source {
+pub(crate) struct OutputSource {
     pipe: PipeReader,
-    stream: Stream,
+    stream: OwnStream,
 }
 
-impl Source {
+impl OutputSource {
     pub(crate) fn out(pipe: PipeReader) -> Self {
-        Self { pipe, stream: Stream::Out }
+        Self { pipe, stream: OwnStream::Out }
     }
 
     pub(crate) fn err(pipe: PipeReader) -> Self {
-        Self { pipe, stream: Stream::Err }
+        Self { pipe, stream: OwnStream::Err }
     }
 }
 
 /// Who writes, as it stands before the lines; nothing stands there if the text is empty.
 #[derive(Debug, Clone)]
-pub(crate) struct Label {
+pub(crate) struct OutputLabel {
     pub(crate) text: String,
     /// The rank of a worker, which has a colour by it.
     pub(crate) rank: Option<u32>,
 }
 
 /// In which form the output of a process goes on.
-pub(crate) trait Form: Send {
+pub(crate) trait OutputForm: Send {
     /// Takes what was written, and appends what is complete.
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>);
 
@@ -65,16 +65,17 @@ pub(crate) trait Form: Send {
 /// Copies all sources to our own standard output and standard error, on a thread of its own, until
 /// the returned pipe is dropped; what they hold by then is copied too. Then calls `done`.
 pub(crate) fn copy(
-    sources: Vec<(Label, Source)>,
+    sources: Vec<(OutputLabel, OutputSource)>,
     done: impl FnOnce() + Send + 'static,
 ) -> io::Result<PipeWriter> {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let coloured = |terminal: bool| terminal && colours;
     let coloured = (coloured(io::stdout().is_terminal()), coloured(io::stderr().is_terminal()));
     let width = sources.iter().map(|(label, _)| label.text.len()).max().unwrap_or(0);
-    let open = |(label, source): (Label, Source)| {
-        let coloured = if source.stream == Stream::Out { coloured.0 } else { coloured.1 };
-        let form: Box<dyn Form> = Box::new(Lines::new(&before_lines(&label, width, coloured)));
+    let open = |(label, source): (OutputLabel, OutputSource)| {
+        let coloured = if source.stream == OwnStream::Out { coloured.0 } else { coloured.1 };
+        let form: Box<dyn OutputForm> =
+            Box::new(Lines::new(&before_lines(&label, width, coloured)));
         (source, form)
     };
     let open = sources.into_iter().map(open).collect();
@@ -83,13 +84,13 @@ pub(crate) fn copy(
 
 /// As [`copy`], to anywhere and in any form.
 pub(crate) fn copy_in_form(
-    sources: Vec<(Source, Box<dyn Form>)>,
+    sources: Vec<(OutputSource, Box<dyn OutputForm>)>,
     mut out: impl Write + Send + 'static,
     mut err: impl Write + Send + 'static,
     done: impl FnOnce() + Send + 'static,
 ) -> io::Result<PipeWriter> {
     let (closing, closer) = io::pipe()?;
-    let open = sources.into_iter().map(|(source, form)| Open { source, form }).collect();
+    let open = sources.into_iter().map(|(source, form)| OpenSource { source, form }).collect();
     let work = move || {
         copy_all(open, &closing, &mut out, &mut err);
         done();
@@ -99,10 +100,10 @@ pub(crate) fn copy_in_form(
 }
 
 /// What stands before the lines of a process.
-fn before_lines(label: &Label, width: usize, coloured: bool) -> String {
+fn before_lines(label: &OutputLabel, width: usize, coloured: bool) -> String {
     // Blue is hard to read on black, and red looks like an error.
     const COLOURS: [u32; 4] = [36, 32, 33, 35];
-    let Label { text, rank } = label;
+    let OutputLabel { text, rank } = label;
     match rank {
         _ if text.is_empty() => String::new(),
         _ if !coloured => format!("{text:width$}"),
@@ -115,12 +116,12 @@ fn before_lines(label: &Label, width: usize, coloured: bool) -> String {
 }
 
 /// A source that is being copied.
-struct Open {
-    source: Source,
-    form: Box<dyn Form>,
+struct OpenSource {
+    source: OutputSource,
+    form: Box<dyn OutputForm>,
 }
 
-impl Open {
+impl OpenSource {
     /// Copies what is there; whether more may come.
     fn copy(&mut self, buffer: &mut [u8], out: &mut dyn Write, err: &mut dyn Write) -> bool {
         let mut text = Vec::new();
@@ -140,12 +141,12 @@ impl Open {
     }
 
     fn write(&self, text: &[u8], out: &mut dyn Write, err: &mut dyn Write) -> bool {
-        write_all(if self.source.stream == Stream::Out { out } else { err }, text).is_ok()
+        write_all(if self.source.stream == OwnStream::Out { out } else { err }, text).is_ok()
     }
 }
 
 fn copy_all(
-    mut sources: Vec<Open>,
+    mut sources: Vec<OpenSource>,
     closing: &PipeReader,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -219,7 +220,7 @@ impl Lines {
     }
 }
 
-impl Form for Lines {
+impl OutputForm for Lines {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             let (piece, complete) = match piece.strip_suffix(b"\n") {
@@ -259,7 +260,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{
-        Form, LONGEST, Label, Lines, Open, Source, Stream, before_lines, copy_all, write_all,
+        LONGEST, Lines, OpenSource, OutputForm, OutputLabel, OutputSource, OwnStream, before_lines,
+        copy_all, write_all,
     };
 
     fn lines_of(pieces: &[&[u8]]) -> Vec<u8> {
@@ -308,27 +310,30 @@ mod tests {
 
     #[test]
     fn labels_are_aligned_and_coloured_where_they_are_asked_to() {
-        let worker = Label { text: "worker 2".into(), rank: Some(2) };
+        let worker = OutputLabel { text: "worker 2".into(), rank: Some(2) };
         assert_eq!(before_lines(&worker, 10, false), "worker 2  ");
         assert_eq!(before_lines(&worker, 10, true), "\x1b[33mworker 2  \x1b[0m");
-        let scheduler = Label { text: "scheduler".into(), rank: None };
+        let scheduler = OutputLabel { text: "scheduler".into(), rank: None };
         assert_eq!(before_lines(&scheduler, 9, true), "\x1b[2mscheduler\x1b[0m");
-        let nobody = Label { text: String::new(), rank: Some(0) };
+        let nobody = OutputLabel { text: String::new(), rank: Some(0) };
         assert_eq!(before_lines(&nobody, 9, true), "");
         let mut text = Vec::new();
         Lines::new("").take(b"as it is\n", &mut text);
         assert_eq!(text, b"as it is\n");
     }
 
-    fn open(stream: Stream) -> (Open, io::PipeWriter) {
+    fn open(stream: OwnStream) -> (OpenSource, io::PipeWriter) {
         let (pipe, writer) = io::pipe().unwrap();
-        (Open { source: Source { pipe, stream }, form: Box::new(Lines::new("w")) }, writer)
+        (
+            OpenSource { source: OutputSource { pipe, stream }, form: Box::new(Lines::new("w")) },
+            writer,
+        )
     }
 
     #[test]
     fn what_pipes_hold_at_the_end_is_copied_though_others_keep_them_open() {
-        let (out, mut out_writer) = open(Stream::Out);
-        let (err, mut err_writer) = open(Stream::Err);
+        let (out, mut out_writer) = open(OwnStream::Out);
+        let (err, mut err_writer) = open(OwnStream::Err);
         let (closing, closer) = io::pipe().unwrap();
         out_writer.write_all(b"one\ntwo").unwrap();
         err_writer.write_all(b"three\n").unwrap();
@@ -350,7 +355,7 @@ mod tests {
                 Ok(())
             }
         }
-        let (out, mut writer) = open(Stream::Out);
+        let (out, mut writer) = open(OwnStream::Out);
         let (closing, closer) = io::pipe().unwrap();
         writer.write_all(b"one\n").unwrap();
         let copying = thread::spawn(move || copy_all(vec![out], &closing, &mut Gone, &mut Gone));

@@ -17,7 +17,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, Ke
 use crate::ending::signal_status;
 use crate::launch::processes::signals;
 use crate::messages::say;
-use crate::observe::look::{FIRST, Target};
+use crate::observe::look::{FIRST, ObservedJob};
 use screen::{Screen, Sort};
 
 /// How soon a key or a new view is shown.
@@ -29,7 +29,7 @@ const STEP: Duration = Duration::from_millis(50);
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    target: Target,
+    target: ObservedJob,
 
     /// How often to look
     #[arg(long, value_name = "MILLISECONDS", default_value_t = 1_000,

@@ -3,16 +3,16 @@
 //! after a restart.
 
 use super::takeover::Takeover;
-use super::{Progress, Scheduler};
+use super::{MemberProgress, Scheduler};
 use crate::job::{Data, Failure, MS, Peer, Reason, Time, list};
-use crate::message::{Kind, Message, State};
+use crate::message::{MemberState, Message, MessageKind};
 
 impl<D: Data> Scheduler<D> {
     /// Declares the members lost whose silence timeout has expired, or whose hello is missing after a
     /// restart.
     pub(super) fn lose_silent(&mut self, now: Time) {
         let mut lost = self.net.silent(now);
-        let missing = |progress: &Progress| progress.missing_at.is_some_and(|at| at <= now);
+        let missing = |progress: &MemberProgress| progress.missing_at.is_some_and(|at| at <= now);
         lost.extend(self.progress.iter().filter(|(_, p)| missing(p)).map(|(peer, _)| *peer));
         let is_here = |peer: &Peer| self.book.is_here(*peer);
         self.in_doubt |= lost.iter().any(is_here) && self.may_be_cut_off(now);
@@ -47,12 +47,12 @@ impl<D: Data> Scheduler<D> {
             self.takeover = Takeover::Doubt;
         }
         let missing_at = Some(now + self.net.limits.silence());
-        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        let here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         for peer in here.map(|member| member.peer).collect::<Vec<_>>() {
             let progress = self.progress.entry(peer).or_default();
             progress.known = false;
             progress.missing_at = missing_at;
-            self.post(peer, Message::new(Kind::Who, Vec::new()));
+            self.post(peer, Message::new(MessageKind::Who, Vec::new()));
         }
     }
 
@@ -70,7 +70,7 @@ impl<D: Data> Scheduler<D> {
 
     /// Failure of a scheduler that gives up.
     pub(super) fn cut_off(&self) -> Failure {
-        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        let here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         let here: Vec<_> = here.map(|member| member.peer).collect();
         let text = format!(
             "the scheduler has not heard any member of the job for {} ms: it was cut off, or {} ended",

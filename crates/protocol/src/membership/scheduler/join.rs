@@ -5,9 +5,9 @@
 //! are its own; terms are those of workers. The book of a hello is for a restarted scheduler: see `takeover`.
 
 use super::takeover::Takeover;
-use super::{Progress, Scheduler};
-use crate::job::{Data, NO_RANK, Peer, Role, Terms, Time};
-use crate::message::{Hello, Standing, State};
+use super::{MemberProgress, Scheduler};
+use crate::job::{Data, JobTerms, MemberRole, NO_RANK, Peer, Time};
+use crate::message::{Hello, MemberState, Standing};
 use crate::peers::Why;
 
 impl<D: Data> Scheduler<D> {
@@ -40,10 +40,11 @@ impl<D: Data> Scheduler<D> {
         }
         match self.seat(peer, was_given_its_rank(peer, incarnation, hello)) {
             Ok(peer) => {
-                let (state, reads, address) = (State::Here, hello.reads, hello.address.clone());
+                let (state, reads, address) =
+                    (MemberState::Here, hello.reads, hello.address.clone());
                 self.book.members.push(Standing { peer, incarnation, state, reads, address });
                 self.book.members.sort_by_key(|member| member.peer);
-                self.progress.insert(peer, Progress::default());
+                self.progress.insert(peer, MemberProgress::default());
                 self.went.remove(&peer);
                 self.agree(peer, hello);
                 self.greet(peer, hello, linked, now);
@@ -74,7 +75,7 @@ impl<D: Data> Scheduler<D> {
 
     /// Whether the terms of the process are those of the workers before it.
     fn agrees(&self, peer: Peer, hello: &Hello) -> Result<(), String> {
-        let differs = |(ours, theirs): (&Terms, &Terms)| ours.difference(theirs);
+        let differs = |(ours, theirs): (&JobTerms, &JobTerms)| ours.difference(theirs);
         match self.book.terms.as_ref().zip(hello.terms.as_ref()).and_then(differs) {
             Some((what, ours, theirs)) => Err(format!(
                 "{peer} at {} has {theirs} for {what}, the workers before it have {ours}; use the \
@@ -87,18 +88,18 @@ impl<D: Data> Scheduler<D> {
 
     /// The first worker decides the terms of the job; servers and readers do not.
     fn agree(&mut self, peer: Peer, hello: &Hello) {
-        let decides = peer.role == Role::Worker && !hello.reads && self.book.terms.is_none();
+        let decides = peer.role == MemberRole::Worker && !hello.reads && self.book.terms.is_none();
         if let Some(terms) = hello.terms.filter(|_| decides) {
             self.book.terms = Some(terms);
             self.net.limits.adopt(&terms);
         }
     }
 
-    fn count(&self, role: Role) -> u32 {
+    fn count(&self, role: MemberRole) -> u32 {
         match role {
-            Role::Scheduler => 0,
-            Role::Worker => self.net.limits.workers,
-            Role::Server => self.net.limits.servers,
+            MemberRole::Scheduler => 0,
+            MemberRole::Worker => self.net.limits.workers,
+            MemberRole::Server => self.net.limits.servers,
         }
     }
 
@@ -115,7 +116,7 @@ impl<D: Data> Scheduler<D> {
         }
         match taken(peer.rank) {
             None => Ok(peer),
-            Some(other) if other.state == State::Here => {
+            Some(other) if other.state == MemberState::Here => {
                 given.then(free).flatten().ok_or_else(|| {
                     format!(
                         "there is a {peer} already, at {}; give every process a rank of its own",
@@ -135,7 +136,7 @@ impl<D: Data> Scheduler<D> {
         let Some(member) = self.book.find_mut(peer) else { return };
         member.address.clone_from(&hello.address);
         let incarnation = member.incarnation;
-        if member.state == State::Lost {
+        if member.state == MemberState::Lost {
             self.untold.remove(&incarnation);
             return self.evict(peer, incarnation, &hello.address);
         }

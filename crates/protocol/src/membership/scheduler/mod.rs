@@ -10,13 +10,14 @@ mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
+use crate::job::{Data, Failure, Limits, MS, MemberRole, OnLoss, Peer, Reason, Time, list};
 use crate::message::{
-    Awaited, BadFrame, Book, Hello, Kind, Message, Standing, State, VERSION, accused, failed,
+    Awaited, BadFrame, Book, Hello, MemberState, Message, MessageKind, Standing, VERSION, accused,
+    failed,
 };
-use crate::peers::{Frame, Incoming, Letter, Net, News, Why};
+use crate::peers::{Frame, Incoming, News, OutgoingMessage, Peers, Why};
 use crate::stream::CONTROL;
-use observers::Watch;
+use observers::MemberReports;
 use refusals::Allowance;
 use suspicion::Dispute;
 use takeover::Takeover;
@@ -26,7 +27,7 @@ const MOST_IN_LINE: usize = 65_536;
 
 /// State of a member beside its entry in the book.
 #[derive(Debug, Default)]
-pub(super) struct Progress {
+pub(super) struct MemberProgress {
     /// Barriers at which the member has arrived, that it has passed, and whose release was sent.
     pub(super) arrived: u64,
     pub(super) passed: u64,
@@ -45,9 +46,9 @@ pub(super) struct Progress {
 /// The driver calls [`receive`](Self::receive) and [`tick`](Self::tick), then [`send`](Self::send) and
 /// [`wake_at`](Self::wake_at), until [`end`](Self::end) is there: see the front page.
 pub struct Scheduler<D> {
-    pub(super) net: Net<D>,
+    pub(super) net: Peers<D>,
     pub(super) book: Book,
-    pub(super) progress: BTreeMap<Peer, Progress>,
+    pub(super) progress: BTreeMap<Peer, MemberProgress>,
     disputes: Vec<Dispute>,
     /// Members that joined and left before the start.
     pub(super) went: BTreeSet<Peer>,
@@ -66,7 +67,7 @@ pub struct Scheduler<D> {
     /// them.
     pub(super) untold: BTreeMap<u64, Time>,
     allowance: Allowance,
-    watch: Watch,
+    watch: MemberReports,
 }
 
 impl<D: Data> Scheduler<D> {
@@ -76,7 +77,7 @@ impl<D: Data> Scheduler<D> {
     pub fn new(limits: Limits, incarnation: u64, now: Time) -> Self {
         let start_by = now + limits.start_timeout;
         Self {
-            net: Net::new(limits, Peer::SCHEDULER, incarnation, now),
+            net: Peers::new(limits, Peer::SCHEDULER, incarnation, now),
             book: Book::default(),
             progress: BTreeMap::new(),
             disputes: Vec::new(),
@@ -91,7 +92,7 @@ impl<D: Data> Scheduler<D> {
             in_doubt: false,
             untold: BTreeMap::new(),
             allowance: Allowance::default(),
-            watch: Watch::default(),
+            watch: MemberReports::default(),
         }
     }
 
@@ -118,7 +119,7 @@ impl<D: Data> Scheduler<D> {
     pub fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         // An observer need not know the identity of the job.
-        if message.head.kind == Kind::Look {
+        if message.head.kind == MessageKind::Look {
             return self.look(&message, now);
         }
         let peer = Peer { role: message.head.role, rank: message.head.rank };
@@ -224,14 +225,14 @@ impl<D: Data> Scheduler<D> {
 
     fn stranger(&mut self, peer: Peer, message: &Message<D>, now: Time) {
         let incarnation = message.head.incarnation;
-        if message.head.kind == Kind::Hello {
+        if message.head.kind == MessageKind::Hello {
             match Hello::decode(message.fields()) {
                 Some(hello) => self.hello(peer, incarnation, &hello, false, now),
                 None => self.net.note_drop(peer, Why::Unreadable),
             }
             return;
         }
-        if message.head.kind == Kind::Report {
+        if message.head.kind == MessageKind::Report {
             return self.report(peer, message, now);
         }
         self.net.note_drop(peer, Why::Stranger);
@@ -243,7 +244,7 @@ impl<D: Data> Scheduler<D> {
     fn unknown(&mut self, peer: Peer, incarnation: u64) {
         let known = self.book.find(peer).filter(|member| member.incarnation == incarnation);
         let Some(known) = known.cloned() else { return };
-        if known.state == State::Lost {
+        if known.state == MemberState::Lost {
             self.untold.remove(&incarnation);
             self.evict_member(&known);
         } else if self.net.incarnation_of(peer) != Some(incarnation) {
@@ -253,7 +254,7 @@ impl<D: Data> Scheduler<D> {
 
     fn message(&mut self, from: Peer, message: &Message<D>, now: Time) {
         let round = message.head.round;
-        if message.head.kind == Kind::Hello {
+        if message.head.kind == MessageKind::Hello {
             match Hello::decode(message.fields()) {
                 Some(hello) => self.hello(from, message.head.incarnation, &hello, true, now),
                 None => self.net.note_drop(from, Why::Unreadable),
@@ -262,20 +263,20 @@ impl<D: Data> Scheduler<D> {
         }
         let Some(progress) = self.progress.get_mut(&from) else { return };
         match message.head.kind {
-            Kind::Barrier => progress.arrived = progress.arrived.max(round),
-            Kind::Done => progress.done = true,
-            Kind::Leave if !self.started => self.lose(from),
-            Kind::Leave => {
+            MessageKind::Barrier => progress.arrived = progress.arrived.max(round),
+            MessageKind::Done => progress.done = true,
+            MessageKind::Leave if !self.started => self.lose(from),
+            MessageKind::Leave => {
                 progress.done = true;
-                self.part(from, State::Left);
+                self.part(from, MemberState::Left);
             }
-            Kind::Suspect => match accused::decode(message.fields()) {
+            MessageKind::Suspect => match accused::decode(message.fields()) {
                 Some(accused) => self.suspect(from, accused, message.head.round, now),
                 None => self.net.note_drop(from, Why::Unreadable),
             },
-            Kind::Ask => {
+            MessageKind::Ask => {
                 let peers = if round == 0 { self.missing() } else { self.late(round) };
-                let mut answer = Message::new(Kind::Awaited, Awaited { peers }.encode());
+                let mut answer = Message::new(MessageKind::Awaited, Awaited { peers }.encode());
                 answer.head.round = round;
                 self.post(from, answer);
             }
@@ -286,15 +287,16 @@ impl<D: Data> Scheduler<D> {
     /// Declares a member lost; before the start, frees its rank.
     pub(super) fn lose(&mut self, peer: Peer) {
         let known = self.book.find(peer).cloned();
-        if let Some(known) = known.as_ref().filter(|known| known.state == State::Here) {
+        if let Some(known) = known.as_ref().filter(|known| known.state == MemberState::Here) {
             self.note_loss(known);
         }
         self.net.disconnect(peer);
         if self.started {
-            self.part(peer, State::Lost);
+            self.part(peer, MemberState::Lost);
         } else {
             self.book.members.retain(|member| member.peer != peer);
-            let decides = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
+            let decides =
+                |member: &Standing| member.peer.role == MemberRole::Worker && !member.reads;
             if !self.book.members.iter().any(decides) {
                 self.book.terms = None;
             }
@@ -320,12 +322,12 @@ impl<D: Data> Scheduler<D> {
         self.net.note(News::Lost(known.peer, address, reason));
     }
 
-    fn part(&mut self, peer: Peer, state: State) {
+    fn part(&mut self, peer: Peer, state: MemberState) {
         if let Some(progress) = self.progress.get_mut(&peer) {
             progress.missing_at = None;
         }
         let Some(member) = self.book.find_mut(peer) else { return };
-        if member.state == State::Here {
+        if member.state == MemberState::Here {
             member.state = state;
             self.publish();
         }
@@ -336,19 +338,19 @@ impl<D: Data> Scheduler<D> {
         // The epoch may be that of a member's book, and any number.
         self.book.epoch = self.book.epoch.saturating_add(1);
         self.net.epoch = self.book.epoch;
-        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        let here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         for peer in here.map(|member| member.peer).collect::<Vec<_>>() {
             self.tell_book(peer);
         }
     }
 
     pub(super) fn tell_book(&mut self, peer: Peer) {
-        let message = Message::new(Kind::Book, self.book.encode());
+        let message = Message::new(MessageKind::Book, self.book.encode());
         self.post(peer, message);
     }
 
     pub(super) fn post(&mut self, to: Peer, message: Message<D>) {
-        self.net.post(Letter { to, message, priority: CONTROL, token: None });
+        self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
     fn evict_member(&mut self, known: &Standing) {
@@ -364,7 +366,7 @@ impl<D: Data> Scheduler<D> {
             self.net.limits.peer_timeout / MS
         );
         let fields = failed::encode(&Failure::new(Reason::Evicted, text));
-        self.net.cast(address, incarnation, Message::new(Kind::Evicted, fields));
+        self.net.cast(address, incarnation, Message::new(MessageKind::Evicted, fields));
     }
 
     /// Members that have not joined.
@@ -375,9 +377,9 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// Active workers: neither lost, nor left, nor done.
-    fn active(&self) -> impl Iterator<Item = (Peer, &Progress)> {
-        let counts = |peer: Peer, progress: &Progress| {
-            peer.role == Role::Worker && self.book.is_here(peer) && !progress.done
+    fn active(&self) -> impl Iterator<Item = (Peer, &MemberProgress)> {
+        let counts = |peer: Peer, progress: &MemberProgress| {
+            peer.role == MemberRole::Worker && self.book.is_here(peer) && !progress.done
         };
         self.progress.iter().map(|(peer, p)| (*peer, p)).filter(move |(peer, p)| counts(*peer, p))
     }
@@ -426,7 +428,7 @@ impl<D: Data> Scheduler<D> {
             ),
         );
         for member in self.book.members.clone() {
-            let message = Message::new(Kind::Refused, failed::encode(&failure));
+            let message = Message::new(MessageKind::Refused, failed::encode(&failure));
             self.net.cast(&member.address, member.incarnation, message);
         }
         self.end = Some(Err(failure));
@@ -441,14 +443,14 @@ impl<D: Data> Scheduler<D> {
         self.stop_learning();
         self.release();
         let here = |role| {
-            let here = |m: &&Standing| m.peer.role == role && m.state == State::Here;
+            let here = |m: &&Standing| m.peer.role == role && m.state == MemberState::Here;
             self.book.members.iter().filter(here).map(|m| m.peer).collect::<Vec<_>>()
         };
-        let (workers, servers) = (here(Role::Worker), here(Role::Server));
+        let (workers, servers) = (here(MemberRole::Worker), here(MemberRole::Server));
         if workers.is_empty() && !self.ending {
             self.ending = true;
             for server in &servers {
-                self.post(*server, Message::new(Kind::Leave, Vec::new()));
+                self.post(*server, Message::new(MessageKind::Leave, Vec::new()));
             }
         }
         if self.ending && servers.is_empty() {
@@ -459,7 +461,9 @@ impl<D: Data> Scheduler<D> {
 
     /// A barrier is open when all active workers have arrived, or a worker has passed it.
     fn release(&mut self) {
-        let lost = |m: &Standing| m.peer.role == Role::Worker && !m.reads && m.state == State::Lost;
+        let lost = |m: &Standing| {
+            m.peer.role == MemberRole::Worker && !m.reads && m.state == MemberState::Lost
+        };
         let broken = self.net.limits.on_loss == OnLoss::Fail && self.book.members.iter().any(lost);
         let passed = self.progress.values().map(|p| p.passed.max(p.told)).max().unwrap_or(0);
         let arrived = self.active().map(|(_, p)| p.arrived).min().filter(|_| !broken);
@@ -473,7 +477,7 @@ impl<D: Data> Scheduler<D> {
             }
         }
         for (peer, round) in told {
-            let mut message = Message::new(Kind::Released, Vec::new());
+            let mut message = Message::new(MessageKind::Released, Vec::new());
             message.head.round = round;
             self.post(peer, message);
         }

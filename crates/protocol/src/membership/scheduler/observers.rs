@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use super::Scheduler;
 use crate::job::{Data, MS, Peer, Time};
-use crate::message::{Kind, Look, MOST_REPORT, Message, Seen, Sight, State};
+use crate::message::{JobView, Look, MOST_REPORT, MemberState, Message, MessageKind, Sight};
 use crate::peers::Why;
-use crate::telemetry::Facts;
+use crate::telemetry::ProcessStats;
 
 /// Minimum interval of requests for reports, and interval of the limit on Looks.
 const ASK_AGAIN: Time = 100 * MS;
@@ -18,16 +18,16 @@ const MOST_LOOKS: u32 = 256;
 
 /// Last reports of the members, and the limits on Looks.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct MemberReports {
     asked: Option<Time>,
     /// Start of the current interval, and Looks answered since.
     answered: (Time, u32),
-    reports: BTreeMap<Peer, (Time, Facts)>,
+    reports: BTreeMap<Peer, (Time, ProcessStats)>,
     /// Clock of the machine, and the moment at which it was set.
     clock: (u64, Time),
 }
 
-impl Watch {
+impl MemberReports {
     /// Rate limit of Looks: a flood of them costs a bounded time and memory.
     fn may_answer(&mut self, now: Time) -> bool {
         if now >= self.answered.0 + ASK_AGAIN {
@@ -62,7 +62,7 @@ impl<D: Data> Scheduler<D> {
             self.ask_for_reports(now);
         }
         let skip = usize::try_from(look.skip).unwrap_or(usize::MAX);
-        let mut answer = Message::new(Kind::Seen, self.seen(skip, PAGE, now).encode());
+        let mut answer = Message::new(MessageKind::Seen, self.seen(skip, PAGE, now).encode());
         answer.head.request = message.head.request;
         let (job, incarnation) = (message.head.job, message.head.incarnation);
         self.net.cast_into(job, &look.address, incarnation, answer);
@@ -74,9 +74,9 @@ impl<D: Data> Scheduler<D> {
             return;
         }
         self.watch.asked = Some(now);
-        let here = self.book.members.iter().filter(|member| member.state == State::Here);
+        let here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         for member in here.cloned().collect::<Vec<_>>() {
-            let message = Message::new(Kind::Report, Vec::new());
+            let message = Message::new(MessageKind::Report, Vec::new());
             self.net.cast(&member.address, member.incarnation, message);
         }
     }
@@ -86,7 +86,7 @@ impl<D: Data> Scheduler<D> {
     pub fn has_reports_since(&self, since: Time) -> bool {
         // Within ASK_AGAIN members are not asked again: their last reports count.
         let since = since.saturating_sub(ASK_AGAIN);
-        let mut here = self.book.members.iter().filter(|member| member.state == State::Here);
+        let mut here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         here.all(|member| self.watch.reports.get(&member.peer).is_some_and(|(at, _)| *at >= since))
     }
 
@@ -96,24 +96,28 @@ impl<D: Data> Scheduler<D> {
             return;
         }
         let fields = Some(message.fields()).filter(|fields| fields.len() <= MOST_REPORT);
-        if let Some(facts) = fields.and_then(Facts::decode) {
+        if let Some(facts) = fields.and_then(ProcessStats::decode) {
             self.watch.reports.insert(from, (now, facts));
         }
     }
 
     /// State of the job, with at most `most` members behind `skip` of them, in the order of the address book.
     #[must_use]
-    pub fn seen(&self, skip: usize, most: usize, now: Time) -> Seen {
+    pub fn seen(&self, skip: usize, most: usize, now: Time) -> JobView {
         let limits = &self.net.limits;
         let sights = self.book.members.iter().skip(skip).take(most);
-        Seen {
+        JobView {
             clock: self.watch.clock.0 + now.saturating_sub(self.watch.clock.1),
             job: limits.job,
             workers: limits.workers,
             servers: limits.servers,
             epoch: self.book.epoch,
             terms: self.book.terms,
-            facts: Facts { age: now, traffic: self.net.traffic(), ..Facts::default() },
+            facts: ProcessStats {
+                age: now,
+                traffic: self.net.traffic(),
+                ..ProcessStats::default()
+            },
             members: u32::try_from(self.book.members.len()).unwrap_or(u32::MAX),
             sights: sights.map(|member| self.sight(member.peer, now)).collect(),
         }
@@ -124,7 +128,7 @@ impl<D: Data> Scheduler<D> {
         let report = self.watch.reports.get(&peer);
         Sight {
             peer,
-            state: member.map_or(State::Lost, |member| member.state),
+            state: member.map_or(MemberState::Lost, |member| member.state),
             address: member.map_or_else(String::new, |member| member.address.clone()),
             heard: self.net.heard_at(peer).map(|at| now.saturating_sub(at)),
             report: report.map(|(at, facts)| (now.saturating_sub(*at), facts.clone())),
@@ -135,9 +139,9 @@ impl<D: Data> Scheduler<D> {
 #[cfg(test)]
 mod tests {
     use super::{ASK_AGAIN, MOST_LOOKS};
-    use crate::job::{NO_RANK, Role};
+    use crate::job::{MemberRole, NO_RANK};
     use crate::membership::Scheduler;
-    use crate::message::{Header, Kind, Look, Message};
+    use crate::message::{Header, Look, Message, MessageKind};
     use crate::sim::{Bytes, limits};
 
     #[test]
@@ -146,13 +150,13 @@ mod tests {
         let mut flood = |now| {
             for request in 0..10 * u64::from(MOST_LOOKS) {
                 let look = Look { address: format!("a-{request}"), skip: 0 };
-                let mut message = Message::new(Kind::Look, look.encode(0));
-                let head = Header { role: Role::Worker, rank: NO_RANK, ..message.head };
+                let mut message = Message::new(MessageKind::Look, look.encode(0));
+                let head = Header { role: MemberRole::Worker, rank: NO_RANK, ..message.head };
                 message.head = Header { request, incarnation: 3, ..head };
                 scheduler.receive(message, now);
             }
             let frames = scheduler.send(now);
-            assert!(frames.iter().all(|frame| frame.message.head.kind == Kind::Seen));
+            assert!(frames.iter().all(|frame| frame.message.head.kind == MessageKind::Seen));
             frames.len()
         };
         assert_eq!(flood(5), MOST_LOOKS as usize);

@@ -2,7 +2,7 @@
 
 use super::Scheduler;
 use crate::job::{Data, Failure, MS, Reason, Time};
-use crate::message::{Hello, Kind, Message, failed};
+use crate::message::{Hello, Message, MessageKind, failed};
 
 /// Burst of refusals. A refusal is a frame outside of the streams, to an address of its own, and a flood of
 /// refused processes must not delay members.
@@ -36,7 +36,7 @@ impl<D: Data> Scheduler<D> {
     /// Refuses a process of another job.
     pub(super) fn turn_away(&mut self, message: &Message<D>) {
         let hello = Hello::decode(message.fields());
-        let Some(hello) = hello.filter(|_| message.head.kind == Kind::Hello) else { return };
+        let Some(hello) = hello.filter(|_| message.head.kind == MessageKind::Hello) else { return };
         let text = "the scheduler belongs to another job: give all processes of a job the same \
                     option job, and every job a scheduler of its own";
         self.refuse_in(message.head.job, &hello.address, message.head.incarnation, text.into());
@@ -45,7 +45,7 @@ impl<D: Data> Scheduler<D> {
     fn refuse_in(&mut self, job: u64, address: &str, incarnation: u64, text: String) {
         if self.allowance.take(self.net.last_now()) {
             let fields = failed::encode(&Failure::new(Reason::Refused, text));
-            let refusal = Message::new(Kind::Refused, fields);
+            let refusal = Message::new(MessageKind::Refused, fields);
             self.net.cast_into(job, address, incarnation, refusal);
         }
     }

@@ -6,8 +6,8 @@
 //! left while it was cut off.
 
 use super::Scheduler;
-use crate::job::{Data, Peer, Role, Time};
-use crate::message::{Book, Hello, Kind, Message, Standing, State};
+use crate::job::{Data, MemberRole, Peer, Time};
+use crate::message::{Book, Hello, MemberState, Message, MessageKind, Standing};
 
 /// Stage of the takeover: whether an earlier scheduler has started the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,15 +41,15 @@ impl<D: Data> Scheduler<D> {
         self.note_places(theirs);
         // A member that is lost or has left for one is so for all; one that has left was not lost.
         let mut news = false;
-        for gone in theirs.members.iter().filter(|member| member.state != State::Here) {
-            if self.takeover == Takeover::Doubt && gone.state != State::Left {
+        for gone in theirs.members.iter().filter(|member| member.state != MemberState::Here) {
+            if self.takeover == Takeover::Doubt && gone.state != MemberState::Left {
                 continue;
             }
             let ours = self.book.find_mut(gone.peer);
             let Some(ours) = ours.filter(|ours| ours.incarnation == gone.incarnation) else {
                 continue;
             };
-            if ours.state == State::Here {
+            if ours.state == MemberState::Here {
                 ours.state = gone.state;
                 news = true;
                 if let Some(progress) = self.progress.get_mut(&gone.peer) {
@@ -88,7 +88,7 @@ impl<D: Data> Scheduler<D> {
             if let Some(known) = self.book.members.iter_mut().find(same) {
                 known.address.clone_from(&other.address);
                 // Its hello to this scheduler had the terms.
-                if known.peer.role == Role::Worker && !known.reads {
+                if known.peer.role == MemberRole::Worker && !known.reads {
                     self.book.terms = before.terms;
                 }
                 names.push((other.peer, known.peer));
@@ -106,7 +106,7 @@ impl<D: Data> Scheduler<D> {
         let missing_at = Some(now + self.net.limits.silence());
         for member in self.book.members.clone() {
             let progress = self.progress.entry(member.peer).or_default();
-            if member.state == State::Here && !progress.known {
+            if member.state == MemberState::Here && !progress.known {
                 progress.missing_at = missing_at;
             }
             self.tell_book(member.peer);
@@ -125,7 +125,7 @@ impl<D: Data> Scheduler<D> {
     /// Asks a member without a link to introduce itself.
     pub(super) fn ask_who(&mut self, known: &Standing) {
         if let Some(address) = self.whereabouts(known) {
-            self.net.cast(&address, known.incarnation, Message::new(Kind::Who, Vec::new()));
+            self.net.cast(&address, known.incarnation, Message::new(MessageKind::Who, Vec::new()));
         }
     }
 

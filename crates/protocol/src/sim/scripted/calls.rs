@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::job::{Failure, Limits, MS, Peer, Reason};
-use crate::message::{Body, Kind, Message, failed};
+use crate::message::{Body, Message, MessageKind, failed};
 use crate::sim::{Bytes, limits};
 
 #[test]
@@ -16,10 +16,10 @@ fn a_value_of_a_life_that_is_over_is_nobodys() {
     let place = job.worker(1).place_of(7).unwrap().encode();
     // As if the others had moved the key: what was asked for before still comes.
     let failure = Failure::new(Reason::KeyNotFound, "the server does not have slice 0");
-    let gone = Message::of_key(Kind::Failed, 7, 1, failed::encode(&failure));
-    let mut late = Message::of_key(Kind::Value, 7, 1, Vec::new());
+    let gone = Message::of_key(MessageKind::Failed, 7, 1, failed::encode(&failure));
+    let mut late = Message::of_key(MessageKind::Value, 7, 1, Vec::new());
     late.body = Body::Data(Bytes::of(&[3.0; 4]));
-    for mut message in [gone, Message::of_key(Kind::Place, 7, 2, place), late] {
+    for mut message in [gone, Message::of_key(MessageKind::Place, 7, 2, place), late] {
         message.head.request = pull;
         job.worker(1).message(Peer::server(0), message);
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{Job, SCHEDULER};
 use crate::job::{Limits, MS, OnLoss, Peer, Reason, Time};
-use crate::message::State;
+use crate::message::MemberState;
 use crate::sim::limits;
 
 const SECOND: Time = 1_000 * MS;
@@ -48,7 +48,7 @@ impl Job {
         self.settle();
     }
 
-    fn state_of(&self, peer: Peer) -> State {
+    fn state_of(&self, peer: Peer) -> MemberState {
         let seen = self.scheduler.seen(0, 64, self.now);
         seen.sights.iter().find(|sight| sight.peer == peer).expect("a member").state
     }
@@ -163,13 +163,13 @@ fn a_member_that_was_lost_before_a_cut_stays_lost() {
     let mut job = at_work(OnLoss::Continue);
     job.nodes.remove("worker-1");
     job.pass(2 * PEER_TIMEOUT);
-    assert_eq!(job.state_of(Peer::worker(1)), State::Lost);
+    assert_eq!(job.state_of(Peer::worker(1)), MemberState::Lost);
     job.cut_from_all(SCHEDULER);
     job.pass(12 * SECOND);
     job.mend();
     job.pass(2 * PEER_TIMEOUT);
-    assert_eq!(job.state_of(Peer::worker(1)), State::Lost);
-    assert_eq!(job.state_of(Peer::worker(0)), State::Here);
+    assert_eq!(job.state_of(Peer::worker(1)), MemberState::Lost);
+    assert_eq!(job.state_of(Peer::worker(0)), MemberState::Here);
     job.round(&[0]);
 }
 
@@ -181,7 +181,7 @@ fn a_member_that_ends_while_the_scheduler_is_cut_off_is_lost_afterwards() {
     job.nodes.remove("worker-1");
     job.mend();
     job.pass(PEER_TIMEOUT * 5 / 4 + MOMENT);
-    assert_eq!(job.state_of(Peer::worker(1)), State::Lost);
+    assert_eq!(job.state_of(Peer::worker(1)), MemberState::Lost);
     let barriers = job.barriers(&[0]);
     job.assert_open(&barriers);
 }
@@ -197,7 +197,7 @@ fn a_worker_that_leaves_while_the_scheduler_is_cut_off_is_not_lost() {
         job.pass(seconds * SECOND);
         job.mend();
         job.pass(4 * PEER_TIMEOUT);
-        assert_eq!(job.state_of(Peer::worker(1)), State::Left, "{seconds} s");
+        assert_eq!(job.state_of(Peer::worker(1)), MemberState::Left, "{seconds} s");
         let barriers = job.barriers(&[0]);
         job.assert_open(&barriers);
         job.round(&[0]);
@@ -229,7 +229,7 @@ fn a_worker_that_only_the_scheduler_does_not_hear_is_told_that_it_was_lost() {
         let mut job = at_work(on_loss);
         job.cut("worker-1", SCHEDULER);
         job.pass(12 * SECOND);
-        assert_eq!(job.state_of(Peer::worker(1)), State::Lost);
+        assert_eq!(job.state_of(Peer::worker(1)), MemberState::Lost);
         job.mend();
         job.pass(PEER_TIMEOUT + SECOND);
         job.assert_evicted("worker-1");
@@ -281,7 +281,7 @@ fn a_worker_that_wakes_soon_after_it_was_lost_is_told_at_once() {
     let mut job = at_work(OnLoss::Fail);
     job.stop("worker-1");
     job.pass(PEER_TIMEOUT * 5 / 4);
-    assert_eq!(job.state_of(Peer::worker(1)), State::Lost);
+    assert_eq!(job.state_of(Peer::worker(1)), MemberState::Lost);
     job.close(&[0]);
     job.pass(SECOND / 2);
     job.nodes.retain(|_, node| node.end().is_none());
@@ -307,11 +307,11 @@ fn a_process_that_stops_is_lost_after_the_time_that_was_set_and_a_quarter_of_it_
             job.pass(PEER_TIMEOUT);
             job.wake(address);
             job.pass(2 * PEER_TIMEOUT);
-            assert_eq!(job.state_of(peer), State::Here, "{address} after {phase} ms");
+            assert_eq!(job.state_of(peer), MemberState::Here, "{address} after {phase} ms");
             job.stop(address);
             let pull = job.worker(0).push(7, super::Bytes::of(&[1.0; 8]), 0, 1, Time::MAX).unwrap();
             job.pass(PEER_TIMEOUT * 5 / 4);
-            assert_eq!(job.state_of(peer), State::Lost, "{address} after {phase} ms");
+            assert_eq!(job.state_of(peer), MemberState::Lost, "{address} after {phase} ms");
             let known = job.worker(0).lost_worker().is_some() || job.result(0, pull).is_some();
             assert!(known, "{address} after {phase} ms");
         }
@@ -338,10 +338,10 @@ fn of_a_pair_that_stays_cut_the_worker_is_lost_in_time() {
     let mut job = at_work(OnLoss::Continue);
     job.cut("worker-0", "server-1");
     job.pass(PEER_TIMEOUT);
-    assert_eq!(job.state_of(Peer::worker(0)), State::Here);
+    assert_eq!(job.state_of(Peer::worker(0)), MemberState::Here);
     job.pass(PEER_TIMEOUT / 4);
-    assert_eq!(job.state_of(Peer::worker(0)), State::Lost);
-    assert_eq!(job.state_of(Peer::server(1)), State::Here);
+    assert_eq!(job.state_of(Peer::worker(0)), MemberState::Lost);
+    assert_eq!(job.state_of(Peer::server(1)), MemberState::Here);
     job.assert_evicted("worker-0");
 }
 
@@ -352,7 +352,7 @@ fn a_pair_whose_connection_ends_and_comes_back_keeps_its_worker() {
     job.nodes.get_mut("server-0").unwrap().down("worker-1", now);
     job.nodes.get_mut("worker-1").unwrap().down("server-0", now);
     job.pass(2 * PEER_TIMEOUT);
-    assert_eq!(job.state_of(Peer::worker(1)), State::Here);
+    assert_eq!(job.state_of(Peer::worker(1)), MemberState::Here);
     job.round(&[0, 1]);
 }
 

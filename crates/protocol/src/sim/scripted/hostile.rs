@@ -1,8 +1,8 @@
 //! Peers that send anything.
 
 use super::Job;
-use crate::job::{Peer, Role};
-use crate::message::{Body, Header, Kind, Message, Place, Spec};
+use crate::job::{MemberRole, Peer};
+use crate::message::{Body, Header, KeySpec, Message, MessageKind, Placement};
 use crate::peers::{Frame, News};
 use crate::sim::{Bytes, Random, limits};
 
@@ -56,8 +56,8 @@ const FAR: &str = "far ahead of the messages that have arrived";
 /// What a worker is sent that no server of the protocol sends, and why it drops that. `pull` is a request
 /// that waits for a value of 48 bytes.
 fn faults_of_a_server(pull: u64) -> Vec<(Message<Bytes>, &'static str)> {
-    let spec = Spec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![12], whole: true };
-    let place = |servers| Place { spec: spec.clone(), slice_bytes: 48, servers }.encode();
+    let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![12], whole: true };
+    let place = |servers| Placement { spec: spec.clone(), slice_bytes: 48, servers }.encode();
     let answers = |kind, request, fields: &[u8]| {
         let mut message = Message::of_key(kind, 0, 1, fields.to_vec());
         message.head.request = request;
@@ -66,18 +66,18 @@ fn faults_of_a_server(pull: u64) -> Vec<(Message<Bytes>, &'static str)> {
         }
         message
     };
-    let mut strange = answers(Kind::Value, pull, &[0; 16]);
+    let mut strange = answers(MessageKind::Value, pull, &[0; 16]);
     strange.head.slice = 77;
     vec![
-        (answers(Kind::Push, 0, &[0; 16]), UNREADABLE),
-        (answers(Kind::Hello, 0, &[]), UNREADABLE),
-        (answers(Kind::Place, pull, &place(vec![0])[1..]), UNREADABLE),
-        (answers(Kind::Place, pull, &place(vec![99])), MISFIT),
-        (answers(Kind::Awaited, pull, &[9]), UNREADABLE),
-        (answers(Kind::Failed, pull, &[]), UNREADABLE),
-        (answers(Kind::Failed, 1 << 40, &[4, 0, 0]), UNASKED),
-        (answers(Kind::Value, u64::MAX, &[0; 48]), UNASKED),
-        (answers(Kind::Value, pull, &[0; 15]), MISFIT),
+        (answers(MessageKind::Push, 0, &[0; 16]), UNREADABLE),
+        (answers(MessageKind::Hello, 0, &[]), UNREADABLE),
+        (answers(MessageKind::Place, pull, &place(vec![0])[1..]), UNREADABLE),
+        (answers(MessageKind::Place, pull, &place(vec![99])), MISFIT),
+        (answers(MessageKind::Awaited, pull, &[9]), UNREADABLE),
+        (answers(MessageKind::Failed, pull, &[]), UNREADABLE),
+        (answers(MessageKind::Failed, 1 << 40, &[4, 0, 0]), UNASKED),
+        (answers(MessageKind::Value, u64::MAX, &[0; 48]), UNASKED),
+        (answers(MessageKind::Value, pull, &[0; 15]), MISFIT),
         (strange, MISFIT),
     ]
 }
@@ -122,11 +122,11 @@ fn what_a_server_drops_of_a_worker_is_noted() {
     job.init_all(2, 0, 12);
     job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
     let mut hostile = job.nodes.remove("worker-1").unwrap();
-    let mut init = Message::of_key(Kind::Init, 0, 1, Vec::new());
+    let mut init = Message::of_key(MessageKind::Init, 0, 1, Vec::new());
     init.body = Body::Data(Bytes::new(&[0; 15]));
-    let mut never = Message::of_key(Kind::Pull, 0, 1, Vec::new());
+    let mut never = Message::of_key(MessageKind::Pull, 0, 1, Vec::new());
     never.head.round = 1 << 63;
-    let book = Message::new(Kind::Book, Vec::new());
+    let book = Message::new(MessageKind::Book, Vec::new());
     let faults = [(init, MISFIT), (never, "that can never be answered"), (book, UNREADABLE)];
     for (message, why) in faults {
         hostile.say(Peer::server(0), message);
@@ -145,15 +145,15 @@ fn what_the_scheduler_drops_is_noted() {
     let mut job = Job::started(&limits());
     drops(job.scheduler.news());
     let mut hostile = job.nodes.remove("worker-1").unwrap();
-    for kind in [Kind::Hello, Kind::Suspect, Kind::Grant, Kind::Look] {
+    for kind in [MessageKind::Hello, MessageKind::Suspect, MessageKind::Grant, MessageKind::Look] {
         hostile.say(Peer::SCHEDULER, Message::new(kind, vec![1]));
     }
-    let other = Message::new(Kind::Alive, Vec::new());
+    let other = Message::new(MessageKind::Alive, Vec::new());
     hostile.say(Peer::SCHEDULER, other);
     let mut noted = Vec::new();
     for Frame { to, mut message, .. } in hostile.send(job.now) {
         if &*to == "scheduler" {
-            message.head.job += u64::from(message.head.kind == Kind::Alive);
+            message.head.job += u64::from(message.head.kind == MessageKind::Alive);
             job.scheduler.receive(message, job.now);
             noted.extend(drops(job.scheduler.news()));
         }
@@ -165,15 +165,18 @@ fn what_the_scheduler_drops_is_noted() {
 
 #[test]
 fn what_a_member_drops_of_the_scheduler_is_noted() {
-    for (kind, is_read) in
-        [(Kind::Book, false), (Kind::Awaited, false), (Kind::Grant, false), (Kind::Released, true)]
-    {
+    for (kind, is_read) in [
+        (MessageKind::Book, false),
+        (MessageKind::Awaited, false),
+        (MessageKind::Grant, false),
+        (MessageKind::Released, true),
+    ] {
         for address in ["worker-0", "server-0"] {
             let mut job = Job::started(&limits());
             let node = job.nodes.get_mut(address).unwrap();
             drops(node.news());
             let mut message = Message::new(kind, vec![7]);
-            (message.head.role, message.head.job) = (Role::Scheduler, limits().job);
+            (message.head.role, message.head.job) = (MemberRole::Scheduler, limits().job);
             message.head.incarnation = 1;
             // The next one of the stream is among these.
             for sequence in 1..20 {
@@ -195,8 +198,9 @@ fn peer_of(address: &str) -> Peer {
 }
 
 fn any_message(random: &mut Random, request: u64) -> Message<Bytes> {
-    let kind = Kind::ALL[usize::try_from(random.below(Kind::ALL.len() as u64)).unwrap()];
-    if kind == Kind::Bundle {
+    let kind =
+        MessageKind::ALL[usize::try_from(random.below(MessageKind::ALL.len() as u64)).unwrap()];
+    if kind == MessageKind::Bundle {
         return Message::bundle(
             (0..random.below(4)).map(|_| any_message(random, request)).collect(),
         );

@@ -2,7 +2,7 @@
 
 use super::{Job, SCHEDULER};
 use crate::job::{Failure, Limits, MS, OnLoss, Peer, Reason};
-use crate::message::{Kind, Message, failed};
+use crate::message::{Message, MessageKind, failed};
 use crate::sim::limits;
 
 #[test]
@@ -39,7 +39,7 @@ fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
     job.push(0, 7, 8).unwrap();
     let pull = job.pull(0, 7);
     let failure = Failure::new(Reason::PeerLost, "worker 1 at worker-1 is lost");
-    let mut message = Message::of_key(Kind::Failed, 7, 1, failed::encode(&failure));
+    let mut message = Message::of_key(MessageKind::Failed, 7, 1, failed::encode(&failure));
     message.head.request = pull;
     job.worker(0).message(Peer::server(0), message);
     let refused = job.push(0, 7, 8).unwrap_err();

@@ -15,10 +15,10 @@ use super::Bytes;
 use super::cluster::SCHEDULER;
 use super::model::Model;
 use super::program::F32;
-use crate::job::{Failure, Limits, MS, Role, Time};
+use crate::job::{Failure, Limits, MS, MemberRole, Time};
 use crate::membership::Scheduler;
-use crate::message::Spec;
-use crate::node::{Birth, Node, Part};
+use crate::message::KeySpec;
+use crate::node::{Birth, Node, NodeRole};
 use crate::peers::Frame;
 use crate::worker::{OpId, Worker};
 use crate::{server, worker};
@@ -61,18 +61,18 @@ impl Job {
     /// A job that has started.
     fn started(limits: &Limits) -> Self {
         let mut job = Self::new(limits);
-        (0..limits.workers).for_each(|rank| job.join(limits, Role::Worker, rank));
-        (0..limits.servers).for_each(|rank| job.join(limits, Role::Server, rank));
+        (0..limits.workers).for_each(|rank| job.join(limits, MemberRole::Worker, rank));
+        (0..limits.servers).for_each(|rank| job.join(limits, MemberRole::Server, rank));
         assert!(job.nodes.values().all(Node::has_started));
         job
     }
 
-    fn join(&mut self, limits: &Limits, role: Role, rank: u32) {
+    fn join(&mut self, limits: &Limits, role: MemberRole, rank: u32) {
         let address = format!("{role:?}-{rank}").to_lowercase();
         self.join_at(&address, limits, role, rank);
     }
 
-    fn join_at(&mut self, address: &str, limits: &Limits, role: Role, rank: u32) {
+    fn join_at(&mut self, address: &str, limits: &Limits, role: MemberRole, rank: u32) {
         self.enter(address, limits, role, Some(rank), false);
     }
 
@@ -81,7 +81,7 @@ impl Job {
         &mut self,
         address: &str,
         limits: &Limits,
-        role: Role,
+        role: MemberRole,
         rank: Option<u32>,
         reads: bool,
     ) {
@@ -98,8 +98,8 @@ impl Job {
 
     fn worker(&mut self, rank: u32) -> &mut Worker<Bytes> {
         match &mut self.nodes.get_mut(&*format!("worker-{rank}")).unwrap().part {
-            Part::Worker(worker) => worker,
-            Part::Server(_) => panic!("a server"),
+            NodeRole::Worker(worker) => worker,
+            NodeRole::Server(_) => panic!("a server"),
         }
     }
 
@@ -117,7 +117,7 @@ impl Job {
     }
 
     fn init(&mut self, rank: u32, key: u64, elements: u64) -> OpId {
-        let (now, spec) = (self.now, Spec { dtype: F32, shape: vec![elements], whole: false });
+        let (now, spec) = (self.now, KeySpec { dtype: F32, shape: vec![elements], whole: false });
         let zeros = vec![0.0; usize::try_from(elements).unwrap()];
         let data = Bytes::of(&zeros);
         self.worker(rank).init(key, spec, data, now, now + 10_000 * MS).unwrap()
@@ -207,10 +207,10 @@ impl Job {
             }
             let me = node.me();
             match &mut node.part {
-                Part::Worker(worker) => {
+                NodeRole::Worker(worker) => {
                     note(worker, self.results.entry(address.clone()).or_default());
                 }
-                Part::Server(server) => {
+                NodeRole::Server(server) => {
                     self.most_held = self.most_held.max(server.held_bytes());
                     self.closed += serve(server, me.rank, self.model.as_mut());
                 }
@@ -223,7 +223,7 @@ impl Job {
 
 fn note(worker: &mut Worker<Bytes>, results: &mut Results) {
     for action in worker.actions() {
-        if let worker::Action::Finished { op, result, .. } = action {
+        if let worker::WorkerAction::Finished { op, result, .. } = action {
             assert!(results.insert(op, result).is_none(), "an operation ends once");
         }
     }
@@ -233,10 +233,10 @@ fn note(worker: &mut Worker<Bytes>, results: &mut Results) {
 fn serve(server: &mut server::Server<Bytes>, rank: u32, mut model: Option<&mut Model>) -> u64 {
     let mut closed = 0;
     for action in server.actions() {
-        closed += u64::from(matches!(action, server::Action::Close { .. }));
+        closed += u64::from(matches!(action, server::ServerAction::Close { .. }));
         match (model.as_deref_mut(), action) {
             (Some(model), action) => model.act(rank, server, action),
-            (None, server::Action::Answer(answer)) => {
+            (None, server::ServerAction::Answer(answer)) => {
                 server.value(&answer, Bytes::of(&[0.0; 4]));
             }
             (None, _) => {}

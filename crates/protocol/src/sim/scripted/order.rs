@@ -2,9 +2,9 @@
 
 use super::Job;
 use crate::job::{Limits, MS};
-use crate::message::Kind;
+use crate::message::MessageKind;
 use crate::sim::{Bytes, limits};
-use crate::telemetry::Facts;
+use crate::telemetry::ProcessStats;
 
 #[test]
 fn a_pull_overtakes_pushes_unless_values_are_to_wait() {
@@ -19,8 +19,8 @@ fn a_pull_overtakes_pushes_unless_values_are_to_wait() {
         let sent = frames.iter().flat_map(|frame| frame.message.parts());
         let sent: Vec<_> = sent.map(|message| (message.head.kind, message.head.request)).collect();
         // Two slices of each.
-        let pushed = [(Kind::Push, push); 2];
-        let [pulled, urgent] = pulls.map(|op| [(Kind::Pull, op); 2]);
+        let pushed = [(MessageKind::Push, push); 2];
+        let [pulled, urgent] = pulls.map(|op| [(MessageKind::Pull, op); 2]);
         let expected =
             if one_way_at_a_time { [urgent, pushed, pulled] } else { [pulled, urgent, pushed] };
         assert_eq!(sent, expected.concat());
@@ -35,12 +35,12 @@ fn whom_a_call_waits_for_is_asked_behind_its_values() {
     let now = job.now;
     job.worker(0).pushpull(7, Bytes::of(&[1.0; 8]), 0, now, now + 10_000 * MS).unwrap();
     // As often as an observer looks at the job.
-    job.worker(0).report(&mut Facts::default());
+    job.worker(0).report(&mut ProcessStats::default());
     let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
     let sent = frames.iter().flat_map(|frame| frame.message.parts());
     let sent: Vec<_> = sent.map(|message| message.head.kind).collect();
     // Two slices.
-    assert_eq!(sent, [Kind::Push, Kind::Push, Kind::Ask]);
+    assert_eq!(sent, [MessageKind::Push, MessageKind::Push, MessageKind::Ask]);
 }
 
 /// Two workers push two large keys in opposite order, one of them a round ahead: credit that can

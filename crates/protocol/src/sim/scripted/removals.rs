@@ -3,7 +3,7 @@
 
 use super::Job;
 use crate::job::{Limits, MS, OnLoss};
-use crate::message::Spec;
+use crate::message::KeySpec;
 use crate::sim::model::{Model, value_of};
 use crate::sim::program::F32;
 use crate::sim::scenario::Scenario;
@@ -28,7 +28,7 @@ fn a_server_closes_a_round_of_a_key_that_another_server_has_forgotten() {
     job.model = Some(Model::new(&scenario));
     let (now, end) = (job.now, job.now + 60_000 * MS);
     for rank in 0..2 {
-        let spec = Spec { dtype: F32, shape: vec![ELEMENTS], whole: false };
+        let spec = KeySpec { dtype: F32, shape: vec![ELEMENTS], whole: false };
         job.worker(rank).init(KEY, spec, value(rank, 0), now, end).unwrap();
     }
     job.settle();

@@ -1,9 +1,9 @@
 //! Processes that join, or do not.
 
 use super::{Job, SCHEDULER};
-use crate::job::{Limits, MS, OnLoss, Peer, Reason, Role};
+use crate::job::{Limits, MS, MemberRole, OnLoss, Peer, Reason};
 use crate::membership::Scheduler;
-use crate::message::{BadFrame, Kind, Message};
+use crate::message::{BadFrame, Message, MessageKind};
 use crate::node::{Birth, Node};
 use crate::sim::{Bytes, limits};
 
@@ -11,7 +11,7 @@ use crate::sim::{Bytes, limits};
 fn a_process_that_expects_another_job_is_refused_at_once() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&Limits { workers: 3, ..limits.clone() }, Role::Worker, 0);
+    job.join(&Limits { workers: 3, ..limits.clone() }, MemberRole::Worker, 0);
     let failure = job.end_of("worker-0");
     assert_eq!(failure.reason, Reason::Refused);
     assert_eq!(
@@ -19,7 +19,7 @@ fn a_process_that_expects_another_job_is_refused_at_once() {
         "worker 0 at worker-0 expects 3 workers and 1 servers; the job has 2 and 1: start all \
          processes with the same num_workers and num_servers"
     );
-    job.join(&limits, Role::Worker, 5);
+    job.join(&limits, MemberRole::Worker, 5);
     assert!(job.end_of("worker-5").text.contains("room for 2"));
 }
 
@@ -27,8 +27,8 @@ fn a_process_that_expects_another_job_is_refused_at_once() {
 fn a_second_process_of_one_rank_is_refused_and_the_first_stays() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 1);
-    job.join_at("elsewhere", &limits, Role::Worker, 1);
+    job.join(&limits, MemberRole::Worker, 1);
+    job.join_at("elsewhere", &limits, MemberRole::Worker, 1);
     let text = &job.end_of("elsewhere").text;
     assert_eq!(
         text,
@@ -43,9 +43,9 @@ fn another_version_of_the_protocol_is_refused_on_both_sides() {
     let mut job = Job::new(&limits);
     job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7));
     let frames = job.scheduler.send(job.now);
-    assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", Kind::Refused));
+    assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", MessageKind::Refused));
     let birth = Birth {
-        role: Role::Worker,
+        role: MemberRole::Worker,
         rank: None,
         incarnation: 1,
         address: "new",
@@ -70,11 +70,11 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
     };
     assert!((100..300).contains(&flood(&mut job)));
     assert_eq!(flood(&mut job), 0);
-    (0..limits.workers).for_each(|rank| job.join(&limits, Role::Worker, rank));
-    (0..limits.servers).for_each(|rank| job.join(&limits, Role::Server, rank));
+    (0..limits.workers).for_each(|rank| job.join(&limits, MemberRole::Worker, rank));
+    (0..limits.servers).for_each(|rank| job.join(&limits, MemberRole::Server, rank));
     assert!(job.nodes.values().all(Node::has_started));
     // Who asks again is answered when some time has passed.
-    job.join(&limits, Role::Worker, 5);
+    job.join(&limits, MemberRole::Worker, 5);
     assert!(job.nodes["worker-5"].end().is_none());
     job.pass(2_000 * MS);
     assert!(job.end_of("worker-5").text.contains("room for 2"));
@@ -85,8 +85,8 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
 fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
     let limits = Limits { workers: 3, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 1);
-    job.join(&limits, Role::Server, 0);
+    job.join(&limits, MemberRole::Worker, 1);
+    job.join(&limits, MemberRole::Server, 0);
     job.pass(limits.start_timeout - 2);
     assert!(job.nodes.values().all(|node| node.end().is_none()));
     job.pass(1_000 * MS);
@@ -101,7 +101,7 @@ fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
 fn a_scheduler_that_does_not_answer_is_named() {
     let limits = limits();
     let birth = Birth {
-        role: Role::Server,
+        role: MemberRole::Server,
         rank: Some(0),
         incarnation: 1,
         address: "here",
@@ -129,10 +129,10 @@ fn start_scheduler_again(job: &mut Job, limits: &Limits) {
 /// One worker and two servers, of which one has not heard of the start; the scheduler has died.
 fn job_without_scheduler(limits: &Limits, unaware: &str) -> Job {
     let mut job = Job::new(limits);
-    job.join(limits, Role::Worker, 0);
-    job.join(limits, Role::Server, 0);
+    job.join(limits, MemberRole::Worker, 0);
+    job.join(limits, MemberRole::Server, 0);
     job.cuts.insert((SCHEDULER.into(), unaware.into()));
-    job.join(limits, Role::Server, 1);
+    job.join(limits, MemberRole::Server, 1);
     assert!(job.nodes.iter().all(|(name, node)| node.has_started() == (&**name != unaware)));
     job.stopped.insert(SCHEDULER.into());
     job
@@ -149,9 +149,9 @@ fn miss_scheduler(job: &mut Job, members: &[&str]) {
 fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
     let limits = Limits { workers: 1, on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Server, 0);
+    job.join(&limits, MemberRole::Server, 0);
     job.cuts.insert((SCHEDULER.into(), "server-0".into()));
-    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, MemberRole::Worker, 0);
     assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
     job.stopped.insert(SCHEDULER.into());
     job.pass(2 * limits.peer_timeout);
@@ -167,12 +167,12 @@ fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
 fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew_of_the_start() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Server, 0);
-    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, MemberRole::Server, 0);
+    job.join(&limits, MemberRole::Worker, 0);
     for unaware in ["worker-0", "server-1"] {
         job.cuts.insert((SCHEDULER.into(), unaware.into()));
     }
-    job.join(&limits, Role::Server, 1);
+    job.join(&limits, MemberRole::Server, 1);
     let started = |job: &Job| job.nodes.values().filter(|node| node.has_started()).count();
     assert_eq!(started(&job), 1, "server 0");
     job.stopped.insert(SCHEDULER.into());
@@ -229,16 +229,16 @@ fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
 fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.enter("first", &limits, Role::Worker, None, false);
+    job.enter("first", &limits, MemberRole::Worker, None, false);
     assert_eq!(job.nodes["first"].me(), Peer::worker(0));
     start_scheduler_again(&mut job, &limits);
-    job.enter("second", &limits, Role::Worker, None, false);
+    job.enter("second", &limits, MemberRole::Worker, None, false);
     assert_eq!(job.nodes["second"].me(), Peer::worker(0));
     miss_scheduler(&mut job, &["first"]);
     job.pass(1_000 * MS);
     assert_eq!(job.nodes["first"].end(), None);
     assert_eq!(job.nodes["first"].me(), Peer::worker(1));
-    job.join(&limits, Role::Server, 0);
+    job.join(&limits, MemberRole::Server, 0);
     assert!(job.nodes.values().all(Node::has_started));
 }
 
@@ -246,9 +246,9 @@ fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
 fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, MemberRole::Worker, 0);
     start_scheduler_again(&mut job, &limits);
-    job.enter("second", &limits, Role::Worker, None, false);
+    job.enter("second", &limits, MemberRole::Worker, None, false);
     miss_scheduler(&mut job, &["worker-0"]);
     job.pass(1_000 * MS);
     assert!(job.end_of("worker-0").text.contains("there is a worker 0 already, at second"));
@@ -258,15 +258,15 @@ fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
 fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Server, 0);
-    job.join(&limits, Role::Worker, 0);
+    job.join(&limits, MemberRole::Server, 0);
+    job.join(&limits, MemberRole::Worker, 0);
     let worker = job.nodes.get_mut("worker-0").unwrap();
-    worker.say(Peer::SCHEDULER, Message::new(Kind::Leave, Vec::new()));
+    worker.say(Peer::SCHEDULER, Message::new(MessageKind::Leave, Vec::new()));
     job.settle();
     job.nodes.remove("worker-0");
     assert!(!job.nodes.values().any(Node::has_started));
-    job.join(&limits, Role::Worker, 1);
-    job.join_at("another", &limits, Role::Worker, 0);
+    job.join(&limits, MemberRole::Worker, 1);
+    job.join_at("another", &limits, MemberRole::Worker, 0);
     assert!(job.nodes.values().all(Node::has_started));
 }
 
@@ -275,10 +275,10 @@ fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
 fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
     let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, Role::Worker, 0);
-    job.enter("reader", &limits, Role::Worker, Some(1), true);
+    job.join(&limits, MemberRole::Worker, 0);
+    job.enter("reader", &limits, MemberRole::Worker, Some(1), true);
     job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
-    job.join(&limits, Role::Server, 0);
+    job.join(&limits, MemberRole::Server, 0);
     assert!(job.nodes["server-0"].has_started() && !job.nodes["worker-0"].has_started());
     job.stopped.insert(SCHEDULER.into());
     job.pass(2 * limits.peer_timeout);
