@@ -44,7 +44,7 @@ pub(crate) fn view(root: &str, seen: &JobView, before: &mut Before) -> View {
         peer_timeout_ms: terms.map(|terms| terms.peer_timeout / MS),
         hold_bytes: terms.map(|terms| terms.hold_bytes),
         missing: missing(seen),
-        slowest_worker: slowest(seen, before),
+        slowest_worker: straggler(seen, before),
         nodes: sights.iter().map(|sight| node(sight, silent, before)).collect(),
     };
     let said = |sight: &&Sight| Some((sight.peer, sight.report.as_ref()?.1.clone()));
@@ -187,8 +187,8 @@ fn number_of(key: u64) -> String {
     if Key::from(key).id() >> 63 == 0 { key.to_string() } else { format!("{key:#018x}") }
 }
 
-/// The worker that others wait for: now and for long, or most of the time since the look before.
-fn slowest(seen: &JobView, before: &Before) -> Option<u32> {
+/// The worker that other workers wait for: now and for long, or most of the time since the look before.
+fn straggler(seen: &JobView, before: &Before) -> Option<u32> {
     let mut awaited: BTreeMap<u32, u64> = BTreeMap::new();
     let mut late: BTreeMap<u32, u64> = BTreeMap::new();
     let mut over: Time = 0;

@@ -33,7 +33,7 @@ struct Sent<D> {
 impl<D> Sent<D> {
     /// While acknowledgements arrive, the messages behind them are in transit over a slow network, and
     /// retransmissions would only slow it down.
-    fn due_after(&self, progress: Time) -> Time {
+    fn retransmission_due(&self, progress: Time) -> Time {
         self.due.max(progress + self.pause)
     }
 }
@@ -254,14 +254,14 @@ impl<D: Data> ReliableStream<D> {
         if self.due <= now {
             self.due = Time::MAX;
             for (sent, sequence) in self.flight.iter_mut().zip(self.first..) {
-                if sent.due_after(self.progress) <= now {
+                if sent.retransmission_due(self.progress) <= now {
                     sent.pause = (sent.pause * 2).min(limits.resend() * 4);
                     sent.due = now + sent.pause;
                     emit(&sent.message, sequence, self.flight_bytes);
                     self.resent += 1;
                     said = true;
                 }
-                self.due = self.due.min(sent.due_after(self.progress));
+                self.due = self.due.min(sent.retransmission_due(self.progress));
             }
         }
         while self.has_room(limits) && self.held_until() <= now {
@@ -278,7 +278,7 @@ impl<D: Data> ReliableStream<D> {
             self.flight.push_back(Sent { message, tokens, due: now + pause, pause });
         }
         let ack_due = self.ack_at.is_some_and(|at| at <= now);
-        if !said && (ack_due || now >= self.last_sent + limits.heartbeat()) {
+        if !said && (ack_due || self.is_heartbeat_due(now, limits)) {
             emit(&Message::new(MessageKind::Alive, Vec::new()), 0, self.flight_bytes);
             said = true;
         }
@@ -288,6 +288,10 @@ impl<D: Data> ReliableStream<D> {
             self.unacknowledged_bytes = 0;
             self.last_sent = now;
         }
+    }
+
+    fn is_heartbeat_due(&self, now: Time, limits: &Limits) -> bool {
+        now >= self.last_sent + limits.heartbeat()
     }
 
     /// Next message: one, or small ones in a bundle; and the tokens of all.

@@ -17,7 +17,7 @@ use crate::error::{Result, fail};
 use crate::key::{Key, KeyNames};
 
 /// What a file will have.
-struct Survey {
+struct Snapshot {
     rules: FileRules,
     keys: Vec<SavedKey>,
 }
@@ -55,17 +55,17 @@ impl Local {
     /// which is written first, says what there is.
     fn try_save(&self, path: &Path, workers: usize, limits: CallLimits<'_>) -> Result<bool> {
         let at_file = at_file("save", path);
-        let survey = self.survey(workers, limits)?;
+        let snapshot = self.snapshot(workers, limits)?;
         let mut writer =
-            FileWriter::create(path, survey.header(&self.keys.names)).map_err(&at_file)?;
+            FileWriter::create(path, snapshot.header(&self.keys.names)).map_err(&at_file)?;
         let (mut updates, mut carried, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
-        for SavedKey { slot, parts } in &survey.keys {
+        for SavedKey { slot, parts } in &snapshot.keys {
             let value = self.applier.look("save", slot, limits)?;
-            if value.removed || survey.parts(&value) != *parts {
+            if value.removed || snapshot.parts(&value) != *parts {
                 return Ok(false);
             }
             let state = value.state.as_ref().filter(|_| parts.kept.is_some());
-            let residuals = survey.residuals(&value);
+            let residuals = snapshot.residuals(&value);
             let arrays = state.iter().flat_map(|state| state.buffers());
             let unsent = residuals.iter().flat_map(|residuals| residuals.buffers());
             let mut buffers = std::iter::once(&value.buffer).chain(arrays).chain(unsent);
@@ -78,7 +78,7 @@ impl Local {
                 rounds.extend(round.copied().unwrap_or(0).to_le_bytes());
             }
         }
-        let FileRules { optimizer, codec, .. } = &survey.rules;
+        let FileRules { optimizer, codec, .. } = &snapshot.rules;
         let (optimizes, compresses) = (optimizer.is_some(), codec.is_some());
         let numbers = [(optimizes, updates), (optimizes, carried), (compresses, rounds)];
         let mut numbers = numbers.iter().filter(|(wanted, _)| *wanted);
@@ -89,27 +89,27 @@ impl Local {
         Ok(true)
     }
 
-    fn survey(&self, workers: usize, limits: CallLimits<'_>) -> Result<Survey> {
+    fn snapshot(&self, workers: usize, limits: CallLimits<'_>) -> Result<Snapshot> {
         let handling = self.handling.read().clone();
         let optimizer = match &handling.merger {
             Merger::Optimizer(optimizer) => Some(Arc::clone(optimizer)),
             Merger::Assign | Merger::Updater(_) => None,
         };
         let rules = FileRules { optimizer, codec: handling.codec, workers };
-        let mut survey = Survey { rules, keys: Vec::new() };
+        let mut snapshot = Snapshot { rules, keys: Vec::new() };
         for slot in self.keys.table.slots() {
             let value = self.applier.look("save", &slot, limits)?;
-            let (removed, parts) = (value.removed, survey.parts(&value));
+            let (removed, parts) = (value.removed, snapshot.parts(&value));
             drop(value);
             if !removed {
-                survey.keys.push(SavedKey { slot, parts });
+                snapshot.keys.push(SavedKey { slot, parts });
             }
         }
-        Ok(survey)
+        Ok(snapshot)
     }
 }
 
-impl Survey {
+impl Snapshot {
     fn parts(&self, value: &Value) -> KeyParts {
         let optimizer = self.rules.optimizer.as_ref();
         let kept = optimizer.and_then(|it| it.kept(value.state.as_deref()));

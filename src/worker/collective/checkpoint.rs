@@ -28,7 +28,7 @@ impl WorkerStore {
     /// Saves the whole job: all workers call it.
     pub(crate) fn save_together(&self, path: &Path) -> Result<()> {
         self.with_file("save", path, |collective| {
-            self.meet(collective)?;
+            self.rendezvous(collective)?;
             let leader = self.agree_on_leader(collective)?;
             let unsent = self.gather_unsent(leader, collective).map_err(|error| error.at("save"));
             if self.rank != leader {
@@ -48,7 +48,7 @@ impl WorkerStore {
     /// Loads a checkpoint into the whole job: all workers call it.
     pub(crate) fn load_together(&self, path: &Path) -> Result<()> {
         self.with_file("load", path, |collective| {
-            self.meet(collective)?;
+            self.rendezvous(collective)?;
             let leader = self.agree_on_leader(collective)?;
             if self.rank != leader {
                 return self.follow(leader, collective);

@@ -156,7 +156,7 @@ impl WorkerStore {
     }
 
     /// Waits until all workers are here, and this one's calls have ended.
-    pub(crate) fn meet(&self, collective: &mut Collective) -> Result<()> {
+    pub(crate) fn rendezvous(&self, collective: &mut Collective) -> Result<()> {
         let call = collective.call;
         collective.step(|_, deadline| {
             self.wait_for_own_calls(call, deadline)?;

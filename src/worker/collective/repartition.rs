@@ -64,7 +64,7 @@ impl WorkerStore {
             return Ok(());
         }
         // Pushes of no worker are under way any more.
-        self.meet(collective)?;
+        self.rendezvous(collective)?;
         let slots = self.found_slots(collective.call, keys)?;
         slots.iter().try_for_each(|slot| self.join_slices_of(slot, collective))
     }

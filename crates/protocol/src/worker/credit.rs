@@ -9,12 +9,12 @@ pub(super) type PushName = (u64, u32, u64, u32);
 
 /// Credit for pushes that a server may hold out of turn, and the offered pushes that wait without it.
 #[derive(Debug)]
-pub(super) struct Flow {
+pub(super) struct FlowControl {
     free: u64,
     offered: HashMap<PushName, OpId>,
 }
 
-impl Flow {
+impl FlowControl {
     pub(super) fn new(credit: u64) -> Self {
         Self { free: credit, offered: HashMap::default() }
     }

@@ -29,7 +29,7 @@ use super::peers::{OutgoingMessage, Why};
 use super::sequence_map::Recent;
 use super::stream::{CONTROL, LAST};
 use super::table::Table;
-use credit::Flow;
+use credit::FlowControl;
 pub use facts::{Ended, Naming};
 use keys::WorkerKey;
 pub use operation::{After, OpId};
@@ -120,7 +120,7 @@ pub struct Worker<D> {
     /// Lower bound of the next timer of an operation.
     wake: Time,
     keys: Table<u64, WorkerKey>,
-    flows: Vec<Flow>,
+    flows: Vec<FlowControl>,
     servers_here: Vec<bool>,
     workers_lost: BTreeSet<u32>,
     /// Operations of the current key; kept for its memory.
@@ -172,7 +172,7 @@ impl<D: Data> Worker<D> {
             next_op: 1,
             wake: Time::MAX,
             keys: Table::default(),
-            flows: (0..servers).map(|_| Flow::new(limits.credit())).collect(),
+            flows: (0..servers).map(|_| FlowControl::new(limits.credit())).collect(),
             servers_here: vec![true; servers],
             workers_lost: BTreeSet::new(),
             queue: Vec::new(),
@@ -311,7 +311,7 @@ impl<D: Data> Worker<D> {
     fn lose_rounds(&mut self, failure: &Failure) {
         if self.rounds_lost.is_none() {
             self.rounds_lost = Some(failure.clone());
-            self.flows.iter_mut().for_each(Flow::forget);
+            self.flows.iter_mut().for_each(FlowControl::forget);
             let lost = |op: &Operation<D>| op.needs_all_workers();
             self.fail_where(lost, failure);
         }

@@ -10,7 +10,7 @@ use crate::message::{MemberState, Message, MessageKind};
 impl<D: Data> Scheduler<D> {
     /// Declares the members lost whose silence timeout has expired, or whose hello is missing after a
     /// restart.
-    pub(super) fn lose_silent(&mut self, now: Time) {
+    pub(super) fn check_liveness(&mut self, now: Time) {
         let mut lost = self.net.silent(now);
         let missing = |progress: &MemberProgress| progress.missing_at.is_some_and(|at| at <= now);
         lost.extend(self.progress.iter().filter(|(_, p)| missing(p)).map(|(peer, _)| *peer));

@@ -163,7 +163,7 @@ impl<D: Data> Scheduler<D> {
         let expected = u64::from(self.net.limits.workers) + u64::from(self.net.limits.servers);
         if !self.started && members == expected {
             self.started = true;
-            self.publish();
+            self.publish_epoch();
         } else {
             self.tell_book(peer);
         }

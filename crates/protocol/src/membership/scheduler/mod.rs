@@ -185,7 +185,7 @@ impl<D: Data> Scheduler<D> {
     /// before: too early a call does no harm.
     pub fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
-        self.lose_silent(now);
+        self.check_liveness(now);
         self.judge(now);
         if !self.started && now >= self.start_by && self.end.is_none() {
             self.give_up();
@@ -275,7 +275,7 @@ impl<D: Data> Scheduler<D> {
                 None => self.net.note_drop(from, Why::Unreadable),
             },
             MessageKind::Ask => {
-                let peers = if round == 0 { self.missing() } else { self.late(round) };
+                let peers = if round == 0 { self.missing_from_quorum() } else { self.late(round) };
                 let mut answer = Message::new(MessageKind::Awaited, Awaited { peers }.encode());
                 answer.head.round = round;
                 self.post(from, answer);
@@ -329,12 +329,12 @@ impl<D: Data> Scheduler<D> {
         let Some(member) = self.book.find_mut(peer) else { return };
         if member.state == MemberState::Here {
             member.state = state;
-            self.publish();
+            self.publish_epoch();
         }
     }
 
     /// Sends the book to all members, as the next epoch.
-    pub(super) fn publish(&mut self) {
+    pub(super) fn publish_epoch(&mut self) {
         // The epoch may be that of a member's book, and any number.
         self.book.epoch = self.book.epoch.saturating_add(1);
         self.net.epoch = self.book.epoch;
@@ -369,8 +369,8 @@ impl<D: Data> Scheduler<D> {
         self.net.cast(address, incarnation, Message::new(MessageKind::Evicted, fields));
     }
 
-    /// Members that have not joined.
-    fn missing(&self) -> Vec<Peer> {
+    /// Members that have not joined: the quorum of a start is all workers and servers of the job.
+    fn missing_from_quorum(&self) -> Vec<Peer> {
         let workers = (0..self.net.limits.workers).map(Peer::worker);
         let servers = (0..self.net.limits.servers).map(Peer::server);
         workers.chain(servers).filter(|peer| self.book.find(*peer).is_none()).collect()
@@ -409,7 +409,7 @@ impl<D: Data> Scheduler<D> {
     /// Missing members, as a text. Some may have joined, and left when the others did not.
     fn absent(&self) -> String {
         let (went, never): (Vec<_>, Vec<_>) =
-            self.missing().into_iter().partition(|peer| self.went.contains(peer));
+            self.missing_from_quorum().into_iter().partition(|peer| self.went.contains(peer));
         let part = |peers: &[Peer], what| match peers {
             [] => None,
             peers => Some(format!("{} {what}", list(peers))),

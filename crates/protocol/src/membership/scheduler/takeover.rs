@@ -62,7 +62,7 @@ impl<D: Data> Scheduler<D> {
             self.book.epoch = theirs.epoch;
         }
         if news || behind {
-            self.publish();
+            self.publish_epoch();
         }
     }
 
@@ -142,7 +142,7 @@ impl<D: Data> Scheduler<D> {
             Takeover::Learning => {
                 self.takeover = Takeover::Over;
                 self.learned_at = Some(self.net.last_now());
-                self.publish();
+                self.publish_epoch();
             }
             Takeover::Doubt => self.takeover = Takeover::None,
             Takeover::None | Takeover::Over => {}
