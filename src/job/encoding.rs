@@ -1,5 +1,5 @@
-//! Values on their way through a codec: a worker encodes the sum of its values slice by slice, with
-//! what earlier pushes left unsent; a server decodes it.
+//! Compression of pushes (also called: gradient compression, error feedback): a worker encodes the sum of its
+//! values slice by slice, with the residual of earlier pushes; a server decodes it.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::runtime::{Blocks, Bytes, Encoded};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 
-/// The number on the wire of a value that a codec has made; which one the setting says.
+/// Codec number on the wire of every encoded value; the setting names the codec.
 const ENCODED: u16 = 1;
 
-/// What the pushes of a worker have left unsent, by key.
+/// Codec state of the pushes of a worker, by key.
 #[derive(Default)]
 pub(crate) struct Unsent {
     keys: HashMap<u64, CodecState>,
@@ -26,51 +26,51 @@ pub(crate) struct Unsent {
 #[derive(Default)]
 struct CodecState {
     residuals: Option<Box<Residuals>>,
-    /// How many more pushes there are for the codec than this life of the key has seen, modulo 2^64.
+    /// Pushes to count for the codec beyond those of this key generation, modulo 2^64.
     ahead: u64,
 }
 
-/// What is encoded.
+/// Input of an encoding.
 pub(crate) struct EncodingSource<'a> {
     pub(crate) slot: &'a Slot,
     /// The sum of the worker's values, in the key's dtype.
     pub(crate) sum: &'a Buffer,
     pub(crate) slice_bytes: usize,
     pub(crate) rank: u64,
-    /// How many pushes of the key came before.
+    /// Earlier pushes of the key.
     pub(crate) round: u64,
 }
 
 impl Unsent {
-    /// Keys that are gone have nothing to send.
+    /// Drops the state of a removed key.
     pub(crate) fn forget(&mut self, key: u64) {
         self.keys.remove(&key);
     }
 
-    /// What is left of a key under a codec: float32, if it leaves anything.
+    /// Residual of a key under a codec, in float32; None if the codec keeps none.
     pub(crate) fn residual(&self, key: u64, codec: &Codec) -> Option<&[u8]> {
         let residuals = self.keys.get(&key)?.residuals.as_ref();
         residuals.filter(|it| it.belong_to(codec))?.buffers().first().map(Buffer::bytes)
     }
 
-    /// How many more pushes of a key there are for the codec than this life of it has seen.
+    /// Pushes of a key to count for the codec beyond those of this key generation.
     pub(crate) fn ahead(&self, key: u64) -> u64 {
         self.keys.get(&key).map_or(0, |kept| kept.ahead)
     }
 
-    /// Leaves nothing: keys have other values now.
+    /// Clears all residuals, as the keys have other values now.
     pub(crate) fn begin_anew(&mut self) {
         self.keys.values_mut().for_each(|kept| kept.residuals = None);
     }
 
-    /// A key begins a new life after so many pushes, which still count; gives how many do.
+    /// Begins a new generation of a key after this many pushes, which still count; gives how many count.
     pub(crate) fn go_on(&mut self, key: u64, pushes: u64) -> u64 {
         let ahead = &mut self.keys.entry(key).or_default().ahead;
         *ahead = ahead.wrapping_add(pushes);
         *ahead
     }
 
-    /// Goes on with what a checkpoint has.
+    /// Restores the residual of a checkpoint.
     pub(crate) fn take_up(&mut self, key: u64, residuals: Box<Residuals>, ahead: u64) {
         self.keys.insert(key, CodecState { residuals: Some(residuals), ahead });
     }
@@ -107,7 +107,7 @@ impl Unsent {
     }
 }
 
-/// Memory for a block as the codec takes it, and as it arrives.
+/// Scratch memory: a block as input of the codec, and as the server decodes it.
 struct CodecScratch {
     value: Buffer,
     sent: Buffer,
@@ -162,7 +162,7 @@ fn encode_slice(
     }
 }
 
-/// What a codec's bytes of one slice stand for, in the slice's dtype.
+/// Decodes the bytes of a codec for one slice, to the slice's dtype.
 pub(crate) fn decode(
     codec: &Codec,
     team: Team,

@@ -1,10 +1,10 @@
-//! Failures of the protocol become errors of the store.
+//! Conversion of protocol failures into errors of the store.
 
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, KeyNames};
 use kvstore_protocol::{Failure, Reason};
 
-/// The same as an error, with names of keys instead of their numbers.
+/// Converts a failure, with names of keys instead of their numbers.
 pub(crate) fn error_of(names: &KeyNames, failure: &Failure) -> Error {
     let kind = match failure.reason {
         Reason::Timeout => ErrorKind::Timeout,
@@ -24,7 +24,7 @@ pub(crate) fn error_of(names: &KeyNames, failure: &Failure) -> Error {
     Error::new(kind, with_names(names, &failure.text))
 }
 
-/// `key 0x8f...` as people know it.
+/// Replaces `key 0x8f...` by the key's name.
 fn with_names(names: &KeyNames, text: &str) -> String {
     const MARK: &str = "key 0x";
     const DIGITS: usize = 16;

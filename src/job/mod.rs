@@ -1,5 +1,5 @@
-//! What workers and servers of a job share: options, settings that travel, encodings, and the failures of
-//! the protocol as errors.
+//! Terms that workers and servers share (also called: job settings): options, merge settings and encodings on
+//! the wire, and protocol failures as errors.
 
 #[cfg(feature = "dist")]
 pub(crate) mod encoding;

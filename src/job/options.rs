@@ -1,4 +1,4 @@
-//! From options to what the protocol and the engine must know.
+//! Conversion of options into the limits of the protocol and the configuration of the transport.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -17,14 +17,15 @@ use crate::transport;
 use crate::transport::{Calls, TransportConfig};
 use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
-/// Frames that are small do not fill a window before this many.
+/// Maximum frames in the send window of a link: small frames reach the limit in bytes later.
 const WINDOW_FRAMES: usize = 1_024;
-/// For those that look whether somebody is there.
+/// Sessions for observers, beyond those of the members.
 const SPARE_SESSIONS: u64 = 32;
-/// Nothing overtakes what is in the window; with less, acknowledgements take a good part of the time.
+/// Maximum bytes in the send window. An urgent message does not overtake the window; with less,
+/// acknowledgements take a good part of the time.
 const WINDOW_BYTES: u64 = 4 << 20;
 
-/// The numbers of the job; those that the workers agree on count only on workers.
+/// Limits of the job; the terms that all workers must have alike are used only on workers.
 pub(crate) fn limits(job: &JobConfig, kind: StoreKind) -> Limits {
     let asynchronous = matches!(kind, StoreKind::DistAsync | StoreKind::DistDeviceAsync);
     let mode = if asynchronous { Mode::Async { staleness: job.staleness } } else { Mode::Sync };
@@ -51,7 +52,7 @@ pub(crate) fn limits(job: &JobConfig, kind: StoreKind) -> Limits {
     }
 }
 
-/// Whether this process may have what its connections in this job need.
+/// Checks that this process may open the files and start the threads that its peers in this job need.
 fn check_room(job: &JobConfig) -> Result<()> {
     let (workers, servers) = (job.workers, job.servers);
     let peers = match job.role {
@@ -62,8 +63,8 @@ fn check_room(job: &JobConfig) -> Result<()> {
     transport::check_room(peers, &format!("a job of {workers} workers and {servers} servers"))
 }
 
-/// Where this process listens and whom it calls. Off the loopback nobody listens without credentials
-/// or being told that it is not secure.
+/// Listen address and peers of this process. Off the loopback, listening needs credentials or the explicit
+/// option that the job is not secure.
 pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     check_room(job).map_err(|error: Error| error.at("create"))?;
     let credentials = Credentials::load(job)?;
@@ -118,10 +119,11 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         Some(listen) if is_any(listen)? => Some(way_to(&job.root)?),
         _ => None,
     };
-    // The protocol finds out sooner who is silent.
+    // A fallback: the protocol's peer timeout detects a silent peer earlier.
     let lease_ms = (2 * job.peer_timeout_ms).max(10_000);
     let is_scheduler = job.role == Role::Scheduler;
-    // A worker has two for each server, and one that is gone may still be there when it comes again.
+    // A worker has two sessions for each server; those of a disconnected worker may remain when it
+    // reconnects.
     let most_sessions = 2 * (2 * u64::from(job.workers) + u64::from(job.servers)) + SPARE_SESSIONS;
     Ok(TransportConfig {
         listen,
@@ -142,12 +144,12 @@ pub(crate) fn reads_only(job: &JobConfig, place: &TransportConfig) -> bool {
     job.secrets.reads_only || known.is_some_and(|known| known.identity.is_reader())
 }
 
-/// The rank that a process asks for: the one that it was told, or the one on its credential.
+/// Rank that a process requests: from the option, or from its credential.
 pub(crate) fn rank(job: &JobConfig, place: &TransportConfig) -> Option<u32> {
     job.rank.or_else(|| place.credentials.as_ref()?.identity.rank)
 }
 
-/// What a process is for the protocol.
+/// Role in the terms of the protocol.
 pub(crate) fn role(role: Role) -> kvstore_protocol::MemberRole {
     match role {
         Role::Worker => kvstore_protocol::MemberRole::Worker,
@@ -156,10 +158,10 @@ pub(crate) fn role(role: Role) -> kvstore_protocol::MemberRole {
     }
 }
 
-/// An address that may be a host only.
+/// Adds a port to an address that may lack one.
 fn with_port(address: &str, port: &str) -> String {
     let (host, own) = address.rsplit_once(':').unwrap_or((address, ""));
-    // The colons of an address of version 6 stand in brackets when a port follows.
+    // An IPv6 address needs brackets when a port follows.
     let whole = own.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'));
     match address.parse::<IpAddr>() {
         Ok(ip) => format!("{}", SocketAddr::new(ip, port.parse().unwrap_or(0))),
@@ -186,7 +188,7 @@ fn is_any(address: &str) -> Result<bool> {
     Ok(addresses(address)?.iter().any(|address| address.ip().is_unspecified()))
 }
 
-/// This machine's own address on the way to another one; nothing is sent.
+/// Own address of this machine on the route to another one; no packet is sent.
 fn way_to(root: &str) -> Result<IpAddr> {
     let Some(root) = addresses(root)?.first().copied() else {
         return Err(fail!(Network, "create: nobody knows the host of {root:?}"));

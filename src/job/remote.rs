@@ -1,4 +1,4 @@
-//! What a store asks of the job that it is part of, if it is not the whole of it.
+//! Interface between a store and its job (also called: backend), for stores of more than one process.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::local::call::DataCall;
 use crate::local::plan::{Pairs, RowPairs};
 use crate::role::Role;
 
-/// A process of a job. Calls that are not for its role are refused.
+/// A process of a job. A call of another role is refused.
 pub(crate) trait JobMember: Send + Sync {
     fn role(&self) -> Role;
-    /// Its number among those of its role.
+    /// Rank among the members of its role.
     fn rank(&self) -> u32;
     fn workers(&self) -> u32;
 
-    /// Ends everything at once, and never waits for another process.
+    /// Ends all operations at once, and never waits for another process.
     fn abort(&self);
 
     /// Leaves the job.
@@ -27,13 +27,12 @@ pub(crate) trait JobMember: Send + Sync {
         Err(self.refusal("serve", "only servers and the scheduler serve"))
     }
 
-    /// Whether an updater that is set here would run here; an error if it should have been set
-    /// elsewhere.
+    /// Whether an updater set in this process would run in it; an error if it belongs on another process.
     fn updates(&self) -> Result<bool> {
         Ok(true)
     }
 
-    /// More members of the statistics, as JSON, each behind a comma.
+    /// Additional members of the statistics, as JSON, each after a comma.
     fn stats(&self) -> String;
 
     fn init(&self, _values: &Pairs<'_>) -> Result<()> {
@@ -56,7 +55,7 @@ pub(crate) trait JobMember: Send + Sync {
         Err(self.no_worker(call.name()))
     }
 
-    /// Makes sure that a key is known here, if it exists.
+    /// Finds a key that another worker may have initialised.
     fn look_up(&self, call: &'static str, _key: Key) -> Result<()> {
         Err(self.no_worker(call))
     }

@@ -1,18 +1,18 @@
-//! Rows of keys that are cut into slices: what is common to rows and slices is a unit, so that every
-//! slice has whole units, and every row too.
+//! Rows of keys in slices (also called: row-sparse values). A unit divides both rows and slices: each of them
+//! has whole units.
 
 use std::ops::Range;
 
 use kvstore_protocol::Placement;
 
-/// Units `first .. first + count` of a slice.
+/// Run of units `first .. first + count` of a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct UnitRun {
     pub(crate) first: u32,
     pub(crate) count: u32,
 }
 
-/// How a key is cut.
+/// Partition of a key into slices.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     /// Elements of a row, of a slice but the last, and of the key.
@@ -22,7 +22,7 @@ pub(crate) struct Cut {
     pub(crate) unit: usize,
 }
 
-/// A part of a row that is in one slice: where it is there, and where in the row.
+/// Part of a row in one slice: its units in the slice, and its place in the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fragment {
     pub(crate) slice: u32,
@@ -44,7 +44,7 @@ impl Cut {
         Self { row, slice, count, unit }
     }
 
-    /// The parts of a row, slice by slice.
+    /// Parts of a row, slice by slice.
     pub(crate) fn fragments(&self, row: usize) -> impl Iterator<Item = Fragment> + use<> {
         let Self { row: length, slice, unit, count } = *self;
         let Range { start, end } = row * length..((row + 1) * length).min(count);
@@ -72,7 +72,7 @@ fn divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// Runs as they travel, padded so that elements may follow.
+/// Encodes runs, padded so that elements may follow.
 pub(crate) fn encode(runs: &[UnitRun]) -> Vec<u8> {
     let count = u32::try_from(runs.len()).unwrap_or(u32::MAX);
     let mut bytes = count.to_le_bytes().to_vec();
@@ -84,8 +84,8 @@ pub(crate) fn encode(runs: &[UnitRun]) -> Vec<u8> {
     bytes
 }
 
-/// Reads runs of a slice that has so many units; gives them and how many bytes they took. None for
-/// bytes that are no runs, or runs of other units.
+/// Decodes runs of a slice of this many units; gives them and their length in bytes. None for bytes that are
+/// not runs, or for runs of other units.
 pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<UnitRun>, usize)> {
     let (count, rest) = bytes.split_first_chunk()?;
     let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
@@ -97,7 +97,7 @@ pub(crate) fn decode(bytes: &[u8], units: usize) -> Option<(Vec<UnitRun>, usize)
     };
     let runs: Vec<UnitRun> = numbers.iter().map(run).collect();
     let inside = |run: &UnitRun| u64::from(run.first) + u64::from(run.count) <= units as u64;
-    // Nobody sends or asks for a unit twice: no more comes out than a slice has.
+    // A request has each unit once: the result is never larger than the slice.
     let total: u64 = runs.iter().map(|run| u64::from(run.count)).sum();
     let taken = (4 + len).next_multiple_of(8);
     let fits = runs.iter().all(inside) && total <= units as u64 && taken <= bytes.len();

@@ -1,4 +1,4 @@
-//! What the workers change about merging, as it travels to the servers.
+//! Merge settings (also called: hyperparameters), as workers send them to the servers.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::local::merger::{Handling, Merger};
 use crate::optim::Optimizer;
 
-/// One change. Numbers travel by their bits, so that nothing is rounded.
+/// One change of the settings. Floats are sent as their bits, so that no value is rounded.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Change {
@@ -31,28 +31,28 @@ pub(crate) enum Change {
         name: String,
         params: String,
     },
-    /// Everything at once, from a checkpoint.
+    /// All rules of a checkpoint.
     Rules(SavedRules),
-    /// Nothing: these keys are to be whole.
+    /// Changes no merge rule; announces keys to re-place on a single server.
     Whole {
         keys: Vec<u64>,
     },
-    /// Nothing: the file that the leader reads has what codecs have left of these keys.
+    /// Changes no merge rule; announces keys of which the leader's file has residuals.
     Unsent {
         keys: Vec<u64>,
     },
-    /// Nothing: this worker acts for all in the call that follows.
+    /// Changes no merge rule; this rank is the leader of the next call.
     Lead {
         rank: u32,
     },
-    /// Nothing: how something went that only one rank has done.
+    /// Changes no merge rule; the outcome of work that only one rank has done.
     Outcome {
         code: i32,
         failure: Option<String>,
     },
 }
 
-/// What a checkpoint says of merging.
+/// Merge rules of a checkpoint.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SavedRules {
     optimizer: Option<(String, String)>,
@@ -100,13 +100,13 @@ impl Change {
             .map_err(|error| fail!(InvalidArgument, "a setting that nobody can read: {error}"))
     }
 
-    /// Whether it is a rule that needs whole keys.
+    /// Whether the rule needs uncut keys.
     pub(crate) fn measures_whole_keys(&self) -> bool {
         let Self::Optimizer { name, params } = self else { return false };
         Optimizer::new(name, params).is_ok_and(|rule| !rule.is_elementwise())
     }
 
-    /// What happens to pushes after this change.
+    /// Settings of pushes after this change.
     pub(crate) fn apply(&self, before: &Handling) -> Result<Handling> {
         let mut after = before.clone();
         match self {

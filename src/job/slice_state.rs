@@ -1,6 +1,6 @@
-//! Everything that is kept for a slice, as it travels between a server and the worker that saves or
-//! loads: what the rule counts, the value, and the arrays of the rule's state; and what a worker's codec
-//! has left unsent.
+//! State of a slice on the wire (also called: snapshot), between a server and the worker that saves or loads:
+//! the counters of the rule, the value, and the arrays of the rule's state; and the residual of a worker's
+//! codec.
 
 use std::sync::Arc;
 
@@ -12,19 +12,18 @@ use crate::optim::{KeptArrays, Optimizer, Stored};
 use crate::runtime::{Block, Blocks, Bytes};
 use crate::tensor::{Array, Buffer, DType};
 
-/// The numbers on the wire of what is brought.
+/// Codes of the restore requests on the wire.
 const STATE: u32 = 0;
 const LAID: u32 = 1;
 const TAKEN: u32 = 2;
 const AHEAD: u32 = 3;
 
-/// What is brought to a slice, as its first number says; the second one is a rank.
+/// Restore request for a slice; the first number is its code, the second one a rank.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Brought<'a> {
-    /// Takes the place of everything that is kept: the pieces of a state.
+    /// Replaces the whole state by these pieces.
     State(&'a [&'a [u8]]),
-    /// What the codec of a worker has left, after so many pushes: it lies here until somebody takes
-    /// it away.
+    /// Deposits the codec residual of a worker after this many pushes, until a `Taken` frees it.
     Laid {
         rank: u32,
         pushes: u64,
@@ -33,7 +32,7 @@ pub(crate) enum Brought<'a> {
     Taken {
         rank: u32,
     },
-    /// The pushes of a worker are so many more, for its codec, than those of this life of the key.
+    /// Sets the pushes of a worker to count for its codec beyond those of this key generation.
     Ahead {
         rank: u32,
         ahead: u64,
@@ -60,16 +59,16 @@ impl Brought<'_> {
         Ok(Bytes::of_block(Arc::new(blocks.join(&parts)?)))
     }
 
-    /// What a pull asks for to get what a worker has laid down: the number of pushes, and the array.
+    /// Query of a pull for a deposited residual: the number of pushes, and the array.
     pub(crate) fn wanted(rank: u32) -> Vec<u8> {
         [&[WANT_UNSENT][..], &rank.to_le_bytes()].concat()
     }
 }
 
-/// What a server finds that was brought.
+/// A restore request, as a server decodes it.
 pub(crate) enum RestoredSlice<'a> {
     State(&'a [u8]),
-    /// Behind so many bytes is what a pull asks for.
+    /// The deposit begins behind this many bytes.
     Laid {
         rank: u32,
         front: u64,
@@ -84,7 +83,7 @@ pub(crate) enum RestoredSlice<'a> {
 }
 
 impl<'a> RestoredSlice<'a> {
-    /// Reads what was brought to a slice.
+    /// Decodes a restore request for a slice.
     pub(crate) fn read(bytes: &'a [u8], slot: &Slot) -> Result<Self> {
         let unfit = || fail!(Corrupt, "what nobody can read was brought to a slice");
         let (code, rest) = bytes.split_first_chunk().ok_or_else(unfit)?;
@@ -106,7 +105,7 @@ impl<'a> RestoredSlice<'a> {
 /// Bytes before the value.
 pub(crate) const HEAD: usize = 24;
 
-/// What the head says.
+/// Head of an encoded state.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Head {
     pub(crate) updates: u64,
@@ -121,7 +120,7 @@ fn optimizer(merger: &Merger) -> Option<&Optimizer> {
     }
 }
 
-/// What is kept: the head, then the value, which is `stored`, then the arrays of the rule's state.
+/// Pieces of a state: the head, the value in `stored`, and the arrays of the rule's state.
 pub(crate) fn parts<'a>(
     value: &'a Value,
     stored: &'a [u8],
@@ -142,7 +141,7 @@ pub(crate) fn parts<'a>(
     (head, std::iter::once(stored).chain(arrays).collect())
 }
 
-/// Takes a slice down. `stored` is its value.
+/// Encodes the state of a slice, with its value in `stored`.
 pub(crate) fn encode(
     value: &Value,
     stored: &[u8],
@@ -154,7 +153,7 @@ pub(crate) fn encode(
     blocks.join(&all)
 }
 
-/// The head of what `encode` made, and the rest.
+/// Decodes the head of an encoded state; gives also the rest.
 pub(crate) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
     let short = || fail!(Corrupt, "the state of a slice is cut off");
     let (updates, rest) = bytes.split_first_chunk().ok_or_else(short)?;
@@ -172,7 +171,7 @@ pub(crate) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
     Ok((head, rest))
 }
 
-/// Puts a slice back.
+/// Restores a slice from an encoded state.
 pub(crate) fn restore(
     slot: &Slot,
     value: &mut Value,

@@ -1,4 +1,4 @@
-//! What a process shows of itself: its trace and its facts.
+//! Telemetry of a process (also called: observability): its trace and its statistics.
 
 use std::sync::Arc;
 
@@ -7,12 +7,12 @@ use crate::observer;
 use crate::runtime::{Driver, DriverHost, Machine};
 use crate::trace::Tracer;
 
-/// Remembers what this process does in some rounds, if that is asked for.
+/// Tracer of this process, if an option sets one.
 pub(crate) fn tracer(job: &JobConfig) -> Option<Arc<Tracer>> {
     job.trace.as_ref().map(|(prefix, rounds)| Arc::new(Tracer::new(prefix, *rounds)))
 }
 
-/// Lets the machine tell its tracer.
+/// Connects the machine to the tracer.
 pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<Tracer>>) {
     let Some(tracer) = tracer else { return };
     driver.step(|machine, now| match machine {
@@ -24,14 +24,14 @@ pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<
     });
 }
 
-/// What a process says of itself, as one more member of its statistics.
+/// Statistics of the process, as one more member of the store's.
 pub(crate) fn facts<H: DriverHost>(driver: &Arc<Driver<H>>) -> String {
     let said = driver.step(|machine, now| match machine {
         Machine::Node(node) => Some(node.facts(now)),
         Machine::Scheduler(_) => None,
     });
     let facts = said.flatten().map(|said| {
-        // Lists would change the length from one call to the next.
+        // Lists would change the length between two calls.
         let said = kvstore_protocol::ProcessStats { waiting: Vec::new(), late: Vec::new(), ..said };
         observer::facts(&said, None)
     });

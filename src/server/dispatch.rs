@@ -1,4 +1,4 @@
-//! The host of a server: it sums and merges what the machine says, slice by slice.
+//! Driver host of a server: dispatches the machine's actions to slices, and returns the answers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,14 +21,13 @@ use crate::trace::Tracer;
 
 use kvstore_protocol::{Mode, Node, NodeRole, Placement, ServerAction, SliceName, Table};
 
-/// Settings that are kept; pushes under an older one are under the oldest of these.
+/// Maximum settings kept. A push under an older setting is merged under the oldest of these.
 const MOST_SETTINGS: usize = 4_096;
 
-/// Answers that are small leave together, up to so many bytes.
+/// Batch size of answers, in bytes: small answers are sent in one step of the machine.
 const TOGETHER: usize = 192 << 10;
 
-/// How many slices ahead the processor is told of: workers mostly ask for them in the order in which
-/// they came.
+/// Prefetch distance, in slices: workers mostly request slices in the order of their installation.
 const AHEAD: usize = 4;
 
 pub(super) struct ServerDispatch {
@@ -40,11 +39,11 @@ pub(super) struct ServerDispatch {
 #[derive(Default)]
 struct DispatchState {
     shards: Table<SliceName, Arc<SliceQueue>>,
-    /// The one that was looked up last: actions of a slice come in a row.
+    /// Cache of the last lookup: the actions of a slice are adjacent.
     last: Option<(SliceName, Arc<SliceQueue>)>,
-    /// How pushes merge from each version on.
+    /// Merge settings, by the version from which on they apply.
     handlings: BTreeMap<u64, Arc<Handling>>,
-    /// Each push is merged by itself, under the last setting that is in force.
+    /// Asynchronous mode: each push is merged on its own, under the newest setting.
     asynchronous: bool,
 }
 
@@ -73,7 +72,7 @@ impl DispatchState {
         self.last.as_ref().map(|(_, shard)| shard)
     }
 
-    /// Takes note of an action; gives the shard that has something to do.
+    /// Queues an action on its slice; gives the slice if it has work.
     fn enter(
         &mut self,
         action: ServerAction<Bytes>,
@@ -125,7 +124,7 @@ impl DispatchState {
         Some(Arc::clone(shard))
     }
 
-    /// The worker that brings a setting has checked it.
+    /// The worker that sends a setting has validated it.
     fn set(&mut self, version: u64, fields: &[u8]) {
         let Some(before) = self.handling(version) else { return };
         match Change::decode(fields).and_then(|change| change.apply(&before)) {
@@ -181,7 +180,7 @@ impl DriverHost for ServerDispatch {
     }
 }
 
-/// Sends answers.
+/// Passes answers to the machine.
 fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<Reply>) {
     if replies.is_empty() {
         return;
@@ -198,7 +197,7 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<Reply>) {
     });
 }
 
-/// A slice of a key, as a key of its own for the arithmetic. One that is whole has the key's shape.
+/// A slice as a key of its own, for the arithmetic. The only slice of an uncut key has the key's shape.
 fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());

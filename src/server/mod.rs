@@ -1,4 +1,4 @@
-//! A server or a scheduler, until its job ends.
+//! Server (also called: parameter server, shard), and the process of a scheduler, until the job ends.
 
 mod dispatch;
 mod slice_queue;
@@ -48,7 +48,7 @@ impl Serving {
     pub(crate) fn new(local: &Arc<Local>, job: JobConfig, kind: StoreKind) -> Result<Self> {
         Ok(Self {
             local: Arc::clone(local),
-            // What cannot work is said at once.
+            // Configuration errors are reported before the job starts.
             place: options::place(&job)?,
             tracer: telemetry::tracer(&job),
             job,
@@ -84,7 +84,7 @@ impl Serving {
 
     fn start_server(&self) -> Result<Arc<Driver<ServerDispatch>>> {
         let limits = options::limits(&self.job, self.kind);
-        // A user's updater gets whole keys.
+        // A user's updater needs uncut keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
             ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
@@ -115,7 +115,7 @@ impl Serving {
         }
         let end = driver.wait(None, Machine::end);
         driver.flush();
-        // While it is known who this is.
+        // Before the driver stops: the rank is not available later.
         if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
             tracer.finish("server", self.rank());
         }
@@ -142,7 +142,7 @@ impl JobMember for Serving {
         self.job.workers
     }
 
-    /// Known once the job has started, or if it was told.
+    /// Known once the job has started, or if an option sets it.
     fn rank(&self) -> u32 {
         let me = match self.running.get() {
             Some(ServingProcess::Server(driver)) => driver.peek(Machine::me),

@@ -1,4 +1,5 @@
-//! One slice on a server: what is to be done with it, in its order, and by one thread at a time.
+//! Task queue of one slice on a server (also called: actor, strand): tasks run in order, by one thread at a
+//! time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,10 +21,10 @@ use kvstore_protocol::{Failure, Reason, ValueRequest};
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// What is to be done with a slice, in this order.
+/// Task of a slice; tasks run in the order of the queue.
 pub(super) enum SliceTask {
     Install(Bytes),
-    /// With a handling, `data` is encoded as its codec does, or is `rows`.
+    /// With a handling, `data` is encoded by its codec, or is `rows`.
     Add {
         first: bool,
         rows: bool,
@@ -33,30 +34,30 @@ pub(super) enum SliceTask {
     },
     Restore(Bytes, Arc<Handling>),
     Close(Arc<Handling>),
-    /// With the handling in force, for whoever wants all that is kept.
+    /// With the handling in force, for a request of the whole state.
     Answer(ValueRequest, Option<Arc<Handling>>),
 }
 
-/// The value for an answer, or why there is none.
+/// Value for an answer, or the failure.
 pub(super) type Reply = (ValueRequest, std::result::Result<Bytes, Failure>);
 
 pub(super) struct SliceQueue {
     slot: Slot,
-    /// The place of its first block among those of its key.
+    /// Index of its first codec block in the key.
     block: u64,
-    /// It is all of its key.
+    /// The key has no other slice.
     whole: bool,
     queue: Mutex<TaskQueue>,
     state: Mutex<SliceValue>,
     steps: SliceTrace,
-    /// Of the last contribution.
+    /// Round of the last contribution.
     round: AtomicU64,
 }
 
 #[derive(Default)]
 struct TaskQueue {
     jobs: VecDeque<SliceTask>,
-    /// Somebody works on it, and will look again.
+    /// A worker thread drains the queue, and checks it again before it stops.
     busy: bool,
 }
 
@@ -67,14 +68,14 @@ impl SliceQueue {
         Ok(Self { slot, block, whole, queue, state, steps, round })
     }
 
-    /// Its work is noted for this slice of its key.
+    /// Traces its tasks under this slice number of its key.
     pub(super) fn traced(mut self, slice: u32, tracer: Option<Arc<Tracer>>) -> Self {
         let key = self.slot.key.id();
         self.steps = SliceTrace { tracer, key, slice };
         self
     }
 
-    /// A job begins; it ends, for whoever notes that, when what this gives goes.
+    /// Begins the span of a task; the span ends when the returned guard is dropped.
     fn begin(&self, job: &SliceTask) -> Option<TracedStep<'_>> {
         // Relaxed: one thread at a time works on a slice.
         let (what, round) = match job {
@@ -88,7 +89,7 @@ impl SliceQueue {
         Some(self.steps.begin(what, round))
     }
 
-    /// Lets the processor fetch it: it is soon to be worked on.
+    /// Prefetches it: a task follows soon.
     pub(super) fn announce(&self) {
         let start = std::ptr::from_ref(self).cast::<u8>();
         (0..size_of::<Self>()).step_by(LINE).for_each(|at| sys::prefetch(start.wrapping_add(at)));
@@ -98,7 +99,7 @@ impl SliceQueue {
         self.block
     }
 
-    /// Bytes of its value.
+    /// Bytes of the stored value.
     pub(super) fn bytes(&self) -> usize {
         self.slot.bytes()
     }
@@ -107,7 +108,7 @@ impl SliceQueue {
         self.queue.lock().jobs.push_back(job);
     }
 
-    /// Works off what is queued, unless somebody does already.
+    /// Runs the queued tasks, unless another thread already does.
     pub(super) fn work(&self, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
         let mut queue = self.queue.lock();
         if std::mem::replace(&mut queue.busy, true) {
@@ -128,7 +129,7 @@ impl SliceQueue {
         blocks: &Arc<Blocks>,
         reply: &mut dyn FnMut(Reply),
     ) {
-        // Nobody is told with the state locked.
+        // The span begins before the state is locked: a subscriber may run code of the program.
         let _step = self.begin(&job);
         local.fault("slice");
         let mut state = self.state.lock();
@@ -179,7 +180,7 @@ impl SliceQueue {
         }
     }
 
-    /// Refuses a rule that would measure a part of a key only.
+    /// Rejects a rule that needs an uncut key, as this slice is a part of one.
     fn check_whole(&self, merger: &Merger) -> Result<()> {
         match merger {
             Merger::Optimizer(optimizer) if !self.whole && merger.measures_whole_keys() => {
@@ -194,7 +195,7 @@ impl SliceQueue {
         }
     }
 
-    /// What a codec's bytes stand for.
+    /// Decodes a contribution.
     fn decode(
         &self,
         data: Bytes,
@@ -233,7 +234,7 @@ mod tests {
         };
         shard.post(SliceTask::Install(bytes(1)));
         shard.post(add(true, bytes(2), None));
-        // Encoded, and no codec is set.
+        // An encoded contribution without a codec in force.
         shard.post(add(false, bytes(3), Some(Arc::clone(&plain))));
         shard.post(SliceTask::Close(Arc::clone(&plain)));
         let work = || shard.work(&local, &blocks, &mut |_| panic!("nobody asks"));

@@ -1,11 +1,11 @@
-//! Notes when a server works on a slice: in the rounds that are traced, and for whoever listens.
+//! Trace spans of the tasks of a slice: in the traced rounds, and for subscribers of `tracing`.
 
 use std::sync::Arc;
 
 use crate::spans::{self, Entered};
 use crate::trace::{TraceEvent, TraceKind, Tracer};
 
-/// The steps of one slice.
+/// Trace settings of one slice.
 #[derive(Default)]
 pub(super) struct SliceTrace {
     pub(super) tracer: Option<Arc<Tracer>>,
@@ -13,7 +13,7 @@ pub(super) struct SliceTrace {
     pub(super) slice: u32,
 }
 
-/// A step, until it goes.
+/// Guard of a task's span; the drop ends the span.
 pub(super) struct TracedStep<'a> {
     traced: Option<(&'a Tracer, TraceEvent)>,
     _span: Entered,

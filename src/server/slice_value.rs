@@ -1,4 +1,5 @@
-//! What a server keeps of one slice: the sum of the open round, and the stored value.
+//! State of one slice on a server (also called: accumulator): the sum of the open round, and the stored
+//! value.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,24 +20,23 @@ use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
 
-/// What a server keeps of one slice.
+/// State of one slice.
 pub(super) struct SliceValue {
     value: Value,
-    /// The stored value while messages refer to it; `value.buffer` is empty then.
+    /// Snapshot of the stored value while messages refer to it; `value.buffer` is empty then.
     shared: Option<Arc<Block>>,
-    /// The contributions of the open round so far, but for the last.
+    /// Sum of the contributions to the open round, except the last.
     sum: Option<Sum>,
     last: Option<Bytes>,
-    /// The contributions of a round in which somebody pushes rows, in order.
+    /// Contributions of a round in which a worker pushes rows, in order.
     pieces: Vec<StagedPush>,
-    /// Why a contribution of the open round could not be added.
+    /// Why a contribution to the open round could not be added.
     pub(super) lost: Option<Error>,
     /// Why the last round was not merged.
     pub(super) failure: Option<Failure>,
-    /// By rank, what workers have laid down of what their codecs have left.
+    /// Residuals of codecs that workers have deposited, by rank.
     laid: BTreeMap<u32, Bytes>,
-    /// By rank, how many more pushes there are for a codec than this life of the key has seen: modulo
-    /// 2^64.
+    /// Pushes to count for the codec of a rank beyond those of this key generation, modulo 2^64.
     ahead: BTreeMap<u32, u64>,
 }
 
@@ -47,7 +47,7 @@ enum StagedPush {
     Sum(Sum),
 }
 
-/// A sum; of elements of 16 bits it is kept in 32, and rounded once at the end.
+/// Sum of contributions; elements of 16 bits are summed in 32 bits, and rounded once at the end.
 struct Sum {
     buffer: Buffer,
     dtype: DType,
@@ -69,7 +69,7 @@ impl SliceValue {
         })
     }
 
-    /// How many more pushes of a worker there are for a codec than this life of the key has seen.
+    /// Pushes to count for the codec of a worker beyond those of this key generation.
     pub(super) fn ahead(&self, rank: u64) -> u64 {
         let ahead = u32::try_from(rank).ok().and_then(|rank| self.ahead.get(&rank));
         ahead.copied().unwrap_or(0)
@@ -80,7 +80,7 @@ impl SliceValue {
         Ok(())
     }
 
-    /// Takes what was brought.
+    /// Applies a restore request.
     pub(super) fn restore(
         &mut self,
         slot: &Slot,
@@ -114,7 +114,7 @@ impl SliceValue {
         data.read(read).unwrap_or(Ok(()))
     }
 
-    /// What a worker has laid down, or nothing.
+    /// Deposited residual of a worker; empty if there is none.
     fn laid(&self, rank: &[u8], blocks: &Arc<Blocks>) -> Result<Bytes> {
         let rank = rank.first_chunk().map(|rank| u32::from_le_bytes(*rank));
         match rank.and_then(|rank| self.laid.get(&rank)) {
@@ -123,7 +123,7 @@ impl SliceValue {
         }
     }
 
-    /// A new round begins.
+    /// Begins a round.
     pub(super) fn begin(&mut self, first: bool) {
         if first {
             self.sum = None;
@@ -132,14 +132,14 @@ impl SliceValue {
         }
     }
 
-    /// Adds a contribution to single rows; those before it are kept as they are.
+    /// Adds a contribution to single rows; earlier contributions are kept unsummed.
     pub(super) fn add_rows(&mut self, data: Bytes) {
         self.pieces.extend(self.sum.take().map(StagedPush::Sum));
         self.pieces.extend(self.last.take().map(StagedPush::Whole));
         self.pieces.push(StagedPush::Rows(data));
     }
 
-    /// Adds a contribution, behind those before it.
+    /// Adds a contribution after the earlier ones.
     pub(super) fn add(
         &mut self,
         slot: &Slot,
@@ -172,7 +172,7 @@ impl SliceValue {
         let Some(last) = self.last.take() else { return Ok(()) };
         let sum = self.sum.take();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
-            // The only contribution becomes the value, as it came.
+            // The only contribution becomes the value without a copy.
             let fresh = whole(last, blocks)?;
             let old = std::mem::replace(&mut self.value.buffer, Buffer::new(0)?);
             blocks.give_back(old);
@@ -181,7 +181,7 @@ impl SliceValue {
         }
         self.take_back(slot, &handling.merger, blocks)?;
         let sum = match sum {
-            // Adds the last one, too; what follows rounds it once.
+            // Adds the last contribution too; the merge rounds the sum once.
             Some(sum) if sum.dtype != slot.dtype => {
                 Some(fold(Some(sum), &last, slot, local, blocks)?)
             }
@@ -192,7 +192,7 @@ impl SliceValue {
             let newest = lent(bytes, slot.dtype);
             let so_far = sum.as_ref().map(|sum| Lent::of(Array::of(&sum.buffer, sum.dtype)));
             let values: SmallVec<[Lent; 2]> = match so_far {
-                // It has the last one in it.
+                // The sum includes the last contribution.
                 Some(sum) if rounded => smallvec![sum],
                 so_far => so_far.into_iter().chain([newest]).collect(),
             };
@@ -213,7 +213,7 @@ impl SliceValue {
         blocks: &Arc<Blocks>,
     ) -> Result<()> {
         let pieces = std::mem::take(&mut self.pieces);
-        // What does not touch all of it needs what is there.
+        // A merge of some rows needs the stored content.
         self.take_back_with(slot, true, blocks)?;
         let units = slot.rows();
         let unit_bytes = slot.row_length() * slot.dtype.size();
@@ -253,12 +253,12 @@ impl SliceValue {
             .map(|_| ())
     }
 
-    /// Makes the stored value ours alone again, for a change in place.
+    /// Makes the stored value exclusively owned again, for a change in place.
     fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<Blocks>) -> Result<()> {
         self.take_back_with(slot, !matches!(merger, Merger::Assign), blocks)
     }
 
-    /// The same; with its content, if it is not all replaced.
+    /// Like `take_back`; `content` keeps the stored content, for a merge that does not replace all of it.
     fn take_back_with(&mut self, slot: &Slot, content: bool, blocks: &Arc<Blocks>) -> Result<()> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
         match Arc::try_unwrap(shared) {
@@ -268,7 +268,7 @@ impl SliceValue {
                 }
             }
             Err(shared) => {
-                // Messages still refer to it. It stays the value if there is no memory for another.
+                // Messages still refer to the block. It remains the value if there is no memory for another.
                 let fresh = if content {
                     own(Bytes::of_block(Arc::clone(&shared)), blocks)
                 } else {
@@ -286,7 +286,7 @@ impl SliceValue {
         Ok(())
     }
 
-    /// What a message asks for: the stored value, rows of it, or all that is kept.
+    /// Data for a request: the stored value, rows of it, a residual, or the whole state.
     pub(super) fn answer(
         &mut self,
         slot: &Slot,
@@ -305,7 +305,7 @@ impl SliceValue {
             Some((&WANT_UNSENT, rank)) => return self.laid(rank, blocks).map_err(failed),
             Some((&WANT_ROWS, runs)) => rows_of(shared.bytes(), runs, slot, blocks),
             Some((&WANT_STATE, _)) => {
-                // What an earlier rule kept is of no use for the next push, and so for nobody.
+                // State of an earlier rule is dropped: no later push reads it.
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 crate::job::slice_state::encode(&self.value, shared.bytes(), merger, blocks)
             }
@@ -314,7 +314,7 @@ impl SliceValue {
         block.map(|block| Bytes::of_block(Arc::new(block))).map_err(failed)
     }
 
-    /// The stored value, to be read by messages until it is to change.
+    /// Shares the stored value with messages until the next change (also: copy on write).
     pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
         if let Some(shared) = &self.shared {
             return Ok(Arc::clone(shared));
@@ -326,7 +326,7 @@ impl SliceValue {
     }
 }
 
-/// Adds a contribution to what came before it, if there is any, in memory of its own.
+/// Adds a contribution to the sum before it, if there is one, in memory of its own.
 fn fold(
     before: Option<Sum>,
     next: &Bytes,
@@ -354,19 +354,19 @@ fn fold(
     Ok(Sum { buffer, dtype })
 }
 
-/// Merges as a push of the local store does, for which nobody waits.
+/// Merges like a push of the local store, without an outer deadline or a cancellation.
 fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
     let patience = crate::deadline::Patience::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
     merge(&KeyPush { call: "push", slot, values, outs: &[], limits })
 }
 
-/// A value of a push.
+/// A contribution as an array of the merge.
 fn lent(bytes: &[u8], dtype: DType) -> Lent {
     Lent::plain(bytes.as_ptr().cast_mut(), dtype)
 }
 
-/// Which units a push of rows has, and where they lie.
+/// Units of a push of rows, and their values.
 fn part_of(
     bytes: &[u8],
     units: usize,
@@ -386,7 +386,7 @@ fn part_of(
     Ok((ids, lent(values, slot.dtype)))
 }
 
-/// The rows of a value that are wanted, one after the other.
+/// Copies the requested rows of a value, contiguously.
 fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Result<Block> {
     let unit = slot.row_length() * slot.dtype.size();
     let bad = || fail!(InvalidArgument, "rows that are not there");
@@ -398,7 +398,7 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Res
     blocks.join(&runs.iter().map(part).collect::<Vec<_>>())
 }
 
-/// The memory of a value that fills a slice; without a copy if nobody else has it.
+/// Buffer of a value that fills a slice; without a copy if no message shares the block.
 fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
     let block = match Arc::try_unwrap(whole(data, blocks)?) {
         Ok(block) => block,
@@ -407,7 +407,7 @@ fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
     block.into_buffer().ok_or_else(|| fail!(Internal, "a value without memory"))
 }
 
-/// A value that fills a slice, in a block of its own.
+/// Block of a value that fills a slice.
 fn whole(data: Bytes, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
     match data.into_block() {
         Ok(block) => Ok(block),

@@ -1,5 +1,6 @@
-//! Long runs of bytes, by multiplication of polynomials: V. Gopal et al., "Fast CRC Computation for
-//! Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), here with sixteen products at a time.
+//! CRC of long inputs by carry-less multiplication (also called: folding): V. Gopal et al., "Fast CRC
+//! Computation for Generic Polynomials Using PCLMULQDQ Instruction" (Intel, 2009), here with sixteen products
+//! at a time.
 #![allow(unsafe_code, reason = "instructions that not every processor has")]
 
 use std::arch::x86_64::{
@@ -13,7 +14,7 @@ use std::arch::x86_64::{
 const WIDE: usize = 64;
 const STEP: usize = 4 * WIDE;
 
-/// Fewer are done faster without.
+/// Minimum bytes: shorter inputs are faster without folding.
 const LEAST: usize = 2 * STEP;
 
 /// The polynomial with its bits reversed, without the highest one.
@@ -30,7 +31,7 @@ const fn power(exponent: u32) -> i64 {
     (value as i64) << 1
 }
 
-/// What 16 bytes are multiplied by, half by half, to stand for the same so many bytes further on.
+/// Factors of both halves of 16 bytes that shift them by this many bytes.
 const fn factors(bytes: u32) -> (i64, i64) {
     let bits = bytes * 8;
     (power(bits + 32), power(bits - 32))
@@ -40,7 +41,7 @@ const BY_STEP: (i64, i64) = factors(256);
 const BY_WIDE: (i64, i64) = factors(64);
 const BY_LANE: (i64, i64) = factors(16);
 
-/// Takes as many whole steps as there are into the sum; gives it, and the bytes that are left.
+/// Appends all whole steps to the sum; gives it, and the remaining bytes.
 pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
     let can = is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512dq")
@@ -51,7 +52,7 @@ pub(super) fn append(sum: u32, bytes: &[u8]) -> (u32, &[u8]) {
         return (sum, bytes);
     }
     let (steps, rest) = bytes.as_chunks::<STEP>();
-    // SAFETY: the processor has the instructions, as was just seen.
+    // SAFETY: the processor has the instructions, as checked above.
     (unsafe { fold(sum, steps) }, rest)
 }
 
@@ -90,7 +91,7 @@ fn fold(sum: u32, steps: &[[u8; STEP]]) -> u32 {
 #[target_feature(enable = "avx512f")]
 fn load(step: &[u8; STEP]) -> [__m512i; 4] {
     let at = |index: usize| {
-        // SAFETY: inside of the step.
+        // SAFETY: the offset is inside of the step.
         unsafe { _mm512_loadu_si512(step.as_ptr().add(index * WIDE).cast()) }
     };
     [at(0), at(1), at(2), at(3)]
@@ -101,7 +102,7 @@ fn pair((low, high): (i64, i64)) -> __m512i {
     _mm512_broadcast_i64x2(_mm_set_epi64x(high, low))
 }
 
-/// What stands for `sum`, as far on as `next` is, and `next` added.
+/// Shifts `sum` to the place of `next`, and adds `next`.
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn further(sum: __m512i, factors: __m512i, next: __m512i) -> __m512i {
     let low = _mm512_clmulepi64_epi128::<0x00>(sum, factors);

@@ -1,4 +1,4 @@
-//! CRC-32C (RFC 3720, section 12.1), the checksum of files and messages.
+//! CRC-32C (also called: Castagnoli; RFC 3720, section 12.1), the checksum of files and messages.
 
 #[cfg(target_arch = "x86_64")]
 mod folding;
@@ -9,7 +9,7 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     append(0, bytes)
 }
 
-/// The checksum of what `sum` is of, and then `bytes`.
+/// Continues a checksum: `sum` is that of the bytes before `bytes`.
 #[must_use]
 pub fn append(sum: u32, bytes: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
@@ -21,7 +21,7 @@ pub fn append(sum: u32, bytes: &[u8]) -> u32 {
 mod tests {
     use super::{append, crc32c};
 
-    /// Bit by bit, as it is defined.
+    /// Bit by bit, as the definition.
     fn slow(bytes: &[u8]) -> u32 {
         !bytes.iter().fold(!0, |sum, byte| {
             (0..8).fold(sum ^ u32::from(*byte), |sum: u32, _| {
