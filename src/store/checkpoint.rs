@@ -1,4 +1,4 @@
-//! Saving a store to a file, and loading one.
+//! Checkpoints of a store (also called: snapshots): saving to a file, and loading.
 
 use std::path::Path;
 
@@ -8,13 +8,13 @@ use crate::log::{Level, log};
 use crate::spans;
 
 impl Store {
-    /// Writes the keys, their values and the optimizer with its state to a file, which takes the
-    /// place of the one that is there; docs/checkpoints.md has its format.
+    /// Writes the keys, their values and the optimizer with its state to a file, which replaces an existing
+    /// one; docs/checkpoints.md has its format.
     ///
-    /// Each key is as it was between two pushes; all are of one moment if nobody pushes meanwhile.
+    /// Each key is as it was between two pushes; all are of one moment if no thread pushes meanwhile.
     ///
     /// # Errors
-    /// `Io`, `Timeout`: the old file is as it was.
+    /// `Io`, `Timeout`: the old file is unchanged.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let _span = spans::enter!("save", path = %path.display());
@@ -27,12 +27,11 @@ impl Store {
         })
     }
 
-    /// Takes over what a file of [`Store::save`] has: keys that are there get its values, others
-    /// are added; its optimizer, if it has one, takes the place of what is set.
+    /// Loads a file of [`Store::save`]: existing keys get its values, new keys are added; its optimizer, if
+    /// it has one, replaces the present one.
     ///
-    /// # Errors
-    /// `Io`, `Corrupt`, `Unsupported` for files of others, `ShapeMismatch` and `DtypeMismatch` if
-    /// a key of the store is another one, `Timeout`; nothing has changed then.
+    /// `Io`, `Corrupt`, `Unsupported` for files of other programs, `ShapeMismatch` and `DtypeMismatch` if a
+    /// key of the store differs, `Timeout`; the store is unchanged then.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let _span = spans::enter!("load", path = %path.display());

@@ -1,4 +1,4 @@
-//! The data calls of a store: keys, and what goes in and out.
+//! Data calls of a store: initialisation, pushes, pulls and removal of keys.
 
 use super::{DataCall, Gate, Store};
 use crate::error::{Result, fail};
@@ -180,7 +180,7 @@ impl Store {
         spans::call(call, &self.local.keys.names, keys, || values.bytes() + outs.bytes())
     }
 
-    /// Runs a data call here.
+    /// Runs a data call on the caller's thread.
     pub(crate) fn call(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let _span = self.span(call.name(), values, outs);
         self.enter(Gate::Work, |local| match &self.remote {
@@ -206,7 +206,7 @@ impl Store {
         ticket
     }
 
-    /// Runs a call on rows here.
+    /// Runs a call on rows on the caller's thread.
     pub(crate) fn call_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         let _span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
         self.enter(Gate::Work, |local| match &self.remote {

@@ -1,5 +1,5 @@
-//! Operations with a ticket, safely: the buffers are either owned by the operation's handle, or
-//! borrowed for a scope that does not end before the operations do.
+//! Asynchronous operations of Rust programs, with a ticket (also called: futures). The operation's handle
+//! owns the buffers, or they are borrowed for a scope that does not end before the operations do.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -25,9 +25,8 @@ impl<T: Element> Pending<'_, T> {
     /// Waits for the operation and gives the buffer back.
     ///
     /// # Errors
-    /// The operation's own. After a `Timeout` the operation has been cancelled: if that ended the
-    /// loan, nothing stays behind; if not (an updater that does not return), the buffer is never
-    /// freed.
+    /// The operation's own. After a `Timeout` the operation has been cancelled, and the buffer is freed if
+    /// that ended the loan. If not (an updater that does not return), the buffer is never freed.
     pub fn wait(mut self, deadline: impl Into<Deadline>) -> Result<Vec<T>> {
         self.store.wait_ticket(self.ticket, deadline.into())?;
         let buffer = std::mem::take(&mut *self.buffer);
@@ -56,8 +55,8 @@ fn loan_has_ended(store: &Store, ticket: u64) -> bool {
     match store.cancel_ticket(ticket) {
         Ok(()) => true,
         Err(error) if error.kind() == ErrorKind::Timeout => false,
-        // In the child of a fork nobody works on it; a stale ticket has long finished. A poisoned
-        // store has stopped everything but what is at work.
+        // In the child of a fork no thread works on the operation; a stale ticket has long finished. A
+        // poisoned store starts no more operations, but running ones continue.
         Err(error) if error.kind() == ErrorKind::Poisoned => store.comes_to_rest(),
         Err(error) => error.kind() != ErrorKind::Reentrant,
     }
@@ -134,7 +133,7 @@ impl<'env> Scope<'_, 'env> {
         self.keep(self.store.submit(call, values, outs, priority))
     }
 
-    /// Remembers an operation for the end of the scope.
+    /// Records an operation for the end of the scope.
     fn keep(&self, ticket: Result<u64>) -> Result<()> {
         self.tickets.borrow_mut().push(ticket?);
         Ok(())
@@ -146,9 +145,10 @@ struct EndOfScope<'a, 'store, 'env>(&'a Scope<'store, 'env>);
 
 impl Drop for EndOfScope<'_, '_, '_> {
     fn drop(&mut self) {
-        // The last first: what has not begun is withdrawn before those before it let it begin.
+        // The last operation first: those that wait for an earlier one are cancelled before it lets them
+        // begin.
         for &ticket in self.0.tickets.borrow().iter().rev() {
-            // The borrow ends when we return, so that is not possible before the loan has ended.
+            // The borrow ends when this drop returns, so the loan must end before.
             while !loan_has_ended(self.0.store, ticket) {}
         }
     }
@@ -158,8 +158,8 @@ impl Store {
     /// Runs `body`, which may queue operations on borrowed buffers, then waits for them.
     ///
     /// # Errors
-    /// The error of `body` (pending operations are cancelled then), else the first failure of an
-    /// operation, else `Timeout` if they did not finish by the deadline (they are cancelled then).
+    /// The error of `body`, else the first failure of an operation, else `Timeout` if operations did not
+    /// finish by the deadline. After an error of `body` or a `Timeout`, pending operations are cancelled.
     pub fn scope<'env, T>(
         &self,
         deadline: impl Into<Deadline>,

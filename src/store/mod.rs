@@ -1,4 +1,4 @@
-//! The store: one type, opened by a type string.
+//! The store (also called: `KVStore`, client API): one type, opened by a type string.
 
 mod checkpoint;
 mod data;
@@ -36,14 +36,14 @@ use crate::spans;
 use crate::sys;
 use crate::tensor::{Tensor, TensorMut};
 
-/// Which states of a store a call accepts besides open.
+/// States of a store that a call accepts besides open.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Gate {
-    /// None: it works on keys or tickets.
+    /// None: a call on keys or tickets.
     Work,
-    /// Inside an updater: it only looks.
+    /// Inside an updater, and after a close: a read-only call.
     Look,
-    /// After a close: it looks at what is left.
+    /// After a close: a call on the remaining operations.
     End,
 }
 
@@ -53,7 +53,7 @@ enum Gate {
 /// order. Dropping it cancels what is pending; [`Store::close`] finishes it first.
 pub struct Store {
     local: Arc<Local>,
-    /// The job that it is part of.
+    /// Job of a distributed store.
     remote: Option<Box<dyn JobMember>>,
     kind: StoreKind,
     id: u16,
@@ -61,17 +61,17 @@ pub struct Store {
     closed: AtomicBool,
 }
 
-/// How many stores this process has opened.
+/// Number of stores that this process has opened.
 static OPENED: AtomicU64 = AtomicU64::new(0);
 
-/// The ids in use, one bit each: the top 16 bits of tickets tell living stores apart.
+/// Ids in use, one bit each: the top 16 bits of a ticket are the id of its store.
 static IDS: [AtomicU64; 1024] = [const { AtomicU64::new(0) }; 1024];
 
 fn claim_id(serial: u64) -> Result<u16> {
     let start = u16::try_from(serial % (1 << 16)).unwrap_or(0);
     (0..=u16::MAX)
         .map(|step| start.wrapping_add(step))
-        // 0 stays free, so that 0 is never a ticket.
+        // 0 stays unused, so that 0 is never a ticket.
         .filter(|&id| id != 0)
         .find(|&id| {
             let bit = 1u64 << (id % 64);
@@ -105,13 +105,13 @@ impl Store {
     /// Opens a store of a type: `local`, `device`, `dist_sync`, `dist_async`, their `dist_device`
     /// kinds, or an alias, in any case.
     ///
-    /// A local store starts no thread and opens no socket. A worker of a distributed one returns when
-    /// the whole job is there.
+    /// A local store starts no thread and opens no socket. A distributed worker's call returns when all
+    /// processes of the job have joined.
     ///
     /// # Errors
-    /// `InvalidArgument` for an unknown type, `Unsupported` for one that this build does not have,
-    /// `Option` for a missing option or a bad value in the environment; distributed: `Timeout`,
-    /// which names who is missing, `Refused`, `Network`.
+    /// `InvalidArgument` for an unknown type, `Unsupported` for one that this build does not have. `Option`
+    /// for a missing option or a bad value in the environment. Distributed: `Timeout`, which names the
+    /// missing processes, `Refused`, `Network`.
     pub fn open(kind: &str, config: &Config) -> Result<Self> {
         interrupt::watch_whole(|| Self::open_watched(kind, config))
     }
@@ -138,8 +138,8 @@ impl Store {
         })
     }
 
-    /// Runs a call behind the checks that all have in common, and turns a panic of ours into an
-    /// error that poisons the store.
+    /// Runs a call after the checks of its gate, and turns a panic of the library into an error that poisons
+    /// the store.
     fn enter<T>(&self, gate: Gate, call: impl FnOnce(&Arc<Local>) -> Result<T>) -> Result<T> {
         if self.generation != sys::fork_generation() {
             return Err(fail!(
@@ -175,11 +175,11 @@ impl Store {
                 Err(error)
             })
         };
-        // What a call waits for at the end goes on without it.
+        // Operations that a wait or a close waits for continue after an interrupt.
         if gate == Gate::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
     }
 
-    /// The type that it was opened as.
+    /// Type of the store, as given to [`Store::open`].
     #[must_use]
     pub fn kind(&self) -> StoreKind {
         self.kind
@@ -190,12 +190,12 @@ impl Store {
         crate::local::updater::is_inside(self.local.applier.serial)
     }
 
-    /// Whether the checks that every call makes first let a call pass that only looks.
+    /// Applies the checks of a read-only call.
     pub(crate) fn look(&self) -> Result<()> {
         self.enter(Gate::Look, |_| Ok(()))
     }
 
-    /// What this process is in its job. A local store's is a worker.
+    /// Role of this process in its job; that of a local store is worker.
     #[must_use]
     pub fn role(&self) -> Role {
         self.remote.as_ref().map_or(Role::Worker, |remote| remote.role())
@@ -214,7 +214,7 @@ impl Store {
         })
     }
 
-    /// The rank of this process among those of its role, from 0.
+    /// Rank of this process among the members of its role, from 0.
     #[must_use]
     pub fn rank(&self) -> i32 {
         self.remote.as_ref().map_or(0, |remote| i32::try_from(remote.rank()).unwrap_or(i32::MAX))
@@ -226,21 +226,22 @@ impl Store {
         self.remote.as_ref().map_or(1, |remote| i32::try_from(remote.workers()).unwrap_or(i32::MAX))
     }
 
-    /// Waits until all workers have arrived here: on a store of one process, at once.
+    /// Barrier (also called: rendezvous): waits until all workers have called it. A local store returns at
+    /// once.
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _span = spans::enter!("barrier");
         self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.barrier(deadline)))
     }
 
-    /// Says that this worker pushes no more. It may still pull, and save what there is when the others
-    /// push no more either.
+    /// Declares that this worker pushes no more. It may still pull; it may save once all workers have made
+    /// this call.
     pub fn done(&self) -> Result<()> {
         let _span = spans::enter!("done");
         self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
     }
 
-    /// Gives the key of a name, and remembers the name.
+    /// Key of a name; the store keeps the name.
     ///
     /// # Errors
     /// `NameCollision` if another name of this store has the same hash.
@@ -251,7 +252,7 @@ impl Store {
     /// The name that a key was interned with.
     ///
     /// # Errors
-    /// `KeyNotFound` for an integer key, and for a name that this store has never seen.
+    /// `KeyNotFound` for an integer key, and for a name that was not interned in this store.
     pub fn key_name(&self, key: Key) -> Result<String> {
         self.enter(Gate::Look, |local| {
             let name = local.keys.names.with(key, |name| name.to_string_lossy().into_owned());
@@ -306,14 +307,13 @@ impl Store {
         })
     }
 
-    /// Whether no operation is at work, or none is soon.
+    /// Whether all running operations end within a second.
     fn comes_to_rest(&self) -> bool {
         let soon = Deadline::after(Duration::from_secs(1));
         self.local.tickets.wait_idle(soon)
     }
 
-    /// Waits for every operation that is pending now; gives the first failure nobody has been told
-    /// of.
+    /// Waits for every operation that is pending now; gives the first failure that no call has reported yet.
     pub fn wait_all(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let _span = spans::enter!("wait_all");
         self.enter(Gate::End, |local| local.tickets.wait_all(deadline.into()))
@@ -333,7 +333,7 @@ impl Store {
         self.install_updater(Some(Updater::new(updater)))
     }
 
-    /// Assigns again, as in the beginning.
+    /// Removes the updater: pushes replace the stored value again, as in a new store.
     pub fn clear_updater(&self) -> Result<()> {
         self.install_updater(None)
     }
@@ -383,8 +383,7 @@ impl Store {
         })
     }
 
-    /// Changes what the learning rate (`lr_mult`) or the weight decay (`wd_mult`) of one key is
-    /// multiplied by.
+    /// Changes the multiplier of the learning rate (`lr_mult`) or of the weight decay (`wd_mult`) of one key.
     ///
     /// # Errors
     /// As [`Store::set_hyperparameter`].
@@ -402,11 +401,12 @@ impl Store {
         })
     }
 
-    /// Sends each value of every push after this call through a codec, as workers would: what is
-    /// added up is what the codec's bytes decode to. A name, and options as `name=value,...`;
-    /// docs/compression.md lists them. `none` compresses no more.
+    /// Encodes and decodes each value of every push after this call with a codec, as workers and servers do;
+    /// the sum is that of the decoded values. A name, and options as `name=value,...`; docs/compression.md
+    /// lists them. `none` turns compression off.
     ///
-    /// What a key's pushes could not send is kept for its next ones, until another codec is set.
+    /// The residual of a key's pushes (also called: error feedback) is added to its later ones, until another
+    /// codec is set.
     ///
     /// # Errors
     /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds floats that the
@@ -451,8 +451,8 @@ impl Store {
     /// Finishes all pending operations and closes the store.
     ///
     /// # Errors
-    /// `Timeout`: operations go on and the store stays open. Any other error is the first failure
-    /// that nobody waited for; the store is closed then.
+    /// `Timeout`: operations continue and the store stays open. Any other error is the first failure that no
+    /// call has waited for; the store is closed then.
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _span = spans::enter!("close");
@@ -483,8 +483,8 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if self.generation != sys::fork_generation() {
-            // The parent's threads are not here, but locks may hold them. The memory must not come
-            // back as that of other locks, so it stays.
+            // The parent's threads do not exist in the child, but locks may be in the state that they left.
+            // The memory is leaked, so that it is never reused for other locks.
             std::mem::forget(Arc::clone(&self.local));
             return;
         }
@@ -498,8 +498,8 @@ impl Drop for Store {
         self.remote = None;
         let deadline = self.local.deadline();
         if self.local.tickets.wait_idle(deadline) {
-            // A thread of the pool that has just finished lets go at once; then the values and the
-            // updater end here, on the caller's thread.
+            // A pool thread that has just finished drops its reference soon; the values and the updater are
+            // then freed on the caller's thread.
             while Arc::strong_count(&self.local) > 1 && !deadline.has_passed() {
                 std::thread::yield_now();
             }

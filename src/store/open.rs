@@ -14,7 +14,7 @@ use crate::job::remote::JobMember;
 use crate::local::Local;
 use crate::role::Role;
 
-/// Reads what somebody says of merging, and does it.
+/// Decodes and applies a merge setting of a peer, for fuzzing and tests.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn read_setting(fields: &[u8]) {
     if let Ok(change) = crate::job::settings::Change::decode(fields) {
@@ -22,7 +22,7 @@ pub(crate) fn read_setting(fields: &[u8]) {
     }
 }
 
-/// Joins a job; as a worker, when all its processes are there.
+/// Joins a job; returns on a worker when all processes have joined.
 pub(crate) fn open(
     local: &Arc<Local>,
     kind: StoreKind,
