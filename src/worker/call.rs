@@ -1,4 +1,5 @@
-//! One call of a worker's program: what it has lent, and what has to come before it is complete.
+//! Pending call of a worker's program (also called: future, request state): the memory that it has lent, and
+//! the events that complete it.
 #![allow(unsafe_code, reason = "values arrive in the memory that callers lend")]
 
 use std::collections::BTreeMap;
@@ -20,49 +21,49 @@ use crate::tensor::Buffer;
 use kvstore_protocol::{Ended, OpId};
 
 pub(super) struct PendingCall {
-    /// The ticket's number, of a call that has one.
+    /// Number of the ticket, for a call that has one.
     pub(super) ticket: Option<u64>,
     state: Mutex<CallProgress>,
     changed: Condvar,
-    /// Operations that have not ended, values that are being copied, and one for the submission.
+    /// Outstanding events: unfinished operations, values being copied, and one for the submission.
     remaining: AtomicUsize,
     parts: Vec<PendingKey>,
-    /// Of the program's call, until this one ends.
+    /// Span of the program's call, until the call ends.
     span: Mutex<Carried>,
 }
 
-/// What one key of a call has lent.
+/// One key of a call, and the memory lent for it.
 pub(super) struct PendingKey {
     pub(super) slot: Arc<Slot>,
-    /// Of its only value, from when it is about to be sent.
+    /// Loan of the only value, set just before the value is sent.
     loan: OnceLock<Arc<Loan>>,
     target: PullTarget,
-    /// Where its outs are in the plan.
+    /// Range of its outs in the plan.
     outs: Range<usize>,
 }
 
-/// Where the value of a key arrives.
+/// Destination of a pulled value.
 pub(super) enum PullTarget {
     Nowhere,
     /// The only out, a plain array of the key's dtype.
     Out(*mut u8),
-    /// From here it goes to the outs.
+    /// A buffer, from which the value is copied to the outs.
     Own(Buffer),
-    /// Single rows of it.
+    /// Single rows of the value.
     Rows(Box<WantedRows>),
-    /// Something else than the value, slice by slice, each with the last round that is in it.
+    /// Answers to queries instead of the value, by slice, each with the last round in it.
     Slices(Mutex<BTreeMap<u32, (u64, Bytes)>>),
 }
 
 // SAFETY: the memory behind the pointer is lent to the call, whatever its threads.
 unsafe impl Send for PullTarget {}
-// SAFETY: as above; slices of a value are written to places that do not overlap.
+// SAFETY: the memory behind the pointer is lent to the call; slices are written to disjoint ranges.
 unsafe impl Sync for PullTarget {}
 
 struct CallProgress {
     plan: Plan,
     operations: Vec<OpId>,
-    /// The first failure in the order of the keys.
+    /// First failure in the order of the keys.
     failure: Option<(usize, Error)>,
     told: Vec<u8>,
     result: Option<Result<()>>,
@@ -86,12 +87,12 @@ impl PendingCall {
         &self.parts[index]
     }
 
-    /// One more thing has to end.
+    /// Adds an outstanding event.
     pub(super) fn expect(&self) {
         self.remaining.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Something has ended; true when that was the last.
+    /// Removes an outstanding event; true for the last one.
     pub(super) fn settle(&self) -> bool {
         self.remaining.fetch_sub(1, Ordering::SeqCst) == 1
     }
@@ -105,18 +106,18 @@ impl PendingCall {
         self.state.lock().operations.clone()
     }
 
-    /// Tells whoever listens that one of its operations has ended.
+    /// Reports the end of an operation to the subscribers of its span.
     pub(super) fn ended(&self, ended: &Ended, ok: bool) {
         let span = self.span.lock().clone();
         span.ended(ended, ok, self.parts.len() == 1);
     }
 
-    /// Its span, which nobody tells anything any more.
+    /// Takes its span: the call reports no further event.
     pub(super) fn take_span(&self) -> Carried {
         std::mem::take(&mut *self.span.lock())
     }
 
-    /// Notes a failure of one of the keys.
+    /// Records the failure of a key.
     pub(super) fn fail(&self, part: usize, error: Error) {
         let mut state = self.state.lock();
         if state.failure.as_ref().is_none_or(|(first, _)| part < *first) {
@@ -140,15 +141,15 @@ impl PendingCall {
         let Ok(at) = usize::try_from(at) else { return };
         data.read(|bytes| {
             if at.checked_add(bytes.len()).is_some_and(|end| end <= slot.bytes()) {
-                // SAFETY: inside the out, which is lent and has the size of the slot's value; each
-                // slice has a place of its own.
+                // SAFETY: inside the out, which is lent and has the size of the slot's value; slices are
+                // disjoint.
                 unsafe { start.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             }
         });
     }
 
-    /// The place of a part of a value in the only out of its key. The call does not end before
-    /// `settle` was called for it.
+    /// Destination of a part of a value in the only out of its key (also called: scatter). The call stays
+    /// open until `settle` is called for it.
     pub(super) fn landing(
         self: &Arc<Self>,
         part: usize,
@@ -163,22 +164,22 @@ impl PendingCall {
         at.checked_add(len).filter(|end| *end <= slot.bytes())?;
         self.expect();
         let call = Arc::clone(self);
-        // SAFETY: inside the out, which is lent and has the size of the slot's value; each slice has
-        // a place of its own. The loan does not end before the call.
+        // SAFETY: inside the out, which is lent and has the size of the slot's value; slices are disjoint.
+        // The loan does not end before the call.
         Some(unsafe { Landing::new(start.add(at), len, move || settle(&call)) })
     }
 
-    /// Notes what the job has decided.
+    /// Records the decision of the job.
     pub(super) fn tell(&self, fields: Vec<u8>) {
         self.state.lock().told = fields;
     }
 
-    /// What the job has decided.
+    /// Decision of the job.
     pub(super) fn told(&self) -> Vec<u8> {
         std::mem::take(&mut self.state.lock().told)
     }
 
-    /// What has come instead of the value of a key, with the rounds that it is of.
+    /// Answers to the queries for a key, by slice, each with its round.
     pub(super) fn slices(&self, part: usize) -> BTreeMap<u32, (u64, Bytes)> {
         match self.parts.get(part).map(|part| &part.target) {
             Some(PullTarget::Slices(slices)) => std::mem::take(&mut *slices.lock()),
@@ -186,14 +187,14 @@ impl PendingCall {
         }
     }
 
-    /// Ends the loans and hands the values out; gives the result.
+    /// Ends the loans and copies values to the outs; gives the result.
     pub(super) fn complete(&self, team: Team, blocks: &Arc<Blocks>) -> Result<()> {
         let mut state = self.state.lock();
         let mut result = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
         for loan in self.parts.iter().filter_map(|part| part.loan.get()) {
             match &result {
                 Ok(()) => loan.end(),
-                // What is on its way still counts.
+                // Frames in flight may still take effect, so they keep a copy of the values.
                 Err(_) => {
                     if let Err(error) = loan.copy(blocks) {
                         result = Err(error);
@@ -210,13 +211,13 @@ impl PendingCall {
         result
     }
 
-    /// Wakes whoever waits for the call.
+    /// Wakes the thread that waits for the call.
     pub(super) fn finish(&self, result: Result<()>) {
         self.state.lock().result = Some(result);
         self.changed.notify_all();
     }
 
-    /// Waits for the result, which the machine's own deadline brings; None if this moment comes first.
+    /// Waits for the result, which is due by the machine's deadline; None if `until` passes first.
     pub(super) fn wait(&self, until: Option<Instant>) -> Option<Result<()>> {
         let mut state = self.state.lock();
         loop {
@@ -234,15 +235,14 @@ impl PendingCall {
     }
 }
 
-/// Writes what a slice has of rows to its places.
+/// Writes rows of a slice to their places.
 fn fill_rows(wanted: &WantedRows, slice: u32, data: &Bytes) {
     data.read(|bytes| {
         let mut rest = bytes;
         for (at, len) in wanted.places(slice) {
             let Some((part, others)) = rest.split_at_checked(len) else { return };
             rest = others;
-            // SAFETY: the places are inside of the memory that was taken for these rows, and each
-            // slice has places of its own.
+            // SAFETY: the places are inside of the memory allocated for these rows; slices are disjoint.
             unsafe { wanted.start().add(at).copy_from_nonoverlapping(part.as_ptr(), len) };
         }
     });
@@ -253,7 +253,7 @@ impl PendingKey {
         Self { slot, loan: OnceLock::new(), target, outs }
     }
 
-    /// Its value is sent from where it is, until the call has ended.
+    /// Lends the value: frames refer to the caller's memory until the call has ended.
     pub(super) fn lend(&self, loan: Arc<Loan>) {
         let _ = self.loan.set(loan);
     }

@@ -1,4 +1,5 @@
-//! The host of a worker: which call each operation of the machine belongs to.
+//! Driver host of a worker (also called: completion queue): a table from the machine's operations to the
+//! pending calls.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -19,11 +20,11 @@ use kvstore_protocol::{
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
     open: Mutex<Recent<(Arc<PendingCall>, usize)>>,
-    /// Notes the calls of some rounds, if it is there.
+    /// Tracer of some rounds, if an option sets one.
     pub(super) tracer: Option<Arc<Tracer>>,
 }
 
-/// What is to be done for a call.
+/// Work for a pending call.
 pub(super) enum Completion {
     Fill { call: Arc<PendingCall>, part: usize, slice: u32, round: u64, at: u64, data: Bytes },
     Finished { call: Arc<PendingCall>, part: usize, ended: Ended, result: Result<(), Failure> },
@@ -34,13 +35,13 @@ impl CompletionTable {
         Self { local, open: Mutex::default(), tracer }
     }
 
-    /// An operation of a call has begun. Called with the machine locked.
+    /// Registers an operation of a call. Called with the machine locked.
     pub(super) fn enter(&self, operation: OpId, call: &Arc<PendingCall>, part: usize) {
         call.add_operation(operation);
         self.open.lock().insert(operation, (Arc::clone(call), part));
     }
 
-    /// Something of a call has ended; what follows if that was the last.
+    /// Removes an outstanding event of a call; completes the call after the last one.
     pub(super) fn settle(&self, call: &Arc<PendingCall>, blocks: &Arc<Blocks>) {
         if !call.settle() {
             return;
@@ -62,14 +63,14 @@ impl CompletionTable {
         }
     }
 
-    /// Ends operations for their calls, and gives how many had not ended; what they have begun goes on.
-    /// Called with the machine locked.
+    /// Drops operations from the table, and gives how many were unfinished; their effects in progress
+    /// continue. Called with the machine locked.
     pub(super) fn forget(&self, operations: &[OpId]) -> usize {
         let mut open = self.open.lock();
         operations.iter().filter(|operation| open.remove(**operation).is_some()).count()
     }
 
-    /// The call of a ticket, while it is open.
+    /// Pending call of a ticket.
     pub(super) fn call_of(&self, sequence: u64) -> Option<Arc<PendingCall>> {
         let open = self.open.lock();
         let mut calls = open.iter().map(|(_, (call, _))| call);
@@ -91,7 +92,7 @@ impl CompletionTable {
         }
     }
 
-    /// One key of a call has ended: for the trace, and for whoever listens.
+    /// Reports the end of one key of a call to the tracer and the span.
     fn note(&self, call: &PendingCall, ended: &Ended, ok: bool) {
         call.ended(ended, ok);
         let Some(tracer) = self.tracer.as_ref().filter(|it| ok && it.wants(ended.round)) else {
@@ -112,7 +113,7 @@ impl CompletionTable {
         self.open.lock().is_empty()
     }
 
-    /// Fails every open call: the machine is gone.
+    /// Fails every pending call: the machine has stopped.
     pub(super) fn abort(&self, error: &Error, blocks: &Arc<Blocks>) {
         let open = std::mem::take(&mut *self.open.lock());
         for (call, part) in open.into_values() {
@@ -187,7 +188,7 @@ impl DriverHost for CompletionTable {
         let mut bug = None;
         for errand in todo {
             let call = Arc::clone(errand.call());
-            // Whatever happens, the call must know that this has ended.
+            // The event is settled even after a panic: otherwise the call would never end.
             if let Err(panic) = panics::catch(|| self.run(errand)) {
                 let error = panics::internal(&panic);
                 call.fail(0, error);

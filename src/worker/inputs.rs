@@ -1,5 +1,5 @@
-//! The values of a call: what each needs is there before the call begins, and it is lent, added up or
-//! encoded when its turn comes.
+//! Values of a call: their memory is allocated before the call begins; each is lent, summed or encoded when
+//! it is sent.
 #![allow(unsafe_code, reason = "plain values are lent to the engine as they are")]
 
 use std::ops::Range;
@@ -17,21 +17,21 @@ use crate::sys::DefaultFloats;
 use crate::tensor::{Buffer, Lent};
 use kvstore_protocol::Data as _;
 
-/// A value that is to be sent.
+/// A value to send, not yet read.
 pub(super) enum Draft {
     Made(Bytes),
-    /// One of so many bytes, sent from where it is as long as the call lasts.
+    /// One plain value of this many bytes, sent from the caller's memory until the call ends.
     Lent {
         start: *const u8,
         bytes: usize,
     },
-    /// Several, and memory for their sum.
+    /// Several values, and memory for their sum.
     Sum {
         values: Range<usize>,
         sum: Buffer,
         bytes: usize,
     },
-    /// Some whose sum is encoded, in slices of so many bytes.
+    /// Values of which the sum is encoded, in slices of this many bytes.
     Coded {
         values: Range<usize>,
         slice_bytes: usize,
@@ -39,7 +39,7 @@ pub(super) enum Draft {
     },
 }
 
-/// What a call has lent, and how it is encoded.
+/// Lent values of a call, and their codec.
 #[derive(Default)]
 pub(super) struct CallInputs<'a> {
     pub(super) lent: &'a [Lent],
@@ -47,7 +47,7 @@ pub(super) struct CallInputs<'a> {
 }
 
 impl Draft {
-    /// Of the value.
+    /// Bytes of the value.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Made(value) => usize::try_from(value.len()).unwrap_or(usize::MAX),
@@ -58,7 +58,7 @@ impl Draft {
     }
 }
 
-/// Where the outs of a key get their values.
+/// The destination for the outs of a key.
 pub(super) fn part_of(group: KeyGroup, outs: &[PlannedOut]) -> Result<PendingKey> {
     let KeyGroup { slot, outs: range, .. } = group;
     let target = match &outs[range.clone()] {
@@ -70,7 +70,7 @@ pub(super) fn part_of(group: KeyGroup, outs: &[PlannedOut]) -> Result<PendingKey
 }
 
 impl WorkerStore {
-    /// What a key of a call sends; None if it only pulls.
+    /// Value that a call sends for a key; None if it only pulls.
     pub(super) fn draft(
         &self,
         KeyGroup { slot, values, .. }: &KeyGroup,
@@ -90,7 +90,7 @@ impl WorkerStore {
         }))
     }
 
-    /// Makes a value of a part of a call.
+    /// Reads a value of a part of a call: it lends, sums or encodes it.
     pub(super) fn make(
         &self,
         part: &PendingKey,
@@ -101,8 +101,8 @@ impl WorkerStore {
         match draft {
             Draft::Made(value) => Ok(value),
             Draft::Lent { start, bytes } => {
-                // SAFETY: plain values are as large as their key's, and are lent until the call has
-                // ended, which ends the loan.
+                // SAFETY: plain values are as large as their key's, and are lent until the call ends, which
+                // ends the loan.
                 let loan = Arc::new(unsafe { Loan::new(start, bytes) });
                 part.lend(Arc::clone(&loan));
                 Ok(Bytes::of_loan(loan, bytes))
@@ -129,7 +129,7 @@ impl WorkerStore {
         }
     }
 
-    /// Adds the values of a key up, left to right.
+    /// Adds the values of a key, left to right.
     fn add_up(&self, slot: &Slot, values: &[Lent], sum: &Buffer) -> Result<()> {
         let _floats = DefaultFloats::enter();
         self.local.keys.team.sum(slot, values, sum)

@@ -1,5 +1,5 @@
-//! Every call on a list in a job, with a list and with one ten times as long: the steps of its searches,
-//! the messages, and the round trips that it makes one after the other.
+//! Scaling of calls on lists (also called: complexity tests): each call with a list and with one ten times as
+//! long. Counted are search steps, messages, and sequential round trips.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 
 use std::net::TcpListener;
@@ -14,7 +14,7 @@ use crate::store::Store;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// What a call costs the worker that makes it.
+/// Cost of a call, for the worker that makes it.
 #[derive(Debug, Clone, Copy)]
 struct Cost {
     steps: u64,
@@ -22,8 +22,8 @@ struct Cost {
     trips: u64,
 }
 
-/// How many times as many messages the long list may take: a square would be 100 times as many. A worker that
-/// waits for the processor bundles less, and acknowledges more often.
+/// Maximum ratio of messages for the long list; quadratic growth would be 100. A worker that waits for the
+/// processor bundles less, and acknowledges more often.
 const MOST_MESSAGES: u64 = 30;
 
 /// A job of two workers and two servers.
@@ -78,14 +78,14 @@ fn messages(store: &Store) -> u64 {
     ["messages_in", "messages_out"].iter().map(|name| stats["node"][name].as_u64().unwrap()).sum()
 }
 
-/// What every call costs, on so many keys. The worker that makes a call on keys that are there has not
-/// initialised them, and knows none of them at its first call.
+/// Costs of every call on this many keys. For calls on existing keys, the calling worker has not initialised
+/// them, and knows none of them at its first call.
 fn costs(count: usize, with_names: bool) -> Vec<(&'static str, Cost)> {
     let job = Job::start();
     let [first, second] = job.workers().map(|store| Case::of(store, count, with_names));
     let mut costs = Vec::new();
     for (name, work, there) in CALLS {
-        // The lowest rank makes keys exist.
+        // The lowest rank initialises keys.
         let (caller, other) = if there { (&second, &first) } else { (&first, &second) };
         costs.push((name, cost(work, caller, (name == "remove").then_some(other))));
         if name == "init" {
@@ -105,7 +105,7 @@ fn costs(count: usize, with_names: bool) -> Vec<(&'static str, Cost)> {
     costs
 }
 
-/// What one call costs; another worker removes what this one does.
+/// Cost of one call; for a removal, another worker removes the keys at the same time.
 fn cost(work: Work, caller: &Case, other: Option<&Case>) -> Cost {
     let before = messages(&caller.store);
     thread::scope(|scope| {

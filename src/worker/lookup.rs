@@ -1,4 +1,5 @@
-//! Lists of keys: a request for each, and what this worker learns of keys that others have initialised.
+//! Requests for lists of keys, and key lookup (also called: discovery): metadata of keys that other workers
+//! have initialised.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -13,7 +14,7 @@ use crate::local::table::Slot;
 use crate::tensor::{DType, element_count};
 use kvstore_protocol::{Failure, KeySpec, Naming, OpId, Time};
 
-/// The names of a store.
+/// Key names of a store.
 pub(super) struct OfStore(pub(crate) Weak<KeyNames>);
 
 impl Naming for OfStore {
@@ -27,8 +28,8 @@ impl Naming for OfStore {
 }
 
 impl WorkerStore {
-    /// Makes a request for each of a list, and waits once, for the end of all. The first in the list that
-    /// fails is the result; the call has the operations, in the order of the list.
+    /// Makes one request for each item, and waits once for all. The result is the first failure in the order
+    /// of the list; the call has the operations in that order.
     pub(super) fn request_each<T>(
         &self,
         list: impl IntoIterator<Item = T>,
@@ -37,7 +38,7 @@ impl WorkerStore {
         let call = PendingCall::new(None, Plan::default(), Vec::new());
         let mut list = list.into_iter().enumerate().peekable();
         let mut refused = false;
-        // The machine is not kept from everything else while a long list is gone through.
+        // Steps are bounded, so that a long list does not block the machine.
         while list.peek().is_some() && !refused {
             let some = self.step(|worker, desk, now| {
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
@@ -62,7 +63,7 @@ impl WorkerStore {
         (call, result)
     }
 
-    /// Learns what keys are that this worker has not initialised: all that it does not know at once.
+    /// Looks up all keys that this worker has not used yet, in one batch.
     pub(super) fn find(&self, call: &'static str, keys: impl Iterator<Item = Key>) -> Result<()> {
         let table = &self.local.keys.table;
         let mut unknown: Vec<Key> =
@@ -82,8 +83,7 @@ impl WorkerStore {
         })
     }
 
-    /// Takes keys of which it is known where they are into this worker's table; gives the first that is
-    /// nowhere.
+    /// Adds keys with a known placement to this worker's table; gives the first key without one.
     fn adopt(&self, call: &'static str, keys: &[Key]) -> Result<Option<Key>> {
         let mut lacking = None;
         for some in keys.chunks(AT_ONCE.0) {
@@ -109,7 +109,7 @@ impl WorkerStore {
     }
 }
 
-/// What this worker must know of a key that others have initialised.
+/// Table entry for a key that another worker has initialised.
 fn slot_of(key: Key, order: u64, spec: &KeySpec) -> Result<Slot> {
     let unknown = || fail!(Unsupported, "{} has a dtype that this release does not know", key.id());
     let dtype = DType::from_code(spec.dtype).ok_or_else(unknown)?;

@@ -1,4 +1,4 @@
-//! The calls of a worker's program.
+//! Worker (also called: client, KV client): the calls of its program, and their requests to the machine.
 
 mod call;
 mod collective;
@@ -58,16 +58,16 @@ pub(crate) struct WorkerStore {
     server_updater: bool,
     /// Keys that this worker uses without having initialised them.
     found: Mutex<HashSet<Key>>,
-    /// Whether keys that come are kept whole, for a rule that needs it.
+    /// Whether new keys are placed on a single server, for a rule that needs it.
     whole: Mutex<bool>,
-    /// Held from the encoding of a push until it is in the machine: both in one order.
+    /// Locked from the encoding of a push until it is queued in the machine: both happen in one order.
     unsent: Mutex<Unsent>,
     /// A collective call that timed out.
     unfinished: Mutex<Option<Box<Collective>>>,
 }
 
 impl WorkerStore {
-    /// Joins the job; returns when all its processes are there.
+    /// Joins the job; returns when all processes have joined.
     pub(crate) fn open(
         local: &Arc<Local>,
         job: &JobConfig,
@@ -83,7 +83,7 @@ impl WorkerStore {
                 let scheduler = &job.root;
                 let rank = options::rank(job, place);
                 let birth = Birth { role, rank, incarnation, address, scheduler };
-                // A credential says so too; the option is enough where there is none.
+                // A credential may say reader as well; the option suffices without credentials.
                 if options::reads_only(job, place) {
                     Machine::reader(limits, &birth)
                 } else {
@@ -92,7 +92,7 @@ impl WorkerStore {
             },
         )
         .map_err(|error| error.at("create"))?;
-        // The machine knows how long to wait.
+        // No deadline: the machine has the timeout of the start.
         let started = driver.wait(None, |machine| match machine.end() {
             Some(Err(failure)) => Some(Err(failure)),
             _ => machine.me().map(Ok),
@@ -125,7 +125,7 @@ impl WorkerStore {
         }
     }
 
-    /// Gives the machine the names of keys: for observers of the job, and for the directory.
+    /// Gives the machine the names of keys, for observers of the job and for the directory.
     fn named(self) -> Self {
         let names = OfStore(Arc::downgrade(&self.local.keys.names));
         let _ = self.step(|worker, _, _| {
@@ -135,7 +135,7 @@ impl WorkerStore {
         self
     }
 
-    /// The end of a wait, for the machine.
+    /// Converts a deadline to the machine's clock.
     fn moment(&self, deadline: Deadline) -> Time {
         match deadline {
             Deadline::Never => self.driver.moment(None),
@@ -143,7 +143,7 @@ impl WorkerStore {
         }
     }
 
-    /// Does something with the worker's machine.
+    /// Runs a step of the worker's machine.
     fn step<T>(
         &self,
         work: impl FnOnce(&mut Machinery, &CompletionTable, Time) -> Result<T>,
@@ -158,7 +158,7 @@ impl WorkerStore {
         done.unwrap_or_else(|| Err(closed()))
     }
 
-    /// Makes one request that concerns the whole job, or a key, and waits for its end.
+    /// Makes one request about the job or a key, and waits for its end.
     fn request(
         &self,
         deadline: Deadline,
@@ -167,8 +167,7 @@ impl WorkerStore {
         self.request_told(deadline, ask).0
     }
 
-    /// The same; gives also what the job has decided, if this worker had asked for nothing, or for
-    /// something else.
+    /// Like `request`; gives also the job's decision, if this worker proposed none or another one.
     fn request_told(
         &self,
         deadline: Deadline,
@@ -188,7 +187,7 @@ impl WorkerStore {
         (self.wait(&call), call.told())
     }
 
-    /// Waits for the result of a call. An interrupt ends its time.
+    /// Waits for the result of a call. An interrupt expires the call at once.
     fn wait(&self, call: &PendingCall) -> Result<()> {
         search::trip();
         loop {
@@ -199,7 +198,7 @@ impl WorkerStore {
                 break;
             }
         }
-        // An error says that the machine is gone: then the call has been told.
+        // An error means that the machine has stopped; it has failed the call already.
         let _ = self.step(|worker, _, now| {
             worker.expire(&call.operations(), now);
             Ok(())
@@ -211,7 +210,7 @@ impl WorkerStore {
         error_of(&self.local.keys.names, failure)
     }
 
-    /// Initialises keys here and on the servers.
+    /// Initialises keys in the local table and on the servers.
     fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
         let local = &self.local;
         let adopted = self.let_go_of_found(values.keys)?;
@@ -225,14 +224,14 @@ impl WorkerStore {
             self.declare(fresh)
         });
         if result.is_err() {
-            // Those that could be used before still can.
+            // Keys that were usable before remain so.
             let _ = local.keys.add(call, &adopted);
             self.found.lock().extend(adopted.iter().map(|slot| slot.key));
         }
         result
     }
 
-    /// Keys that were only looked up may be initialised here as well.
+    /// Removes keys from the table that were only looked up: this worker may initialise them as well.
     fn let_go_of_found(&self, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
         let mut found = self.found.lock();
         let known: Vec<Key> = keys.iter().copied().filter(|key| found.remove(key)).collect();
@@ -242,7 +241,7 @@ impl WorkerStore {
         Ok(slots)
     }
 
-    /// Asks for keys to exist, and waits until they do.
+    /// Requests the initialisation of keys, and waits for it.
     fn declare(&self, fresh: Vec<Arc<Slot>>) -> Result<()> {
         let (end, whole) = (self.moment(self.local.deadline()), *self.whole.lock());
         let mut slots = Vec::new();
@@ -263,7 +262,7 @@ impl WorkerStore {
         if let Err(error) = result {
             let made: Vec<_> = call.operations().into_iter().zip(&slots).collect();
             for some in made.chunks(AT_ONCE.0) {
-                // A machine that is gone has told the call why.
+                // A stopped machine has failed the call already.
                 let _ = self.step(|worker, _, _| {
                     some.iter().for_each(|(init, slot)| worker.disown(*init, slot.key.id()));
                     Ok(())
@@ -274,7 +273,7 @@ impl WorkerStore {
         self.local.keys.add("init", &slots)
     }
 
-    /// The keys of a removal that are still there, and those that are gone for all workers.
+    /// Splits the keys of a removal into existing ones and those that all workers have removed.
     fn split_removed(&self, slots: Slots, all: bool) -> Result<(Slots, Slots)> {
         if all {
             return Ok((Vec::new(), slots));
@@ -292,7 +291,7 @@ impl WorkerStore {
         Ok((kept, gone))
     }
 
-    /// Says which keys of a list a removal has left.
+    /// Adds the keys that a removal has left to its error.
     fn stopped(&self, error: Error, kept: &[Arc<Slot>]) -> Error {
         let [first, _, ..] = kept else { return error };
         let first = self.local.keys.names.label(first.key);
@@ -301,7 +300,7 @@ impl WorkerStore {
         Error::new(error.kind(), text)
     }
 
-    /// Gives a call a ticket, unless it cannot be made.
+    /// Assigns a ticket to a call, unless the call fails at once.
     fn with_ticket(
         &self,
         label: OperationLabel,
@@ -321,19 +320,19 @@ impl WorkerStore {
         self.step(|worker, _, _| Ok(worker.is_done()))
     }
 
-    /// Where a key is.
+    /// Placement of a key.
     fn place(&self, key: Key) -> Result<Placement> {
         let place = || self.step(|worker, _, _| Ok(worker.place_of(key.id()).cloned()));
         if let Some(place) = place()? {
             return Ok(place);
         }
-        // Others have moved it.
+        // Other workers have moved the key.
         let deadline = self.local.deadline();
         self.request(deadline, |worker, now, end| worker.find(key.id(), now, end))?;
         place()?.ok_or_else(|| internal("a key without a place"))
     }
 
-    /// Changes how pushes merge, on all servers.
+    /// Changes a merge setting, on all servers.
     fn change(&self, call: &'static str, change: &Change) -> Result<()> {
         let after =
             change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
@@ -364,7 +363,7 @@ impl WorkerStore {
                 Err(error.at(call))
             }
         };
-        // Whoever has asked for something else goes along with what the others do now.
+        // After a conflict this worker follows the decision of the job.
         let in_force = if told.is_empty() { Ok(change.clone()) } else { Change::decode(&told) };
         if (set.is_ok() || !told.is_empty()) && in_force?.measures_whole_keys() {
             let made = self.make_whole(collective).map_err(|error| error.at(call));
@@ -375,7 +374,7 @@ impl WorkerStore {
 }
 
 impl Drop for WorkerStore {
-    /// Also when the store was never opened: its threads would go on as a member of the job.
+    /// Runs also when the store was never opened: otherwise its threads would stay a member of the job.
     fn drop(&mut self) {
         self.abort();
     }
@@ -394,7 +393,7 @@ impl JobMember for WorkerStore {
         self.workers
     }
 
-    /// Ends everything at once.
+    /// Fails all calls at once, and stops the driver.
     fn abort(&self) {
         self.driver.stop();
         let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
@@ -405,18 +404,18 @@ impl JobMember for WorkerStore {
         }
     }
 
-    /// Leaves the job; what is pending has ended before.
+    /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
         let result = self.request(deadline, Machinery::close);
         self.abort();
         match result {
-            // The job has ended for it before.
+            // The worker has been closed before.
             Err(error) if error.kind() == ErrorKind::Closed => Ok(()),
             other => other,
         }
     }
 
-    /// A worker's updater would never run.
+    /// Updaters run on the servers: one that is set on a worker would never run.
     fn updates(&self) -> Result<bool> {
         if self.server_updater {
             return Ok(false);
@@ -468,7 +467,7 @@ impl JobMember for WorkerStore {
             self.wait(&sent)
         };
         match run() {
-            // Others may have moved it, and the rows lie in other slices now.
+            // Other workers may have moved the key, so that its rows are in other slices.
             Err(error) if error.kind() == ErrorKind::KeyNotFound && self.is_done()? => run(),
             other => other,
         }
@@ -494,7 +493,7 @@ impl JobMember for WorkerStore {
             self.request_each(&slots, |worker, slot, now| worker.remove(slot.key.id(), now, end));
         let (kept, gone) = match self.split_removed(slots, result.is_ok()) {
             Ok(split) => split,
-            // The machine is gone, which it has told the call.
+            // The machine has stopped; it has failed the call already.
             Err(error) => return result.and(Err(error)),
         };
         let mut found = self.found.lock();
@@ -502,15 +501,15 @@ impl JobMember for WorkerStore {
             found.remove(&slot.key);
             self.unsent.lock().forget(slot.key.id());
         }
-        // The directory may still say that they are gone.
+        // The directory may still report these keys as removed.
         found.extend(kept.iter().map(|slot| slot.key));
         drop(found);
         self.local.keys.table.remove(&gone, || Ok(()))?;
         result.map_err(|error| self.stopped(error, &kept))
     }
 
-    /// Ends the loans of an operation with a ticket: what it has begun takes effect, outs are
-    /// undefined.
+    /// Ends the loans of an operation with a ticket. Its pushes in progress take effect; the content of outs
+    /// is undefined.
     fn cancel(&self, ticket: u64) {
         let number = Tickets::<Op>::number(ticket);
         let Some(call) = self.driver.host.call_of(number) else { return };

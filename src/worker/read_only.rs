@@ -1,4 +1,4 @@
-//! A worker that only pulls: nobody waits for it, and it changes nothing.
+//! Read-only worker (also called: reader): it only pulls, and no round waits for it.
 
 use super::WorkerStore;
 use crate::deadline::Deadline;
@@ -12,7 +12,7 @@ use crate::role::Role;
 pub(crate) struct ReadOnlyWorker(WorkerStore);
 
 impl ReadOnlyWorker {
-    /// Its part of the rounds is over before it begins.
+    /// It declares its pushes done at once, so that no round waits for it.
     pub(crate) fn new(worker: WorkerStore) -> Result<Self> {
         worker.local.fault("done");
         worker.done().map_err(|error| error.at("create"))?;

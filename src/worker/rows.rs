@@ -1,4 +1,4 @@
-//! Calls on rows, on a worker: rows are summed here, and travel in the parts that slices have of them.
+//! Row-sparse calls of a worker: rows are summed on the worker, and each slice gets its parts of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
 use kvstore_protocol::Placement;
 
-/// A push of rows of one key, ready for the machine: every slice gets what it has of them.
+/// Push of rows of one key, as one message body for each slice.
 pub(crate) fn push<'a>(
     team: Team,
     slot: &Slot,
@@ -47,19 +47,19 @@ pub(crate) fn push<'a>(
     Ok(Bytes::of_encoded(Encoded { codec: ROWS, len: slot.bytes(), slice, slices }))
 }
 
-/// Rows that are pulled: each one once, in the order of the key.
+/// Rows of a pull, without duplicates, in the order of the key.
 pub(crate) struct WantedRows {
-    /// A key that has these rows only.
+    /// A key of these rows only.
     slot: Slot,
     buffer: Buffer,
-    /// Per slice, where its parts of rows go, in elements.
+    /// By slice, the places of its parts of rows, in elements.
     places: BTreeMap<u32, Vec<(usize, usize)>>,
-    /// Which of them each out has.
+    /// Rows of each out.
     lists: Vec<(Vec<usize>, Vec<i64>)>,
 }
 
 impl WantedRows {
-    /// Finds out what is wanted; gives what to ask each slice for, too.
+    /// Collects the rows of a pull; gives also the query of each slice.
     pub(crate) fn new<'a>(
         slot: &Slot,
         place: &Placement,
@@ -93,7 +93,7 @@ impl WantedRows {
         Ok((Self { slot: compact, buffer, places, lists }, asked))
     }
 
-    /// Where the parts of a slice go, in bytes: (place, length), one after the other.
+    /// Places of the parts of a slice, in bytes, contiguous in its answer: (place, length).
     pub(crate) fn places(&self, slice: u32) -> impl Iterator<Item = (usize, usize)> {
         let item = self.slot.dtype.size();
         let places = self.places.get(&slice).map(Vec::as_slice).unwrap_or_default();

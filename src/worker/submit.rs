@@ -1,4 +1,4 @@
-//! From a checked call to what the machine is asked for: every key becomes an order.
+//! Submission of a checked call (also called: dispatch): one request to the machine for each key.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +16,17 @@ use crate::local::plan::{KeyGroup, Pairs, Plan, RowPairs};
 use crate::runtime::Bytes;
 use kvstore_protocol::{After, Time};
 
-/// Keys of a call that are given to the machine at a time, and bytes of their values.
+/// Batch size of requests: maximum keys, and bytes of their values.
 pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
 
-/// A key of a call, and what the machine is asked for.
+/// Request for one key of a call.
 pub(super) struct KeyRequest<V = Draft> {
     pub(super) key: u64,
     pub(super) what: KeyOperation<V>,
 }
 
 impl KeyRequest {
-    /// Of the values that it sends.
+    /// Bytes of the values that it sends.
     fn bytes(&self) -> usize {
         match &self.what {
             KeyOperation::Push(value) | KeyOperation::PushPull(value) => value.bytes(),
@@ -46,12 +46,12 @@ impl KeyRequest {
     }
 }
 
-/// What the machine is asked for.
+/// Operation of a request.
 pub(super) enum KeyOperation<V = Draft> {
     Push(V),
     PushPull(V),
     Pull,
-    /// Something else than values, of some slices.
+    /// Queries instead of values, for some slices.
     Want(BTreeMap<u32, Vec<u8>>, After),
     /// Slices of a checkpoint.
     Restore(Vec<Bytes>),
@@ -71,7 +71,7 @@ impl WorkerStore {
         Ok(plan)
     }
 
-    /// Gives a planned call on rows to the machine.
+    /// Submits a planned call on rows.
     pub(super) fn send_rows(
         &self,
         mut plan: Plan,
@@ -102,7 +102,7 @@ impl WorkerStore {
         self.launch(call, orders, CallInputs::default(), priority, deadline)
     }
 
-    /// Checks a call. A broadcast initialises here and is a pull from then on.
+    /// Checks a call. A broadcast initialises here, and is then submitted as a pull.
     pub(super) fn plan(
         &self,
         call: DataCall,
@@ -125,7 +125,7 @@ impl WorkerStore {
         Ok((plan, call))
     }
 
-    /// Gives a planned call to the machine.
+    /// Submits a planned call.
     pub(super) fn send(
         &self,
         mut plan: Plan,
@@ -134,7 +134,7 @@ impl WorkerStore {
         deadline: Deadline,
     ) -> Result<Arc<PendingCall>> {
         let groups = std::mem::take(&mut plan.groups);
-        // The call has borrowed them until it has ended, which is not before all are in the machine.
+        // The values stay borrowed until the call ends, which is after the submission of all keys.
         let values = std::mem::take(&mut plan.values);
         let codec = self.local.handling.read().codec.clone();
         let (mut parts, mut orders) =
@@ -161,8 +161,8 @@ impl WorkerStore {
         sent
     }
 
-    /// Gives the orders of a call to the machine, some at a time: what is first is on its way before the
-    /// last is made. An error says that nothing has begun.
+    /// Submits the requests of a call in batches: the first is on the network before the last is prepared. An
+    /// error means that no request has begun.
     pub(super) fn launch(
         &self,
         call: Arc<PendingCall>,
@@ -183,7 +183,7 @@ impl WorkerStore {
             let made = some.map(|(part, order)| {
                 order.make(|draft| self.make(call.part(part), draft, &mut values))
             });
-            // What was made before an error is sent: what a codec keeps of it has it as sent.
+            // Values prepared before an error are sent: the codec's residual counts them as sent.
             let (made, failure) = until_error(made);
             let behind = first + made.len();
             let started = self.start(&call, first, made, priority, end);
@@ -202,8 +202,8 @@ impl WorkerStore {
         Ok(call)
     }
 
-    /// Gives some orders of a call to the machine, from one of its parts on. An error says that none of
-    /// them has begun.
+    /// Submits one batch of requests, beginning with a part of the call. An error means that none of the
+    /// batch has begun.
     fn start(
         &self,
         call: &Arc<PendingCall>,
@@ -227,7 +227,7 @@ impl WorkerStore {
                 };
                 match operation {
                     Ok(operation) => desk.enter(operation, call, part),
-                    // Nothing has begun: the first of a call is refused if any is.
+                    // No request has begun: the machine refuses either the first of a call or none.
                     Err(failure) if part == 0 => return Err(self.error(&failure)),
                     Err(failure) => call.fail(part, self.error(&failure)),
                 }
@@ -237,7 +237,7 @@ impl WorkerStore {
     }
 }
 
-/// What comes before the first error, and the error.
+/// Results before the first error, and the error.
 fn until_error<T>(results: impl Iterator<Item = Result<T>>) -> (Vec<T>, Option<Error>) {
     let mut failure = None;
     let good = results.map_while(|result| result.map_err(|error| failure = Some(error)).ok());

@@ -1,5 +1,5 @@
-//! What a worker that is done learns of the others: they do not wait for it, and it takes no part in
-//! what they change.
+//! Catch-up of a worker that is done (also called: learner): the other workers do not wait for it, and it
+//! takes no part in their decisions.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::worker::{Machinery, WorkerStore};
 use kvstore_protocol::{Failure, OpId, Time};
 
 impl WorkerStore {
-    /// Learns which settings and which keys there are now.
+    /// Fetches the present settings and keys.
     pub(super) fn catch_up(&self, deadline: Deadline) -> Result<()> {
         while let Some(fields) = self.learn(deadline, Machinery::learn_setting)? {
-            // Nothing, if nobody was left to decide.
+            // Empty if no worker was left to decide.
             if !fields.is_empty() {
                 let after = Change::decode(&fields)?.apply(&self.local.handling.read().clone())?;
                 self.local.change_handling(|handling| *handling = after, |_| Ok(()))?;
@@ -25,7 +25,7 @@ impl WorkerStore {
         self.learn_keys(deadline)
     }
 
-    /// Makes this worker's table that of the job.
+    /// Makes this worker's table equal to the directory of the job.
     fn learn_keys(&self, deadline: Deadline) -> Result<()> {
         let (mut there, mut next) = (HashSet::new(), Some(0));
         while let Some(from) = next
@@ -51,7 +51,7 @@ impl WorkerStore {
         self.find("save", there.into_iter())
     }
 
-    /// Whether a key is what it was when this worker learned of it.
+    /// Whether the table entry of a key matches its placement.
     fn is_as_placed(&self, slot: &Arc<Slot>) -> bool {
         self.place(slot.key).is_ok_and(|place| {
             let shape = slot.shape.iter().map(|extent| extent.unsigned_abs());
@@ -59,7 +59,7 @@ impl WorkerStore {
         })
     }
 
-    /// Asks for something that may not be there.
+    /// Requests a setting or a key; None if there is none.
     fn learn(
         &self,
         deadline: Deadline,

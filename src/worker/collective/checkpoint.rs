@@ -1,9 +1,9 @@
-//! What all workers do together: a checkpoint of the whole job, which their leader writes or reads: the
-//! lowest rank that is neither lost nor done.
+//! Checkpoint of the whole job (also called: snapshot): the leader, the lowest rank that is neither lost nor
+//! done, writes or reads the file.
 //!
-//! The leader gathers the slices into its own table, where a local store would have the values, and lets
-//! the local store write the file; the other way round for a load. The other workers then learn from it
-//! how it went.
+//! For a save, the leader gathers the slices into its own table, where a local store has its values. Then the
+//! local store writes the file. A load runs in the opposite direction. The other workers receive the outcome
+//! from the leader.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl WorkerStore {
         })
     }
 
-    /// A collective call about a file. What this worker's own table has of the file stays there for as
-    /// long as the call may go on.
+    /// Runs a collective call about a file. This worker's table keeps the content of the file while the call
+    /// may resume.
     fn with_file(
         &self,
         call: &'static str,
@@ -104,7 +104,7 @@ impl WorkerStore {
         Ok(())
     }
 
-    /// Tells the other workers what there is of codecs, and gives it to them.
+    /// Announces the residuals in the file, and distributes them to the workers.
     fn spread_all_unsent(&self, collective: &mut Collective) -> Result<()> {
         collective.step(|_, _| {
             self.unsent.lock().begin_anew();
@@ -118,7 +118,7 @@ impl WorkerStore {
         self.spread_unsent(&keys, self.rank, collective)
     }
 
-    /// Does what the leader says while it loads.
+    /// Follows the instructions of the leader during a load.
     fn follow(&self, leader: u32, collective: &mut Collective) -> Result<()> {
         let mut result = Ok(());
         loop {
@@ -151,7 +151,7 @@ impl WorkerStore {
         })
     }
 
-    /// Puts a key of which all slices have come into this worker's own table, with what `residuals` gives
+    /// Stores a key with all its slices in this worker's own table, with the residuals that `residuals` gives
     /// for its value.
     pub(crate) fn stage(
         &self,
@@ -170,7 +170,7 @@ impl WorkerStore {
         Ok(())
     }
 
-    /// Joins slices to a whole key.
+    /// Joins the slices of a key.
     fn join(
         &self,
         slot: &Slot,
@@ -181,7 +181,7 @@ impl WorkerStore {
         let head = head.transpose()?;
         let mut whole = Buffer::zeroed(slot.bytes(), false)?;
         let mut at = vec![slice_state::HEAD; slices.len()];
-        // The same array of every slice, one after the other.
+        // One array of all slices, contiguously.
         let mut next = |to: &mut [u8]| {
             let mut filled = 0;
             for ((index, slice), at) in (0..).zip(slices).zip(&mut at) {
@@ -219,7 +219,7 @@ impl WorkerStore {
         Ok((whole, state))
     }
 
-    /// Brings what this worker's table has to the servers.
+    /// Distributes this worker's table to the servers (also called: scatter).
     fn spread(&self, collective: &mut Collective) -> Result<()> {
         let slots = self.local.keys.table.slots();
         collective.step(|kept, deadline| {
@@ -247,7 +247,7 @@ impl WorkerStore {
         self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))
     }
 
-    /// A key of this worker's table in slices; none if the file did not have it.
+    /// Splits a key of this worker's table into slices; none if the file did not have it.
     fn cut(&self, slot: &Slot, place: &Placement) -> Result<Vec<Bytes>> {
         let patience = self.local.patience();
         let limits = crate::local::apply::CallLimits { patience: &patience, cancel: None };
@@ -277,7 +277,7 @@ impl WorkerStore {
         Ok(slices)
     }
 
-    /// Frees what was only there for a file.
+    /// Frees the memory that only the file needed.
     pub(crate) fn clear(&self) {
         for slot in self.local.keys.table.slots() {
             if let Some(mut value) = slot.value.try_write(&self.local.applier.released)

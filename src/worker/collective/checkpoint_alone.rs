@@ -1,5 +1,5 @@
-//! A checkpoint that one worker writes by itself: all never meet again because another one was lost, or
-//! this one is done, and the others do not wait for it.
+//! Checkpoint written by one worker alone, after a peer was lost or after `kv_done()`: the other workers take
+//! no part in it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,24 +14,24 @@ use crate::runtime::Bytes;
 use crate::worker::WorkerStore;
 use kvstore_protocol::{After, Placement};
 
-/// After a loss servers may still work on what had come before they heard of it.
+/// Grace period after a loss: servers may still process frames that arrived before they knew of it.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// What leaves a worker alone.
+/// Reasons for which a worker makes no more collective calls.
 pub(crate) struct Alone {
     loss: Option<Loss>,
     is_done: bool,
 }
 
-/// The loss of another worker.
+/// Loss of another worker.
 struct Loss {
     text: String,
-    /// All slices of a key take part in the same rounds.
+    /// The job is synchronous: all slices of a key take part in the same rounds.
     in_rounds: bool,
 }
 
 impl WorkerStore {
-    /// Why this worker does not meet the others any more, if it does not.
+    /// Reasons why this worker makes no more collective calls; None if it still makes them.
     pub(crate) fn alone(&self) -> Result<Option<Alone>> {
         self.step(|worker, _, _| {
             let (is_done, in_rounds) = (worker.is_done(), worker.is_in_rounds());
@@ -41,7 +41,7 @@ impl WorkerStore {
         })
     }
 
-    /// Saves what the servers have, without the other workers.
+    /// Saves the state of the servers, without the other workers.
     pub(crate) fn save_alone(&self, path: &Path, why: &Alone) -> Result<()> {
         let deadline = self.local.deadline();
         self.wait_for_own_calls("save", deadline)?;
@@ -54,8 +54,8 @@ impl WorkerStore {
         result
     }
 
-    /// Waits until the others change nothing any more, and learns what they have changed; gives the loss
-    /// that has ended it, if one has.
+    /// Waits until the other workers push no more, and fetches the present settings and keys. Gives the loss
+    /// that has ended the wait, if there is one.
     fn wait_for_the_end(&self, why: &Alone, deadline: Deadline) -> Result<Option<Loss>> {
         loop {
             if why.is_done {
@@ -69,7 +69,7 @@ impl WorkerStore {
                     self.catch_up(deadline)?;
                     return Ok(None);
                 }
-                // The key that was asked for went meanwhile, or a worker was lost.
+                // The queried key was removed meanwhile, or a worker was lost.
                 Err(error)
                     if [ErrorKind::KeyNotFound, ErrorKind::PeerLost].contains(&error.kind()) => {}
                 Err(error) => return Err(error),
@@ -77,7 +77,7 @@ impl WorkerStore {
         }
     }
 
-    /// Fetches every key into this worker's own table; what codecs have left unsent stays where it is.
+    /// Fetches every key into this worker's own table; residuals stay on their workers.
     fn gather_alone(&self, loss: Option<&Loss>, deadline: Deadline) -> Result<()> {
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
@@ -91,7 +91,7 @@ impl WorkerStore {
         Ok(())
     }
 
-    /// The states of all slices of a key, of one and the same round.
+    /// States of all slices of a key, all of one round.
     fn fetch_one_round(
         &self,
         slot: &Arc<Slot>,

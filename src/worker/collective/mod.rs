@@ -1,5 +1,5 @@
-//! Collective calls: all workers make them, in the same steps. One that timed out and is called again
-//! goes on with the step at which it stopped, because that is where the other workers wait.
+//! Collective calls (also called: collectives): all workers make them, in equal steps. A call that timed out
+//! resumes, when it is made again, at the step where it stopped: the other workers wait there.
 
 mod catch_up;
 mod checkpoint;
@@ -23,47 +23,47 @@ use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
 
-/// How often a wait for this worker's own calls looks again.
+/// Poll interval of the wait for this worker's own calls.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// How a step ended, and what the job had decided in it.
+/// Result of a step, and the decision of the job in it.
 type StepOutcome = (Result<()>, Vec<u8>);
 
-/// One collective call, and how far it is.
+/// One collective call, and its progress.
 pub(crate) struct Collective {
     pub(crate) call: &'static str,
-    /// What it is about: the same call about something else is another one.
+    /// Arguments of the call: a call with other arguments does not resume it.
     about: Vec<u8>,
     pub(crate) deadline: Deadline,
     ended: Vec<StepOutcome>,
-    /// The step that comes, of this call or of the one that it goes on with.
+    /// Next step, of this call or of the one that it resumes.
     next: usize,
-    /// Why the last step has not ended.
+    /// Timeout of the last step.
     gave_up: Option<Error>,
     pub(crate) kept: StepResults,
 }
 
-/// What steps that have ended leave to later ones.
+/// Results of finished steps for later ones.
 #[derive(Default)]
 pub(crate) struct StepResults {
-    /// What the codecs of other workers have left unsent.
+    /// Residuals of the other workers' codecs.
     gathered: Gathered,
-    /// Of the key that becomes whole: its value, the pushes that are in it, and how many count on.
+    /// Of the key that moves to one server: its value, the pushes in it, and the pushes that still count.
     pub(crate) value: Option<Bytes>,
     pub(crate) pushes: u64,
     pub(crate) ahead: u64,
-    /// The keys that become whole.
+    /// Keys that move to one server.
     pub(crate) whole: Vec<u64>,
-    /// The keys, and how pushes were merged, before a file was read.
+    /// Keys and merge settings before a file was read.
     pub(crate) before: Option<(HashSet<Key>, Handling)>,
-    /// How pushes are merged once it was read.
+    /// Merge settings after it was read.
     pub(crate) after: Option<Handling>,
-    /// Keys with which the present step is done.
+    /// Keys that the present step has completed.
     done: HashSet<Key>,
 }
 
 impl StepResults {
-    /// The work of a step on each of many keys, once.
+    /// Runs the work of a step for each of many keys, once.
     pub(crate) fn each(
         &mut self,
         slots: &[Arc<Slot>],
@@ -80,7 +80,7 @@ impl StepResults {
 }
 
 impl Collective {
-    /// Does one step, once; behind one that timed out nothing is done.
+    /// Runs one step, once; skips it after a timeout of an earlier one.
     pub(crate) fn step(
         &mut self,
         work: impl FnOnce(&mut StepResults, Deadline) -> Result<()>,
@@ -88,7 +88,7 @@ impl Collective {
         self.step_told(|kept, deadline| (work(kept, deadline), Vec::new())).0
     }
 
-    /// The same as `step`; gives also what the job has decided in it.
+    /// Like `step`; gives also the decision of the job.
     pub(crate) fn step_told(
         &mut self,
         work: impl FnOnce(&mut StepResults, Deadline) -> StepOutcome,
@@ -114,7 +114,7 @@ impl Collective {
 }
 
 impl WorkerStore {
-    /// Makes a collective call, or goes on with it if it is the one that timed out last.
+    /// Makes a collective call, or resumes it if it is the one that timed out last.
     pub(crate) fn collective<T>(
         &self,
         call: &'static str,
@@ -147,15 +147,15 @@ impl WorkerStore {
         result
     }
 
-    /// The program changes keys, or meets the others in another call: a collective call that timed out is
-    /// not gone on with, which would mix what was before with what came since.
+    /// Drops a collective call that timed out, as the program changes keys or makes another collective call.
+    /// Resuming it later would mix states of before and after.
     pub(crate) fn leave_unfinished(&self) {
         if self.unfinished.lock().take().is_some() {
             self.clear();
         }
     }
 
-    /// Waits until all workers are here, and this one's calls have ended.
+    /// Waits for this worker's calls to end, and for all workers.
     pub(crate) fn rendezvous(&self, collective: &mut Collective) -> Result<()> {
         let call = collective.call;
         collective.step(|_, deadline| {
@@ -176,9 +176,9 @@ impl WorkerStore {
         Ok(())
     }
 
-    /// Agrees with all workers on the one that acts for them in a call: the lowest rank that is neither
-    /// lost nor done. Each proposes itself, and the servers let the lowest rank decide, so that all have
-    /// one leader whatever each of them knows of losses.
+    /// Elects the leader of a call: the lowest rank that is neither lost nor done. Each worker proposes
+    /// itself, and the servers let the lowest rank decide. So all have one leader, whichever losses each of
+    /// them knows.
     pub(crate) fn agree_on_leader(&self, collective: &mut Collective) -> Result<u32> {
         let call = collective.call;
         let own = Change::Lead { rank: self.rank }.encode();
@@ -194,7 +194,7 @@ impl WorkerStore {
         }
     }
 
-    /// Tells the other workers how it went.
+    /// Sends the outcome to the other workers.
     pub(crate) fn say(&self, result: Result<()>, collective: &mut Collective) -> Result<()> {
         let failure = result.as_ref().err().map(|error| error.message().to_owned());
         let code = result.as_ref().err().map_or(0, |error| error.kind().code());
@@ -202,7 +202,7 @@ impl WorkerStore {
         result.and(told.map(drop))
     }
 
-    /// Learns from the leader what is to be done, or how it went.
+    /// Receives the next instruction of the leader, or the outcome: None for success.
     pub(crate) fn hear(&self, leader: u32, collective: &mut Collective) -> Result<Option<Change>> {
         let call = collective.call;
         let fields = self.agree(Vec::new(), collective).map_err(|error| error.at(call))?;
@@ -226,7 +226,7 @@ impl WorkerStore {
         }
     }
 
-    /// Agrees on a setting with all workers; empty fields take what the leader says, and give it.
+    /// Agrees on a setting with all workers; empty fields propose nothing, and take the leader's decision.
     pub(crate) fn agree(&self, fields: Vec<u8>, collective: &mut Collective) -> Result<Vec<u8>> {
         let (set, told) = collective.step_told(|_, deadline| {
             self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))

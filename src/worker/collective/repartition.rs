@@ -1,5 +1,5 @@
-//! Rules that measure whole keys: keys that come later are placed whole, and those that are in several
-//! slices become whole, in a new life with the same value.
+//! Repartitioning for rules that measure whole keys (also called: resharding). New keys are placed on a
+//! single server; keys in several slices move to one, as a new generation with the same value.
 
 use std::sync::Arc;
 
@@ -20,13 +20,13 @@ impl WorkerStore {
         *self.whole.lock()
     }
 
-    /// Keeps keys that come whole if a rule needs it; gives whether they were before.
+    /// Places new keys on a single server if a rule needs it; gives the previous setting.
     pub(crate) fn keep_whole_for(&self, merger: &Merger) -> bool {
         std::mem::replace(&mut *self.whole.lock(), merger.measures_whole_keys())
     }
 
-    /// Makes keys whole of which the leader says that they are not: all workers call it, after a rule
-    /// that needs it is in force.
+    /// Moves the keys that the leader announces to single servers. All workers call it, once a rule that
+    /// needs it is in force.
     pub(crate) fn make_whole(&self, collective: &mut Collective) -> Result<()> {
         let leader = self.agree_on_leader(collective)?;
         if self.rank == leader {
@@ -38,7 +38,7 @@ impl WorkerStore {
         }
     }
 
-    /// The same, of the leader; nothing if no rule needs it.
+    /// The leader's part of `make_whole`; does nothing if no rule needs it.
     pub(crate) fn announce_whole(&self, collective: &mut Collective) -> Result<()> {
         if !self.keeps_whole() {
             return Ok(());
@@ -47,7 +47,7 @@ impl WorkerStore {
             kept.whole = self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
             self.step(|worker, _, _| {
                 let is_cut = |place: &Placement| place.servers.len() > 1;
-                // Those that only a file has are nowhere yet.
+                // Keys that only a file has are not placed yet.
                 kept.whole.retain(|key| worker.place_of(*key).is_some_and(is_cut));
                 Ok(())
             })
@@ -57,13 +57,13 @@ impl WorkerStore {
         self.join_slices(&keys, collective)
     }
 
-    /// Gives keys a new life, whole, one after the other. The slices of a key go when all workers have its
-    /// value, with everything that was pushed: each asks for it behind its own pushes.
+    /// Moves keys one by one to a new generation on a single server. The old slices are dropped once all
+    /// workers have the value. Each worker queries it after its own pushes, so it includes them all.
     pub(crate) fn join_slices(&self, keys: &[u64], collective: &mut Collective) -> Result<()> {
         if keys.is_empty() {
             return Ok(());
         }
-        // Pushes of no worker are under way any more.
+        // No push of any worker is in flight after this barrier.
         self.rendezvous(collective)?;
         let slots = self.found_slots(collective.call, keys)?;
         slots.iter().try_for_each(|slot| self.join_slices_of(slot, collective))
@@ -76,7 +76,7 @@ impl WorkerStore {
             kept.pushes = self.pushes(slot.key)?;
             Ok(())
         })?;
-        // Until here nothing has changed.
+        // Until here the call has changed no key.
         collective.step(|_, deadline| self.request(deadline, kvstore_protocol::Worker::barrier))?;
         collective.step(|_, deadline| {
             self.request(deadline, |worker, now, end| worker.remove(key, now, end))
@@ -88,7 +88,7 @@ impl WorkerStore {
             let spec = KeySpec { dtype: slot.dtype.code(), shape, whole: true };
             self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))
         })?;
-        // A codec counts on.
+        // The codec continues its count of pushes.
         collective.step(|kept, _| {
             kept.value = None;
             kept.ahead = self.unsent.lock().go_on(key, kept.pushes);
@@ -99,8 +99,7 @@ impl WorkerStore {
         })
     }
 
-    /// The value of a key, once everything that this worker has pushed is in it; also if the last round
-    /// could not be merged.
+    /// Value of a key with all pushes of this worker; also if the last round could not be merged.
     fn value_of(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<Bytes> {
         let slices = self.fetch(slot, &self.place(slot.key)?, &[WANT_VALUE], deadline)?;
         let block = self.joined(&slices, 0)?;

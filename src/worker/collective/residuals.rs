@@ -1,7 +1,7 @@
-//! What the codecs of workers have left unsent, on its way into a checkpoint and back. Workers do not
-//! know each other: one lays it down on the servers, slice by slice, where another one finds it.
+//! Transfer of codec residuals into a checkpoint and back (also called: error-feedback state). Workers have
+//! no links to each other, so one deposits a residual on the servers, slice by slice, and another fetches it.
 //!
-//! One worker's at a time, so that servers need no more memory than for that.
+//! One worker's residuals at a time, which bounds the memory of the servers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::tensor::{Buffer, DType};
 use crate::worker::WorkerStore;
 use kvstore_protocol::Placement;
 
-/// Stands for pushes where a worker could not lay down what it has.
+/// Number of pushes that marks a failed deposit.
 const NOTHING: u64 = u64::MAX;
 
-/// Which side lays down, and which finds it: the leader is one, each other rank the other.
+/// Direction of a transfer: the leader is one side, each other rank the other.
 #[derive(Clone, Copy)]
 enum TransferDirection {
     To(u32),
@@ -28,25 +28,25 @@ enum TransferDirection {
 }
 
 impl TransferDirection {
-    /// The rank that acts for all.
+    /// Rank of the leader.
     fn leader(self) -> u32 {
         let (Self::To(leader) | Self::From(leader)) = self;
         leader
     }
 }
 
-/// What one worker has left of one key: its pushes so far, and the array, if there is one.
+/// Residual of one worker for one key: its pushes so far, and the array, if there is one.
 struct Left {
     pushes: u64,
     array: Block,
 }
 
-/// What the other workers have left, by key and rank.
+/// Residuals of the other workers, by key and rank.
 #[derive(Default)]
 pub(super) struct Gathered(HashMap<u64, HashMap<u32, Left>>);
 
 impl WorkerStore {
-    /// Brings what all workers have left unsent to the leader: all of them call it.
+    /// Transfers the residuals of all workers to the leader: all of them call it.
     pub(super) fn gather_unsent(&self, leader: u32, collective: &mut Collective) -> Result<()> {
         let Some(codec) = self.local.handling.read().codec.clone() else { return Ok(()) };
         let slots = self.encoded_slots();
@@ -61,7 +61,7 @@ impl WorkerStore {
         )
     }
 
-    /// Puts what all workers have left of a key where a file takes it from; on the leader.
+    /// Stores the residuals of all workers for a key in the table of the leader, for the file.
     pub(super) fn join_unsent(
         &self,
         slot: &Slot,
@@ -79,7 +79,7 @@ impl WorkerStore {
         let fill = |room: &mut [u8]| {
             let of_other = || others.get(&rank).map(|left| left.array.bytes());
             let array = if rank == self.rank { own } else { of_other() };
-            // What was never pushed has left nothing.
+            // A key without a push has no residual.
             let array = array.filter(|array| !array.is_empty());
             array.into_iter().for_each(|array| room.copy_from_slice(array));
             rank += 1;
@@ -94,7 +94,7 @@ impl WorkerStore {
         Ok(Some(residuals))
     }
 
-    /// The keys of this worker's table of which a file has what as many workers have left.
+    /// Keys in this worker's table with residuals of exactly this many workers.
     pub(super) fn keys_with_unsent(&self) -> Vec<u64> {
         let fits = |slot: &Arc<Slot>| {
             let value = slot.value.try_write(&self.local.applier.released)?;
@@ -105,7 +105,7 @@ impl WorkerStore {
         self.local.keys.table.slots().iter().filter_map(fits).collect()
     }
 
-    /// Gives every worker what a file has of it, which is in the table of the leader: all of them call it.
+    /// Transfers the residuals in the leader's table to the workers: all of them call it.
     pub(super) fn spread_unsent(
         &self,
         keys: &[u64],
@@ -150,8 +150,8 @@ impl WorkerStore {
         first.and(others)
     }
 
-    /// For each rank but the leader: one side lays something down, the other one finds it, and the first
-    /// takes it away. A worker that fails goes on meeting the others, which wait for it.
+    /// For each rank but the leader: one side deposits, the other fetches, and the first side frees the
+    /// deposit. A worker that fails still makes all rendezvous, as the other workers wait there.
     fn relay(
         &self,
         way: TransferDirection,
@@ -183,7 +183,7 @@ impl WorkerStore {
         result
     }
 
-    /// The keys of this worker whose pushes go through a codec.
+    /// Keys of this worker of which pushes are encoded.
     fn encoded_slots(&self) -> Vec<Arc<Slot>> {
         let mut slots = self.local.keys.table.slots();
         slots.retain(|slot| is_encoded(slot));
@@ -215,7 +215,7 @@ impl WorkerStore {
         all
     }
 
-    /// Puts the array of a worker, or none, on the servers of a key.
+    /// Deposits the residual of a worker, or none, on the servers of a key.
     fn lay_down(
         &self,
         slot: &Arc<Slot>,
@@ -231,13 +231,13 @@ impl WorkerStore {
         self.bring_each(slot, part, deadline)
     }
 
-    /// Frees on the servers what `lay_down` has put there.
+    /// Frees on the servers the deposit of `lay_down`.
     fn take_away(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<()> {
         self.bring_each(slot, |_, _| Brought::Taken { rank }, deadline)
     }
 
-    /// Everything that a worker has laid down of these keys. What one that is lost has left on the servers
-    /// is of an earlier save, and goes.
+    /// Fetches all deposits of a worker for these keys. Deposits of a lost worker are left over from an
+    /// earlier save, and are freed.
     fn find_all(
         &self,
         slots: &[Arc<Slot>],
@@ -256,7 +256,7 @@ impl WorkerStore {
         })
     }
 
-    /// What a worker has laid down of a key; None if it does not use the key, or is gone.
+    /// Fetches the deposit of a worker for a key; None if the worker does not use the key, or is lost.
     fn find_left(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<Option<Left>> {
         let place = self.place(slot.key)?;
         let slices = self.fetch(slot, &place, &Brought::wanted(rank), deadline)?;
@@ -279,8 +279,8 @@ impl WorkerStore {
         Ok(Some(Left { pushes, array }))
     }
 
-    /// Does something with what a file has of a worker, in the table of the leader: its pushes, and the
-    /// array or nothing.
+    /// Runs `work` on the residual of a worker in the table of the leader: its pushes, and the array or an
+    /// empty one.
     fn with_left_in_table(
         &self,
         slot: &Slot,
@@ -296,7 +296,7 @@ impl WorkerStore {
         work(pushes, array.unwrap_or_default())
     }
 
-    /// Goes on with what a file has of this worker, here and on the servers.
+    /// Restores the residual of this worker from a file, and its push counts on the servers.
     fn take_up(
         &self,
         slot: &Arc<Slot>,
@@ -317,12 +317,12 @@ impl WorkerStore {
     }
 }
 
-/// Whether pushes of a key go through a codec.
+/// Whether pushes of a key are encoded.
 fn is_encoded(slot: &Slot) -> bool {
     slot.dtype.is_float() && slot.count > 0
 }
 
-/// Where in the array of a key, of float32, the part of a slice is.
+/// Range of a slice in the float32 residual array of its key.
 fn in_array(place: &Placement, slot: &Slot, slice: u32) -> std::ops::Range<usize> {
     let (start, len) = place.range(slice);
     let at = |byte: u64| {

@@ -1,4 +1,4 @@
-//! One key at a time, slice by slice: what its servers have of it, and what is brought to them.
+//! Access to the state of one key, slice by slice: queries to its servers, and restore requests.
 
 use std::sync::Arc;
 
@@ -18,19 +18,19 @@ use crate::worker::submit::{KeyOperation, KeyRequest};
 use kvstore_protocol::{After, Data, Placement};
 
 impl WorkerStore {
-    /// Keys that this worker may not have used yet.
+    /// Table entries of keys that this worker may not have used yet.
     pub(super) fn found_slots(&self, call: &'static str, keys: &[u64]) -> Result<Vec<Arc<Slot>>> {
         let keys = keys.iter().copied().map(Key::from);
         self.find(call, keys.clone())?;
         Ok(keys.filter_map(|key| self.local.keys.table.get(key)).collect())
     }
 
-    /// Pushes of this worker in the present life of a key.
+    /// Pushes of this worker in the present generation of a key.
     pub(super) fn pushes(&self, key: Key) -> Result<u64> {
         self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
     }
 
-    /// Everything of one kind that the servers have of a key, by slice, behind what this worker has pushed.
+    /// Answers to one query, by slice, after this worker's pushes.
     pub(super) fn fetch(
         &self,
         slot: &Arc<Slot>,
@@ -42,7 +42,7 @@ impl WorkerStore {
         Ok(came.into_iter().map(|(_, slice)| slice).collect())
     }
 
-    /// The same, behind something else; each with the last round that is in it.
+    /// Like `fetch`, after another condition; each answer with the last round in it.
     pub(super) fn fetch_after(
         &self,
         after: After,
@@ -61,14 +61,14 @@ impl WorkerStore {
         Err(fail!(Internal, "a bug of this library: slices are missing"))
     }
 
-    /// Waits until no worker pushes any more.
+    /// Waits until all workers have finished their pushes.
     pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
         let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
         let one = KeyOperation::Want([(0, vec![WANT_VALUE])].into(), After::All);
         self.run_one(&slot, PullTarget::Nowhere, one, deadline).map(drop)
     }
 
-    /// Gives every slice of a key what is brought for it.
+    /// Sends its restore request to every slice of a key.
     pub(super) fn restore(
         &self,
         slot: &Arc<Slot>,
@@ -93,7 +93,7 @@ impl WorkerStore {
         Ok(call)
     }
 
-    /// Brings something to every slice of a key.
+    /// Sends a restore request, made for each slice, to every slice of a key.
     pub(super) fn bring_each<'a>(
         &self,
         slot: &Arc<Slot>,
@@ -107,7 +107,7 @@ impl WorkerStore {
         self.restore(slot, slices, deadline)
     }
 
-    /// What slices have behind so many bytes each, one after the other.
+    /// Joins the slices without the first `front` bytes of each.
     pub(super) fn joined(&self, slices: &[Bytes], front: u64) -> Result<Block> {
         let behind = |slice: &Bytes| slice.part(front, slice.len().saturating_sub(front));
         let parts: Vec<Bytes> = slices.iter().map(behind).collect();
