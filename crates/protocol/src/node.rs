@@ -440,7 +440,7 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Passes events, letters and wants between client, links and machine.
+    /// Passes events, messages and wants between client, links and machine.
     fn settle(&mut self, now: Time) {
         for event in self.client.events() {
             self.event(event, now);

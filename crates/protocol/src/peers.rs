@@ -281,7 +281,7 @@ impl<D: Data> Peers<D> {
         lines.find(|(_, line)| line.link.is_unanswered(&self.limits)).map(|(peer, _)| *peer)
     }
 
-    /// Queues a letter; one to a peer without a link is dropped.
+    /// Queues a message; one to a peer without a link is dropped.
     pub(super) fn post(&mut self, letter: OutgoingMessage<D>) {
         if let Some(line) = self.lines.get_mut(&letter.to) {
             line.link.queue(letter.message, letter.priority, letter.token);

@@ -1,11 +1,11 @@
-//! Network cards of a given speed, without loss.
+//! Network cards of a given speed, without loss (also: bandwidth model).
 //!
-//! Every machine has one full-duplex card that all its processes share. A frame leaves in segments
-//! (a card with segmentation offload takes 64 KiB at a time); each segment occupies the sender's way
-//! out and, after a latency, the receiver's way in. Streams between two processes take turns, segment
-//! by segment, as connections of TCP do; frames of one stream keep their order. A stream has few
-//! segments on their way, so that a busy receiver does not hold up a sender's other streams. Within
-//! a machine frames go through memory and pass no card.
+//! Every machine has one full-duplex card that all its processes share. A frame is sent in segments: a card
+//! with segmentation offload takes 64 KiB at a time. Each segment occupies the sender's transmit side and,
+//! after a latency, the receiver's receive side. Streams between two processes take turns, segment by
+//! segment, as connections of TCP do; frames of one stream keep their order. A stream has few segments in
+//! flight, so that a busy receiver does not hold up a sender's other streams. Within a machine frames go
+//! through memory and pass no card.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -21,7 +21,7 @@ const LATENCY: Nanos = 50_000;
 const MEMORY: u64 = 10;
 const MEMORY_LATENCY: Nanos = 10_000;
 
-/// What the processes notice.
+/// Event at a process.
 pub(super) enum Event<F> {
     Frame { to: usize, frame: F },
     Alarm(usize),
@@ -31,18 +31,18 @@ pub(super) enum Event<F> {
 struct Segment {
     stream: usize,
     bytes: u64,
-    /// It completes its frame.
+    /// Last segment of its frame.
     last: bool,
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
-    /// It has passed the sender's card.
+    /// A segment has passed the sender's card.
     Left(Segment),
     Reached(Segment),
-    /// The card has taken in what reached it first.
+    /// The card has received the segment at the head of its queue.
     Taken(usize),
-    /// A frame has passed through memory.
+    /// A frame has been copied through memory.
     Copied(usize),
     Alarm(usize),
 }
@@ -50,14 +50,14 @@ enum Step {
 #[derive(Default)]
 struct Card {
     sends: bool,
-    /// Streams that have something to send, in turn.
+    /// Round-robin queue of the streams with segments to send.
     turns: VecDeque<usize>,
     takes: VecDeque<Segment>,
 }
 
 struct Stream<F> {
     frames: VecDeque<F>,
-    /// Per frame that has not left, the bytes that are still to leave.
+    /// Unsent bytes of each unfinished frame.
     left: VecDeque<u64>,
     ahead: usize,
     has_turn: bool,
@@ -69,7 +69,7 @@ pub(super) struct Network<F> {
     gbits: u64,
     queue: BinaryHeap<Reverse<(Nanos, u64, Step)>>,
     count: u64,
-    /// The card of each process.
+    /// Card of each process.
     places: Vec<usize>,
     cards: Vec<Card>,
     /// By sender, then receiver.
@@ -77,7 +77,7 @@ pub(super) struct Network<F> {
 }
 
 impl<F> Network<F> {
-    /// Cards of this many Gbit/s; process `i` is on the machine with card `places[i]`.
+    /// A network of cards with this many Gbit/s; process `i` is on the machine with card `places[i]`.
     pub(super) fn new(gbits: u64, places: Vec<usize>) -> Self {
         let cards = places.iter().max().map_or(0, |last| last + 1);
         let stream = || Stream {
@@ -115,7 +115,7 @@ impl<F> Network<F> {
         self.take_turn(stream);
     }
 
-    /// The next thing that a process notices; time goes on to it.
+    /// Next event at a process; virtual time advances to it.
     pub(super) fn next(&mut self) -> Option<Event<F>> {
         loop {
             let Reverse((time, _, step)) = self.queue.pop()?;
@@ -146,7 +146,7 @@ impl<F> Network<F> {
         }
     }
 
-    /// A segment is in; the stream whose frame it completes.
+    /// A segment has arrived; gives the stream if it completes a frame.
     fn taken(&mut self, card: usize) -> Option<usize> {
         let segment = self.cards[card].takes.pop_front()?;
         if let Some(next) = self.cards[card].takes.front() {
@@ -162,7 +162,7 @@ impl<F> Network<F> {
         Some(Event::Frame { to: stream % self.places.len(), frame })
     }
 
-    /// Gets in line at the sender's card, if there is something to send and it may be sent.
+    /// Queues the stream at the sender's card, if it has segments to send and its window allows one.
     fn take_turn(&mut self, stream: usize) {
         let state = &mut self.streams[stream];
         if !state.has_turn && state.ahead < AHEAD && !state.left.is_empty() {
@@ -193,7 +193,7 @@ impl<F> Network<F> {
         self.at(time, Step::Left(Segment { stream, bytes, last }));
     }
 
-    /// The cards of a stream's sender and receiver.
+    /// Cards of a stream's sender and receiver.
     fn ends(&self, stream: usize) -> (usize, usize) {
         let processes = self.places.len();
         (self.places[stream / processes], self.places[stream % processes])
@@ -213,7 +213,7 @@ impl<F> Network<F> {
 mod tests {
     use super::{Event, LATENCY, Nanos, Network};
 
-    /// When each frame arrives: its number and the time.
+    /// Number and arrival time of each frame.
     fn arrivals(network: &mut Network<u32>) -> Vec<(u32, Nanos)> {
         let mut arrivals = Vec::new();
         while let Some(event) = network.next() {
@@ -244,7 +244,7 @@ mod tests {
         network.send(0, 2, 2, 100_000_000);
         network.send(1, 2, 3, 50_000_000);
         let times = arrivals(&mut network);
-        // All go at half speed until the first two are through.
+        // Streams share the card evenly until the first two frames have arrived.
         let expected = [(1, 100_000_000), (3, 100_000_000), (2, 150_000_000)];
         assert!(times.iter().zip(expected).all(|((_, t), (_, e))| close(*t, e)), "{times:?}");
     }

@@ -1,5 +1,5 @@
-//! Calls that programs give up, because their time is short or because they are cancelled, and call
-//! again; and calls that ask for keys that may not be there.
+//! Hasty calls: they expire by a short deadline or are cancelled, and are made again. Also calls for keys
+//! that may not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,18 +9,18 @@ use super::program::Line;
 use crate::job::{Failure, Peer, Reason, Time};
 use crate::worker::{OpId, Worker};
 
-/// What a program has called in haste, and when it cancels it.
+/// Hasty calls of a program, and the times of their cancellation.
 #[derive(Default)]
 pub(super) struct Haste {
     lines: BTreeMap<OpId, Line>,
     cancels: BTreeMap<Time, OpId>,
-    /// The next barrier is the one that was given up.
+    /// The next barrier is the one that expired or was cancelled.
     pub(super) same_barrier: bool,
-    /// By key, how often this program has removed it.
+    /// Removals by this program, by key.
     lives: BTreeMap<u64, u32>,
 }
 
-/// What all programs have done with keys, by key and life.
+/// Removals and initialisations of all programs, by key and generation.
 #[derive(Default)]
 pub(super) struct Lives {
     initialised: BTreeSet<(u64, u32)>,
@@ -42,7 +42,7 @@ impl Haste {
         self.cancels.first_key_value().map(|(at, _)| *at)
     }
 
-    /// Whether something is called in haste.
+    /// Whether a hasty call is open.
     pub(super) fn is_busy(&self) -> bool {
         !self.lines.is_empty()
     }
@@ -53,7 +53,7 @@ impl Haste {
 }
 
 impl Cluster {
-    /// Cancels what has had its time.
+    /// Cancels the calls that are due.
     pub(super) fn cancel(&mut self, worker: &mut Worker<Bytes>, program: &mut Program) {
         while let Some(first) = program.haste.cancels.first_entry()
             && *first.key() <= self.network.now
@@ -67,12 +67,12 @@ impl Cluster {
         }
     }
 
-    /// A call was given up: what has not taken effect is called again.
+    /// Makes the calls again that have had no effect before they expired or were cancelled.
     fn again(id: OpId, program: &mut Program) {
         let Some(line) = program.haste.lines.remove(&id) else { return };
         let lines = program.lines.get_or_insert_default();
         match &line {
-            // They take effect.
+            // Pushes take effect even so.
             Line::Push(..) | Line::Pushpull(..) => return,
             Line::Set(_) => program.settings -= 1,
             Line::Barrier => program.haste.same_barrier = true,
@@ -87,7 +87,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a call has ended as one in haste may.
+    /// Whether a call has ended as a hasty one may.
     pub(super) fn ends_in_haste(
         &mut self,
         id: OpId,
@@ -105,7 +105,7 @@ impl Cluster {
         false
     }
 
-    /// A program calls something that concerns the life of a key; gives whether the key exists for sure.
+    /// Records a call that changes or needs a generation of a key; gives whether the key exists for sure.
     pub(super) fn note_call(&mut self, line: &Line, program: &mut Program, me: Peer) -> bool {
         match line {
             Line::Remove(key) => {
@@ -119,14 +119,14 @@ impl Cluster {
         }
     }
 
-    /// A call that concerns the life of a key has succeeded.
+    /// Records the success of a call that changes a generation of a key.
     pub(super) fn note_success(&mut self, line: &Line, program: &Program) {
         if let Line::Init(key, ..) = line {
             self.lives.initialised.insert((*key, program.haste.life(*key)));
         }
     }
 
-    /// Whether a key may be missing for a call that asks for it.
+    /// Whether a key may be missing for a call that needs it.
     pub(super) fn may_be_missing(
         &mut self,
         line: &Line,
@@ -151,7 +151,7 @@ impl Cluster {
         }
     }
 
-    /// A key is gone whose removal this program has given up: all have removed it.
+    /// A key is missing after its removal expired or was cancelled: checks that all programs have removed it.
     pub(super) fn check_gone(&self, key: u64, program: &Program) {
         let life = program.haste.life(key);
         let removes = |rank| self.lives.removing.contains(&(key, life, rank));

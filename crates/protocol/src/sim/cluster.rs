@@ -23,7 +23,7 @@ use crate::{server, worker};
 
 pub(super) const SCHEDULER: &str = "scheduler";
 const DEADLINE: Time = 120_000 * MS;
-/// Longer than any job takes.
+/// Maximum virtual time of a job.
 const END: Time = 600_000 * MS;
 
 pub(super) enum Machine {
@@ -31,7 +31,7 @@ pub(super) enum Machine {
     Node(Box<Node<Bytes>>),
 }
 
-/// A worker's program, and what it waits for.
+/// Program of a worker, and its open calls.
 #[derive(Default)]
 pub(super) struct Program {
     pub(super) lines: Option<VecDeque<Line>>,
@@ -48,11 +48,11 @@ pub(super) struct Program {
 pub(super) struct Open {
     line: Line,
     began: Time,
-    /// For a call that asks for a key: some rank had initialised it before.
+    /// For a call that needs a key: another rank has initialised the key before.
     exists: bool,
-    /// The life that the key was in.
+    /// Generation of the key at the call.
     generation: u32,
-    /// The pushes of this worker so far, for a push with itself; the number of a barrier.
+    /// Pushes of this worker so far, including this one; or the number of a barrier.
     round: u64,
     out: Vec<Option<f32>>,
 }
@@ -68,15 +68,15 @@ pub(super) struct Cluster {
     pub(super) scenario: Scenario,
     pub(super) network: Network,
     pub(super) random: Random,
-    /// In boxes: each event takes one out and puts it back.
+    /// Boxed, because each event takes a process out and puts it back.
     pub(super) processes: BTreeMap<Arc<str>, Box<Process>>,
     pub(super) model: Model,
     pub(super) lives: Lives,
     troubled: bool,
     pub(super) restarted: bool,
-    /// Servers that have ended without an end of their job.
+    /// Servers that have ended before the end of their job.
     deserted: BTreeSet<Arc<str>>,
-    /// Who was hit, and when.
+    /// Target of the trouble.
     pub(super) victim: Option<Peer>,
     pub(super) struck: Time,
     pub(super) met: Met,
@@ -85,7 +85,7 @@ pub(super) struct Cluster {
 }
 
 impl Cluster {
-    /// With `trace`, every frame that arrives is printed.
+    /// A cluster of the scenario; with `trace`, it prints every frame that arrives.
     pub(super) fn new(scenario: Scenario, trace: bool) -> Self {
         let mut network = Network::new(scenario.seed);
         let mut random = Random::new(scenario.seed ^ 0xc1);
@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// Runs until nothing happens any more; panics at the first thing that is not right.
+    /// Runs until no event is left; panics at the first violation.
     pub(super) fn run(mut self) -> Met {
         while let Some(happening) = self.network.next() {
             assert!(self.network.now < END, "the job does not end: {}", self.who_is_left());
@@ -142,10 +142,10 @@ impl Cluster {
         let now = self.network.now;
         let mut limits = self.scenario.limits.clone();
         if !address.starts_with("worker") {
-            // Others learn it from the workers.
+            // The other processes learn the terms from the workers.
             limits.adopt(&super::limits().terms());
         }
-        // A process that is started again has a later number, and no two have the same one.
+        // A restarted process has a larger incarnation, and all incarnations differ.
         let incarnation = (now + 1) << 4 | self.processes.len() as u64;
         let machine = match address.split_once('-') {
             None => Machine::Scheduler(Box::new(Scheduler::new(limits, incarnation, now))),
@@ -180,7 +180,7 @@ impl Cluster {
             Err(bad) => {
                 self.met.damaged += 1;
                 if let Machine::Node(node) = &mut process.machine {
-                    // A damaged version number looks like another release.
+                    // A corrupted version number looks like another release.
                     if node.has_started() {
                         node.bad_frame(&from, bad, now);
                     }
@@ -237,14 +237,14 @@ impl Cluster {
         self.after(address);
     }
 
-    /// Does what a machine wants after an event, until it wants nothing more.
+    /// Carries out the actions of a machine after an event, until it has none.
     fn after(&mut self, address: &Arc<str>) {
         let now = self.network.now;
         let Some(mut process) = self.processes.remove(address) else { return };
         if let Machine::Node(node) = &mut process.machine {
             if node.has_started() && !self.troubled {
                 self.troubled = true;
-                // Often while programs are at their first lines, at times when they have ended.
+                // Often during the first lines of programs, at times after their end.
                 let pause = self.random.below(3_000 * MS) >> (2 * self.random.below(3));
                 self.network.at(now + pause, Happening::Trouble);
             }
@@ -271,7 +271,7 @@ impl Cluster {
         self.processes.insert(address.clone(), process);
     }
 
-    /// What the processes of a job send each other is never taken for a peer's fault.
+    /// Checks that no machine takes a frame of a correct peer for a violation.
     fn check_drops(&self, address: &str, machine: &mut Machine) {
         let news = match machine {
             Machine::Scheduler(scheduler) => scheduler.news(),
@@ -285,12 +285,12 @@ impl Cluster {
         }
     }
 
-    /// A process ends; it must have come to rest.
+    /// A process has ended: checks that all its calls have, too.
     fn farewell(&mut self, address: &Arc<str>, process: &Process) {
         match &process.machine {
             Machine::Scheduler(scheduler) => {
-                // A scheduler that is started again may find that all members have left; and one whose
-                // last members are a server that died and a reader that ended hears no other.
+                // A restarted scheduler may find that all members have left. One whose last members are a
+                // lost server and a finished reader receives no frame.
                 let alone = (self.restarted || self.scenario.reader) && self.processes.is_empty();
                 let ended = scheduler.end();
                 assert!(alone || ended == Some(&Ok(())), "the end of the scheduler: {ended:?}");
@@ -348,7 +348,7 @@ impl Cluster {
         busy
     }
 
-    /// Runs one line of the program; false when it waits.
+    /// Runs one line of the program; false when it blocks.
     fn step(&mut self, node: &mut Node<Bytes>, program: &mut Program, me: Peer) -> bool {
         let (now, scenario) = (self.network.now, &self.scenario);
         let NodeRole::Worker(worker) = &mut node.part else { return false };
@@ -455,7 +455,7 @@ impl Cluster {
         }
     }
 
-    /// No round waits for this worker any more.
+    /// A worker leaves: rounds wait for it no longer.
     fn leave(&mut self, program: &mut Program, me: Peer) {
         self.model.gone.insert(me.rank);
         program.done = true;
@@ -479,8 +479,8 @@ impl Cluster {
             worker::WorkerAction::Fill { op, at, data, .. } => {
                 let open = program.open.get_mut(&op).expect("a value for an open operation");
                 let at = usize::try_from(at / 4).unwrap();
-                // The key of a probe may be in another life, of another size; and so may one that is
-                // asked for behind a removal that failed.
+                // A probed key may be in another generation, of another size. A key that is queried after a
+                // failed removal may be, too.
                 let other_life = match open.line {
                     Line::Probe(_) => true,
                     Line::Ask(..) => program.failed,
@@ -489,7 +489,7 @@ impl Cluster {
                 let out = open.out.get_mut(at..);
                 assert!(out.is_some() || other_life, "outside of the out");
                 for (place, value) in out.into_iter().flatten().zip(data.values()) {
-                    // One that is done looks for a key again that has moved, and asks for all of it.
+                    // A worker that is done looks up a moved key again, and queries all slices again.
                     assert!(place.replace(value).is_none() || program.done, "a slice came twice");
                 }
                 return;
@@ -514,7 +514,7 @@ impl Cluster {
         let Some(key) = key_of(&open.line) else { return };
         let generation = worker.generation(key);
         if matches!(open.line, Line::Probe(_)) && generation != open.generation {
-            // The removal took effect, and others are in the next life.
+            // The removal took effect, and other workers are in the next generation.
             return self.check_gone(key, program);
         }
         if matches!(open.line, Line::Ask(..)) && program.failed {
@@ -531,7 +531,7 @@ impl Cluster {
         }
     }
 
-    /// Whose operations may fail, and of what.
+    /// The lost peer, if its loss may fail operations.
     fn fails(&self) -> Option<Peer> {
         let all = self.scenario.trouble == Trouble::ServerDies
             || self.scenario.limits.on_loss == OnLoss::Fail;
@@ -557,15 +557,15 @@ impl Cluster {
         assert!(self.network.now <= limit, "too late: {}", failure.text);
     }
 
-    /// How long after a death each process knows of it; the news itself may be lost a few times.
+    /// Maximum time until all processes know of a death; some frames about it may be lost.
     fn time_for_news(&self) -> Time {
         let quarter = self.scenario.limits.peer_timeout / 4;
         let lossy = self.scenario.loss + self.scenario.damage > 0;
         quarter * if lossy { 6 } else { 5 }
     }
 
-    /// A server that has lost its last worker while the scheduler was away hears no member any more; a
-    /// reader says nothing once the workers have ended.
+    /// Whether a server may have been left without peers: it has lost its last worker while the scheduler was
+    /// restarting. A reader sends no frame after the workers have ended.
     fn is_alone(&self, failure: &Failure) -> bool {
         let works = self.processes.keys().any(|address| address.starts_with("worker"));
         let away = self.restarted || self.scenario.reader;
@@ -603,7 +603,7 @@ fn key_of(line: &Line) -> Option<u64> {
     }
 }
 
-/// The call of a line, its deadline, and when it is cancelled.
+/// Call of a line, its deadline, and the time of its cancellation.
 fn in_time(line: &Line, now: Time) -> (&Line, Time, Option<Time>) {
     match line {
         Line::Hasty(line, time, true) => (&**line, now + DEADLINE, Some(now + time)),

@@ -1,10 +1,11 @@
-//! What the seeds of a run have met, so that a test can see that it met everything.
+//! Coverage of a run over many seeds (also: fault coverage): counts of the events that the tests must
+//! include.
 
 use std::collections::BTreeMap;
 
 use super::scenario::Trouble;
 
-/// Sums over everything that happened in runs.
+/// Counts over all runs.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Met {
     pub(super) closed: u64,
@@ -17,13 +18,13 @@ pub(super) struct Met {
     pub(super) evictions: u64,
     pub(super) reports: u64,
     pub(super) waiting: u64,
-    /// Frames of a reader that says whatever it likes.
+    /// Frames of the hostile reader.
     pub(super) attacks: u64,
-    /// Calls that were given up, and keys that were asked for in vain.
+    /// Expired calls; then cancelled calls, and queries for missing keys.
     pub(super) overdue: u64,
     pub(super) cancelled: u64,
     pub(super) asked: u64,
-    /// Runs in which the trouble of the scenario struck a process that was at work.
+    /// Runs in which the trouble of the scenario struck a running process.
     pub(super) troubles: BTreeMap<Trouble, u64>,
 }
 
@@ -48,7 +49,8 @@ impl Met {
         }
     }
 
-    /// A range of so many seeds that leaves something out tests less than it seems to.
+    /// Checks that a range of this many seeds has included all events; otherwise it tests less than it
+    /// claims.
     pub(super) fn check_that_all_was_met(&self, seeds: u64) {
         assert!(self.closed > 0 && self.duplicates > 0 && self.grants > 0 && self.damaged > 0);
         assert!(self.failures > 0 && self.evictions > 0 && self.most_held > 0);

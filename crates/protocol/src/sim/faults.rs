@@ -1,4 +1,4 @@
-//! What happens to the processes of a job while they run.
+//! Fault injection: deaths, pauses, cuts and restarts while the processes run.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use super::network::{Cut, Happening};
 use super::scenario::Trouble;
 use crate::job::{MS, MemberRole, Peer, Time};
 
-/// Less than members wait for a scheduler that is away.
+/// Maximum duration of a cut: shorter than the timeout of members for an absent scheduler.
 const LONGEST_CUT: Time = 30_000 * MS;
 
 impl Cluster {
     pub(super) fn trouble(&mut self) {
         let now = self.network.now;
-        // Who is hit has a name by then; a scheduler may die while others still wait for theirs.
+        // A process is struck after it has a rank; a scheduler may die while processes still wait for theirs.
         let named = |process: &Process| match &process.machine {
             Machine::Scheduler(_) => true,
             Machine::Node(node) => node.has_started(),
@@ -31,7 +31,7 @@ impl Cluster {
         }
     }
 
-    /// False when everything that could be hit has ended already.
+    /// Injects the trouble; false when every possible target has ended.
     fn strike(&mut self, trouble: Trouble) -> bool {
         let (now, lease) = (self.network.now, self.scenario.limits.peer_timeout);
         let worker = u32::try_from(self.random.below(self.scenario.limits.workers.into())).unwrap();
@@ -45,7 +45,7 @@ impl Cluster {
             Trouble::SchedulerRestarts => self.restart_scheduler(),
             Trouble::SchedulerAndWorker => self.restart_scheduler() & self.kill(&worker),
             Trouble::ShortSilence => {
-                // Where no frame is lost, a silence may be as long as it may.
+                // Without frame loss, a silence may last almost the whole lease.
                 let lossy = self.scenario.loss + self.scenario.damage > 0;
                 let time = now + self.random.below(if lossy { lease / 2 } else { lease });
                 match self.random.below(3) {
@@ -80,7 +80,7 @@ impl Cluster {
     fn restart_scheduler(&mut self) -> bool {
         self.restarted = true;
         let was_alive = self.processes.remove(SCHEDULER).is_some();
-        // Often a while; at times so short that frames of the old one are still on their way.
+        // Often seconds; at times so short that frames of the old scheduler are still in flight.
         let pause = self.random.below(8_000 * MS) >> (6 * self.random.below(3));
         self.network.at(self.network.now + pause, Happening::Birth(SCHEDULER.into()));
         was_alive
@@ -103,7 +103,7 @@ impl Cluster {
         others.iter().filter(|other| self.cut(one, other, until)).count() > 0
     }
 
-    /// None when it has ended already.
+    /// Peer at an address; None when it has ended.
     fn peer_at(&self, address: &Arc<str>) -> Option<Peer> {
         match &self.processes.get(address)?.machine {
             Machine::Scheduler(_) => Some(Peer::SCHEDULER),

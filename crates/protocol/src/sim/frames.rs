@@ -1,4 +1,4 @@
-//! Messages as the bytes of frames, and back.
+//! Encoding of messages as frames, and decoding.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn bytes(body: &Body<Bytes>) -> &[u8] {
     }
 }
 
-/// Reads the only frame of a delivery.
+/// Decodes the only frame of a delivery.
 pub(crate) fn read_frame(frame: &[u8]) -> Result<Message<Bytes>, BadFrame> {
     let (head, payload, rest) = decode(frame, 1 << 20)?;
     assert!(rest.is_empty(), "one frame at a time");

@@ -1,7 +1,6 @@
 //! Deterministic simulator (also: simulation testing): whole clusters of the real machines in one thread,
-//! from one seed: virtual time, a network that loses, doubles, delays, reorders and alters frames, processes
-//! that are slow, stop, die and are cut off. Everything is checked against a model that knows nothing of
-//! messages.
+//! from one seed, in virtual time. The network loses, duplicates, delays, reorders and corrupts frames;
+//! processes are slow, stop, die and are cut off. A model without messages checks every result.
 
 mod bandwidth;
 mod cancellation;
@@ -28,7 +27,7 @@ use std::sync::Arc;
 
 use super::job::{Data, Limits, MS, Mode, OnLoss};
 
-/// The numbers of a small job.
+/// Limits of a small job.
 pub(super) fn limits() -> Limits {
     Limits {
         job: 1,
@@ -48,7 +47,7 @@ pub(super) fn limits() -> Limits {
     }
 }
 
-/// Bytes of a value, shared.
+/// Shared bytes of a value.
 #[derive(Debug, Clone)]
 pub(super) struct Bytes {
     all: Arc<[u8]>,
@@ -87,7 +86,7 @@ impl Data for Bytes {
     }
 }
 
-/// A value of so many bytes, whose content nobody looks at.
+/// A value of this many bytes, without content.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Length(pub(super) u64);
 

@@ -1,4 +1,4 @@
-//! What a cluster must do, without messages: plain loops over numbers.
+//! Reference model of a cluster (also: oracle), without messages: plain loops over numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,8 +8,8 @@ use crate::job::Mode;
 use crate::server::{Server, ServerAction, SliceName};
 use crate::testing::Random;
 
-/// What a worker pushes in a round to one element; round 0 is its first value. The sizes differ so
-/// much that any other order of a sum has other bits.
+/// Values that a worker pushes in a round to one element; round 0 is its first value. The magnitudes differ
+/// so much that a sum in any other order has other bits.
 pub(super) fn value_of(key: u64, rank: u32, round: u64, element: u64) -> f32 {
     let seed = key << 48 ^ u64::from(rank) << 40 ^ round << 20 ^ element;
     let mut random = Random::new(seed);
@@ -18,7 +18,7 @@ pub(super) fn value_of(key: u64, rank: u32, round: u64, element: u64) -> f32 {
     digits * 2f32.powi(size)
 }
 
-/// The merger of a setting: none replaces the value, one that was set takes half of it.
+/// Merge rule of a setting: none replaces the value; a setting halves it and adds the scaled sum.
 fn merge(stored: f32, sum: f32, scale: Option<f32>) -> f32 {
     match scale {
         None => sum,
@@ -26,15 +26,15 @@ fn merge(stored: f32, sum: f32, scale: Option<f32>) -> f32 {
     }
 }
 
-/// One slice of one life of a key: what a server is doing, and what it should have done.
+/// One slice of one key generation: the server's state, and the expected one.
 #[derive(Debug)]
 struct Log {
-    /// As the server calculates it.
+    /// Value as the server calculates it.
     stored: Vec<f32>,
     sum: Vec<f32>,
-    /// As it should be: after the first value and after each round.
+    /// Expected values: after the first value and after each round.
     history: Vec<Vec<f32>>,
-    /// Who was added in each round that has closed, and in the open one, with the worker's round.
+    /// Contributions to each closed round and to the open one, with the worker's round.
     rounds: Vec<Vec<(u32, u64)>>,
     open: Vec<(u32, u64)>,
     provider: u32,
@@ -46,18 +46,18 @@ pub(super) struct Model {
     mode: Mode,
     elements: u64,
     logs: BTreeMap<SliceName, Log>,
-    /// Lives of keys that a server has forgotten: its rank, key and generation. Each does so on its own.
+    /// Key generations that a server has dropped: its rank, key and generation. Each server drops on its own.
     dropped: BTreeSet<(u32, u64, u32)>,
     settings: BTreeMap<u64, f32>,
-    /// Pushes that their workers were told are made: key, generation, rank, round.
+    /// Pushes that have finished on their workers: key, generation, rank, round.
     made: BTreeSet<(u64, u32, u32, u64)>,
-    /// Pushes that each program has begun, by key and rank, in the present life.
+    /// Pushes that each program has begun in the present generation, by key and rank.
     begun: BTreeMap<(u64, u32), u64>,
-    /// The settings that a program had made when it began a push: by key, rank and round.
+    /// Settings that a program had made when it began a push, by key, rank and round.
     made_under: BTreeMap<(u64, u32, u64), u64>,
-    /// Barriers that each worker has come to.
+    /// Barriers that each worker has entered.
     arrived: BTreeMap<u32, u64>,
-    /// Workers of whom the others do not wait any more.
+    /// Workers that no round or barrier waits for.
     pub(super) gone: BTreeSet<u32>,
     workers: u32,
     pub(super) closed: u64,
@@ -83,7 +83,7 @@ impl Model {
         }
     }
 
-    /// Does what the server of a rank asks for, and checks that it is right.
+    /// Carries out an action of a server, and checks it.
     pub(super) fn act(
         &mut self,
         rank: u32,
@@ -105,7 +105,7 @@ impl Model {
         }
     }
 
-    /// Key 3 is whole: one slice.
+    /// Key 3 is on a single server: one slice.
     fn first_element(&self, slice: SliceName) -> u64 {
         u64::from(slice.slice) * self.elements
     }
@@ -132,7 +132,7 @@ impl Model {
         self.logs.insert(slice, log);
     }
 
-    /// A server forgets a key that all have removed.
+    /// A server drops a key that all workers have removed.
     fn drop_key(&mut self, server: u32, key: u64, generation: u32) {
         self.dropped.insert((server, key, generation));
     }
@@ -172,7 +172,7 @@ impl Model {
         log.open.push((rank, round));
     }
 
-    /// Nobody leads the slowest worker that still counts by more than the bound.
+    /// Checks the staleness bound: a worker leads the slowest counted worker by at most the bound.
     fn check_staleness(&self, key: u64, rank: u32, round: u64) {
         let Mode::Async { staleness: Some(most) } = self.mode else { return };
         let counts = |other: &u32| *other != rank && !self.gone.contains(other);
@@ -182,7 +182,7 @@ impl Model {
         }
     }
 
-    /// The server closes a round; the sum must be the one in the order of ranks.
+    /// A server closes a round: checks that the sum is in the order of ranks.
     fn close(&mut self, slice: SliceName, round: u64, setting: u64) {
         let scale = self.settings.get(&setting).copied();
         assert!(setting == 0 || scale.is_some(), "a setting that the server does not have");
@@ -215,20 +215,20 @@ impl Model {
         self.closed += 1;
     }
 
-    /// A program pushes, in this round of its own, after so many settings.
+    /// A program begins a push, in this round of its own, after this many settings.
     pub(super) fn begin_push(&mut self, key: u64, rank: u32, round: u64, settings: u64) {
         self.begun.insert((key, rank), round);
         self.made_under.insert((key, rank, round), settings);
     }
 
-    /// A worker comes to its next barrier, or again to its last one, and says which one that is.
+    /// A worker enters its next barrier, or its last one again; gives the number of the barrier.
     pub(super) fn arrive(&mut self, rank: u32, again: bool) -> u64 {
         let count = self.arrived.entry(rank).or_default();
         *count += u64::from(!again);
         *count
     }
 
-    /// A worker passes a barrier: all that still count have come to it.
+    /// A worker leaves a barrier: checks that all counted workers have entered it.
     pub(super) fn pass(&self, rank: u32, barrier: u64) {
         for other in (0..self.workers).filter(|other| !self.gone.contains(other)) {
             let came = self.arrived.get(&other).copied().unwrap_or(0);
@@ -240,12 +240,12 @@ impl Model {
         Bytes::of(&self.logs[&slice].stored)
     }
 
-    /// A worker was told that its push is made.
+    /// A push has finished on its worker.
     pub(super) fn pushed(&mut self, key: u64, generation: u32, rank: u32, round: u64) {
         self.made.insert((key, generation, rank, round));
     }
 
-    /// A worker pulled the whole key after this many pushes of its own.
+    /// A worker has pulled the whole key after this many pushes of its own.
     pub(super) fn pulled(
         &self,
         key: u64,
@@ -277,9 +277,8 @@ impl Model {
         assert_eq!(total, out.len(), "every slice of key {key} was pulled");
     }
 
-    /// At the end: every push that was made is in the round that it belongs to, on every slice, and
-    /// the first values of a key come from one worker. Of a worker that is lost, those behind one that has
-    /// not come count for nothing.
+    /// Checks the end of the job: every finished push is in its round, on every slice. The first values of a
+    /// key are of one worker. Pushes of a lost worker after a missing one do not count.
     pub(super) fn check_end(&self) {
         let counts = |(key, generation, rank, round): &&(u64, u32, u32, u64)| {
             let is_made = |before| self.made.contains(&(*key, *generation, *rank, before));
@@ -311,7 +310,7 @@ impl Model {
 }
 
 impl Log {
-    /// The first value that has this push of a worker in it.
+    /// Index of the first value that includes this push of a worker.
     fn after(&self, rank: u32, round: u64) -> usize {
         let holds = |entries: &Vec<(u32, u64)>| entries.contains(&(rank, round));
         if round == 0 {

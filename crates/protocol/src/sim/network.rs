@@ -1,4 +1,4 @@
-//! What is going to happen, in the order of virtual time, and the network between the processes.
+//! Event queue in virtual time (also: discrete-event simulation), and the network between the processes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,17 +17,17 @@ pub(super) enum Happening {
         to: Arc<str>,
         bytes: Vec<u8>,
     },
-    /// A process asked to be woken.
+    /// Wake-up time of a process.
     Wake(Arc<str>),
-    /// Somebody looks at the job.
+    /// An observer queries the state of the job.
     Look,
-    /// The reader says something.
+    /// The hostile reader sends frames.
     Attack,
     /// The trouble of the scenario begins.
     Trouble,
 }
 
-/// No frame passes between two processes, or to and from one, in this time.
+/// A cut: no frame passes between the two processes until this time.
 #[derive(Debug)]
 pub(super) struct Cut {
     pub(super) one: Arc<str>,
@@ -55,7 +55,7 @@ impl Network {
         self.queue.push(Reverse((time.max(self.now), self.count, happening)));
     }
 
-    /// The next thing that happens; time goes on to it.
+    /// Next event; virtual time advances to it.
     pub(super) fn next(&mut self) -> Option<Happening> {
         let Reverse((time, _, happening)) = self.queue.pop()?;
         self.now = time;

@@ -1,4 +1,5 @@
-//! Somebody who looks at the job all the time, over the same bad network, and must not disturb it.
+//! An observer that queries the job all the time, over the same lossy network, and must not change any
+//! result.
 
 use std::sync::Arc;
 
@@ -9,14 +10,14 @@ use crate::message::{Header, JobView, Look, MessageKind, decode, encode};
 
 pub(super) const ONLOOKER: &str = "onlooker";
 const PAUSE: Time = 450 * MS;
-/// Everybody was born by then.
+/// By this time all processes have been started.
 const BEGUN: Time = 2_000 * MS;
 
 impl Cluster {
     pub(super) fn look(&mut self) {
         let address: Arc<str> = ONLOOKER.into();
         let fields = Look { address: ONLOOKER.into(), skip: 0 }.encode(9);
-        // It need not know what the job is called.
+        // An observer need not know the name of the job.
         let head = Header {
             kind: MessageKind::Look,
             role: MemberRole::Worker,
@@ -35,7 +36,7 @@ impl Cluster {
         }
     }
 
-    /// What the onlooker gets is whole, and about this job.
+    /// Checks an answer to the observer: it is complete, and about this job.
     pub(super) fn seen(&mut self, bytes: &[u8]) {
         let Ok((head, fields, _)) = decode(bytes, 1 << 20) else { return };
         assert_eq!((head.kind, head.sequence), (MessageKind::Seen, 0));

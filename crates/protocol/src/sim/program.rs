@@ -1,4 +1,4 @@
-//! The program of one worker: what a user would write, drawn from the seed, so that all ranks fit.
+//! Program of one worker: calls that a user would write, drawn from the seed, so that all ranks fit.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -19,40 +19,41 @@ pub(super) enum Line {
     Pushpull(u64, Bytes, i32),
     Pull(u64, i32),
     Remove(u64),
-    /// Pulls a key of so many elements that this rank has not initialised.
+    /// Pulls a key of this many elements that this rank has not initialised.
     Ask(u64, u64),
-    /// Pulls a key whose removal was given up.
+    /// Pulls a key after its removal expired or was cancelled.
     Probe(u64),
-    /// A line that is given up after so long, by its deadline or because it is cancelled; then, what has
-    /// not taken effect by that is called again.
+    /// A line with a short deadline or a cancellation after this time. A call without effect is then made
+    /// again.
     Hasty(Box<Line>, Time, bool),
     Set(Vec<u8>),
     Barrier,
     Done,
     Close,
-    /// Goes on when everything so far has ended.
+    /// Blocks until all open calls have ended.
     Wait,
-    /// Goes on when what was called in haste has ended, or was given up.
+    /// Blocks until all hasty calls have ended, expired or been cancelled.
     Settle,
     Think(Time),
 }
 
-/// Draws programs; what all ranks must agree on comes from one random sequence, the rest from another.
+/// Generator of programs. Lines that all ranks must agree on are drawn from one random sequence, the rest
+/// from another.
 struct Writer<'a> {
     scenario: &'a Scenario,
     rank: u32,
     common: Random,
     own: Random,
     lines: VecDeque<Line>,
-    /// Elements of each key, and pushes in its present life.
+    /// Elements of each key, and pushes in its present generation.
     sizes: Vec<u64>,
     pushes: Vec<u64>,
-    /// Keys with pushes that were hasty, in their present life.
+    /// Keys with hasty pushes, in their present generation.
     hurried: BTreeSet<u64>,
     slow: bool,
 }
 
-/// The program of a rank.
+/// Generates the program of a rank.
 pub(super) fn write(scenario: &Scenario, rank: u32) -> VecDeque<Line> {
     let mut own = Random::new(scenario.seed.wrapping_mul(31).wrapping_add(u64::from(rank)));
     let slow = own.below(4) == 0;
@@ -87,7 +88,7 @@ impl Writer<'_> {
         self.lines.push_back(Line::Wait);
     }
 
-    /// Adds a line, which may be in haste.
+    /// Adds a line, at times as a hasty one.
     fn add(&mut self, line: Line) {
         if self.own.below(8) > 0 {
             return self.lines.push_back(line);
@@ -111,7 +112,7 @@ impl Writer<'_> {
         self.add(Line::Init(key, spec, Bytes::of(&values)));
     }
 
-    /// A removal; what this rank has pushed to the key has taken effect before.
+    /// Adds a removal, after this rank's pushes of the key have taken effect.
     fn remove(&mut self, key: u64) {
         self.lines.push_back(Line::Wait);
         if self.hurried.remove(&key) {
@@ -123,8 +124,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Pushes to all keys, each rank in its own order, then pulls; now and then something that all
-    /// ranks do together.
+    /// Pushes to all keys, each rank in its own order, then pulls; now and then a call that all ranks make.
     fn phase(&mut self) {
         let joint = self.common.below(8);
         let (key, size, both) =
@@ -148,7 +148,8 @@ impl Writer<'_> {
             }
             _ => {}
         }
-        // Whoever may not lead the others at all, and waits for every push, must push in their order.
+        // With staleness 0, ranks that wait for every push must push in equal order, or they block each
+        // other.
         let level = self.scenario.limits.mode == Mode::Async { staleness: Some(0) };
         let patient = self.own.below(2) == 0 && !level;
         for key in self.keys_in_any_order() {
@@ -172,7 +173,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Some ranks push more than others; then all say that they are done, or just leave.
+    /// Some ranks push more than the rest; then all call done, or just leave.
     fn finish(&mut self) {
         for key in 0..self.scenario.keys {
             for _ in 0..self.own.below(3) {

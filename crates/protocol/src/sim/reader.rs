@@ -1,7 +1,7 @@
-//! A process with the credential of a reader that says whatever it likes, all the time: the members,
-//! their barriers, the terms and all results are as without its frames.
+//! Hostile reader (also: Byzantine client): a process with the credential of a reader that sends arbitrary
+//! frames all the time. The members, their barriers, the terms and all results are as without its frames.
 //!
-//! It knows the job well: it has the book, and speaks of itself and of others, in its streams and
+//! The reader has the address book of the job, and claims to be itself or another member, in its streams and
 //! outside of them. Each of its frames passes `admission` first, as in a job with credentials.
 
 use std::collections::BTreeMap;
@@ -20,10 +20,10 @@ use crate::testing::Random;
 
 pub(super) const READER: &str = "reader";
 const PAUSE: Time = 20 * MS;
-/// Each job meets so many frames, and goes on until it has.
+/// Minimum frames in each job: the reader continues until it has sent this many.
 pub(super) const LEAST: u64 = 100;
 
-/// One direction of a stream to another process, and what came in the other one.
+/// One direction of a stream to another process, and the last sequence of the other direction.
 #[derive(Debug, Default)]
 struct Stream {
     incarnation: u64,
@@ -41,12 +41,12 @@ pub(super) struct Reader {
     book: Book,
     job: u64,
     servers: u32,
-    /// Frames that it has sent.
+    /// Frames sent so far.
     pub(super) sent: u64,
 }
 
 impl Reader {
-    /// The last of the workers; in half of the jobs its credential is for its rank alone.
+    /// Rank of the last worker; in half of the jobs its credential is for this rank only.
     pub(super) fn new(seed: u64, limits: &Limits) -> Self {
         let mut random = Random::new(seed ^ 0x4ead);
         let me = Peer::worker(limits.workers - 1);
@@ -61,7 +61,7 @@ impl Reader {
         self.me
     }
 
-    /// A frame for it: it keeps the streams, and learns where and who the others are.
+    /// Receives a frame: it maintains the streams, and learns the address book.
     fn hear(&mut self, from: &Arc<str>, bytes: &[u8]) {
         let Ok(Message { head, body }) = read_frame(bytes) else { return };
         let stream = self.streams.entry(from.clone()).or_default();
@@ -78,7 +78,7 @@ impl Reader {
         self.random.below(100) < percent
     }
 
-    /// Small numbers, and some that are as large as can be.
+    /// Small numbers, and some of the largest.
     fn number(&mut self) -> u64 {
         match self.random.below(4) {
             0 => u64::MAX - self.random.below(3),
@@ -87,11 +87,11 @@ impl Reader {
         }
     }
 
-    /// What it says next to a process.
+    /// Next message to a process.
     fn say(&mut self, to: &Arc<str>) -> Message<Bytes> {
         let of_its_own = self.random.below(5);
         let mut message = match of_its_own {
-            // It keeps its place in the job.
+            // Keeps its membership.
             0 => self.fields(MessageKind::Hello, false),
             1 => Message::new(MessageKind::Alive, Vec::new()),
             _ => self.forge(),
@@ -119,7 +119,8 @@ impl Reader {
         message
     }
 
-    /// Whom it claims to be: mostly itself. Before the start each rank that is free is given away.
+    /// Claimed sender: mostly itself. Before the start it claims no rank of another worker: a free rank would
+    /// be assigned to it.
     fn name(&mut self) -> Peer {
         let started = self.book.epoch > 0;
         match self.random.below(20) {
@@ -140,7 +141,7 @@ impl Reader {
             3 => MessageKind::Pull,
             _ => MessageKind::ALL[usize::try_from(self.random.below(kinds)).unwrap()],
         };
-        // It would be out of the job at once.
+        // Such a message would remove it from the job at once.
         let kind = match kind {
             MessageKind::Leave | MessageKind::Suspect if !self.chance(5) => MessageKind::Done,
             kind => kind,
@@ -152,7 +153,7 @@ impl Reader {
         self.fields(kind, true)
     }
 
-    /// A message with fields of its kind.
+    /// A message with the fields of its kind.
     fn fields(&mut self, kind: MessageKind, forged: bool) -> Message<Bytes> {
         let fields = match kind {
             MessageKind::Hello => self.hello(forged).encode(),
@@ -189,7 +190,7 @@ impl Reader {
         let mut terms = super::limits().terms();
         terms.mode = Mode::Async { staleness: Some(9) };
         Hello {
-            // A reader whose terms differ is refused, as any process.
+            // A reader with different terms is refused, as any process.
             terms: Some(terms).filter(|_| self.book.terms.is_none()),
             book: self.forged_book(),
             arrived: self.number(),
@@ -200,7 +201,7 @@ impl Reader {
         }
     }
 
-    /// The book, with others lost, gone, or at another place.
+    /// The address book, with other members lost, left, or at another address.
     fn forged_book(&mut self) -> Book {
         let mut book = self.book.clone();
         book.epoch = u32::try_from(self.number().min(u32::MAX.into())).unwrap();
@@ -219,7 +220,7 @@ impl Reader {
 }
 
 impl Cluster {
-    /// The reader says some things, and goes on until the workers have ended.
+    /// Sends some frames of the reader, until the workers have ended.
     pub(super) fn attack(&mut self) {
         let Some(mut reader) = self.reader.take() else { return };
         let servers = self.scenario.limits.servers;
@@ -248,8 +249,8 @@ impl Cluster {
     }
 }
 
-/// Lets a process receive a frame of the reader, if it is admitted. The scheduler must know of the
-/// others what it knew before.
+/// Delivers a frame of the reader to a process, if it is admitted. Checks that the scheduler's state of the
+/// other members is unchanged.
 pub(super) fn receive(
     reader: &Reader,
     machine: &mut Machine,

@@ -1,27 +1,27 @@
-//! What a seed decides before anything runs: the size of the job, the network, and the trouble.
+//! Scenario of a seed: the size of the job, the network, and the trouble.
 
 use crate::job::{Limits, MS, Mode, OnLoss, Time};
 use crate::testing::Random;
 
-/// What happens to the processes of a job.
+/// Fault of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Trouble {
-    /// Only the network is bad.
+    /// Only the network is unreliable.
     Network,
-    /// A worker dies; the job goes on, or does not.
+    /// A worker dies; the job continues, or fails.
     WorkerDies,
     ServerDies,
-    /// The scheduler dies and another one is started.
+    /// The scheduler dies and is restarted.
     SchedulerRestarts,
-    /// The same, and a worker dies at about that time.
+    /// As `SchedulerRestarts`, and a worker dies at about that time.
     SchedulerAndWorker,
-    /// A process stops, or two do not hear each other, for less than the lease.
+    /// A process stops, or two are cut off from each other, for less than the lease.
     ShortSilence,
-    /// A worker stops for longer than the lease, and wakes up.
+    /// A worker stops for longer than the lease, and resumes.
     WorkerSleeps,
-    /// A worker and a server do not hear each other for longer than the lease.
+    /// A worker and a server are cut off from each other for longer than the lease.
     WorkerCutOff,
-    /// No member hears the scheduler for a while, or it stops; rounds go on.
+    /// All members are cut off from the scheduler for a while, or it stops; rounds continue.
     SchedulerCutOff,
 }
 
@@ -59,19 +59,19 @@ pub(super) struct Scenario {
     pub(super) seed: u64,
     pub(super) trouble: Trouble,
     pub(super) limits: Limits,
-    /// Frames that are lost, doubled and altered, of 1,000.
+    /// Rates of loss, duplication and corruption of frames, of 1,000.
     pub(super) loss: u64,
     pub(super) doubling: u64,
     pub(super) damage: u64,
     pub(super) latency: Time,
     pub(super) jitter: Time,
-    /// Pushes that come a second time behind the back of their link, of 1,000.
+    /// Rate of pushes that are delivered again outside of their stream, of 1,000.
     pub(super) again: u64,
-    /// Whether the processes ask for their ranks.
+    /// Whether the processes request their ranks.
     pub(super) own_ranks: bool,
     pub(super) keys: u64,
     pub(super) phases: u64,
-    /// The last worker is a reader, which says whatever it likes.
+    /// The last worker is a hostile reader.
     pub(super) reader: bool,
 }
 
@@ -105,7 +105,7 @@ impl Scenario {
             window_bytes: 16 << random.below(8),
             one_way_at_a_time: random.below(2) == 0,
         };
-        // Rarely enough that six signs of life in a row are never lost.
+        // Low enough that six heartbeats in a row are never lost.
         let bad = random.below(2);
         Self {
             seed,
@@ -124,7 +124,7 @@ impl Scenario {
         }
     }
 
-    /// A job that has a reader besides.
+    /// A job with an additional reader.
     pub(super) fn with_reader(seed: u64) -> Self {
         let mut scenario = Self::new(seed);
         scenario.limits.workers += 1;

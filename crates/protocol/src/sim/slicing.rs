@@ -1,5 +1,5 @@
-//! What slices and their priorities are worth, as in "Priority-based Parameter Propagation for
-//! Distributed DNN Training" (Jayarajan et al., 2019), here P3. docs/slicing.md has the whole table.
+//! Gain of slices and their priorities, as in "Priority-based Parameter Propagation for Distributed DNN
+//! Training" (Jayarajan et al., 2019), here P3. docs/slicing.md has the whole table.
 
 use std::rc::Rc;
 
@@ -11,22 +11,21 @@ use crate::testing::{Net, resnet_50, vgg_19};
 
 const MACHINES: u32 = 4;
 
-/// Elements from which on MXNet splits an array over all servers.
+/// Minimum elements of an array that MXNet splits over all servers.
 const SPLIT: u64 = 1_000_000;
 
-/// How gradients and weights are exchanged.
+/// Exchange of gradients and weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// Whole arrays, large ones in as many parts as there are servers, first come, first served: the
-    /// way of MXNet.
+    /// Whole arrays, first in, first out, as in MXNet; large ones in as many parts as there are servers.
     Whole,
-    /// Slices, first come, first served.
+    /// Slices, first in, first out.
     Slices,
     /// Slices, those of the first layers first.
     Urgent,
 }
 
-/// Where servers run, and how fast they add.
+/// Placement of servers, and the speed of their sums.
 #[derive(Debug, Clone, Copy)]
 struct Place {
     together: bool,
@@ -34,7 +33,7 @@ struct Place {
     hold_bytes: u64,
 }
 
-/// As P3 was measured, but that sums take no time and that servers may hold all that comes early.
+/// As P3 was measured, except that sums take no time and that servers may hold all early contributions.
 const SHARED: Place = Place { together: true, adds: None, hold_bytes: 1 << 30 };
 const APART: Place = Place { together: false, ..SHARED };
 
@@ -58,7 +57,7 @@ fn stages(net: &Net, way: Way) -> Rc<Vec<Stage>> {
     Rc::new(stages)
 }
 
-/// Trains for some iterations. MXNet's way has no windows, no credit, and no silence that counts.
+/// Trains for some iterations. MXNet's variant has no windows, no credit, and no peer timeout.
 fn train(net: &Net, way: Way, gbits: u64, place: Place) -> Outcome {
     let whole = way == Way::Whole;
     let limits = Limits {
@@ -76,12 +75,12 @@ fn train(net: &Net, way: Way, gbits: u64, place: Place) -> Outcome {
     Job::new(Setup { limits, gbits, together, adds, stages, iterations: 5 }).run()
 }
 
-/// How much more one does than another in the same time, of 1,000.
+/// Gain of the faster variant in equal time, of 1,000.
 fn gain(slow: Nanos, fast: Nanos) -> i64 {
     i64::try_from((slow * 2_000 / fast).div_ceil(2)).unwrap() - 1_000
 }
 
-/// What slices with priorities gain over MXNet's way at each speed.
+/// Gain of slices with priorities over MXNet's variant at each speed.
 fn gains(net: &Net, speeds: &[u64], place: Place) -> Vec<i64> {
     let gain = |gbits: &u64| {
         let urgent = train(net, Way::Urgent, *gbits, place);

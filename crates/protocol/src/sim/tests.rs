@@ -1,6 +1,6 @@
-//! Many seeds. `KV_SIM_SEED=n` runs one, and with `KV_SIM_TRACE=1` prints its frames; `KV_SIM_FIRST`
-//! and `KV_SIM_SEEDS` choose a range, which is run on all processors. A seed that fails is printed, and
-//! the range goes on.
+//! Runs over many seeds. `KV_SIM_SEED=n` runs one, and with `KV_SIM_TRACE=1` prints its frames;
+//! `KV_SIM_FIRST` and `KV_SIM_SEEDS` choose a range, which runs on all processors. The range prints a failing
+//! seed, and continues.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use super::coverage::Met;
 use super::reader::LEAST;
 use super::scenario::Scenario;
 
-/// Seeds of a usual run.
+/// Seeds of a default run.
 const SEEDS: u64 = 1_500;
 
 fn number(variable: &str) -> Option<u64> {
@@ -28,13 +28,13 @@ fn run(scenario: &Scenario) -> Option<Met> {
     outcome.ok()
 }
 
-/// Runs a range of seeds; gives what they met together, and those that failed.
+/// Runs a range of seeds; gives their coverage, and the failed ones.
 fn run_range(scenario: fn(u64) -> Scenario, first: u64, count: u64) -> (Met, Vec<u64>) {
     let next = AtomicU64::new(0);
     let work = || {
         let (mut sum, mut failed) = (Met::default(), Vec::new());
         loop {
-            // Only the counter is shared: no other memory is ordered by it.
+            // Relaxed: only the counter is shared, it orders no other memory.
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= count {
                 return (sum, failed);

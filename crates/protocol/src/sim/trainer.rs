@@ -1,5 +1,4 @@
-//! The program of a worker that trains: forward, backward, and the exchange of gradients for
-//! weights.
+//! Program of a worker that trains: forward, backward, and the exchange of gradients for weights.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -13,7 +12,7 @@ use crate::worker::{OpId, Worker, WorkerAction};
 const DEADLINE: Time = Time::MAX / 4;
 const F32: u32 = 2 | 32 << 8 | 1 << 16;
 
-/// A layer as a worker sees it.
+/// A layer, as a worker has it.
 pub(super) struct Stage {
     /// Each key and its bytes.
     pub(super) keys: Vec<(u64, u64)>,
@@ -25,12 +24,12 @@ pub(super) struct Stage {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
     New,
-    /// The keys are being initialised; all workers meet.
+    /// The keys are being initialised; a barrier follows.
     Init,
     Meeting,
-    /// This step comes next: the layers forward, then back.
+    /// The next step: the layers forward, then back.
     Before(usize),
-    /// This step is computed until then.
+    /// The step in computation, and its end.
     In(usize, Nanos),
 }
 
@@ -38,11 +37,11 @@ pub(super) struct Trainer {
     stages: Rc<Vec<Stage>>,
     iterations: usize,
     phase: Phase,
-    /// The layer of each operation that has not ended.
+    /// Layer of each open operation.
     open: HashMap<OpId, usize>,
-    /// By layer, the keys whose weights have not come.
+    /// By layer, the keys with weights that have not arrived.
     missing: Vec<usize>,
-    /// When each iteration ended.
+    /// End of each iteration.
     ends: Vec<Nanos>,
 }
 
@@ -57,7 +56,7 @@ impl Trainer {
         &self.ends
     }
 
-    /// When it has something to do without being told.
+    /// Next time at which the trainer acts without an event.
     pub(super) fn next(&self, now: Nanos) -> Nanos {
         match self.phase {
             Phase::In(_, until) if until > now => until,
@@ -65,7 +64,7 @@ impl Trainer {
         }
     }
 
-    /// Goes on as far as it can.
+    /// Continues until it blocks.
     pub(super) fn act(&mut self, worker: &mut Worker<Length>, now: Nanos) {
         loop {
             for action in worker.actions() {
@@ -132,7 +131,7 @@ impl Trainer {
         }
     }
 
-    /// The gradients of a layer are there; its new weights are wanted.
+    /// Pushes the gradients of a layer, and pulls its new weights.
     fn exchange(&mut self, layer: usize, worker: &mut Worker<Length>, now: Nanos) {
         let Stage { keys, priority, .. } = &self.stages[layer];
         for (key, bytes) in keys {

@@ -16,26 +16,26 @@ use crate::node::{Birth, Node, NodeRole};
 use crate::peers::Frame;
 use crate::server::{ServerAction, SliceName, ValueRequest};
 
-/// What a training job runs on, and how long.
+/// Configuration of a training job, and its length.
 #[derive(Clone)]
 pub(super) struct Setup {
     pub(super) limits: Limits,
     pub(super) gbits: u64,
     /// Worker i and server i share a machine and its card.
     pub(super) together: bool,
-    /// Bytes that a server adds in a nanosecond, one slice after the other; None for no time.
+    /// Bytes that a server adds in a nanosecond, one slice after the other; None if sums take no time.
     pub(super) adds: Option<u64>,
-    /// In the order of the forward pass.
+    /// Layers, in the order of the forward pass.
     pub(super) stages: Rc<Vec<Stage>>,
     pub(super) iterations: usize,
 }
 
-/// What came of a job.
+/// Result of a training job.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outcome {
-    /// An iteration, without the first, which has nothing to wait for.
+    /// Duration of an iteration, without the first, which waits for no weights.
     pub(super) iteration: Nanos,
-    /// Frames that were sent once more, because they were not acknowledged in time.
+    /// Retransmitted frames: they were not acknowledged in time.
     pub(super) resent: u64,
 }
 
@@ -45,12 +45,12 @@ enum Machine {
     Server(Box<Node<Length>>, Adder),
 }
 
-/// Does a server's arithmetic, which takes time.
+/// Arithmetic of a server, which takes time.
 #[derive(Default)]
 struct Adder {
     free_at: Nanos,
     sizes: HashMap<SliceName, u64>,
-    /// Answers, and when their sums are there.
+    /// Answers, and the times at which their sums are complete.
     answers: VecDeque<(Nanos, ValueRequest)>,
 }
 
@@ -89,7 +89,7 @@ pub(super) struct Job {
     network: Network<Message<Length>>,
     processes: Vec<Process>,
     addresses: HashMap<Arc<str>, usize>,
-    /// The last sequence of each stream.
+    /// Last sequence of each stream.
     sent: HashMap<(usize, usize), u64>,
     resent: u64,
 }
@@ -122,7 +122,7 @@ impl Job {
         Self { setup, network, processes, addresses, sent: HashMap::new(), resent: 0 }
     }
 
-    /// Trains, and measures.
+    /// Runs the training, and measures it.
     pub(super) fn run(mut self) -> Outcome {
         for process in 0..self.processes.len() {
             self.tick(process);
@@ -174,7 +174,7 @@ impl Job {
         self.after(process);
     }
 
-    /// Does what a machine wants after an event, and sends what it has to say.
+    /// Carries out the actions of a machine after an event, and sends its frames.
     fn after(&mut self, from: usize) {
         let (now, micros) = (self.network.now, self.micros());
         let process = &mut self.processes[from];
@@ -220,7 +220,7 @@ impl Job {
 }
 
 fn node(setup: &Setup, role: MemberRole, rank: u32, address: &str) -> Box<Node<Length>> {
-    // The scheduler tells processes of a role apart by these numbers.
+    // The scheduler tells processes of a role apart by their incarnations.
     let incarnation = u64::from(rank) + 1;
     let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: SCHEDULER };
     Box::new(Node::new(setup.limits.clone(), &birth, 0))

@@ -1,5 +1,5 @@
 //! Cost of calls on long lists for each key, in looks at operations, messages and round trips. A worker's
-//! machine and a server's exchange letters without links.
+//! machine and a server's exchange messages without links.
 
 use super::{OpId, Worker, WorkerAction};
 use crate::job::{Limits, MS, MemberRole, Peer, Time};
@@ -68,7 +68,7 @@ impl Job {
         cost
     }
 
-    /// Delivers all letters to the server, and its answers to the workers.
+    /// Delivers all messages to the server, and its answers to the workers.
     fn trip(&mut self, cost: &mut Cost) -> bool {
         let mut any = false;
         for rank in 0..WORKERS {

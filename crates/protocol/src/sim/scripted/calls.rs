@@ -1,4 +1,4 @@
-//! What calls of a worker answer.
+//! Results of a worker's calls.
 
 use super::Job;
 use crate::job::{Failure, Limits, MS, Peer, Reason};
@@ -14,7 +14,7 @@ fn a_value_of_a_life_that_is_over_is_nobodys() {
     job.settle();
     let pull = job.worker(1).pull(7, 0, now, end).unwrap();
     let place = job.worker(1).place_of(7).unwrap().encode();
-    // As if the others had moved the key: what was asked for before still comes.
+    // As after a move of the key by another worker: the answer to the first query still arrives.
     let failure = Failure::new(Reason::KeyNotFound, "the server does not have slice 0");
     let gone = Message::of_key(MessageKind::Failed, 7, 1, failed::encode(&failure));
     let mut late = Message::of_key(MessageKind::Value, 7, 1, Vec::new());
@@ -23,7 +23,7 @@ fn a_value_of_a_life_that_is_over_is_nobodys() {
         message.head.request = pull;
         job.worker(1).message(Peer::server(0), message);
     }
-    // No worker has announced another generation to the server, so it does not know it.
+    // No worker has announced another generation to the server, so the server does not know it.
     assert_eq!(job.text(1, pull), "pull: key 7: the server does not have slice 0");
 }
 

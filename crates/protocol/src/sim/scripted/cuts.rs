@@ -1,4 +1,4 @@
-//! Networks that are cut, processes that stop, and how long a process may be silent.
+//! Cut networks, stopped processes, and the timeouts of silent peers.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::sim::limits;
 
 const SECOND: Time = 1_000 * MS;
 const PEER_TIMEOUT: Time = 5 * SECOND;
-/// Time for a round, a barrier or a goodbye on a network without delay, retransmission included.
+/// Time for a round, a barrier or a leave on a network without delay, retransmission included.
 const MOMENT: Time = SECOND;
 
 const CHOICES: [OnLoss; 2] = [OnLoss::Fail, OnLoss::Continue];
 
 impl Job {
-    /// No frame passes between the two, in either direction.
+    /// Cuts two processes off from each other, in both directions.
     fn cut(&mut self, one: &str, other: &str) {
         let ends: [Arc<str>; 2] = [one.into(), other.into()];
         self.cuts.insert((ends[0].clone(), ends[1].clone()));
@@ -37,7 +37,7 @@ impl Job {
         self.stopped.insert(address.into());
     }
 
-    /// Goes on; what was sent to it meanwhile is there.
+    /// Resumes a process; frames that were sent to it meanwhile are delivered.
     fn wake(&mut self, address: &str) {
         self.stopped.remove(address);
         let (own, others) = std::mem::take(&mut self.waiting)
@@ -57,7 +57,7 @@ impl Job {
         self.scheduler.seen(0, 0, self.now).epoch
     }
 
-    /// All of these workers push to key 7 and pull its sum.
+    /// These workers push to key 7, and pull its sum.
     fn round(&mut self, workers: &[u32]) {
         let pushes: Vec<_> =
             workers.iter().map(|it| (*it, self.push(*it, 7, 8).unwrap())).collect();
@@ -97,7 +97,7 @@ impl Job {
     }
 }
 
-/// Two workers and two servers at work.
+/// A running job of two workers and two servers.
 fn at_work(on_loss: OnLoss) -> Job {
     let limits = Limits { servers: 2, on_loss, max_rounds_ahead: 9, ..limits() };
     assert_eq!(limits.peer_timeout, PEER_TIMEOUT);
@@ -144,7 +144,7 @@ fn a_scheduler_that_was_stopped_takes_its_members_back() {
             job.round(&[0, 1]);
             job.pass(SECOND);
         }
-        // The engine has closed silent connections meanwhile.
+        // The driver has closed silent connections meanwhile.
         let (now, addresses) = (job.now, ["worker-0", "worker-1", "server-0", "server-1"]);
         addresses.iter().for_each(|address| job.scheduler.down(address, now));
         job.wake(SCHEDULER);
@@ -186,7 +186,7 @@ fn a_member_that_ends_while_the_scheduler_is_cut_off_is_lost_afterwards() {
     job.assert_open(&barriers);
 }
 
-/// Its goodbye goes to the servers, which tell it.
+/// The leave of the worker reaches the servers, which report it to the scheduler.
 #[test]
 fn a_worker_that_leaves_while_the_scheduler_is_cut_off_is_not_lost() {
     for seconds in [3, 6, 7, 8, 12, 30] {
@@ -257,7 +257,7 @@ fn a_member_that_is_cut_off_from_all_others_says_so() {
     }
 }
 
-/// Everything that could tell it has ended.
+/// Every process that could report the loss has ended.
 #[test]
 fn a_process_that_wakes_when_the_job_is_over_is_told_in_time() {
     for address in ["worker-1", "server-1"] {
@@ -275,7 +275,7 @@ fn a_process_that_wakes_when_the_job_is_over_is_told_in_time() {
     }
 }
 
-/// A job that ended because of its silence stays to tell it.
+/// A job that ended because of a silent worker remains, to report the loss to it.
 #[test]
 fn a_worker_that_wakes_soon_after_it_was_lost_is_told_at_once() {
     let mut job = at_work(OnLoss::Fail);
@@ -286,7 +286,7 @@ fn a_worker_that_wakes_soon_after_it_was_lost_is_told_at_once() {
     job.pass(SECOND / 2);
     job.nodes.retain(|_, node| node.end().is_none());
     assert_eq!(job.nodes.len(), 1);
-    // Its connections have ended with the processes at their other ends.
+    // Its connections have ended with their peers.
     job.waiting.clear();
     job.wake("worker-1");
     job.pass(SECOND / 2);
@@ -296,7 +296,7 @@ fn a_worker_that_wakes_soon_after_it_was_lost_is_told_at_once() {
     assert_eq!(job.scheduler.end(), Some(&Ok(())));
 }
 
-/// The silence of a process begins before it stops, by up to one heartbeat.
+/// The silence of a process begins up to one heartbeat before the process stops.
 #[test]
 fn a_process_that_stops_is_lost_after_the_time_that_was_set_and_a_quarter_of_it_later_at_most() {
     for (address, peer) in [("worker-1", Peer::worker(1)), ("server-1", Peer::server(1))] {
@@ -318,7 +318,8 @@ fn a_process_that_stops_is_lost_after_the_time_that_was_set_and_a_quarter_of_it_
     }
 }
 
-/// For 4 seconds the server does not hear the worker; and for as long as makes it suspect the worker.
+/// The server receives no frame of the worker for 4 seconds; then for the timeout; then until it suspects the
+/// worker.
 #[test]
 fn a_pair_that_talks_again_keeps_its_worker() {
     let silence = limits().silence();
@@ -356,7 +357,7 @@ fn a_pair_whose_connection_ends_and_comes_back_keeps_its_worker() {
     job.round(&[0, 1]);
 }
 
-/// The first frames that arrive may be those of any member.
+/// The first frames after the cut may be those of any member.
 #[test]
 fn a_cut_that_is_mended_just_before_its_end_is_noticed_disturbs_no_member() {
     for tenths in 50..60 {
@@ -375,7 +376,7 @@ fn a_cut_that_is_mended_just_before_its_end_is_noticed_disturbs_no_member() {
     }
 }
 
-/// The scheduler cannot tell the servers that the job is over before the cut is mended.
+/// Before the cut is mended, the end of the job cannot reach the servers.
 #[test]
 fn servers_of_a_job_that_ends_while_the_scheduler_is_cut_off_end_well() {
     for seconds in [3, 6, 12, 30] {

@@ -1,4 +1,4 @@
-//! Peers that send anything.
+//! Hostile peers, with arbitrary frames.
 
 use super::Job;
 use crate::job::{MemberRole, Peer};
@@ -6,7 +6,8 @@ use crate::message::{Body, Header, KeySpec, Message, MessageKind, Placement};
 use crate::peers::{Frame, News};
 use crate::sim::{Bytes, Random, limits};
 
-/// A process that speaks for a linked peer may send anything: nothing panics, no other peer is hurt.
+/// A process with the stream of a linked peer may send anything: no machine panics, and no other peer is
+/// affected.
 #[test]
 fn messages_of_any_content_are_survived() {
     for seed in 0..300 {
@@ -24,7 +25,7 @@ fn messages_of_any_content_are_survived() {
         let mut hostile = job.nodes.remove(&*address).unwrap();
         for sequence in 1..40 {
             let message = any_message(&mut random, sequence);
-            // The stream is the real one: only what is in it is not.
+            // The stream is a valid one; only its messages are not.
             hostile.say(if to == "scheduler" { Peer::SCHEDULER } else { peer_of(to) }, message);
             for Frame { to: receiver, message, .. } in hostile.send(job.now) {
                 match job.nodes.get_mut(&receiver) {
@@ -39,7 +40,7 @@ fn messages_of_any_content_are_survived() {
     }
 }
 
-/// Why frames were dropped, and of whom.
+/// Reasons of dropped frames, with their senders.
 fn drops(news: Vec<News>) -> Vec<(Peer, &'static str)> {
     let drop = |news| match news {
         News::Dropped(peer, why) => Some((peer, why.text())),
@@ -53,8 +54,8 @@ const UNASKED: &str = "that answers no request of this process";
 const MISFIT: &str = "that does not fit the request or the key that it names";
 const FAR: &str = "far ahead of the messages that have arrived";
 
-/// What a worker is sent that no server of the protocol sends, and why it drops that. `pull` is a request
-/// that waits for a value of 48 bytes.
+/// Messages to a worker that no server of the protocol sends, and the reasons for which it drops them. `pull`
+/// is an open request for a value of 48 bytes.
 fn faults_of_a_server(pull: u64) -> Vec<(Message<Bytes>, &'static str)> {
     let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![12], whole: true };
     let place = |servers| Placement { spec: spec.clone(), slice_bytes: 48, servers }.encode();
@@ -107,7 +108,7 @@ fn what_a_worker_drops_of_a_server_is_noted() {
             }
             node.receive(message.clone(), job.now);
             assert_eq!(drops(node.news()), [(Peer::server(0), why)], "{number}: {kind:?}");
-            // It has arrived before.
+            // A duplicate.
             node.receive(message, job.now);
             assert_eq!(drops(node.news()), [], "{kind:?} again");
         }
@@ -178,7 +179,7 @@ fn what_a_member_drops_of_the_scheduler_is_noted() {
             let mut message = Message::new(kind, vec![7]);
             (message.head.role, message.head.job) = (MemberRole::Scheduler, limits().job);
             message.head.incarnation = 1;
-            // The next one of the stream is among these.
+            // The next sequence of the stream is among these.
             for sequence in 1..20 {
                 message.head.sequence = sequence;
                 node.receive(message.clone(), job.now);

@@ -1,4 +1,4 @@
-//! Members that are lost.
+//! Lost members.
 
 use super::{Job, SCHEDULER};
 use crate::job::{Failure, Limits, MS, OnLoss, Peer, Reason};
@@ -20,7 +20,7 @@ fn a_lost_connection_is_news_at_once() {
         job.worker(0).barrier(now, now + 10_000 * MS).unwrap()
     };
     job.nodes.remove("worker-1");
-    // The engines of several processes may notice.
+    // The drivers of several processes may report a broken connection.
     let now = job.now;
     job.nodes.get_mut("server-0").unwrap().down("worker-1", now);
     job.scheduler.down("worker-1", now);
@@ -46,7 +46,7 @@ fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
     assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
 }
 
-/// The server drops what was pushed and offered, and the worker that pulls does not know of the loss.
+/// The server drops pushes and offers, and the worker that pulls does not know of the loss.
 #[test]
 fn a_pull_behind_a_push_that_was_offered_is_told_of_the_loss() {
     let limits = limits();

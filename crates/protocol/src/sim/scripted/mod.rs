@@ -1,4 +1,5 @@
-//! Single stories on a perfect network: refusals, texts of errors, deadlines, credit, losses.
+//! Scripted cases (also: directed tests) on a perfect network: refusals, texts of errors, deadlines, credit,
+//! losses.
 
 mod calls;
 mod cuts;
@@ -25,7 +26,7 @@ use crate::{server, worker};
 
 type Results = BTreeMap<OpId, Result<(), Failure>>;
 
-/// A job whose frames arrive at once; values are not calculated, only counted, unless it has a model.
+/// A job whose frames arrive at once; without a model, values are only counted.
 struct Job {
     now: Time,
     scheduler: Scheduler<Bytes>,
@@ -33,11 +34,11 @@ struct Job {
     results: BTreeMap<Arc<str>, Results>,
     closed: u64,
     most_held: u64,
-    /// Calculates and checks what the servers do.
+    /// Reference model that checks the servers.
     model: Option<Model>,
-    /// No frame passes from the first to the second.
+    /// Cuts: no frame passes from the first to the second.
     cuts: BTreeSet<(Arc<str>, Arc<str>)>,
-    /// Processes that are stopped; frames for them wait.
+    /// Stopped processes; frames to them are queued.
     stopped: BTreeSet<Arc<str>>,
     waiting: Vec<Frame<Bytes>>,
 }
@@ -76,7 +77,7 @@ impl Job {
         self.enter(address, limits, role, Some(rank), false);
     }
 
-    /// A process joins, with a rank of its own if it has one; a reader says that it reads.
+    /// A process joins, with a requested rank or none; a reader joins as one.
     fn enter(
         &mut self,
         address: &str,
@@ -145,7 +146,7 @@ impl Job {
         op
     }
 
-    /// Lets time pass, and wakes every process that is due.
+    /// Advances virtual time, and wakes every process that is due.
     fn pass(&mut self, time: Time) {
         let end = self.now + time;
         loop {
@@ -169,7 +170,7 @@ impl Job {
         }
     }
 
-    /// Carries frames until there are none.
+    /// Delivers frames until there are none.
     fn settle(&mut self) {
         loop {
             let frames = self.frames();
@@ -194,7 +195,7 @@ impl Job {
         }
     }
 
-    /// What all processes have to send, and who sends it.
+    /// Frames of all processes, with their senders.
     fn frames(&mut self) -> Vec<(Arc<str>, Frame<Bytes>)> {
         let (now, mut frames) = (self.now, Vec::new());
         if !self.stopped.contains(SCHEDULER) {
@@ -229,7 +230,7 @@ fn note(worker: &mut Worker<Bytes>, results: &mut Results) {
     }
 }
 
-/// Does what a server asks for; gives the rounds that closed.
+/// Carries out the actions of a server; gives the number of closed rounds.
 fn serve(server: &mut server::Server<Bytes>, rank: u32, mut model: Option<&mut Model>) -> u64 {
     let mut closed = 0;
     for action in server.actions() {

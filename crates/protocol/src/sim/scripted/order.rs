@@ -1,4 +1,4 @@
-//! Which of several messages goes first.
+//! Order of messages by urgency.
 
 use super::Job;
 use crate::job::{Limits, MS};
@@ -34,7 +34,7 @@ fn whom_a_call_waits_for_is_asked_behind_its_values() {
     job.init_all(1, 7, 8);
     let now = job.now;
     job.worker(0).pushpull(7, Bytes::of(&[1.0; 8]), 0, now, now + 10_000 * MS).unwrap();
-    // As often as an observer looks at the job.
+    // As often as an observer queries the job.
     job.worker(0).report(&mut ProcessStats::default());
     let frames = job.nodes.get_mut("worker-0").unwrap().send(now);
     let sent = frames.iter().flat_map(|frame| frame.message.parts());
@@ -43,8 +43,8 @@ fn whom_a_call_waits_for_is_asked_behind_its_values() {
     assert_eq!(sent, [MessageKind::Push, MessageKind::Push, MessageKind::Ask]);
 }
 
-/// Two workers push two large keys in opposite order, one of them a round ahead: credit that can
-/// only come in turn must come.
+/// Two workers push two large keys in opposite order, one of them a round ahead: credit that is granted only
+/// in turn must be granted at last.
 #[test]
 fn pushes_in_opposite_order_with_hardly_any_credit_go_through() {
     let limits = Limits { hold_bytes: 64, max_rounds_ahead: 2, ..limits() };

@@ -1,5 +1,5 @@
-//! Keys that are removed while members are lost. Each server learns of a loss on its own, and forgets a
-//! key on its own.
+//! Removals of keys while members are lost. Each server learns of a loss on its own, and drops a key on its
+//! own.
 
 use super::Job;
 use crate::job::{Limits, MS, OnLoss};
@@ -12,14 +12,14 @@ use crate::sim::{Bytes, limits};
 const KEY: u64 = 0;
 const ELEMENTS: u64 = 8;
 
-/// What a worker pushes of the key in a round; 0 is its first value.
+/// Value that a worker pushes in a round of the key; 0 is its first value.
 fn value(rank: u32, round: u64) -> Bytes {
     let values: Vec<f32> = (0..ELEMENTS).map(|at| value_of(KEY, rank, round, at)).collect();
     Bytes::of(&values)
 }
 
-/// Seed 7000016218: worker 1 has pushed and removed a key when worker 0 is lost. Server 0 learns of it
-/// first and forgets the key; server 1 closes the round of its slice after that, and then forgets it.
+/// Seed 7000016218: worker 1 has pushed and removed a key when worker 0 is lost. Server 0 learns of the loss
+/// first and drops the key. Server 1 closes the round of its slice after that, and then drops the key.
 #[test]
 fn a_server_closes_a_round_of_a_key_that_another_server_has_forgotten() {
     let limits = Limits { servers: 2, on_loss: OnLoss::Continue, ..limits() };

@@ -1,4 +1,4 @@
-//! Processes that join, or do not.
+//! Processes that join, or are refused.
 
 use super::{Job, SCHEDULER};
 use crate::job::{Limits, MS, MemberRole, OnLoss, Peer, Reason};
@@ -73,7 +73,7 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
     (0..limits.workers).for_each(|rank| job.join(&limits, MemberRole::Worker, rank));
     (0..limits.servers).for_each(|rank| job.join(&limits, MemberRole::Server, rank));
     assert!(job.nodes.values().all(Node::has_started));
-    // Who asks again is answered when some time has passed.
+    // A repeated request is answered after an interval.
     job.join(&limits, MemberRole::Worker, 5);
     assert!(job.nodes["worker-5"].end().is_none());
     job.pass(2_000 * MS);
@@ -126,7 +126,7 @@ fn start_scheduler_again(job: &mut Job, limits: &Limits) {
     job.waiting.clear();
 }
 
-/// One worker and two servers, of which one has not heard of the start; the scheduler has died.
+/// One worker and two servers, one of which has not received the start; the scheduler has died.
 fn job_without_scheduler(limits: &Limits, unaware: &str) -> Job {
     let mut job = Job::new(limits);
     job.join(limits, MemberRole::Worker, 0);
@@ -138,13 +138,13 @@ fn job_without_scheduler(limits: &Limits, unaware: &str) -> Job {
     job
 }
 
-/// Members notice that their connection to the scheduler has ended.
+/// Members detect the end of their connection to the scheduler.
 fn miss_scheduler(job: &mut Job, members: &[&str]) {
     let now = job.now;
     members.iter().for_each(|member| job.nodes.get_mut(*member).unwrap().down(SCHEDULER, now));
 }
 
-/// It is the only one that has heard of the start.
+/// Only the worker has received the start.
 #[test]
 fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
     let limits = Limits { workers: 1, on_loss: OnLoss::Continue, ..limits() };
@@ -162,7 +162,7 @@ fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
     job.init_all(1, 7, 8);
 }
 
-/// The worker that said them has not heard of the start, and neither has one of the servers.
+/// Neither the worker with the terms nor one of the servers has received the start.
 #[test]
 fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew_of_the_start() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
@@ -189,7 +189,8 @@ fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew
     job.init_all(1, 7, 64);
 }
 
-/// A server meets the next scheduler when the worker has missed it for the full time, and its book is lost.
+/// A server reaches the next scheduler when the worker has missed it for the full timeout, and its book is
+/// lost.
 #[test]
 fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_the_others() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
@@ -205,7 +206,7 @@ fn a_member_that_learns_of_the_start_late_is_not_judged_before_it_was_heard_by_t
     job.init_all(1, 7, 64);
 }
 
-/// Server 1 has not heard of the start, and leaves before the worker can say goodbye to it.
+/// Server 1 has not received the start, and leaves before the worker's leave can reach it.
 #[test]
 fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
@@ -270,7 +271,7 @@ fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
     assert!(job.nodes.values().all(Node::has_started));
 }
 
-/// The reader has heard of the start, and the worker has not.
+/// The reader has received the start, and the worker has not.
 #[test]
 fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
     let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
@@ -289,8 +290,8 @@ fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
     job.init_all(1, 7, 8);
 }
 
-/// Server 1 is heard by the scheduler that was started again only when its time is nearly over, so that
-/// worker 0 learns of the start as late, and the first book that says so is lost.
+/// The restarted scheduler receives the hello of server 1 only shortly before the timeout. So worker 0 learns
+/// of the start as late, and the first book with that address is lost.
 #[test]
 fn a_pair_is_not_judged_before_the_scheduler_has_told_it_where_the_others_are() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
