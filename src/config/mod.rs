@@ -1,6 +1,8 @@
 //! Options by name: the only reader of environment variables.
 
 #[cfg(feature = "dist")]
+pub(crate) mod address;
+#[cfg(feature = "dist")]
 mod job;
 
 use std::collections::BTreeMap;

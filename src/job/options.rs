@@ -1,13 +1,14 @@
 //! Conversion of options into the limits of the protocol and the configuration of the transport.
 
 use std::hash::Hasher;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
 use crate::codec;
 use crate::config::JobConfig;
+use crate::config::address::{is_any, is_loopback, local_address, with_port};
 use crate::credentials::Credentials;
 use crate::error::{Error, Result, fail};
 use crate::local::kind::StoreKind;
@@ -82,7 +83,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         }
         Role::Server => match &job.bind {
             Some(bind) => Some(with_port(bind, "0")),
-            None => Some(SocketAddr::new(way_to(&job.root)?, 0).to_string()),
+            None => Some(SocketAddr::new(local_address(&job.root)?, 0).to_string()),
         },
     };
     if let Some(listen) = &listen
@@ -116,7 +117,7 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
         ));
     }
     let advertised = match &listen {
-        Some(listen) if is_any(listen)? => Some(way_to(&job.root)?),
+        Some(listen) if is_any(listen)? => Some(local_address(&job.root)?),
         _ => None,
     };
     // A fallback: the protocol's peer timeout detects a silent peer earlier.
@@ -155,66 +156,5 @@ pub(crate) fn role(role: Role) -> kvstore_protocol::MemberRole {
         Role::Worker => kvstore_protocol::MemberRole::Worker,
         Role::Server => kvstore_protocol::MemberRole::Server,
         Role::Scheduler => kvstore_protocol::MemberRole::Scheduler,
-    }
-}
-
-/// Adds a port to an address that may lack one.
-fn with_port(address: &str, port: &str) -> String {
-    let (host, own) = address.rsplit_once(':').unwrap_or((address, ""));
-    // An IPv6 address needs brackets when a port follows.
-    let whole = own.parse::<u16>().is_ok() && (!host.contains(':') || host.ends_with(']'));
-    match address.parse::<IpAddr>() {
-        Ok(ip) => format!("{}", SocketAddr::new(ip, port.parse().unwrap_or(0))),
-        Err(_) if whole => address.into(),
-        Err(_) => format!("{address}:{port}"),
-    }
-}
-
-fn addresses(address: &str) -> Result<Vec<SocketAddr>> {
-    let found = address.to_socket_addrs().map_err(|error| {
-        fail!(
-            Network,
-            "create: {address:?} is no address: {error}; use a host and a port, such as 127.0.0.1:9091"
-        )
-    })?;
-    Ok(found.collect())
-}
-
-fn is_loopback(address: &str) -> Result<bool> {
-    Ok(addresses(address)?.iter().all(|address| address.ip().is_loopback()))
-}
-
-fn is_any(address: &str) -> Result<bool> {
-    Ok(addresses(address)?.iter().any(|address| address.ip().is_unspecified()))
-}
-
-/// Own address of this machine on the route to another one; no packet is sent.
-fn way_to(root: &str) -> Result<IpAddr> {
-    let Some(root) = addresses(root)?.first().copied() else {
-        return Err(fail!(Network, "create: nobody knows the host of {root:?}"));
-    };
-    let any = if root.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    UdpSocket::bind(any)
-        .and_then(|socket| socket.connect(root).and_then(|()| socket.local_addr()))
-        .map(|address| address.ip())
-        .map_err(|error| fail!(Network, "create: there is no way to {root}: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_port;
-
-    #[test]
-    fn an_address_may_be_a_host_only() {
-        for (given, address) in [
-            ("127.0.0.1", "127.0.0.1:7"),
-            ("127.0.0.1:9", "127.0.0.1:9"),
-            ("::1", "[::1]:7"),
-            ("[::1]:9", "[::1]:9"),
-            ("node7", "node7:7"),
-            ("node7:9", "node7:9"),
-        ] {
-            assert_eq!(with_port(given, "7"), address);
-        }
     }
 }

@@ -30,6 +30,7 @@ use send_buffer::{SendBuffers, SendMemory};
 pub(crate) use zenoh::Zenoh;
 pub(crate) use zenoh::who_and_address;
 
+use crate::config::address::has_port;
 use crate::credentials::Credentials;
 use crate::error::Result;
 
@@ -141,11 +142,6 @@ impl TransportConfig {
         let tls = self.credentials.as_ref().is_some_and(|credentials| credentials.tls.is_some());
         if tls { "tls" } else { "tcp" }
     }
-}
-
-/// Whether an address is a host and a port, and not only a name of a process.
-fn has_port(address: &str) -> bool {
-    address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }
 
 /// The name of a process that does not listen: its host, its number there, and chance.

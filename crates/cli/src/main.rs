@@ -4,6 +4,7 @@
 //! docs/cli.md describes the commands.
 #![deny(unsafe_code)]
 
+mod address;
 mod bench;
 mod certs;
 mod doctor;

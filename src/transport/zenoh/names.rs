@@ -7,8 +7,9 @@
 
 use std::sync::Arc;
 
+use crate::config::address::has_port;
 use crate::credentials::Identity;
-use crate::transport::{TransportConfig, has_port};
+use crate::transport::TransportConfig;
 
 /// There is one scheduler, whatever its address is called.
 const SCHEDULER: &str = "scheduler";

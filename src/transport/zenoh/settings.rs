@@ -7,11 +7,12 @@ use std::time::Duration;
 use zenoh::config::Config;
 use zenoh::{Session, Wait};
 
+use crate::config::address::has_port;
 use crate::error::{Result, fail};
 use crate::transport::zenoh::access;
 use crate::transport::zenoh::access::Access;
 use crate::transport::zenoh::names::ProcessNames;
-use crate::transport::{SOCKET_BYTES, TransportConfig, has_port};
+use crate::transport::{SOCKET_BYTES, TransportConfig};
 
 const RECEIVE_BYTES: usize = 2 << 20;
 /// Batches that wait for the socket.

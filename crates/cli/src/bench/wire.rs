@@ -11,7 +11,7 @@ use kvstore::Config;
 use super::agree::{BenchGroup, number_of};
 use super::case::BenchOp;
 use super::{BenchResult, say};
-use crate::launch::hosts::placement::{split_root, way_to};
+use crate::address::{local_address_of, split_root};
 use crate::launch::plan::job_name;
 
 /// How long a connection may take, and a silence on it.
@@ -104,7 +104,7 @@ fn partner(rank: usize, machines: &[u64]) -> Option<usize> {
 /// This machine's address on the way to the scheduler.
 fn own_address(config: &Config) -> BenchResult<IpAddr> {
     let root = config.get("root")?.unwrap_or_default();
-    Ok(way_to(&split_root(&root)?.0)?)
+    Ok(local_address_of(&split_root(&root)?.0)?)
 }
 
 fn connect(address: SocketAddr, password: f64) -> io::Result<TcpStream> {

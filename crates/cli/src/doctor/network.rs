@@ -1,11 +1,12 @@
 //! Names, interfaces, ports, and whether the scheduler can be reached.
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 
 use super::case::DoctorContext;
 use super::system::{self, Interface};
 use super::{CheckOutcome, bad, good, skipped};
+use crate::address::{host_of, local_address};
 
 /// Whether the scheduler's host has an address.
 pub(crate) fn address(case: &mut DoctorContext) -> CheckOutcome {
@@ -33,20 +34,12 @@ pub(crate) fn address(case: &mut DoctorContext) -> CheckOutcome {
     }
 }
 
-/// This machine's own address on the way to another one; nothing is sent.
-fn way_to(address: SocketAddr) -> std::io::Result<IpAddr> {
-    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let socket = UdpSocket::bind(any)?;
-    socket.connect(address)?;
-    Ok(socket.local_addr()?.ip())
-}
-
 /// Which interface leads to the scheduler, and whether it is the one that this process listens at.
 pub(crate) fn interface(case: &mut DoctorContext) -> CheckOutcome {
     let Some(root) = case.addresses.first().copied() else {
         return skipped("the address of the scheduler is not known");
     };
-    let own = match way_to(root) {
+    let own = match local_address(root) {
         Ok(own) => own,
         Err(error) => {
             return bad(
@@ -122,14 +115,6 @@ pub(crate) fn judge_interface(
 
 fn speed_of(all: &[Interface], ip: IpAddr) -> Option<u32> {
     all.iter().find(|it| it.ip == ip)?.megabits
-}
-
-fn host_of(address: &str) -> &str {
-    if address.parse::<IpAddr>().is_ok() {
-        return address;
-    }
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    host.trim_start_matches('[').trim_end_matches(']')
 }
 
 /// Whether this process can listen where it would.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use clap::{Args, value_parser};
 
-use crate::launch::hosts::placement::split_root;
+use crate::address::split_root;
 use crate::launch::hosts::slurm;
 use crate::launch::hosts::slurm::variable;
 use crate::launch::plan::{LaunchPlan, Process, ProcessRole, Root};

@@ -4,11 +4,12 @@ use std::env;
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::address::{local_address_of, split_root};
 use crate::launch::hosts::hostfile;
 use crate::launch::hosts::hostfile::Host;
 use crate::launch::hosts::shell;
@@ -178,7 +179,7 @@ impl Site {
     fn address(&self) -> io::Result<IpAddr> {
         let hosts = self.others.iter().flat_map(|others| &others.hosts);
         for host in hosts.filter(|host| host.name != HERE) {
-            let address = way_to(&host.name).map_err(|error| {
+            let address = local_address_of(&host.name).map_err(|error| {
                 let text = format!(
                     "cannot tell this machine's address on the way to {}: {error}; give it with --root",
                     host.name
@@ -244,55 +245,10 @@ fn text_of(path: PathBuf) -> Result<String, String> {
     path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
 }
 
-/// A host, and a port if there is one.
-pub(crate) fn split_root(text: &str) -> io::Result<(String, Option<u16>)> {
-    if let Ok(address) = text.parse::<SocketAddr>() {
-        return Ok((address.ip().to_string(), Some(address.port())));
-    }
-    match text.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') => {
-            let port = port.parse().map_err(|_| {
-                io::Error::new(io::ErrorKind::InvalidInput, format!("{port:?} is no port"))
-            })?;
-            Ok((host.to_owned(), Some(port)))
-        }
-        _ => Ok((text.trim_matches(['[', ']']).to_owned(), None)),
-    }
-}
-
 /// A port that is free now is still free in a moment, when the scheduler takes it.
 fn free_port(host: &str) -> io::Result<u16> {
     let listener = TcpListener::bind((host, 0)).map_err(|error| {
         io::Error::new(error.kind(), format!("cannot listen at {host}: {error}"))
     })?;
     Ok(listener.local_addr()?.port())
-}
-
-/// This machine's own address on the way to another one; nothing is sent.
-pub(crate) fn way_to(host: &str) -> io::Result<IpAddr> {
-    let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let unknown = || io::Error::new(io::ErrorKind::NotFound, "nobody knows it");
-    let address = (host, 9).to_socket_addrs()?.next().ok_or_else(unknown)?;
-    let socket = UdpSocket::bind(if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.connect(address)?;
-    Ok(socket.local_addr()?.ip())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::split_root;
-
-    #[test]
-    fn the_port_of_an_address_may_be_missing() {
-        for (text, host, port) in [
-            ("node1", "node1", None),
-            ("node1:9091", "node1", Some(9091)),
-            ("10.0.0.1", "10.0.0.1", None),
-            ("fe80::1", "fe80::1", None),
-            ("[fe80::1]:9091", "fe80::1", Some(9091)),
-        ] {
-            assert_eq!(split_root(text).unwrap(), (host.to_owned(), port));
-        }
-        assert!(split_root("node1:x").is_err());
-    }
 }
