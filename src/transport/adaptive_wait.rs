@@ -1,7 +1,8 @@
-//! Waiting for what comes soon. A thread that sleeps has to be woken, which takes longer than many a
-//! message; on a virtual machine the system may even put it behind the thread that wakes it while
-//! another processor is idle. So a thread that did not wait long lately looks for a while before it
-//! sleeps, as KVM does for its guests (Linux, "The KVM halt polling system").
+//! Adaptive polling: a thread polls for a while before it sleeps. Also called: halt polling, spin-then-block.
+//!
+//! Waking a sleeping thread takes longer than the transfer of many a message. On a virtual machine the system
+//! may even queue the thread behind its waker while another processor is idle. So a thread whose last wait
+//! was short polls before it sleeps, as KVM does for its guests (Linux, "The KVM halt polling system").
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -9,13 +10,13 @@ use std::time::{Duration, Instant};
 use crate::sys::processors;
 use crate::sys::spin::Spin;
 
-/// Whoever waits for longer than this sleeps at once the next time.
+/// After a wait longer than this, the thread's next wait sleeps at once.
 const SOON: Duration = Duration::from_millis(2);
 
-/// The threads of this process that look, rather than sleep, now.
+/// The threads of this process that poll, rather than sleep, now.
 static LOOKERS: Lookers = Lookers(AtomicUsize::new(0));
 
-/// How one thread waits.
+/// Adaptive polling of one thread.
 pub(super) struct Lookout {
     looks: bool,
 }
@@ -25,7 +26,7 @@ impl Lookout {
         Self { looks: true }
     }
 
-    /// Waits for something: `look` gives it if it is there, `sleep` when it is.
+    /// Waits for a value: polls `look` for a while, unless the last wait was long, then blocks in `sleep`.
     pub(super) fn wait<T>(
         &mut self,
         look: impl FnMut() -> Option<T>,
@@ -50,21 +51,21 @@ fn look_until_time_is_over<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> 
     }
 }
 
-/// With more than this others might be kept from their work.
+/// Maximum number of polling threads: more could take processors from working threads.
 fn most_lookers() -> usize {
     processors() / 2
 }
 
-/// How many there are.
+/// Number of polling threads.
 struct Lookers(AtomicUsize);
 
-/// One of them, from when it is counted until it goes.
+/// A slot of one polling thread, counted until it is dropped.
 struct Looker<'a>(&'a Lookers);
 
 impl Lookers {
-    /// One more, if there are less than so many.
+    /// Takes a slot, if fewer than `most` are taken.
     fn admit(&self, most: usize) -> Option<Looker<'_>> {
-        // Relaxed: a number, and no more.
+        // Relaxed: only a count; it publishes no other memory.
         let others = self.0.fetch_add(1, Ordering::Relaxed);
         let looker = Looker(self);
         (others < most).then_some(looker)
@@ -81,7 +82,7 @@ impl Drop for Looker<'_> {
 mod tests {
     use super::*;
 
-    /// How often it looks for something that comes by sleeping for this long.
+    /// Number of polls in a wait for a value that arrives after a sleep of this length.
     fn looks(lookout: &mut Lookout, sleep: Duration) -> usize {
         let mut looks = 0;
         let look = || {
@@ -97,7 +98,7 @@ mod tests {
         if most_lookers() == 0 {
             return;
         }
-        // Other tests may look at the same time.
+        // Other tests may poll at the same time.
         let found = || Lookout::new().wait(|| Some(true), || false);
         assert!((0..1_000_000).any(|_| found()));
     }
@@ -107,7 +108,7 @@ mod tests {
         let mut lookout = Lookout::new();
         looks(&mut lookout, SOON);
         assert_eq!(looks(&mut lookout, SOON), 0);
-        // A test may be kept from its processor, and it may not be the only one.
+        // The system may preempt this test, and other tests may hold the slots.
         let mut is_looked_for_again = || {
             looks(&mut lookout, Duration::ZERO);
             looks(&mut lookout, Duration::ZERO) > 0
@@ -120,7 +121,7 @@ mod tests {
         let lookers = Lookers(AtomicUsize::new(0));
         let (first, second) = (lookers.admit(2), lookers.admit(2));
         assert!(first.is_some() && second.is_some());
-        // Whoever was sent away does not count.
+        // A rejected thread takes no slot.
         assert!((0..5).all(|_| lookers.admit(2).is_none()));
         drop(first);
         assert!(lookers.admit(2).is_some());

@@ -1,11 +1,11 @@
-//! An inbox for tests of the ways past the engine.
+//! Inbox for tests of the direct paths (shared memory and TCP), which bypass Zenoh.
 
 use std::sync::{Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::Inbox;
 
-/// What an inbox has heard, in order: bytes from somebody, or that somebody has gone.
+/// Events of an inbox in order: bytes from a peer, or the end of a peer.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Heard {
     Bytes(String, Vec<u8>),
@@ -16,7 +16,7 @@ pub(super) enum Heard {
 pub(super) struct Mail {
     pub(super) heard: Mutex<Vec<Heard>>,
     changed: Condvar,
-    /// While this is locked nothing is taken.
+    /// While this is locked, `arrived` blocks before it reads.
     pub(super) gate: Mutex<()>,
 }
 
@@ -26,7 +26,7 @@ impl Mail {
         self.changed.notify_all();
     }
 
-    /// Waits until so much was heard, and gives it.
+    /// Waits for this number of events; returns all events so far.
     pub(super) fn wait(&self, count: usize) -> Vec<Heard> {
         let end = Instant::now() + Duration::from_secs(20);
         let mut heard = self.heard.lock().unwrap();
@@ -52,7 +52,7 @@ impl Inbox for Mail {
     }
 }
 
-/// Waits until there is something to be found.
+/// Polls until `find` returns a value, for 20 s at most.
 pub(super) fn wait_for<T>(mut find: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(20);
     loop {
@@ -64,7 +64,7 @@ pub(super) fn wait_for<T>(mut find: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// Bytes that differ for each number.
+/// Test payload, different for each number modulo 251.
 pub(super) fn content(number: usize, len: usize) -> Vec<u8> {
     (0..=250).cycle().skip(number % 251).take(len).collect()
 }

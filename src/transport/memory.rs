@@ -1,4 +1,4 @@
-//! The twin of the engine inside one process, for tests: messages go from thread to thread.
+//! In-process implementation of `Engine`, for tests: messages pass between threads of one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use super::send_buffer::SendMemory;
 use super::{Engine, Inbox, SendBuffer, SendBuffers, Sender};
 use crate::sys::sync::Mutex;
 
-/// Where all processes of a test meet.
+/// Inboxes of all processes of a test, by address.
 #[derive(Default)]
 pub(crate) struct Exchange {
     inboxes: Mutex<HashMap<String, Weak<dyn Inbox>>>,
@@ -16,7 +16,7 @@ pub(crate) struct Exchange {
 struct Member {
     exchange: Arc<Exchange>,
     address: String,
-    /// The exchange only knows it while the engine lives.
+    /// The exchange holds only a weak reference, so that the inbox lives as long as the engine.
     _inbox: Arc<dyn Inbox>,
 }
 
@@ -28,7 +28,7 @@ struct Wire {
 }
 
 impl Exchange {
-    /// Gives an address an engine.
+    /// Registers an inbox at an address, and returns its engine.
     pub(crate) fn join(self: &Arc<Self>, address: &str, inbox: &Arc<dyn Inbox>) -> Arc<dyn Engine> {
         self.inboxes.lock().insert(address.into(), Arc::downgrade(inbox));
         let (exchange, inbox) = (Arc::clone(self), Arc::clone(inbox));
@@ -73,7 +73,7 @@ impl Sender for Wire {
         bytes.extend_from_slice(&own.as_ref()[taken..]);
         let inbox = self.exchange.inboxes.lock().get(&self.to).and_then(Weak::upgrade);
         if let Some(inbox) = inbox {
-            // In uneven pieces, as from a network.
+            // In pieces of uneven size, as a network delivers them.
             inbox.arrived(&self.from, bytes.len(), &mut bytes.chunks(bytes.len() / 3 + 1));
         }
     }

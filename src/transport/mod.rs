@@ -1,7 +1,11 @@
-//! The engine that carries bytes between processes, behind one small trait.
+//! Carries bytes between processes, behind the traits `Engine` and `Sender`. Also called: network layer,
+//! transport layer, fabric.
 //!
-//! An engine may lose, double, delay and reorder what it carries, and may say that an address is
-//! down: everything else is the business of the protocol (`cluster`).
+//! An engine may lose, duplicate, delay and reorder messages, and may report that an address is down.
+//! Acknowledgement, retransmission and ordering are the job of `kvstore_protocol`.
+//!
+//! Zenoh carries the messages that no direct path takes. Direct paths are shared memory (`shm`), between
+//! processes of one machine, and TCP connections of our own (`tcp`).
 
 mod adaptive_wait;
 #[cfg(test)]
@@ -34,94 +38,97 @@ use crate::config::address::has_port;
 use crate::credentials::Credentials;
 use crate::error::Result;
 
-/// Buffers of sockets; the system may give less.
+/// Size of a socket's send and receive buffers, in bytes; the system may grant less.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// What an engine tells its process, on threads of its own. Nothing here may wait for the network.
+/// Receives the events of an engine, on the engine's threads. No method may wait for the network.
 pub(crate) trait Inbox: Send + Sync {
-    /// `len` bytes came in, in pieces. They are to be taken at once, up to the end of the iterator:
-    /// then the sender may use their memory again. Before the address stands who that is, as `worker.3@`,
-    /// if the engine knows.
+    /// `len` bytes arrived, in pieces. The callee reads them at once, up to the end of the iterator: then the
+    /// sender may reuse their memory. If the engine knows the sender's identity, it precedes the address in
+    /// `from`, as in `worker.3@`.
     fn arrived(&self, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>);
 
     /// The connection to an address has ended.
     fn down(&self, address: &str);
 
-    /// Whoever is at an address does not take this process, or is not who it should be.
+    /// The peer rejected our credentials, or we rejected its.
     fn refused(&self, _address: &str, _reason: &str) {}
 }
 
 /// Carries bytes to other processes.
 pub(crate) trait Engine: Send + Sync {
-    /// How other processes reach this one, and what people call it.
+    /// The address at which peers reach this process, and its name in logs and errors.
     fn address(&self) -> &str;
 
-    /// Makes a line to an address. Does not wait until it is there.
+    /// Creates a sender to an address. Does not wait for its connection.
     fn line(&self, to: &str) -> Box<dyn Sender>;
 
-    /// Ends all lines; nothing arrives any more when it returns.
+    /// Closes all senders; no bytes arrive after it returns.
     fn close(&self);
 }
 
-/// How a line takes bytes.
+/// Where a sender puts bytes, and whether it blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
-    /// It may have to wait for the other side.
+    /// The send may block until the receiver reads.
     Unknown,
-    /// The system takes what it has room for, which is more work than to copy it; the line owes the rest.
+    /// The socket takes what fits, which costs more than a copy; the sender owes the rest.
     System,
-    /// Into memory that the other side reads: nobody waits.
+    /// Shared memory that the receiver reads: the send does not block.
     Memory,
 }
 
-/// The way to one other process. Used by one thread at a time.
+/// Sends to one peer. Used by one thread at a time.
 pub(crate) trait Sender: Send {
-    /// Whether `send` does not have to make a connection first.
+    /// Whether `send` need not connect first.
     fn is_ready(&self) -> bool;
 
-    /// How it takes so many bytes now, whatever is on its way already.
+    /// Where a send of this many bytes would put them now, whatever is in flight already.
     fn room_for(&mut self, _len: usize) -> Room {
         Room::Unknown
     }
 
-    /// Room for so many bytes that are to be sent next. If the parcel borrows, `lent` of them need none.
+    /// A buffer for `room` bytes that are sent next. If it borrows (zero copy), `lent` of them take no space
+    /// in it.
     fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer;
 
-    /// Sends bytes, or drops them if the way is not there. If it may, it waits while the other side
-    /// takes no more, and bounds that wait itself; else it may owe some of them afterwards.
+    /// Sends bytes, or drops them without a connection. With `may_wait` it blocks while the receiver takes no
+    /// more (backpressure), with a timeout of its own. Without, the sender may owe some of the bytes
+    /// afterwards.
     fn send(&mut self, parcel: SendBuffer, may_wait: bool);
 
-    /// Whether bytes of earlier parcels are still to be sent.
+    /// Whether bytes of earlier buffers are still unsent.
     fn owes(&self) -> bool {
         false
     }
 
-    /// Sends what it owes; waits as `send` does.
+    /// Sends the owed bytes; blocks with the timeout of `send`.
     fn settle(&mut self) {}
 }
 
-/// Where a process is to be reached, and whom it calls.
+/// Configuration of a process's transport: where it listens, and which peers it dials.
 #[derive(Debug, Clone)]
 pub(crate) struct TransportConfig {
-    /// Listens here; a port of 0 is any free one. None is reached over the lines that it makes.
+    /// Listening address; port 0 is any free port. Without one, peers reply over the connections that this
+    /// process dials.
     pub(crate) listen: Option<String>,
-    /// What others use instead, when it listens on every address of the machine.
+    /// The IP address that peers dial, when the process listens on every address of its machine.
     pub(crate) advertised: Option<IpAddr>,
     pub(crate) calls: Calls,
-    /// The address of the scheduler, as this process knows it. Others may write it otherwise.
+    /// The address of the scheduler, as this process knows it. Other processes may write it differently.
     pub(crate) root: Arc<str>,
     pub(crate) is_scheduler: bool,
-    /// A link on which nothing is heard for this long is closed, in milliseconds.
+    /// Lease of a link in milliseconds: a link that receives nothing for this long is closed.
     pub(crate) lease_ms: u64,
-    /// Whether processes of one machine exchange bytes through memory that they share.
+    /// Whether processes of one machine exchange bytes through shared memory.
     pub(crate) shm: bool,
-    /// So many may be connected at a time.
+    /// Maximum number of sessions at a time.
     pub(crate) most_sessions: u64,
-    /// What this process shows and asks for, if anything.
+    /// Credentials that this process presents, and by which it checks its peers, if any.
     pub(crate) credentials: Option<Arc<Credentials>>,
 }
 
-/// Which addresses a process makes connections to. The others must come to it.
+/// Which addresses a process dials. Peers at other addresses must dial this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Calls {
     Nobody,
@@ -144,10 +151,10 @@ impl TransportConfig {
     }
 }
 
-/// The name of a process that does not listen: its host, its number there, and chance.
+/// Name of a process that does not listen: its host, its process id, and a random number.
 fn name_of_this_process() -> String {
     let host = crate::sys::host_name();
-    // Keyed by chance, for every map.
+    // Each `RandomState` has new random keys.
     let chance = RandomState::new().build_hasher().finish() >> 32;
     format!("{host}.{}.{chance:08x}", std::process::id())
 }

@@ -1,13 +1,13 @@
-//! How a thread that reads past the engine is told to end.
+//! End signal for the reader threads of the direct paths (shared memory and TCP).
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// When a thread ends, and what it does then.
+/// When a reader thread ends, and what it reports then.
 #[derive(Clone, Copy)]
 pub(super) enum End {
-    /// Behind what was written so far.
+    /// After it has read all bytes written so far.
     Drained = 1,
-    /// The same; then it says that the sender is gone.
+    /// After it has read all bytes written so far; it then reports the sender as down.
     Gone = 2,
     /// At once.
     Closed = 3,
@@ -16,12 +16,12 @@ pub(super) enum End {
 /// The thread has ended.
 const OVER: u8 = 4;
 
-/// What one thread has been told; the last word counts.
+/// End signal of one thread; the highest value counts.
 #[derive(Default)]
 pub(super) struct ReaderEnd(AtomicU8);
 
 impl ReaderEnd {
-    /// Tells the thread to end; false if it had ended before, and does nothing about it any more.
+    /// Signals the thread to end; false if it had ended before, so that the signal has no effect.
     pub(super) fn tell(&self, how: End) -> bool {
         self.0.fetch_max(how as u8, Ordering::SeqCst) != OVER
     }
@@ -34,7 +34,7 @@ impl ReaderEnd {
         self.0.load(Ordering::SeqCst) == OVER
     }
 
-    /// The thread ends; whether it is to say that the sender is gone.
+    /// Marks the thread as ended; true if it must report the sender as down.
     pub(super) fn end(&self) -> bool {
         self.0.swap(OVER, Ordering::SeqCst) == End::Gone as u8
     }

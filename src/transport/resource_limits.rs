@@ -1,5 +1,5 @@
-//! Whether this process may open the files and start the threads that its part of a job needs: looked
-//! at before it joins. The engine meets the limits later, where it can only drop connections.
+//! Checks, before a process joins a job, that it may open enough files and start enough threads. The engine
+//! meets these limits later, where it can only drop connections.
 
 use std::fs;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -8,18 +8,18 @@ use std::thread::Builder;
 use crate::error::{Result, fail};
 use crate::sys;
 
-/// Files of the engine in any job: measured are 20, and the ways of values and of observers add some.
+/// Files of the engine in any job: 20 measured; the paths for values and for observers add some.
 const FILES: u64 = 32;
-/// Files for each peer: a socket for each direction, the rings of shared memory or a stream.
+/// Files for each peer: a socket for each direction, and the shared-memory rings or a TCP connection.
 const FILES_EACH: u64 = 4;
-/// Threads of the engine in any job: measured are 12.
+/// Threads of the engine in any job: 12 measured.
 const THREADS: u64 = 16;
-/// Threads for each peer: one that sends, one that receives.
+/// Threads for each peer: one sender, one receiver.
 const THREADS_EACH: u64 = 2;
-/// Stack of a thread that only shows that it can be started, in bytes.
+/// Stack size of a thread that only proves that it can be started, in bytes.
 const STACK: usize = 16 << 10;
 
-/// Fails if this process has too few files or threads for so many peers; `about` names its job.
+/// Fails if this process has too few files or threads for this many peers; `about` names its job.
 pub(crate) fn check(peers: u32, about: &str) -> Result<()> {
     let peers = u64::from(peers);
     files(FILES + FILES_EACH * peers, about)?;
@@ -29,7 +29,7 @@ pub(crate) fn check(peers: u32, about: &str) -> Result<()> {
 fn files(needed: u64, about: &str) -> Result<()> {
     let Some(limit) = sys::file_limit() else { return Ok(()) };
     let open = match fs::read_dir("/proc/self/fd") {
-        // One of them is the folder itself.
+        // One of the entries is the directory itself.
         Ok(files) => u64::try_from(files.count()).unwrap_or(u64::MAX).saturating_sub(1),
         Err(error) if error.raw_os_error() == Some(libc::EMFILE) => limit,
         Err(_) => return Ok(()),
@@ -45,8 +45,8 @@ fn files(needed: u64, about: &str) -> Result<()> {
     ))
 }
 
-/// Starts as many threads as are needed, all at a time: limits are those of the user and of the
-/// container, and what others have of them is not known.
+/// Starts as many threads as are needed, all at the same time. The limits are those of the user and of the
+/// container, and the share of other processes is unknown.
 fn threads(needed: u64, about: &str) -> Result<()> {
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let mut started = Vec::new();

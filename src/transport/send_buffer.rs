@@ -1,4 +1,4 @@
-//! Bytes on their way into the engine: in memory that is used again, or that the receiver reads.
+//! Buffers for sending: reusable memory of this process, or memory that the receiver reads.
 
 use std::sync::Arc;
 
@@ -7,36 +7,37 @@ use bytes::Bytes;
 use super::shm::Claim;
 use crate::sys::sync::Mutex;
 
-/// Pieces of memory of one size that are kept for the next parcels.
+/// Maximum number of spare buffers of one size.
 const MOST_SPARE: usize = 16;
-/// The sizes are multiples of this.
+/// Buffer sizes are multiples of this many bytes.
 const STEP: usize = 64 << 10;
-/// Larger parcels are rare, and smaller ones come from the heap as fast.
+/// Sizes of buffers that are reused, in bytes. Larger buffers are rare, and the heap allocates smaller ones
+/// as fast.
 const KEPT: std::ops::RangeInclusive<usize> = STEP / 8..=2 << 20;
 
-/// Where the memory of parcels waits for the next ones.
+/// Pool of spare send buffers.
 #[derive(Default)]
 pub(crate) struct SendBuffers {
-    /// By size, in steps.
+    /// Indexed by size, in units of `STEP`.
     spare: Mutex<Vec<Vec<Vec<u8>>>>,
 }
 
 /// Bytes to be sent.
 pub(crate) struct SendBuffer {
     pub(super) memory: SendMemory,
-    /// Bytes of the memory that were written.
+    /// Number of bytes written to the memory.
     len: usize,
-    /// What is not copied: behind so many bytes of the memory stand these.
+    /// Borrowed bytes, not copied (scatter/gather): each with the number of bytes of the memory before it.
     pub(super) lent: Vec<(usize, Bytes)>,
 }
 
 pub(super) enum SendMemory {
-    /// Ours; all of it was written once.
+    /// Memory of this process; all of it was written once.
     Own(Own),
     Shared(Claim),
 }
 
-/// Memory that goes home after its use.
+/// Memory that returns to its pool when it is dropped.
 pub(super) struct Own {
     bytes: Vec<u8>,
     used: usize,
@@ -44,7 +45,7 @@ pub(super) struct Own {
 }
 
 impl SendBuffers {
-    /// An empty parcel that has room for so many bytes.
+    /// An empty buffer with space for `room` bytes.
     pub(super) fn take(self: &Arc<Self>, room: usize) -> SendBuffer {
         let bytes = if KEPT.contains(&room) {
             let size = room.next_multiple_of(STEP);
@@ -63,8 +64,7 @@ impl SendBuffer {
         Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new() }
     }
 
-    /// Puts bytes behind those so far: `write` writes some to the front of the room that is left, and
-    /// says how many.
+    /// Appends bytes: `write` writes them to the front of the free space, and returns their number.
     pub(crate) fn put(&mut self, write: impl FnOnce(&mut [u8]) -> usize) {
         let all = match &mut self.memory {
             SendMemory::Own(own) => &mut own.bytes,
@@ -73,7 +73,7 @@ impl SendBuffer {
         self.len += write(&mut all[self.len..]);
     }
 
-    /// Puts a copy of these bytes behind those so far.
+    /// Appends a copy of these bytes.
     pub(crate) fn copy(&mut self, bytes: &[u8]) {
         self.put(|room| {
             room[..bytes.len()].copy_from_slice(bytes);
@@ -81,25 +81,25 @@ impl SendBuffer {
         });
     }
 
-    /// Whether bytes may stay where they are until they are sent.
+    /// Whether the buffer can reference bytes until they are sent (zero copy).
     pub(crate) fn borrows(&self) -> bool {
         matches!(self.memory, SendMemory::Own(_))
     }
 
-    /// Puts bytes behind those so far, without a copy, if the parcel borrows.
+    /// Appends bytes without a copy, if the buffer borrows.
     pub(crate) fn lend(&mut self, bytes: Bytes) {
         debug_assert!(self.borrows(), "the other side reads only the memory of the parcel");
         self.lent.push((self.len, bytes));
     }
 
-    /// Bytes of the memory that were written.
+    /// Number of bytes written to the memory.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 }
 
 impl Own {
-    /// The first `used` bytes are what counts.
+    /// Keeps the first `used` bytes as the content.
     pub(super) fn cut(mut self, used: usize) -> Self {
         self.used = used;
         self

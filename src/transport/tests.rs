@@ -1,4 +1,4 @@
-//! What every engine must do, asked of the real one on the loopback.
+//! Requirements on every engine, tested on the real one over the loopback interface.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn send(line: &mut dyn Sender, bytes: &[u8]) {
     line.send(parcel, true);
 }
 
-/// Who sent it, and what.
+/// Sender and bytes of a message.
 type Letter = (String, Vec<u8>);
 
 #[derive(Default)]
@@ -101,7 +101,7 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
         let server = open(&listens, &inbox(&mail)).unwrap();
         let worker = open(&calls, &inbox(&Arc::default())).unwrap();
         let mut line = worker.line(server.address());
-        // The other side may take some memory to read in only once it was offered.
+        // The receiver maps a ring only after its offer.
         send(&mut *line, &[0]);
         mail.wait(|mail, _| mail.len() == 1);
         let parts: Vec<Vec<u8>> = [3_u8, 0, 5, 7, 9]

@@ -1,11 +1,12 @@
-//! Bytes between two processes of one machine, past the network: they lie in memory that both have
-//! mapped. The engine carries only the offer of that memory.
+//! Shared-memory transport between two processes of one machine, which map the same memory. Zenoh carries
+//! only the offer of that memory. Also called: shared-memory ring buffer, intra-node transport.
 //!
-//! The sender owns a [`segment::Segment`] for each line and uses it as a ring, with a queue that says
-//! where in it is what; the receiver has a thread for each ring, says how far it has read, and sleeps
-//! there until the sender wakes it.
-//! The sender waits for nobody: while there is no room, or the receiver cannot map the segment or does
-//! not read, everything goes over the network.
+//! The sender owns a [`segment::Segment`] for each receiver and uses it as a ring, with a queue of the
+//! positions of its pieces. The receiver has a thread for each ring, publishes how far it has read, and
+//! sleeps there until the sender wakes it.
+//!
+//! The sender never blocks. While the ring is full, or the receiver cannot map the segment or does not read,
+//! all bytes take the network.
 
 mod offer;
 mod receiver;

@@ -1,14 +1,14 @@
-//! What is said over the engine: which segment the receiver is to read.
+//! The offer sent over Zenoh: which segment the receiver is to read.
 
 use super::segment::SegmentToken;
 
-/// A segment of the sender, as docs/wire.md has it: all numbers little-endian.
+/// A segment of the sender, in the format of docs/wire.md: all numbers little-endian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport) struct SegmentOffer {
     pub(super) pid: u32,
     pub(super) fd: u32,
     pub(super) token: SegmentToken,
-    /// The size of the ring.
+    /// Size of the ring in bytes.
     pub(super) size: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The receiver's side: the rings of all senders.
+//! Receiver side of shared memory: the rings of all senders.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,13 +12,13 @@ use crate::sys::sync::Mutex;
 use crate::transport::reader_end::End;
 use crate::transport::{Inbox, who_and_address};
 
-/// More senders than this on one machine use the network: each ring has a thread.
+/// Maximum number of rings, each of which has a thread; further senders of this machine use the network.
 const MOST_RINGS: usize = 256;
 
-/// What is read past the network.
+/// All rings that this process reads.
 pub(in crate::transport) struct Inlets {
     inbox: Arc<dyn Inbox>,
-    /// By the address of the sender; none after the end.
+    /// By the address of the sender; None after `close`.
     rings: Mutex<Option<Rings>>,
 }
 
@@ -29,8 +29,7 @@ impl Inlets {
         Self { inbox, rings: Mutex::new(Some(Rings::new())) }
     }
 
-    /// Reads from now on what a sender writes there, unless it cannot be had. `from` is as in
-    /// [`Inbox::arrived`].
+    /// Starts to read the segment of a sender, if it can be mapped. `from` is as in [`Inbox::arrived`].
     pub(in crate::transport) fn take(&self, from: &str, offer: &SegmentOffer) {
         let address = who_and_address(from).1;
         let mut rings = self.rings.lock();
@@ -60,14 +59,14 @@ impl Inlets {
         Ok(ring)
     }
 
-    /// A sender has gone: the inbox hears of that behind all that was sent. False if nothing is read
-    /// from it, and nobody says so.
+    /// A sender has ended: the ring's thread reports it as down, after all that was sent. False if no thread
+    /// reads from it, so that none reports.
     pub(in crate::transport) fn forget(&self, address: &str) -> bool {
         let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
         ring.is_some_and(|(_, ring)| ring.end(End::Gone))
     }
 
-    /// Nothing more is read.
+    /// Stops all reading.
     pub(in crate::transport) fn close(&self) {
         for (_, (_, ring)) in self.rings.lock().take().into_iter().flatten() {
             ring.end(End::Closed);

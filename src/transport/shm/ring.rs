@@ -1,4 +1,4 @@
-//! The receiver's side of one ring, and its thread.
+//! Receiver side of one ring, and its thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,18 +10,18 @@ use crate::transport::adaptive_wait::Lookout;
 use crate::transport::reader_end::{End, ReaderEnd};
 use crate::transport::{Inbox, who_and_address};
 
-/// A sender that was killed before it could wake us is looked at after this long.
+/// Timeout of one sleep, after which a ring is read even if its sender was killed before the wake-up.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Memory of a sender, that a thread reads until it is told to end.
+/// Memory of a sender, read by a thread until it is signalled to end.
 pub(super) struct Ring {
     segment: Segment,
-    /// Who sends, as the engine says.
+    /// Address of the sender, as Zenoh reports it.
     from: String,
     ending: ReaderEnd,
 }
 
-/// Something in the ring that no sender of ours would write.
+/// Content of a ring that no sender of this library would write.
 struct BadRing;
 
 impl Ring {
@@ -29,14 +29,14 @@ impl Ring {
         Self { segment, from: from.into(), ending: ReaderEnd::default() }
     }
 
-    /// Tells its thread to end; false if it had ended before, and does nothing about it any more.
+    /// Signals its thread to end; false if it had ended before, so that the signal has no effect.
     pub(super) fn end(&self, how: End) -> bool {
         let is_heard = self.ending.tell(how);
         self.segment.wake();
         is_heard
     }
 
-    /// Starts the thread that reads it.
+    /// Starts the thread that reads the ring.
     pub(super) fn serve(self: &Arc<Self>, inbox: &Arc<dyn Inbox>) -> std::io::Result<()> {
         let (ring, inbox) = (Arc::clone(self), Arc::clone(inbox));
         let thread = std::thread::Builder::new().name("kvstore-ring".into());
@@ -50,9 +50,9 @@ impl Ring {
         crate::pool::without_signals(|| thread.spawn(read)).map(drop)
     }
 
-    /// Hands on what comes, until the end.
+    /// Delivers pieces to the inbox, until the end.
     fn read_all(&self, inbox: &dyn Inbox) {
-        // What was written for somebody else before is not for us.
+        // Pieces before this point were written for an earlier receiver.
         let mut read = self.segment.head().load(Ordering::Acquire);
         self.segment.tail().store(read, Ordering::Release);
         self.segment.taken().store(taken::YES, Ordering::Release);
@@ -73,18 +73,18 @@ impl Ring {
         }
     }
 
-    /// Waits until there is more than was read, or something else to do.
+    /// Waits until there is an unread piece, or the thread is signalled to end.
     fn wait(&self, read: u64, lookout: &mut Lookout) {
-        // Relaxed: only whether there is anything; whoever reads it looks properly.
+        // Relaxed: only a hint; `next` reads `head` again with Acquire.
         let is_there = || self.segment.head().load(Ordering::Relaxed) != read;
         let is_over = || self.ending.is_to(End::Drained);
         let sleep = || self.segment.sleep(read, LOOK_AGAIN, is_over);
         lookout.wait(|| is_there().then_some(()), sleep);
     }
 
-    /// The piece behind those that were read: where it is, and its bytes.
+    /// Offset and length of the next unread piece; None without one.
     fn next(&self, read: u64) -> Result<Option<(usize, usize)>, BadRing> {
-        // Acquire: the sender has written it before it said so.
+        // Acquire: the sender writes a piece before it publishes `head`.
         let head = self.segment.head().load(Ordering::Acquire);
         let unread = head.checked_sub(read).filter(|unread| *unread <= QUEUE as u64);
         if unread.ok_or(BadRing)? == 0 {
@@ -100,7 +100,7 @@ impl Ring {
     }
 
     fn hand_on(&self, inbox: &dyn Inbox, at: usize, len: usize, read: u64) {
-        // Once they are taken the sender may write there again.
+        // Once the bytes are read, the sender may overwrite them.
         let give_back = || self.segment.tail().store(read, Ordering::Release);
         let bytes = std::iter::once(self.segment.bytes(at, len));
         let behind = std::iter::from_fn(|| {

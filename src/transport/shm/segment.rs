@@ -1,5 +1,5 @@
-//! Memory of a file without a name, which another process of the same user can map too. The system
-//! takes it back when nobody has it any more, however they end.
+//! Memory of an anonymous file (memfd), which another process of the same user can map too. The system frees
+//! it after its last process has ended, in whatever manner.
 #![allow(unsafe_code, reason = "calls of the system, and memory that two processes share")]
 
 use std::fs::{File, OpenOptions};
@@ -12,45 +12,45 @@ use std::time::Duration;
 
 const NAME: &std::ffi::CStr = c"kvstore";
 const LINK: &str = "/memfd:kvstore";
-/// So that it can neither grow nor shrink: nobody who reads it can be made to read what is not there.
+/// Seals that fix the file's size: a process cannot make its peer read beyond the end.
 const SEALS: i32 = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-/// What both sides say to each other is in front of the bytes.
+/// Size of the control words in front of the data, in bytes.
 const FRONT: usize = 8192;
-/// Pieces that may wait for the receiver.
+/// Maximum number of unread pieces.
 pub(super) const QUEUE: usize = 256;
-/// Larger ones are not ours.
+/// Maximum size of a segment in bytes; a sender of this library creates no larger one.
 const MOST: usize = 64 << 20;
 
-/// Which segment: chance, so that nothing else is taken for it.
+/// Random identifier of a segment, so that no other file is taken for it.
 pub(super) type SegmentToken = [u64; 2];
 
 pub(super) struct Segment {
     front: NonNull<Front>,
-    /// Bytes behind the front.
+    /// Size of the data behind the control words, in bytes.
     bytes: usize,
     file: OwnedFd,
 }
 
-/// What the two sides say to each other, each on a cache line of its own.
+/// Control words of sender and receiver, each on a cache line of its own.
 #[repr(C)]
 struct Front {
     token: [AtomicU64; 2],
-    /// Pieces that were written: the sender's.
+    /// Number of pieces written; stored by the sender.
     head: CacheLine,
-    /// Those that have been read: the receiver's.
+    /// Number of pieces read; stored by the receiver.
     tail: CacheLine,
-    /// Whether somebody reads it, as [`taken`] has it: the receiver's.
+    /// Whether a receiver reads the segment, as a value of [`taken`]; stored by the receiver.
     taken: CacheLine,
-    /// Both sides': 1 while the receiver sleeps.
+    /// 1 while the receiver sleeps; stored by both sides.
     bell: Bell,
-    /// Where the pieces are: the sender's.
+    /// Positions of the pieces; stored by the sender.
     queue: RingQueue,
 }
 
 #[repr(C, align(4096))]
 struct RingQueue([RingEntry; QUEUE]);
 
-/// A piece: where in the ring it begins, and its bytes.
+/// Position of a piece: its offset in the ring, and its length.
 #[repr(C)]
 pub(super) struct RingEntry {
     pub(super) at: AtomicU64,
@@ -65,7 +65,7 @@ struct CacheLine(AtomicU64);
 #[repr(C, align(128))]
 struct Bell(AtomicU32);
 
-/// Whether somebody reads a segment.
+/// Whether a receiver reads a segment.
 pub(super) mod taken {
     pub(in super::super) const NOT_YET: u64 = 0;
     pub(in super::super) const YES: u64 = 1;
@@ -75,24 +75,24 @@ pub(super) mod taken {
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 
-// SAFETY: a place in memory, like an `Arc`; its words are atomic, and its bytes belong to one side
-// at a time.
+// SAFETY: a reference to mapped memory, like an `Arc`; its words are atomic, and each byte belongs to one
+// side at a time.
 unsafe impl Send for Segment {}
-// SAFETY: as above.
+// SAFETY: its words are atomic, and each byte belongs to one side at a time.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// A new one for so many bytes, of which none takes memory before it is used.
+    /// Creates a segment for this many bytes, of which none takes memory before its first use.
     pub(super) fn create(bytes: usize, token: SegmentToken) -> io::Result<Self> {
-        // SAFETY: a name that ends in 0.
+        // SAFETY: the name ends in 0.
         let file = unsafe {
             libc::memfd_create(NAME.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING)
         };
         let file = owned(file)?;
         let size = i64::try_from(FRONT + bytes).map_err(io::Error::other)?;
-        // SAFETY: a file of ours.
+        // SAFETY: an open file that this function owns.
         done(unsafe { libc::ftruncate(file.as_raw_fd(), size) })?;
-        // SAFETY: as above.
+        // SAFETY: an open file that this function owns; the seals are an integer.
         done(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) })?;
         let this = Self::map(file, bytes)?;
         for (place, word) in this.front().token.iter().zip(token) {
@@ -101,7 +101,7 @@ impl Segment {
         Ok(this)
     }
 
-    /// That of another process, if it is one and has this token.
+    /// Opens the segment of another process, if the file is a segment and has this token.
     pub(super) fn open(pid: u32, fd: u32, bytes: usize, token: SegmentToken) -> io::Result<Self> {
         let no = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let path = format!("/proc/{pid}/fd/{fd}");
@@ -110,7 +110,7 @@ impl Segment {
         }
         let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
         let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path)?;
-        // SAFETY: an open file. Only those of this kind have seals at all.
+        // SAFETY: an open file. Only files of this kind have seals at all.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals & SEALS != SEALS || seals < 0 {
             return Err(no("it could change its size"));
@@ -125,7 +125,7 @@ impl Segment {
 
     fn map(file: OwnedFd, bytes: usize) -> io::Result<Self> {
         let (access, all) = (libc::PROT_READ | libc::PROT_WRITE, FRONT + bytes);
-        // SAFETY: fresh memory anywhere, of a file that has this size.
+        // SAFETY: maps new memory at any address, of a file that has this size.
         let start = unsafe {
             libc::mmap(std::ptr::null_mut(), all, access, libc::MAP_SHARED, file.as_raw_fd(), 0)
         };
@@ -137,7 +137,7 @@ impl Segment {
     }
 
     fn front(&self) -> &Front {
-        // SAFETY: mapped, as long as this lives; all of it is atomic words, and zero is one.
+        // SAFETY: mapped as long as `self` lives; all of it is atomic words, for which zero is valid.
         unsafe { self.front.as_ref() }
     }
 
@@ -153,16 +153,16 @@ impl Segment {
         &self.front().taken.0
     }
 
-    /// Where a piece lies that comes behind so many others.
+    /// Queue entry of the piece with this number.
     pub(super) fn entry(&self, number: u64) -> &RingEntry {
         let at = usize::try_from(number % QUEUE as u64).unwrap_or_default();
         &self.front().queue.0[at]
     }
 
-    /// What was written before this is for the receiver, up to `head`; wakes it if it sleeps.
+    /// Publishes the pieces before `head` to the receiver, and wakes it if it sleeps.
     pub(super) fn publish(&self, head: u64) {
-        // Sequentially consistent, here and in `sleep`: either the receiver sees this, or we see that it
-        // is about to sleep.
+        // Sequentially consistent, here and in `sleep`: either the receiver sees `head`, or this thread sees
+        // that the receiver is about to sleep.
         self.head().store(head, Ordering::SeqCst);
         let bell = &self.front().bell.0;
         if bell.load(Ordering::SeqCst) == ASLEEP {
@@ -178,8 +178,8 @@ impl Segment {
         }
     }
 
-    /// Sleeps until the sender wakes it, for so long at most, unless there is something behind `read` or
-    /// `is_over` says that nobody is to sleep here any more. Whoever changes that calls `wake` afterwards.
+    /// Sleeps until the sender wakes it, for `most` at most. Returns at once if there is a piece behind
+    /// `read`, or if `is_over` is true. A thread that changes either calls `wake` afterwards.
     pub(super) fn sleep(&self, read: u64, most: Duration, is_over: impl FnOnce() -> bool) {
         let bell = &self.front().bell.0;
         bell.store(ASLEEP, Ordering::SeqCst);
@@ -189,7 +189,7 @@ impl Segment {
         bell.store(AWAKE, Ordering::SeqCst);
     }
 
-    /// How many bytes there are.
+    /// Size of the data, in bytes.
     pub(super) fn len(&self) -> usize {
         self.bytes
     }
@@ -198,30 +198,30 @@ impl Segment {
         self.file.as_raw_fd()
     }
 
-    /// Bytes that the sender has written and does not touch before they are said to be read.
+    /// Bytes that the sender has written, and does not change before the receiver publishes them as read.
     ///
-    /// A sender that breaks this promise changes what is read, which the checksum of a frame finds
-    /// after it has been copied; that is why nothing is believed before.
+    /// A sender that breaks this promise changes bytes while they are read. The checksum of a frame, computed
+    /// on its copy, detects that; no field is trusted before.
     ///
     /// # Panics
-    /// They are not inside.
+    /// The range is not inside the segment.
     pub(super) fn bytes(&self, at: usize, len: usize) -> &[u8] {
         let start = self.place(at, len);
-        // SAFETY: inside of what is mapped; the sender leaves it alone.
+        // SAFETY: inside the mapping; the sender does not write there.
         unsafe { std::slice::from_raw_parts(start, len) }
     }
 
-    /// Where so many bytes are.
+    /// Start of a range of the data.
     fn place(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.bytes), "inside of the segment");
-        // SAFETY: behind the front, and inside as asked above.
+        // SAFETY: behind the control words, and inside the mapping by the assertion.
         unsafe { self.front.as_ptr().cast::<u8>().add(FRONT + at) }
     }
 }
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: what `map` has mapped, which nobody uses any more.
+        // SAFETY: mapped by `map`; no reference to it outlives `self`.
         unsafe { libc::munmap(self.front.as_ptr().cast(), FRONT + self.bytes) };
     }
 }
@@ -235,7 +235,7 @@ pub(super) struct WriteRange {
 
 impl WriteRange {
     /// # Safety
-    /// The receiver has read what was there, and nobody else has the place.
+    /// The receiver has read what was there, and no other range in use overlaps this one.
     pub(super) unsafe fn new(segment: std::sync::Arc<Segment>, at: usize, len: usize) -> Self {
         let _ = segment.place(at, len);
         Self { segment, at, len }
@@ -243,25 +243,26 @@ impl WriteRange {
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         let start = self.segment.place(self.at, self.len);
-        // SAFETY: inside of what is mapped; the promise of `new`.
+        // SAFETY: inside the mapping; exclusive by the promise of `new`.
         unsafe { std::slice::from_raw_parts_mut(start, self.len) }
     }
 }
 
-/// A call of futex(2), for words that two processes share; whatever it says, its callers look again.
+/// A call of futex(2) on a word that two processes share. Its result is ignored: callers check their
+/// condition again.
 fn futex(word: &AtomicU32, operation: i32, value: u32, most: Option<Duration>) {
     let time = most.map(|most| libc::timespec {
         tv_sec: libc::time_t::try_from(most.as_secs()).unwrap_or(libc::time_t::MAX),
         tv_nsec: most.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: a word that is mapped, and a time that lives, or none.
+    // SAFETY: a word that is mapped, and a timeout that outlives the call, or null.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, time) };
 }
 
 fn owned(fd: RawFd) -> io::Result<OwnedFd> {
     done(fd)?;
-    // SAFETY: a file that was just opened, and that nobody else has.
+    // SAFETY: a descriptor that was just opened, and that has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -1,4 +1,4 @@
-//! The sender's side of a ring.
+//! Sender side of a ring.
 #![allow(unsafe_code, reason = "says which bytes of the ring nobody reads any more")]
 
 use std::collections::VecDeque;
@@ -12,32 +12,32 @@ use std::time::{Duration, Instant};
 use super::offer::SegmentOffer;
 use super::segment::{QUEUE, Segment, WriteRange, taken};
 
-/// The bytes of a ring: more than are in flight, so that hardly anything finds no room.
+/// Size of a ring in bytes: more than are in flight, so that a full ring is rare.
 const SIZE: usize = 8 << 20;
-/// A receiver that has not mapped the segment after this long will not.
+/// Timeout of an offer: a receiver that has not mapped the segment by then will not.
 const OFFER: Duration = Duration::from_secs(10);
-/// One that has read nothing for this long may be another process by now.
+/// Timeout of a read: the receiver behind a ring without progress may be another process by now.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Memory that the receiver of a line reads.
+/// Ring that one receiver reads.
 pub(in crate::transport) struct ShmSender {
     segment: Arc<Segment>,
     offer: SegmentOffer,
     offered: Instant,
-    /// Pieces that the receiver has read, and those that wait for it, oldest first.
+    /// Number of pieces that the receiver has read, and the unread pieces, oldest first.
     read: u64,
     unread: VecDeque<PublishedPiece>,
-    /// When it last read one, or had nothing to read.
+    /// Time of the receiver's last read, or of the last moment without an unread piece.
     since: Instant,
 }
 
-/// What was published: its place in the ring.
+/// Range of a published piece in the ring.
 struct PublishedPiece {
     start: usize,
     end: usize,
 }
 
-/// Room in the ring for bytes that are to be sent.
+/// Space in the ring for bytes to be sent.
 pub(in crate::transport) struct Claim {
     place: WriteRange,
     at: usize,
@@ -51,7 +51,7 @@ impl Claim {
 
 impl ShmSender {
     pub(in crate::transport) fn new() -> io::Result<Self> {
-        // Keyed by chance, for every map.
+        // Each `RandomState` has new random keys.
         let token = [(); 2].map(|()| RandomState::new().build_hasher().finish());
         let segment = Segment::create(SIZE, token)?;
         let fd = u32::try_from(segment.fd()).map_err(io::Error::other)?;
@@ -61,12 +61,12 @@ impl ShmSender {
         Ok(Self { segment, offer, offered: now, read: 0, unread: VecDeque::new(), since: now })
     }
 
-    /// What asks the receiver to read the segment.
+    /// The offer that asks the receiver to read the segment.
     pub(in crate::transport) fn offer(&self) -> SegmentOffer {
         self.offer
     }
 
-    /// The offer, if it is time to make it again: whoever had taken it reads no more.
+    /// The offer, if it is due again: the receiver that took it reads no more.
     pub(in crate::transport) fn renewed(&mut self) -> Option<SegmentOffer> {
         let is_due = self.is_taken() && self.is_stalled() && self.offered.elapsed() > PATIENCE;
         is_due.then(|| {
@@ -75,7 +75,7 @@ impl ShmSender {
         })
     }
 
-    /// Whether nobody will ever read it.
+    /// Whether no receiver will ever read the ring.
     pub(in crate::transport) fn is_declined(&self) -> bool {
         match self.segment.taken().load(Ordering::Acquire) {
             taken::NOT_YET => self.offered.elapsed() > OFFER,
@@ -91,9 +91,9 @@ impl ShmSender {
         !self.unread.is_empty() && self.since.elapsed() > PATIENCE
     }
 
-    /// Forgets what has been read; None if the receiver says that it has read what was never written.
+    /// Releases pieces that have been read; None if the receiver claims to have read an unwritten piece.
     fn look(&mut self) -> Option<()> {
-        // Acquire: the receiver has read what was there before it said so.
+        // Acquire: the receiver reads a piece before it publishes `tail`.
         let tail = self.segment.tail().load(Ordering::Acquire);
         let fresh = usize::try_from(tail.checked_sub(self.read)?).ok()?;
         if fresh > self.unread.len() {
@@ -107,12 +107,12 @@ impl ShmSender {
         Some(())
     }
 
-    /// Whether a claim of so many bytes would be granted now.
+    /// Whether a claim of this many bytes would be granted now.
     pub(in crate::transport) fn has_room(&mut self, room: usize) -> bool {
         self.free(room).is_some()
     }
 
-    /// Where so many bytes may be written now, if the receiver reads.
+    /// Offset at which this many bytes may be written now, if the receiver reads.
     fn free(&mut self, room: usize) -> Option<usize> {
         if !self.is_taken() {
             return None;
@@ -124,33 +124,32 @@ impl ShmSender {
         self.place(room)
     }
 
-    /// Room for so many bytes, if there is some now. Only the last claim may be published.
+    /// Claims space for this many bytes, if it is free now. Only the last claim may be published.
     pub(in crate::transport) fn claim(&mut self, room: usize) -> Option<Claim> {
         let at = self.free(room)?;
-        // SAFETY: everything that the receiver has not read lies elsewhere; `ShmSender` has one claim at a
-        // time that counts.
+        // SAFETY: all unread pieces lie elsewhere; only the last claim of a `ShmSender` is valid.
         let place = unsafe { WriteRange::new(Arc::clone(&self.segment), at, room) };
         Some(Claim { place, at })
     }
 
-    /// Where so many bytes are free.
+    /// Offset of this many free bytes.
     fn place(&self, room: usize) -> Option<usize> {
         let (Some(first), Some(last)) = (self.unread.front(), self.unread.back()) else {
-            // Starts over whenever it can: the same few bytes stay in the caches.
+            // Starts over whenever possible, so that the used part of the ring stays in the caches.
             return (room <= SIZE).then_some(0);
         };
         if first.start < last.end {
-            // Behind it, or in front of all.
+            // Behind the last piece, or in front of all.
             let behind = SIZE - last.end >= room;
             return if behind { Some(last.end) } else { (room < first.start).then_some(0) };
         }
         (first.start - last.end > room).then_some(last.end)
     }
 
-    /// The first `len` bytes of a claim are written, and may be read.
+    /// Publishes the first `len` bytes of a claim to the receiver.
     pub(in crate::transport) fn publish(&mut self, claim: &Claim, len: usize) {
         let entry = self.segment.entry(self.read + self.unread.len() as u64);
-        // Relaxed: the receiver looks there only once it has seen how many there are, which follows.
+        // Relaxed: the receiver reads the entry only after it has seen `head`, which is stored next.
         entry.at.store(claim.at as u64, Ordering::Relaxed);
         entry.len.store(len as u64, Ordering::Relaxed);
         self.unread.push_back(PublishedPiece { start: claim.at, end: claim.at + len });

@@ -1,4 +1,4 @@
-//! Both sides of a ring in one process: a segment is found through /proc as from any other.
+//! Both sides of a ring in one process: a segment is found through /proc as from another process.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use super::{Inlets, SegmentOffer, ShmSender};
 use crate::transport::Inbox;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
 
-/// What the engine does when a process has gone.
+/// Reports the end of a process, as the engine does.
 fn forget(mail: &Mail, inlets: &Inlets, address: &str) {
     if !inlets.forget(address) {
         mail.down(address);
@@ -24,7 +24,7 @@ fn wait_until(mut ready: impl FnMut() -> bool) {
     wait_for(|| ready().then_some(()));
 }
 
-/// One whose offer was taken.
+/// A sender whose offer was taken.
 fn taken(inlets: &Inlets) -> ShmSender {
     let mut outlet = ShmSender::new().unwrap();
     assert!(outlet.claim(10).is_none(), "nobody has taken the offer");
@@ -55,7 +55,7 @@ fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
         _ => 1 + number * 7_919 % 700_000,
     };
     for round in 0..100 {
-        // Some wait in the ring, more and more of them.
+        // Some pieces stay unread in the ring, more with each round.
         let closed = mail.gate.lock().unwrap();
         let mut sent = Vec::new();
         for number in 0..=round % 40 {
@@ -104,7 +104,7 @@ fn whoever_reads_no_more_gets_the_offer_again() {
     assert!(!send(&mut outlet, &[3]), "nothing more is written for whoever does not read");
     let offer = outlet.renewed().unwrap();
     assert!(outlet.renewed().is_none(), "not all the time");
-    // Another process at the same address reads what is written from now on.
+    // Another process at the same address reads all later pieces.
     let (other_mail, other) = self::inlets();
     other.take("peer", &offer);
     wait_until(|| send(&mut outlet, &[4]));

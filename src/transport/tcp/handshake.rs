@@ -1,4 +1,5 @@
-//! The first bytes of a connection: a token, who writes, and a proof; then one byte that says it is taken.
+//! Handshake of a connection: the dialing side sends a token, the direction and a proof; one byte accepts
+//! them.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -9,31 +10,32 @@ use socket2::{SockRef, TcpKeepalive};
 use super::offer::PortToken;
 use crate::credentials::{Credentials, Proof};
 
-/// How long the other side may take for its part.
+/// Timeout of each read and write of the handshake.
 pub(super) const GREETING: Duration = Duration::from_secs(2);
 
-/// The system asks whether the other side is there after this long without a word.
+/// Idle time before the first TCP keepalive probe.
 const QUIET: Duration = Duration::from_secs(60);
 
 const TAKEN: u8 = 1;
 const TOKEN: usize = size_of::<PortToken>();
-/// What a proof is about.
+/// Length of the bytes that a proof covers.
 const WORDS: usize = TOKEN + 1;
 
-/// Who writes to a connection, after it was made.
+/// The side that writes to a connection after the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SendSide {
-    /// Whoever has made it.
+    /// The side that dialed.
     Caller = 1,
-    /// Whoever has accepted it.
+    /// The side that accepted.
     Listener = 2,
 }
 
-/// What whoever calls shows.
+/// The dialing side's part of the handshake.
 pub(super) struct Greeting {
     pub(super) token: PortToken,
     pub(super) writer: SendSide,
-    /// That whoever shows the token is who it was for; zeros without credentials.
+    /// Proof that the dialing side has the identity to which the token was offered; zeros without
+    /// credentials.
     pub(super) proof: Proof,
 }
 
@@ -54,7 +56,7 @@ impl Greeting {
         words
     }
 
-    /// Shows it, and waits until it is taken.
+    /// Sends the handshake, and waits until it is accepted.
     pub(super) fn show(&self, mut socket: &TcpStream) -> io::Result<()> {
         bound(socket)?;
         socket.write_all(&[&self.words()[..], &self.proof].concat())?;
@@ -63,7 +65,7 @@ impl Greeting {
         if answer == [TAKEN] { Ok(()) } else { Err(io::ErrorKind::InvalidData.into()) }
     }
 
-    /// Hears what the other side shows.
+    /// Receives the dialing side's part of the handshake.
     pub(super) fn hear(mut socket: &TcpStream) -> io::Result<Self> {
         bound(socket)?;
         let (mut token, mut writer, mut proof) = (PortToken::default(), [0], Proof::default());
@@ -76,15 +78,15 @@ impl Greeting {
     }
 }
 
-/// Says that a greeting is taken.
+/// Accepts a handshake.
 pub(super) fn welcome(mut socket: &TcpStream) -> io::Result<()> {
     socket.write_all(&[TAKEN])
 }
 
-/// Sets a connection up for values, before it greets.
+/// Sets the socket options for values, before the handshake.
 pub(super) fn prepare(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    // Between rounds nothing may come for long, and what is on the way is to remember the connection.
+    // A connection may be idle for long between rounds; keepalive probes keep its state in firewalls and NAT.
     SockRef::from(socket).set_tcp_keepalive(&TcpKeepalive::new().with_time(QUIET))
 }
 

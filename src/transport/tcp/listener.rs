@@ -1,4 +1,4 @@
-//! The port to which others connect, and its thread.
+//! The port to which peers connect, and its thread.
 
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
@@ -11,9 +11,9 @@ use socket2::SockRef;
 use super::spawn;
 use crate::log::{Level, log};
 
-/// So many may be about to say who they are; more are sent away.
+/// Maximum number of connections in the handshake; further ones are closed.
 const STRANGERS: usize = 64;
-/// When the system has no descriptor left, for example.
+/// Pause after a failed accept, for example when the system has no descriptor left.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Listener {
@@ -22,7 +22,7 @@ pub(super) struct Listener {
     closed: Arc<AtomicBool>,
 }
 
-/// Counts one of those who have connected, until it is dropped.
+/// Counts a connection in the handshake, until it is dropped.
 pub(super) struct Stranger(Arc<AtomicUsize>);
 
 impl Stranger {
@@ -40,7 +40,7 @@ impl Drop for Stranger {
 }
 
 impl Listener {
-    /// At a port that the system chooses.
+    /// Listens at a port that the system chooses.
     pub(super) fn open(ip: IpAddr) -> io::Result<Self> {
         let socket = TcpListener::bind((ip, 0))?;
         let port = socket.local_addr()?.port();
@@ -51,7 +51,7 @@ impl Listener {
         self.port
     }
 
-    /// Starts the thread that hands on whoever connects, each to a thread of its own.
+    /// Starts the thread that accepts connections and passes each to a thread of its own.
     pub(super) fn serve(&self, meet: impl Fn(TcpStream, Stranger) + Send + Sync + 'static) -> bool {
         let (listener, closed) = (Arc::clone(&self.socket), Arc::clone(&self.closed));
         let (strangers, meet) = (Arc::default(), Arc::new(meet));
@@ -77,7 +77,7 @@ impl Listener {
     /// Ends the thread, and frees the port.
     pub(super) fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
-        // That wakes the thread; it fails if it has been done.
+        // Wakes the accepting thread; fails if the socket was shut down before.
         let _ = SockRef::from(&*self.socket).shutdown(Shutdown::Both);
     }
 }

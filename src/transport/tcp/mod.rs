@@ -1,10 +1,10 @@
-//! Bytes between machines past the engine: over sockets of our own, one for each direction. The engine
-//! carries only the offer of a port, and says who is there and who is gone.
+//! TCP transport between machines, which bypasses Zenoh: connections of our own, one for each direction.
+//! Zenoh carries only the offer of a port, and reports which peers live and which have ended. Also called:
+//! direct connections, data plane over TCP.
 //!
-//! A process that listens offers its port to those who have come to it, with a token that is for one
-//! of them alone. Whoever takes the offer makes two connections and shows the token on each; the threads
-//! that send write there, and a thread for each other process reads. What cannot be had goes through
-//! the engine.
+//! A process that listens offers its port to the peers that have dialed it, with a token for one of them
+//! alone. A peer that takes the offer makes two connections and shows the token on each. The sending threads
+//! write there, and one thread for each peer reads. Without such a connection Zenoh carries the bytes.
 
 mod handshake;
 mod listener;
@@ -21,14 +21,14 @@ pub(super) use sender::TcpSender;
 
 use crate::log::{Level, log};
 
-/// A parcel is preceded by its length, and none is longer: larger ones are the engine's.
+/// Maximum length of a buffer, in bytes; each is preceded by its length, and Zenoh carries larger ones.
 const MOST_BYTES: usize = 8 << 20;
 const LENGTH: usize = 4;
 
-/// More processes than this use the engine: each has a thread here.
+/// Maximum number of peers, each of which has a thread; Zenoh carries the bytes of further ones.
 const MOST_PEERS: usize = 1_024;
 
-/// Starts a thread; without one the engine does it all.
+/// Starts a thread; without one, Zenoh carries the bytes.
 fn spawn(work: impl FnOnce() + Send + 'static) -> bool {
     let thread = std::thread::Builder::new().name("kvstore-stream".into());
     let started = crate::pool::without_signals(|| thread.spawn(work));

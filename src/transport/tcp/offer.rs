@@ -1,10 +1,10 @@
-//! What is said over the engine: where to connect, and what to show there.
+//! The offer sent over Zenoh: the port to dial, and the token to show there.
 
 use ring::rand::{SecureRandom, SystemRandom};
 
 pub(super) type PortToken = [u8; 16];
 
-/// A port of the sender, as docs/wire.md has it.
+/// A port of the sender, in the format of docs/wire.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::transport) struct PortOffer {
     pub(super) port: u16,
@@ -14,7 +14,7 @@ pub(in crate::transport) struct PortOffer {
 impl PortOffer {
     const LEN: usize = 18;
 
-    /// None if the system has no chance to give.
+    /// None if the system has no random bytes.
     pub(super) fn new(port: u16) -> Option<Self> {
         let mut token = PortToken::default();
         SystemRandom::new().fill(&mut token).ok()?;

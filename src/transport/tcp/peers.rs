@@ -1,4 +1,4 @@
-//! All connections of a process, by who is at their other end.
+//! All connections of a process, by peer.
 
 use std::collections::HashMap;
 use std::io;
@@ -18,32 +18,32 @@ use crate::sys::sync::Mutex;
 use crate::transport::reader_end::End;
 use crate::transport::{Inbox, TransportConfig, who_and_address};
 
-/// How soon an offer that was not taken is made again: at first, and at last.
+/// Interval after which an offer that was not taken is repeated: the first, and the longest.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
-/// Whoever is gone may have sent something that is still on its way, for so long at most.
+/// Grace period to drain a disconnected peer's socket.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What is sent and received past the engine.
+/// Direct connections of a process, which bypass Zenoh.
 pub(in crate::transport) struct Streams {
     place: TransportConfig,
     inbox: Arc<dyn Inbox>,
-    /// Where others are to connect, if they can.
+    /// IP address at which peers can connect, if they can.
     listens: Option<IpAddr>,
     listener: OnceLock<Option<Listener>>,
-    /// By address; none after the end.
+    /// By address; None after `close`.
     peers: Mutex<Option<HashMap<String, TcpPeer>>>,
 }
 
-/// Whoever is at an address.
+/// Connections with one peer.
 #[derive(Default)]
 struct TcpPeer {
-    /// The last offer that was made to it.
+    /// The last offer that was made to the peer.
     offer: Option<TcpConnection>,
-    /// It has made an offer that is being taken.
+    /// An offer of the peer is being taken.
     is_called: bool,
-    /// Where to write; whether somebody does.
+    /// The socket to write to, and whether a sender uses it.
     outlet: Option<(Arc<TcpStream>, bool)>,
     inlet: Option<Arc<Inlet>>,
 }
@@ -51,9 +51,9 @@ struct TcpPeer {
 struct TcpConnection {
     offer: PortOffer,
     at: Instant,
-    /// When the next one is due.
+    /// Interval after which the next offer is due.
     wait: Duration,
-    /// The connections that were made with it, by who writes there.
+    /// The connections that were made with the offer, by the side that writes.
     shown: SmallVec<[SendSide; 2]>,
 }
 
@@ -64,8 +64,8 @@ impl TcpPeer {
 }
 
 impl Streams {
-    /// For a process that is at `listens`, or that only calls others. None if what is sent is not to be
-    /// seen by others.
+    /// For a process that listens at `listens`, or that only dials. None for the scheduler, and if the job
+    /// encrypts its traffic (TLS).
     pub(in crate::transport) fn open(
         place: &TransportConfig,
         listens: Option<IpAddr>,
@@ -83,7 +83,7 @@ impl Streams {
         })
     }
 
-    /// The port here, which is there once somebody may need it.
+    /// The listening port, opened when a peer may first need it.
     fn port(self: &Arc<Self>) -> Option<u16> {
         let ip = self.listens?;
         let listener = self.listener.get_or_init(|| match Listener::open(ip) {
@@ -100,8 +100,8 @@ impl Streams {
         listener.as_ref().map(Listener::port)
     }
 
-    /// What is to be said to an address over the engine, if there is a port here, and no connection
-    /// from there, and it is time to say so.
+    /// The offer to send to an address over Zenoh, if one is due. It needs a port here, and is not sent while
+    /// the peer is connected in both directions.
     pub(in crate::transport) fn offer_to(self: &Arc<Self>, address: &str) -> Option<PortOffer> {
         let mut peers = self.peers.lock();
         let peers = peers.as_mut()?;
@@ -118,7 +118,7 @@ impl Streams {
         Some(offer)
     }
 
-    /// The connection to an address that nobody writes to yet.
+    /// A sender on the connection to an address, if no other sender uses it.
     pub(in crate::transport) fn outlet(&self, address: &str) -> Option<TcpSender> {
         let mut peers = self.peers.lock();
         let (socket, is_used) = peers.as_mut()?.get_mut(address)?.outlet.as_mut()?;
@@ -126,7 +126,7 @@ impl Streams {
         is_free.then(|| TcpSender::new(Arc::clone(socket)))
     }
 
-    /// A connection to an address has failed.
+    /// Drops a failed connection to an address.
     pub(in crate::transport) fn give_up(&self, address: &str, outlet: &TcpSender) {
         let mut peers = self.peers.lock();
         let peer = peers.as_mut().and_then(|peers| peers.get_mut(address));
@@ -137,7 +137,7 @@ impl Streams {
         }
     }
 
-    /// Connects to where an offer says, on a thread of its own. `from` is as in [`Inbox::arrived`].
+    /// Dials the offered port, on a thread of its own. `from` is as in [`Inbox::arrived`].
     pub(in crate::transport) fn take(self: &Arc<Self>, from: &str, offer: PortOffer) {
         {
             let address = who_and_address(from).1;
@@ -167,7 +167,7 @@ impl Streams {
         }
     }
 
-    /// Another offer may be taken.
+    /// Allows another offer of this peer to be taken.
     fn has_called(&self, address: &str) {
         if let Some(peer) = self.peers.lock().as_mut().and_then(|peers| peers.get_mut(address)) {
             peer.is_called = false;
@@ -194,7 +194,7 @@ impl Streams {
         Ok(socket)
     }
 
-    /// Who has shown this, if it is anybody to whom an offer was made. Each is taken once.
+    /// The peer to which this token was offered, if any. Each direction is accepted once.
     fn admit(&self, greeting: &Greeting) -> Option<String> {
         let mut peers = self.peers.lock();
         let has_it =
@@ -213,9 +213,9 @@ impl Streams {
         Some(from.clone())
     }
 
-    /// There is a connection to an address to write to.
+    /// Adds a connection on which this process writes to a peer.
     fn write_to(&self, address: &str, socket: TcpStream) -> io::Result<()> {
-        // Whoever takes nothing for this long is gone for the engine as well.
+        // A peer that takes no bytes for this long is down for Zenoh as well.
         socket.set_write_timeout(Some(Duration::from_millis(self.place.lease_ms)))?;
         let mut peers = self.peers.lock();
         if let Some(peer) = peers.as_mut().and_then(|peers| peers.get_mut(address)) {
@@ -224,7 +224,7 @@ impl Streams {
         Ok(())
     }
 
-    /// There is a connection to read from, by a thread that lets it serve; none if it is too late.
+    /// Adds a connection that the calling thread then reads; None if the peer was removed meanwhile.
     fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
         let inlet = Arc::new(Inlet::new(socket, from));
         let mut peers = self.peers.lock();
@@ -236,8 +236,8 @@ impl Streams {
         Some(inlet)
     }
 
-    /// A process has gone: the inbox hears of that behind all that was sent. False if nothing is read
-    /// from it, and nobody says so.
+    /// A peer has ended: its reader reports it as down, after all that was sent. False if no thread reads
+    /// from it, so that none reports.
     pub(in crate::transport) fn forget(&self, address: &str) -> bool {
         let peer = self.peers.lock().as_mut().and_then(|peers| peers.remove(address));
         let Some(peer) = peer else { return false };
@@ -260,7 +260,7 @@ impl Streams {
         true
     }
 
-    /// Nothing is sent or read any more.
+    /// Stops all sending and reading.
     pub(in crate::transport) fn close(&self) {
         let peers = self.peers.lock().take();
         if let Some(Some(listener)) = self.listener.get() {
@@ -282,7 +282,7 @@ impl Drop for Streams {
     }
 }
 
-/// Whoever is at an address, unless there are too many; those that have taken no offer make room.
+/// Connections of a peer, unless there are too many; peers that took no offer are removed first.
 fn entry<'a>(peers: &'a mut HashMap<String, TcpPeer>, address: &str) -> Option<&'a mut TcpPeer> {
     if peers.len() >= MOST_PEERS && !peers.contains_key(address) {
         peers.retain(|_, peer| peer.is_called || peer.outlet.is_some() || peer.inlet.is_some());
@@ -293,15 +293,15 @@ fn entry<'a>(peers: &'a mut HashMap<String, TcpPeer>, address: &str) -> Option<&
     Some(peers.entry(address.into()).or_default())
 }
 
-/// Ends a connection behind what was written to it; whoever waits to write more hears of that.
+/// Ends a connection behind the bytes written to it; a blocked writer gets an error.
 fn end(outlet: Option<(Arc<TcpStream>, bool)>) {
     if let Some((socket, _)) = outlet {
-        // It may have ended already.
+        // The socket may be closed already.
         let _ = socket.shutdown(Shutdown::Write);
     }
 }
 
-/// Finds out who has connected, and reads what it sends, if it is to send something.
+/// Receives the handshake, and reads the connection if the peer writes to it.
 fn meet(streams: &Weak<Streams>, socket: TcpStream, stranger: Stranger) {
     let known = let_in(streams, socket);
     drop(stranger);
@@ -312,10 +312,10 @@ fn meet(streams: &Weak<Streams>, socket: TcpStream, stranger: Stranger) {
     }
 }
 
-/// Whom to tell what is read from a connection, and the address of its peer.
+/// Inbox and reader of a connection, and the address of its peer.
 type Known = (Arc<dyn Inbox>, Arc<Inlet>, String);
 
-/// None if nothing is to be read.
+/// None if the peer does not write to this connection.
 fn let_in(streams: &Weak<Streams>, socket: TcpStream) -> io::Result<Option<Known>> {
     prepare(&socket)?;
     let greeting = Greeting::hear(&socket)?;

@@ -1,4 +1,4 @@
-//! The receiver's side of a connection, and its thread.
+//! Receiver side of a connection, and its thread.
 
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -10,13 +10,13 @@ use crate::transport::Inbox;
 use crate::transport::adaptive_wait::Lookout;
 use crate::transport::reader_end::{End, ReaderEnd};
 
-/// Bytes that are asked for when it is not known how many will come.
+/// Size of a read while the number of expected bytes is unknown.
 const SOME: usize = 64 << 10;
 
-/// A connection that only the other side writes to.
+/// A connection that only the peer writes to.
 pub(super) struct Inlet {
     socket: TcpStream,
-    /// Who sends, as the engine says.
+    /// Address of the sender, as Zenoh reports it.
     from: String,
     pub(super) ending: ReaderEnd,
 }
@@ -26,19 +26,19 @@ impl Inlet {
         Self { socket, from: from.into(), ending: ReaderEnd::default() }
     }
 
-    /// Nothing more is received; what has come is still read.
+    /// Stops receiving; bytes that have arrived are still read.
     pub(super) fn shut(&self) {
-        // It may have ended already.
+        // The socket may be closed already.
         let _ = self.socket.shutdown(Shutdown::Read);
     }
 
-    /// Hands on what comes, until the end.
+    /// Delivers buffers to the inbox, until the end.
     pub(super) fn serve(&self, inbox: &dyn Inbox, address: &str) {
         if let Err(error) = self.read_all(inbox) {
             let from = &self.from;
             log(Level::Debug, || format!("a connection from {from} ended: {error}"));
         }
-        // Whoever writes there hears of that.
+        // Makes the peer's next write fail.
         let _ = self.socket.shutdown(Shutdown::Both);
         if self.ending.end() {
             inbox.down(address);
@@ -49,7 +49,7 @@ impl Inlet {
         self.socket.set_read_timeout(None)?;
         self.socket.set_nonblocking(true)?;
         let (mut bytes, mut lookout) = (Vec::new(), Lookout::new());
-        // What has come and was not handed on.
+        // Range of the bytes that have arrived and were not delivered.
         let (mut start, mut end) = (0, 0);
         loop {
             let missing = match first(&bytes[start..end])? {
@@ -61,10 +61,10 @@ impl Inlet {
                 }
                 Delivery::Missing(count) => count,
             };
-            // The same few bytes stay in the caches.
+            // Moves the bytes to the front, so that the used part of the memory stays in the caches.
             bytes.copy_within(start..end, 0);
             (start, end) = (0, end - start);
-            // Not beyond a large parcel, or the start of the next one would have to be moved.
+            // Not beyond a large buffer, or the start of the next one would have to be moved.
             let limit = end + missing.max(SOME);
             if limit > bytes.len() {
                 bytes.resize(limit, 0);
@@ -78,7 +78,7 @@ impl Inlet {
         }
     }
 
-    /// Waits for bytes, and reads what has come.
+    /// Waits for bytes, and reads those that have arrived.
     fn read(&self, room: &mut [u8], lookout: &mut Lookout) -> io::Result<usize> {
         let first = (&self.socket).read(room);
         let is_nothing = |result: &io::Result<usize>| {
@@ -105,10 +105,10 @@ impl Inlet {
     }
 }
 
-/// What bytes begin with.
+/// The first buffer of the received bytes.
 enum Delivery<'a> {
     Whole(&'a [u8]),
-    /// So many bytes are missing, or more.
+    /// At least this many bytes are missing.
     Missing(usize),
 }
 

@@ -1,4 +1,4 @@
-//! The sender's side of a connection.
+//! Sender side of a connection.
 
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
@@ -10,15 +10,15 @@ use socket2::SockRef;
 
 use super::{LENGTH, MOST_BYTES};
 
-/// Nothing of a broken connection is to end the process.
+/// A write to a broken connection must not end the process by SIGPIPE.
 const QUIET: i32 = libc::MSG_NOSIGNAL;
 const AT_ONCE: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// A connection that only this side writes to.
 pub(in crate::transport) struct TcpSender {
-    /// Shared with whoever ends it.
+    /// Shared with `Streams`, which ends the connection.
     socket: Arc<TcpStream>,
-    /// The end of a parcel that the system did not take at once, and how much of it was sent since.
+    /// The end of a buffer that the socket did not take at once, and how much of it was sent since.
     rest: Vec<u8>,
     sent: usize,
 }
@@ -32,18 +32,18 @@ impl TcpSender {
         Arc::ptr_eq(&self.socket, socket)
     }
 
-    /// Whether a parcel of so many bytes can go this way.
+    /// Whether a buffer of this length is small enough for the connection.
     pub(in crate::transport) fn takes(len: usize) -> bool {
         len <= MOST_BYTES
     }
 
-    /// Whether the end of a parcel is still to be sent.
+    /// Whether the end of a buffer is still unsent.
     pub(in crate::transport) fn owes(&self) -> bool {
         self.sent < self.rest.len()
     }
 
-    /// Sends bytes, some of them lent, each of those behind so many of its own. What the system does
-    /// not take at once is kept, unless this may wait. After an error the connection is of no use.
+    /// Sends bytes with scatter/gather: each lent slice follows its number of own bytes. Without `may_wait`,
+    /// bytes that the socket does not take at once are kept. After an error the connection is unusable.
     pub(in crate::transport) fn send(
         &mut self,
         own: &[u8],
@@ -77,7 +77,7 @@ impl TcpSender {
         Ok(())
     }
 
-    /// Sends what is owed, or, if this may not wait, as much of it as the system takes.
+    /// Sends the owed bytes; without `may_wait`, only as many as the socket takes.
     pub(in crate::transport) fn settle(&mut self, may_wait: bool) -> io::Result<()> {
         while self.owes() {
             let Some(count) = self.write(&[IoSlice::new(&self.rest[self.sent..])], may_wait)?
@@ -97,9 +97,9 @@ impl TcpSender {
         slices.iter().for_each(|slice| self.rest.extend_from_slice(slice));
     }
 
-    /// How much was taken; None if nothing is now. Waiting ends with the time that the socket has.
+    /// Number of bytes taken; None if the socket is full now. A wait ends with the socket's write timeout.
     fn write(&self, slices: &[IoSlice<'_>], may_wait: bool) -> io::Result<Option<usize>> {
-        // The system takes so many at most.
+        // Maximum number of slices of one call (IOV_MAX).
         let slices = &slices[..slices.len().min(1_024)];
         loop {
             let flags = if may_wait { QUIET } else { AT_ONCE };

@@ -1,4 +1,4 @@
-//! Both ends of connections in one process, on the loopback.
+//! Both ends of connections in one process, on the loopback interface.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};
@@ -26,7 +26,7 @@ struct Pair {
     worker: Arc<Streams>,
     at_server: Arc<Mail>,
     at_worker: Arc<Mail>,
-    /// What the worker calls the server.
+    /// Address of the server, as the worker knows it.
     name: String,
 }
 
@@ -36,7 +36,7 @@ impl Pair {
         let inbox = |mail: &Arc<Mail>| Arc::clone(mail) as Arc<dyn Inbox>;
         let server = Streams::open(&place(), Some(HOST), &inbox(&at_server)).unwrap();
         let worker = Streams::open(&place(), None, &inbox(&at_worker)).unwrap();
-        // The port is the engine's, which has nothing to do here.
+        // The port would be Zenoh's, which takes no part in these tests.
         Self { server, worker, at_server, at_worker, name: format!("{HOST}:9") }
     }
 
@@ -81,7 +81,7 @@ fn what_is_written_on_one_side_is_read_on_the_other_in_its_order() {
 fn what_is_lent_stands_where_it_was_put() {
     let (pair, mut forth, _back) = Pair::connected();
     let own = content(1, 1_000);
-    // More pieces than the system takes at once.
+    // More slices than the system takes in one call.
     let lent: Vec<(usize, Bytes)> =
         (0..800).map(|at| (at, content(at, 1 + at * 3).into())).collect();
     let parts = lent.iter().flat_map(|(at, bytes)| [&bytes[..], &own[*at..=*at]]);
@@ -101,7 +101,7 @@ fn what_may_not_wait_is_owed_and_comes_in_its_order() {
         forth.send(&content(sent, 250_000), &[], false).unwrap();
         sent += 1;
     }
-    // Behind what is owed, although the system would take it.
+    // Queued behind the owed bytes, although the socket would take them.
     for number in 0..3 {
         forth.send(&[number], &[(1, vec![9; 5].into())], false).unwrap();
     }
@@ -123,7 +123,7 @@ fn waiting_for_whoever_reads_nothing_ends() {
     let error = (0..1_000).find_map(|_| forth.send(&content(0, 250_000), &[], true).err());
     assert_eq!(error.unwrap().kind(), std::io::ErrorKind::WouldBlock);
     assert!(begin.elapsed() < Duration::from_secs(15), "one second is allowed");
-    // Nobody writes there any more, and another connection may be made.
+    // No sender writes there any more, and another connection may be made.
     pair.worker.give_up(&pair.name, &forth);
     drop((closed, forth));
     assert!(pair.worker.outlet(&pair.name).is_none());
@@ -154,7 +154,7 @@ fn the_last_words_of_whoever_closes_come() {
     drop(forth);
     assert!(pair.at_server.wait(1) == [from(WORKER, content(5, 300_000))]);
     assert!(pair.worker.outlet(&pair.name).is_none());
-    // Its end is the engine's to say, and whoever has read to the end before says nothing.
+    // Zenoh reports the end of a peer; a reader that has read to the end before reports nothing.
     if pair.server.forget(WORKER) {
         assert_eq!(pair.at_server.wait(2)[1], Heard::Down(WORKER.into()));
     }
@@ -167,7 +167,7 @@ fn nobody_gets_in_without_a_token_that_was_offered() {
     let knock = |first: &[u8]| {
         let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        // The other side may have closed it before all was written.
+        // The listener may have closed the socket before all was written.
         let _ = socket.write_all(first);
         let mut answer = [0];
         socket.read(&mut answer).is_ok_and(|count| count == 1)
@@ -180,14 +180,14 @@ fn nobody_gets_in_without_a_token_that_was_offered() {
         greeting(&wrong, 2),
         greeting(&offer.token, 3),
         greeting(&offer.token, 0),
-        // Nothing more comes: sent away after some time.
+        // No more bytes follow: the listener closes the connection after a timeout.
         offer.token[..7].to_vec(),
         Vec::new(),
     ] {
         assert!(!knock(&first), "{first:?}");
     }
     assert!(pair.server.outlet(WORKER).is_none());
-    // What somebody has recorded is of no use.
+    // A recorded handshake is useless: each one is accepted once.
     assert!(knock(&greeting(&offer.token, 1)) && !knock(&greeting(&offer.token, 1)));
     pair.server.forget(WORKER);
     assert!(!knock(&greeting(&offer.token, 2)), "it has gone");
@@ -204,7 +204,7 @@ fn with_a_token_of_the_job_an_offer_is_for_one_identity() {
         let worker = with(Credentials::of_token("worker.1", secret));
         let inbox = Arc::clone(&at_worker) as Arc<dyn Inbox>;
         let worker = Streams::open(&worker, None, &inbox).unwrap();
-        // The same words of another worker.
+        // The offer of another worker.
         let other = wait_for(|| server.offer_to("worker.0@node"));
         worker.take("server@127.0.0.1:9", other);
         std::thread::sleep(Duration::from_millis(100));

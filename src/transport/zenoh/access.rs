@@ -1,9 +1,8 @@
-//! What the credentials of a process are for the engine: how it shows them, what it asks of others,
-//! and who may say what to whom.
+//! Zenoh settings from the credentials of a process: what it presents, what it requires of peers, and which
+//! identity may send to which. Also called: access control.
 //!
-//! Names of the engine say who speaks: `kvstore/<to>/<who>/<from>`, where `<who>` is the identity on
-//! the credential. The engine lets nothing in under another one's, so that whoever receives it can
-//! rely on it.
+//! Zenoh names contain the sender: `kvstore/<to>/<who>/<from>`, where `<who>` is the identity on the
+//! credential. Zenoh admits no message under another identity, so that the receiver can rely on it.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -13,18 +12,18 @@ use serde_json::{Value, json};
 use super::names::ProcessNames;
 use crate::credentials::{CredentialKind, Credentials, Identity, Tls};
 
-/// What it has to do with, by the names of the engine.
+/// Kinds of messages that the rules cover, by Zenoh's names.
 const MESSAGES: [&str; 4] =
     ["put", "declare_subscriber", "liveliness_token", "declare_liveliness_subscriber"];
 
-/// Settings of a session, and a file that must be there while it is opened.
+/// Settings of a session, and a file that must exist while it is opened.
 #[derive(Default)]
 pub(super) struct Access {
     pub(super) settings: Vec<(&'static str, Value)>,
     pub(super) users: Option<File>,
 }
 
-/// For a session that calls the listener `to`.
+/// For a session that dials the listener `to`.
 pub(super) fn of_caller(credentials: &Credentials, names: &ProcessNames, to: &str) -> Access {
     let mut settings = Vec::new();
     if let Some((user, password)) = credentials.login() {
@@ -48,8 +47,8 @@ pub(super) fn of_caller(credentials: &Credentials, names: &ProcessNames, to: &st
     Access { settings, users: None }
 }
 
-/// Whoever is called must be what it is called for. The engine believes every public authority too,
-/// none of which certifies such a name.
+/// The listener must have the identity that it was dialed for. Zenoh trusts every public authority too, none
+/// of which certifies such a name.
 fn called(credentials: &Credentials, names: &ProcessNames, to: &str) -> Value {
     let wanted = if names.is_root(to) { CredentialKind::Scheduler } else { CredentialKind::Server };
     let who: Vec<Identity> = credentials.names().filter(|name| name.kind == wanted).collect();
@@ -97,7 +96,7 @@ fn listening(tls: &Tls) -> Value {
     })
 }
 
-/// Everybody speaks for itself only, and hears what is for it only.
+/// Each peer sends as itself only, and receives only the messages addressed to it.
 fn callers(credentials: &Credentials, names: &ProcessNames) -> Value {
     let me = names.place_of_own();
     let own = names.speaker();
@@ -122,7 +121,7 @@ fn callers(credentials: &Credentials, names: &ProcessNames) -> Value {
     ));
     for who in credentials.names().filter(|who| may_call(credentials.identity, *who)) {
         let name = who.to_string();
-        // Those that listen have an address for a name.
+        // Processes that listen have an address for a name.
         let theirs = if who.listens() { "kvstore/-/*".into() } else { format!("kvstore/{who}/*") };
         let [into, out, lives, hears] =
             ["into", "out", "lives", "hears"].map(|rule| format!("{rule} {name}"));
@@ -149,7 +148,7 @@ fn callers(credentials: &Credentials, names: &ProcessNames) -> Value {
     })
 }
 
-/// Servers and workers call the scheduler, workers call servers.
+/// Servers and workers dial the scheduler, workers dial servers.
 fn may_call(listener: Identity, who: Identity) -> bool {
     who.kind != CredentialKind::Scheduler
         && (listener.kind == CredentialKind::Scheduler || !who.listens())

@@ -1,4 +1,4 @@
-//! Sessions, and what lets a process hear and be seen over them.
+//! Sessions, with the subscriptions and liveliness tokens of a process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ use crate::transport::zenoh::access::Access;
 use crate::transport::zenoh::names::ProcessNames;
 use crate::transport::{Inbox, TransportConfig};
 
-/// How long one attempt to connect may take.
+/// Timeout of one attempt to connect.
 pub(super) const CONNECT: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ pub(super) struct ZenohSession {
     pub(super) closed: bool,
 }
 
-/// A session, and what lets this process hear and be seen over it, unless it only speaks.
+/// A session, with subscriptions and a liveliness token unless it only sends.
 pub(super) struct ZenohConnection {
     pub(super) session: Session,
     ears: Mutex<Option<Ears>>,
@@ -40,7 +40,7 @@ pub(super) struct ZenohConnection {
 
 type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<Inlets>>);
 
-/// A process, and what it is told on all of its sessions.
+/// A process, with the receivers of the events of all its sessions.
 pub(super) struct SessionOwner {
     pub(super) address: Arc<str>,
     pub(super) place: TransportConfig,
@@ -94,7 +94,8 @@ impl ZenohConnection {
         Ok(Self { session, ears, closed: AtomicBool::new(false) })
     }
 
-    /// Closes it on a thread of its own, which says when it has; false if it was closed before.
+    /// Closes the session on a thread of its own, which signals `done` at its end; false if it was closed
+    /// before.
     pub(super) fn close_apart(self: Arc<Self>, done: Sender<()>) -> bool {
         if self.closed.load(Ordering::Relaxed) {
             return false;
@@ -128,7 +129,7 @@ impl ZenohConnection {
     }
 }
 
-/// Makes the connections to an address; over the first one this process speaks, over the last it hears.
+/// Dials an address: over the first session this process sends, over the last it receives.
 pub(super) fn call(to: &str, party: &SessionOwner) -> zenoh::Result<Vec<Arc<ZenohConnection>>> {
     let place = &party.place;
     let names = ProcessNames::new(&party.address, place);

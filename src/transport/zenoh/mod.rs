@@ -1,10 +1,13 @@
-//! The engine: Eclipse Zenoh, over TCP or TLS.
+//! Eclipse Zenoh as the engine, over TCP or TLS. Also called: messaging middleware, publish/subscribe
+//! transport.
 //!
-//! A process that listens has one session for all who come to it; whoever calls has sessions of its own
-//! for each address: one for each direction, if values go there, because a socket that sends does not
-//! receive meanwhile. A message is one put to `kvstore/<to>/<who>/<from>` (see `names`); while a
-//! process lives, each session on which it hears has the token `kvstore-alive/<who>/<name>`. A message may
-//! instead be an attachment that offers a way past the engine (`shared`, `stream`).
+//! A process that listens has one session for all peers that dial it. A dialing process has sessions of its
+//! own for each address. There is one for each direction if values are exchanged, because a socket that sends
+//! does not receive meanwhile.
+//!
+//! A message is one put to `kvstore/<to>/<who>/<from>` (see `names`). While a process lives, each session on
+//! which it receives has the liveliness token `kvstore-alive/<who>/<name>`. A message may instead be an
+//! attachment that offers a direct path (`shm`, `tcp`).
 
 mod access;
 mod connection;
@@ -27,15 +30,15 @@ pub(crate) use names::who_and_address;
 use select::{SendPath, ToOne};
 use settings::listen_at;
 
-/// How long the end of all sessions may take. What waits for a process that takes nothing any more
-/// ends later, on a thread of its own.
+/// Timeout to close all sessions. A session blocked by an unresponsive peer is closed later, on a thread of
+/// its own.
 const CLOSE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Zenoh {
     party: Arc<SessionOwner>,
-    /// For those who come to us.
+    /// Session of the peers that dial this process.
     hall: Option<Arc<ZenohConnection>>,
-    /// Those that we made, to be closed.
+    /// Sessions that this process dialed, to be closed.
     made: Arc<Mutex<ZenohSession>>,
     parcels: Arc<SendBuffers>,
 }

@@ -1,9 +1,9 @@
-//! The names of processes in the engine.
+//! The names of processes in Zenoh (key expressions).
 //!
-//! An address is `host:port` for a process that listens, or the name of one that does not; in front
-//! of such a name stands who it is, as `worker.3@`, if it has a credential. A name of the engine has
-//! two parts for each process: to whom, with `-` for every process that listens; from whom, with the
-//! identity on the credential, or `-` without one.
+//! An address is `host:port` for a process that listens, or the name of one that does not. The identity
+//! precedes such a name, as in `worker.3@`, if the process has a credential. A Zenoh name has two parts for
+//! the receiver, with `-` for every process that listens. It has two parts for the sender: the identity on
+//! the credential, or `-` without one, and the name.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::transport::TransportConfig;
 const SCHEDULER: &str = "scheduler";
 const NOBODY: &str = "-";
 
-/// How one process names itself and others.
+/// Names of one process and of its peers.
 #[derive(Debug, Clone)]
 pub(super) struct ProcessNames {
     own: Arc<str>,
@@ -33,7 +33,7 @@ impl ProcessNames {
         *self.root == *address
     }
 
-    /// Two parts that stand for a receiver.
+    /// Two parts that name a receiver.
     pub(super) fn place(&self, address: &str) -> String {
         match address.split_once('@') {
             _ if self.is_root(address) => format!("{NOBODY}/{SCHEDULER}"),
@@ -46,7 +46,7 @@ impl ProcessNames {
         self.place(&self.own)
     }
 
-    /// Two parts that stand for this process as one that speaks.
+    /// Two parts that name this process as the sender.
     pub(super) fn speaker(&self) -> String {
         let place = self.place_of_own();
         let name = place.split_once('/').map_or("", |(_, name)| name);
@@ -56,7 +56,7 @@ impl ProcessNames {
         }
     }
 
-    /// The address of the speaker that the end of a name stands for, with who it is before it.
+    /// The address of the sender at the end of a name, with the identity in front of it.
     pub(super) fn from(&self, name: &str) -> String {
         let mut parts = name.rsplit('/');
         let (own, who) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
@@ -64,7 +64,8 @@ impl ProcessNames {
         if who == NOBODY { own.into() } else { format!("{who}@{own}") }
     }
 
-    /// The same, of somebody who is gone; None if nobody has a right to say so.
+    /// The address of an ended process, from its liveliness token. None if the identity on the token may not
+    /// own that address.
     pub(super) fn gone(&self, name: &str) -> Option<String> {
         let from = self.from(name);
         let (who, address) = who_and_address(&from);
@@ -74,14 +75,14 @@ impl ProcessNames {
     }
 }
 
-/// What stands in front of an address, and how the process is to be reached.
+/// The identity in front of an address, and the address at which the process is reached.
 pub(crate) fn who_and_address(from: &str) -> (Option<Identity>, &str) {
     let Some((who, name)) = from.split_once('@') else { return (None, from) };
     let Some(who) = Identity::parse(who) else { return (None, from) };
     (Some(who), if who.listens() { name } else { from })
 }
 
-/// Whether a process that does not listen may be on this machine, going by its name.
+/// Whether a process that does not listen may be on this machine, judged by its name.
 pub(super) fn is_of_this_host(address: &str) -> bool {
     let name = address.split_once('@').map_or(address, |(_, name)| name);
     let host = crate::sys::host_name();

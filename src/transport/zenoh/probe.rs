@@ -1,6 +1,6 @@
-//! Why a call was not taken: the engine only says that it was not.
+//! Finds out why a peer rejected a connection: Zenoh only reports that it failed.
 //!
-//! A second call, made by hand, goes as far as the first greeting and reads what comes back.
+//! A second connection, made by hand, sends Zenoh's first handshake message and reads the reply.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -15,28 +15,28 @@ use rustls::{
 
 use crate::credentials::{Credentials, Tls};
 
-/// How long to wait for each answer.
+/// Timeout of each reply.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How long after a handshake it may take until a certificate is refused.
+/// Timeout after a TLS handshake within which a peer rejects a certificate.
 const VERDICT: Duration = Duration::from_millis(300);
-/// The first bytes of a message that says that a TLS connection ends.
+/// The first bytes of a TLS alert, which ends a connection.
 const ALERT: [u8; 2] = [0x15, 0x03];
 const INIT: u8 = 0x01;
 const MESSAGE: u8 = 0x1f;
 
-/// What came back to a greeting without a token.
+/// Reply to a handshake message without a token.
 #[derive(Debug, PartialEq, Eq)]
 enum ProbeReply {
-    /// It may go on.
+    /// The handshake may continue.
     Welcome,
-    /// It is told to go, or the connection ends.
+    /// The peer closes the session, or the connection.
     Ended,
-    /// This is not what the other side speaks.
+    /// The peer speaks TLS only.
     Tls,
 }
 
-/// Why whoever is at an address does not take this process; None if it does, if nobody is there, or
-/// if it says nothing.
+/// Why the peer at an address rejects this process. None if it accepts, if no process listens there, or if it
+/// sends no reply.
 pub(super) fn refusal(to: &str, credentials: Option<&Credentials>) -> Option<String> {
     let tls = credentials.and_then(|credentials| credentials.tls.as_ref());
     let answer = match tls {
@@ -44,7 +44,7 @@ pub(super) fn refusal(to: &str, credentials: Option<&Credentials>) -> Option<Str
         Some(tls) => match greet_secretly(to, tls) {
             Ok(answer) => answer,
             Err(Some(reason)) => return Some(reason),
-            // It may not know what we speak.
+            // The peer may not speak TLS.
             Err(None) => {
                 let plain = greet(&mut call(to)?)?;
                 return (plain != ProbeReply::Tls).then(|| format!("{to} does not speak TLS"));
@@ -77,7 +77,7 @@ fn call(to: &str) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// The first message of a session of the engine, behind its length; a number of chance stands for us.
+/// The first message of a Zenoh session, behind its length; a random number is the sender's identifier.
 fn greeting() -> Vec<u8> {
     const VERSION: u8 = 0x09;
     const CLIENT: u8 = 0b10;
@@ -94,7 +94,7 @@ fn greet(stream: &mut (impl Read + Write)) -> Option<ProbeReply> {
     answer(stream).ok().flatten()
 }
 
-/// None if nothing comes back in time.
+/// None if no reply arrives in time.
 fn answer(stream: &mut (impl Read + Write)) -> io::Result<Option<ProbeReply>> {
     stream.write_all(&greeting())?;
     let mut head = [0; 3];
@@ -110,13 +110,13 @@ fn answer(stream: &mut (impl Read + Write)) -> io::Result<Option<ProbeReply>> {
     }
 }
 
-/// Why there is no TLS with whoever is at an address, if that is known. To be asked before the engine
-/// calls: it may take very long to give up a connection that ends in its first moments.
+/// Why TLS with the peer at an address fails, if that is known. Called before Zenoh dials: Zenoh may take
+/// very long to give up a connection that ends in its first moments.
 pub(super) fn refusal_of_tls(to: &str, tls: &Tls) -> Option<String> {
     shake_hands(to, tls).err().flatten()
 }
 
-/// A greeting over TLS; an error is why there is no TLS, if that is known.
+/// Sends the handshake message over TLS; an error is why TLS fails, if that is known.
 fn greet_secretly(to: &str, tls: &Tls) -> Result<Option<ProbeReply>, Option<String>> {
     let mut stream = shake_hands(to, tls)?;
     answer(&mut stream).map_err(|error| reason(to, &error))
@@ -136,8 +136,8 @@ fn shake_hands(to: &str, tls: &Tls) -> Result<Secret, Option<String>> {
             return Err(reason(to, &error));
         }
     }
-    // What the other side thinks of our certificate comes after the handshake, and could be lost with
-    // the connection if we spoke first. If it takes it, it says something too, at once.
+    // The peer's verdict on our certificate arrives after the handshake. It could be lost with the connection
+    // if this process sent first. A peer that accepts the certificate also sends at once.
     let _ = stream.sock.set_read_timeout(Some(VERDICT));
     if let Err(error) = stream.conn.complete_io(&mut stream.sock)
         && let Some(reason) = reason(to, &error)

@@ -1,4 +1,4 @@
-//! The way to one address: connected when it is first used.
+//! Sender to one address: connects when it is first used, and selects shared memory, TCP or Zenoh.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,11 +18,11 @@ use crate::sys::sync::Mutex;
 use crate::transport::shm::ShmSender;
 use crate::transport::{Room, SendBuffer, SendBuffers, SendMemory, Sender, tcp};
 
-/// How soon the next attempt to connect follows one.
+/// Interval between two attempts to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A line to one address.
+/// Sender to one address.
 pub(super) struct ToOne {
     to: Arc<str>,
     party: Arc<SessionOwner>,
@@ -31,24 +31,24 @@ pub(super) struct ToOne {
     publisher: Option<Publisher<'static>>,
     parcels: Arc<SendBuffers>,
     shm: bool,
-    /// Never used by a thread of the engine: it may be the one that sends.
+    /// Whether Zenoh's threads may not use this sender: one of them may be the thread that sends.
     apart: bool,
-    /// The other side may be on this machine.
+    /// The peer may be on this machine.
     is_near: bool,
-    /// Memory that it reads then.
+    /// Ring that such a peer reads.
     outlet: Option<ShmSender>,
-    /// A connection past the engine.
+    /// Direct TCP connection.
     stream: Option<tcp::TcpSender>,
 }
 
 pub(super) enum SendPath {
-    /// They come to us, if we listen.
+    /// Accepted: the peer dials our listening socket, if we listen.
     Hall(Option<Arc<ZenohConnection>>),
-    /// We call them.
+    /// Dialed: this process connects to the peer.
     Call {
         made: Arc<Mutex<ZenohSession>>,
         last: Option<Instant>,
-        /// The last attempt failed because the other side does not take this process.
+        /// The last attempt failed because the peer rejects this process.
         refused: bool,
     },
 }
@@ -60,7 +60,7 @@ impl SendPath {
 }
 
 impl ToOne {
-    /// A line that is not connected yet.
+    /// A sender that is not connected yet.
     pub(super) fn new(
         to: &str,
         party: &Arc<SessionOwner>,
@@ -76,7 +76,7 @@ impl ToOne {
             way,
             publisher: None,
             parcels: Arc::clone(parcels),
-            // To and from a scheduler there is little to say, and everybody has a line to it.
+            // Links with the scheduler carry few bytes, and every process has one.
             shm: place.shm && !place.is_scheduler && !names.is_root(to),
             apart: threads_are_set(),
             is_near: is_of_this_host(to),
@@ -133,7 +133,7 @@ impl ToOne {
         Some(())
     }
 
-    /// What is put before the other side is known to listen goes nowhere.
+    /// Zenoh drops a put before the peer's subscription is known.
     fn publisher(&self, connection: &ZenohConnection) -> Option<Publisher<'static>> {
         let publisher = connection.session.declare_publisher(self.name.clone());
         let publisher = publisher.congestion_control(CongestionControl::Block).express(true).wait();
@@ -148,7 +148,7 @@ impl ToOne {
         Some(publisher)
     }
 
-    /// The session is there, and the other side does not listen to this process.
+    /// Closes sessions over which the peer does not subscribe to messages of this process.
     fn give_up(&mut self, connections: &[Arc<ZenohConnection>]) {
         let SendPath::Call { made, .. } = &self.way else { return };
         let ours =
@@ -162,7 +162,8 @@ impl ToOne {
         self.blame(why);
     }
 
-    /// Says why there is no way, once that is certain: it may be the end, or the start, of a process.
+    /// Reports why a peer rejects this process, once that is certain: a failure may be the end, or the start,
+    /// of a process.
     fn blame(&mut self, reason: Option<String>) {
         let SendPath::Call { refused, .. } = &mut self.way else { return };
         let Some(reason) = reason else { return };
@@ -171,7 +172,7 @@ impl ToOne {
         }
     }
 
-    /// Asks the other side to read the memory that this one writes.
+    /// Offers the peer a ring of this process.
     fn offer(&mut self) {
         match ShmSender::new() {
             Ok(outlet) => {
@@ -182,13 +183,13 @@ impl ToOne {
         }
     }
 
-    /// Sends bytes past the engine; false if it is to carry them.
+    /// Sends bytes over the direct TCP connection; false if Zenoh is to carry them.
     fn stream(&mut self, own: &[u8], lent: &[(usize, Bytes)], may_wait: bool) -> bool {
         let Some(streams) = &self.party.streams else { return false };
         if self.stream.is_none() {
             self.stream = streams.outlet(&self.to);
         }
-        // Whoever is on this machine and can read our memory needs no connection.
+        // A peer on this machine that can read our memory needs no connection.
         let may_share = self.outlet.is_some() && self.is_near;
         if matches!(self.way, SendPath::Hall(_))
             && !may_share
@@ -202,7 +203,7 @@ impl ToOne {
         self.keep_stream_if(sent)
     }
 
-    /// Whether something was done past the engine; after an error the engine does it all.
+    /// Whether the direct TCP connection was used; after an error Zenoh carries all bytes.
     fn keep_stream_if(&mut self, done: Option<std::io::Result<()>>) -> bool {
         let Some(Err(error)) = done else { return done.is_some() };
         log(Level::Debug, || format!("a connection to {} ended: {error}", self.to));
@@ -277,7 +278,7 @@ impl Sender for ToOne {
     }
 }
 
-/// The bytes of a parcel with those that it has borrowed, each behind so many of its own.
+/// Joins the bytes of a buffer with its borrowed slices, each behind its number of own bytes.
 fn joined(own: &Bytes, lent: Vec<(usize, Bytes)>) -> ZBytes {
     if lent.is_empty() {
         return ZBytes::from(own.clone());
@@ -292,8 +293,8 @@ fn joined(own: &Bytes, lent: Vec<(usize, Bytes)>) -> ZBytes {
     all.finish()
 }
 
-/// Whether somebody has chosen the threads of the engine, as TLS needs it: one may then both receive
-/// and send, and must never wait for itself.
+/// Whether the environment sets the threads of Zenoh, as TLS needs it. One thread may then both receive and
+/// send, and must never wait for itself.
 fn threads_are_set() -> bool {
     std::env::var_os(TLS_VARIABLE.0).is_some()
 }

@@ -1,4 +1,4 @@
-//! How sessions are opened.
+//! Settings of Zenoh sessions.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::transport::zenoh::names::ProcessNames;
 use crate::transport::{SOCKET_BYTES, TransportConfig};
 
 const RECEIVE_BYTES: usize = 2 << 20;
-/// Batches that wait for the socket.
+/// Batches that are queued for the socket.
 const BATCHES: usize = 16;
-/// How long whoever calls may take to say who it is, and how many may be about it at a time.
+/// Timeout of a peer's handshake, and maximum number of peers in the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(2);
 const STRANGERS: usize = 1_000;
-/// A put that waits for longer ends its session; the protocol has given up by then.
+/// Timeout of a blocked put, which ends its session; the protocol has given up by then.
 const BLOCKED: Duration = Duration::from_secs(60);
 
-/// Opens a session. What it is told is not for the logs of the engine.
+/// Opens a session. Its configuration stays out of Zenoh's logs.
 pub(super) fn open(config: Config) -> zenoh::Result<Session> {
     use tracing::dispatcher::{Dispatch, with_default};
-    // Not a subscriber that wants nothing: with one known, nobody is sure any more that none listens.
+    // Not a subscriber that wants nothing: with one registered, `tracing` no longer knows that none listens.
     with_default(&Dispatch::none(), || zenoh::open(config).wait())
 }
 
-/// Opens the session of a process that listens; gives the address that others know it by, and the one
-/// that it listens at.
+/// Opens the session of a process that listens. Returns the address that peers know it by, and the address at
+/// which it listens.
 pub(super) fn listen_at(
     listen: &str,
     place: &TransportConfig,
@@ -43,7 +43,7 @@ pub(super) fn listen_at(
     }
     let mut tries = 0;
     loop {
-        // The system chooses a port, which is free again at once; somebody else may be faster.
+        // The system chooses a port, which is free again at once; another process may bind it first.
         let at = listen.to_socket_addrs().map_err(|error| name(&error))?.next();
         let at = at.ok_or_else(|| name(&"nobody knows this host"))?;
         let found = TcpListener::bind(at).and_then(|listener| listener.local_addr());
@@ -74,8 +74,8 @@ pub(super) fn listen_at(
     }
 }
 
-/// What all sessions have in common: nobody is looked for, large messages flow, and strangers cannot
-/// keep others out for long.
+/// Settings of all sessions: no discovery, large messages are not delayed, and pending handshakes cannot
+/// block peers for long.
 pub(super) fn settings(place: &TransportConfig, access: &Access) -> zenoh::Result<Config> {
     let mut config = Config::default();
     let lease = place.lease_ms.to_string();
