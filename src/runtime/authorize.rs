@@ -1,5 +1,5 @@
-//! Each process says what its credential lets it say: frames are compared with the identity that the
-//! engine has proved.
+//! Authorization of frames: each must fit the identity that the engine has authenticated. Also called: access
+//! control.
 
 use super::Machine;
 use super::buffers::Bytes;
@@ -9,7 +9,7 @@ use crate::log::Level;
 use crate::role::Role;
 use kvstore_protocol::{Breach, Header, MemberRole, Message, Peer, Speaker, is_at};
 
-/// Drops what the holder of a credential may not say.
+/// Drops frames that the sender's credential does not permit.
 pub(super) fn keep_own(
     who: Identity,
     from: &str,
@@ -26,7 +26,7 @@ pub(super) fn keep_own(
     });
 }
 
-/// Once more, now that the members are known: a member is where it said that it is.
+/// Second check, with the members known: a member's frames must come from the member's own address.
 pub(super) fn keep_known(
     who: Identity,
     from: &str,
@@ -44,7 +44,7 @@ pub(super) fn keep_known(
     });
 }
 
-/// Whether the role and the rank are those of its credential.
+/// Whether the role and rank of a frame are those of the sender's credential.
 pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
     speaker(who).is(head)
 }

@@ -1,4 +1,4 @@
-//! Values on their way: in blocks of our own, or in memory that a caller has lent.
+//! Bytes of values in flight: in pooled blocks, or in memory that a caller has lent (zero copy).
 #![allow(unsafe_code, reason = "memory that callers lend is read here")]
 
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -8,16 +8,16 @@ use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
 use kvstore_protocol::Data;
 
-/// Sizes of blocks that are kept for the next ones.
+/// Sizes of blocks that are pooled, in bytes.
 const KEPT: std::ops::RangeInclusive<usize> = 512..=4 << 20;
 
 /// As many powers of two as there are in [`KEPT`], and all below.
 const SIZES: usize = KEPT.end().ilog2() as usize + 1;
 
-/// Most bytes of blocks that wait for their next use.
+/// Maximum number of bytes in spare blocks.
 const MOST_SPARE: usize = 64 << 20;
 
-/// Memory for slices, used again and again.
+/// Pool of memory for slices.
 #[derive(Default)]
 pub(crate) struct Blocks {
     spare: Mutex<Spare>,
@@ -25,27 +25,27 @@ pub(crate) struct Blocks {
 
 #[derive(Default)]
 struct Spare {
-    /// By the logarithm of their size: each serves every block that is larger than half of it.
+    /// Indexed by the logarithm of their size: each serves every block larger than half of it.
     buffers: [Vec<Buffer>; SIZES],
     bytes: usize,
 }
 
-/// Bytes of our own, all written.
+/// Bytes in pooled memory, all written.
 pub(crate) struct Block {
     buffer: Option<Buffer>,
     len: usize,
-    /// Their CRC32C, once somebody has computed it.
+    /// CRC32C of the bytes, once it was computed.
     sum: OnceLock<u32>,
     home: Arc<Blocks>,
 }
 
 impl Blocks {
-    /// Memory for so many bytes, whose content is undefined.
+    /// Memory for this many bytes, whose content is undefined.
     pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
         if !KEPT.contains(&len) {
             return Buffer::fixed(len);
         }
-        // What a block does not write of it takes no memory.
+        // The part that a block does not write takes no memory.
         let size = len.next_power_of_two();
         let mut spare = self.spare.lock();
         if let Some(buffer) = spare.buffers[size.ilog2() as usize].pop() {
@@ -72,13 +72,13 @@ impl Blocks {
     ) -> Result<Block> {
         let block = self.wrap(self.take(len)?, len);
         let start = block.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
-        // SAFETY: so many bytes are there and ours alone. They are undefined only in their values,
-        // and are written before anybody reads them.
+        // SAFETY: this many bytes are allocated, without another reference. Only their values are undefined,
+        // and `fill` writes them before any read.
         fill(unsafe { std::slice::from_raw_parts_mut(start, len) });
         Ok(block)
     }
 
-    /// Makes a block of parts, one behind the other.
+    /// Makes a block that concatenates parts.
     pub(crate) fn join(self: &Arc<Self>, parts: &[&[u8]]) -> Result<Block> {
         self.make(parts.iter().map(|part| part.len()).sum(), |mut rest| {
             for part in parts {
@@ -99,11 +99,11 @@ impl Blocks {
 impl Block {
     pub(crate) fn bytes(&self) -> &[u8] {
         let start = self.buffer.as_ref().map_or(std::ptr::null_mut(), Buffer::as_ptr);
-        // SAFETY: so many bytes are there, written, and nobody changes those of a block.
+        // SAFETY: this many bytes are allocated and written, and the bytes of a block do not change.
         unsafe { std::slice::from_raw_parts(start, self.len) }
     }
 
-    /// It was received, and has this CRC32C.
+    /// Stores the CRC32C that a received block has.
     pub(super) fn has_checksum(&self, sum: u32) {
         let _ = self.sum.set(sum);
     }
@@ -126,17 +126,17 @@ impl Drop for Block {
 pub(crate) struct Loan(RwLock<LentBytes>);
 
 enum LentBytes {
-    /// The caller's, of so many bytes.
+    /// Memory of the caller, of this many bytes.
     Theirs(*const u8, usize),
-    /// The caller has it back; this is a copy.
+    /// The loan has ended; this is a copy.
     Copied(Block),
-    /// The caller has it back, and nobody needs it any more.
+    /// The loan has ended, and no message needs the bytes any more.
     Over,
 }
 
-// SAFETY: the caller has lent the memory to the library, whatever its threads.
+// SAFETY: the caller has lent the memory to all threads of the library.
 unsafe impl Send for Loan {}
-// SAFETY: as above; it is only read.
+// SAFETY: the caller has lent the memory to all threads of the library, which only read it.
 unsafe impl Sync for Loan {}
 
 impl Loan {
@@ -146,13 +146,13 @@ impl Loan {
         Self(RwLock::new(LentBytes::Theirs(start, len)))
     }
 
-    /// Of bytes that are always there.
+    /// Loan of static bytes.
     #[cfg(test)]
     pub(super) fn of_static(bytes: &'static [u8]) -> Self {
         Self(RwLock::new(LentBytes::Theirs(bytes.as_ptr(), bytes.len())))
     }
 
-    /// Gives the memory back; what is still on its way goes on from a copy.
+    /// Ends the loan; messages still in flight continue from a copy.
     pub(crate) fn copy(&self, blocks: &Arc<Blocks>) -> Result<()> {
         let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let LentBytes::Theirs(start, len) = *lent {
@@ -165,27 +165,27 @@ impl Loan {
         Ok(())
     }
 
-    /// Gives the memory back; everybody who needed it has it.
+    /// Ends the loan; all of its bytes have been acknowledged.
     pub(crate) fn end(&self) {
         let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
         *lent = LentBytes::Over;
     }
 }
 
-/// The place of a value that is about to be received: a part of an out, which stays lent until this
-/// is dropped.
+/// Destination of a value that is about to be received (zero copy): a part of a caller's output, lent until
+/// this is dropped.
 pub(crate) struct Landing {
     start: *mut u8,
     len: usize,
     end: Option<Box<dyn FnOnce() + Send>>,
 }
 
-// SAFETY: the memory is lent to the library, whatever its threads.
+// SAFETY: the memory is lent to all threads of the library.
 unsafe impl Send for Landing {}
 
 impl Landing {
     /// # Safety
-    /// `len` bytes from `start` are valid, and are written by nobody else, until `end` is called.
+    /// `len` bytes from `start` are valid, and have no other writer, until `end` is called.
     pub(crate) unsafe fn new(
         start: *mut u8,
         len: usize,
@@ -195,8 +195,8 @@ impl Landing {
     }
 
     pub(super) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the promise of `new`. They are undefined only in their values, and are written
-        // before anybody reads them.
+        // SAFETY: the promise of `new`. Only their values are undefined, and they are written before any
+        // read.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.len) }
     }
 }
@@ -210,7 +210,7 @@ impl Drop for Landing {
 }
 
 /// # Safety
-/// NULL without bytes, or so many valid bytes that stay unchanged for `'a`.
+/// NULL without bytes, or `len` valid bytes that stay unchanged for `'a`.
 unsafe fn slice<'a>(start: *const u8, len: usize) -> &'a [u8] {
     if len == 0 {
         return &[];
@@ -231,15 +231,15 @@ pub(crate) struct Bytes {
 enum BlockSource {
     Block(Arc<Block>),
     Loan(Arc<Loan>),
-    /// It has been received to where it belongs.
+    /// Received into its destination.
     Landed,
     Encoded(Arc<Encoded>),
 }
 
-/// A value as a codec has made it, slice by slice.
+/// A value that a codec has encoded, slice by slice.
 pub(crate) struct Encoded {
     pub(crate) codec: u16,
-    /// The bytes of the value itself, in all and of each slice but the last.
+    /// Number of bytes of the unencoded value: in all, and of each slice but the last.
     pub(crate) len: usize,
     pub(crate) slice: usize,
     pub(crate) slices: Vec<Arc<Block>>,
@@ -255,7 +255,7 @@ impl Bytes {
         Self { source: BlockSource::Loan(loan), at: 0, len }
     }
 
-    /// So many bytes that a [`Landing`] has taken.
+    /// `len` bytes that a [`Landing`] has received.
     pub(super) fn landed(len: usize) -> Self {
         Self { source: BlockSource::Landed, at: 0, len }
     }
@@ -265,7 +265,7 @@ impl Bytes {
         Self { source: BlockSource::Encoded(Arc::new(encoded)), at: 0, len }
     }
 
-    /// Calls `read` with the bytes; None if nobody needs them any more.
+    /// Calls `read` with the bytes; None if no message needs them any more.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&[u8]) -> T) -> Option<T> {
         let range = self.at..self.at + self.len;
         match &self.source {
@@ -274,7 +274,7 @@ impl Bytes {
                 let lent = loan.0.read().unwrap_or_else(PoisonError::into_inner);
                 match &*lent {
                     LentBytes::Theirs(start, len) => {
-                        // SAFETY: the promise of `Loan::new`; the loan is not given back meanwhile.
+                        // SAFETY: the promise of `Loan::new`; the read lock keeps the loan open.
                         let bytes = unsafe { slice(*start, *len) };
                         Some(read(&bytes[range]))
                     }
@@ -282,7 +282,7 @@ impl Bytes {
                     LentBytes::Over => None,
                 }
             }
-            // Only parts of it are sent; and nobody needs what is where it belongs.
+            // Only slices of an encoded value are sent; a received value is never sent from its destination.
             BlockSource::Encoded(_) | BlockSource::Landed => None,
         }
     }
@@ -293,7 +293,7 @@ impl Bytes {
         Some(InPlace { block, at: self.at, len: self.len })
     }
 
-    /// The block, if this is the whole of one, which others may have as well.
+    /// The block, if this is the whole of one; it may have further owners.
     pub(crate) fn into_block(self) -> std::result::Result<Arc<Block>, Self> {
         let Self { source, at, len } = self;
         match source {
@@ -303,7 +303,7 @@ impl Bytes {
     }
 }
 
-/// Bytes where they lie in a block.
+/// Bytes in place in a block.
 #[derive(Clone, Copy)]
 pub(super) struct InPlace<'a> {
     block: &'a Arc<Block>,
@@ -320,12 +320,12 @@ impl<'a> InPlace<'a> {
         &self.block.bytes()[self.at..self.at + self.len]
     }
 
-    /// Their CRC32C, if that is known.
+    /// CRC32C of the bytes, if it is known.
     pub(super) fn known_checksum(self) -> Option<u32> {
         self.block.sum.get().copied().filter(|_| self.len == self.block.len)
     }
 
-    /// Their CRC32C. That of a whole block is computed once, however many are to have it.
+    /// CRC32C of the bytes. That of a whole block is computed once, for any number of receivers.
     pub(super) fn checksum(self) -> u32 {
         if self.len == self.block.len {
             *self.block.sum.get_or_init(|| kvstore_checksum::crc32c(self.block.bytes()))
@@ -334,13 +334,13 @@ impl<'a> InPlace<'a> {
         }
     }
 
-    /// Keeps the block for whoever sends them.
+    /// Keeps the block alive for the sender of these bytes.
     pub(super) fn lend(self) -> impl AsRef<[u8]> + Send + 'static {
         HeldBlock { block: Arc::clone(self.block), at: self.at, len: self.len }
     }
 }
 
-/// Bytes of a block that stays.
+/// Bytes of a block that is kept alive.
 struct HeldBlock {
     block: Arc<Block>,
     at: usize,

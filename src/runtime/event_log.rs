@@ -1,6 +1,6 @@
-//! Losses, evictions and dropped frames in the log: for each peer and reason the first one, then the
-//! count each time that it has grown tenfold, and at the end. So a flood fills no disk, and nothing is
-//! dropped in silence.
+//! Log of losses, evictions and dropped frames, limited in rate. Each peer and reason is logged at its first
+//! event, at each tenfold growth of the count, and at the end. So a flood fills no disk, and no drop is
+//! silent.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -9,10 +9,10 @@ use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use kvstore_protocol::{News, Peer};
 
-/// Maximum number of peers and reasons that are told apart; the rest is counted together.
+/// Maximum number of peers and reasons with a count of their own; the rest is counted together.
 const MOST: usize = 1_024;
 
-/// Of one peer and reason.
+/// Count for one peer and reason.
 struct EventCount {
     level: Level,
     count: u64,
@@ -21,14 +21,14 @@ struct EventCount {
     first: String,
 }
 
-/// Who, where, and why.
+/// Peer, address, and reason.
 type EventName = (String, String, String);
 
 #[derive(Default)]
 pub(super) struct Ledger(Mutex<BTreeMap<EventName, EventCount>>);
 
 impl Ledger {
-    /// Notes that something of a peer was dropped, or that it is lost.
+    /// Counts a dropped frame of a peer, or the loss of the peer.
     pub(super) fn note(&self, level: Level, who: String, address: &str, reason: String) {
         let mut entries = self.0.lock();
         let mut name = (who, address.to_owned(), reason);
@@ -45,8 +45,8 @@ impl Ledger {
         }
     }
 
-    /// Logs what has changed for the process `me`, as far as something was lost; `from` is the address of
-    /// the frames that have caused it.
+    /// Logs the losses, evictions and drops among the events of the process `me`; `from` is the address of
+    /// the frames that caused them.
     pub(super) fn tell(&self, me: Peer, from: Option<&str>, news: &[News]) {
         for news in news {
             match news {

@@ -1,4 +1,4 @@
-//! Bytes from the engine become messages.
+//! Decodes received bytes into messages. Also called: frame parser, ingress.
 
 use std::sync::Arc;
 
@@ -8,27 +8,27 @@ use kvstore_protocol::{
     read_table,
 };
 
-/// Bytes that are copied and added to the checksum while they are in the cache.
+/// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
 const CHUNK: usize = 16 << 10;
 
-/// Values from this size on are received to where they belong; for smaller ones a copy costs less
-/// than to find the place.
+/// Size in bytes from which values are received into their destination; for smaller ones a copy costs less
+/// than the lookup.
 const LARGE: usize = 32 << 10;
 
-/// Messages of a delivery that there is room for from the start.
+/// Maximum number of messages of a delivery for which space is reserved in advance.
 const SOME: usize = 64;
 
-/// Why the rest of a delivery is of no use.
+/// Why the rest of a delivery is dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadDelivery {
     Bad(BadFrame),
-    /// There is no memory for it; it comes again.
+    /// There is no memory for the message; its sender retransmits it.
     NoMemory,
 }
 
 const SHORT: BadDelivery = BadDelivery::Bad(BadFrame::Short);
 
-/// A delivery, as one run of bytes.
+/// A delivery, as one sequence of bytes.
 struct Pieces<'a, 'b> {
     current: &'a [u8],
     rest: &'b mut dyn Iterator<Item = &'a [u8]>,
@@ -36,7 +36,7 @@ struct Pieces<'a, 'b> {
 }
 
 impl Pieces<'_, '_> {
-    /// Fills `out`; gives the checksum of what it got, or None if there is not as much.
+    /// Fills `out`; returns the CRC32C of its bytes, or None if the delivery is too short.
     fn take(&mut self, out: &mut [u8]) -> Option<u32> {
         let (mut done, mut sum) = (0, 0);
         while done < out.len() {
@@ -55,23 +55,23 @@ impl Pieces<'_, '_> {
         Some(sum)
     }
 
-    /// Nothing is read any more: the sender may use the memory again.
+    /// Reads no more: the sender may reuse the memory.
     fn end(&mut self) {
         while self.rest.next().is_some() {}
     }
 }
 
-/// Where what is read goes to.
+/// Where the bytes of frames are read to.
 pub(super) struct FrameReader<'a> {
     pub(super) blocks: &'a Arc<Blocks>,
-    /// Finds the place of a value that somebody waits for.
+    /// Finds the destination of a value that a call waits for.
     pub(super) land: &'a dyn Fn(&Header, usize) -> Option<Landing>,
-    /// The places that have been written. They are to be kept until their messages were received.
+    /// Destinations that have been written. They are kept until the machine has received their messages.
     pub(super) landings: Vec<Landing>,
 }
 
-/// Reads all messages of a delivery of `len` bytes. What follows something that is no frame is lost
-/// with it. No more memory is taken than there are bytes.
+/// Reads all messages of a delivery of `len` bytes. Bytes after an invalid frame are lost with it. No more
+/// memory is taken than there are bytes.
 pub(super) fn read(
     len: usize,
     pieces: &mut dyn Iterator<Item = &[u8]>,
@@ -90,7 +90,7 @@ pub(super) fn read(
     (messages, broken)
 }
 
-/// The same, for whoever waits for no values.
+/// Like `read`, for a receiver that waits for no values.
 pub(crate) fn read_all(
     len: usize,
     pieces: &mut dyn Iterator<Item = &[u8]>,
@@ -126,7 +126,7 @@ fn one(
     Ok(Message { head: opened.head, body })
 }
 
-/// Several messages, of which the payload begins with a table.
+/// Reads a bundle: several messages, whose payload begins with a table.
 fn bundle(
     opened: &Opened,
     pieces: &mut Pieces<'_, '_>,
@@ -143,7 +143,8 @@ fn bundle(
     Ok(Message { head: opened.head.clone(), body: Body::Parts(Arc::new(parts.into())) })
 }
 
-/// Values share a block: they are soon where they belong. Pushes do not, because a server keeps them.
+/// Values share a block, because they are soon copied to their destinations. Pushes do not, because a server
+/// keeps them.
 fn values(
     entries: Vec<BundleEntry>,
     pieces: &mut Pieces<'_, '_>,
@@ -179,7 +180,7 @@ fn part(
     intact(sum, checksum).map(|()| Message { head, body })
 }
 
-/// Whether a payload was all there, and has the checksum that it should have.
+/// Checks that a payload is complete, and that it has the expected checksum.
 fn intact(found: Option<u32>, checksum: u32) -> Result<(), BadDelivery> {
     match found {
         Some(sum) if sum == checksum => Ok(()),
@@ -188,7 +189,7 @@ fn intact(found: Option<u32>, checksum: u32) -> Result<(), BadDelivery> {
     }
 }
 
-/// What a message carries, a value in a block, and its checksum; none if it is not all there.
+/// Body of a message, a value in a block, and its checksum; None if the payload is incomplete.
 fn body(
     kind: MessageKind,
     len: usize,
@@ -253,11 +254,11 @@ mod tests {
             let mut altered = bytes.clone();
             altered[at] ^= 0x40;
             let (messages, broken) = read_all(altered.len(), &mut altered.chunks(77), &blocks);
-            // The reserved field is nobody's.
+            // A change of the reserved field is found too.
             assert!(broken.is_some(), "altered at {at}");
             assert!(messages.len() < 6);
         }
-        // The header says more than ever came.
+        // The announced length exceeds the bytes that arrive.
         let (_, broken) = read_all(usize::MAX, &mut bytes.chunks(64), &blocks);
         assert_eq!(broken, Some(BadDelivery::Bad(BadFrame::Short)));
     }

@@ -1,5 +1,5 @@
-//! Drives a machine of the protocol: gives it what comes from the engine and the time, sends what it
-//! has to say, and lets its host do what it wants done.
+//! Runs the state machines of the protocol: passes them received messages and the time, sends their messages,
+//! and has the host carry out their actions. Also called: event loop, reactor, driver of the state machines.
 
 mod authorize;
 mod buffers;
@@ -32,27 +32,27 @@ use kvstore_protocol::{
     Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time,
 };
 
-/// How long a process that ends waits for its last words to be sent, and how often it looks.
+/// Flush timeout and poll interval at shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// Messages of a delivery that are taken at a time.
+/// Number of messages of a delivery that one step processes.
 const PORTION: usize = 64;
 
-/// What a process is for the protocol.
+/// State machine of a process: a member node, or the scheduler.
 pub(crate) enum Machine {
     Node(Box<Node<Bytes>>),
     Scheduler(Box<Scheduler<Bytes>>),
 }
 
-/// Does what the machine of a process wants done.
+/// Carries out the actions that the state machine of a process requests.
 pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     type Todo: Default;
 
-    /// Takes what the machine wants done, with the machine locked: nothing here may take long.
+    /// Takes the machine's actions, with the machine locked: nothing here may take long.
     fn collect(&self, node: &mut Node<Bytes>, todo: &mut Self::Todo);
 
-    /// Does it, without the lock.
+    /// Carries out the actions, without the lock.
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
 
     /// Keeps the events of traced rounds, if the process is traced.
@@ -60,10 +60,10 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
         None
     }
 
-    /// Everything has ended because of a bug; who waits is to be told.
+    /// A bug has stopped the driver: fails the calls that wait.
     fn broken(&self, _bug: &Error, _blocks: &Arc<Blocks>) {}
 
-    /// The place of a value of so many bytes, if somebody waits for it; with the machine locked.
+    /// The destination of a value of this many bytes, if a call waits for it; called with the machine locked.
     fn landing(
         &self,
         _driver: &Arc<Driver<Self>>,
@@ -75,7 +75,7 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     }
 }
 
-/// The host of a scheduler, which only talks.
+/// No-op host: the scheduler has no data plane.
 pub(crate) struct Idle;
 
 impl DriverHost for Idle {
@@ -88,9 +88,9 @@ impl DriverHost for Idle {
 
 pub(crate) struct Driver<H> {
     core: Mutex<Core>,
-    /// Wakes the timer, and whoever waits for the job to start or to end.
+    /// Wakes the timer, and the threads that wait for the job to start or to end.
     changed: Condvar,
-    /// Why everything has ended, if that was a panic.
+    /// The panic that has stopped the driver, if one has.
     bug: OnceLock<Error>,
     outbox: Outbox,
     ledger: Ledger,
@@ -102,14 +102,14 @@ pub(crate) struct Driver<H> {
 
 struct Core {
     machine: Option<Machine>,
-    /// When the timer looks again.
+    /// When the timer is due.
     wake: Time,
-    /// Whether the job has started, and whether it has ended: those who wait for that were told.
+    /// Whether the job has started, and whether it has ended, as last signalled to waiting threads.
     told: (bool, bool),
     stopped: bool,
 }
 
-/// What the engine knows of a driver that may not be there any more.
+/// Inbox of a driver that may no longer exist.
 struct DriverInbox<H>(OnceLock<Weak<Driver<H>>>);
 
 /// Opens the engine for an inbox.
@@ -155,21 +155,22 @@ impl<H: DriverHost> Driver<H> {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(Time::MAX)
     }
 
-    /// The moment of the machine's clock at which a deadline is.
+    /// The time of a deadline on the machine's clock.
     pub(crate) fn moment(&self, end: Option<Instant>) -> Time {
         let since = |end: Instant| end.saturating_duration_since(self.began).as_micros();
         end.map_or(Time::MAX, |end| u64::try_from(since(end)).unwrap_or(Time::MAX))
     }
 
-    /// What this process is called by the others.
+    /// The address at which peers know this process.
     pub(crate) fn address(&self) -> &str {
         self.engine.get().map_or("", |engine| engine.address())
     }
 
-    /// Does something with the machine, then everything that follows from it. None after the end.
+    /// Runs `work` on the machine, then carries out the actions and sends the messages that result. None
+    /// after the end.
     ///
-    /// After a panic the machine does nothing any more; what it had asked for is done, because calls
-    /// wait for that, before the panic goes on.
+    /// After a panic the machine is stopped. Actions that it had requested are still carried out, because
+    /// calls wait for them, before the panic resumes.
     pub(crate) fn step<T>(
         self: &Arc<Self>,
         work: impl FnOnce(&mut Machine, Time) -> T,
@@ -177,7 +178,7 @@ impl<H: DriverHost> Driver<H> {
         self.step_from(None, work)
     }
 
-    /// The same, for frames that came from an address.
+    /// Like `step`, for frames that arrived from an address.
     fn step_from<T>(
         self: &Arc<Self>,
         from: Option<&str>,
@@ -231,14 +232,14 @@ impl<H: DriverHost> Driver<H> {
         Some(result)
     }
 
-    /// Does what no caller could answer for: a panic ends everything.
+    /// Runs work that has no caller to report to: a panic stops the driver.
     fn guard(&self, work: impl FnOnce()) {
         if let Err(panic) = panics::catch(work) {
             self.break_down(&panic);
         }
     }
 
-    /// Ends everything because of a bug, and tells who waits.
+    /// Stops the driver because of a bug, and fails the calls that wait.
     fn break_down(&self, panic: &str) {
         let bug = self.bug.get_or_init(|| panics::internal(panic));
         self.halt();
@@ -246,12 +247,12 @@ impl<H: DriverHost> Driver<H> {
         self.stop();
     }
 
-    /// The bug that has ended everything, if one has.
+    /// The bug that has stopped the driver, if one has.
     pub(crate) fn bug(&self) -> Option<Error> {
         self.bug.get().cloned()
     }
 
-    /// The machine does nothing any more.
+    /// Stops the machine for good.
     fn halt(&self) -> Option<Machine> {
         let mut core = self.core.lock();
         core.stopped = true;
@@ -259,7 +260,7 @@ impl<H: DriverHost> Driver<H> {
         core.machine.take()
     }
 
-    /// Waits until `ready` has an answer, the deadline has passed, or this thread was interrupted.
+    /// Waits until `ready` returns a value, the deadline has passed, or this thread was interrupted.
     pub(crate) fn wait<T>(
         &self,
         end: Option<Instant>,
@@ -284,12 +285,12 @@ impl<H: DriverHost> Driver<H> {
         }
     }
 
-    /// Looks at the machine, if it is there.
+    /// Reads the machine, if it exists.
     pub(crate) fn peek<T>(&self, look: impl FnOnce(&Machine) -> Option<T>) -> Option<T> {
         self.core.lock().machine.as_ref().and_then(look)
     }
 
-    /// Waits until the last words are sent, for a moment: somebody may take nothing any more.
+    /// Waits until all queued messages are sent, with a timeout: a peer may receive no more.
     pub(crate) fn flush(&self) {
         let end = Instant::now() + LAST_WORDS;
         while !self.outbox.is_empty() && Instant::now() < end {
@@ -297,7 +298,7 @@ impl<H: DriverHost> Driver<H> {
         }
     }
 
-    /// Ends everything at once: nothing is sent and nothing arrives any more.
+    /// Stops at once: no message is sent or received any more.
     pub(crate) fn stop(&self) {
         drop(self.halt());
         self.outbox.close();
@@ -382,8 +383,8 @@ impl<H: DriverHost> Driver<H> {
     }
 }
 
-/// The next messages that are taken in one step: answers to them are on their way before the last one
-/// of a delivery is looked at.
+/// The next messages, which one step processes: replies to them are sent before the last message of a
+/// delivery is processed.
 fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<Bytes>> {
     let (mut some, mut parts) = (Vec::new(), 0);
     while parts < PORTION
@@ -396,7 +397,7 @@ fn portion(messages: &mut impl Iterator<Item = Message<Bytes>>) -> Vec<Message<B
 }
 
 impl<H: DriverHost> DriverInbox<H> {
-    /// Lets the driver do something, if it is there. The threads here are the engine's.
+    /// Runs `work` on the driver, if it exists. The calling threads are the engine's.
     fn tell(&self, work: impl FnOnce(&Arc<Driver<H>>)) {
         if let Some(driver) = self.0.get().and_then(Weak::upgrade) {
             driver.guard(|| work(&driver));
@@ -421,7 +422,7 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
                     !scheduler.knows(address)
                 }
             });
-            // Who only looked does not come again, and nothing is kept for it.
+            // Observers are stateless clients: one that has disconnected needs no path any more.
             if stranger == Some(true) {
                 driver.outbox.forget(address);
             }
@@ -479,7 +480,7 @@ impl Machine {
         }
     }
 
-    /// What has changed for whom since the last time.
+    /// The role and rank of this process, and the events since the last call.
     fn news(&mut self) -> (Peer, Vec<News>) {
         match self {
             Self::Node(node) => (node.me(), node.news()),
@@ -487,7 +488,7 @@ impl Machine {
         }
     }
 
-    /// Address and incarnation of a member that there is a stream to.
+    /// Address and incarnation of a member with a stream.
     fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
         match self {
             Self::Node(node) => node.linked(peer),
@@ -495,7 +496,7 @@ impl Machine {
         }
     }
 
-    /// How many processes the job has.
+    /// Number of processes of the job.
     fn members(&self) -> usize {
         let limits = match self {
             Self::Node(node) => node.limits(),
@@ -504,7 +505,7 @@ impl Machine {
         limits.workers as usize + limits.servers as usize + 1
     }
 
-    /// How it has ended, once it has.
+    /// Result of this process's part in the job, once it has ended.
     pub(crate) fn end(&self) -> Option<std::result::Result<(), Failure>> {
         match self {
             Self::Node(node) => node.end().cloned(),
@@ -512,7 +513,7 @@ impl Machine {
         }
     }
 
-    /// What it is, once its job has started.
+    /// Role and rank of this process, once its job has started.
     pub(crate) fn me(&self) -> Option<Peer> {
         match self {
             Self::Node(node) => node.has_started().then(|| node.me()),
@@ -521,14 +522,14 @@ impl Machine {
     }
 }
 
-/// Microseconds since 1970, by the clock of the machine.
+/// Microseconds since 1970, by the system clock.
 pub(crate) fn clock() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A number that is larger than that of every process before this one, by the clock of the machine,
-/// and another one than that of a process that starts in the same moment: milliseconds, then chance.
+/// Incarnation of a process: larger than that of every earlier process, by the system clock. Processes that
+/// start at the same moment get different numbers: milliseconds, then random bits.
 pub(crate) fn incarnation() -> u64 {
     const CHANCE: u32 = 22;
     static LAST: AtomicU64 = AtomicU64::new(0);

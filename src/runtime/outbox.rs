@@ -1,7 +1,8 @@
-//! Messages become bytes for the engine: one way for each address, its messages in order.
+//! Encodes messages into bytes for the engine: one path for each address, its messages in order. Also called:
+//! send queues, egress.
 //!
-//! Sending may wait for the other side, so it never happens under the lock of the machine, and a way
-//! that is not known to be free has a thread of its own.
+//! A send may block until the peer receives (backpressure), so it never runs under the lock of the machine. A
+//! path that may block has a thread of its own.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -17,26 +18,26 @@ use crate::sys::sync::{Condvar, Mutex};
 use crate::transport::{Engine, Room, SendBuffer, Sender};
 use kvstore_protocol::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
 
-/// Small messages travel together, up to so many bytes.
+/// Maximum size of a batch of small messages, in bytes.
 const TOGETHER: u64 = 192 << 10;
 
-/// Messages of a batch that there is room for from the start.
+/// Maximum number of messages of a batch for which space is reserved in advance.
 const MOST_AT_ONCE: usize = 64;
 
-/// So many ways are open to strangers, who were refused or only look, beside those to members. The one
-/// that was not used for the longest time ends.
+/// Maximum number of open paths to non-members (rejected processes and observers), beside those to members.
+/// The least recently used one is closed.
 const MOST_WAYS: usize = 16;
-/// So many more are open while all are in use.
+/// Maximum number of further paths to non-members while all paths are in use.
 const MOST_BUSY: usize = 32;
 
-/// Payloads of our own from this size on are sent from where they are; smaller ones are as soon copied.
+/// Size in bytes from which payloads are sent from their place (zero copy); smaller ones are copied as fast.
 const LENT: usize = 16 << 10;
 
-/// With no more than this on its way nobody waits for the other side, even if it is stopped: the
-/// engine's own queue is larger.
+/// Bytes in flight up to which a send does not block, even if the peer is stopped: the engine's own queue is
+/// larger.
 const CALM: u64 = 512 << 10;
 
-/// Is told of a panic on a thread that sends.
+/// Called after a panic on a sending thread.
 type Alarm = Box<dyn Fn(&str) + Send + Sync>;
 
 type Ways = HashMap<Arc<str>, Arc<PeerPath>>;
@@ -46,31 +47,31 @@ pub(crate) struct Outbox {
     engine: OnceLock<Arc<dyn Engine>>,
     alarm: Arc<OnceLock<Alarm>>,
     ways: Mutex<Ways>,
-    /// Members of the job: ways to so many stay open, whoever else is spoken to.
+    /// Number of members of the job: this many paths stay open, whatever the number of further peers.
     members: AtomicUsize,
     posts: AtomicU64,
 }
 
-/// The way to one address.
+/// Path to one address.
 pub(crate) struct PeerPath {
     to: Arc<str>,
     state: Mutex<PathState>,
     wake: Condvar,
     alarm: Arc<OnceLock<Alarm>>,
-    /// Whether a link goes this way.
+    /// Whether the peer is a member of the job.
     is_of_member: AtomicBool,
 }
 
 struct PathState {
     messages: VecDeque<Message<Bytes>>,
     bytes: u64,
-    /// What was on its way, and not known to have arrived, when the last message was posted.
+    /// Unacknowledged bytes in flight when the last message was posted.
     backlog: u64,
-    /// Whoever sends has it.
+    /// None while a thread sends with it.
     line: Option<Box<dyn Sender>>,
     has_thread: bool,
     closed: bool,
-    /// The number of the last post.
+    /// The number of the last post, for the least recently used order.
     used: u64,
 }
 
@@ -81,7 +82,7 @@ impl Outbox {
         let _ = self.engine.set(engine);
     }
 
-    /// Queues frames; their ways, which are added to `ways`, are to be flushed afterwards.
+    /// Queues frames; their paths are added to `ways`, and the caller flushes them afterwards.
     pub(crate) fn post(&self, frames: Vec<Frame<Bytes>>, ways: &mut Vec<Arc<PeerPath>>) {
         let mut frames = frames.into_iter().peekable();
         while let Some(first) = frames.next() {
@@ -95,7 +96,7 @@ impl Outbox {
                 continue;
             };
             let mut state = way.state.lock();
-            // Relaxed: only which of two was used before counts, and that not exactly.
+            // Relaxed: only the order of use matters, and that not exactly.
             state.used = self.posts.fetch_add(1, Ordering::Relaxed);
             state.post(first);
             while let Some(next) = frames.next_if(|frame| Arc::ptr_eq(&frame.to, &to)) {
@@ -117,7 +118,7 @@ impl Outbox {
             ways.insert(Arc::clone(to), Arc::clone(&way));
             way
         });
-        // Relaxed: written under the lock of the ways.
+        // Relaxed: written under the lock of the paths.
         if is_of_member && !way.is_of_member.swap(true, Ordering::Relaxed) {
             self.release_member(&ways, &way);
         }
@@ -143,8 +144,8 @@ impl Outbox {
         }
     }
 
-    /// With more ways to members than there are members, the one that was not used for the longest time
-    /// is to somebody who is gone.
+    /// With more paths to members than there are members, the least recently used one leads to a former
+    /// member.
     fn release_member(&self, ways: &Ways, new: &Arc<PeerPath>) {
         let members = || ways.values().filter(|way| way.is_of_member());
         if members().count() > self.members.load(Ordering::Relaxed) {
@@ -155,7 +156,7 @@ impl Outbox {
         }
     }
 
-    /// Whether everything that was posted has been sent, or given up.
+    /// Whether all posted messages have been sent, or dropped.
     pub(crate) fn is_empty(&self) -> bool {
         let is_idle = |way: &Arc<PeerPath>| {
             let state = way.state.lock();
@@ -164,14 +165,14 @@ impl Outbox {
         self.ways.lock().values().all(is_idle)
     }
 
-    /// Ends the way to an address that nobody is at any more.
+    /// Closes the path to an address that no process has any more.
     pub(crate) fn forget(&self, to: &str) {
         if let Some(way) = self.ways.lock().remove(to) {
             way.end();
         }
     }
 
-    /// Ends all ways. A thread that waits for the other side ends later.
+    /// Closes all paths. A thread that is blocked on its peer ends later.
     pub(crate) fn close(&self) {
         for (_, way) in self.ways.lock().drain() {
             way.end();
@@ -179,14 +180,14 @@ impl Outbox {
     }
 }
 
-/// Whether there is room for a way to one more stranger, if need be after the end of others.
+/// Whether there is room for a path to one more non-member, if need be after idle ones are closed.
 fn has_room(ways: &mut Ways) -> bool {
     let strangers = |ways: &Ways| ways.values().filter(|way| !way.is_of_member()).count();
     while strangers(ways) >= MOST_WAYS && end_oldest(ways) {}
     strangers(ways) < MOST_WAYS + MOST_BUSY
 }
 
-/// Ends the way to a stranger that has nothing to send for the longest time, if there is one.
+/// Closes the path to a non-member that has been idle for the longest time, if there is one.
 fn end_oldest(ways: &mut Ways) -> bool {
     let strangers = ways.values().filter(|way| !way.is_of_member());
     let idle = strangers.filter_map(|way| {
@@ -199,7 +200,7 @@ fn end_oldest(ways: &mut Ways) -> bool {
 }
 
 impl PeerPath {
-    /// Under the lock of the ways.
+    /// Called under the lock of the paths.
     fn is_of_member(&self) -> bool {
         self.is_of_member.load(Ordering::Relaxed)
     }
@@ -209,7 +210,7 @@ impl PeerPath {
         self.wake.notify_all();
     }
 
-    /// Sends what is queued, here if that cannot take long.
+    /// Sends queued messages, on this thread if that cannot block.
     pub(crate) fn flush(self: &Arc<Self>) {
         let mut state = self.state.lock();
         while state.can_send_at_once()
@@ -281,7 +282,7 @@ impl PeerPath {
     }
 }
 
-/// Puts a message into a parcel.
+/// Encodes a message into a buffer.
 fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut SendBuffer) {
     let data = match body {
         Body::Fields(fields) => return parcel.put(|room| write(head, fields, room)),
@@ -302,12 +303,12 @@ fn pack(Message { head, body }: &Message<Bytes>, parcel: &mut SendBuffer) {
             parcel.put(|room| write_front(head, data.len(), sum, room));
             parcel.copy(data.bytes());
         }
-        // What nobody needs any more has arrived before.
+        // The loan has ended: the payload was already acknowledged; skip it.
         _ => parcel.put(|room| data.read(|data| write(head, data, room)).unwrap_or(0)),
     }
 }
 
-/// Writes a bundle, unless nobody needs it any more: one acknowledgement is for all of it.
+/// Writes a bundle, unless a payload of it is no longer needed: one acknowledgement is for all of it.
 fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usize {
     let (front, payload) = room.split_at_mut(head.len());
     let sum = write_parts(parts, payload, |body, place| match body {
@@ -321,13 +322,13 @@ fn write_bundle(head: &Header, parts: &[Message<Bytes>], room: &mut [u8]) -> usi
     sum.map_or(0, |sum| write_front(head, payload.len(), sum, front) + payload.len())
 }
 
-/// How many bytes of a message need no room in a parcel that borrows.
+/// Number of bytes of a message that take no space in a buffer that borrows.
 fn lent(message: &Message<Bytes>) -> usize {
     let Body::Data(data) = &message.body else { return 0 };
     data.in_place().filter(is_worth_a_loan).map_or(0, InPlace::len)
 }
 
-/// Whether it is copied anyway, and not much.
+/// Whether a message is copied anyway, and small.
 fn is_small(message: &Message<Bytes>) -> bool {
     matches!(message.body, Body::Parts(_)) || length(message.frame_len()) <= LENT
 }
@@ -347,12 +348,12 @@ impl PathState {
         self.messages.push_back(message);
     }
 
-    /// Whether something is to be sent, as far as is known while nobody sends.
+    /// Whether there is something to send, as far as is known while no thread sends.
     fn has_work(&self) -> bool {
         !self.messages.is_empty() || self.line.as_ref().is_some_and(|line| line.owes())
     }
 
-    /// Whether something is queued that can be sent without waiting for the other side.
+    /// Whether a queued message can be sent without blocking on the peer.
     fn can_send_at_once(&mut self) -> bool {
         let (Some(line), Some(first)) = (&mut self.line, self.messages.front()) else {
             return false;
@@ -364,8 +365,8 @@ impl PathState {
         if is_calm || !has_few_processors() {
             return is_calm;
         }
-        // Whoever has something to send does so itself if nobody waits: a thread that sends would
-        // only be late. The next batch has no more bytes than this.
+        // A posting thread sends by itself if the send does not block: a sending thread would only add
+        // latency. The next batch has no more bytes than this.
         match line.room_for(length(self.bytes.min(TOGETHER).max(first.frame_len()))) {
             Room::Memory => true,
             Room::System => is_small(first),
@@ -373,7 +374,7 @@ impl PathState {
         }
     }
 
-    /// The next messages that travel together.
+    /// The messages of the next batch.
     fn batch(&mut self) -> Vec<Message<Bytes>> {
         let most = self.messages.len().min(MOST_AT_ONCE);
         let (mut batch, mut bytes) = (Vec::with_capacity(most), 0);

@@ -1,4 +1,4 @@
-//! A job of three processes over the twin of the engine.
+//! A job of three processes over the in-process engine.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::sys::sync::Mutex;
 use crate::transport::Exchange;
 use kvstore_protocol::{Birth, Limits, MS, MemberRole, Mode, Node, OnLoss};
 
-/// Does nothing that its machine wants.
+/// Host that carries out no action of its machine.
 struct Lazy;
 
 impl DriverHost for Lazy {
@@ -20,7 +20,7 @@ impl DriverHost for Lazy {
     fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
 }
 
-/// Logs while its machine is locked.
+/// Host that logs while its machine is locked.
 struct Noisy;
 
 const NOISE: &str = "noise of a test";
@@ -100,7 +100,7 @@ fn who_hears_the_log_may_ask_the_machine() {
     };
     set_logger(Level::Error, Some(Arc::new(sink)));
     let noisy = Arc::clone(&driver);
-    // It stays locked for ever if it is locked.
+    // Deadlocks if the log sink runs while the machine is locked.
     std::thread::spawn(move || noisy.step(|_, _| ()));
     hears.recv_timeout(Duration::from_secs(20)).expect("a word");
     set_logger(Level::Off, None);

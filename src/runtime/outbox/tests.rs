@@ -1,4 +1,4 @@
-//! What becomes of messages on their way out, and how many ways there are.
+//! Tests of the encoding of messages, and of the number of open paths.
 
 use super::*;
 use crate::runtime::buffers::{Blocks, Loan};
@@ -17,7 +17,7 @@ impl Inbox for Deaf {
     fn down(&self, _: &str) {}
 }
 
-/// Keeps the bytes that come.
+/// Inbox that keeps the received bytes.
 #[derive(Default)]
 struct Keeper(Mutex<Vec<u8>>);
 
@@ -49,7 +49,7 @@ fn frames_are_the_same_wherever_their_values_lie() {
     assert!(sent(&batch) == expected);
 }
 
-/// The bytes that messages become.
+/// Encoded bytes of messages.
 fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
     let exchange: Arc<Exchange> = Arc::default();
     let keeper = Arc::new(Keeper::default());
@@ -137,7 +137,7 @@ fn content(message: &Message<Bytes>) -> Vec<u8> {
     }
 }
 
-/// A line with memory for some bytes, of which it sends none.
+/// Sender with memory for some bytes, of which it sends none.
 struct Memory {
     room: usize,
     beyond: Room,
@@ -163,7 +163,7 @@ impl Sender for Memory {
     }
 }
 
-/// How many of so many bytes, in messages of `size`, cannot be sent without a wait.
+/// Of this many bytes, in messages of `size`, the number that cannot be sent without blocking.
 fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> usize {
     let exchange: Arc<Exchange> = Arc::default();
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
@@ -187,7 +187,7 @@ fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> u
 #[test]
 fn whoever_has_something_to_send_waits_for_nobody() {
     let (kib, mib, calm) = (1 << 10, 1 << 20, length(CALM));
-    // Without memory the other side may have to take it first.
+    // Without memory the peer may have to receive first.
     assert_eq!(left_after_sending(calm / 2, 4 * kib, 0, Room::Unknown), 0);
     assert!(left_after_sending(2 * calm, 4 * kib, 0, Room::Unknown) >= 2 * calm);
     assert!(left_after_sending(2 * mib, 2 * mib, mib, Room::Unknown) >= 2 * mib);
@@ -209,7 +209,7 @@ fn outbox() -> Outbox {
     outbox
 }
 
-/// Says something to an address; the ways are left as they are.
+/// Posts a message to an address; its paths are not flushed.
 fn post(outbox: &Outbox, to: &str) -> Vec<Arc<PeerPath>> {
     let mut ways = Vec::new();
     let message = Message::new(MessageKind::Alive, Vec::new());
@@ -226,7 +226,7 @@ fn member(at: usize) -> String {
     format!("member {at}")
 }
 
-/// Where it is reached, and that this way is as good as ever.
+/// Path to a member, which must be open.
 fn way_of_member(outbox: &Outbox, at: usize) -> Arc<PeerPath> {
     let way = Arc::clone(&outbox.ways.lock()[member(at).as_str()]);
     assert!(!way.state.lock().closed);
@@ -255,11 +255,11 @@ fn strangers_that_take_nothing_are_not_answered_beyond_a_bound() {
     let said = |number| post(&outbox, &format!("stranger {number}")).len();
     assert_eq!((0..1_000).map(said).sum::<usize>(), most);
     assert_eq!(outbox.ways.lock().len(), most);
-    // One that is done makes room for another.
+    // An idle path makes room for another.
     assert_eq!(answer(&outbox, "stranger 0"), 1);
     assert_eq!(said(2_000), 1);
     assert_eq!(outbox.ways.lock().len(), most);
-    // Whoever becomes a member meanwhile is spoken to.
+    // A process that becomes a member meanwhile is still sent its messages.
     assert_eq!(said(3_000), 0);
     assert_eq!((0..MEMBERS).map(|at| answer(&outbox, &member(at))).sum::<usize>(), MEMBERS);
 }
