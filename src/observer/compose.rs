@@ -1,4 +1,4 @@
-//! From what the scheduler says to what people see.
+//! Composes the public view of a job from the scheduler's answers.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,18 @@ use super::view::{Facts, Latency, Node, POWERS, Rates, State, View, WaitedFor, W
 use crate::key::Key;
 use kvstore_protocol::{Histogram, JobView, MS, MemberRole, Mode, Peer, Sight, Time};
 
-/// Reports of the look before, to compare with.
+/// Reports of the previous look, for comparison.
 pub(crate) type Before = BTreeMap<Peer, kvstore_protocol::ProcessStats>;
 
 const MOST_MISSING: usize = 64;
-/// A call that waits for so long is held up by whom it waits for.
+/// Time after which a waiting call counts as held up by the peers it waits for.
 const LONG: Time = 1_000 * MS;
-/// Somebody is slow when so much of all waiting, in per cent, was for him alone,
+/// Minimum share of all waiting, in per cent, that was for a straggler alone,
 const MOST_OF_IT: u64 = 60;
-/// and when that is so much of the time, in per mille.
+/// and its minimum share of the elapsed time, in per mille.
 const SOME_TIME: u64 = 50;
 
-/// The job as people see it; `before` becomes what this look has shown.
+/// The public view of a job; stores the reports of this look in `before`.
 pub(crate) fn view(root: &str, seen: &JobView, before: &mut Before) -> View {
     let terms = seen.terms.as_ref();
     let silent = terms.map_or(Time::MAX, |terms| terms.peer_timeout / 4);
@@ -91,13 +91,13 @@ fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
     }
 }
 
-/// What the same process said at the look before.
+/// Report of the process, in the same incarnation, at the previous look.
 fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a kvstore_protocol::ProcessStats> {
     let age = sight.report.as_ref()?.1.age;
     before.get(&sight.peer).filter(|old| old.age <= age)
 }
 
-/// One process, compared with what it said before.
+/// Facts of one process, compared with its previous report.
 pub(crate) fn facts(
     said: &kvstore_protocol::ProcessStats,
     before: Option<&kvstore_protocol::ProcessStats>,
@@ -182,12 +182,12 @@ fn waiting(call: &kvstore_protocol::WaitingCall) -> Waiting {
     }
 }
 
-/// A key without a name that is known.
+/// Text of a key whose name is unknown.
 fn number_of(key: u64) -> String {
     if Key::from(key).id() >> 63 == 0 { key.to_string() } else { format!("{key:#018x}") }
 }
 
-/// The worker that other workers wait for: now and for long, or most of the time since the look before.
+/// The straggler that other workers wait for: now and for long, or most of the time since the previous look.
 fn straggler(seen: &JobView, before: &Before) -> Option<u32> {
     let mut awaited: BTreeMap<u32, u64> = BTreeMap::new();
     let mut late: BTreeMap<u32, u64> = BTreeMap::new();
@@ -206,7 +206,7 @@ fn straggler(seen: &JobView, before: &Before) -> Option<u32> {
             *late.entry(now.rank).or_default() += more;
         }
     }
-    // A worker that waits for its turn is not the one that keeps others waiting.
+    // A worker that waits for its turn does not keep other workers waiting.
     let most = |counts: &BTreeMap<u32, u64>| {
         counts
             .iter()

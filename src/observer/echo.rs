@@ -1,4 +1,4 @@
-//! Whether frames of a size get to a process of a job, and back.
+//! Echo test: whether frames of a size reach a process of a job, and return.
 
 use std::time::{Duration, Instant};
 
@@ -6,14 +6,14 @@ use super::{Look, Observer, ObserverReply};
 use crate::config::Config;
 use crate::error::Result;
 
-/// A question is repeated after this: the process may not have been reachable yet.
+/// Interval between repeated requests: the process may not have been reachable yet.
 const AGAIN: Duration = Duration::from_millis(500);
 
 impl Observer {
-    /// Whether a question with `there` bytes gets to a process and its answer with `back` bytes gets
-    /// here, in time. The process is the scheduler at the option `root`, or a server of its job.
+    /// Whether a request with `there` bytes reaches a process, and its answer with `back` bytes returns in
+    /// time. The process is the scheduler at the option `root`, or a server of its job.
     ///
-    /// Each call has connections of its own: one that is stuck says nothing about the next.
+    /// Each call has connections of its own: a blocked one does not affect the next.
     ///
     /// # Errors
     /// As [`Observer::open`].
@@ -37,7 +37,7 @@ impl Observer {
         Ok(false)
     }
 
-    /// An answer to any of the questions will do.
+    /// An answer to any of the requests counts.
     fn hears_echo(&self, until: Instant) -> bool {
         loop {
             let left = until.saturating_duration_since(Instant::now());

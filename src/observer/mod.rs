@@ -1,4 +1,5 @@
-//! Looks at a running job from outside: no member, no rank, and nobody waits for it.
+//! Observes a running job from outside: no member, no rank, and no process waits for it. Observers are
+//! stateless clients of the scheduler. Also called: monitoring client.
 
 mod compose;
 mod echo;
@@ -24,18 +25,18 @@ use kvstore_protocol::{
     BadFrame, HEADER, Header, JobView, Look, MemberRole, MessageKind, NO_RANK, is_echo, write,
 };
 
-/// Answers that nobody has taken yet; more are dropped.
+/// Maximum number of answers that were not read yet; more are dropped.
 const MOST_ANSWERS: usize = 16;
-/// A look is repeated so soon: it may have been lost, or reports may have come meanwhile.
+/// Interval between repeated requests: one may have been lost, or reports may have arrived meanwhile.
 const AGAIN: Duration = Duration::from_millis(120);
-/// Reports that are not older than this need not be asked for again.
+/// Maximum age of a report that is not requested again.
 const FRESH: Duration = Duration::from_millis(150);
-/// How long to wait for reports of processes that say nothing.
+/// Timeout for the reports of silent processes.
 const PATIENCE: Duration = Duration::from_millis(600);
-/// How long the connection may take that finds out why there is none.
+/// Timeout of the probe that finds out why a connection failed.
 const PROBE: Duration = Duration::from_secs(2);
 
-/// Looks at the job of a scheduler. It is no part of the job, and may come and go at any time.
+/// Observes the job of a scheduler. It is no part of the job, and may connect and disconnect at any time.
 ///
 /// ```no_run
 /// # fn main() -> kvstore::Result<()> {
@@ -61,14 +62,14 @@ enum ObserverReply {
         request: u64,
         seen: Box<JobView>,
     },
-    /// Bytes that were asked for.
+    /// Answer to an echo request.
     Echo,
     Version(u16),
-    /// It does not take this process.
+    /// The peer rejects this process.
     Refused(String),
 }
 
-/// Where answers come in.
+/// Inbox for the answers.
 struct ReplyInbox {
     answers: SyncSender<ObserverReply>,
     blocks: Arc<Blocks>,
@@ -98,7 +99,7 @@ impl Inbox for ReplyInbox {
 }
 
 impl Observer {
-    /// Gets ready to look at the job whose scheduler is at the option `root`.
+    /// Prepares to observe the job whose scheduler is at the option `root`.
     ///
     /// # Errors
     /// `Option` without a `root`, or `Network`.
@@ -106,7 +107,7 @@ impl Observer {
         Self::connect(config, None).map_err(|error| error.at("observe"))
     }
 
-    /// Calls the scheduler, or the server at this address.
+    /// Connects to the scheduler, or to the server at this address.
     fn connect(config: &Config, server: Option<&str>) -> Result<Self> {
         let mut job = JobConfig::of_observer(config)?;
         take_kept(&mut job);
@@ -135,12 +136,12 @@ impl Observer {
         Ok(Self { root, engine, line, answers, incarnation, requests: 0, before })
     }
 
-    /// What the job is like now. Rates and quantiles are those since the look before.
+    /// The state of the job now. Rates and quantiles cover the time since the previous look.
     ///
-    /// Processes that say nothing for more than half a second are shown as they were.
+    /// Processes that send nothing for more than half a second are shown with their last report.
     ///
     /// # Errors
-    /// `Network`: nobody listens there. `Refused`: it speaks another version. `Timeout`.
+    /// `Network`: no process listens there. `Refused`: the scheduler speaks another version. `Timeout`.
     pub fn look(&mut self, timeout: Duration) -> Result<View> {
         let begun = Instant::now();
         let end = begun + timeout;
@@ -154,8 +155,8 @@ impl Observer {
         }
     }
 
-    /// How many bytes in a second the way to the scheduler takes, and how long a short question and
-    /// its answer take: sends `bytes` of nothing, in pieces.
+    /// Throughput to the scheduler in bytes per second, and round-trip time of a short request. Sends `bytes`
+    /// of padding, in pieces.
     ///
     /// # Errors
     /// As [`Observer::look`].
@@ -174,10 +175,10 @@ impl Observer {
         let count = bytes.div_ceil(PIECE).max(1);
         for _ in 1..count {
             self.send(u32::MAX, PIECE);
-            // Their answers say nothing.
+            // Answers to padding carry no data.
             while self.answers.try_recv().is_ok() {}
         }
-        // Answers come in order; that of the last piece says that all have come.
+        // Answers arrive in order; that of the last piece confirms that all have arrived.
         self.ask(u32::MAX, PIECE, end)?;
         let took = begun.elapsed().saturating_sub(trip).max(Duration::from_micros(1));
         #[allow(clippy::cast_precision_loss, reason = "for people")]
@@ -206,7 +207,7 @@ impl Observer {
             if !self.line.is_ready() {
                 self.explain(end)?;
             }
-            // What is large may be long on its way, and twice would make that longer.
+            // A large request may be in flight for long, and a repetition would prolong that.
             let again = now + Duration::from_secs(1) + AGAIN;
             let until = if ballast > 0 { end } else { end.min(again) };
             if let Some(seen) = self.receive(request, until)? {
@@ -299,7 +300,7 @@ impl Drop for Observer {
     }
 }
 
-/// Whether everybody who is here has said something since then.
+/// Whether every process that takes part has reported within this time.
 fn all_are_fresh(seen: &JobView, limit: Duration) -> bool {
     let limit = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX);
     let here =

@@ -1,4 +1,4 @@
-//! Schedulers that a job never has.
+//! Answers that no scheduler of a job sends.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use crate::transport::{Engine, Exchange, Inbox};
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Header, MessageKind};
 
-/// Answers everything with the same bytes.
+/// Answers every message with the same bytes.
 struct Parrot {
     engine: OnceLock<Arc<dyn Engine>>,
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ impl Inbox for Parrot {
     fn down(&self, _: &str) {}
 }
 
-/// What a look says of a scheduler that answers with these bytes.
+/// Error of a look at a scheduler that answers with these bytes.
 fn look(bytes: Vec<u8>, timeout: Duration) -> crate::Error {
     let exchange = Arc::new(Exchange::default());
     let (asked, questions) = sync_channel(1);
@@ -52,7 +52,7 @@ fn a_scheduler_of_another_version_is_told_from_one_that_is_silent() {
     let error = look(bytes.clone(), Duration::from_secs(20));
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert!(error.message().contains("speaks version 9"), "{error}");
-    // Nothing that it says is believed, and the wait ends.
+    // An invalid answer is ignored, and the look times out.
     bytes[0] = 0;
     let error = look(bytes, Duration::from_millis(50));
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
