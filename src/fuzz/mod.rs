@@ -1,6 +1,7 @@
-//! What the targets of `fuzz/` call: everything that reads what others have written.
+//! Entry points of the targets in `fuzz/`: every parser of bytes from outside the process. Also called: fuzz
+//! harness.
 //!
-//! Only there under `cargo fuzz`, and in tests, which read again what was found.
+//! Compiled only under `cargo fuzz`, and in tests, which replay earlier inputs.
 #![allow(missing_docs, reason = "it is no part of the library")]
 
 mod talk;
@@ -23,13 +24,13 @@ use kvstore_protocol::testing::parse;
 
 pub use talk::{reader, talk};
 
-/// Where the checksums of a frame are, and what they cover.
+/// Size of a frame's header, and the offsets of its payload length and its checksums.
 const HEADER: usize = 140;
 const LENGTH_AT: usize = 116;
 const PAYLOAD_SUM_AT: usize = 132;
 const HEADER_SUM_AT: usize = 136;
 
-/// Bytes from the network, as they are and with right checksums; as frames and as fields.
+/// Bytes from the network, unchanged and with valid checksums; as frames and as fields.
 pub fn wire(data: &[u8]) {
     parse(data);
     deliver(data);
@@ -69,7 +70,7 @@ pub fn text(data: &[u8]) {
     let _ = target(text);
 }
 
-/// What a worker has pushed through a codec: which, how many elements, the bytes.
+/// Bytes of a push through a codec: the codec, the number of elements, the encoded bytes.
 pub fn codec(data: &[u8]) {
     const NAMES: [&str; 7] = ["1bit", "2bit", "fp16", "bf16", "int8", "topk", "randomk"];
     let Some(([kind, low, high], bytes)) = data.split_first_chunk() else { return };
@@ -79,20 +80,19 @@ pub fn codec(data: &[u8]) {
     for name in ["scalar", "auto"] {
         let Ok(isa) = Isa::choose(name) else { continue };
         let _ = codec.decode(isa, origin, bytes, &mut out);
-        // As many as there should be.
+        // The exact number of bytes.
         let mut whole = bytes.to_vec();
         whole.resize(codec.bytes(out.len()), 0);
         let _ = codec.decode(isa, origin, &whole, &mut out);
     }
 }
 
-/// A file that somebody calls a certificate, a key or a token.
+/// A file given as a certificate, a key or a token.
 pub fn credentials(data: &[u8]) {
     with_file(data, read_file);
 }
 
-/// A file that somebody calls a checkpoint, as it is and with right checksums; read to its end, and
-/// loaded.
+/// A file given as a checkpoint, unchanged and with valid checksums; read to its end, and loaded.
 pub fn checkpoint(data: &[u8]) {
     open(data);
     if let Some(data) = with_right_sums(data) {
@@ -111,7 +111,7 @@ fn open(data: &[u8]) {
         let found = Inspection::read(path);
         let Ok(mut reader) = FileReader::open(path.as_ref()) else { return };
         let header = reader.header();
-        // Behind the others are their checksums.
+        // The last entry holds their checksums.
         let Some((_, entries)) = header.entries.split_last() else { return };
         let intact = entries.iter().filter(|entry| !entry.is_pad()).all(|entry| {
             assert!(entry.bytes() <= data.len() as u64, "more than there is");

@@ -1,4 +1,4 @@
-//! A worker, or a reader, that says anything, to a job that it joins or has joined.
+//! A worker, or a reader, that sends arbitrary messages to a job that it joins or has joined.
 
 use std::sync::Arc;
 
@@ -28,17 +28,17 @@ const LIMITS: Limits = Limits {
 const LIFE: u64 = 7;
 const OF_SERVER: u64 = 8;
 const OF_OTHER: u64 = 9;
-/// The one that is played.
+/// The process that the fuzz input plays.
 const PLAYED: &str = "worker 0";
 const READER: Speaker = Speaker { role: MemberRole::Worker, rank: None, reads: true };
 
-/// A scheduler, a server and two workers, the first of which will be played.
+/// A scheduler, a server and two workers, the first of which the fuzz input plays.
 struct Job {
     scheduler: Scheduler<Bytes>,
     nodes: Vec<(&'static str, Node<Bytes>)>,
     blocks: Arc<Blocks>,
     now: Time,
-    /// The last places in the streams of worker 0: to the scheduler, and to the server.
+    /// The last sequence numbers of the streams of worker 0: to the scheduler, and to the server.
     sent: [u64; 2],
     /// Its credential, if it has one.
     speaker: Option<Speaker>,
@@ -66,12 +66,12 @@ impl Job {
             job.step();
         }
         assert_eq!(job.nodes.iter().all(|(_, node)| node.has_started()), joined);
-        // From now on somebody else speaks in its place.
+        // From now on the fuzz input sends in its place.
         job.nodes.remove(0);
         job
     }
 
-    /// Everybody hears what it was told; what is for worker 0 is lost once it is played.
+    /// Delivers all messages; those for worker 0 are dropped once it is played.
     fn step(&mut self) {
         self.now += MS;
         let now = self.now;
@@ -151,13 +151,13 @@ fn narrow(byte: u8) -> u32 {
     u32::try_from(wide(byte)).unwrap_or(u32::MAX - u32::from(byte))
 }
 
-/// Whether it has joined, then its messages: each is 16 bytes, of which the last is the length of the
-/// payload that follows.
+/// Plays a worker. The input is whether it has joined, then its messages. Each is 16 bytes, of which the last
+/// is the length of the payload that follows.
 pub fn talk(data: &[u8]) {
     play(data, None);
 }
 
-/// The same, with the credential of a reader: no frame changes what the scheduler knows of the others.
+/// Like `talk`, with the credential of a reader: no frame changes what the scheduler knows of its peers.
 pub fn reader(data: &[u8]) {
     play(data, Some(READER));
 }
@@ -169,7 +169,7 @@ fn play(data: &[u8], speaker: Option<Speaker>) {
         let len = usize::from(front[15]).min(rest.len());
         let (payload, rest) = rest.split_at(len);
         if let Some((to, mut message)) = message(&mut job, front, payload) {
-            // A reader may say that it is another one.
+            // A reader may claim to be another process.
             if speaker.is_some() && front[0] & 8 != 0 {
                 (message.head.rank, message.head.incarnation) = (1, OF_OTHER);
             }

@@ -1,6 +1,5 @@
-//! As much of HTTP as a scrape needs: one request of a bounded size on each connection, each in a
-//! bounded time. A connection that says nothing keeps no other one waiting: all are served in turn,
-//! without blocking.
+//! As much of HTTP as a scrape needs: one request on each connection, of bounded size and in a bounded time.
+//! An idle connection delays no other one: one thread serves all in turn, without blocking.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -13,11 +12,11 @@ use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sys::sync::{AtomicBool, Ordering};
 
-/// A request is shorter.
+/// Upper bound of a request, in bytes.
 const MOST_REQUEST: usize = 8 << 10;
-/// How long a request may take to come, and an answer to go.
+/// Timeout to receive a request, and to send an answer.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// After an error of the system that may last.
+/// Pause after an error of the system that may last.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Interval at which open connections are served; without one the thread sleeps.
 const TURN: Duration = Duration::from_millis(2);
@@ -34,7 +33,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// `page` gives what is at `/metrics`, or None when there is nothing any more.
+    /// `page` returns the body of `/metrics`, or None when the job has ended.
     pub(super) fn start(
         listener: TcpListener,
         page: impl Fn() -> Option<String> + Send + 'static,
@@ -61,7 +60,7 @@ impl Drop for Endpoint {
             let own = if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
             address.set_ip(own);
         }
-        // Wakes the thread, which waits for somebody to come.
+        // Wakes the thread, which blocks in `accept`.
         if TcpStream::connect_timeout(&address, PATIENCE).is_ok()
             && let Some(thread) = self.thread.take()
         {
@@ -88,13 +87,13 @@ fn answer(listener: &TcpListener, stop: &AtomicBool, page: &impl Fn() -> Option<
     }
 }
 
-/// Accepts the connections that wait; without an open one it waits for the first.
+/// Accepts the pending connections; without an open one it blocks until the first.
 fn accept(listener: &TcpListener, open: &mut VecDeque<HttpConnection>) -> std::io::Result<()> {
     listener.set_nonblocking(!open.is_empty())?;
     for _ in 0..MOST_OPEN {
         match listener.accept() {
             Ok((stream, _)) => {
-                // The client may be gone already, and tries again.
+                // The client may have disconnected already; it retries.
                 if stream.set_nonblocking(true).is_ok() {
                     open.push_back(HttpConnection::new(stream));
                 }
@@ -110,11 +109,11 @@ fn accept(listener: &TcpListener, open: &mut VecDeque<HttpConnection>) -> std::i
     Ok(())
 }
 
-/// What a connection waits for.
+/// Progress of a connection.
 enum HttpStage {
-    /// The rest of a request.
+    /// Receives a request, of which these bytes have arrived.
     Request(Vec<u8>),
-    /// That so many bytes of an answer leave.
+    /// Sends an answer, of which this many bytes have been sent.
     Answer(Vec<u8>, usize),
 }
 
@@ -129,7 +128,7 @@ impl HttpConnection {
         Self { stream, stage: HttpStage::Request(Vec::new()), end: Instant::now() + PATIENCE }
     }
 
-    /// Does what can be done without waiting; false when the connection is over.
+    /// Advances without blocking; false when the connection has ended.
     fn goes_on(&mut self, page: &impl Fn() -> Option<String>) -> bool {
         let waits = match self.advance(page) {
             Ok(is_over) => !is_over,
@@ -138,7 +137,7 @@ impl HttpConnection {
         waits && Instant::now() < self.end
     }
 
-    /// True when the answer has left.
+    /// True once the answer is sent.
     fn advance(&mut self, page: &impl Fn() -> Option<String>) -> std::io::Result<bool> {
         let mut piece = [0; 1024];
         loop {
@@ -165,7 +164,7 @@ impl HttpConnection {
     }
 }
 
-/// The answer to a request; None before its head is whole.
+/// The answer to a request; None before its header is complete.
 fn reply(request: &[u8], page: &impl Fn() -> Option<String>) -> Option<Vec<u8>> {
     let is_whole = request.windows(4).any(|four| four == b"\r\n\r\n");
     if !is_whole && request.len() < MOST_REQUEST {
@@ -190,7 +189,7 @@ fn reply(request: &[u8], page: &impl Fn() -> Option<String>) -> Option<Vec<u8>> 
     Some([head.into_bytes(), body.into_bytes()].concat())
 }
 
-/// What a GET asks for, without what stands behind a question mark.
+/// Path of a GET request, without its query.
 pub(crate) fn target(request: &str) -> Option<&str> {
     let mut words = request.lines().next()?.split(' ');
     let target = words.next().filter(|method| *method == "GET").and(words.next())?;
@@ -201,7 +200,7 @@ pub(crate) fn target(request: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// Far above what an answer takes, and far below what the silent connections take one by one.
+    /// Far above the time of one answer, and far below the sum of the idle connections' timeouts.
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
@@ -218,7 +217,7 @@ mod tests {
             let mut answer = String::new();
             stream.read_to_string(&mut answer).unwrap();
             assert!(answer.ends_with("a page\n"), "round {round}: {answer}");
-            // The others are there still, or have been told to go.
+            // The server keeps the remaining connections, or has closed them.
             silent.drain(..silent.len() - 200);
         }
         drop(endpoint);

@@ -1,4 +1,5 @@
-//! The numbers of a job for Prometheus, from its scheduler: one address for all its processes.
+//! Metrics of a job in the format of Prometheus, served by its scheduler: one address for all its processes.
+//! Also called: exporter, scrape endpoint.
 
 mod http;
 mod text;
@@ -15,17 +16,17 @@ pub(crate) use http::Endpoint;
 #[cfg(any(fuzzing, test))]
 pub(crate) use http::target;
 
-/// How long a process may take to say how it does; after that its last report counts.
+/// Timeout for the report of a process; after that its previous report counts.
 const PATIENCE: Duration = Duration::from_millis(300);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
-/// Listens at an address; before a job starts, so that what cannot work is said at once.
+/// Listens at an address, before a job starts, so that an error is reported at once.
 pub(crate) fn listen(address: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .map_err(|error| fail!(Network, "cannot listen at {address} for metrics: {error}"))
 }
 
-/// Answers until it is dropped.
+/// Answers requests until the endpoint is dropped.
 pub(crate) fn serve(
     listener: TcpListener,
     root: &str,
@@ -35,7 +36,7 @@ pub(crate) fn serve(
     Endpoint::start(listener, move || Some(text::of(&look(&root, &driver.upgrade()?)?)))
 }
 
-/// The job as it is now, or None at its end.
+/// The view of the job now, or None at its end.
 fn look(root: &str, driver: &Arc<Driver<Idle>>) -> Option<crate::observer::View> {
     let asked = driver.now();
     let scheduler = |machine: &mut Machine, now| match machine {

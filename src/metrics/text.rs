@@ -30,7 +30,7 @@ fn server(node: &Node, value: u64) -> Option<f64> {
     (node.role == "server").then(|| number(value))
 }
 
-/// What there is of every process that has said something of itself.
+/// Metrics of every process that has sent a report.
 const OF_NODES: &[Family] = &[
     gauge("kvstore_node_age_seconds", "Time since the process began.", |_, _, it| Some(it.age_s)),
     counter(
@@ -121,7 +121,7 @@ fn number(count: u64) -> f64 {
     count as f64
 }
 
-/// The page.
+/// The whole page.
 pub(super) fn of(view: &View) -> String {
     let mut out = String::new();
     put_job(&mut out, view);
@@ -192,7 +192,7 @@ fn put_nodes(out: &mut String, view: &View) {
     });
 }
 
-/// Which workers the servers waited for.
+/// Metrics of the workers that the servers waited for.
 fn put_waits(out: &mut String, view: &View) {
     let servers = || view.nodes.iter().filter(|node| node.role == "server");
     let seconds = "kvstore_server_waited_seconds_total";

@@ -1,4 +1,4 @@
-//! A trace as the tools of Chrome and Perfetto read it.
+//! Trace file in the format of the tools of Chrome and Perfetto (trace events).
 
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::{TraceBuffer, TraceEvent, TraceKind};
 use crate::checkpoint::Replacement;
 
-/// Writes the file of one process, in the place of an older one: a symbolic link is replaced, and not
-/// followed. Times are those of the common clock, if it was compared with ours.
+/// Writes the file of one process, in place of an older one: a symbolic link is replaced, and not followed.
+/// Times are those of the common clock, if it was compared with ours.
 pub(super) fn write(path: &str, role: &str, rank: u32, kept: &TraceBuffer) -> std::io::Result<()> {
     let mut out = BufWriter::new(Replacement::begin(Path::new(path))?);
     let process = u64::from(rank) * 2 + u64::from(role == "server");
@@ -30,8 +30,8 @@ pub(super) fn write(path: &str, role: &str, rank: u32, kept: &TraceBuffer) -> st
     out.into_inner()?.commit()
 }
 
-/// What stands in the file for an event: calls overlap, and so they are a begin and an end; work has
-/// a thread for itself; a message is one moment here, and another one elsewhere.
+/// Entries of the file for an event. Calls overlap, and so each is a begin and an end. Work has a thread of
+/// its own. A message is one instant here, and another one in the peer's file.
 fn lines(event: &TraceEvent, process: u64, number: usize, offset: i64) -> Vec<Value> {
     let time = |at: u64| i64::try_from(at).unwrap_or(i64::MAX).saturating_add(offset);
     let (begin, end) = (time(event.begin), time(event.end));
@@ -70,7 +70,7 @@ fn lines(event: &TraceEvent, process: u64, number: usize, offset: i64) -> Vec<Va
     }
 }
 
-/// Numbers of names are too large for readers that know float64 only.
+/// Keys that stand for names are too large for readers that know float64 only.
 fn key(key: u64) -> Value {
     if key >> 53 == 0 { json!(key) } else { json!(format!("{key:#018x}")) }
 }

@@ -1,6 +1,7 @@
-//! What one process did in chosen rounds, with times that can be compared with those of the others.
+//! Records what one process does in chosen rounds, with times comparable with those of other processes. Also
+//! called: distributed tracing, timeline.
 //!
-//! Every process writes a file of its own when it ends; `kvstore trace` puts them together.
+//! Every process writes a file of its own at its end; `kvstore trace` merges them.
 
 mod file;
 
@@ -12,10 +13,10 @@ use crate::log::{Level, log};
 use crate::sys::sync::{Mutex, Ordering};
 use kvstore_protocol::{News, Passage};
 
-/// More are counted, and not kept: 16 MB.
+/// Maximum number of events, which take 16 MB; further ones are only counted.
 const MOST_EVENTS: usize = 1 << 18;
 
-/// What happened.
+/// Kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TraceKind {
     /// A call of a program, from its beginning to its end.
@@ -25,21 +26,21 @@ pub(crate) enum TraceKind {
     /// Work of a server on a slice.
     Sum,
     Update,
-    /// A message that carries values leaves, or has come.
+    /// A message that carries values was sent, or received.
     SentPush,
     GotPush,
     SentValue,
     GotValue,
 }
 
-/// Something that happened. Times are microseconds of the tracer's own clock.
+/// An event. Times are microseconds of the tracer's own clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct TraceEvent {
     pub(crate) what: TraceKind,
     pub(crate) key: u64,
     pub(crate) slice: u32,
     pub(crate) round: u64,
-    /// The rank of the worker and of the server between which a message goes, and its request.
+    /// Ranks of the worker and the server between which a message is sent, and its request.
     pub(crate) between: (u32, u32, u64),
     pub(crate) begin: u64,
     pub(crate) end: u64,
@@ -50,9 +51,9 @@ pub(crate) struct TraceEvent {
 /// One comparison of our clock with that of the scheduler.
 #[derive(Debug, Clone, Copy)]
 struct Sample {
-    /// What has to be added to our time.
+    /// Added to our time, it gives the scheduler's.
     offset: i64,
-    /// The offset is wrong by half of this at most.
+    /// Round-trip time: the offset is wrong by half of it at most.
     trip: u64,
 }
 
@@ -64,12 +65,12 @@ struct TraceBuffer {
     written: bool,
 }
 
-/// Remembers the events of some rounds.
+/// Keeps the events of chosen rounds.
 pub(crate) struct Tracer {
     prefix: String,
     rounds: (u64, u64),
     began: Instant,
-    /// What has to be added to the time of the machine to get ours.
+    /// Added to the time of the state machine, it gives ours.
     shift: AtomicI64,
     kept: Mutex<TraceBuffer>,
 }
@@ -96,32 +97,32 @@ impl Tracer {
         self.rounds
     }
 
-    /// Whether a round is one of those.
+    /// Whether the events of a round are kept.
     pub(crate) fn wants(&self, round: u64) -> bool {
         (self.rounds.0..=self.rounds.1).contains(&round)
     }
 
-    /// Our time.
+    /// Our time, in microseconds.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// The clock of the machine shows this at the moment.
+    /// Aligns our clock with that of the state machine, which shows `machine_now` at the moment.
     pub(crate) fn align(&self, machine_now: u64) {
         self.shift.store(signed(self.now()) - signed(machine_now), Ordering::SeqCst);
     }
 
-    /// Our time at a moment of the machine's.
+    /// Our time at a time of the state machine.
     fn at(&self, machine: u64) -> u64 {
         u64::try_from(signed(machine) + self.shift.load(Ordering::SeqCst)).unwrap_or(0)
     }
 
-    /// Notes something that the machine saw, in its time.
+    /// Adds an event with times of the state machine.
     pub(crate) fn machine(&self, event: TraceEvent) {
         self.add(TraceEvent { begin: self.at(event.begin), end: self.at(event.end), ..event });
     }
 
-    /// Notes something, in our time.
+    /// Adds an event with our times.
     pub(crate) fn add(&self, event: TraceEvent) {
         let mut kept = self.kept.lock();
         if kept.events.len() < MOST_EVENTS {
@@ -131,8 +132,8 @@ impl Tracer {
         }
     }
 
-    /// A question that left, and whose answer came, at these moments of the machine was answered at
-    /// this one of the common clock. The quickest answer counts.
+    /// Adds a comparison of clocks. The request was sent at `sent`, and its answer received at `came`, in
+    /// time of the state machine; the scheduler answered at `clock`. The shortest round trip counts.
     pub(crate) fn compare(&self, sent: u64, came: u64, clock: u64) {
         let (sent, came) = (self.at(sent), self.at(came));
         let trip = came.saturating_sub(sent);
@@ -143,7 +144,7 @@ impl Tracer {
         }
     }
 
-    /// Keeps what the protocol reports of messages and of clocks.
+    /// Adds the protocol's events of messages and of clocks.
     pub(crate) fn tell(&self, news: &[News]) {
         for news in news {
             match *news {
@@ -154,7 +155,7 @@ impl Tracer {
         }
     }
 
-    /// Writes everything, once.
+    /// Writes the trace file, once.
     pub(crate) fn finish(&self, role: &str, rank: u32) {
         let kept = {
             let mut kept = self.kept.lock();
@@ -172,7 +173,7 @@ impl Tracer {
 }
 
 impl TraceEvent {
-    /// Something between a worker and a server, or of one of them.
+    /// An event between a worker and a server, or at one of them.
     pub(crate) fn new(what: TraceKind, key: u64, slice: u32, round: u64) -> Self {
         Self { what, key, slice, round, between: (0, 0, 0), begin: 0, end: 0, thread: 0 }
     }
