@@ -1,9 +1,10 @@
-//! How the threads of a pool find work: tasks in a queue, and splits that others have published.
+//! How the threads of a pool find work: a task queue, and splits published for helpers (work
+//! sharing).
 //!
-//! A helper that has finished something looks for more work for a short while, then parks. Whoever
-//! publishes work wakes a parked helper only if nobody is looking. Whoever finds work leaves the
-//! ranks of those who look, and then does the same on behalf of the work that it did not take. So
-//! no work is left alone while a helper is parked, and nobody pays for more than two wake-ups.
+//! A helper that runs out of work spins for a short while, then parks. A thread that publishes work
+//! wakes a parked helper only if no helper is searching. A helper that finds work leaves the count
+//! of searchers, and wakes a successor for any work left. So no work stays unclaimed while a helper
+//! is parked, and no thread pays for more than two wake-ups.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -13,10 +14,11 @@ use super::{Task, processor};
 use crate::sys::spin::Spin;
 use crate::sys::sync::{AtomicUsize, Condvar, Mutex, Ordering, fence};
 
-/// Splits that can have helpers at a time; the owners of others work alone.
+/// Maximum number of splits with helpers at a time; owners of further splits work alone.
 const POSTS: usize = if cfg!(loom) { 1 } else { 16 };
 
-/// Parked helpers that one thread wakes at a time. The woken go on, so that all come soon.
+/// Parked helpers that one thread wakes at a time. Woken helpers wake further ones, so all start
+/// soon.
 const WAKES: usize = 2;
 
 pub(super) struct ThreadCrew {
@@ -25,16 +27,16 @@ pub(super) struct ThreadCrew {
     state: Mutex<CrewState>,
     /// Signalled with each wake-up.
     wakeup: Condvar,
-    /// Signalled when the last helper has left an owner that sleeps.
+    /// Signalled when the last helper has left a split whose owner sleeps.
     left: Condvar,
     /// Processors that the process may use.
     processors: usize,
 }
 
-/// On a cache line of their own, away from the posts.
+/// On its own cache line, apart from the posts.
 #[repr(align(128))]
 struct Counts {
-    /// Helpers that look for work, or have been woken to do so.
+    /// Helpers that search for work, or were woken to search.
     looking: AtomicUsize,
     /// Helpers that sleep. Changes under the lock.
     parked: AtomicUsize,
@@ -50,7 +52,7 @@ struct CrewState {
     wakeups: usize,
 }
 
-/// Something to do, that nobody else does.
+/// Work that exactly one thread does.
 enum ClaimedWork<'a> {
     /// A seat.
     Split(&'a Post, *const Split),
@@ -70,13 +72,13 @@ impl ThreadCrew {
         }
     }
 
-    /// How many helpers look for work.
+    /// Number of helpers that search for work.
     pub(super) fn looking(&self) -> usize {
         // Relaxed: a hint.
         self.counts.looking.load(Ordering::Relaxed)
     }
 
-    /// How many helpers have nothing to do, beyond what is queued.
+    /// Number of idle helpers, beyond what is queued.
     pub(super) fn idle(&self) -> usize {
         let Counts { looking, parked, queued, .. } = &self.counts;
         // Relaxed: a hint.
@@ -84,7 +86,7 @@ impl ThreadCrew {
         idle.saturating_sub(queued.load(Ordering::Relaxed))
     }
 
-    /// Counts the calling thread among those that compute; gives how many processors are left.
+    /// Counts the calling thread among those that compute; returns how many processors are left.
     pub(super) fn start_work(&self) -> usize {
         // Relaxed: a hint.
         let working = self.counts.working.fetch_add(1, Ordering::Relaxed) + 1;
@@ -96,10 +98,10 @@ impl ThreadCrew {
         self.counts.working.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether those who look for work find a processor beside those who compute.
+    /// Whether the searching helpers find a processor beside the computing threads.
     fn may_spin(&self) -> bool {
         let Counts { looking, working, .. } = &self.counts;
-        // At least one thread must be there that publishes work.
+        // At least one thread publishes work.
         let others = working.load(Ordering::Relaxed).max(1);
         looking.load(Ordering::Relaxed) + others <= self.processors
     }
@@ -113,7 +115,7 @@ impl ThreadCrew {
         self.wake();
     }
 
-    /// Runs each piece once, here and on up to `helpers` helpers; gives whether none panicked.
+    /// Runs each piece once, here and on up to `helpers` helpers; returns whether none panicked.
     pub(super) fn split(
         &self,
         helpers: usize,
@@ -127,7 +129,7 @@ impl ThreadCrew {
             self.wake();
         }
         split.work();
-        // From here on nobody joins, and after it nobody is left.
+        // `end` closes the post to new helpers; `wait` returns when the last helper has left.
         if let Some(post) = post {
             self.end(post);
         }
@@ -151,13 +153,13 @@ impl ThreadCrew {
         post.free();
     }
 
-    /// One round of a helper's life: finds work, in its sleep if need be, and does it. Gives whether
-    /// it pays to spin in the next round.
+    /// One iteration of a helper: finds work, parked if need be, and does it. Returns whether it
+    /// pays to spin in the next iteration.
     pub(super) fn serve(&self, spins: bool) -> bool {
         let found = self.look(spins);
         self.stop_looking();
         match found {
-            // SAFETY: we have a seat, so its owner waits for us.
+            // SAFETY: this helper has a seat, so the owner waits for it.
             ClaimedWork::Split(post, split) => self.help(post, unsafe { &*split }),
             ClaimedWork::Task(task) => {
                 if let Some(task) = task.upgrade() {
@@ -169,26 +171,26 @@ impl ThreadCrew {
         }
     }
 
-    /// Works on a split from a seat, and leaves it; gives whether it pays to spin afterwards.
+    /// Works on a split from a seat, and leaves it; returns whether it pays to spin afterwards.
     fn help(&self, post: &Post, split: &Split) -> bool {
         self.start_work();
         split.work();
         self.stop_work();
         // All pieces have been claimed.
         post.close();
-        // Where its owner runs we must not spin: all other processors may be taken.
+        // No spinning where the owner runs: all other processors may be taken.
         let apart = split.processor().is_none_or(|owners| processor() != Some(owners));
-        // Before we leave, so that the owner's next split finds us.
+        // Before the seat is released, so that the owner's next split finds this helper.
         self.start_looking();
         if post.leave() {
-            // Under the lock, so that the owner is not between its look and its sleep.
+            // Under the lock, so that the owner is not between its check and its sleep.
             drop(self.state.lock());
             self.left.notify_all();
         }
         apart
     }
 
-    /// Looks for work until there is some.
+    /// Searches for work until there is some.
     fn look(&self, spins: bool) -> ClaimedWork<'_> {
         let mut spin = Spin::default();
         loop {
@@ -202,9 +204,9 @@ impl ThreadCrew {
         }
     }
 
-    /// Tasks first: nobody else does them, while the owner of a split works itself.
+    /// Tasks first: only helpers run them, while the owner of a split works itself.
     fn find(&self) -> Option<ClaimedWork<'_>> {
-        // Relaxed: the lock tells, and a helper takes a last look under it before it sleeps.
+        // Relaxed: the lock decides, and a helper checks once more under it before it sleeps.
         if self.counts.queued.load(Ordering::Relaxed) > 0 {
             let mut state = self.state.lock();
             if let Some(task) = state.tasks.pop_front() {
@@ -215,31 +217,31 @@ impl ThreadCrew {
         self.posts.iter().find_map(|post| Some(ClaimedWork::Split(post, post.join()?)))
     }
 
-    /// Joins those who look for work; also on behalf of a helper that is about to start.
+    /// Joins the searching helpers; also on behalf of a helper that is about to start.
     pub(super) fn start_looking(&self) {
         self.counts.looking.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Leaves those who look, and sees to it that another finds the work that relied on us.
+    /// Leaves the searching helpers, and wakes another one for work that relied on this one.
     pub(super) fn stop_looking(&self) {
         self.counts.looking.fetch_sub(1, Ordering::Relaxed);
         self.wake();
     }
 
-    /// Work that somebody could take.
+    /// Whether there is unclaimed work.
     fn open_work(&self) -> usize {
         let seats: usize = self.posts.iter().map(Post::seats).sum();
         seats + self.counts.queued.load(Ordering::Relaxed)
     }
 
-    /// Sleeps until woken.
+    /// Parks until woken.
     fn park(&self) {
         let Counts { looking, parked, .. } = &self.counts;
         let mut state = self.state.lock();
         looking.fetch_sub(1, Ordering::Relaxed);
         parked.fetch_add(1, Ordering::Relaxed);
-        // Whoever publishes work, and does not see that we have left those who look, published it
-        // before this; see `wake`.
+        // Every publisher that has not seen this helper leave the searchers published its work
+        // before this check; see `wake`.
         fence(Ordering::SeqCst);
         if self.open_work() > 0 {
             parked.fetch_sub(1, Ordering::Relaxed);
@@ -252,10 +254,11 @@ impl ThreadCrew {
         state.wakeups -= 1;
     }
 
-    /// Wakes parked helpers for work that has been published, unless somebody looks for work.
+    /// Wakes parked helpers for published work, unless a helper is searching.
     fn wake(&self) {
         let Counts { looking, parked, .. } = &self.counts;
-        // Either we see that a helper has stopped looking, or it sees what we published; `park`.
+        // Either this thread sees that a helper has stopped searching, or the helper sees the work;
+        // see `park`.
         fence(Ordering::SeqCst);
         if looking.load(Ordering::Relaxed) > 0 || parked.load(Ordering::Relaxed) == 0 {
             return;
@@ -266,7 +269,7 @@ impl ThreadCrew {
         }
         let mut state = self.state.lock();
         let wakes = wakes.min(parked.load(Ordering::Relaxed));
-        // On behalf of the woken, so that nobody else wakes them too.
+        // On behalf of the woken helpers, so that no other thread wakes them too.
         parked.fetch_sub(wakes, Ordering::Relaxed);
         looking.fetch_add(wakes, Ordering::Relaxed);
         state.wakeups += wakes;

@@ -1,9 +1,8 @@
-//! The threads of the library: one small pool per process, shared by all stores, started when there
-//! is work for it.
+//! The thread pool of the library: one small pool per process, shared by all stores, started on
+//! first use. Also called: task executor with fork-join splits.
 //!
-//! It does two things: it runs queued tasks (operations with a ticket), and it helps a running
-//! operation with its pieces. The caller of [`Pool::split`] works too and never waits for a helper
-//! that has not begun.
+//! It runs queued tasks (operations with a ticket), and helps a running operation with its pieces.
+//! The caller of [`Pool::split`] works too and never waits for a helper that has not begun.
 //!
 //! The locks are those of the standard library: they are futexes without shared tables, so that a
 //! child of `fork()` can start a pool of its own whatever the parent's pool was doing.
@@ -25,13 +24,13 @@ use crate::log::{Level, log};
 use crate::sys;
 use crate::sys::sync::Mutex;
 
-/// Bytes touched by a step below which helpers give nothing, even if they are looking for work.
+/// Bytes touched by a step below which helpers bring no gain, even spinning ones.
 const SPLIT_BYTES: usize = 512 << 10;
 
-/// Bytes touched by a step that are worth waking helpers for.
+/// Bytes touched by a step from which waking helpers pays.
 const WAKE_BYTES: usize = 4 << 20;
 
-/// Something to do on a thread of the library. Must not unwind.
+/// A task for a thread of the library. Must not unwind.
 pub(crate) trait Task: Send + Sync {
     fn run(self: Arc<Self>);
 }
@@ -46,7 +45,7 @@ pub(crate) struct Pool {
 /// The pool of this process, which [`forget_after_fork`] must reach without a lock.
 static CURRENT: AtomicPtr<Pool> = AtomicPtr::new(ptr::null_mut());
 
-/// The pool of this process. It lives for ever: threads may be in it when the process ends.
+/// The pool of this process. It is never freed: threads may be in it when the process ends.
 pub(crate) fn pool() -> &'static Pool {
     let mut found = CURRENT.load(Ordering::SeqCst);
     if found.is_null() {
@@ -56,7 +55,7 @@ pub(crate) fn pool() -> &'static Pool {
         found = match raced {
             Ok(_) => fresh,
             Err(theirs) => {
-                // SAFETY: ours, and nobody has seen it.
+                // SAFETY: allocated here and not published, so no other thread has its address.
                 drop(unsafe { Box::from_raw(fresh) });
                 theirs
             }
@@ -73,11 +72,11 @@ pub(crate) struct Help {
 }
 
 impl Help {
-    /// Asks on behalf of a step that touches so many bytes, on this thread and up to `wanted`
-    /// others. With none wanted nothing of the pool is touched.
+    /// Counts helpers for a step that touches so many bytes, on this thread and up to `wanted`
+    /// others. With none wanted the pool is not touched.
     ///
-    /// Helpers that look for work are there in no time, those that are parked have to be woken.
-    /// Neither help when every processor has such a step to work on already.
+    /// Spinning helpers start at once, parked helpers have to be woken. Neither kind is used when
+    /// every processor already works on such a step.
     pub(crate) fn ask(wanted: usize, touched: usize) -> Self {
         if wanted == 0 || touched < SPLIT_BYTES {
             return Self { helpers: 0, crew: None };
@@ -97,7 +96,8 @@ impl Drop for Help {
     }
 }
 
-/// In the child of a fork: the parent's threads are not here, so the next user starts afresh.
+/// In the child of a fork: the parent's threads do not exist here, so the next caller starts a new
+/// pool.
 fn forget_after_fork() {
     CURRENT.store(ptr::null_mut(), Ordering::SeqCst);
 }
@@ -109,10 +109,10 @@ impl Pool {
         Self { crew, threads, starting: Mutex::new(()) }
     }
 
-    /// Queues a task; `limit` is how many threads the task's store wants the pool to have.
+    /// Queues a task; `limit` is the maximum number of threads that the task's store asks for.
     ///
     /// # Errors
-    /// `OutOfMemory` if there is no thread and none can be started; the task is dropped then.
+    /// `OutOfMemory` if there is no thread and none can be started; the task is then dropped.
     pub(crate) fn spawn(&'static self, limit: usize, task: Weak<dyn Task>) -> Result<()> {
         if self.grow(limit.max(1), 1) == 0 {
             return Err(fail!(OutOfMemory, "cannot start a thread for operations with a ticket"));
@@ -141,9 +141,9 @@ impl Pool {
         assert!(well, "a piece of a split operation panicked");
     }
 
-    /// Starts threads until `wanted` are idle or there are `limit`; gives how many there are.
+    /// Starts threads until `wanted` are idle or there are `limit`; returns how many there are.
     fn grow(&'static self, limit: usize, wanted: usize) -> usize {
-        // Relaxed: the number never falls, and nothing else is read because of it.
+        // Relaxed: the number never falls, and no other data is read because of it.
         let threads = || self.threads.load(Ordering::Relaxed);
         if threads() >= limit {
             return threads();
@@ -165,7 +165,7 @@ impl Pool {
         threads()
     }
 
-    /// The life of a thread of the pool.
+    /// Main loop of a pool thread.
     fn serve(&self) {
         let mut spins = true;
         loop {
@@ -176,7 +176,7 @@ impl Pool {
 
 /// The processor that this thread runs on, where that can be known.
 fn processor() -> Option<usize> {
-    // A model must be the same each time, and Miri has no processors.
+    // A model must be deterministic, and Miri has no processors.
     if cfg!(any(loom, miri)) {
         return None;
     }
@@ -265,12 +265,12 @@ mod tests {
 
     #[test]
     fn helpers_come_whether_they_spin_or_sleep() {
-        // A pool of our own, whose posts and helpers nobody else takes.
+        // A pool of this test, whose posts and helpers no other test takes.
         let pool: &'static Pool = Box::leak(Box::new(Pool::new()));
         for pause in [0, 0, 0, 20, 20] {
             thread::sleep(Duration::from_millis(pause));
             let (here, elsewhere) = (thread::current().id(), AtomicUsize::new(0));
-            // The owner's pieces wait for a helper's, so this ends only if one comes.
+            // The owner's pieces wait for a helper's, so this ends only if a helper joins.
             pool.split(1, 2, &|_| {
                 if thread::current().id() != here {
                     elsewhere.store(1, Ordering::SeqCst);

@@ -25,7 +25,7 @@ impl Cell {
     }
 
     fn get(&self) -> u32 {
-        // SAFETY: as above.
+        // SAFETY: loom ends the model if another access is not ordered with this one.
         self.0.with(|value| unsafe { *value })
     }
 }
@@ -34,7 +34,7 @@ fn cells<const N: usize>() -> [Cell; N] {
     std::array::from_fn(|_| Cell(UnsafeCell::new(0)))
 }
 
-/// Where so many must have come before anybody leaves.
+/// A barrier: no thread leaves before so many have arrived.
 struct Meeting {
     missing: Mutex<usize>,
     all: Condvar,
@@ -59,7 +59,7 @@ impl Meeting {
     }
 }
 
-/// A crew whose helpers go home after so many tasks, which wait for each other.
+/// A crew whose helpers exit after so many tasks, which wait for each other.
 struct Model {
     crew: ThreadCrew,
     tasks: Meeting,
@@ -84,7 +84,7 @@ impl Model {
             while !model.tasks.is_over() {
                 spins = model.crew.serve(spins);
             }
-            // A real helper never ends, so others count on it.
+            // A real helper never exits, so other threads rely on it.
             model.crew.stop_looking();
         })
     }

@@ -1,4 +1,4 @@
-//! Work in pieces, and where a thread publishes it for others to help.
+//! Work in pieces, and the posts where its owner publishes it for helpers.
 
 use std::ptr;
 
@@ -34,7 +34,7 @@ impl Split {
 
     /// Claims and runs pieces until none is left. Does not unwind.
     pub(super) fn work(&self) {
-        // SAFETY: it outlives the split.
+        // SAFETY: `run` outlives the split.
         let run = unsafe { &*self.run };
         loop {
             // Relaxed: the number only hands out pieces; leaving the post orders the results.
@@ -50,9 +50,9 @@ impl Split {
         }
     }
 
-    /// Ends a split that no other thread can reach any more; gives whether no piece panicked.
+    /// Ends a split that no other thread can reach any more; returns whether no piece panicked.
     pub(super) fn finish(self) -> bool {
-        // Consumed like this so that a model finds a helper that still uses it.
+        // Consumed by value so that a model finds a helper that still uses it.
         let claimed = self.next.into_inner();
         debug_assert!(claimed >= self.pieces, "the owner leaves no piece");
         !self.failed.into_inner()
@@ -61,10 +61,10 @@ impl Split {
 
 /// Where an owner publishes its split.
 ///
-/// Posts are never freed, so that a helper may look at one at any time; a split is reached through
-/// a post only by those who have a seat, and its owner waits for them.
+/// Posts are never freed, so that a helper may read one at any time. Only a helper with a seat
+/// reaches a split through a post, and the split's owner waits for it.
 pub(super) struct Post {
-    /// [`TAKEN`], [`ASLEEP`], the seats that are free, the helpers at work.
+    /// [`TAKEN`], [`ASLEEP`], the number of free seats, the number of helpers at work.
     state: AtomicU32,
     /// Valid while a helper is at work.
     split: AtomicPtr<Split>,
@@ -89,21 +89,21 @@ impl Post {
     /// Takes a free post for a split, and opens it for so many helpers; false if it is not free.
     pub(super) fn open(&self, split: &Split, seats: usize) -> bool {
         let seats = u32::try_from(seats).unwrap_or(HELPERS).min(HELPERS);
-        // Acquire: what the owner before did comes before.
+        // Acquire: orders the previous owner's accesses before ours.
         let free = self.state.compare_exchange(0, TAKEN, Ordering::Acquire, Ordering::Relaxed);
         if free.is_err() {
             return false;
         }
         // Relaxed, as the state is stored after it and read before it.
         self.split.store(ptr::from_ref(split).cast_mut(), Ordering::Relaxed);
-        // Release: whoever takes a seat sees the split.
+        // Release: a helper that takes a seat sees the split.
         self.state.store(TAKEN | (seats * SEAT), Ordering::Release);
         true
     }
 
-    /// The free seats, or what they were a moment ago.
+    /// The free seats; may be stale.
     pub(super) fn seats(&self) -> usize {
-        // Relaxed: taking one looks again.
+        // Relaxed: taking a seat checks again.
         ((self.state.load(Ordering::Relaxed) & SEATS) / SEAT) as usize
     }
 
@@ -118,32 +118,32 @@ impl Post {
         Some(self.split.load(Ordering::Relaxed))
     }
 
-    /// Leaves the split, which may be gone afterwards. True if its owner has to be woken.
+    /// Leaves the split, which may be freed afterwards. True if its owner has to be woken.
     pub(super) fn leave(&self) -> bool {
-        // Release: our pieces come before the end of the split.
+        // Release: orders this helper's pieces before the end of the split.
         let before = self.state.fetch_sub(HELPER, Ordering::Release);
         before & ASLEEP > 0 && before & HELPERS == HELPER
     }
 
     /// Closes the post to further helpers.
     pub(super) fn close(&self) {
-        // Relaxed: this gives nothing to anybody.
+        // Relaxed: publishes no data.
         self.state.fetch_and(!SEATS, Ordering::Relaxed);
     }
 
     /// Whether a helper is at work.
     pub(super) fn is_busy(&self) -> bool {
-        // Acquire: what the helpers did comes before what the owner does next.
+        // Acquire: orders the helpers' writes before the owner's next access.
         self.state.load(Ordering::Acquire) & HELPERS > 0
     }
 
     /// From now on the last helper to leave wakes the owner.
     pub(super) fn fall_asleep(&self) {
-        // Relaxed: this gives nothing to anybody.
+        // Relaxed: publishes no data.
         self.state.fetch_or(ASLEEP, Ordering::Relaxed);
     }
 
-    /// Gives a post back that is closed and not busy.
+    /// Returns a post that is closed and not busy.
     pub(super) fn free(&self) {
         // Release: see `open`.
         self.state.store(0, Ordering::Release);

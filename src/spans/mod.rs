@@ -1,7 +1,8 @@
-//! What a subscriber of the crate `tracing` sees: calls, a server's work, and changes of a job.
+//! Spans and events for subscribers of the crate `tracing`: calls, a server's work, and changes of
+//! a job. Also called: structured tracing, instrumentation.
 //!
-//! While nobody listens each of these costs one relaxed load. A subscriber is the host's code: it is
-//! never told anything while the machine of the protocol is locked.
+//! Without a subscriber each of them costs one relaxed load. A subscriber is the host's code: it is
+//! never called while the machine of the protocol is locked.
 
 use std::sync::Arc;
 
@@ -18,14 +19,14 @@ pub(crate) const CALL: &str = "kvstore::call";
 const SERVER: &str = "kvstore::server";
 const JOB: &str = "kvstore::job";
 
-/// Somebody may listen at this level.
+/// Whether a subscriber may be interested in this level.
 #[inline]
 pub(crate) fn listens(level: Level) -> bool {
     // One relaxed load, as the macros of `tracing` do.
     level <= STATIC_MAX_LEVEL && level <= LevelFilter::current()
 }
 
-/// A span that this thread is inside of until it goes.
+/// A span that this thread is inside of until the guard is dropped.
 pub(crate) type Entered = Option<EnteredSpan>;
 
 /// Enters the span of a call without values.
@@ -52,7 +53,7 @@ pub(crate) fn call(
 #[cold]
 fn data_span(name: &str, names: &KeyNames, keys: &[Key], bytes: usize) -> Span {
     let first = keys.first().copied();
-    // Fields are made only if this very span is wanted.
+    // Fields are made only if the subscriber wants this span.
     macro_rules! span {
         ($($name:literal)*) => {
             match name {
@@ -77,19 +78,19 @@ fn data_span(name: &str, names: &KeyNames, keys: &[Key], bytes: usize) -> Span {
     span
 }
 
-/// Notes the ticket of a call.
+/// Records the ticket of a call.
 pub(crate) fn note_ticket(span: &Entered, ticket: &Result<u64>) {
     if let (Some(span), Ok(ticket)) = (span, ticket) {
         span.record("ticket", ticket);
     }
 }
 
-/// The span of a call, for what goes on when the call has returned. Small, and often empty.
+/// The span of a call, for work that continues after the call has returned. Small, and often empty.
 #[derive(Clone, Default)]
 pub(crate) struct Carried(Option<Arc<Span>>);
 
 impl Carried {
-    /// The span that this thread is inside of, if it is that of a call.
+    /// The span that this thread is inside of, if it is a call's.
     pub(crate) fn current() -> Self {
         if !listens(Level::DEBUG) {
             return Self(None);
@@ -99,7 +100,7 @@ impl Carried {
         Self(is_ours.then(|| Arc::new(span)))
     }
 
-    /// Does something inside of it.
+    /// Runs a closure inside the span.
     pub(crate) fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         match &self.0 {
             Some(span) => span.in_scope(work),
@@ -107,7 +108,7 @@ impl Carried {
         }
     }
 
-    /// One key of the call has ended; the round is that of the call if it is the only one.
+    /// Records that one key of the call has ended; its round is the call's if it is the only key.
     pub(crate) fn ended(&self, ended: &Ended, ok: bool, only: bool) {
         let Some(span) = &self.0 else { return };
         let Ended { call, key, round, .. } = *ended;
@@ -119,10 +120,10 @@ impl Carried {
     }
 }
 
-/// Enters the span of what a server does with a slice.
+/// Enters the span of a server's work on a slice.
 #[inline]
 pub(crate) fn work(is_sum: bool, key: u64, slice: u32, round: u64) -> Entered {
-    // It belongs to nothing that the engine is about.
+    // A root span: the current span is the engine's and unrelated.
     listens(Level::TRACE).then(|| {
         let span = if is_sum {
             trace_span!(target: SERVER, parent: None, "sum", key, slice, round)
@@ -133,7 +134,7 @@ pub(crate) fn work(is_sum: bool, key: u64, slice: u32, round: u64) -> Entered {
     })
 }
 
-/// Tells what has changed in the job, as one of its processes sees it.
+/// Reports a change in the job, as one of its processes sees it.
 pub(crate) fn tell(me: Peer, news: &[News]) {
     for news in news {
         match news {
@@ -142,7 +143,7 @@ pub(crate) fn tell(me: Peer, news: &[News]) {
             }
             News::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
             News::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
-            // These are for the log.
+            // All other news is for the log only.
             _ => {}
         }
     }

@@ -1,4 +1,4 @@
-//! In place of `spans`, where the crate `tracing` is not there: nothing.
+//! Replaces `spans` in builds without the crate `tracing`: all functions are no-ops.
 
 use crate::error::Result;
 use crate::key::{Key, KeyNames};

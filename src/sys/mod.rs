@@ -1,5 +1,5 @@
-//! What the operating system and the processor keep per process and per thread: forks, processors,
-//! pages, and the floating-point control state; and how memory is asked for ahead.
+//! Operating system and processor state per process and per thread: forks, processors, pages, the
+//! floating-point control state; and prefetching. Also called: platform layer.
 #![allow(unsafe_code, reason = "calls of the system, and instructions without a safe form")]
 
 pub(crate) mod spin;
@@ -14,7 +14,7 @@ use std::thread::available_parallelism;
 /// Number of forks between the first process that used the library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// What the thread pool does in the child of a fork, once there is a pool.
+/// Fork handler of the thread pool, once there is a pool.
 static AFTER_FORK: OnceLock<fn()> = OnceLock::new();
 
 extern "C" fn in_child() {
@@ -24,12 +24,12 @@ extern "C" fn in_child() {
     }
 }
 
-/// Makes the child of a fork call `forget`, which only touches atomics. The first call counts.
+/// Makes the child of a fork call `forget`, which only touches atomics. Only the first call counts.
 pub(crate) fn after_fork(forget: fn()) {
     let _ = AFTER_FORK.set(forget);
 }
 
-/// The number of this process in the line of forks; a store of another number is the parent's.
+/// Fork generation of this process; a store with another generation is the parent's.
 ///
 /// Cheaper than `getpid()`, which is a system call.
 pub(crate) fn fork_generation() -> u32 {
@@ -49,29 +49,29 @@ pub(crate) fn watch_forks() {
     });
 }
 
-/// How many processors this process has, as far as is known.
+/// Number of processors of this process, as far as is known.
 #[cfg(feature = "dist")]
 pub(crate) fn processors() -> usize {
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
     *PROCESSORS.get_or_init(|| available_parallelism().map_or(1, usize::from))
 }
 
-/// Whether there are so few that the threads of a job on this machine wait for each other's: what is
-/// handed to another thread is done later, not at the same time. It is not known yet from how many on
-/// that ends.
+/// Whether processors are so few that the threads of a job on this machine wait for each other.
+/// Work handed to another thread is then done later, not concurrently. The processor count from
+/// which that ends is not known yet.
 #[cfg(feature = "dist")]
 pub(crate) fn has_few_processors() -> bool {
     processors() <= 4
 }
 
-/// The number of the user as whom this process acts.
+/// Effective user id of this process.
 #[cfg(feature = "dist")]
 pub(crate) fn user() -> u32 {
-    // SAFETY: touches no memory of ours, and does not fail.
+    // SAFETY: touches no memory of this process, and does not fail.
     unsafe { libc::geteuid() }
 }
 
-/// How many files this process may have open, if the system tells.
+/// Maximum number of open files of this process, if the system reports it.
 #[cfg(feature = "dist")]
 pub(crate) fn file_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -80,7 +80,7 @@ pub(crate) fn file_limit() -> Option<u64> {
     (result == 0).then_some(limit.rlim_cur)
 }
 
-/// What this machine is called, in letters, digits, dots and dashes.
+/// Name of this machine, in letters, digits, dots and dashes.
 #[cfg(feature = "dist")]
 pub(crate) fn host_name() -> String {
     let mut name = [0u8; 256];
@@ -91,7 +91,7 @@ pub(crate) fn host_name() -> String {
     text.iter().map(|byte| if plain(byte) { char::from(*byte) } else { '-' }).collect()
 }
 
-/// A file that has no name and is gone with its last user.
+/// An anonymous file that is freed with its last descriptor.
 #[cfg(feature = "dist")]
 pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<std::fs::File> {
     use std::io::Write;
@@ -102,7 +102,7 @@ pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<std::fs::File> {
     if number < 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: it has just been made, and nobody else knows it.
+    // SAFETY: the descriptor was just created, and has no other owner.
     let mut file = unsafe { std::fs::File::from_raw_fd(number) };
     file.write_all(content)?;
     Ok(file)
@@ -112,12 +112,12 @@ pub(crate) fn memory_file(content: &[u8]) -> std::io::Result<std::fs::File> {
 #[cfg(not(miri))]
 const ROUND: usize = 64 << 10;
 
-/// Memory that is zero and that takes no room until it is written, aligned to a power of two from 64
-/// KiB on; None if there is none. Give it back with [`unmap_pages`].
+/// Zeroed memory without physical pages until written, aligned to a power of two from 64 KiB on;
+/// None if there is none. Free it with [`unmap_pages`].
 #[cfg(not(miri))]
 pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let bytes = bytes.checked_next_multiple_of(ROUND)?;
-    // More, and what lies before and after an aligned piece is given back.
+    // Maps more; the parts before and after the aligned range are unmapped.
     let more = bytes.checked_add(align)?;
     let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
     // SAFETY: asks for fresh memory anywhere.
@@ -127,8 +127,8 @@ pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     }
     let before = all.addr().wrapping_neg() % align;
     let start = all.cast::<u8>().wrapping_add(before);
-    // SAFETY: parts of what has just been mapped, which nobody knows of; a part of no size is
-    // refused, which changes nothing.
+    // SAFETY: parts of the new mapping, to which no pointer exists. An empty part is refused, which
+    // changes nothing.
     unsafe {
         libc::munmap(all, before);
         libc::munmap(start.wrapping_add(bytes).cast(), more - bytes - before);
@@ -136,10 +136,10 @@ pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     NonNull::new(start)
 }
 
-/// Gives memory back.
+/// Unmaps memory.
 ///
 /// # Safety
-/// It came from [`map_pages`] with this size and alignment, and nobody uses it.
+/// It came from [`map_pages`] with this size and alignment, and no other code uses it.
 #[cfg(not(miri))]
 pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, _: usize) {
     // SAFETY: the caller's promise.
@@ -148,7 +148,7 @@ pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, _: usize) {
     }
 }
 
-/// The same from the heap, where there are no pages.
+/// Heap replacement of [`map_pages`] for systems without pages.
 #[cfg(miri)]
 pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
     let layout = std::alloc::Layout::from_size_align(bytes, align).ok()?;
@@ -157,7 +157,7 @@ pub(crate) fn map_pages(bytes: usize, align: usize) -> Option<NonNull<u8>> {
 }
 
 /// # Safety
-/// As above.
+/// As for the [`unmap_pages`] of systems with pages.
 #[cfg(miri)]
 pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, align: usize) {
     let layout = std::alloc::Layout::from_size_align(bytes, align);
@@ -165,8 +165,8 @@ pub(crate) unsafe fn unmap_pages(start: NonNull<u8>, bytes: usize, align: usize)
     layout.into_iter().for_each(|it| unsafe { std::alloc::dealloc(start.as_ptr(), it) });
 }
 
-/// Asks for large pages under memory of our own that nobody has touched yet. A hint: without them
-/// everything works as well, only slower.
+/// Asks for large pages under memory of our own that is still untouched. A hint: without them all
+/// works as well, only slower.
 pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     #[cfg(all(target_os = "linux", not(miri)))]
     // SAFETY: advice about a range that we have allocated; it changes no content.
@@ -177,7 +177,7 @@ pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     let _ = (start, bytes);
 }
 
-/// Asks for the cache line at an address, which need not be ours.
+/// Prefetches the cache line at an address, which need not be ours.
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -186,7 +186,7 @@ pub(crate) fn prefetch(at: *const u8) {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    // SAFETY: as above.
+    // SAFETY: a prefetch never faults, and changes nothing but the caches.
     unsafe {
         std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
@@ -225,7 +225,7 @@ mod fp {
     pub(super) type Control = u32;
     /// All exceptions masked, round to nearest, neither flush to zero nor denormals are zero.
     pub(super) const DEFAULT: Control = 0x1F80;
-    /// The sticky exception flags, which say nothing about how results are computed.
+    /// The sticky exception flags, which do not affect how results are computed.
     const FLAGS: Control = 0x3F;
 
     pub(super) fn is_default(control: Control) -> bool {

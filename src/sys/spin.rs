@@ -1,23 +1,23 @@
-//! Short waits that keep the processor: being woken takes longer than they do.
+//! Short waits that keep the processor, because a wake-up takes longer. Also called: adaptive
+//! polling.
 
 #[cfg(not(loom))]
 use std::time::{Duration, Instant};
 
-/// How long a thread spins before it sleeps: ten times what waking it costs.
+/// Maximum time that a thread spins before it sleeps: ten times the cost of waking it.
 #[cfg(not(loom))]
 const SPIN: Duration = Duration::from_micros(150);
 
-/// How long a yield takes when another thread was waiting for the processor. Without one it takes
+/// Duration of a yield while another thread was waiting for the processor. Otherwise a yield takes
 /// half a microsecond.
 #[cfg(not(loom))]
 const CONTENDED: Duration = Duration::from_micros(10);
 
-/// Looks at what is waited for between two yields: some 10 microseconds.
+/// Polls between two yields: some 10 microseconds.
 #[cfg(not(loom))]
 const LOOKS: u32 = 256;
 
-/// The same for whoever looks beside threads of its process that have work to do, or with calls of the
-/// system.
+/// Polls between two yields for a waiter beside busy threads of its process, or with system calls.
 #[cfg(all(feature = "dist", not(loom)))]
 const FEW_LOOKS: u32 = 16;
 
@@ -39,14 +39,14 @@ impl Default for Spin {
 
 #[cfg(not(loom))]
 impl Spin {
-    /// One that yields more often.
+    /// A wait that yields more often.
     #[cfg(feature = "dist")]
     pub(crate) fn yielding() -> Self {
         Self { most_looks: FEW_LOOKS, ..Self::default() }
     }
 
-    /// Lets a moment pass; false once it is time to sleep: after [`SPIN`], or as soon as others
-    /// want the processor.
+    /// Pauses for a moment; false once it is time to sleep: after [`SPIN`], or as soon as other
+    /// threads need the processor.
     pub(crate) fn wait(&mut self) -> bool {
         self.looks += 1;
         if !self.looks.is_multiple_of(self.most_looks) {
@@ -61,7 +61,7 @@ impl Spin {
     }
 }
 
-/// In a model whoever waits looks once more.
+/// In a model a waiter polls once more.
 #[cfg(loom)]
 #[derive(Default)]
 pub(crate) struct Spin {

@@ -1,7 +1,7 @@
 //! The locks: the standard library's, or `loom`'s when a model checks who uses them.
 //!
-//! They are futexes that know nobody else. Locks with a table of parked threads that the process
-//! shares (`parking_lot`) would let the child of a `fork()` hang on threads of its parent.
+//! They are futexes without shared state. Locks with a process-wide table of parked threads
+//! (`parking_lot`) would let the child of a `fork()` hang on threads of its parent.
 
 #[cfg(loom)]
 use loom::sync as base;
@@ -14,7 +14,7 @@ use std::time::Instant;
 pub(crate) use base::Arc;
 pub(crate) use base::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, fence};
 
-/// A lock that ignores poisoning: a panic of ours poisons the whole store, which then says so.
+/// A lock that ignores poisoning: a panic of ours poisons the whole store, which then reports it.
 pub(crate) struct Mutex<T>(base::Mutex<T>);
 
 /// Holds a [`Mutex`]; empty only inside [`Condvar::wait`] and [`Mutex::unlocked`].
@@ -40,7 +40,7 @@ impl<T> Mutex<T> {
         MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Does something while the lock is not held.
+    /// Runs a closure while the lock is released.
     pub(crate) fn unlocked<'a, R>(
         &'a self,
         guard: &mut MutexGuard<'a, T>,
@@ -97,8 +97,8 @@ impl Condvar {
         guard.0 = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Waits until notified or `end`; gives whether `end` has passed. Models have no clock: in them a
-    /// wait ends by being notified, or at once if `end` has passed before it begins.
+    /// Waits until notified or `end`; returns whether `end` has passed. Models have no clock: in
+    /// them a wait ends by notification, or at once if `end` has passed before it begins.
     pub(crate) fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, end: Instant) -> bool {
         #[cfg(loom)]
         {

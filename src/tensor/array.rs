@@ -1,4 +1,4 @@
-//! Plain arrays whose dtype is known at run time: where kernels read and write.
+//! Plain arrays whose dtype is known at run time: what kernels read and write.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -16,8 +16,8 @@ use super::view::Lent;
 
 /// The start of an array of elements, or of a strided tensor's memory.
 ///
-/// It has neither length nor lifetime: the plan of an operation guarantees that the ranges it uses
-/// are there, and the loan that they stay.
+/// It has neither length nor lifetime. The plan of an operation guarantees that the ranges it uses
+/// exist, and the loan that they stay.
 #[derive(Clone, Copy)]
 pub(crate) struct Array {
     start: *mut u8,
@@ -26,7 +26,7 @@ pub(crate) struct Array {
 
 // SAFETY: only a pointer; threads of one operation use disjoint ranges of what it writes.
 unsafe impl Send for Array {}
-// SAFETY: as above.
+// SAFETY: only a pointer; threads of one operation use disjoint ranges of what it writes.
 unsafe impl Sync for Array {}
 
 impl Array {
@@ -97,7 +97,7 @@ impl Array {
         }
     }
 
-    /// A range of the elements. The plan guarantees it, and that nobody writes it meanwhile.
+    /// A range of the elements. The plan guarantees that it exists and has no concurrent writer.
     pub(crate) fn slice<T: Element>(&self, range: &Range<usize>) -> &[T] {
         debug_assert!(self.dtype == T::DTYPE);
         if range.is_empty() {
@@ -107,20 +107,21 @@ impl Array {
         unsafe { slice::from_raw_parts(self.part(range).start.cast(), range.len()) }
     }
 
-    /// The same to write to. The plan guarantees that nobody else uses it meanwhile.
+    /// A writable range of the elements. The plan guarantees that no other thread uses it
+    /// concurrently.
     pub(crate) fn slice_mut<T: Element>(&mut self, range: &Range<usize>) -> &mut [T] {
         debug_assert!(self.dtype == T::DTYPE);
         if range.is_empty() {
             return &mut [];
         }
-        // SAFETY: as above, and nobody else uses them now.
+        // SAFETY: the plan guarantees the elements, written before, and no other access now.
         unsafe { slice::from_raw_parts_mut(self.part(range).start.cast(), range.len()) }
     }
 
     /// An element of an f32 or f64 array.
     pub(crate) fn number(&self, at: usize) -> f64 {
         let from = self.part(&(at..at + 1)).start;
-        // SAFETY: the plan guarantees the element, and that nobody writes it now.
+        // SAFETY: the plan guarantees the element, and that no thread writes it now.
         unsafe {
             match self.dtype {
                 DType::F64 => from.cast::<f64>().read(),
@@ -132,7 +133,7 @@ impl Array {
     /// Rounds a number into an element of an f32 or f64 array.
     pub(crate) fn set_number(&self, at: usize, number: f64) {
         let to = self.part(&(at..at + 1)).start;
-        // SAFETY: the plan guarantees the element, and that nobody else uses it now.
+        // SAFETY: the plan guarantees the element, and that no other thread uses it now.
         unsafe {
             match self.dtype {
                 DType::F64 => to.cast::<f64>().write(number),

@@ -1,4 +1,5 @@
-//! Memory of our own: aligned for the widest vectors, and refused instead of aborting.
+//! Owned memory: aligned for the widest vectors; allocation fails with an error instead of
+//! aborting.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::cell::UnsafeCell;
@@ -11,13 +12,13 @@ use crate::sys;
 /// A cache line, which is also the widest vector register. Alignment of what is allocated.
 pub(crate) const LINE: usize = 64;
 
-/// Bytes that need no memory elsewhere.
+/// Maximum size of a buffer without an allocation.
 const INSIDE: usize = 64;
 
-/// Addresses that are equal modulo this share a set of the first-level cache, which holds eight of
-/// them or so. Large arrays from `malloc` all do: a pass over nine of them in step finds none of
+/// Addresses that are equal modulo this share a set of the first-level cache, which holds about
+/// eight of them. Large arrays from `malloc` all do: a pass over nine of them in step finds none of
 /// its lines again. And a load that follows a store to an equal address waits for it. So our own
-/// arrays begin elsewhere in their pages than those of the caller.
+/// arrays begin elsewhere in their pages than the caller's.
 const SET_BYTES: usize = 4096;
 
 /// From this size on a buffer has room to begin elsewhere: the larger, the more.
@@ -29,8 +30,9 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// An owned block of memory. Its bytes are undefined until written.
 ///
-/// Few bytes are inside, and move with it: their address is good only until then. A small value thus
-/// lies beside the lock that guards it, and costs no cache line and no page of its own.
+/// Small contents are stored inline, and move with it: their address is valid only until then. A
+/// small value thus lies beside the lock that guards it, and costs no cache line and no page of its
+/// own.
 pub(crate) struct Buffer {
     bytes: usize,
     memory: Memory,
@@ -42,7 +44,7 @@ enum Memory {
         start: NonNull<u8>,
         /// Where the content begins, below [`SET_BYTES`].
         shift: usize,
-        /// Whether it is pages of the system's instead of a piece of the heap.
+        /// Whether it is mapped pages instead of heap memory.
         mapped: bool,
     },
 }
@@ -59,11 +61,11 @@ pub(crate) enum PageOffset {
 
 // SAFETY: owns its memory, like a Box<[u8]>.
 unsafe impl Send for Buffer {}
-// SAFETY: gives out pointers only; who writes through them has exclusive access.
+// SAFETY: returns pointers only; a writer through them has exclusive access.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates `bytes`, or says that there is not enough memory.
+    /// Allocates `bytes`, or reports that there is not enough memory.
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         if bytes <= INSIDE {
             let memory = Memory::Inside(UnsafeCell::new(MaybeUninit::uninit()));
@@ -78,13 +80,13 @@ impl Buffer {
         Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: false } })
     }
 
-    /// The same, at an address that stays when the buffer moves.
+    /// Like [`Buffer::new`], at an address that stays when the buffer moves.
     pub(crate) fn fixed(bytes: usize) -> Result<Self> {
         Self::new(bytes.max(INSIDE + 1))
     }
 
-    /// Allocates `bytes` that are zero, or says that there is not enough memory. Large buffers take
-    /// no memory where nobody writes; in steps of large pages, if `scattered` does not forbid it.
+    /// Allocates zeroed `bytes`, or reports that there is not enough memory. Unwritten parts of
+    /// large buffers take no memory; in steps of large pages, if `scattered` does not forbid it.
     pub(crate) fn zeroed(bytes: usize, scattered: bool) -> Result<Self> {
         if bytes < 2 * HUGE_PAGE {
             let buffer = Self::new(bytes)?;
@@ -108,7 +110,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// The bytes, all of which have been written before, and nobody changes now.
+    /// The bytes, all of which were written before and have no concurrent writer.
     pub(crate) fn bytes(&self) -> &[u8] {
         // SAFETY: so many bytes are there from where the content begins, and they are not undefined.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.bytes) }
@@ -116,13 +118,13 @@ impl Buffer {
 
     /// The bytes, all of which have been written before.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; nobody else uses them.
+        // SAFETY: so many initialised bytes begin at the content, and no other reference uses them.
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.bytes) }
     }
 
-    /// Moves the beginning of a large buffer to the same place in a cache line as an address of the
-    /// caller's has, so that stores to both can go line by line, and to another place in the page.
-    /// The content stays where it was: it is lost unless [`Buffer::put_back`] comes next.
+    /// Moves the beginning of a large buffer to the offset in a cache line that the caller's
+    /// address has, so that stores to both can stream line by line. Its offset in the page differs.
+    /// The content is not moved: it is lost unless [`Buffer::put_back`] follows.
     pub(crate) fn place(&mut self, with: *const u8, place: PageOffset) {
         let room = room(self.bytes);
         if let Memory::Elsewhere { start, shift, .. } = &mut self.memory
@@ -172,7 +174,7 @@ impl Buffer {
     }
 }
 
-/// What is allocated for a buffer; None if memory cannot hold it.
+/// The allocation of a buffer; None if memory cannot hold it.
 fn layout(bytes: usize) -> Option<Layout> {
     let align = if bytes >= 2 * HUGE_PAGE { HUGE_PAGE } else { LINE };
     Layout::from_size_align(bytes.checked_add(room(bytes))?, align).ok()
@@ -221,7 +223,7 @@ mod tests {
             }
         }
         assert!(Buffer::zeroed(usize::MAX, false).is_err());
-        // An interpreter would try.
+        // An interpreter would try to allocate it.
         if !cfg!(miri) {
             assert!(Buffer::zeroed(isize::MAX as usize / 2, false).is_err());
         }

@@ -1,4 +1,5 @@
-//! Tensors: element types, checked views of memory that somebody else owns, and our own memory.
+//! Tensors: element types, checked views of borrowed memory, and owned buffers. Also called:
+//! n-dimensional arrays.
 #![allow(
     clippy::cast_ptr_alignment,
     reason = "views check the alignment of their elements when they are made"

@@ -1,4 +1,4 @@
-//! Checked views of memory that somebody else owns.
+//! Checked views of borrowed memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ enum Shape<'a> {
     Borrowed(&'a [i64]),
 }
 
-/// A read-only tensor: elements that somebody else owns, with a shape and strides.
+/// A read-only tensor: borrowed elements with a shape and strides.
 ///
 /// Made from a slice (one dimension), from a slice and a shape, or from an `ndarray` of any layout.
 #[derive(Clone, Copy)]
@@ -40,14 +40,14 @@ pub struct TensorMut<'a> {
 
 // SAFETY: a Tensor is a shared borrow of elements, all of which are Sync.
 unsafe impl Send for Tensor<'_> {}
-// SAFETY: as above.
+// SAFETY: a Tensor is a shared borrow of elements, all of which are Sync.
 unsafe impl Sync for Tensor<'_> {}
 // SAFETY: a TensorMut is a unique borrow of elements, all of which are Send.
 unsafe impl Send for TensorMut<'_> {}
 // SAFETY: through a shared TensorMut the elements can only be read.
 unsafe impl Sync for TensorMut<'_> {}
 
-/// A tensor as the C interface hands it over, not checked yet: the layout of `DLTensor`.
+/// A tensor as a C caller passes it, unchecked: the layout of `DLTensor`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct RawTensor {
@@ -97,8 +97,8 @@ impl RawTensor {
         })
     }
 
-    /// The data, if this is at a glance a plain array in ordinary memory of a dtype and shape. Says
-    /// no where the full check might say yes.
+    /// The data, if a quick check finds a plain array in ordinary memory of a dtype and shape. May
+    /// answer None where the full check succeeds.
     ///
     /// # Safety
     /// The pointers are NULL or valid for what the other fields say.
@@ -152,7 +152,7 @@ impl RawTensor {
     }
 }
 
-/// The tensors of a call of the C interface; each is checked when it is asked for.
+/// The tensors of a call of the C interface; each is checked on access.
 #[derive(Clone, Copy)]
 pub(crate) struct RawTensors<'a>(&'a [RawTensor]);
 
@@ -508,9 +508,9 @@ const _: () = assert!(size_of::<usize>() == 8, "extents and strides of ndarray a
 
 /// The memory of a tensor during an operation: no lifetime, because an operation with a ticket
 /// outlives the call that lent it.
-///
-/// Whoever holds a `Lent` must be done with it when the loan ends: before the call returns, or
-/// before the operation's ticket completes. The shape is the key's, which every tensor of an
+/// The holder of a `Lent` must drop it when the loan ends: before the call returns, or before the
+/// operation's ticket completes. The shape is the key's, which every tensor of an operation has
+/// been compared with.
 /// operation has been compared with.
 pub(crate) struct Lent {
     data: *mut u8,
@@ -520,7 +520,8 @@ pub(crate) struct Lent {
 
 // SAFETY: the memory is lent to the operation, on whichever thread it runs.
 unsafe impl Send for Lent {}
-// SAFETY: as above; several threads work on disjoint parts of an out, or read a value.
+// SAFETY: the memory is lent to the operation; its threads write disjoint parts of an out, or read
+// a value.
 unsafe impl Sync for Lent {}
 
 impl Lent {

@@ -65,7 +65,7 @@ impl<'a> TimeLimit<'a> {
         Self { patience, comparisons: 0 }
     }
 
-    /// Counts a comparison. The clock is looked at once in many.
+    /// Counts a comparison. The clock is read once in many.
     fn tick(&mut self) -> Result<(), Stop> {
         search::step();
         self.comparisons += 1;
@@ -81,11 +81,11 @@ pub(crate) trait Parties<'a> {
     fn value(&self, at: Position) -> OverlapTensor<'a>;
 }
 
-/// The comparison of the tensors of one call; kept for its memory.
+/// The comparison of the tensors of one call; kept to reuse its memory.
 #[derive(Default)]
 pub(crate) struct Overlaps {
     items: Vec<OverlapItem>,
-    /// Of tensors that fill their reach. It is apart from the others so that it keeps its memory.
+    /// Tensors that fill their reach. Apart from the other forms, to reuse its memory.
     open_whole: OpenTensors,
     /// Whether an out begins before the end of the one added before it.
     meeting: bool,
@@ -102,7 +102,7 @@ struct OverlapItem {
     form: ByteLayout,
 }
 
-/// The tensors of one form that the next ones may still meet.
+/// Tensors of one form that the next tensors may still overlap.
 #[derive(Default)]
 struct OpenTensors {
     /// The stride of their pieces, if that is their form.
@@ -154,7 +154,7 @@ impl Overlaps {
         self.compare_pairs(parties, watch)
     }
 
-    /// Whether no two outs meet; they are in the order of their addresses then.
+    /// Whether no two outs overlap; they are then in the order of their addresses.
     fn outs_are_apart_in_order(&mut self) -> bool {
         if self.meeting {
             self.items.sort_unstable_by_key(|item| item.low);
@@ -249,8 +249,8 @@ impl Overlaps {
         Ok(())
     }
 
-    /// Compares each tensor with those of other forms, and with odd ones, whose byte ranges it
-    /// meets.
+    /// Compares each tensor with those of other forms, and with odd ones, whose byte ranges overlap
+    /// its own.
     fn compare_pairs<'a>(
         &mut self,
         parties: &impl Parties<'a>,
@@ -271,7 +271,7 @@ impl Overlaps {
                 ByteLayout::Whole => &mut *open_whole,
                 ByteLayout::Odd => &mut odd,
                 ByteLayout::Rows(_) => {
-                    // Those that are compared no more with anything have lost their tensors.
+                    // Entries that need no further comparison have an empty tensor.
                     rows.retain(|open| open.stride == stride || !open.is_empty());
                     let place = rows.iter().position(|open| open.stride == stride);
                     let place = place.unwrap_or_else(|| {
@@ -340,7 +340,7 @@ fn stop(one: &OverlapItem, other: &OverlapItem) -> Stop {
     }
 }
 
-/// Whether two tensors whose byte ranges meet share a byte.
+/// Whether two tensors with overlapping byte ranges share a byte.
 fn meet<'a>(
     parties: &impl Parties<'a>,
     one: &OverlapItem,

@@ -14,7 +14,7 @@ pub(super) struct Figure {
     pub(super) index: usize,
 }
 
-/// What the line meets: the end of a rectangle before the start of another one in the same row.
+/// Events of the sweep: the end of a rectangle before the start of another one in its row.
 type SweepEvent = (usize, bool, usize);
 
 /// The rectangles under the line, by their first column. Those of outs are apart.

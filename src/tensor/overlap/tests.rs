@@ -100,7 +100,7 @@ impl Toys {
         Ok(shadowed)
     }
 
-    /// The same by comparing each pair; None for an overlap.
+    /// Reference result by comparing each pair; None for an overlap.
     fn find_in_pairs(&self) -> Option<Vec<usize>> {
         let mut shadowed = Vec::new();
         for (index, out) in self.outs.iter().enumerate() {
