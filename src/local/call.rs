@@ -1,4 +1,4 @@
-//! The data calls, by the names that errors and traces give them.
+//! The data calls, by their names in errors and traces.
 
 /// The data calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

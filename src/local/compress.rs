@@ -1,4 +1,4 @@
-//! Pushes whose values go through a codec first.
+//! Compressed pushes: values pass through a codec before they are merged.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ impl Local {
             |handling| {
                 let slots = self.keys.table.slots();
                 self.check_keys(call, handling, &slots)?;
-                // What the codec before has left, while nobody can push by the new one. A key that
-                // is in use lets go of it with its next push.
+                // Frees the residuals of the previous codec, while no thread can push by the new
+                // one. A key in use frees its residuals at its next push.
                 for slot in &slots {
                     if let Some(mut value) = slot.value.try_write(&self.applier.released) {
                         value.residuals = None;
@@ -44,7 +44,7 @@ impl Local {
 }
 
 impl Applier {
-    /// Merges what arrives of the values of a locked key.
+    /// Merges the decoded values of a locked key.
     pub(crate) fn push_compressed(
         &self,
         push: &KeyPush<'_>,
@@ -52,7 +52,7 @@ impl Applier {
         merger: &Merger,
         value: &mut Value,
     ) -> Result<bool> {
-        // Apart from the value, which is merged into meanwhile.
+        // Apart from the value, which is the target of the merge.
         let mut kept = value.residuals.take();
         let result = if push.outs.is_empty() && matches!(merger, Merger::Assign) {
             let stored = &value.buffer;
@@ -67,7 +67,7 @@ impl Applier {
         result
     }
 
-    /// Makes the sum of what arrives, and merges it as the only value.
+    /// Sums the decoded values, and merges the sum as the only value.
     fn merge_compressed(
         &self,
         push: &KeyPush<'_>,
@@ -87,7 +87,7 @@ impl Applier {
         result
     }
 
-    /// Makes the sum of what arrives ready to go to `sum`.
+    /// Prepares the sum of the decoded values, whose target is `sum`.
     fn compression<'a>(
         &self,
         push: &KeyPush<'a>,

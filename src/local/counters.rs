@@ -1,9 +1,9 @@
-//! What a store has done, counted so that threads do not wait for each other.
+//! Statistics of a store, in counters that do not make threads wait for each other.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What one call has done.
+/// The work of one call.
 #[derive(Default, Clone, Copy)]
 pub(crate) struct CallTally {
     /// Values pushed.
@@ -16,12 +16,12 @@ pub(crate) struct CallTally {
 }
 
 impl CallTally {
-    /// Of the values and the outs of one key.
+    /// The counts of the values and outs of one key.
     pub(crate) fn of(values: usize, outs: usize, bytes: usize) -> Self {
         Self::sum((values, values * bytes), (outs, outs * bytes))
     }
 
-    /// Of values and outs: their number, and their bytes.
+    /// The counts of values and outs: their number, and their bytes.
     pub(crate) fn sum(values: (usize, usize), outs: (usize, usize)) -> Self {
         Self {
             pushes: values.0 as u64,
@@ -60,7 +60,7 @@ struct CounterLine {
     updater_calls: AtomicU64,
 }
 
-/// The place of this thread.
+/// The counter slot of this thread.
 fn place() -> usize {
     static THREADS: AtomicUsize = AtomicUsize::new(0);
     thread_local! {
@@ -93,7 +93,7 @@ impl Counters {
     }
 
     pub(crate) fn total(&self) -> CallTally {
-        // Relaxed: as above.
+        // Relaxed: each number is exact by itself, as in the sum above.
         let sum = |counter: fn(&CounterLine) -> &AtomicU64| -> u64 {
             self.places.iter().map(|place| counter(place).load(Ordering::Relaxed)).sum()
         };

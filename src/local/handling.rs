@@ -1,5 +1,5 @@
-//! What happens to the values that are pushed to a local store: an updater, an optimizer, or
-//! nothing but the sum.
+//! How pushed values merge in a local store: an updater, an optimizer, or the sum alone. Also
+//! called: merge policy.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::optim::Optimizer;
 
 impl Local {
     pub(crate) fn set_merger(&self, merger: Merger) {
-        // It refuses nothing.
+        // The check accepts everything.
         let _ = self.change_handling(|handling| handling.merger = merger, |_| Ok(()));
     }
 
-    /// Does otherwise with pushes from now on, unless `check` refuses; no key is added meanwhile.
+    /// Changes how pushes merge from now on, unless `check` refuses; no key is added meanwhile.
     pub(crate) fn change_handling(
         &self,
         change: impl FnOnce(&mut Handling),
@@ -27,8 +27,9 @@ impl Local {
         self.change_handling_if(change, |handling| check(handling).map(|()| true)).map(drop)
     }
 
-    /// The same; if `check` gives false, everything stays as it is, and this gives false, too.
-    /// `check` must not wait: every push would wait with it, beyond its deadline.
+    /// Like [`Self::change_handling`], but `check` may also return false: nothing changes then, and
+    /// this returns false. `check` must not wait: every push would wait with it, beyond its
+    /// deadline.
     pub(crate) fn change_handling_if(
         &self,
         change: impl FnOnce(&mut Handling),
@@ -49,7 +50,7 @@ impl Local {
         Ok(true)
     }
 
-    /// What happens to the values of a call: nothing to know for one that pushes nothing.
+    /// How the values of a call merge; empty for a call that pushes nothing.
     pub(crate) fn handling_of(&self, plan: &Plan) -> Handling {
         if plan.values.is_empty() { Handling::PLAIN } else { self.handling.read().clone() }
     }

@@ -1,4 +1,4 @@
-//! The keys of a local store: how they come and go.
+//! The keys of a local store: adding and removing them.
 
 use std::sync::Arc;
 
@@ -85,7 +85,7 @@ impl LocalKeys {
         }
     }
 
-    /// Takes slots, in processing order, out of the table and frees their values, once all of them
+    /// Removes slots, in processing order, from the table and frees their values, once all of them
     /// could be locked.
     pub(crate) fn remove<'a>(
         &self,

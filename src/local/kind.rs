@@ -10,7 +10,7 @@ use crate::error::{Result, fail};
 pub enum StoreKind {
     /// In this process.
     Local,
-    /// In this process, summing where the data is. On CPU memory the same as [`StoreKind::Local`].
+    /// In this process, summing where the data is. On CPU memory equal to [`StoreKind::Local`].
     Device,
     /// One job of many processes, in rounds.
     DistSync,

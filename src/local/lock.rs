@@ -1,5 +1,5 @@
-//! The lock of one key: many readers or one writer, with deadlines, and fair enough that nobody
-//! starves: while somebody waits, nobody takes it in passing.
+//! The lock of one key: many readers or one writer, with deadlines. It is fair enough to exclude
+//! starvation: no thread takes it past a waiter. Also called: readers-writer lock.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::sys::sync::{Condvar, Mutex};
 
-/// How long a waiter sleeps before it looks again by itself. A wake-up is only missed when a lock
-/// is released at the very moment at which somebody begins to wait.
+/// Maximum sleep of a waiter before it checks the lock again. A wake-up is only missed when a lock
+/// is released at the very moment at which a waiter begins to sleep.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 pub(crate) struct KeyLock<T> {
@@ -17,7 +17,7 @@ pub(crate) struct KeyLock<T> {
     waiting: AtomicU32,
 }
 
-/// Wakes those who wait for any key of a store.
+/// Wakes waiters for any key of a store.
 pub(crate) struct Released {
     lock: Mutex<()>,
     event: Condvar,
@@ -29,7 +29,7 @@ pub(crate) struct KeyGuard<'a, G> {
     _wake: Wake<'a>,
 }
 
-/// Wakes those who wait for a key, when it goes.
+/// Wakes waiters for a key on drop.
 struct Wake<'a> {
     waiting: &'a AtomicU32,
     released: &'a Released,

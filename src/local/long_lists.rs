@@ -1,4 +1,5 @@
-//! Every call on a list, with a list and with one ten times as long: the steps of its searches.
+//! Every call on a list, with a list and with one ten times as long: counts the steps of its
+//! searches.
 //!
 //! A call whose searches cost the square of the list takes a hundred times as many.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
@@ -29,7 +30,7 @@ pub(crate) const CALLS: [(&str, Work, bool); 9] = [
     ("remove", remove, true),
 ];
 
-/// A list of keys in an order that is not theirs, and a store that has them, or not.
+/// A list of keys in non-processing order, and a store that has them, or not.
 pub(crate) struct Case {
     pub(crate) store: Store,
     keys: Vec<Key>,
@@ -106,7 +107,7 @@ fn pushpull(case: &Case) {
     });
 }
 
-/// The same with a ticket, behind and before others on the same keys.
+/// Every call with a ticket, behind and before others on its keys.
 fn tickets(case: &Case) {
     case.with_values(|store, keys, values| {
         store

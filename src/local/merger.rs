@@ -1,4 +1,4 @@
-//! How the pushes of a store merge.
+//! How the pushes of a store merge: by assignment, an updater or an optimizer.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::codec::Codec;
 use crate::optim::Optimizer;
 use crate::tensor::DType;
 
-/// What happens to the values of a push.
+/// How the values of a push merge.
 #[derive(Clone)]
 pub(crate) struct Handling {
-    /// What each value goes through, before they are added up.
+    /// The codec of each value, applied before they are added up.
     pub(crate) codec: Option<Arc<Codec>>,
     pub(crate) merger: Merger,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Handling {
 impl Handling {
     pub(crate) const PLAIN: Self = Self { codec: None, merger: Merger::Assign };
 
-    /// Whether all that happens is that the sum replaces the value.
+    /// Whether a merge is only assignment of the sum.
     pub(crate) fn is_plain(&self) -> bool {
         self.codec.is_none() && matches!(self.merger, Merger::Assign)
     }
@@ -31,7 +31,7 @@ impl Handling {
         self.codec.as_ref().map_or(Ok(()), |codec| codec.check(dtype))
     }
 
-    /// The optimizer, if values go to it as they are.
+    /// The optimizer, if values reach it uncompressed.
     pub(crate) fn rule(&self) -> Option<&Optimizer> {
         match self {
             Self { codec: None, merger: Merger::Optimizer(optimizer) } => Some(optimizer),
@@ -39,25 +39,25 @@ impl Handling {
         }
     }
 
-    /// What the values of a key go through. Integers are never compressed.
+    /// The codec of the values of a key. Integers are never compressed.
     pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
         self.codec.as_deref().filter(|_| dtype.is_float())
     }
 }
 
-/// What makes a stored value of a sum.
+/// How a sum becomes a stored value.
 #[derive(Clone)]
 pub(crate) enum Merger {
     /// The sum replaces the value.
     Assign,
     /// A function of the user's.
     Updater(Arc<Updater>),
-    /// A rule of ours.
+    /// One of the library's rules.
     Optimizer(Arc<Optimizer>),
 }
 
 impl Merger {
-    /// Whether it is a rule that would do something else with a part of a key.
+    /// Whether it is a rule whose result for a part of a key differs.
     #[cfg(feature = "dist")]
     pub(crate) fn measures_whole_keys(&self) -> bool {
         matches!(self, Self::Optimizer(optimizer) if !optimizer.is_elementwise())

@@ -1,4 +1,5 @@
-//! The store inside one process: keys are values in memory, a call works on them in place.
+//! The store inside one process: keys are values in memory, and calls work on them in place. Also
+//! called: standalone (non-distributed) mode.
 
 pub(crate) mod apply;
 pub(crate) mod call;
@@ -55,8 +56,8 @@ pub(crate) struct Local {
     pub(crate) tickets: Tickets<Op>,
     pub(crate) poisoned: AtomicBool,
     pub(crate) handling: RwLock<Handling>,
-    /// Whether sums replace values, and no codec is set: the answer in one load. Changed under the
-    /// lock of the handling.
+    /// Whether sums replace values, and no codec is set: cached for a single load. Changed under
+    /// the lock of the handling.
     pub(crate) assigns: AtomicBool,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
@@ -94,7 +95,7 @@ thread_local! {
 
 impl CallMemory {
     fn take() -> Box<Self> {
-        // A thread that is ending has no place for it any more.
+        // A thread that is ending has no thread-local slot for it any more.
         DESK.try_with(Cell::take).ok().flatten().unwrap_or_default()
     }
 
@@ -103,7 +104,7 @@ impl CallMemory {
     }
 }
 
-/// What a call may do without a plan.
+/// The shortcuts that a call may take without a plan.
 enum Short {
     Nothing,
     Copy,
@@ -112,7 +113,7 @@ enum Short {
 }
 
 impl Short {
-    /// What happens to the values of a call that has begun without a plan.
+    /// How the values of a call merge that has begun without a plan.
     fn handling(&self) -> &Handling {
         match self {
             Short::Rule(handling) => handling,
@@ -121,13 +122,13 @@ impl Short {
     }
 }
 
-/// What a call without a plan may do, and how long it may take.
+/// The shortcuts of a call without a plan, and its time limit.
 struct FastTerms<'a> {
     short: &'a Short,
     patience: &'a Patience,
 }
 
-/// How far a call has come.
+/// The progress of a call.
 enum CallProgress {
     Planned,
     /// Some keys are done, the others are planned.
@@ -203,8 +204,8 @@ impl Local {
         result
     }
 
-    /// Makes a call on one small key, if it is no more than that and nothing is before it; otherwise
-    /// gives what the call may do without a plan.
+    /// Makes a call on one small key, if it needs no more and has no pending predecessor; otherwise
+    /// returns the shortcuts that remain.
     fn at_once(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<Short> {
         if call == DataCall::Broadcast || self.tickets.turn_at_once().is_none() {
             return Some(Short::Nothing);
@@ -250,7 +251,7 @@ impl Local {
         Patience::new(self.settings.timeout)
     }
 
-    /// Does what a plan says on this thread, after the pending operations on its keys.
+    /// Executes a plan on this thread, after the pending operations on its keys.
     fn run_planned(
         self: &Arc<Self>,
         call: DataCall,
@@ -271,7 +272,7 @@ impl Local {
         result
     }
 
-    /// Queues a call; gives its ticket.
+    /// Queues a call; returns its ticket.
     pub(crate) fn submit(
         self: &Arc<Self>,
         call: DataCall,
@@ -288,7 +289,7 @@ impl Local {
         })
     }
 
-    /// Queues a call on rows; gives its ticket.
+    /// Queues a call on rows; returns its ticket.
     pub(crate) fn submit_rows(
         self: &Arc<Self>,
         call: DataCall,
@@ -310,15 +311,15 @@ impl Local {
         let op = Op { call, plan, handling, span: Carried::current() };
         let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
-            // Nobody else would ever run it.
+            // No other thread would ever run it.
             self.tickets.cancel(ticket, self.deadline())?;
             return Err(error);
         }
         Ok(ticket)
     }
 
-    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. What
-    /// `short` allows of a list of small keys is done here.
+    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. The
+    /// shortcuts that `short` allows for a list of small keys are taken here.
     fn plan(
         &self,
         call: DataCall,
@@ -381,7 +382,7 @@ impl Local {
         })
     }
 
-    /// Does something on this thread after the pending operations on some keys, and before later
+    /// Runs a closure on this thread after the pending operations on some keys, and before later
     /// ones.
     pub(crate) fn in_turn<T>(
         self: &Arc<Self>,
@@ -400,8 +401,8 @@ impl Local {
         result
     }
 
-    /// Waits for the turn of a call without a ticket. One that ends without lets those behind it go
-    /// on.
+    /// Waits for the turn of a call without a ticket. A call that ends without a turn unblocks its
+    /// successors.
     fn enter(
         self: &Arc<Self>,
         label: OperationLabel,
@@ -429,14 +430,14 @@ impl Local {
     /// Starts as many runners as there are operations ready, up to the store's threads.
     pub(crate) fn schedule(self: &Arc<Self>, ready: usize) {
         for _ in 0..ready.min(self.settings.threads) {
-            // The pool has a thread: it has run, or will run, what these operations waited for.
+            // The pool has a thread: it has run, or will run, the predecessors of these operations.
             if let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
                 log(Level::Error, || error.to_string());
             }
         }
     }
 
-    /// Refuses all work from now on, and wakes everybody who waits.
+    /// Refuses all work from now on, and wakes all waiters.
     pub(crate) fn poison(&self) {
         self.poisoned.store(true, Ordering::SeqCst);
         self.tickets.abort(&poisoned());
@@ -452,7 +453,7 @@ impl Local {
     pub(crate) fn fault(&self, _: &str) {}
 }
 
-/// Runs a closure when it goes, also while a panic unwinds.
+/// Runs a closure on drop, also while a panic unwinds.
 struct OnDrop<F: FnOnce()>(Option<F>);
 
 impl<F: FnOnce()> Drop for OnDrop<F> {
@@ -476,8 +477,8 @@ impl Task for Local {
         let Op { call, mut plan, handling, span } = job.work;
         let work = || {
             self.fault("task");
-            // No deadline: it can be cancelled, and those who wait for it have deadlines of their
-            // own. A timeout as its result could not be told from one of theirs.
+            // No deadline: it can be cancelled, and its waiters have deadlines of their own. A
+            // timeout as its result would be indistinguishable from theirs.
             let limits = CallLimits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
             self.applier.apply(call, &mut plan, &handling, limits)
         };
@@ -494,7 +495,7 @@ impl Task for Local {
         }
         plan.clear();
         self.plans.lock().push(plan);
-        // The updater goes first: with the last operation done, its context may be dropped.
+        // The updater is dropped first: with the last operation done, its context may be dropped.
         drop((handling, span));
         let ready = self.tickets.finish(job.sequence, result);
         self.schedule(ready);

@@ -14,7 +14,7 @@ use super::ticket::{OperationLabel, ReadyOperation, TicketWork, Tickets};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 
-/// The value of the one key, under its lock as in a store, and the order in which it was used.
+/// The value of the one key, under its lock as in a store, and the order of its accesses.
 type Log = Arc<Mutex<Vec<u32>>>;
 
 /// Memory that is lent to an operation until it has ended.
@@ -36,7 +36,7 @@ impl Loan {
     }
 }
 
-/// An operation that notes its name, and uses what it was lent.
+/// An operation that records its name, and uses its loan.
 struct Toy {
     name: u32,
     keys: &'static [u64],
@@ -82,7 +82,7 @@ fn noted(log: &Log) -> Vec<u32> {
     log.lock().unwrap().clone()
 }
 
-/// Does what a thread of the pool does for a store with so many threads.
+/// Acts as a pool thread for a store with so many threads.
 fn run_as_one_of(threads: usize, tickets: &Toys) {
     while let Some(ReadyOperation { sequence, work, cancel }) = tickets.take(threads) {
         let result = if cancel.load(Ordering::SeqCst) {
@@ -252,7 +252,7 @@ fn loom_a_cancelled_operation_keeps_no_other_key_waiting() {
                 run_as_one_of(2, &others);
             }
         });
-        // The first operation is at work all the time.
+        // The first operation is running all the time.
         tickets.wait(behind, Deadline::Never).unwrap();
         assert_eq!(noted(&log), [3]);
         tickets.finish(job.sequence, Ok(()));
@@ -283,7 +283,7 @@ fn loom_a_call_that_timed_out_keeps_no_other_key_waiting() {
             run_as_one_of(2, &tickets);
         }
         tickets.wait(behind, Deadline::Never).unwrap();
-        // The first operation is at work until the call has given up.
+        // The first operation is running until the call has timed out.
         caller.join().unwrap();
         tickets.finish(job.sequence, Ok(()));
         tickets.wait(held, Deadline::Never).unwrap();
@@ -318,13 +318,13 @@ fn loom_an_abort_wakes_a_call_that_waits_for_its_turn() {
     explore(|| {
         let (tickets, log) = tickets();
         let ticket = submit(&tickets, 1, &log);
-        // At work, and not coming to an end by itself.
+        // It is running, and does not end by itself.
         let job = tickets.take(1).unwrap();
         let (others, notes) = (Arc::clone(&tickets), Arc::clone(&log));
         let caller = thread::spawn(move || call(&others, 2, &notes));
         tickets.abort(&fail!(Closed, "aborted"));
         let result = caller.join().unwrap();
-        // It may have come before the abort only if it never met the operation at work.
+        // It may precede the abort only if it did not overlap the running operation.
         assert_eq!(kind_of(&result), Some(ErrorKind::Closed));
         assert!(job.cancel.load(Ordering::SeqCst));
         tickets.finish(job.sequence, Err(fail!(Cancelled, "stopped")));

@@ -1,4 +1,4 @@
-//! Sorting by a number, in time that grows with the list alone.
+//! Sorting by a number, in time linear in the list. Also called: radix sort.
 
 /// A number, and what it belongs to.
 pub(crate) type SortItem = (u64, usize);
@@ -11,7 +11,7 @@ const DIGITS: usize = 1 << DIGIT_BITS;
 /// Lists up to this long are sorted faster by comparing.
 const SHORT: usize = 256;
 
-/// Items to sort; kept for its memory.
+/// Items to sort; kept to reuse the memory.
 #[derive(Default)]
 pub(crate) struct Sorter {
     pub(crate) items: Vec<SortItem>,
@@ -32,7 +32,7 @@ impl Sorter {
             self.items.iter().fold((u64::MAX, 0), |(all, any), item| (all & item.0, any | item.0));
         self.spare.resize(self.items.len(), (0, 0));
         // Digit by digit, the lowest first (Knuth, The Art of Computer Programming 3, 5.2.5). Each
-        // pass keeps the order of equals. Bits that all numbers share are skipped.
+        // pass is stable. Bits that all numbers share are skipped.
         let mut differing = any & !all;
         while differing != 0 {
             let shift = differing.trailing_zeros();

@@ -17,8 +17,8 @@ use crate::search;
 use crate::sys::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tensor::{Buffer, DType, TensorSpec, text_of};
 
-/// Shards of the table. Keys next to each other share one, so that a list in order changes the
-/// shard rarely.
+/// Shards of the table. Neighbouring keys share one, so that a list in order rarely changes the
+/// shard.
 const SHARDS: usize = 16;
 const KEYS_IN_A_ROW: u32 = 6;
 
@@ -27,10 +27,10 @@ const DENSE: u64 = 1 << 22;
 
 /// A key that exists: what it was initialised with, and its value.
 ///
-/// What a copy touches comes first: with a small value that is two or three cache lines.
+/// Fields touched by a copy are first: with a small value that is two or three cache lines.
 #[repr(C)]
 pub(crate) struct Slot {
-    /// Held while an updater runs: that is what keeps two updaters of one key apart.
+    /// Held while an updater runs, which excludes a second updater of this key.
     pub(crate) value: KeyLock<Value>,
     bytes: usize,
     pub(crate) count: usize,
@@ -47,9 +47,9 @@ pub(crate) struct Value {
     pub(crate) buffer: Buffer,
     /// What the optimizer keeps.
     pub(crate) state: Option<Box<OptimizerState>>,
-    /// Set when the key is removed; operations that found the slot before must not use it.
+    /// Set when the key is removed; operations that found the slot earlier must not use it.
     pub(crate) removed: bool,
-    /// What a codec has left unsent.
+    /// The residuals of a codec.
     pub(crate) residuals: Option<Box<Residuals>>,
 }
 
@@ -86,13 +86,13 @@ impl Slot {
         usize::try_from(first).ok().and_then(|rows| self.count.checked_div(rows)).unwrap_or(0)
     }
 
-    /// Dtype and shape as people write them.
+    /// Dtype and shape as error texts show them.
     pub(crate) fn text(&self) -> String {
         text_of(self.dtype, &self.shape)
     }
 }
 
-/// What the table holds of a key.
+/// The table's entry of a key.
 pub(crate) struct TableEntry {
     pub(crate) slot: Arc<Slot>,
     /// The slot's dtype and shape, if they fit here: checks then need not touch the slot.
@@ -140,8 +140,8 @@ struct TableShard {
 
 pub(crate) struct KeyTable {
     shards: [RwLock<TableShard>; SHARDS],
-    /// Held while keys are made or removed, so that a list of them appears or goes as one. Its
-    /// holder waits for no value: calls on other keys would wait with it, beyond their deadlines.
+    /// Held while keys are added or removed, so that a list of them changes as one. Its holder
+    /// waits for no value: calls on other keys would wait with it, beyond their deadlines.
     structure: Mutex<()>,
     names_made: AtomicU64,
 }
@@ -162,7 +162,7 @@ fn locate(key: Key) -> (usize, Option<usize>) {
 }
 
 impl TableShard {
-    /// The place of a key, without a look at what it holds.
+    /// The place of a key, without reading its entry.
     #[inline]
     fn find(&self, key: Key, position: Option<usize>) -> Option<&TableCell> {
         search::step();
@@ -227,7 +227,7 @@ impl KeyTable {
         LockedTable { table: self, shards: std::array::from_fn(|_| OnceCell::new()) }
     }
 
-    /// Looks up one key, and calls `work` with what the table holds of it. `work` must not wait.
+    /// Looks up one key, and calls `work` with its table entry. `work` must not wait.
     #[inline]
     pub(crate) fn with<T>(
         &self,
@@ -285,10 +285,10 @@ impl KeyTable {
         Ok(())
     }
 
-    /// Gives keys that are there the values of `slots`, and adds the others at the end of the
-    /// processing order: all, or none if `ready` fails. `known` has what the table held of each key,
-    /// and `locked` its value, locked for change. Gives false, and changes nothing, if keys have been
-    /// added or removed since.
+    /// Replaces the values of existing keys by those of `slots`, and adds the other slots at the
+    /// end of the processing order: all, or none if `ready` fails. `known` has the table entry of
+    /// each key, and `locked` its value, locked for change. Returns false, and changes nothing, if
+    /// keys have been added or removed since.
     pub(crate) fn put(
         &self,
         slots: &mut Vec<Slot>,
@@ -335,19 +335,18 @@ impl KeyTable {
     }
 }
 
-/// The table during one call: shards are locked for reading when they are first looked at, and stay
-/// so.
+/// The table during one call: shards are locked for reading on first access, and stay locked.
 ///
-/// That cannot block for ever, and never on another thread that does the same: only one thread at a
-/// time writes to a shard, the one with the lock on the structure, and it waits for nothing else
-/// meanwhile. Whoever holds this must not wait for anything either.
+/// That cannot block for ever, and never on another thread that does the same. Only one thread at a
+/// time writes to a shard, the one with the lock on the structure. It waits for nothing else
+/// meanwhile. The holder of this view must not wait for anything either.
 pub(crate) struct LockedTable<'a> {
     table: &'a KeyTable,
     shards: [OnceCell<RwLockReadGuard<'a, TableShard>>; SHARDS],
 }
 
 impl LockedTable<'_> {
-    /// The place of a key, without a look at what it holds.
+    /// The place of a key, without reading its entry.
     #[inline]
     pub(crate) fn find(&self, key: Key) -> Option<&TableCell> {
         let (shard, position) = locate(key);

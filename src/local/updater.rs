@@ -8,7 +8,7 @@ use crate::key::Key;
 use crate::panics;
 use crate::tensor::{Tensor, TensorMut};
 
-/// What an updater of the user's may fail with.
+/// The errors that a user's updater may return.
 pub type UpdaterError = Box<dyn StdError + Send + Sync>;
 
 type Function = dyn Fn(Key, &Tensor<'_>, &mut TensorMut<'_>) -> std::result::Result<(), UpdaterError>
@@ -35,7 +35,7 @@ struct Inside;
 
 impl Inside {
     fn enter(store: u64) -> Self {
-        // A thread that is ending has no place for it any more.
+        // A thread that is ending has no thread-local slot for it any more.
         let _ = INSIDE.try_with(|stores| stores.borrow_mut().push(store));
         Self
     }

@@ -1,4 +1,4 @@
-//! A plan put into effect, key by key, under each key's lock.
+//! Executes plans, key by key, under each key's lock.
 
 pub(crate) mod rows;
 
@@ -23,10 +23,10 @@ use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool, Mutex};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
 
-/// How often a wait for a key's lock looks whether its operation has been cancelled.
+/// Interval at which a wait for a key's lock checks whether its operation was cancelled.
 const CANCEL_POLL: Duration = Duration::from_millis(5);
 
-/// When an operation must stop early.
+/// The reasons for which an operation stops early.
 #[derive(Clone, Copy)]
 pub(crate) struct CallLimits<'a> {
     pub(crate) patience: &'a Patience,
@@ -50,7 +50,7 @@ pub(crate) struct KeyPush<'a> {
     pub(crate) limits: CallLimits<'a>,
 }
 
-/// Puts plans into effect.
+/// Executes plans.
 pub(crate) struct Applier {
     /// Number of the store in this process, for the re-entrancy check of updaters.
     pub(crate) serial: u64,
@@ -62,13 +62,13 @@ pub(crate) struct Applier {
     pub(crate) buffers: Mutex<Vec<Buffer>>,
     /// The memory of earlier pushes of rows, for the next one.
     pub(crate) row_sums: Mutex<Vec<RowSums>>,
-    /// Wakes those who wait for a key.
+    /// Wakes waiters for a key.
     pub(crate) released: Released,
     pub(crate) counters: Counters,
 }
 
 impl Applier {
-    /// Does what a plan says.
+    /// Executes a plan.
     pub(crate) fn apply(
         &self,
         call: DataCall,
@@ -76,12 +76,13 @@ impl Applier {
         handling: &Handling,
         limits: CallLimits<'_>,
     ) -> Result<()> {
-        // With an updater only around the arithmetic: the user's code runs in the user's state.
+        // With an updater only around the arithmetic: the user's code runs in the user's
+        // floating-point state.
         let ours = !matches!(handling.merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
         let mut tally = CallTally::default();
         let Plan { groups, values, outs, rows, .. } = plan;
-        // Each key is let go of while it is at hand.
+        // Each key's share is dropped while its cache lines are at hand.
         let result = groups.drain(..).try_for_each(|group| {
             let slot = &*group.slot;
             if limits.is_cancelled() {
@@ -121,8 +122,8 @@ impl Applier {
         self.merge(push, &handling.merger, &mut value, None)
     }
 
-    /// Merges values into a locked key, and fills its outs. The only value may be what a
-    /// compression makes, which runs as soon as no lack of memory can stop the push any more.
+    /// Merges values into a locked key, and fills its outs. The only value may be the output of a
+    /// compression, which runs as soon as no lack of memory can stop the push any more.
     pub(crate) fn merge(
         &self,
         push: &KeyPush<'_>,
@@ -201,12 +202,13 @@ impl Applier {
         optimizer.prepare(self.team.isa, &stored, state, scattered)
     }
 
-    /// The same error with the call and the key before its text.
+    /// Prefixes an error's text with the call and the key.
     pub(crate) fn at(&self, push: &KeyPush<'_>, error: &Error) -> Error {
         error.at(format_args!("{}: {}", push.call, self.names.label(push.slot.key)))
     }
 
-    /// Runs the updater on a merged sum, and undoes what it did if it fails and the store may.
+    /// Runs the updater on a merged sum, and undoes its changes if it fails and the store allows
+    /// it.
     fn update(
         &self,
         push: &KeyPush<'_>,

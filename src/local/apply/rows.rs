@@ -1,4 +1,4 @@
-//! Calls on rows put into effect.
+//! Executes calls on rows.
 
 use std::ops::Range;
 
@@ -35,8 +35,7 @@ impl Applier {
         Ok(true)
     }
 
-    /// Merges what is pushed to rows of a key by values whose places in the plan are given. It goes
-    /// through no codec.
+    /// Merges values, whose places in the plan are given, into rows of a key. No codec is involved.
     pub(super) fn push_rows(
         &self,
         push: &KeyPush<'_>,
@@ -61,7 +60,7 @@ impl Applier {
         result
     }
 
-    /// Merges what is pushed to rows of a locked key.
+    /// Merges pushed rows into a locked key.
     #[cfg(feature = "dist")]
     pub(crate) fn merge_pushed_rows<'a>(
         &self,
@@ -90,7 +89,7 @@ impl Applier {
             Merger::Optimizer(optimizer) if optimizer.is_lazy(slot.key) => {
                 self.optimize_rows(push, optimizer, sums, value)?;
             }
-            // They need the sum of the whole key.
+            // Updaters and dense rules need the sum of the whole key.
             Merger::Optimizer(_) | Merger::Updater(_) => {
                 let dense = self.borrow_buffer(slot)?;
                 with_default_floats(|| {
@@ -106,7 +105,7 @@ impl Applier {
         Ok(true)
     }
 
-    /// Merges the rows, and no others, by a rule of ours.
+    /// Merges the pushed rows alone by a rule of ours.
     fn optimize_rows(
         &self,
         push: &KeyPush<'_>,

@@ -1,4 +1,4 @@
-//! A file on its way into a store: all of it is read and checked before anything changes.
+//! Loads a checkpoint into a store: the whole file is read and checked before anything changes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::tensor::{Array, Buffer, PageOffset, element_count};
 /// from one.
 const CALLERS: usize = 16;
 
-/// What a file has.
+/// The contents of a file.
 struct Loaded {
     rules: FileRules,
     slots: Vec<Slot>,
@@ -40,7 +40,7 @@ struct LoadedKey<'a> {
 }
 
 impl Local {
-    /// Takes over a checkpoint. What is unsent is of no use to another number of workers.
+    /// Loads a checkpoint. Residuals are dropped if the number of workers differs.
     pub(crate) fn load(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
         check_byte_order("load")?;
         let mut loaded = Loaded::read(path).map_err(at_file("load", path))?;
@@ -51,7 +51,7 @@ impl Local {
         let patience = self.patience();
         let limits = CallLimits { patience: &patience, cancel: None };
         self.in_turn("load", &keys, &patience, || {
-            // Again when keys of the file have been added or removed while it waited.
+            // Repeats if keys of the file have been added or removed during the wait.
             while !self.put(&mut loaded, limits)? {}
             Ok(())
         })
@@ -109,7 +109,7 @@ impl Local {
         Ok(Some(locked))
     }
 
-    /// Refuses a key of the file that is another one than the store's.
+    /// Refuses a key of the file that differs from the store's.
     fn alike(&self, known: &Slot, slot: &Slot) -> Result<()> {
         if (known.dtype, &known.shape) == (slot.dtype, &slot.shape) {
             return Ok(());
@@ -165,7 +165,7 @@ fn codec_of(header: &FileHeader) -> Result<Option<Codec>> {
     })
 }
 
-/// How many workers have left something unsent.
+/// The number of workers with residuals.
 fn workers_of(header: &FileHeader) -> Result<usize> {
     let Some(text) = header.texts.get(WORKERS) else { return Ok(1) };
     let workers = text.parse().ok().filter(|workers| (2..=i32::MAX as usize).contains(workers));
@@ -278,7 +278,7 @@ fn same_hash(found: &[LoadedKey<'_>]) -> Result<()> {
     }
 }
 
-/// Reads the value of a key and what is kept for it.
+/// Reads the value of a key and its state.
 fn fill(found: LoadedKey<'_>, rules: &FileRules, reader: &mut FileReader) -> Result<Slot> {
     let LoadedKey { mut slot, parts: KeyParts { kept, residuals }, .. } = found;
     let mut buffer = Buffer::zeroed(slot.bytes(), false)?;
@@ -297,7 +297,7 @@ fn fill(found: LoadedKey<'_>, rules: &FileRules, reader: &mut FileReader) -> Res
     Ok(slot)
 }
 
-/// Reads what is one number for each key.
+/// Reads the tensors with one number for each key.
 fn read_numbers(slots: &mut [Slot], rules: &FileRules, reader: &mut FileReader) -> Result<()> {
     let mut read = |each: usize| {
         let mut bytes = vec![0; slots.len() * each * size_of::<u64>()];
@@ -338,7 +338,7 @@ fn key_of(name: KeyName<'_>) -> Key {
     }
 }
 
-/// A key as people know it.
+/// A key as error texts show it.
 fn label(name: KeyName<'_>) -> String {
     match name {
         KeyName::Number(number) => format!("key {number}"),

@@ -1,8 +1,8 @@
-//! What a store puts into a checkpoint, and takes out of one.
+//! Checkpoints of a store: which tensors and texts a file holds. Also called: snapshots.
 //!
-//! A file has the keys in processing order. The tensors of a key are its value, what the optimizer
-//! keeps for it, its master, and what the codec has left unsent; after all keys come what is one
-//! number for each of them.
+//! A file has the keys in processing order. The tensors of a key are its value, its optimizer
+//! state, its master, and its codec residuals. After all keys come the tensors with one number for
+//! each key.
 
 mod load;
 mod save;
@@ -23,7 +23,7 @@ const OPTIMIZER: &str = "kvstore.optimizer";
 const OPTIONS: &str = "kvstore.options";
 const CODEC: &str = "kvstore.codec";
 const CODEC_OPTIONS: &str = "kvstore.codec_options";
-/// How many workers have left something unsent, if not one.
+/// The number of workers with residuals, if not one.
 const WORKERS: &str = "kvstore.workers";
 /// Begins the names of texts that are multipliers: `kvstore.lr_mult:NAME`.
 const PREFIX: &str = "kvstore.";
@@ -32,36 +32,36 @@ const PREFIX: &str = "kvstore.";
 const STATE: &str = "state.";
 /// The part that is the unrounded value.
 const MASTER: &str = "master";
-/// Begins the parts that a codec has left unsent: `residual.2.1` of worker 2 and the second value.
+/// Begins the parts that are codec residuals: `residual.2.1` of worker 2 and the second value.
 const RESIDUAL: &str = "residual.";
 
 /// Tensors with one number for each key: pushes under the optimizer, and what its rule carries.
 const NUMBERS: [(&str, DType); 2] = [("#updates", DType::I64), ("#carried", DType::F64)];
-/// The same for the codec: pushes under it, of each worker.
+/// Tensors with one number for each key and worker: pushes under the codec.
 const ROUNDS: (&str, DType) = ("#rounds", DType::I64);
 
-/// What becomes of pushes, as far as files have it.
+/// How pushes merge, as far as files record it.
 struct FileRules {
     optimizer: Option<Arc<Optimizer>>,
     codec: Option<Arc<Codec>>,
-    /// With more than one, each of them has left something of the sum of its values.
+    /// With more than one, each of them has a residual of the sum of its values.
     workers: usize,
 }
 
 impl FileRules {
-    /// The part that a codec has left, by its place among those of its key.
+    /// The part of a codec's residual, by its place among those of its key.
     fn residual(&self, at: usize) -> String {
         let (worker, value) = if self.workers > 1 { (at, 0) } else { (0, at) };
         format!("{RESIDUAL}{worker}.{value}")
     }
 }
 
-/// What is kept for a key beside its value.
+/// The state of a key beside its value.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct KeyParts {
-    /// By the optimizer, if it has been pushed under it.
+    /// The optimizer's state, if the key has been pushed under it.
     kept: Option<KeptArrays>,
-    /// Values, or workers, that the codec has left something of.
+    /// Values, or workers, with a residual.
     residuals: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A store on its way into a file.
+//! Saves a store to a checkpoint.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use crate::codec::Residuals;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyNames};
 
-/// What a file will have.
+/// The contents of a file to be written.
 struct Snapshot {
     rules: FileRules,
     keys: Vec<SavedKey>,
 }
 
-/// A key, and what was kept for it when it was looked at.
+/// A key, and which state it had when the header was made.
 struct SavedKey {
     slot: Arc<Slot>,
     parts: KeyParts,
 }
 
 impl Local {
-    /// Writes a checkpoint. What is unsent of a key is what so many workers have left, each of them, or
-    /// a single one of all values.
+    /// Writes a checkpoint. The residuals of a key are those of so many workers, one of each, or of
+    /// a single worker, one for each value.
     pub(crate) fn save(self: &Arc<Self>, path: &Path, workers: usize) -> Result<()> {
         check_byte_order("save")?;
         let patience = self.patience();
         let limits = CallLimits { patience: &patience, cancel: None };
         let keys: Vec<Key> = self.keys.table.slots().iter().map(|slot| slot.key).collect();
-        // What this thread queued before comes first. Others need not wait for the disk: each key
-        // is locked while it is written.
+        // Operations that this thread queued finish first. Other threads need not wait for the
+        // disk: each key is locked only while it is written.
         self.in_turn("save", &keys, &patience, || Ok(()))?;
         while !self.try_save(path, workers, limits)? {
             if patience.end().is_over() {
@@ -51,8 +51,8 @@ impl Local {
         Ok(())
     }
 
-    /// Writes a checkpoint, unless keys or what is kept for them come or go meanwhile: the header,
-    /// which is written first, says what there is.
+    /// Writes a checkpoint, unless keys or their state are added or removed meanwhile: the header,
+    /// which is written first, lists them.
     fn try_save(&self, path: &Path, workers: usize, limits: CallLimits<'_>) -> Result<bool> {
         let at_file = at_file("save", path);
         let snapshot = self.snapshot(workers, limits)?;
@@ -117,7 +117,7 @@ impl Snapshot {
         KeyParts { kept, residuals }
     }
 
-    /// What the codec has left of a key's pushes.
+    /// The codec residuals of a key.
     fn residuals<'a>(&self, value: &'a Value) -> Option<&'a Residuals> {
         let codec = self.rules.codec.as_ref()?;
         value.residuals.as_deref().filter(|residuals| residuals.belong_to(codec))
@@ -152,7 +152,7 @@ impl Snapshot {
     }
 }
 
-/// Calls `work` with a key as files name it. A name that is not known here is its number.
+/// Calls `work` with a key as files name it. A name that is not interned here is its number.
 fn with_name<T>(names: &KeyNames, key: Key, work: impl FnOnce(KeyName<'_>) -> T) -> T {
     let text = names.with(key, |name| name.to_string_lossy().into_owned());
     work(text.as_deref().map_or(KeyName::Number(key.id()), KeyName::Text))

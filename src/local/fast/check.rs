@@ -2,8 +2,8 @@
 //! anything. They are checked in one pass over their lists, in the order in which these were given,
 //! with the table held.
 //!
-//! What does not pass these checks may still be right, or must be refused with a text: both is the
-//! business of [`Plan::build`].
+//! A call that fails these checks may still be valid, or must be refused with a text.
+//! [`Plan::build`] decides that.
 
 use std::ptr;
 
@@ -14,7 +14,7 @@ use crate::local::table::{KeyTable, LockedTable, Slot, TableCell, TableEntry};
 use crate::sys;
 use crate::tensor::TensorSpec;
 
-/// Keys that are looked up while what the table holds of the ones before is on its way.
+/// Keys that are looked up ahead while table entries of the previous ones are being prefetched.
 const BLOCK: usize = 16;
 
 /// Of a number that holds the size of a tensor, which is below 4 GiB, and its index.
@@ -38,7 +38,7 @@ pub(crate) struct Lists<'a> {
     pub(crate) uniform: bool,
 }
 
-/// What the check of a list finds out about it.
+/// The result of the check of a list.
 struct Findings {
     /// Each tensor lies beyond the one before it.
     apart: bool,
@@ -66,8 +66,8 @@ fn emptied<'a>(mut list: Vec<Fit<'_>>) -> Vec<Fit<'a>> {
 /// Most tensors of a call with one key that are checked without a list.
 pub(crate) const FEW: usize = 16;
 
-/// Calls `work` with what the table holds of the only key of a call, and with where its values and
-/// its outs are, if they are few and need no closer look.
+/// Calls `work` with the table entry of the only key of a call, and with the places of its values
+/// and its outs, if they are few and need no full check.
 #[inline]
 pub(crate) fn with_one<T>(
     table: &KeyTable,
@@ -107,7 +107,7 @@ fn outs_are_apart(values: &[*mut u8], outs: &[*mut u8], bytes: usize) -> bool {
 }
 
 impl CheckMemory {
-    /// Calls `work` with the lists of a call, unless they need a closer look.
+    /// Calls `work` with the lists of a call, unless they need a full check.
     pub(crate) fn with_lists<T>(
         &mut self,
         held: &LockedTable<'_>,
@@ -126,7 +126,7 @@ impl CheckMemory {
 }
 
 impl<'a> Lists<'a> {
-    /// Fills the lists; false if they need a closer look.
+    /// Fills the lists; false if they need a full check.
     fn check(
         &mut self,
         held: &'a LockedTable<'_>,
@@ -182,7 +182,7 @@ impl<'a> Lists<'a> {
         if self.outs.is_empty() || (outs.apart && (beside() || twins())) {
             return true;
         }
-        // In the order of their addresses; a value at the place of an out of its key comes after it.
+        // In address order; a value at the place of an out of its key sorts after it.
         sorter.items.clear();
         let tensors = self.outs.iter().chain(&self.values).enumerate();
         let full = tensors.filter(|(_, tensor)| tensor.slot.bytes() > 0);
@@ -213,7 +213,7 @@ impl<'a> Lists<'a> {
         while let Some(slot) = first_of(values, outs) {
             let (mine, other_values) = values.split_at(count_of(slot, values));
             let (my_outs, other_outs) = outs.split_at(count_of(slot, outs));
-            // It was found there, and the table has been held since.
+            // The key was found in this table, which has been held since.
             if let Some(entry) = held.get(slot.key) {
                 let data = |fit: &Fit<'_>| fit.data;
                 plan.add_plain(&entry.slot, mine.iter().map(data), my_outs.iter().map(data));
@@ -228,13 +228,13 @@ impl Fit<'_> {
         self.data.addr()
     }
 
-    /// Whether the other is one of the same key, at the same place.
+    /// Whether the other tensor belongs to this key and has this address.
     fn is_twin(&self, other: &Fit<'_>) -> bool {
         self.data == other.data && ptr::eq(self.slot, other.slot)
     }
 }
 
-/// How many tensors at the start of a list are of this key.
+/// Number of tensors at the start of a list that belong to this key.
 fn count_of(slot: &Slot, fits: &[Fit<'_>]) -> usize {
     fits.iter().take_while(|fit| ptr::eq(fit.slot, slot)).count()
 }
@@ -248,8 +248,8 @@ fn first_of<'a>(values: &[Fit<'a>], outs: &[Fit<'a>]) -> Option<&'a Slot> {
     }
 }
 
-/// Looks up keys block by block, and gives the index of the first and the places of all to `take`
-/// until it says no.
+/// Looks up keys block by block, and passes the index of the first and the places of all to `take`
+/// until `take` returns false.
 fn look_up<'a>(
     held: &'a LockedTable<'_>,
     keys: &[Key],
@@ -280,8 +280,8 @@ impl Findings {
         Self { apart: true, reach: (0, 0), largest: 0 }
     }
 
-    /// Adds tensors of a list, from the `from`-th on, to those that fit; false if one needs a closer
-    /// look.
+    /// Adds tensors of a list, from the `from`-th on, to those that fit; false if one needs a full
+    /// check.
     fn add<'a>(
         &mut self,
         list: &Pairs<'_>,

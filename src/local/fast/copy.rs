@@ -1,5 +1,5 @@
 //! Small values that are only copied, in and out, while the table is held: without a plan, and
-//! without a share in each key.
+//! without a reference to each key.
 
 use std::ptr;
 
@@ -16,8 +16,8 @@ use crate::local::table::{KeyTable, Slot, Value};
 use crate::sys::{self, DefaultFloats};
 use crate::tensor::{Array, DType, LINE, Lent, PageOffset};
 
-/// Largest tensor of a list, and most bytes of a call, that are copied so: while the table is held,
-/// no key comes or goes.
+/// Largest tensor of a list, and maximum bytes of a call, that are copied this way. No key is added
+/// or removed while the table is held.
 const SMALL_BYTES: usize = 8 << 10;
 const MOST_BYTES: usize = 64 << 20;
 
@@ -27,7 +27,7 @@ const ONE_BYTES: usize = 256 << 10;
 /// The most arrays that a call with one key writes: its outs, and the stored value.
 pub(crate) const MOST_TARGETS: usize = FEW + 1;
 
-/// How many keys ahead memory is asked for.
+/// Prefetch distance in keys.
 const AHEAD: usize = 16;
 
 impl Applier {
@@ -120,7 +120,7 @@ impl Applier {
         slot.value.try_read(&self.released).filter(|value| !value.removed)
     }
 
-    /// The same for change.
+    /// The writable value of a key that is not in use and has not been removed.
     #[inline]
     pub(crate) fn try_write<'a>(&'a self, slot: &'a Slot) -> Option<WriteGuard<'a, Value>> {
         slot.value.try_write(&self.released).filter(|value| !value.removed)
@@ -157,9 +157,8 @@ fn array(data: *mut u8) -> Array {
     Lent::plain(data, DType::U8).array()
 }
 
-/// Calls `work` with each tensor and its index until it gives None; gives how often it did not, and
-/// the sum of what it gave. Memory is asked for ahead, also that of `others`, which are used
-/// alongside.
+/// Calls `work` with each tensor and its index until it returns None; returns the number of other
+/// results and their sum. Memory is prefetched, also that of `others`, which are used alongside.
 #[inline]
 pub(crate) fn try_each(
     fits: &[Fit<'_>],
@@ -183,7 +182,7 @@ pub(crate) fn try_each(
     (fits.len(), bytes)
 }
 
-/// Asks for the line that an address is in, and for the next.
+/// Prefetches the line of an address, and the next one.
 fn ask_for(start: *const u8) {
     sys::prefetch(start);
     sys::prefetch(start.wrapping_add(LINE));

@@ -15,9 +15,9 @@ use crate::sys::DefaultFloats;
 use crate::tensor::Array;
 
 impl Applier {
-    /// Makes a push of one key if it takes no more than one pass over few bytes; false if it does,
-    /// or if the key is in use or has been removed, or if there is no memory for its state: then
-    /// nothing has happened.
+    /// Makes a push of one key if it takes at most one pass over few bytes. False if it takes more,
+    /// if the key is in use or removed, or if there is no memory for its state; nothing has changed
+    /// then.
     pub(crate) fn optimize_one(
         &self,
         table: &KeyTable,
@@ -61,7 +61,7 @@ impl Applier {
         outs: &[*mut u8],
         optimizer: &Optimizer,
     ) -> Option<usize> {
-        // The stored value, and what is kept beside it, are read and written.
+        // The stored value, and the state beside it, are read and written.
         let arrays = values.len() + outs.len() + 2 + 2 * (MAX_STATES + 1);
         if arrays * slot.bytes() >= AHEAD_BYTES {
             return None;

@@ -1,5 +1,5 @@
-//! The values of a push on their way through a codec: encoded, decoded and added up, block by block,
-//! so that all of it stays in the cache.
+//! Pushed values passing through a codec: encoded, decoded and added up, block by block, so that
+//! all data stays in the cache.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ const PIECE: usize = PIECE_BYTES / DType::F32.size();
 
 const _: () = assert!(PIECE.is_multiple_of(BLOCK));
 
-/// Blocks of scratch beside those of the values: for bytes, for a value in f32, for what is decoded.
+/// Scratch blocks beside those of the values: for bytes, for a value in f32, for decoded elements.
 const OTHERS: usize = 3;
 
 /// A sum of values that go through a codec, with all the memory that it needs.
@@ -39,13 +39,13 @@ struct EncodingArrays<'a> {
     bytes: Array,
     value: Array,
     decoded: Array,
-    /// What is added up, in the key's dtype.
+    /// The sum, in the key's dtype.
     addends: &'a [Buffer],
     gathered: &'a Buffer,
 }
 
 impl Team {
-    /// Makes the sum of values ready, which goes to `sum`. An error means that nothing has changed.
+    /// Prepares the sum of values, whose target is `sum`. An error means that nothing has changed.
     pub(crate) fn compression<'a>(
         self,
         codec: &'a Codec,
@@ -68,7 +68,7 @@ impl Compression<'_> {
         self.values.len() * (1 + kept)
     }
 
-    /// Does it, on so many threads or fewer: this is the next round of the key.
+    /// Computes the sum, on at most so many threads: this is the next round of the key.
     pub(crate) fn run(&mut self, threads: usize) {
         let threads = threads.min(self.scratch.lock().len());
         self.run_pieces(threads);
@@ -101,7 +101,7 @@ impl Compression<'_> {
         self.isa.sum_planned(&Pass { dtype, outs, inputs, count, traffic: Traffic::Cached });
     }
 
-    /// Sends a block of a value; gives what arrives, in the key's dtype.
+    /// Encodes and decodes a block of a value; returns the result in the key's dtype.
     fn send(&self, at: usize, block: &Range<usize>, desk: &EncodingArrays<'_>) -> Array {
         let (value, whole) = (&self.values[at], 0..block.len());
         let input = if value.is_plain(DType::F32) {

@@ -31,17 +31,17 @@ const PIECE_BYTES: usize = 256 << 10;
 /// Size of one array from which stores go past the caches.
 const STREAM_BYTES: usize = 4 << 20;
 
-/// Bytes touched by a step beyond which loads are announced ahead: what a core's own cache holds.
+/// Bytes touched by a step beyond which loads are prefetched: the size of a core's own cache.
 pub(crate) const AHEAD_BYTES: usize = 1 << 20;
 
-/// How a store computes. The floating-point state must be the default on the calling thread.
+/// How a store computes. The calling thread must have the default floating-point state.
 #[derive(Clone, Copy)]
 pub(crate) struct Team {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
 }
 
-/// Where a step's result goes.
+/// Where a step writes its result.
 #[derive(Clone, Copy)]
 struct Targets<'a> {
     /// Our own memory, first; None for a pull.
@@ -56,14 +56,15 @@ enum Merge<'a> {
     Assign,
     /// By an element-wise rule, which changes the arrays that it keeps for the key.
     Rule(&'a dyn Rule, &'a Arrays),
-    /// The same with a number for each part of the piece, which has at most a tile's elements.
+    /// An element-wise rule with a number for each part of the piece, which has at most a tile's
+    /// elements.
     Parts(&'a dyn Rule, &'a Arrays, Parts<'a>),
 }
 
 impl Team {
     /// Writes the sum of the values to `stored`, which has the slot's dtype and shape, and to the
-    /// outs. The values may be what a compression makes first. A push is never left half done, so
-    /// this does not stop early; an error means that nothing has been written.
+    /// outs. The values may be the output of a compression. A push is never left half done, so this
+    /// does not stop early; an error means that nothing has been written.
     pub(crate) fn merge(
         self,
         slot: &Slot,
@@ -90,8 +91,8 @@ impl Team {
         Ok(())
     }
 
-    /// What a rule may do with the sum of the values, `stored` and the outs. The values may be what
-    /// a compression makes first. An error means that nothing has been written.
+    /// The passes that a rule may make over the sum of the values, `stored` and the outs. The
+    /// values may be the output of a compression. An error means that nothing has been written.
     #[inline]
     pub(crate) fn passes<'a>(
         self,
@@ -104,7 +105,7 @@ impl Team {
     ) -> Result<KeyPasses<'a>> {
         let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
         let more = compression.as_ref().map_or(0, |it| it.passed());
-        // What is kept is read and written.
+        // The state is read and written.
         let run = self.run(slot, values, targets, 2 + 2 * arrays.passed() + more)?;
         if let Some(compression) = compression {
             compression.run(run.threads);
@@ -117,14 +118,14 @@ impl Team {
         self.merge(slot, values, stored, &[], None)
     }
 
-    /// Makes what a compression makes.
+    /// Computes the output of a compression.
     pub(crate) fn compress(self, slot: &Slot, compression: &mut Compression<'_>) {
         let help = Help::ask(self.threads - 1, compression.passed() * slot.bytes());
         compression.run(1 + help.helpers);
     }
 
-    /// Moves the stored value, which is about to be replaced, to where a pass over it, the values and
-    /// the outs goes best.
+    /// Moves the stored value, which is about to be replaced, to the address at which a pass over
+    /// it, the values and the outs is fastest.
     pub(crate) fn place(slot: &Slot, values: &[Lent], stored: &mut Buffer, outs: &[PlannedOut]) {
         let outs = outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent);
         if let Some(first) = outs.chain(values).find(|it| it.is_plain(slot.dtype)) {
@@ -132,8 +133,8 @@ impl Team {
         }
     }
 
-    /// Copies the stored value to the outs. Stops between pieces once `cancel` is set; gives
-    /// whether it came to the end.
+    /// Copies the stored value to the outs. Stops between pieces once `cancel` is set; returns
+    /// whether it finished.
     pub(crate) fn copy_out(
         self,
         slot: &Slot,
@@ -160,7 +161,7 @@ impl Team {
         self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
     }
 
-    /// Makes a step ready that reads or writes so many arrays beside the values and outs.
+    /// Prepares a step that reads or writes so many arrays beside the values and outs.
     #[inline]
     fn run<'a>(
         self,
@@ -180,7 +181,7 @@ impl Team {
         let straight = odd == 0 && targets.outs.iter().all(|out| out.lent.is_plain(slot.dtype));
         let help = Help::ask(self.threads - 1, touched);
         let threads = 1 + help.helpers;
-        // No more than can use scratch memory, whatever the pieces are.
+        // At most as many as can have scratch memory, for any pieces.
         let threads = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
         let step =
@@ -209,8 +210,8 @@ impl Drop for MergeRun<'_> {
 }
 
 impl MergeRun<'_> {
-    /// Merges the whole key. Stops between pieces once `cancel` is set; gives whether it came to
-    /// the end.
+    /// Merges the whole key. Stops between pieces once `cancel` is set; returns whether it
+    /// finished.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
         let (slot, step) = (self.step.slot, MergeStep { merge, ..self.step });
         let short = self.straight && step.traffic == Traffic::Cached;
@@ -247,7 +248,7 @@ impl MergeRun<'_> {
 }
 
 /// Runs `work` over pieces of `size` of `count` elements, so that their borders are fixed. Stops
-/// between pieces once `cancel` is set; gives whether it came to the end.
+/// between pieces once `cancel` is set; returns whether it finished.
 fn in_pieces(
     count: usize,
     size: usize,

@@ -54,7 +54,7 @@ impl Passes for KeyPasses<'_> {
 }
 
 impl MergeStep<'_> {
-    /// Merges a few rows: measures them, then goes over them again while they are in the cache.
+    /// Merges a few rows: measures them, then passes over them again while they are in the cache.
     pub(super) fn merge_rows(
         &self,
         (rows, arrays): (&dyn RowRule, &Arrays),

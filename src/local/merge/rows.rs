@@ -19,14 +19,14 @@ use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::tensor::{Array, Buffer, LINE, Lent};
 
-/// How many rows ahead memory is asked for: rows lie where no processor expects them.
+/// Prefetch distance in rows: their addresses are unpredictable for a processor.
 const ROWS_AHEAD: usize = 8;
 
-/// How much of a row is asked for; a processor sees by itself how a long one goes on.
+/// Prefetched bytes of a row; the hardware prefetcher detects the rest of a long one.
 const AHEAD_BYTES: usize = 512;
 
-/// What a push of rows adds up: for each row of the key, where the rows for it lie, in the order of
-/// the sum. Kept for its memory.
+/// The sums of a push of rows: for each row of the key, the places of the rows added to it, in
+/// summing order. Kept to reuse its memory.
 #[derive(Default)]
 pub(crate) struct RowSums {
     /// (row of the key, which of `parts`), ascending.
@@ -40,7 +40,7 @@ pub(crate) struct RowSums {
 }
 
 impl RowSums {
-    /// Finds out what is added to each row.
+    /// Finds the summands of each row.
     pub(crate) fn prepare<'a>(
         &mut self,
         team: Team,
@@ -79,7 +79,7 @@ impl RowSums {
         self.starts.len() - 1
     }
 
-    /// One of them, and where what is added up for it lies.
+    /// A pushed row, and the places of its summands.
     #[allow(clippy::cast_possible_truncation, reason = "made from a usize")]
     fn row(&self, index: usize) -> (usize, impl ExactSizeIterator<Item = &Array>) {
         let items = &self.sorter.items[self.starts[index]..self.starts[index + 1]];
@@ -109,7 +109,7 @@ impl RowSums {
 }
 
 impl Team {
-    /// Makes ready what is pushed to rows of a value, or of what stands for it.
+    /// Prepares the data pushed to rows of a value, or of its replacement.
     pub(crate) fn rows<'a>(self, slot: &'a Slot, sums: &'a RowSums, stored: &Buffer) -> RowRun<'a> {
         let stored = Array::of(stored, slot.dtype);
         let targets = Targets { stored: Some(stored), outs: &[] };
@@ -163,8 +163,8 @@ impl Team {
         Ok(ready)
     }
 
-    /// Copies rows of the stored value to an out. Stops between pieces once `cancel` is set; gives
-    /// whether it came to the end.
+    /// Copies rows of the stored value to an out. Stops between pieces once `cancel` is set;
+    /// returns whether it finished.
     pub(crate) fn copy_rows(
         self,
         slot: &Slot,
@@ -241,7 +241,7 @@ impl Team {
     }
 }
 
-/// Asks for the first lines of a row.
+/// Prefetches the first lines of a row.
 fn ask_for(row: &Array, bytes: usize) {
     for offset in (0..bytes.min(AHEAD_BYTES)).step_by(LINE) {
         sys::prefetch(row.start().wrapping_add(offset));
@@ -267,8 +267,8 @@ impl RowRun<'_> {
         });
     }
 
-    /// Runs `work` for each pushed row, with what is pushed to it and the range of its elements in
-    /// the key. `kept` are the arrays of the value's size that `work` uses.
+    /// Runs `work` for each pushed row, with its summands and the range of its elements in the key.
+    /// `kept` are the arrays of the value's size that `work` uses.
     fn each(&self, kept: &[Array], work: &RowWork<'_>) {
         let length = self.step.slot.row_length();
         if length == 0 {
@@ -287,7 +287,7 @@ impl RowRun<'_> {
         });
     }
 
-    /// Asks for the memory of a row.
+    /// Prefetches the memory of a row.
     fn ask(&self, index: usize, kept: &[Array]) {
         let (row, parts) = self.sums.row(index);
         let first = row * self.step.slot.row_length();
@@ -324,7 +324,7 @@ impl Passes for RowPasses<'_> {
         let length = self.run.step.slot.row_length();
         self.run.each(&[], &|parts, range| {
             let row = range.start / length;
-            // A step finds the row in arrays that would have all rows.
+            // A step finds the row in arrays as large as the whole key.
             let whole = parts.iter().map(|part| Lent::of(part.back(range.start)));
             let values: SmallVec<[Lent; 4]> = whole.collect();
             let step = MergeStep { values: &values, ..self.run.step };

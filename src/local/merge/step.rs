@@ -19,16 +19,16 @@ pub(super) const BLOCK: usize = 4096;
 /// The addresses of a pass, without an allocation for up to 16.
 type Addresses<T> = SmallVec<[T; 16]>;
 
-/// Memory for values that cannot be summed from where they are: one block for each, and one to
-/// gather into before a conversion. Taken before the first byte is written, so that a lack of
-/// memory leaves no half a result.
+/// Memory for values that cannot be summed in place: one block for each, and one to gather into
+/// before a conversion. Allocated before the first byte is written, so that a lack of memory leaves
+/// no half a result.
 pub(super) struct MergeScratch {
     pub(super) blocks: Vec<Buffer>,
     pub(super) gathered: Buffer,
 }
 
-/// Scratch of earlier steps, one for each of a step's threads. Never waited for: in the child of a
-/// fork a thread that is not there may hold the lock.
+/// Scratch of earlier steps, one for each of a step's threads. Taken only with try_lock: in the
+/// child of a fork a thread of the parent may hold the lock.
 static SPARE: Mutex<Vec<Vec<MergeScratch>>> = Mutex::new(Vec::new());
 
 /// How many steps' scratch is kept for later.
@@ -63,7 +63,7 @@ fn block() -> Result<Buffer> {
     Buffer::zeroed(BLOCK * DType::F64.size(), false)
 }
 
-/// What every piece of a step has in common.
+/// State shared by all pieces of a step.
 #[derive(Clone, Copy)]
 pub(super) struct MergeStep<'a> {
     pub(super) isa: Isa,
@@ -115,8 +115,8 @@ impl MergeStep<'_> {
         self.targets.stored.filter(|_| whole).map(|stored| stored.part(piece).start_mut())
     }
 
-    /// Streams to outs that lie differently in their cache lines: tile by tile, so that all but the
-    /// first read what is in the cache.
+    /// Streams to outs with unequal offsets in their cache lines: tile by tile, so that all but the
+    /// first read from the cache.
     fn in_tiles(&self, piece: &Range<usize>) {
         for tile in blocks(piece) {
             let (inputs, outs) = self.addresses(&tile);
@@ -169,8 +169,8 @@ impl MergeStep<'_> {
         }
     }
 
-    /// Measures a range, tile by tile from its start, in parts of so many elements or of a tile; the
-    /// sums, given to `take` in order, do not depend on how the values lie.
+    /// Measures a range, tile by tile from its start, in parts of so many elements or of a tile.
+    /// The sums, passed to `take` in order, do not depend on the layout of the values.
     pub(super) fn measure(
         &self,
         (meter, arrays): (&dyn Meter, &Arrays),

@@ -1,4 +1,4 @@
-//! What one call will do: its pairs checked, grouped by key, and put in processing order.
+//! The plan of one call: its pairs checked, grouped by key, and put in processing order.
 
 pub(crate) mod rows;
 
@@ -51,8 +51,8 @@ impl<'a> Pairs<'a> {
         tensors.map(|tensor| tensor.count() * tensor.dtype().size()).sum()
     }
 
-    /// The data of a tensor that is at a glance a plain array of a dtype and shape; None if it takes
-    /// a closer look.
+    /// The data of a tensor if a quick check finds a plain array of a dtype and shape; None if it
+    /// needs a full check.
     #[inline]
     pub(crate) fn fits(&self, index: usize, spec: &TensorSpec) -> Option<*mut u8> {
         match self.tensors {
@@ -69,7 +69,7 @@ impl<'a> Pairs<'a> {
         Ok(Lent::new(&tensor))
     }
 
-    /// A tensor of the list; errors name the call, the key and what the tensor is in it.
+    /// A tensor of the list; errors name the call, the key and the tensor's part in it.
     pub(crate) fn tensor(
         &self,
         index: usize,
@@ -90,7 +90,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-/// What a tensor is in a call.
+/// The part of a tensor in a call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TensorUse {
     Value,
@@ -112,7 +112,7 @@ impl TensorUse {
 /// Slots of keys that are not in the table yet.
 pub(crate) type Coming = HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>;
 
-/// Where a call is made: what its errors must name, and where its keys are.
+/// The context of a call for error texts, and the place of its keys.
 pub(crate) struct Scene<'a> {
     pub(crate) call: &'static str,
     pub(crate) names: &'a KeyNames,
@@ -124,7 +124,7 @@ pub(crate) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    /// The same call with a limit of its time.
+    /// A copy of the context, with a time limit.
     pub(crate) fn within(self, patience: &'a Patience) -> Self {
         Self { patience: Some(patience), ..self }
     }
@@ -159,7 +159,7 @@ pub(crate) struct PlannedOut {
     pub(crate) shadowed: bool,
 }
 
-/// A call that has passed all checks. Reused from call to call for its memory.
+/// A call that has passed all checks. Kept to reuse its memory.
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) groups: Vec<KeyGroup>,
@@ -254,7 +254,7 @@ impl Plan {
             let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
             self.groups.push(KeyGroup { slot, values, outs });
         }
-        // Comparing may take long; keys come and go meanwhile.
+        // Comparing may take long; keys are added and removed meanwhile.
         drop(held);
         self.check_overlaps(scene)
     }

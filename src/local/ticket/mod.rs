@@ -1,10 +1,10 @@
-//! The operations of a store that have not finished: their order per key, their results, and who
-//! waits for them.
+//! The unfinished operations of a store: their order per key, their results, and their waiters.
+//! Also called: futures, completion handles, a dependency engine.
 //!
 //! Each key has a queue of the operations that use it. An operation that is the first in the queues
 //! of all its keys is ready; ready operations run by priority, then by age. A call without a ticket
-//! that meets pending operations takes its turn in the same order, on its own thread. An operation
-//! that is withdrawn before it begins (cancelled, or timed out) leaves all queues at once.
+//! behind pending operations takes its turn in this order, on its own thread. An operation that is
+//! withdrawn before it begins (cancelled, or timed out) leaves all queues at once.
 //!
 //! Nothing here knows what an operation does: the model checker runs this file with toy work.
 
@@ -29,11 +29,11 @@ const SEQUENCE_BITS: u32 = 48;
 
 pub(crate) type KeyNamer = Box<dyn Fn(u64) -> String + Send + Sync>;
 
-/// What an operation must tell about itself.
+/// The operation's properties that the queues need.
 pub(crate) trait TicketWork {
     /// Calls `visit` with each of its keys.
     fn keys(&self, visit: &mut dyn FnMut(u64));
-    /// What it is, for the texts of errors.
+    /// Its name, for the texts of errors.
     fn label(&self) -> OperationLabel;
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct OperationLabel {
 
 pub(crate) struct Tickets<W> {
     store: u16,
-    /// A key as people know it, for the texts of errors.
+    /// A key as error texts show it.
     key_name: KeyNamer,
     state: Mutex<TicketState<W>>,
     changed: Condvar,
@@ -59,11 +59,11 @@ pub(crate) struct Tickets<W> {
 pub(crate) struct ReadyOperation<W> {
     pub(crate) sequence: u64,
     pub(crate) work: W,
-    /// Set when somebody wants it to stop early.
+    /// Set when the operation is to stop early.
     pub(crate) cancel: Arc<AtomicBool>,
 }
 
-/// The right of a call without a ticket to touch its keys; give it back with [`Tickets::leave`].
+/// The right of a call without a ticket to touch its keys; return it with [`Tickets::leave`].
 pub(crate) struct Turn(Option<u64>);
 
 /// A call without a ticket that has not had its turn, and is out of the queues.
@@ -106,7 +106,7 @@ impl<W: TicketWork> Tickets<W> {
         Ok((u64::from(self.store) << SEQUENCE_BITS | sequence, sequence))
     }
 
-    /// Takes back an operation that has not begun after all, and whose ticket nobody has.
+    /// Takes back an operation that did not begin, and whose ticket was never returned to a caller.
     #[cfg(feature = "dist")]
     pub(crate) fn retract(&self, sequence: u64) {
         let mut state = self.state.lock();
@@ -122,7 +122,7 @@ impl<W: TicketWork> Tickets<W> {
         ticket & ((1 << SEQUENCE_BITS) - 1)
     }
 
-    /// The turn of a call without a ticket, if no operation is pending at all.
+    /// The turn of a call without a ticket, if no operation is pending.
     pub(crate) fn turn_at_once(&self) -> Option<Turn> {
         (self.pending.load(Ordering::SeqCst) == 0).then_some(Turn(None))
     }
@@ -171,7 +171,7 @@ impl<W: TicketWork> Tickets<W> {
         Ok(Turn(Some(sequence)))
     }
 
-    /// Ends a turn; gives how many operations are ready.
+    /// Ends a turn; returns how many operations are ready.
     #[allow(clippy::needless_pass_by_value, reason = "a turn ends once")]
     pub(crate) fn leave(&self, turn: Turn) -> usize {
         let Some(sequence) = turn.0 else { return 0 };
@@ -189,7 +189,7 @@ impl<W: TicketWork> Tickets<W> {
             return None;
         }
         while let Some((_, Reverse(sequence))) = state.ready.pop() {
-            // One that has been withdrawn is not there any more.
+            // A withdrawn operation is no longer there.
             let Some(entry) = state.pending.get_mut(&sequence) else {
                 continue;
             };
@@ -211,7 +211,7 @@ impl<W: TicketWork> Tickets<W> {
         if let Err(error) = result {
             match &state.over {
                 _ if error.kind() != ErrorKind::Cancelled => state.outcomes.fail(sequence, error),
-                // It was the end of the store that stopped it.
+                // The end of the store stopped it.
                 Some(over) => {
                     let over = over.clone();
                     state.outcomes.fail(sequence, over);
@@ -239,8 +239,8 @@ impl<W: TicketWork> Tickets<W> {
         state.outcomes.result(sequence)
     }
 
-    /// Waits for all operations with a ticket that are pending now; gives the first failure that
-    /// nobody has been told of.
+    /// Waits for all operations with a ticket that are pending now; returns the first failure that
+    /// was not yet reported.
     pub(crate) fn wait_all(&self, deadline: Deadline) -> Result<()> {
         let mut state = self.state.lock();
         let end = state.next;
@@ -248,7 +248,7 @@ impl<W: TicketWork> Tickets<W> {
         state.outcomes.untold(end)
     }
 
-    /// Waits for everything, then takes no more; gives the first failure nobody has been told of.
+    /// Waits for everything, then accepts no more; returns the first unreported failure.
     pub(crate) fn close(&self, deadline: Deadline, why: Error) -> Result<()> {
         let mut state = self.state.lock();
         self.drain(&mut state, u64::MAX, deadline, "close")?;
@@ -285,7 +285,7 @@ impl<W: TicketWork> Tickets<W> {
         Ok(ready)
     }
 
-    /// Fails everything that has not begun, asks what is running to stop, and takes no more.
+    /// Fails all operations that have not begun, asks running ones to stop, and accepts no more.
     pub(crate) fn abort(&self, why: &Error) {
         let mut state = self.state.lock();
         state.over.get_or_insert_with(|| why.clone());
@@ -308,7 +308,7 @@ impl<W: TicketWork> Tickets<W> {
         drop(dropped);
     }
 
-    /// Waits until nothing runs; false if the deadline came first.
+    /// Waits until no operation is running; false if the deadline passed first.
     pub(crate) fn wait_idle(&self, deadline: Deadline) -> bool {
         let mut state = self.state.lock();
         while state.running > 0 {
@@ -319,7 +319,7 @@ impl<W: TicketWork> Tickets<W> {
         true
     }
 
-    /// Operations not finished, and failures that nobody has been told of.
+    /// Operations not finished, and failures that were not yet reported.
     pub(crate) fn counts(&self) -> (usize, usize) {
         let state = self.state.lock();
         (state.pending.len(), state.outcomes.count_untold())
@@ -362,7 +362,7 @@ impl<W: TicketWork> Tickets<W> {
         }
     }
 
-    /// Leaves the queues without having had a turn; gives how many operations are ready.
+    /// Leaves the queues without a turn; returns how many operations are ready.
     fn give_up(&self, state: &mut TicketState<W>, sequence: u64) -> usize {
         state.release(sequence);
         self.publish(state);

@@ -1,4 +1,4 @@
-//! What became of operations that did not succeed. Those that are not here did.
+//! Results of operations that did not succeed. An operation without an entry succeeded.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -17,10 +17,10 @@ pub(super) struct Outcomes {
     order: VecDeque<u64>,
     /// Failures with a text, oldest first.
     failure_texts: VecDeque<u64>,
-    /// Cancellations with a text, oldest first. Apart from failures: a flood of cancellations pushes
-    /// out no text of a failure.
+    /// Cancellations with a text, oldest first. Apart from failures: a flood of cancellations
+    /// evicts no text of a failure.
     cancel_texts: VecDeque<u64>,
-    /// Nothing is remembered up to this number, unless `by_sequence` has it.
+    /// No result is remembered up to this number, unless `by_sequence` has it.
     forgotten: u64,
 }
 
@@ -46,14 +46,14 @@ impl OperationOutcome {
 }
 
 impl Outcomes {
-    /// Remembers a failure that nobody has been told of.
+    /// Records an unreported failure.
     pub(super) fn fail(&mut self, sequence: u64, error: Error) {
         let kind = error.kind();
         self.insert(sequence, OperationOutcome { kind, text: Some(error), told: false });
         keep_text(&mut self.failure_texts, &mut self.by_sequence, sequence);
     }
 
-    /// Remembers a cancellation, with what the operation has done; its caller knows of it.
+    /// Records a cancellation, with the operation's progress; its caller knows of it.
     pub(super) fn cancel(&mut self, sequence: u64, error: Error) {
         let kind = ErrorKind::Cancelled;
         self.insert(sequence, OperationOutcome { kind, text: Some(error), told: true });
@@ -76,14 +76,14 @@ impl Outcomes {
         sequence > self.forgotten || self.by_sequence.contains_key(&sequence)
     }
 
-    /// The result of an operation that has ended; it counts as told.
+    /// The result of an operation that has ended; it counts as reported.
     pub(super) fn result(&mut self, sequence: u64) -> Result<()> {
         let Some(outcome) = self.by_sequence.get_mut(&sequence) else { return Ok(()) };
         outcome.told = true;
         Err(outcome.error())
     }
 
-    /// The first failure below `end` that nobody has been told of; all of them count as told.
+    /// The first unreported failure below `end`; all of them count as reported.
     pub(super) fn untold(&mut self, end: u64) -> Result<()> {
         let mut first: Option<(u64, Error)> = None;
         let mut count = 0usize;
@@ -113,7 +113,7 @@ impl Outcomes {
     }
 }
 
-/// Adds the newest text of a kind; the oldest goes if they are too many.
+/// Adds the newest text of a kind; evicts the oldest if there are too many.
 fn keep_text(
     texts: &mut VecDeque<u64>,
     outcomes: &mut HashMap<u64, OperationOutcome>,

@@ -1,4 +1,5 @@
-//! Who is pending, in which order, and what is ready: the part under the lock.
+//! The pending operations, their order, and which are ready: the data under the lock. Also called:
+//! a dependency graph.
 
 use std::cmp::Reverse;
 use std::collections::hash_map::Entry as Tail;
@@ -25,7 +26,7 @@ pub(super) struct TicketState<W> {
     pub(super) ready: BinaryHeap<(i32, Reverse<u64>)>,
     pub(super) running: usize,
     pub(super) outcomes: Outcomes,
-    /// Why no operation is taken any more.
+    /// Why the store accepts no more operations.
     pub(super) over: Option<Error>,
 }
 
@@ -43,7 +44,7 @@ pub(super) struct QueuedOperation<W> {
 pub(super) enum OperationPhase<W> {
     /// Has a ticket; runs on the pool when its predecessors have finished.
     Queued(W),
-    /// Has a ticket; at work.
+    /// Has a ticket; running.
     Running,
     /// A call without a ticket, on its caller's thread.
     Turn,
@@ -118,7 +119,7 @@ impl<W> TicketState<W> {
                     tail.insert(place);
                     None
                 }
-                // A key that stands twice among the keys counts once.
+                // A duplicate among the keys counts once.
                 Tail::Occupied(tail) if tail.get().sequence == sequence => continue,
                 Tail::Occupied(mut tail) => Some(tail.insert(place)),
             };
@@ -138,9 +139,9 @@ impl<W> TicketState<W> {
         self.pending.get_mut(&place.sequence)?.links.get_mut(place.index)
     }
 
-    /// Takes an operation, finished or withdrawn, out of the queues of all its keys. In each of
-    /// them the operation after it then comes after the one before it: a withdrawn operation delays
-    /// no other, and lets none overtake.
+    /// Removes an operation, finished or withdrawn, from the queues of all its keys. In each queue
+    /// its successor then follows its predecessor. A withdrawn operation delays no other, and lets
+    /// none overtake.
     pub(super) fn release(&mut self, sequence: u64) -> Option<OperationPhase<W>> {
         let entry = self.pending.remove(&sequence)?;
         entry.links.iter().for_each(|link| self.close_gap(link));
@@ -175,8 +176,8 @@ impl<W> TicketState<W> {
         }
     }
 
-    /// Withdraws an operation that has not begun and gives its work back, to be dropped without
-    /// the lock; asks one at work to stop.
+    /// Withdraws an operation that has not begun and returns its work, to be dropped without the
+    /// lock; asks a running one to stop.
     pub(super) fn withdraw(
         &mut self,
         sequence: u64,

@@ -59,7 +59,7 @@ enum What {
     Turn(Turn),
 }
 
-/// An operation of the model. Those that live are in the order in which they came.
+/// An operation of the model. Live ones are in order of arrival.
 struct Living {
     keys: u32,
     what: What,
@@ -69,7 +69,7 @@ struct Trial {
     tickets: Tickets<Toy>,
     living: Vec<Living>,
     random: Random,
-    /// How often each kind of end was met: time-outs, cancels, results.
+    /// Number of ends of each kind: time-outs, cancels, results.
     ends: [usize; 3],
 }
 
@@ -143,7 +143,7 @@ impl Trial {
         living.what = What::Running { ticket, job };
     }
 
-    /// Ends something: what is at work or has its turn comes to an end, what is queued is cancelled.
+    /// Ends something: a running operation or turn finishes, a queued one is cancelled.
     fn end(&mut self) {
         if self.living.is_empty() {
             return;
