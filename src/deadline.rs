@@ -1,4 +1,4 @@
-//! How long a wait may take.
+//! Deadlines: the maximum time of a wait.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub enum Deadline {
 }
 
 impl Deadline {
-    /// A deadline this far from now; one too far to express never comes.
+    /// A deadline this far from now; one too far to express never expires.
     #[must_use]
     pub fn after(time: Duration) -> Self {
         Instant::now().checked_add(time).map_or(Self::Never, Self::At)
@@ -26,12 +26,12 @@ impl Deadline {
         matches!(self, Self::At(end) if Instant::now() >= end)
     }
 
-    /// Whether a wait is to end: the time is over, or this thread's call was interrupted.
+    /// Whether a wait is to end: the deadline has passed, or this thread's call was interrupted.
     pub(crate) fn is_over(self) -> bool {
         self.has_passed() || interrupt::requested()
     }
 
-    /// The moment, if it ever comes.
+    /// The moment, if it is finite.
     pub(crate) fn moment(self) -> Option<Instant> {
         match self {
             Self::Never => None,
@@ -57,15 +57,14 @@ impl From<Duration> for Deadline {
     }
 }
 
-/// A deadline that is fixed when it is first asked for: calls that never wait never look at the
-/// clock.
+/// A deadline that is fixed on first use: calls that never wait never read the clock.
 pub(crate) struct Patience {
     timeout: Option<Duration>,
     end: OnceCell<Deadline>,
 }
 
 impl Patience {
-    /// Without a timeout it never ends.
+    /// Without a timeout it never expires.
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout, end: OnceCell::new() }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong: a kind that a program acts on, and a text that a person reads.
+//! Errors: a kind for programs, and a text for people.
 
 use std::fmt;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl ErrorKind {
     }
 }
 
-/// An error: what kind it is, and a text that names the key, the shapes and what to do.
+/// An error: its kind, and a text that names the key, the shapes and what to do.
 #[derive(Debug, Clone)]
 pub struct Error {
     kind: ErrorKind,
@@ -110,7 +110,7 @@ impl Error {
         Self { kind, message: message.into() }
     }
 
-    /// The same, with where it happened before its text.
+    /// A copy whose text begins with the place of the error.
     pub(crate) fn at(&self, place: impl fmt::Display) -> Self {
         Self::new(self.kind, format!("{place}: {}", self.message))
     }

@@ -1,8 +1,9 @@
-//! Interrupts: a thread may have a check, which its waiting calls ask every 50 ms whether to go on.
+//! Interrupts: a thread may have a check, which its waiting calls run every 50 ms to learn whether
+//! to go on. Also called: cancellation hook.
 //!
-//! A host with signals of its own, such as Python, handles them there: a thread that waits in here
-//! does not return to it otherwise. An interrupt ends the time of the call, so that everything is
-//! withdrawn as by a timeout; later waits of the same call end at once.
+//! A host with signals of its own, such as Python, handles them in the check: a thread that waits
+//! in the library does not return to it otherwise. An interrupt ends the time of the call, so that
+//! all its work is withdrawn as by a timeout; later waits of this call end at once.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -10,32 +11,32 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// Interval between two questions, and how long a call waits before the first one: people notice
-/// delays above 0.1 s, and 20 questions a second cost nothing.
+/// Interval between two checks, and delay of the first one in a call. People notice delays above
+/// 0.1 s, and 20 checks a second cost nothing.
 const INTERVAL: Duration = Duration::from_millis(50);
 
 type InterruptCheck = Rc<dyn Fn() -> bool>;
 
-/// Where a call of a thread is.
+/// The state of a thread's current call.
 #[derive(Clone, Copy)]
 enum CallState {
-    /// Outside of one, or inside of one that is not to be interrupted.
+    /// No call, or a call that is not to be interrupted.
     Unwatched,
-    /// It has a check; when that is asked next, once the call has begun to wait.
+    /// A call with a check; when the check is due next, once the call has begun to wait.
     Watched(Option<Instant>),
     Interrupted,
 }
 
 thread_local! {
     static CHECK: RefCell<Option<InterruptCheck>> = const { RefCell::new(None) };
-    /// Whether there is a check: all that a call looks at which has none.
+    /// Whether there is a check: the only access of a call without one.
     static HAS_CHECK: Cell<bool> = const { Cell::new(false) };
     static CALL: Cell<CallState> = const { Cell::new(CallState::Unwatched) };
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Has the calls of this thread ask `check`, while they wait, whether they are to end; None asks
-/// nothing, as in the beginning.
+/// Makes waiting calls of this thread run `check`, which says whether they are to end. None removes
+/// the check, as at start.
 ///
 /// A call that is interrupted ends as by a timeout, with `Cancelled`. Waits for operations in the
 /// background end with `Timeout`, because these go on. Inside the check, this thread's calls that
@@ -47,7 +48,7 @@ pub fn set_interrupt(check: Option<Box<dyn Fn() -> bool>>) {
     drop(old);
 }
 
-/// Puts the state of the call around this one back.
+/// Restores the state of the enclosing call.
 struct CallScope(CallState);
 
 impl Drop for CallScope {
@@ -66,7 +67,7 @@ pub(crate) fn watch<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     call()
 }
 
-/// The same for a call that leaves nothing behind which goes on: it ends with `Cancelled`.
+/// Runs a call without background work, so that an interrupt ends it with `Cancelled`.
 pub(crate) fn watch_whole<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     watch(|| {
         call().map_err(|error| {
@@ -78,12 +79,12 @@ pub(crate) fn watch_whole<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Whether this thread is inside of its check.
+/// Whether this thread is inside its check.
 pub(crate) fn is_asking() -> bool {
     ASKING.get()
 }
 
-/// How long the next sleep of a wait may last, which has to end at `end`.
+/// Maximum duration of the next sleep of a wait that ends at `end`.
 pub(crate) fn next(end: Option<Instant>) -> Option<Instant> {
     let due = match CALL.get() {
         CallState::Unwatched => return end,
@@ -98,8 +99,8 @@ pub(crate) fn next(end: Option<Instant>) -> Option<Instant> {
     Some(end.map_or(due, |end| end.min(due)))
 }
 
-/// Whether the call of this thread is to end; asks its check if that is due. Locks that the check may
-/// need must not be held.
+/// Whether the call of this thread is to end; runs its check if that is due. The caller must not
+/// hold locks that the check may need.
 pub(crate) fn requested() -> bool {
     match CALL.get() {
         CallState::Unwatched => false,
@@ -122,7 +123,7 @@ fn ask() -> bool {
     ends
 }
 
-/// Ends the question, also while a panic unwinds.
+/// Leaves the check on drop, also while a panic unwinds.
 struct QuestionGuard;
 
 impl Drop for QuestionGuard {
@@ -151,7 +152,7 @@ mod tests {
         set_interrupt(Some(Box::new(move || {
             counted.set(counted.get() + 1);
             assert!(is_asking());
-            // Calls inside of the check are not watched.
+            // Calls inside the check have no check.
             assert!(!watch(|| Ok(requested())).unwrap());
             counted.get() == 3
         })));

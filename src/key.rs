@@ -76,7 +76,7 @@ impl TryFrom<i64> for Key {
     }
 }
 
-/// What a key was initialised with.
+/// The first value's type: what a key was initialised with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyInfo {
     /// The element type.
@@ -85,7 +85,7 @@ pub struct KeyInfo {
     pub shape: Box<[i64]>,
 }
 
-/// The names that a store has interned. None is ever forgotten, so that pointers to them stay.
+/// The interned names of a store. None is ever freed, so that pointers to them stay valid.
 #[derive(Default)]
 pub(crate) struct KeyNames {
     by_key: RwLock<HashMap<Key, CString>>,
@@ -130,7 +130,7 @@ impl KeyNames {
         self.with(key, |name| Key::second_hash_of(name.to_bytes())).unwrap_or(0)
     }
 
-    /// A key as people know it: `key 7`, `key "fc1.weight"`.
+    /// A key as error texts show it: `key 7`, `key "fc1.weight"`.
     pub(crate) fn label(&self, key: Key) -> String {
         if !key.is_name() {
             return format!("key {}", key.id());

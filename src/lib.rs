@@ -1,4 +1,4 @@
-//! The key-value store of data-parallel training.
+//! The key-value store of data-parallel training. Also called: a parameter server.
 //!
 //! Values pushed to one key are summed in one documented order; the sum replaces the stored value or
 //! goes through an updater; a pull hands the stored value out.

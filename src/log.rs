@@ -1,4 +1,4 @@
-//! One process-wide log sink, silent until somebody sets it.
+//! One process-wide log sink, silent until the host sets one.
 
 #[cfg(feature = "dist")]
 use std::cell::RefCell;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
-/// How much to hear; each level includes those before it.
+/// Verbosity of the log; each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(i32)]
 pub enum Level {
@@ -42,7 +42,7 @@ pub fn set_logger(level: Level, sink: Option<LogSink>) {
     drop(old);
 }
 
-/// Logs one line; the text is only made when somebody listens.
+/// Logs one line; the text is only made when the level is enabled.
 pub(crate) fn log(level: Level, text: impl FnOnce() -> String) {
     // Relaxed: a line more or less while the level changes does not matter.
     if LEVEL.load(Ordering::Relaxed) < level as i32 {
@@ -62,12 +62,12 @@ fn tell(level: Level, text: &str) {
 
 #[cfg(feature = "dist")]
 thread_local! {
-    /// Lines of this thread that wait for the end of `Later`.
+    /// Buffered lines of this thread, until the end of `Later`.
     static WAITING: RefCell<Option<Vec<(Level, String)>>> = const { RefCell::new(None) };
 }
 
-/// Until this goes, the lines of this thread wait: the sink is the host's code, and may call the
-/// library, which must not be locked then.
+/// While this lives, the lines of this thread are buffered. The sink is the host's code, and may
+/// call the library, which must not be locked then.
 #[cfg(feature = "dist")]
 pub(crate) struct Later {
     is_first: bool,
@@ -82,7 +82,7 @@ impl Later {
             lines.get_or_insert_default();
             is_first
         };
-        // A thread that is about to end has no such place any more, and says everything at once.
+        // A thread that is about to end has no such slot any more, and logs its lines at once.
         Self { is_first: WAITING.try_with(begin).unwrap_or(false) }
     }
 }
@@ -97,7 +97,7 @@ impl Drop for Later {
     }
 }
 
-/// Keeps a line for later, or gives it back if there is nothing to wait for.
+/// Buffers a line, or returns it if no `Later` is alive.
 #[cfg(feature = "dist")]
 fn hold_back(level: Level, text: String) -> Option<String> {
     let mut text = Some(text);

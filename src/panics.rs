@@ -1,4 +1,5 @@
-//! Panics end at our borders: they become values here, and are not printed by the C interface.
+//! Panics end at the borders of the library: they become error values, and the C interface does not
+//! print them. Also called: unwind barrier.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe, PanicHookInfo};
@@ -8,13 +9,13 @@ use crate::error::{Error, fail};
 use crate::log::{Level, log};
 
 thread_local! {
-    /// How many [`catch`] are around what this thread does.
+    /// Nesting depth of [`catch`] on this thread.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
-    /// Where the panic that is being caught was raised.
+    /// Location of the panic that is being caught.
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`; a panic in it comes back as its message, with the place if it is known.
+/// Runs `body`; a panic in it is returned as its message, with the location if it is known.
 pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     DEPTH.set(DEPTH.get() + 1);
     let outcome = panic::catch_unwind(AssertUnwindSafe(body));
@@ -29,7 +30,7 @@ pub(crate) fn catch<T>(body: impl FnOnce() -> T) -> Result<T, String> {
     })
 }
 
-/// What a panic of ours becomes.
+/// The error of a panic of ours.
 pub(crate) fn internal(panic: &str) -> Error {
     let error = fail!(Internal, "a bug of this library: {panic}; the store is poisoned");
     log(Level::Error, || error.message().to_owned());

@@ -1,6 +1,6 @@
-//! What processes are in a job.
+//! The roles of processes in a job.
 
-/// What a process is in its job.
+/// The role of a process in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// Pushes and pulls.

@@ -26,7 +26,7 @@ pub(crate) fn trip() {
     TRIPS.with(|trips| trips.set(trips.get() + 1));
 }
 
-/// The round trips that a piece of work takes on this thread, one after the other.
+/// Counts the round trips of a closure on this thread, one after the other.
 #[cfg(all(test, feature = "dist"))]
 pub(crate) fn trips_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
     let before = TRIPS.with(std::cell::Cell::get);
@@ -34,7 +34,7 @@ pub(crate) fn trips_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (TRIPS.with(std::cell::Cell::get) - before, result)
 }
 
-/// The steps that a piece of work takes on this thread.
+/// Counts the search steps of a closure on this thread.
 #[cfg(test)]
 pub(crate) fn steps_of<T>(work: impl FnOnce() -> T) -> (u64, T) {
     let before = STEPS.with(std::cell::Cell::get);

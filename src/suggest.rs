@@ -1,6 +1,6 @@
 //! Hints for misspelt names.
 
-/// What to say after "there is no ... X;": the known names that it may be a slip of, else all.
+/// The rest of "there is no ... X;": the known names within a few typing errors, else all.
 pub(crate) fn near<'a>(name: &str, what: &str, known: impl Iterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.collect();
     let most = |known: &str| 1 + known.len() / 3;

@@ -15,7 +15,7 @@ use crate::log::{Level, set_logger};
 use crate::store::{Updater as CoreUpdater, UpdaterError};
 use crate::tensor::{Tensor, TensorMut};
 
-/// A callback's context, which ends with this value.
+/// A callback's context; dropping this value ends it.
 struct Context {
     pointer: *mut c_void,
     drop: kv_drop,
@@ -23,7 +23,7 @@ struct Context {
 
 // SAFETY: header rule 6: callbacks accept their context from any thread.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: header rule 6: callbacks accept their context from any thread.
 unsafe impl Sync for Context {}
 
 impl Drop for Context {
@@ -47,18 +47,18 @@ pub(super) struct CUpdater {
 }
 
 thread_local! {
-    /// What the updater that runs on this thread says about its failure.
+    /// The failure text of the updater that runs on this thread.
     static REASON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Keeps the reason that an updater gives for its failure.
+/// Stores the failure text of an updater.
 pub(super) fn set_error(text: Option<&CStr>) {
     let text = text.map(|text| text.to_string_lossy().into_owned());
     let _ = REASON.try_with(|reason| *reason.borrow_mut() = text);
 }
 
 impl CUpdater {
-    /// None without a function; the context has ended then.
+    /// None without a function; the context has then been dropped.
     ///
     /// # Safety
     /// `function` and `drop` accept `context`, from any thread, until `drop` has run.

@@ -1,4 +1,4 @@
-//! What stands around every exported body: panics stop here, and failures leave their text.
+//! Wrappers of all exported bodies: panics stop here, and failures store their text.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
@@ -50,7 +50,7 @@ pub(super) fn guard_store_in_callback(
     })
 }
 
-/// Keeps the text for this thread's next kv_last_error(). While the thread ends there is no place
+/// Stores the text for this thread's next kv_last_error(). While the thread ends there is no slot
 /// for it any more.
 fn remember(error: &Error) {
     let text = CString::new(error.message().replace('\0', " ")).unwrap_or_default();

@@ -41,7 +41,7 @@ pub(super) unsafe fn store<'a>(handle: *mut kv_store) -> Result<&'a Store> {
 }
 
 /// # Safety
-/// NULL, or a handle that has not been freed and that nobody else uses now.
+/// NULL, or a handle that has not been freed and that no other thread uses now.
 pub(super) unsafe fn config_mut<'a>(handle: *mut kv_config) -> Result<&'a mut Config> {
     // SAFETY: the caller's promise.
     let handle = unsafe { handle.as_mut() };
@@ -49,14 +49,14 @@ pub(super) unsafe fn config_mut<'a>(handle: *mut kv_config) -> Result<&'a mut Co
 }
 
 /// # Safety
-/// NULL, or a handle that has not been freed and that nobody changes now.
+/// NULL, or a handle that has not been freed and that no thread changes now.
 pub(super) unsafe fn config_ref<'a>(handle: *const kv_config) -> Option<&'a Config> {
     // SAFETY: the caller's promise.
     unsafe { handle.as_ref() }.map(|handle| &handle.config)
 }
 
 /// # Safety
-/// NULL, or a handle that is freed only once and that nobody else uses.
+/// NULL, or a handle that is freed only once and that no other thread uses.
 pub(super) unsafe fn free_store(handle: *mut kv_store) -> Result<()> {
     if handle.is_null() {
         return Ok(());
@@ -64,7 +64,7 @@ pub(super) unsafe fn free_store(handle: *mut kv_store) -> Result<()> {
     // SAFETY: the caller's promise; it came from `new_store`.
     let handle = unsafe { Box::from_raw(handle) };
     if handle.store.is_in_own_updater() {
-        // The updater would go on in memory that is not there.
+        // The updater would continue in freed memory.
         std::mem::forget(handle);
         return Err(fail!(
             Reentrant,
@@ -76,7 +76,7 @@ pub(super) unsafe fn free_store(handle: *mut kv_store) -> Result<()> {
 }
 
 /// # Safety
-/// NULL, or a handle that is freed only once and that nobody else uses.
+/// NULL, or a handle that is freed only once and that no other thread uses.
 pub(super) unsafe fn free_config(handle: *mut kv_config) {
     if !handle.is_null() {
         // SAFETY: the caller's promise; it came from `new_config`.
@@ -91,7 +91,7 @@ fn null(name: &str) -> crate::Error {
 /// An output place.
 ///
 /// # Safety
-/// NULL, or a valid place for a `T` that nobody else uses.
+/// NULL, or a valid place for a `T` that no other code uses.
 pub(super) unsafe fn out<'a, T>(place: *mut T, name: &str) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { place.as_mut() }.ok_or_else(|| null(name))
@@ -110,7 +110,7 @@ pub(super) unsafe fn text<'a>(start: *const c_char, name: &str) -> Result<&'a st
     text.to_str().map_err(|_| fail!(InvalidArgument, "{name} is not valid UTF-8"))
 }
 
-/// What to set, and its options: NULL stands for no options.
+/// A rule or codec, and its options: NULL stands for no options.
 ///
 /// # Safety
 /// As for [`text`], of both.
@@ -120,7 +120,7 @@ pub(super) unsafe fn name_and_params<'a>(
 ) -> Result<(&'a str, &'a str)> {
     // SAFETY: the caller's promise.
     let name = unsafe { text(name, "name") }?;
-    // SAFETY: as above.
+    // SAFETY: the caller's promise.
     let params = if params.is_null() { "" } else { unsafe { text(params, "params") }? };
     Ok((name, params))
 }
@@ -240,7 +240,7 @@ pub(super) unsafe fn submit(
     }
 }
 
-/// The same for a call on rows.
+/// Like [`submit`], for a call on rows.
 ///
 /// # Safety
 /// As for [`submit`].

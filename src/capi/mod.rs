@@ -1,4 +1,5 @@
-//! The C interface: converts and forwards. Without it a useful Rust crate remains.
+//! The C interface: converts and forwards. Without it a useful Rust crate remains. Also called:
+//! foreign function interface (FFI).
 //!
 //! The generated header, `include/kvstore.h`, is its manual.
 #![allow(unsafe_code, reason = "this is the border to C: pointers come in and go out")]

@@ -81,7 +81,7 @@ impl FileHeader {
         self.put(name, dtype, shape.to_vec(), bytes);
     }
 
-    /// Adds the checksums: no tensor comes after them.
+    /// Adds the checksums; no tensor may follow them.
     pub(crate) fn seal(&mut self) {
         let bytes = checksum_bytes(self.entries.len());
         self.put(CHECKSUM.to_owned(), DType::U8, vec![bytes.cast_signed()], bytes);
@@ -97,7 +97,7 @@ impl FileHeader {
         self.entries.last().map_or(0, |last| last.place.end)
     }
 
-    /// The header as it begins a file, with its length in front.
+    /// The encoded header of a file, with its length in front.
     ///
     /// # Errors
     /// `Unsupported` if it is longer than the format allows.
@@ -132,7 +132,8 @@ impl FileHeader {
         Ok(header)
     }
 
-    /// As [`FileHeader::parse`], whatever follows it: places may lie behind the end of the file.
+    /// Like [`FileHeader::parse`] without the file's size: places may lie behind the end of the
+    /// file.
     pub(super) fn read(json: &[u8]) -> Result<Self> {
         let raw: Raw = serde_json::from_slice(json)
             .map_err(|error| fail!(Corrupt, "its header is damaged: {error}"))?;
@@ -144,7 +145,7 @@ impl FileHeader {
         Ok(header)
     }
 
-    /// Takes a tensor over if what is said of it fits together.
+    /// Adds a tensor if its entry is consistent.
     fn accept(&mut self, name: String, raw: RawEntry) -> Result<()> {
         let bad = |what: String| fail!(Corrupt, "its header is damaged: tensor {name:?} {what}");
         let dtype = DType::ALL.iter().copied().find(|&it| code(it) == raw.dtype);
@@ -163,7 +164,7 @@ impl FileHeader {
         Ok(())
     }
 
-    /// Refuses tensors that do not make up the file, and a file without checksums.
+    /// Refuses tensors that do not cover the file exactly, and a file without checksums.
     pub(super) fn check(&self, data: u64) -> Result<()> {
         let mut names = HashSet::with_capacity(self.entries.len());
         if let Some(twice) = self.entries.iter().find(|entry| !names.insert(&entry.name)) {
@@ -192,7 +193,7 @@ impl FileHeader {
     }
 }
 
-/// A text in JSON.
+/// A text as a JSON string.
 fn quote(text: &str) -> String {
     // Writing a text to memory does not fail.
     serde_json::to_string(text).unwrap_or_default()
@@ -217,7 +218,7 @@ fn code(dtype: DType) -> &'static str {
     }
 }
 
-/// A header as it is written down.
+/// A header in its JSON form.
 struct Raw {
     texts: BTreeMap<String, String>,
     entries: Vec<(String, RawEntry)>,

@@ -1,4 +1,4 @@
-//! What a file has, damaged or not, without a store.
+//! Reads the contents of a file, damaged or not, without a store.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,8 +15,8 @@ use crate::tensor::DType;
 /// Pushes of each key under the optimizer.
 const UPDATES: &str = "#updates";
 
-/// What a checkpoint has. Nothing in the file is trusted, and damage is part of the answer as far as
-/// the header can be read.
+/// The contents of a checkpoint. Nothing in the file is trusted, and damage is part of the answer
+/// as far as the header can be read.
 ///
 /// ```
 /// use kvstore::{Config, Inspection, Store};
@@ -43,7 +43,7 @@ pub struct Inspection {
     pub tensors: Vec<InspectedTensor>,
     /// Pushes of each key under the optimizer, in the order of the keys; empty without one.
     pub updates: Vec<i64>,
-    /// What is wrong with the file as a whole.
+    /// Damage of the file as a whole.
     pub damage: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub struct InspectedTensor {
     pub name: String,
     /// The key that it belongs to, as the file names it; None for what belongs to all keys.
     pub key: Option<String>,
-    /// What of the key it is, such as `state.0`; None for the value.
+    /// The part of the key, such as `state.0`; None for the value.
     pub part: Option<String>,
     /// The type of its elements.
     pub dtype: DType,
@@ -64,11 +64,11 @@ pub struct InspectedTensor {
     pub bytes: u64,
     /// Where in the file it begins.
     pub offset: u64,
-    /// Whether its bytes are those that were saved.
+    /// Whether its bytes match their checksum.
     pub state: TensorState,
 }
 
-/// Whether the bytes of a tensor are those that were saved.
+/// Result of comparing the bytes of a tensor with their checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TensorState {
     /// The checksum fits.
@@ -77,12 +77,12 @@ pub enum TensorState {
     Altered,
     /// The file ends before them.
     Missing,
-    /// They are there, and the checksums are not.
+    /// The bytes are present, and the checksums are not.
     Unchecked,
 }
 
 impl TensorState {
-    /// In a word.
+    /// The result as a word.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -150,7 +150,7 @@ impl Inspection {
             _ if !is_there => TensorState::Missing,
             None => TensorState::Unchecked,
             Some(sum) => {
-                // Made up ones may be larger than memory.
+                // Made up sizes may be larger than memory.
                 let most = size_of::<i64>() as u64 * keys;
                 let is_kept = entry.name == UPDATES && entry.bytes() <= most;
                 let kept = is_kept.then_some(&mut updates);
@@ -191,7 +191,7 @@ fn place_of(name: &str) -> (Option<String>, Option<String>) {
     }
 }
 
-/// The checksum of some bytes of a file, which are there. Appends them to `kept`.
+/// The checksum of a range of a file, all of which exists. Appends the bytes to `kept`.
 fn summed(file: &File, from: u64, bytes: u64, mut kept: Option<&mut Vec<u8>>) -> Result<u32> {
     let mut buffer = vec![0; PIECE_BYTES];
     let (mut sum, mut done) = (0, 0);

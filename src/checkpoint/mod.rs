@@ -1,4 +1,5 @@
-//! Checkpoint files: safetensors with checksums, replaced as a whole or not at all.
+//! Checkpoint files: safetensors with checksums, replaced as a whole or not at all. Also called:
+//! atomic file replacement, snapshots.
 //!
 //! A file is 8 bytes with the length of its header, the header in JSON, and the bytes of the
 //! tensors in the header's order, without gaps. The last tensor has the checksums of everything
@@ -22,12 +23,12 @@ pub(crate) use writer::FileWriter;
 /// The tensor of checksums: a CRC-32C of the header, then one of each tensor before this one.
 const CHECKSUM: &str = "#checksum";
 
-/// Begins the names of tensors of zeros that stand between others, so that each tensor begins at a
-/// multiple of its elements' size: some readers use the file's memory as it is.
+/// Prefix of the names of padding tensors. They align each tensor to a multiple of its elements'
+/// size: some readers map the file's memory as it is.
 const PAD: &str = "#pad.";
 
-/// How much is checked and read or written at a time.
+/// Bytes that are checked and read or written at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Size of the buffer that joins small tensors; larger ones pass it by.
+/// Size of the buffer that joins small tensors; larger ones bypass it.
 const BUFFER_BYTES: usize = 256 << 10;

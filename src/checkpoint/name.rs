@@ -1,5 +1,5 @@
-//! Names of tensors in a file. A key's value has the key's own name; names of everything else begin
-//! with `#`, which keys' names are kept from.
+//! Names of tensors in a file. A key's value has the key's own name; all other names begin with
+//! `#`, which names of keys may not.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub(crate) enum KeyName<'a> {
     Text(&'a str),
 }
 
-/// The one name that the format has taken, and what stands for a key of this name.
+/// The one name reserved by the format, and its replacement for a key of this name.
 const TAKEN: &str = "__metadata__";
 const INSTEAD: &str = "#name:__metadata__";
 
@@ -28,7 +28,7 @@ impl<'a> KeyName<'a> {
         if name == INSTEAD {
             return Some(Self::Text(TAKEN));
         }
-        // One number has one name.
+        // One number has one spelling.
         let number = rest.parse().ok().map(Self::Number)?;
         (number.to_string() == name).then_some(number)
     }
@@ -45,12 +45,12 @@ impl fmt::Display for KeyName<'_> {
     }
 }
 
-/// The name of something that belongs to a key: `#state.0:NAME`.
+/// The name of a part of a key: `#state.0:NAME`.
 pub(crate) fn part_name(part: &str, key: KeyName<'_>) -> String {
     format!("#{part}:{key}")
 }
 
-/// The part and the key that a name stands for, if it was made by [`part_name`].
+/// The part and the key of a name, if it was made by [`part_name`].
 pub(crate) fn split_part(name: &str) -> Option<(&str, KeyName<'_>)> {
     let (part, key) = name.strip_prefix('#')?.split_once(':')?;
     Some((part, KeyName::parse(key)?))

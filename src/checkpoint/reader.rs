@@ -1,4 +1,4 @@
-//! A file that is being read. Nothing in it is trusted: it may come from anybody.
+//! Reads a file. Its contents are untrusted: the file may come from any source.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
@@ -26,7 +26,7 @@ impl FileReader {
     /// Reads and checks the header.
     ///
     /// # Errors
-    /// `Io`, `Corrupt`, `Unsupported` for files of others, `OutOfMemory`.
+    /// `Io`, `Corrupt`, `Unsupported` for files of other programs, `OutOfMemory`.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let (mut file, length) = open_file(path)?;
         let bytes = header_bytes(&mut file, length)?;
@@ -77,9 +77,9 @@ impl FileReader {
     }
 }
 
-/// A file, and how many bytes it has.
+/// A file and its size in bytes.
 pub(super) fn open_file(path: &Path) -> Result<(BufReader<File>, u64)> {
-    // Without waiting for whoever writes to a pipe.
+    // Does not block on a pipe that has no writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path);
     let file = file.map_err(|error| failed(&error))?;
     let about = file.metadata().map_err(|error| failed(&error))?;

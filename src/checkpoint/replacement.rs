@@ -1,4 +1,4 @@
-//! A file that takes the place of another as a whole, or not at all.
+//! A file that atomically replaces another, or leaves it unchanged.
 
 use std::collections::hash_map::RandomState;
 use std::ffi::{OsStr, OsString};
@@ -9,29 +9,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The end of the names of files on their way: `NAME.3f09a1c2d4e5b687.kvstore-part`. The digits are
-/// drawn at random, so that a file that another user has planted is not in the way.
+/// Suffix of the names of temporary files: `NAME.3f09a1c2d4e5b687.kvstore-part`. The digits are
+/// random, so that a file that another user has planted does not collide.
 const SUFFIX: &str = "kvstore-part";
 
-/// Names that are tried: a sweep of another process may take one away.
+/// Maximum number of names that are tried: a sweep of another process may remove one.
 const MOST: u32 = 100;
-/// The permissions of a new file, less what the umask takes away.
+/// The permissions of a new file, reduced by the umask.
 const NEW: u32 = 0o666;
-/// Before the permissions of the file that is replaced are copied.
+/// Used until the permissions of the replaced file are copied.
 const OWNER_ONLY: u32 = 0o600;
 
-/// A file on its way to a path. Its lock says that somebody is at work on it: the lock ends with
-/// the process, whatever ends that.
+/// A temporary file that will replace a target. Its lock means that a live process is writing it:
+/// the lock ends with the process, however that ends.
 pub(crate) struct Replacement {
     file: File,
     temporary: PathBuf,
     target: PathBuf,
-    /// Opened before anything is written: what cannot be synced is refused in time.
+    /// Opened before anything is written, so that a folder without sync support is refused early.
     folder: File,
 }
 
 impl Replacement {
-    /// Begins a file, after the removal of those that killed processes have left behind.
+    /// Creates a temporary file, after the removal of those that killed processes have left.
     pub(crate) fn begin(target: &Path) -> io::Result<Self> {
         let Some(name) = target.file_name() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "this is not a file's name"));
@@ -61,14 +61,14 @@ impl Replacement {
         Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many saves to this path at a time"))
     }
 
-    /// Puts the file in its place. After an error the old one is there, unless only the last step
-    /// failed, which makes the change last through a loss of power.
+    /// Renames the file to its target. After an error the old file is there, unless only the last
+    /// step failed, which makes the change survive a loss of power.
     pub(crate) fn commit(self) -> io::Result<()> {
         copy_mode(&self.target, &self.file)?;
         self.file.sync_all()?;
         fs::rename(&self.temporary, &self.target)?;
         match self.folder.sync_all() {
-            // Some file systems have nothing to sync there.
+            // Some file systems have no sync for folders.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
             result => result,
         }
@@ -87,7 +87,7 @@ impl Write for Replacement {
 
 impl Drop for Replacement {
     fn drop(&mut self) {
-        // After a rename there is nothing to remove.
+        // After a rename there is no temporary file to remove.
         if is_at(&self.file, &self.temporary) {
             let _ = fs::remove_file(&self.temporary);
         }
@@ -100,7 +100,7 @@ fn mode_of(path: &Path) -> Option<u32> {
     Some(there.permissions().mode() & 0o777)
 }
 
-/// Gives a file the permissions of the one that it will replace.
+/// Copies the permissions of the file that is to be replaced.
 fn copy_mode(target: &Path, file: &File) -> io::Result<()> {
     match mode_of(target) {
         Some(mode) => file.set_permissions(Permissions::from_mode(mode)),
@@ -108,7 +108,7 @@ fn copy_mode(target: &Path, file: &File) -> io::Result<()> {
     }
 }
 
-/// Locks a file that was just made. Where files cannot be locked, nobody removes it either.
+/// Locks a new file. On a file system without locks no process removes the file either.
 fn is_ours(file: &File, path: &Path) -> bool {
     !matches!(file.try_lock(), Err(fs::TryLockError::WouldBlock)) && is_at(file, path)
 }
@@ -122,24 +122,24 @@ fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Removes the files that nobody is at work on. What cannot be removed stays.
+/// Removes temporary files without a live writer. Files that cannot be removed stay.
 fn sweep(folder: &Path, name: &OsStr) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten().filter(|entry| is_temporary(&entry.file_name(), name)) {
         let path = entry.path();
-        // Without waiting for whoever writes to a pipe.
+        // Does not block on a pipe that has no reader or writer.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK;
         let Ok(file) = OpenOptions::new().read(true).custom_flags(flags).open(&path) else {
             continue;
         };
-        // With the lock held it stays at the path, or it has left it for good.
+        // While the lock is held the file stays at the path, or has left it for good.
         if file.try_lock().is_ok() && is_at(&file, &path) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Whether a file's name is that of a file on its way to `name`.
+/// Whether a name is that of a temporary file for `name`.
 fn is_temporary(file: &OsString, name: &OsStr) -> bool {
     let rest = file.as_bytes().strip_prefix(name.as_bytes());
     let rest = rest.and_then(|rest| std::str::from_utf8(rest).ok()).unwrap_or_default();

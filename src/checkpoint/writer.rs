@@ -1,4 +1,4 @@
-//! A file that is being written.
+//! Writes a file.
 
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -37,7 +37,7 @@ impl FileWriter {
     /// # Errors
     /// `Io`.
     pub(crate) fn tensor(&mut self, bytes: &[u8]) -> Result<()> {
-        // The header is the first of what has been summed.
+        // The header is the first item with a checksum.
         let next = &self.header.entries[self.sums.len() - 1];
         if next.is_pad() {
             let zeros = [0; size_of::<u64>()];
@@ -49,7 +49,7 @@ impl FileWriter {
         self.put(bytes)
     }
 
-    /// Writes the checksums, and puts the file in its place.
+    /// Writes the checksums, and renames the file to its target.
     ///
     /// # Errors
     /// `Io`.

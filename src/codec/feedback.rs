@@ -1,5 +1,5 @@
-//! Error feedback (Seide et al., 2014; Karimireddy et al., 2019): what a push could not send is kept
-//! and added to the next one.
+//! Error feedback (Seide et al., 2014; Karimireddy et al., 2019): the unsent part of a push is
+//! stored as a residual and added to the next push.
 
 use std::iter::zip;
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::{Isa, Loop};
 use crate::tensor::{Array, Buffer, DType, PageOffset};
 
-/// What the pushes of one key have left unsent: an array of f32 for each value of a push. On its way to
+/// The residuals of the pushes of one key: an array of f32 for each value of a push. On the way to
 /// or from a file, for each worker of a job instead.
 pub(crate) struct Residuals {
     codec: u64,
@@ -20,11 +20,11 @@ pub(crate) struct Residuals {
 }
 
 impl Residuals {
-    /// Makes sure that there is what the next push of a key needs, for so many values of so many
-    /// elements, and a key whose value is stored there. New residuals are zero.
+    /// Ensures the residuals for the next push of a key whose value is stored there. There is one
+    /// for each value, of so many elements. New residuals are zero.
     ///
     /// # Errors
-    /// `OutOfMemory`; what is unsent stays.
+    /// `OutOfMemory`; residuals stay.
     pub(crate) fn prepare<'a>(
         codec: &Codec,
         kept: &'a mut Option<Box<Self>>,
@@ -74,7 +74,7 @@ impl Residuals {
         self.rounds[0] += 1;
     }
 
-    /// The same of each worker: of one, unless they were set.
+    /// Pushes of each worker: one worker, unless they were set.
     pub(crate) fn rounds(&self) -> &[u64] {
         &self.rounds
     }
@@ -85,7 +85,8 @@ impl Residuals {
         self.rounds = SmallVec::from_slice(rounds);
     }
 
-    /// Adds a residual of zeros, where it does not meet the stored value in the cache.
+    /// Adds a residual of zeros, at an address that does not conflict with the stored value in the
+    /// cache.
     fn add(&mut self, count: usize, stored: *const u8) -> Result<&mut Buffer> {
         let mut buffer = Buffer::zeroed(count * DType::F32.size(), false)?;
         buffer.place(stored.wrapping_sub(PageOffset::Stored as usize), PageOffset::FirstState);
@@ -109,8 +110,8 @@ impl Residuals {
 }
 
 impl Codec {
-    /// Encodes elements together with their residual, in which what was not sent stays, and decodes
-    /// the bytes as their receiver does.
+    /// Encodes elements plus their residual, updates the residual to the unsent part, and decodes
+    /// the bytes as the receiver does.
     pub(crate) fn send(
         &self,
         isa: Isa,
@@ -150,7 +151,7 @@ impl Loop for Add<'_> {
     }
 }
 
-/// Keeps what was not sent. Where infinity or a NaN was sent nothing is left to send.
+/// Stores the unsent part. Where infinity or a NaN was sent the residual is zero.
 struct Keep<'a> {
     of: &'a mut [f32],
     sent: &'a [f32],

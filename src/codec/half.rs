@@ -1,6 +1,6 @@
 //! Half the bytes: f16 or bf16, rounded to nearest even.
 //!
-//! Each element is two bytes, the lower one first. What is too large for f16 becomes infinite.
+//! Each element is two bytes, the lower one first. Values too large for f16 become infinite.
 
 use std::iter::zip;
 

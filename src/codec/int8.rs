@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A block is its scale, four bytes of float32 with the lowest first, then q of each element; -128
-//! stands for a NaN. With an infinity in the block the scale is infinite: infinities arrive, and all
-//! else is 0.
+//! stands for a NaN. With an infinity in the block the scale is infinite: infinities are decoded as
+//! such, and all other elements as 0.
 
 use std::iter::zip;
 

@@ -1,4 +1,5 @@
-//! Codecs: how pushed values travel in fewer bytes, by name and options.
+//! Codecs: how pushed values travel in fewer bytes, by name and options. Also called: gradient
+//! compression.
 //!
 //! A codec is a pair of pure functions between float32 and bytes, block by block; error feedback
 //! comes on top of it (`feedback.rs`). Each of the other files holds one codec: its options, its
@@ -47,22 +48,22 @@ const KINDS: &[CodecKind] = &[
 /// The name of no codec.
 pub(crate) const NONE: &str = "none";
 
-/// Counts codecs, so that the residuals of a key are known to be another one's.
+/// Serial numbers of codecs, so that the residuals of a key are known to be another codec's.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// What a file of a codec gives.
+/// The interface of a codec.
 struct CodecKind {
     name: &'static str,
     /// Its own options.
     options: fn() -> Vec<ParamSpec>,
     feedback: Feedback,
-    /// Whether keys of f64 may lose what f32 cannot hold.
+    /// Whether it accepts keys of f64, which may lose digits that f32 cannot hold.
     takes_f64: bool,
-    /// Makes it of the values of its own options, in order.
+    /// Creates it from the values of its own options, in order.
     make: fn(&[f64]) -> Box<dyn Scheme>,
 }
 
-/// Whether what is not sent is added to the next push.
+/// Whether the unsent part is added to the next push (error feedback).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Feedback {
     Always,
@@ -70,7 +71,7 @@ enum Feedback {
     Unless(bool),
 }
 
-/// How one block becomes bytes and comes back.
+/// Encodes and decodes one block.
 trait Scheme: Send + Sync {
     /// The bytes of a block of so many elements; at most eight for each.
     fn bytes(&self, count: usize) -> usize;
@@ -78,8 +79,8 @@ trait Scheme: Send + Sync {
     /// Encodes a block into as many bytes as it takes.
     fn encode(&self, isa: Isa, origin: Origin, input: &[f32], bytes: &mut [u8]);
 
-    /// Decodes a block from as many bytes as it takes. They may be any: what they cannot mean is
-    /// said, and nothing else of them trusted.
+    /// Decodes a block from as many bytes as it takes. The bytes are untrusted: invalid ones are
+    /// reported, and no other property of them is assumed.
     fn decode(
         &self,
         isa: Isa,
@@ -89,13 +90,13 @@ trait Scheme: Send + Sync {
     ) -> std::result::Result<(), String>;
 }
 
-/// Where numbers come from: with a codec's seed, what its randomness is made of.
+/// Origin of a block: together with a codec's seed, the seed of its random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin {
     pub(crate) key: u64,
     /// The worker.
     pub(crate) rank: u64,
-    /// How many pushes of the key came before, under this codec.
+    /// Number of earlier pushes of the key under this codec.
     pub(crate) round: u64,
     /// The place of the first block among those of the key.
     pub(crate) block: u64,
@@ -139,7 +140,7 @@ impl Codec {
         let feedback = kind.feedback == Feedback::Always
             || parsed.values().last().is_some_and(|&on| on != 0.0);
         let scheme = (kind.make)(parsed.values());
-        // Relaxed: it only has to be another number.
+        // Relaxed: it only has to be a distinct number.
         let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Some(Self { serial, kind, params: parsed, feedback, scheme }))
     }
@@ -154,7 +155,7 @@ impl Codec {
         self.params.text()
     }
 
-    /// Refuses keys whose elements the codec cannot take. Integers it lets pass as they are.
+    /// Refuses keys whose elements the codec cannot take. Integers pass uncompressed.
     pub(crate) fn check(&self, dtype: DType) -> std::result::Result<(), String> {
         let fits = match dtype {
             DType::F64 => self.kind.takes_f64,

@@ -51,7 +51,8 @@ struct Encode<'a> {
 impl Loop for Encode<'_> {
     type Output = ();
 
-    /// Two loops that vectors are made of: a byte for each element, then eight of them into one.
+    /// Two loops that the compiler vectorises: a byte for each element, then eight of them into
+    /// one.
     #[inline(always)]
     fn run(self) {
         /// Moves the lowest bit of byte i of a number to bit 63 - i.

@@ -1,8 +1,8 @@
-//! Random elements of each block, the same ones for sender and receiver (Stich et al., 2018).
+//! Random elements of each block, equal ones at sender and receiver (Stich et al., 2018).
 //!
 //! Of n elements k = ceil(ratio * n) are sent; every choice of k is equally likely. The others are
-//! decoded as 0. The values sent, four bytes of float32 each with the lowest first, are all there is
-//! in the bytes: which they are follows from the seed, and from where the block comes from.
+//! decoded as 0. The bytes hold only the values sent, four bytes of float32 each with the lowest
+//! first. Their indices follow from the seed and the origin of the block.
 
 use std::hash::Hasher;
 use std::iter::zip;
@@ -55,7 +55,7 @@ impl Scheme for RandomK {
 }
 
 impl RandomK {
-    /// Where the random numbers of a block begin: a hash of all that they depend on.
+    /// Start of a block's random stream: a hash of all its inputs.
     fn stream(&self, Origin { key, rank, round, block }: Origin) -> u64 {
         let mut hasher = SipHasher24::new();
         for number in [self.seed, key, rank, round, block] {

@@ -1,4 +1,4 @@
-//! Every codec in every build against scalar loops; and what bytes of strangers may do.
+//! Every codec in every build against scalar loops; and decoding of untrusted bytes.
 #![allow(
     clippy::float_cmp,
     clippy::cast_possible_truncation,
@@ -129,7 +129,7 @@ fn assert_same(found: &[f32], expected: &[f32], case: &str) {
     }
 }
 
-/// What arrives of one block, by the words of the documents, one element at a time.
+/// The decoded block, as the documents define it, one element at a time.
 fn model(codec: &Codec, input: &[f32]) -> Option<Vec<f32>> {
     let own = codec.params.values();
     let each = |f: &dyn Fn(f32) -> f32| Some(input.iter().map(|&x| f(x)).collect());
@@ -176,7 +176,7 @@ fn model(codec: &Codec, input: &[f32]) -> Option<Vec<f32>> {
                 }
             };
             let mut order: Vec<usize> = (0..input.len()).collect();
-            // Stable: of equal ones the first stays before the others.
+            // Stable: of equal elements the first stays before the others.
             order.sort_by(|a, b| magnitude(b).total_cmp(&magnitude(a)));
             let mut out = vec![0.0; input.len()];
             order[..kept].iter().for_each(|&i| out[i] = input[i]);
@@ -292,7 +292,7 @@ fn bytes_of_strangers_are_refused_or_decoded_and_never_trusted() {
     }
 }
 
-/// One push through a codec: what arrives.
+/// One push through a codec: the decoded values.
 fn send(codec: &Codec, origin: Origin, value: &[f32], residual: Option<&mut [f32]>) -> Vec<f32> {
     let (mut bytes, mut sent) = (vec![0; codec.bytes(value.len())], vec![0.0; value.len()]);
     codec.send(Isa::Scalar, origin, value, residual, &mut bytes, &mut sent);

@@ -39,7 +39,7 @@ impl Scheme for TopK {
         sorted.copy_from_slice(magnitudes);
         let kept = share(self.ratio, input.len());
         let (_, &mut least, larger) = sorted.select_nth_unstable(input.len() - kept);
-        // Of those that are equal to the least one, as many as there is room for.
+        // Of the elements equal to the least one, as many as there is room for.
         let mut equals = kept - larger.iter().filter(|&&magnitude| magnitude > least).count();
         let mut entries = bytes.as_chunks_mut::<ENTRY>().0.iter_mut();
         for (index, (x, &magnitude)) in zip(0u16.., zip(input, &*magnitudes)) {
@@ -69,7 +69,7 @@ impl Scheme for TopK {
     }
 }
 
-/// How many of so many elements are sent: at least one.
+/// Number of elements sent of so many: at least one.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,

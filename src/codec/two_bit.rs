@@ -60,7 +60,7 @@ struct Encode<'a> {
 impl Loop for Encode<'_> {
     type Output = ();
 
-    /// Two loops that vectors are made of: a byte for each element, then four of them into one.
+    /// Two loops that the compiler vectorises: a byte for each element, then four of them into one.
     #[inline(always)]
     fn run(self) {
         /// Moves the two lowest bits of byte i of a number to bits 30 - 2 i and 31 - 2 i.

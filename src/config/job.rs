@@ -1,10 +1,10 @@
-//! The options of distributed stores: what one process must know of its job.
+//! The options of distributed stores: the configuration of one process of a job.
 
 use super::Config;
 use crate::error::{Error, Result, fail};
 use crate::role::Role;
 
-/// What one process of a job was told.
+/// The configuration of one process of a job.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "options that are yes or no")]
 pub(crate) struct JobConfig {
@@ -13,9 +13,9 @@ pub(crate) struct JobConfig {
     pub(crate) rank: Option<u32>,
     /// The scheduler's address.
     pub(crate) root: String,
-    /// Where this process listens, if not where it would by itself.
+    /// Listening address of this process, if not the default one.
     pub(crate) bind: Option<String>,
-    /// Keeps apart jobs that meet at one address; None if the process was told no name.
+    /// Separates jobs that share one address; None without a configured name.
     pub(crate) name: Option<String>,
     pub(crate) workers: u32,
     pub(crate) servers: u32,
@@ -29,15 +29,15 @@ pub(crate) struct JobConfig {
     /// Processes of one machine exchange values through shared memory.
     pub(crate) shm: bool,
     pub(crate) secrets: Secrets,
-    /// Where the scheduler tells Prometheus how the job does, if it does.
+    /// Listening address of the scheduler's Prometheus metrics, if enabled.
     pub(crate) metrics: Option<String>,
-    /// Where traces are written, if they are, and of which rounds.
+    /// Path prefix of traces, if enabled, and their rounds.
     pub(crate) trace: Option<(String, (u64, u64))>,
-    /// A worker may set an updater, which has no effect: the servers have it too.
+    /// Whether a worker may set an updater, which has no effect: the servers have it too.
     pub(crate) server_updater: bool,
 }
 
-/// Where this process finds what lets it in, and as what.
+/// The credentials of this process, and where they are.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     pub(crate) token: Option<String>,
@@ -46,14 +46,14 @@ pub(crate) struct Secrets {
     pub(crate) tls_cert_file: Option<String>,
     pub(crate) tls_key_file: Option<String>,
     pub(crate) verifies_names: bool,
-    /// Listens anywhere without any of it.
+    /// Listens on any address without credentials.
     pub(crate) insecure: bool,
     /// A worker that only pulls.
     pub(crate) reads_only: bool,
 }
 
 impl Secrets {
-    /// Whether this process was given a credential, or a part of one.
+    /// Whether this process has a credential, or a part of one.
     pub(crate) fn are_given(&self) -> bool {
         let files = [&self.token_file, &self.tls_ca_file, &self.tls_cert_file, &self.tls_key_file];
         self.token.is_some() || files.into_iter().any(Option::is_some)
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Secrets {
     }
 }
 
-/// Where programs of MXNet's launchers find an option.
+/// The environment variable of an option under MXNet's launchers.
 fn variable_of_old(name: &str, role: Role) -> Option<&'static str> {
     Some(match (name, role) {
         ("role", _) => "DMLC_ROLE",
@@ -83,7 +83,7 @@ impl JobConfig {
         Self::read(config).map_err(|error: Error| error.at("create"))
     }
 
-    /// What somebody who only looks at a job must know of it.
+    /// The configuration of an observer of a job.
     pub(crate) fn of_observer(config: &Config) -> Result<Self> {
         let mut config = config.clone();
         for name in ["num_workers", "num_servers"] {
@@ -145,7 +145,7 @@ impl JobConfig {
     }
 }
 
-/// Where to write traces, and of which rounds.
+/// Path prefix of traces, and their rounds.
 fn trace(config: &Config) -> Result<Option<(String, (u64, u64))>> {
     let rounds = config.find("trace_rounds")?.as_deref().and_then(super::rounds);
     Ok(config.find("trace")?.map(|prefix| (prefix, rounds.unwrap_or((1, 10)))))
@@ -159,7 +159,7 @@ fn text(config: &Config, name: &str, role: Role) -> Result<Option<String>> {
     }
 }
 
-/// An option as a process of a job finds it.
+/// The value of an option for a process of a job.
 pub(super) fn get(config: &Config, name: &str) -> Result<Option<String>> {
     let role = match text(config, "role", Role::Worker)?.as_deref() {
         Some("server") => Role::Server,
@@ -171,7 +171,7 @@ pub(super) fn get(config: &Config, name: &str) -> Result<Option<String>> {
     }
 }
 
-/// The scheduler's address, for whoever only looks.
+/// The scheduler's address, for an observer.
 fn root(config: &Config) -> Result<String> {
     match config.find("root")? {
         Some(root) => Ok(root),
@@ -179,7 +179,7 @@ fn root(config: &Config) -> Result<String> {
     }
 }
 
-/// The scheduler's address as MXNet's launchers give it.
+/// The scheduler's address under MXNet's launchers.
 fn root_of_old(config: &Config) -> Result<Option<String>> {
     let host = config.find_in("root", "DMLC_PS_ROOT_URI")?;
     let port = config.find_in("root", "DMLC_PS_ROOT_PORT")?;

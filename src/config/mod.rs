@@ -1,4 +1,4 @@
-//! Options by name: the only reader of environment variables.
+//! Options by name: the only reader of environment variables. Also called: configuration.
 
 #[cfg(feature = "dist")]
 pub(crate) mod address;
@@ -17,7 +17,7 @@ use crate::error::{Error, Result, fail};
 use crate::kernel::Isa;
 use crate::suggest;
 
-/// What an option's value must look like.
+/// The format of an option's value.
 enum OptionForm {
     Number {
         least: i64,
@@ -47,7 +47,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("updater_undo", YesNo),
     #[cfg(feature = "fault-injection")]
     ("fault", Text),
-    // Of the distributed types.
+    // Options of the distributed types.
     ("job", Text),
     ("root", Text),
     ("role", OneOf(&["worker", "reader", "server", "scheduler"])),
@@ -138,7 +138,8 @@ impl Config {
     #[allow(clippy::unused_self, reason = "the environment is part of every configuration")]
     fn find_in(&self, name: &str, variable: &str) -> Result<Option<String>> {
         match env::var(variable) {
-            // As if it were not set: that is how a shell unsets one for a single command.
+            // An empty variable counts as unset: that is how a shell unsets one for a single
+            // command.
             Ok(value) if value.is_empty() => Ok(None),
             Ok(value) => match check(name, &value) {
                 Ok(()) => Ok(Some(value)),
@@ -176,7 +177,7 @@ impl fmt::Debug for Config {
 pub const TLS_VARIABLE: (&str, &str) =
     ("ZENOH_RUNTIME", "(rx:(worker_threads:1),tx:(handover:rx))");
 
-/// Whether that is there.
+/// Whether that variable has its value.
 #[cfg(feature = "dist")]
 pub(crate) fn engine_may_use_tls() -> bool {
     env::var(TLS_VARIABLE.0).is_ok_and(|value| value == TLS_VARIABLE.1)
@@ -189,7 +190,7 @@ pub(crate) fn rounds(text: &str) -> Option<(u64, u64)> {
     (rounds.0 >= 1 && rounds.0 <= rounds.1).then_some(rounds)
 }
 
-/// Why a value does not fit its option, if so.
+/// The reason why a value does not fit its option, if so.
 fn check(name: &str, value: &str) -> std::result::Result<(), String> {
     let Some((_, form)) = OPTIONS.iter().find(|(known, _)| *known == name) else {
         let hint = suggest::near(name, "options", OPTIONS.iter().map(|(known, _)| *known));

@@ -15,18 +15,18 @@ use super::Identity;
 use super::names::AnyName;
 use crate::error::{Error, Result, fail};
 
-/// What a process shows over TLS, and whom it believes.
+/// The certificate of a process for TLS, and its trusted authority.
 #[derive(Debug, Clone)]
 pub(crate) struct Tls {
     pub(crate) ca_file: String,
     pub(crate) cert_file: String,
     pub(crate) key_file: String,
-    /// Whether the certificate of whoever is called must name the host or address that was called.
+    /// Whether the certificate of a dialled peer must name the dialled host or address.
     pub(crate) verify_names: bool,
 }
 
 impl Tls {
-    /// Reads all files, and says who the certificate is for.
+    /// Reads all files, and identifies the subject of the certificate.
     pub(crate) fn check(&self) -> Result<Identity> {
         self.client()?;
         let chain = self.chain()?;
@@ -58,7 +58,7 @@ impl Tls {
         })
     }
 
-    /// How this process calls others, for a look at what they answer.
+    /// The client configuration of this process, to probe a peer's answer.
     pub(crate) fn client(&self) -> Result<Arc<ClientConfig>> {
         let mut roots = RootCertStore::empty();
         for root in certificates("tls_ca_file", &self.ca_file)? {

@@ -1,10 +1,10 @@
-//! Who the holder of a credential may be.
+//! Identities: the processes that a credential stands for.
 
 use std::fmt;
 
 use crate::role::Role;
 
-/// What a credential makes of its holder.
+/// The role that a credential grants its holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CredentialKind {
     Scheduler,
@@ -50,7 +50,7 @@ impl Identity {
         Self { kind, rank: Some(rank) }
     }
 
-    /// None for a name that says nothing here.
+    /// None for a name that is no identity.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (name, rank) = match text.split_once('.') {
             Some((name, rank)) => (name, Some(rank)),
@@ -60,7 +60,7 @@ impl Identity {
         let rank = match rank {
             None => None,
             Some(_) if kind == CredentialKind::Scheduler => return None,
-            // One way to write each.
+            // Each identity has one spelling.
             Some(digits) => {
                 let rank: u32 = digits.parse().ok()?;
                 (rank.to_string() == digits).then_some(Some(rank))?
@@ -69,7 +69,8 @@ impl Identity {
         Some(Self { kind, rank })
     }
 
-    /// Whether its holder may be such a process; without a rank, one that leaves it to others.
+    /// Whether its holder may be such a process; without a rank, one whose scheduler chooses the
+    /// rank.
     pub(crate) fn allows(self, role: Role, rank: Option<u32>) -> bool {
         self.kind.role() == role && (self.rank.is_none() || self.rank == rank)
     }
@@ -78,7 +79,7 @@ impl Identity {
         self.kind == CredentialKind::Reader
     }
 
-    /// Whether others call it.
+    /// Whether peers dial it.
     pub(crate) fn listens(self) -> bool {
         matches!(self.kind, CredentialKind::Scheduler | CredentialKind::Server)
     }

@@ -1,7 +1,7 @@
 //! Credentials of running jobs, where processes of the same user find them.
 //!
-//! `kvstore run` writes one file for each address of its scheduler. Readers believe a file only if
-//! it, and the folder that it is in, belong to their user and are closed to all others.
+//! `kvstore run` writes one file for each address of its scheduler. Readers trust a file only if
+//! it, and its folder, belong to their user and are closed to all others.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -21,9 +21,9 @@ const MOST: u64 = 64 << 10;
 const OTHERS: u32 = 0o077;
 const OTHERS_WRITE: u32 = 0o022;
 
-/// The file with the token of a running job; it goes with this value.
+/// The file with the token of a running job; removed when this value is dropped.
 ///
-/// Processes of the same user that have no credential of their own find it by the address of the
+/// Processes of this user without a credential of their own find it by the address of the
 /// scheduler.
 #[derive(Debug)]
 pub struct JobFile {
@@ -31,7 +31,7 @@ pub struct JobFile {
     content: String,
 }
 
-/// What a process needs beside the scheduler's address.
+/// The data that a process needs beside the scheduler's address.
 #[derive(PartialEq, Eq)]
 pub(crate) struct KeptCredential {
     pub(crate) token: String,
@@ -84,7 +84,7 @@ impl JobFile {
 impl Drop for JobFile {
     fn drop(&mut self) {
         for path in &self.paths {
-            // A later job at the same address has put its own there.
+            // A later job at this address has put its own file there.
             if fs::read_to_string(path).is_ok_and(|content| content == self.content) {
                 let _ = fs::remove_file(path);
             }
@@ -92,8 +92,8 @@ impl Drop for JobFile {
     }
 }
 
-/// A process without a credential of its own uses the one that `kvstore run` keeps for its user, and the
-/// name of that job if it was told none.
+/// A process without a credential of its own uses the file that `kvstore run` keeps for its user.
+/// It also takes the name of that job if none is configured.
 pub(crate) fn take_kept(job: &mut JobConfig) {
     if job.secrets.insecure || job.secrets.are_given() {
         return;
@@ -105,7 +105,7 @@ pub(crate) fn take_kept(job: &mut JobConfig) {
 }
 
 fn find_in(folder: &Path, root: &str) -> Option<(PathBuf, KeptCredential)> {
-    // The name of a host is looked up only where a file may be found.
+    // The name of a host is resolved only where a file may be found.
     let is_empty = || fs::read_dir(folder).ok().and_then(|mut files| files.next()).is_none();
     if !is_private(folder, OTHERS) || is_empty() {
         return None;
@@ -126,7 +126,8 @@ fn folder() -> PathBuf {
     }
 }
 
-/// Whether this is a folder, no link to one, that belongs to this user and denies others this.
+/// Whether this is a folder, not a link to one, that belongs to this user and has no permission
+/// bits of others.
 fn is_private(folder: &Path, denied: u32) -> bool {
     fs::symlink_metadata(folder)
         .is_ok_and(|it| it.is_dir() && it.uid() == sys::user() && it.mode() & denied == 0)
@@ -146,7 +147,7 @@ fn write(path: &Path, content: &str) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true).mode(0o600);
     let file = options.open(path).or_else(|error| match error.kind() {
-        // Of an earlier process with the same number.
+        // Left by an earlier process with this number.
         io::ErrorKind::AlreadyExists => {
             fs::remove_file(path)?;
             options.open(path)
@@ -164,7 +165,7 @@ fn read(path: &Path) -> Option<KeptCredential> {
     Some(KeptCredential { token: token.into(), job: rest.trim_end_matches('\n').into() })
 }
 
-/// What is in a file of this user that is closed to others.
+/// The contents of a file that belongs to this user and is closed to all others.
 fn content(file: &File) -> Option<String> {
     let facts = file.metadata().ok()?;
     if !facts.is_file() || facts.uid() != sys::user() || facts.mode() & OTHERS != 0 {

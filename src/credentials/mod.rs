@@ -1,6 +1,6 @@
-//! What a process of a job shows to the others to be let in: a certificate, a token, or both.
+//! Credentials of a process of a job: a certificate, a token, or both. Also called: authentication.
 //!
-//! docs/security.md says what each protects.
+//! docs/security.md lists the protection that each gives.
 
 mod certificate;
 mod identity;
@@ -24,7 +24,7 @@ use crate::role::Role;
 /// The credentials of this process.
 #[derive(Debug)]
 pub(crate) struct Credentials {
-    /// Who this process is for the others.
+    /// The identity of this process for its peers.
     pub(crate) identity: Identity,
     pub(crate) tls: Option<Tls>,
     token: Option<Token>,
@@ -71,7 +71,7 @@ impl Credentials {
         Ok(Some(Arc::new(Self { identity, tls, token, workers, servers })))
     }
 
-    /// Somebody with the token of a job.
+    /// A process with the token of a job.
     #[cfg(test)]
     pub(crate) fn of_token(identity: &str, secret: &str) -> Self {
         let identity = Identity::parse(identity).expect("an identity");
@@ -79,18 +79,18 @@ impl Credentials {
         Self { identity, tls: None, token, workers: 2, servers: 1 }
     }
 
-    /// The user and password by which this process proves to have its token.
+    /// The user and password by which this process proves possession of its token.
     pub(crate) fn login(&self) -> Option<(String, String)> {
         let password = self.token.as_ref()?.password(self.user())?;
         Some((self.user().to_string(), password))
     }
 
-    /// Shows to a listener that this process has its token; None if it has none.
+    /// A proof for a listener that this process has its token; None without a token.
     pub(crate) fn proof(&self, words: &[u8]) -> Option<Proof> {
         self.login().map(|(_, password)| token::proof(&password, words))
     }
 
-    /// Whether these words were said by somebody who may be called `who`; anybody, without a token.
+    /// Whether the sender of these words may be called `who`; true for any sender without a token.
     pub(crate) fn is_proof(&self, who: Identity, words: &[u8], proof: &Proof) -> bool {
         let Some(token) = &self.token else { return true };
         let passwords = [who, Identity::any(who.kind)].map(|who| token.password(who));
@@ -104,7 +104,7 @@ impl Credentials {
         }
     }
 
-    /// All users and their passwords, a line each; None if this process asks for no token.
+    /// All users and their passwords, a line each; None if this process requires no token.
     pub(crate) fn logins(&self) -> Option<String> {
         let token = self.token.as_ref()?;
         let line = |name: Identity| Some(format!("{name}:{}\n", token.password(name)?));
@@ -115,7 +115,7 @@ impl Credentials {
         self.token.is_some()
     }
 
-    /// Everybody who may take part in the job.
+    /// All identities that may take part in the job.
     pub(crate) fn names(&self) -> impl Iterator<Item = Identity> + '_ {
         let of = |kind, count| {
             let ranks = (0..count).map(move |rank| Identity::of_rank(kind, rank));
@@ -151,7 +151,7 @@ fn token(secrets: &Secrets) -> Result<Option<Token>> {
     }
 }
 
-/// Whom the certificate and the token make this process; both must say the same.
+/// The identity of this process by its certificate and its token; both must agree.
 fn identity(
     job: &JobConfig,
     certified: Option<Identity>,
@@ -182,7 +182,7 @@ fn identity(
     }
 }
 
-/// Reads a file as everything that a credential can be in.
+/// Reads a file in every credential format.
 #[cfg(any(fuzzing, test))]
 pub(crate) fn read_file(path: &str) {
     let of = |path: &str| path.to_owned();

@@ -1,4 +1,5 @@
-//! Who answers a call over TLS: a process of the authority, under the name that was called or any.
+//! Verifies the peer of a TLS connection: a certificate of the authority, for the dialled name or
+//! any.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
-/// Checks everything but, if it is told so, the name.
+/// Checks everything except, if so configured, the name.
 #[derive(Debug)]
 pub(super) struct AnyName {
     strict: Arc<WebPkiServerVerifier>,
@@ -38,7 +39,7 @@ impl ServerCertVerifier for AnyName {
     ) -> Result<ServerCertVerified, Error> {
         use CertificateError::{NotValidForName, NotValidForNameContext};
 
-        // The name is looked at when all else is right.
+        // The name is checked after everything else is right.
         match self.strict.verify_server_cert(own, others, name, ocsp, now) {
             Err(Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }))
                 if !self.verify_names =>

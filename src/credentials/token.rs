@@ -1,4 +1,5 @@
-//! Join tokens: a secret of the whole job, or what is derived from it for one kind of process.
+//! Join tokens: a secret of the whole job, or one derived from it for one kind of process. Also
+//! called: pre-shared keys.
 
 use std::fmt::{self, Write};
 use std::path::Path;
@@ -20,9 +21,9 @@ pub(crate) type Proof = [u8; 32];
 /// A secret of the job. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Token {
-    /// The job's own, of which all others are made.
+    /// The job's own secret, from which all others are derived.
     Job(String),
-    /// The one of an identity.
+    /// The derived secret of an identity.
     Of(Identity, String),
 }
 
@@ -33,7 +34,7 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// `source` says where the text is from.
+    /// `source` names the origin of the text.
     pub(crate) fn parse(text: &str, source: &str) -> Result<Self> {
         let text = text.trim();
         if let Some((name, digits)) = text.split_once(':')
@@ -61,7 +62,7 @@ impl Token {
         Self::parse(&text, &format!("token_file: {path:?}"))
     }
 
-    /// What the holder of an identity proves to have; None if this token is another one's.
+    /// The password of an identity; None if this token is another identity's.
     pub(crate) fn password(&self, identity: Identity) -> Option<String> {
         match self {
             Self::Job(secret) => Some(derive(secret, identity)),
@@ -80,7 +81,7 @@ fn derive(secret: &str, identity: Identity) -> String {
     text
 }
 
-/// Shows that whoever says these words has a password.
+/// Proves that the sender of these words has a password.
 pub(super) fn proof(password: &str, words: &[u8]) -> Proof {
     let mut proof = Proof::default();
     proof.copy_from_slice(hmac::sign(&key(password), words).as_ref());

@@ -38,10 +38,10 @@ pub(super) trait Lanes {
 
 /// The lanes of a float dtype: formulas can calculate with their registers.
 pub(super) trait FloatLanes: Lanes<Register: Arithmetic> {
-    /// The same registers unrounded in memory.
+    /// The registers' full-precision form in memory.
     type Full: Lanes<Register = Self::Register>;
 
-    /// What storing and loading again makes of a register.
+    /// A register after a store and a load.
     ///
     /// # Safety
     /// The instruction set is there.

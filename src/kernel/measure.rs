@@ -1,5 +1,5 @@
-//! Sums of squares over what a rule calculates, in one fixed order; and rules that use them row by
-//! row.
+//! Sums of squares over intermediate results of a rule, in one fixed order; and rules that use them
+//! row by row. Also called: norms, reductions.
 
 use std::mem::MaybeUninit;
 use std::ops::AddAssign;
@@ -19,16 +19,16 @@ pub(crate) trait Measure: Copy + Send + Sync {
     /// Whether the value is measured too.
     const WITH_VALUE: bool;
 
-    /// Gives the number to be measured; the states are kept, the value stays as it is.
+    /// Returns the number to be measured; states are stored, the value is unchanged.
     fn measured<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N;
 }
 
 /// Sums of squares.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Squares {
-    /// Of what a measure gives.
+    /// Sum over the results of a measure.
     pub(crate) measured: f64,
-    /// Of the value, if that is measured too.
+    /// Sum over the value, if that is measured too.
     pub(crate) value: f64,
 }
 
@@ -42,7 +42,7 @@ impl AddAssign for Squares {
 /// A measure whose type has been erased.
 pub(crate) trait Meter: Send + Sync {
     /// Measures a pass of at most [`TILE`] elements, without outs, in parts of so many elements;
-    /// gives the sums of each part to `take`, in order.
+    /// passes the sums of each part to `take`, in order.
     ///
     /// # Safety
     /// As for [`Rule::merge`].
@@ -129,7 +129,7 @@ pub(crate) struct Parts<'a> {
 }
 
 /// Runs a rule on a pass of at most [`TILE`] elements. The rule finds the number of an element's
-/// part in its first state, where nothing is kept.
+/// part in its first state, which is read-only.
 ///
 /// # Safety
 /// As for [`Rule::merge`].

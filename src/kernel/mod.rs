@@ -1,4 +1,5 @@
-//! Arithmetic over plain arrays: sums in the fixed order, and conversions of float types.
+//! Arithmetic over plain arrays: sums in the fixed order, and conversions of float types. Also
+//! called: vector (SIMD) kernels with run-time dispatch.
 //!
 //! One source is built once per instruction set and chosen at run time; every build
 //! gives the same bits, because each element has one fixed order of operations.
@@ -34,13 +35,12 @@ pub(crate) use sum::{Pass, Traffic};
 use crate::error::{Result, fail};
 use crate::tensor::{Array, DType};
 
-/// Copies from this size on are made by our own kernels: from 2 KiB on the C library may copy with
-/// `rep movsb`, which takes several times as long on Zen 4 when source and destination lie closely
-/// one behind the other within their pages (glibc bug 30994).
+/// Size from which copies use our own kernels. From 2 KiB on the C library may copy with `rep
+/// movsb`. It takes several times as long on Zen 4 when source and destination lie closely one
+/// behind the other within their pages (glibc bug 30994).
 const OWN_COPY_BYTES: usize = 1024;
 
-/// Elements that are measured, or widened for a rule, at a time. The order of sums of squares
-/// depends on it.
+/// Elements measured, or widened for a rule, at a time. The order of sums of squares depends on it.
 pub(crate) const TILE: usize = 512;
 
 /// An instruction set that the kernels are built for.
@@ -59,7 +59,7 @@ impl Isa {
             // SAFETY: the instruction set was found available when chosen.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { x86::avx2::run(work) },
-            // SAFETY: as above.
+            // SAFETY: the instruction set was found available when chosen.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { x86::avx512::run(work) },
             _ => work.run(),
@@ -108,7 +108,7 @@ impl Isa {
         }
     }
 
-    /// The one of this name; `auto` is the widest that is there.
+    /// The build of this name; `auto` is the widest available one.
     pub(crate) fn choose(name: &str) -> Result<Self> {
         if name == "auto" {
             let best = Self::ALL.iter().rev().copied().find(|isa| isa.is_available());
@@ -130,7 +130,7 @@ impl Isa {
     /// Every out and every input is an array of `count` aligned elements; an out may be exactly an
     /// input and overlaps nothing else; there is at least one of both.
     pub(crate) unsafe fn sum(self, pass: &Pass<'_>) {
-        // Nothing may be made of the addresses of empty arrays.
+        // No pointer arithmetic on the addresses of empty arrays.
         if pass.count == 0 {
             return;
         }
@@ -171,20 +171,20 @@ impl Isa {
         }
     }
 
-    /// [`Isa::sum`] for an operation whose plan guarantees what that asks for.
+    /// [`Isa::sum`] for an operation whose plan guarantees its safety conditions.
     pub(crate) fn sum_planned(self, pass: &Pass<'_>) {
         // SAFETY: the plan has checked the arrays and their overlaps.
         unsafe { self.sum(pass) }
     }
 
-    /// [`Rule::merge`] for an operation whose plan guarantees what that asks for.
+    /// [`Rule::merge`] for an operation whose plan guarantees its safety conditions.
     pub(crate) fn merge_planned(self, rule: &dyn Rule, pass: &Pass<'_>, target: &Target) {
         // SAFETY: the plan has checked the arrays and their overlaps, the optimizer the dtype; the
         // target is our own memory.
         unsafe { rule.merge(self, pass, target) }
     }
 
-    /// [`Meter::measure`] for an operation whose plan guarantees what that asks for.
+    /// [`Meter::measure`] for an operation whose plan guarantees its safety conditions.
     pub(crate) fn measure_planned(
         self,
         meter: &dyn Meter,
@@ -197,7 +197,7 @@ impl Isa {
         unsafe { meter.measure(self, pass, target, part, take) }
     }
 
-    /// [`measure::merge_parts`] for an operation whose plan guarantees what that asks for.
+    /// [`measure::merge_parts`] for an operation whose plan guarantees its safety conditions.
     pub(crate) fn merge_parts_planned(
         self,
         rule: &dyn Rule,
@@ -254,7 +254,7 @@ impl Isa {
 
 impl<F: Formula> Rule for F {
     unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target) {
-        // Nothing may be made of the addresses of empty arrays.
+        // No pointer arithmetic on the addresses of empty arrays.
         if pass.count == 0 {
             return;
         }

@@ -21,7 +21,7 @@ pub(super) trait Arithmetic: Copy {
     fn if_greater(self, other: Self, then: Self, otherwise: Self) -> Self;
 }
 
-/// What formulas are written over: one number, or a register of them.
+/// Operands of formulas: one number, or a register of them.
 pub(crate) trait Number:
     Copy
     + Add<Output = Self>

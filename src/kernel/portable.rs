@@ -1,5 +1,5 @@
-//! The build without special instructions. On aarch64 it is the one for NEON, which the compiler
-//! uses there by itself.
+//! The build without special instructions. On aarch64 it is the NEON build: the compiler uses NEON
+//! there by itself.
 
 use super::lanes::{Bf16, F16, Plain};
 use super::sum::Build;

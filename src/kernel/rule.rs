@@ -22,8 +22,8 @@ pub(crate) trait Formula: Copy + Send + Sync {
     /// and bf16, and for stores past the caches.
     const FUSED: bool = false;
 
-    /// Whether it only measures, see [`super::Measure`]: what it gives goes to the target's
-    /// `measured`, and the value stays as it is.
+    /// Whether it only measures, see [`super::Measure`]: its results are written to the target's
+    /// `measured`, and the value is unchanged.
     const MEASURES: bool = false;
 
     /// Gives the new value; the first [`Formula::STATES`] states are kept.
@@ -38,9 +38,9 @@ pub(crate) struct Target {
     /// Whether the pass is of f16 or bf16 and the value is its f32 master. The rounded value then
     /// goes to the outs, of which the stored value is one.
     pub(crate) master: bool,
-    /// As many as the formula keeps; the others are not used.
+    /// As many as the formula has states; the others are unused.
     pub(crate) states: [*mut u8; MAX_STATES],
-    /// Where a formula that measures puts what it gives, and the value; unrounded, like states.
+    /// Output of a formula that measures, and the value; unrounded, like states.
     pub(crate) measured: [*mut u8; 2],
 }
 
@@ -233,7 +233,7 @@ where
     let Target { value, states, measured, .. } = *target;
     let mut at = start;
     while at + L::BYTES <= end {
-        // What is kept unrounded takes at least as much memory.
+        // Unrounded elements take at least as much memory.
         let value_at = at * (K::Lanes::<L>::BYTES / L::BYTES);
         let state_at = at * (L::Full::BYTES / L::BYTES);
         // SAFETY: the caller's promise.

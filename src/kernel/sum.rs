@@ -8,19 +8,19 @@ use crate::tensor::{DType, LINE};
 pub(crate) enum Traffic {
     /// Everything fits: plain loads and stores.
     Cached,
-    /// Beyond the second-level cache: loads are announced ahead.
+    /// Beyond the second-level cache: loads are prefetched.
     Ahead,
     /// Beyond every cache: stores also go past them, so that no line is read to be overwritten.
     Streaming,
 }
 
-/// How far ahead of a load its line is asked for.
+/// Prefetch distance of a load.
 pub(super) const AHEAD_BYTES: usize = 1024;
 
 /// Size of an array from which it pays to begin at a line of the first out.
 const LINE_UP_BYTES: usize = 2048;
 
-/// What a build must have: its families of every dtype, and its way to ask for a line.
+/// The parts of a build: its families of every dtype, and its prefetch.
 pub(super) trait Build {
     type F32: FloatFamily;
     type F64: FloatFamily;
@@ -33,9 +33,9 @@ pub(super) trait Build {
     /// Whether instances for the usual numbers of inputs and outs pay.
     const INSTANCES: bool;
 
-    /// Asks for the line at an address, which need not be ours.
+    /// Prefetches the line at an address, which need not be ours.
     fn prefetch(at: *const u8);
-    /// Orders streaming stores before whatever comes next.
+    /// Orders streaming stores before all later accesses.
     fn fence();
 }
 
@@ -43,9 +43,9 @@ pub(super) trait Build {
 #[derive(Clone, Copy)]
 pub(crate) struct Pass<'a> {
     pub(crate) dtype: DType,
-    /// Where the sum goes; all of them, with equal addresses modulo a cache line if it streams.
+    /// Where the sum is written; all outs, with equal addresses modulo a cache line if it streams.
     pub(crate) outs: &'a [*mut u8],
-    /// What is added, left to right.
+    /// The summands, left to right.
     pub(crate) inputs: &'a [*const u8],
     pub(crate) count: usize,
     pub(crate) traffic: Traffic,
@@ -122,8 +122,8 @@ fn pointers<T: Copy, const N: usize>(all: &[T]) -> Option<[T; N]> {
     all.first_chunk::<N>().copied()
 }
 
-/// Bytes before the first out's next line, if the pass had better begin there: streaming stores want
-/// whole lines, and plain ones that cross from line to line take twice as long.
+/// Bytes before the first out's next line, if the pass should begin there. Streaming stores need
+/// whole lines, and plain stores across a line border take twice as long.
 #[inline(always)]
 pub(super) fn head(outs: &[*mut u8], bytes: usize, streams: bool) -> usize {
     match outs {

@@ -45,7 +45,7 @@ pub(crate) struct Slot {
 /// The value of a key.
 pub(crate) struct Value {
     pub(crate) buffer: Buffer,
-    /// What the optimizer keeps.
+    /// The optimizer's state of the key.
     pub(crate) state: Option<Box<OptimizerState>>,
     /// Set when the key is removed; operations that found the slot earlier must not use it.
     pub(crate) removed: bool,

@@ -62,7 +62,7 @@ impl Direction {
         self.moments.follow(self.gradient.clipped(sum), states);
     }
 
-    /// Where the states point to.
+    /// The direction of the states.
     #[inline(always)]
     pub(super) fn of<N: Number>(self, value: N, states: &[N; MAX_STATES]) -> N {
         let mean = states[0] / N::of(self.bias1);

@@ -1,13 +1,13 @@
-//! What rules make of a sum before they use it.
+//! Preprocessing of a gradient sum: rescaling, clipping, weight decay.
 
 use crate::kernel::Number;
 
-/// How a sum of gradients is taken.
+/// How a sum of gradients is preprocessed.
 #[derive(Clone, Copy)]
 pub(super) struct Gradient {
-    /// What gradients are multiplied by.
+    /// Factor of gradients.
     pub(super) rescale: f64,
-    /// What gradients are clipped to; infinite if they are not.
+    /// Bound of clipped gradients; infinite without clipping.
     pub(super) clip: f64,
     /// Weight decay.
     pub(super) wd: f64,

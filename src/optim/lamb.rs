@@ -1,4 +1,4 @@
-//! LAMB (You et al., 2020): the direction of `adamw`, as long as the value's norm says.
+//! LAMB (You et al., 2020): the direction of `adamw`, scaled to the value's norm.
 //!
 //! ```text
 //! u = m' / (sqrt(v') + epsilon) + wd * w       m, v without bias_correction

@@ -4,8 +4,8 @@
 //! lr' = lr * eta * |w| / (|rescale * g| + wd * |w| + eps), or lr if either norm is 0
 //! ```
 //!
-//! Then as `sgd` with lr'. Momentum holds steps, so that `momentum_correction` scales it by how the
-//! learning rate has changed since the key's last push.
+//! Then as `sgd` with lr'. Momentum holds steps; `momentum_correction` scales it by the ratio of
+//! the learning rates of this push and the key's last one.
 
 use super::method::{Method, Passes, Push, RuleScope};
 use super::options::{RuleOptions, with_common};

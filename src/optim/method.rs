@@ -1,4 +1,4 @@
-//! What a file of a rule gives, and what it may ask for.
+//! The interface of a rule, and its inputs.
 
 use super::gradient::Gradient;
 use super::options::RuleOptions;
@@ -13,7 +13,7 @@ pub(super) trait Method: Sync {
     /// Its options: the common ones with the rule's own defaults, then its own.
     fn options(&self) -> Vec<ParamSpec>;
 
-    /// Refuses options of its own that do not go together.
+    /// Refuses options of its own that contradict each other.
     fn check(&self, _: &RuleOptions) -> Result<()> {
         Ok(())
     }
@@ -21,13 +21,13 @@ pub(super) trait Method: Sync {
     /// How many arrays of state it keeps.
     fn states(&self, options: &RuleOptions) -> usize;
 
-    /// Whether an element stays as it is, and so does its state, where the sum is zero, with a key's
-    /// weight decay.
+    /// Whether an element and its state stay unchanged where the sum is zero, with a key's weight
+    /// decay.
     fn rests(&self, _: &RuleOptions, _wd: f64) -> bool {
         false
     }
 
-    /// What it has to see at once.
+    /// The scope of one step.
     fn scope(&self) -> RuleScope {
         RuleScope::Element
     }
@@ -36,7 +36,7 @@ pub(super) trait Method: Sync {
     fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes);
 }
 
-/// How much of a key a rule has to see at once.
+/// The part of a key that a rule needs at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RuleScope {
     /// State has the value's shape.
@@ -51,7 +51,7 @@ pub(crate) enum RuleScope {
 pub(super) struct Push<'a> {
     /// Learning rate by the schedule, with the key's multiplier.
     pub(super) lr: f64,
-    /// How the sum is taken, weight decay with the key's multiplier.
+    /// Preprocessing of the sum, with weight decay by the key's multiplier.
     pub(super) gradient: Gradient,
     /// Number of this update of the key, from 1.
     pub(super) t: f64,
@@ -75,13 +75,13 @@ impl<'a> Push<'a> {
         self.options.own()
     }
 
-    /// What an average that began as zero and decays by `beta` is too small by: 1 - beta^t.
+    /// Bias correction of an average that began as zero and decays by `beta`: 1 - beta^t.
     pub(super) fn bias(&self, beta: f64) -> f64 {
         1.0 - beta.powf(self.t)
     }
 }
 
-/// What a rule may have done with a key. All memory is there, so that none of it can fail.
+/// The passes that a rule may make over a key. All memory is allocated, so that no pass can fail.
 pub(crate) trait Passes {
     /// Merges the sum by an element-wise rule, which ends the push.
     fn merge(&mut self, rule: &dyn Rule);
@@ -98,10 +98,10 @@ pub(crate) trait Passes {
 
 /// A rule that differs from row to row.
 pub(crate) trait RowRule: Sync {
-    /// What is measured of each row.
+    /// The measured quantity of each row.
     fn meter(&self) -> &dyn Meter;
 
-    /// Brings a row's state up to date with the mean of the squares; gives a number for the rule.
+    /// Updates a row's state with the mean of the squares; returns a number for the rule.
     fn number(&self, mean: f64, state: &mut f64) -> f64;
 
     /// The rule, which finds the number of an element's row in its only state.

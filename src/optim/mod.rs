@@ -1,4 +1,5 @@
-//! Optimizers: how a merged gradient changes a stored value, by name and options.
+//! Optimizers: how a merged gradient changes a stored value, by name and options. Also called:
+//! update rules.
 //!
 //! Each file but these holds one rule: its options, its states, its formula. A rule knows neither
 //! where it runs nor how its arrays lie in memory; the kernels see to that.
@@ -80,20 +81,20 @@ const ABSENT: &[(&str, &str)] = &[
     ("sgld", "its noise needs an updater of your own"),
 ];
 
-/// Counts optimizers, so that a key's state is known to be another one's.
+/// Serial numbers of optimizers, so that a key's state is known to be another optimizer's.
 static MADE: AtomicU64 = AtomicU64::new(0);
 
-/// A rule with its options; changing one makes another of the same serial number.
+/// A rule with its options; a changed copy has an equal serial number.
 #[derive(Clone)]
 pub(crate) struct Optimizer {
     serial: u64,
     method: &'static dyn Method,
     options: RuleOptions,
-    /// What differs for single keys.
+    /// Settings of single keys.
     multipliers: HashMap<Key, Multipliers>,
 }
 
-/// By what a key's learning rate and weight decay are multiplied.
+/// Multipliers of a key's learning rate and weight decay.
 #[derive(Clone, Copy)]
 struct Multipliers {
     lr: f64,
@@ -118,7 +119,7 @@ impl Optimizer {
             .parse(params)
             .and_then(|()| check(method, &options))
             .map_err(|error| error.at(place(method)))?;
-        // Relaxed: it only has to be another number.
+        // Relaxed: it only has to be a distinct number.
         let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
         Ok(Self { serial, method, options, multipliers: HashMap::new() })
     }
@@ -128,7 +129,7 @@ impl Optimizer {
         self.method.name()
     }
 
-    /// The same with one option changed.
+    /// A copy with one option changed.
     ///
     /// # Errors
     /// `Option`, as for [`Optimizer::new`].
@@ -142,7 +143,7 @@ impl Optimizer {
         Ok(changed)
     }
 
-    /// The same with a multiplier of one key changed.
+    /// A copy with a multiplier of one key changed.
     ///
     /// # Errors
     /// `Option`: there are `lr_mult` and `wd_mult`, numbers from 0.
@@ -183,21 +184,21 @@ impl Optimizer {
         Err(format!("the optimizer {} cannot change {}", self.name(), dtype.name()))
     }
 
-    /// Whether a push of rows of a key is made without a look at the other rows: because it is
-    /// wanted, or because nothing would happen to them.
+    /// Whether a push of rows of a key skips the other rows: on request, or because they would not
+    /// change.
     pub(crate) fn is_lazy(&self, key: Key) -> bool {
         let wd_mult = self.multipliers.get(&key).map_or(1.0, |multipliers| multipliers.wd);
         let wd = self.options.common().gradient.wd * wd_mult;
         self.options.lazy() || self.method.rests(&self.options, wd)
     }
 
-    /// Whether its pushes are one pass, in which each element sees no others.
+    /// Whether its pushes are one pass, in which each element is independent of the others.
     pub(crate) fn is_elementwise(&self) -> bool {
         self.method.scope() == RuleScope::Element
     }
 
-    /// Makes sure that a key has the state that its next push needs; gives it and its arrays. The
-    /// push may be `scattered` over few rows.
+    /// Ensures that a key has the state for its next push; returns it and its arrays. The push may
+    /// be `scattered` over few rows.
     ///
     /// # Errors
     /// `OutOfMemory`: the key's value is as it was.
@@ -254,7 +255,7 @@ fn check(method: &dyn Method, options: &RuleOptions) -> Result<()> {
     method.check(options)
 }
 
-/// Where an option was refused.
+/// The place at which an option was refused.
 fn place(method: &dyn Method) -> String {
     format!("optimizer {}", method.name())
 }

@@ -41,7 +41,7 @@ impl Method for Nadam {
         let [beta1, beta2, epsilon, decay] = push.own();
         let momentum = |t: f64| beta1 * (1.0 - 0.5 * 0.96f64.powf(t * decay));
         let (now, next) = (momentum(push.t), momentum(push.t + 1.0));
-        // Carried is what the product has lost, which is 0 at first.
+        // The carried number is 1 minus the product, which is 0 at first.
         let product = (1.0 - push.carried) * now;
         push.carried = 1.0 - product;
         passes.merge(&NadamStep {

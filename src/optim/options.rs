@@ -10,7 +10,7 @@ use crate::params::{ParamSpec, Params};
 pub(super) struct Common {
     pub(super) lr: f64,
     pub(super) gradient: Gradient,
-    /// What is added to a key's count of updates.
+    /// Offset of a key's count of updates.
     pub(super) begin: f64,
     multi_precision: f64,
     lazy: f64,
@@ -36,7 +36,7 @@ pub(super) fn with_common(learning_rate: f64, wd: f64, own: &[ParamSpec]) -> Vec
     all
 }
 
-/// What is said about options that are set elsewhere.
+/// Hints for options that are set elsewhere.
 const STRANGERS: &[(&str, &str)] = &[
     ("lr_mult", "is set for single keys, after the optimizer"),
     ("wd_mult", "is set for single keys, after the optimizer"),
@@ -62,13 +62,13 @@ impl RuleOptions {
         self.0.given_text()
     }
 
-    /// Changes one number. After an error the options are not to be used.
+    /// Changes one number. After an error the options must not be used.
     pub(super) fn set(&mut self, name: &str, value: f64) -> Result<()> {
         self.0.set(name, value)?;
         self.check()
     }
 
-    /// Refuses options that do not go together.
+    /// Refuses options that contradict each other.
     fn check(&self) -> Result<()> {
         self.schedule().check(self.common().lr, self.0.given())
     }
@@ -80,7 +80,7 @@ impl RuleOptions {
         Common { lr, gradient: Gradient { rescale, clip, wd }, begin, multi_precision, lazy }
     }
 
-    /// Whether a push of rows changes no others.
+    /// Whether a push of rows changes no other rows.
     pub(super) fn lazy(&self) -> bool {
         self.common().lazy != 0.0
     }

@@ -1,4 +1,4 @@
-//! Optimizers and states as a checkpoint has them.
+//! Optimizers and states in the form of a checkpoint.
 
 use super::method::RuleScope;
 use super::state::{OptimizerState, Stored};
@@ -8,7 +8,7 @@ use crate::kernel::MAX_STATES;
 use crate::key::Key;
 use crate::tensor::{Buffer, PageOffset};
 
-/// Which arrays a key keeps under an optimizer.
+/// The arrays of a key's state under an optimizer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct KeptArrays {
     pub(crate) states: usize,
@@ -38,7 +38,7 @@ impl Optimizer {
         }
     }
 
-    /// What a state of this optimizer has; None if it is another one's.
+    /// The arrays of a state of this optimizer; None if the state is another optimizer's.
     pub(crate) fn kept(&self, state: Option<&OptimizerState>) -> Option<KeptArrays> {
         let state = state.filter(|state| state.belongs_to(self.serial))?;
         Some(KeptArrays { states: state.states.len(), has_master: state.master.is_some() })
@@ -73,12 +73,12 @@ impl OptimizerState {
         self.states.iter().chain(&self.master)
     }
 
-    /// How often the key has been pushed under its optimizer, and what the rule carries.
+    /// Number of pushes of the key under its optimizer, and the number that the rule carries.
     pub(crate) fn progress(&self) -> (u64, f64) {
         (self.count, self.carried)
     }
 
-    /// Takes over what [`OptimizerState::progress`] gave.
+    /// Restores the result of [`OptimizerState::progress`].
     pub(crate) fn go_on_from(&mut self, updates: u64, carried: f64) {
         (self.count, self.carried) = (updates, carried);
     }

@@ -113,7 +113,7 @@ impl<'a> Schedule<'a> {
         self.last + (lr - self.last) * fall
     }
 
-    /// Refuses what does not go together.
+    /// Refuses options that contradict each other.
     pub(super) fn check(
         &self,
         lr: f64,

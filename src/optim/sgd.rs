@@ -15,7 +15,7 @@ use crate::params::ParamSpec;
 /// `sgd`: without momentum unless the option is set.
 pub(super) struct Sgd;
 
-/// `momentum`: the same with another default.
+/// `momentum`: `sgd` with another default.
 pub(super) struct Momentum;
 
 impl Method for Sgd {

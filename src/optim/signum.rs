@@ -51,7 +51,7 @@ impl Method for Signum {
 struct Sign {
     lr: f64,
     gradient: Gradient,
-    /// What decoupled weight decay leaves of the value.
+    /// Factor of the value under decoupled weight decay.
     keep: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What an optimizer keeps for one key.
+//! The state of an optimizer for one key.
 
 use std::ops::Range;
 
@@ -64,7 +64,7 @@ impl Stored {
     }
 }
 
-/// What a rule wants to keep.
+/// The arrays that a rule needs.
 pub(super) struct WantedArrays {
     pub(super) states: usize,
     pub(super) scope: RuleScope,
@@ -92,7 +92,7 @@ impl OptimizerState {
         self.optimizer == optimizer
     }
 
-    /// Adds one more array of state, which is zero; gives it.
+    /// Adds one more array of state, which is zero; returns it.
     pub(super) fn add(
         &mut self,
         scope: RuleScope,
@@ -105,7 +105,7 @@ impl OptimizerState {
         Ok(&mut self.states[at])
     }
 
-    /// Makes sure that what is wanted is there. New states are zero.
+    /// Ensures that the wanted arrays exist. New states are zero.
     #[inline]
     pub(super) fn grow(
         &mut self,
@@ -155,7 +155,7 @@ impl Arrays {
         self.master.is_some()
     }
 
-    /// What a rule changes in a range of the elements.
+    /// The arrays that a rule changes in a range of the elements.
     pub(crate) fn target(&self, stored: &Array, range: &Range<usize>) -> Target {
         let mut states = [std::ptr::null_mut(); MAX_STATES];
         // Element-wise passes never see state of rows.

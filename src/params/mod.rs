@@ -1,4 +1,4 @@
-//! Options given as `name=value,...`: of optimizers, of codecs.
+//! Options given as `name=value,...`: of optimizers, of codecs. Also called: hyperparameters.
 
 mod spec;
 
@@ -12,11 +12,11 @@ use crate::suggest;
 pub(crate) struct Params {
     specs: Vec<ParamSpec>,
     values: Vec<f64>,
-    /// Which have been set.
+    /// The options that have been set.
     given: Vec<bool>,
     /// The list among them.
     counts: Vec<u64>,
-    /// Names that look like options, and what to say about them.
+    /// Names that resemble options, with a hint for each.
     strangers: &'static [(&'static str, &'static str)],
 }
 
@@ -52,7 +52,7 @@ impl Params {
         Ok(())
     }
 
-    /// Changes one number. After an error the options are not to be used.
+    /// Changes one number. After an error the options must not be used.
     pub(crate) fn set(&mut self, name: &str, value: f64) -> Result<()> {
         let at = self.find(name)?;
         self.specs[at].check(value)?;

@@ -1,20 +1,20 @@
-//! What an option may be: numbers, words and lists by name.
+//! The domains of options: numbers, words and lists by name.
 
 use std::ops::RangeInclusive;
 
 use crate::error::{Result, fail};
 
-/// An option: its name, what it is when not set, and what it may be.
+/// An option: its name, its default, and its domain.
 #[derive(Clone)]
 pub(crate) struct ParamSpec {
     pub(crate) name: &'static str,
-    /// Another name of it, or the same.
+    /// A second name of it, or its own name again.
     alias: &'static str,
     pub(crate) default: f64,
     form: ParamForm,
 }
 
-/// What the value of an option may be.
+/// The domain of an option.
 #[derive(Clone)]
 enum ParamForm {
     Number(RangeInclusive<f64>),
@@ -53,17 +53,17 @@ impl ParamSpec {
         Self::new(name, default, ParamForm::Number(range))
     }
 
-    /// A number from 0, as what is added to a divisor.
+    /// A number from 0, for terms added to a divisor.
     pub(crate) const fn small(name: &'static str, default: f64) -> Self {
         Self::number(name, default, 0.0..=f64::MAX)
     }
 
-    /// A number from 0 up to below 1, as decay rates are.
+    /// A number from 0 up to below 1, for decay rates.
     pub(crate) const fn decay(name: &'static str, default: f64) -> Self {
         Self::new(name, default, ParamForm::Decay)
     }
 
-    /// A bound, without which there is none.
+    /// A bound; infinity is no bound.
     pub(crate) const fn bound(name: &'static str) -> Self {
         Self::new(name, f64::INFINITY, ParamForm::Bound)
     }
@@ -78,7 +78,7 @@ impl ParamSpec {
         Self::new(name, default, ParamForm::Positive)
     }
 
-    /// A part of a whole.
+    /// A fraction of a whole.
     pub(crate) const fn share(name: &'static str, default: f64) -> Self {
         Self::new(name, default, ParamForm::Share)
     }
@@ -102,7 +102,7 @@ impl ParamSpec {
         Self::new(name, 0.0, ParamForm::Word(words))
     }
 
-    /// The same under another name too.
+    /// The option with an alias.
     pub(crate) const fn or(mut self, alias: &'static str) -> Self {
         self.alias = alias;
         self
@@ -117,7 +117,7 @@ impl ParamSpec {
         matches!(self.form, ParamForm::Counts)
     }
 
-    /// Refuses a number that the option cannot be.
+    /// Refuses a number outside of the option's domain.
     #[allow(clippy::cast_possible_truncation, reason = "rounding is the question")]
     pub(crate) fn check(&self, value: f64) -> Result<()> {
         let fits = match &self.form {

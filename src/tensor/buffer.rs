@@ -122,9 +122,9 @@ impl Buffer {
         unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.bytes) }
     }
 
-    /// Moves the beginning of a large buffer to the offset in a cache line that the caller's
-    /// address has, so that stores to both can stream line by line. Its offset in the page differs.
-    /// The content is not moved: it is lost unless [`Buffer::put_back`] follows.
+    /// Moves the beginning of a large buffer to the offset in a cache line that an address of the
+    /// caller has. Stores to both can then stream line by line. Its offset in the page differs. The
+    /// content is not moved: it is lost unless [`Buffer::put_back`] follows.
     pub(crate) fn place(&mut self, with: *const u8, place: PageOffset) {
         let room = room(self.bytes);
         if let Memory::Elsewhere { start, shift, .. } = &mut self.memory

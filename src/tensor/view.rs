@@ -61,7 +61,7 @@ pub(crate) struct RawTensor {
     pub(crate) byte_offset: u64,
 }
 
-/// What numpy and PyTorch call an element type, by its DLPack code and its bits.
+/// The name of an element type in numpy and PyTorch, by its DLPack code and its bits.
 fn foreign_name(code: u8, bits: u8) -> String {
     let kind = match code {
         0 => "int",

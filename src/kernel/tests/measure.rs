@@ -1,4 +1,4 @@
-//! Sums of squares in every build against the same order in a scalar loop.
+//! Sums of squares in every build against a scalar loop in the defined order.
 
 use half::{bf16, f16};
 
@@ -6,7 +6,7 @@ use super::rule::{Case, Stored};
 use super::{Number as Element, Out, Random, isas};
 use crate::kernel::{MAX_STATES, Measure, Meter, Number, Pass, Squares, TILE, Target, Traffic};
 
-/// Keeps a state, and gives a number of everything that it has.
+/// Writes a state, and returns a number that depends on all inputs.
 #[derive(Clone, Copy)]
 struct Sample;
 
@@ -30,7 +30,7 @@ fn squares(numbers: &[f64]) -> f64 {
     sums[0]
 }
 
-/// A float that rules calculate in, and the same in plain numbers.
+/// A float that rules calculate in, and the formula in plain numbers.
 trait Wide: Element + Into<f64> {
     fn of(number: f64) -> Self;
     fn measured(gradient: Self, value: Self, state: &mut Self) -> Self;

@@ -44,11 +44,11 @@ impl Random {
     }
 }
 
-/// What the tests need to know of an element type.
+/// The properties of an element type that the tests need.
 trait Number: Element + Default {
     /// A value worth testing with.
     fn random(random: &mut Random) -> Self;
-    /// The sum by the words of the documents.
+    /// The sum as the documents define it.
     fn sum(values: impl Iterator<Item = Self>) -> Self;
     fn bits(self) -> u64;
     fn is_nan(self) -> bool;
@@ -144,7 +144,7 @@ struct Out<T> {
     at: usize,
 }
 
-/// What stands in the room around outs.
+/// Content of the guard area around outs.
 fn guard<T: Number>() -> T {
     T::random(&mut Random(1))
 }
@@ -361,8 +361,8 @@ targets!(
     f32, u32, 0x7F80_0000, 2f64.powi(128)
 );
 
-/// Values of a wider float around the points where rounding to `T` turns, with what they must
-/// become: between two neighbours the nearer one, half way the even one.
+/// Values of a wider float around the points where rounding to `T` turns, with their expected
+/// results: between two neighbours the nearer one, half way the even one.
 fn turning_points<T: Target>(low: u32) -> [(f64, T); 5] {
     let (below, above) = (T::value(low), T::value(low + 1));
     let middle = below + (above - below) / 2.0;
@@ -500,7 +500,7 @@ fn no_elements_need_no_memory() {
             }
             let others = DType::ALL.iter().filter(|it| it.is_float() && dtype.is_float());
             for &other in others {
-                // SAFETY: as above.
+                // SAFETY: arrays without elements may lie anywhere.
                 unsafe { isa.convert((other, nowhere), (dtype, nowhere), 0) };
             }
         }

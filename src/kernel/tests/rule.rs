@@ -26,7 +26,7 @@ impl<const FUSED: bool> Formula for Sample<FUSED> {
     }
 }
 
-/// A float that rules calculate in, and the same formula in plain numbers.
+/// A float that rules calculate in, and the formula in plain numbers.
 pub(super) trait Wide: Element {
     fn step(gradient: Self, value: Self, states: &mut [Self; 3]) -> Self;
 }
@@ -95,7 +95,7 @@ impl<T: Stored> Case<T> {
         Self { inputs, value: array(random), master, states }
     }
 
-    /// What a scalar loop makes of it: the value, the master and the states.
+    /// Result of a scalar loop: the value, the master and the states.
     fn expected(&self, with_master: bool) -> Self {
         let count = self.value.len();
         let mut result =
@@ -132,7 +132,7 @@ impl<T: Stored> Case<T> {
             } else {
                 value.start()
             };
-            // Streaming asks for equal places in a cache line.
+            // Streaming needs equal offsets in a cache line.
             let traffic = if with_master { crate::kernel::Traffic::Ahead } else { traffic };
             let pass = Pass { dtype: T::DTYPE, outs: &places, inputs: &inputs, count, traffic };
             let states_at = states.each_mut().map(Out::start);

@@ -72,7 +72,7 @@ lanes! {
     Bf16x32: Pair<__m512> as u8, 64, load_bf16x32, add_f32x32, store_bf16x32, stream_bf16x32;
 }
 
-/// Declares which registers are floats: what they are at full precision, and how they are rounded.
+/// Declares which registers are floats: their full-precision form, and their rounding.
 macro_rules! floats {
     ($($name:ident as $full:ident: |$value:ident| $round:expr;)+) => {$(
         impl FloatLanes for $name {

@@ -1,4 +1,4 @@
-//! The builds for AVX2 and AVX-512.
+//! The builds for AVX2 and AVX-512. Also called: SIMD back ends.
 
 mod arithmetic;
 mod half;

@@ -66,8 +66,8 @@ fn emptied<'a>(mut list: Vec<Fit<'_>>) -> Vec<Fit<'a>> {
 /// Most tensors of a call with one key that are checked without a list.
 pub(crate) const FEW: usize = 16;
 
-/// Calls `work` with the table entry of the only key of a call, and with the places of its values
-/// and its outs, if they are few and need no full check.
+/// Calls `work` with the table entry of the only key of a call, and the places of its values and
+/// outs. They must be few and need no full check.
 #[inline]
 pub(crate) fn with_one<T>(
     table: &KeyTable,

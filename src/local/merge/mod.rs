@@ -1,6 +1,6 @@
 //! The arithmetic of one key: values into a sum, the sum into the stored value, the result into
 //! outs; in pieces, on as many threads as the store may use, and in one pass over memory wherever
-//! tensors allow it.
+//! tensors allow it. Also called: reduction.
 
 pub(crate) mod compression;
 pub(crate) mod passes;
@@ -124,8 +124,8 @@ impl Team {
         compression.run(1 + help.helpers);
     }
 
-    /// Moves the stored value, which is about to be replaced, to the address at which a pass over
-    /// it, the values and the outs is fastest.
+    /// Moves the stored value to the address at which a pass over it, the values and the outs is
+    /// fastest. The value is about to be replaced.
     pub(crate) fn place(slot: &Slot, values: &[Lent], stored: &mut Buffer, outs: &[PlannedOut]) {
         let outs = outs.iter().filter(|out| !out.shadowed).map(|out| &out.lent);
         if let Some(first) = outs.chain(values).find(|it| it.is_plain(slot.dtype)) {

@@ -27,7 +27,7 @@ pub(super) struct MergeScratch {
     pub(super) gathered: Buffer,
 }
 
-/// Scratch of earlier steps, one for each of a step's threads. Taken only with try_lock: in the
+/// Scratch of earlier steps, one for each of a step's threads. Taken only with `try_lock`: in the
 /// child of a fork a thread of the parent may hold the lock.
 static SPARE: Mutex<Vec<Vec<MergeScratch>>> = Mutex::new(Vec::new());
 

@@ -1,4 +1,5 @@
-//! The plan of one call: its pairs checked, grouped by key, and put in processing order.
+//! The plan of one call: its pairs checked, grouped by key, and put in processing order. Also
+//! called: validation and planning.
 
 pub(crate) mod rows;
 

@@ -1,4 +1,5 @@
-//! Which outs of a call share memory with each other or with its values.
+//! Which outs of a call share memory with each other or with its values. Also called: alias
+//! analysis.
 //!
 //! Most calls have outs that lie one after the other. Otherwise the tensors are sorted by their
 //! addresses; those whose byte ranges meet are compared. Tensors that consist of equal pieces at
