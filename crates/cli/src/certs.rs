@@ -18,7 +18,7 @@ use ring::hmac;
 use crate::messages::say;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// Clocks of machines may differ by this much.
+/// Maximum clock difference of machines.
 const SKEW: Duration = Duration::from_secs(5 * 60);
 
 /// Makes what lets processes into a job over a network: certificates and tokens.
@@ -136,7 +136,7 @@ fn named(role: &str, rank: Option<u16>) -> String {
 }
 
 fn authority(dir: &Path, days: u32) -> Result<Vec<String>, String> {
-    // Two authorities have different names, so that errors say which one is not known.
+    // Two authorities have different names, so that errors identify an unknown one.
     let name = format!("kvstore authority {}", hex(&random::<4>()?));
     let mut params = parameters(&[], &name, days)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -159,7 +159,7 @@ fn listening(listener: &ListenerOptions, role: &str) -> Result<Vec<String>, Stri
     certificate(&listener.common, role, &hosts)
 }
 
-/// Whoever has hosts may be called; everybody may call.
+/// A process with hosts may be dialled; every process may dial.
 fn certificate(caller: &Caller, role: &str, hosts: &[String]) -> Result<Vec<String>, String> {
     let (dir, name) = (&caller.place.dir, named(role, caller.rank));
     let mut params = parameters(hosts, &name, caller.days)?;
@@ -193,7 +193,7 @@ fn job_token(dir: &Path) -> Result<Vec<String>, String> {
     write(dir, &[("job.token", &(hex(&random::<32>()?) + "\n"))])
 }
 
-/// As the library derives it from the job's.
+/// Derived from the job's token as the library does.
 fn derived_token(dir: &Path, name: &str) -> Result<Vec<String>, String> {
     let job = read(dir, "job.token", "; `kvstore certs token` makes one")?;
     let key = hmac::Key::new(hmac::HMAC_SHA256, job.trim().as_bytes());

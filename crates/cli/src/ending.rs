@@ -1,11 +1,11 @@
-//! How a process of a job ends, and what shells make of it.
+//! How a process of a job ended, and the exit status for shells. Also called: wait status.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use signal_hook::low_level::signal_name;
 
-/// The status of a process whose end nobody could tell: the one that ssh has for lost connections.
+/// The status of a process whose end is unknown: the one of ssh for lost connections.
 const LOST: u8 = 255;
 
 /// How a process ended.
@@ -24,7 +24,7 @@ impl ExitReason {
         self != ExitReason::Status(0)
     }
 
-    /// The status by which shells report it.
+    /// The exit status for shells.
     pub(crate) fn status(self) -> u8 {
         match self {
             ExitReason::Status(status) => u8::try_from(status).unwrap_or(1),

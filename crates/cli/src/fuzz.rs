@@ -1,9 +1,9 @@
-//! What `fuzz/` calls here: whatever reads lists of hosts.
+//! Entry points for `fuzz/`: the parsers of lists of hosts.
 
 use crate::launch::hosts::{hostfile, slurm};
 
-/// The same text as an option, a file and a variable of Slurm; its first line is for names, the rest
-/// for numbers of tasks.
+/// One text as an option, a file and a variable of Slurm; its first line is for names, the rest for
+/// numbers of tasks.
 pub(crate) fn hosts(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     for list in [hostfile::parse_list(text), hostfile::parse_file(text)].into_iter().flatten() {

@@ -1,11 +1,11 @@
-//! What `fuzz/` calls here: whatever reads what a launcher and its agents say to each other.
+//! Entry points for `fuzz/`: the parsers of the protocol between a launcher and its agents.
 
 use crate::launch::hosts::agent_protocol::{
     AgentFrame, put_output, put_report, read_frame, read_greeting, read_order, write_order,
 };
 
-/// The same bytes as what an agent writes, before and behind its greeting, and as what it reads. What was
-/// understood is written and read again.
+/// Parses the bytes as an agent's output, before and behind its greeting, and as its input. Parsed
+/// messages are written and parsed again.
 pub(crate) fn agents(data: &[u8]) {
     let mut from = data;
     if read_greeting(&mut from).is_ok() {

@@ -1,4 +1,4 @@
-//! What is generated from the definition of the command line: completions and manual pages.
+//! Generated from the definition of the command line: completions and manual pages.
 
 use std::fs;
 use std::io::{self, Write};

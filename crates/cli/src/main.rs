@@ -1,5 +1,5 @@
-//! The program `kvstore`: starts jobs, is their servers and their schedulers, and shows what running
-//! ones are like.
+//! The program `kvstore`: starts jobs, runs their servers and schedulers, and shows the state of
+//! running ones. Also called: command-line interface (CLI).
 //!
 //! docs/cli.md describes the commands.
 #![deny(unsafe_code)]
@@ -54,7 +54,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // What only `kvstore run` starts is no part of the command line that people see.
+    // Internal subcommands of `kvstore run` are hidden from the help.
     match env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
         Some("keeper") => return launch::processes::reaper::keep(),
         Some("agent") => return launch::hosts::agent::serve(),
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line, for what is generated from it.
+/// The command line, for generated completions and pages.
 fn definition() -> clap::Command {
     CommandLine::command()
 }

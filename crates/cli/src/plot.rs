@@ -23,7 +23,7 @@ text.halo { fill: #ffffff; stroke: #ffffff; stroke-width: 3px; }
 .line { stroke-width: 2.5; fill: none; stroke-linejoin: round; }
 </style>";
 
-/// What a chart says around its figures.
+/// The texts of a chart around its plot.
 pub struct ChartFrame<'a> {
     pub title: &'a str,
     pub subtitle: &'a str,
@@ -33,14 +33,14 @@ pub struct ChartFrame<'a> {
 
 pub struct ChartLine<'a> {
     pub name: &'a str,
-    /// Lines that belong together may share one of the two.
+    /// Related lines may share one of the two.
     pub colour: usize,
     pub mark: usize,
     /// One for each place on the x axis, where there is one.
     pub values: Vec<Option<f64>>,
 }
 
-/// The chart as it grows: where its field is, and what has been drawn.
+/// The chart under construction: its plot area, and the SVG so far.
 pub struct Chart {
     svg: String,
     pub left: f64,

@@ -2,21 +2,21 @@
 
 use kvstore::{Config, Result};
 
-/// The option that must not stand on a command line, which everybody on a machine can read.
+/// The option that is refused on a command line, which every user of a machine can read.
 const SECRET: &str = "token";
 
 /// A value of `--set`, if the library takes it.
 pub(crate) fn assignment(text: &str) -> std::result::Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("must be NAME=VALUE")?;
     if name == SECRET {
-        // What does not fit is shown; this must not be.
+        // An invalid value is shown; this option's must not be.
         return Ok((name.to_owned(), String::new()));
     }
     Config::new().set(name, value).map_err(|error| error.message().to_owned())?;
     Ok((name.to_owned(), value.to_owned()))
 }
 
-/// Why some of them must not stand there, if so.
+/// Why some options must not be on a command line, if so.
 pub(crate) fn check(set: &[(String, String)]) -> std::result::Result<(), &'static str> {
     if set.iter().any(|(name, _)| name == SECRET) {
         return Err("everybody on this machine can read a command line; use token_file, or \
@@ -25,7 +25,7 @@ pub(crate) fn check(set: &[(String, String)]) -> std::result::Result<(), &'stati
     Ok(())
 }
 
-/// Those of `--set`, and then those that have an option of their own and are given.
+/// The options of `--set`, then those with an option of their own that are given.
 pub(crate) fn config(set: &[(String, String)], named: &[(&str, Option<String>)]) -> Result<Config> {
     let mut config = Config::new();
     for (name, value) in set {

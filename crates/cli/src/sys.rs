@@ -1,4 +1,4 @@
-//! Calls of the system that have no safe form in the standard library.
+//! System calls that have no safe form in the standard library.
 #![allow(unsafe_code, reason = "calls of the system")]
 
 use std::io::{self, PipeWriter, Write};
@@ -11,11 +11,11 @@ use std::{mem, ptr};
 
 use crate::ending::ExitReason;
 
-/// The limit of open files as it was, if it was raised.
+/// The original limit of open files, if it was raised.
 static FILES: OnceLock<libc::rlimit> = OnceLock::new();
 
-/// Lets this process open as many files as it may: pipes take several for each process of a job.
-/// Children that are tied to us get the limit that we had.
+/// Raises the limit of open files to its maximum: pipes take several for each process of a job.
+/// Children that are tied to this process get the original limit.
 pub(crate) fn raise_file_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
@@ -27,16 +27,16 @@ pub(crate) fn raise_file_limit() {
     }
 }
 
-/// Sends a signal to all processes of a group; nothing happens if there is none.
+/// Sends a signal to all processes of a group; no effect without any.
 pub(crate) fn signal_group(group: u32, signal: i32) {
-    // 0 would be our own group, and 1 everybody.
+    // 0 would be our own group, and 1 all processes.
     let Some(group) = i32::try_from(group).ok().filter(|&group| group > 1) else { return };
     // SAFETY: touches no memory of ours.
     unsafe { libc::kill(-group, signal) };
 }
 
-/// How a child ended, None while it lives. It stays to be waited for, and so its number, which is
-/// that of its group as well, is not given to another process meanwhile.
+/// The exit of a child, None while it lives. The child is not reaped, so that its number, which is
+/// its group's too, is not reused meanwhile.
 pub(crate) fn ending(child: u32) -> Option<ExitReason> {
     // SAFETY: all its fields are numbers or pointers, and may be zero.
     let mut info: libc::siginfo_t = unsafe { mem::zeroed() };
@@ -70,8 +70,8 @@ pub(crate) fn prepare_for_tls(options: &[(String, String)]) {
     }
 }
 
-/// Makes the process of a command end with this one, and tell its number through `keeper` before
-/// it becomes the program, so that it can have started nothing that the keeper does not know of.
+/// Makes the process of a command end with this one, and send its number through `keeper` before
+/// exec. So it cannot have started a process that the keeper does not know of.
 ///
 /// It ends with the thread that starts it: that must be the main one.
 pub(crate) fn tie_to_us(command: &mut Command, keeper: PipeWriter) {
@@ -102,13 +102,13 @@ fn die_with_parent() -> io::Result<()> {
     }
 }
 
-/// Elsewhere the keeper does it alone.
+/// On other systems the keeper does this alone.
 #[cfg(not(target_os = "linux"))]
 fn die_with_parent() -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the process of a command leave our session, and not hear what ends us.
+/// Makes the process of a command leave our session, and ignore the signals that end this program.
 pub(crate) fn set_apart(command: &mut Command) {
     let apart = || {
         // SAFETY: calls that touch no memory of ours.
@@ -120,7 +120,7 @@ pub(crate) fn set_apart(command: &mut Command) {
         };
         if session == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
-    // SAFETY: as in `tie_to_us`.
+    // SAFETY: between fork and exec it makes only system calls, and allocates nothing.
     unsafe { command.pre_exec(apart) };
 }
 
@@ -133,8 +133,8 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
     result == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// Which of the files can be read without waiting, because of their end too. Waits until one can,
-/// for so long at most; None is for ever.
+/// Which of the files can be read without blocking, end of file included. Waits until one can, at
+/// most for the given time; None is for ever.
 pub(crate) fn readable(files: &[BorrowedFd<'_>], limit: Option<Duration>) -> io::Result<Vec<bool>> {
     let entry = |file: &BorrowedFd<'_>| libc::pollfd {
         fd: file.as_raw_fd(),
@@ -152,14 +152,14 @@ pub(crate) fn readable(files: &[BorrowedFd<'_>], limit: Option<Duration>) -> io:
     }
 }
 
-/// Whether our group is the one that the terminal at standard input talks to.
+/// Whether our group is the foreground group of the terminal at standard input.
 pub(crate) fn is_in_foreground() -> bool {
     // SAFETY: touches no memory of ours.
     unsafe { libc::tcgetpgrp(libc::STDIN_FILENO) == libc::getpgrp() }
 }
 
-/// Makes reads of this thread from the terminal fail while we are in the background, instead of
-/// stopping the whole program.
+/// Makes reads of this thread from the terminal fail while in the background, instead of stopping
+/// the whole program.
 pub(crate) fn fail_background_reads() {
     // SAFETY: a set of signals is plain numbers, which `sigemptyset` makes valid; the thread's own
     // mask is changed.

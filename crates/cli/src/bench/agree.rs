@@ -1,4 +1,5 @@
-//! The workers of a job that all run this command: what they tell each other, through the store.
+//! Coordination of the workers of a benchmark job: they exchange numbers through the store. Also
+//! called: all-gather.
 
 use std::error::Error;
 use std::fmt;
@@ -13,7 +14,7 @@ use super::BenchResult;
 use super::asked::BenchWork;
 use super::case::{BenchOptimizer, MOMENTUM};
 
-/// Between two looks whether others have spoken.
+/// Poll interval for the messages of other workers.
 const STEP: Duration = Duration::from_millis(5);
 
 pub(crate) struct BenchGroup<'a> {
@@ -23,7 +24,7 @@ pub(crate) struct BenchGroup<'a> {
     /// Whether each push is applied by itself.
     pub(crate) is_async: bool,
     timeout: Option<Duration>,
-    /// What the first push of a key makes of its zeros.
+    /// Sign of the first push of a key, merged into its zeros.
     sign: f64,
     told: u64,
     used: u64,
@@ -54,21 +55,21 @@ impl<'a> BenchGroup<'a> {
         }
     }
 
-    /// Waits for all workers, however slow one is: the job notices by itself when one is gone.
+    /// Waits for all workers, however slow one is: the job itself detects a lost worker.
     pub(crate) fn barrier(&self) -> BenchResult<()> {
         Ok(self.store.barrier(Deadline::Never)?)
     }
 
-    /// Keys that nobody has used.
+    /// Keys that no worker has used.
     pub(crate) fn new_keys(&mut self, count: usize) -> Vec<Key> {
         let first = self.used;
         self.used += count as u64;
         (first..self.used).map(Key::from).collect()
     }
 
-    /// Makes sure that all workers run this command, and measure the same; gives the machine of
-    /// each. Before it has succeeded, the job may be somebody else's: nothing but keys with names
-    /// of our own is touched.
+    /// Ensures that all workers run this command, and measure equal work; returns the machine of
+    /// each. Before it has succeeded, the job may be another user's: only keys with names of our
+    /// own are touched.
     pub(crate) fn meet(&mut self, work: &BenchWork) -> BenchResult<Vec<u64>> {
         let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let told = self.exchange(&[number_of(&work.text()), number_of(&machine)]);
@@ -91,7 +92,7 @@ impl<'a> BenchGroup<'a> {
         Ok(told.iter().map(|it| it[1].to_bits()).collect())
     }
 
-    /// From now on pushes merge so.
+    /// Sets how pushes merge from now on.
     pub(crate) fn set_rule(&mut self, optimizer: BenchOptimizer) -> BenchResult<()> {
         match optimizer {
             BenchOptimizer::None => return Ok(()),
@@ -105,15 +106,16 @@ impl<'a> BenchGroup<'a> {
         Ok(())
     }
 
-    /// Gives every worker what each has to say, by rank; all say equally much.
+    /// Sends the numbers of each worker to every worker, by rank; all lists are equally long.
     ///
-    /// Each worker has a key that only it pushes to; where a round needs the others' pushes too,
-    /// they are zeros. The first time there is no barrier: a strange job may be at one of its own.
+    /// Each worker has a key that only it pushes to; where a round needs the other workers' pushes
+    /// too, they are zeros. The first exchange has no barrier: a foreign job may be at one of its
+    /// own.
     pub(crate) fn exchange(&mut self, mine: &[f64]) -> BenchResult<Vec<Vec<f64>>> {
         if self.workers == 1 {
             return Ok(vec![mine.to_vec()]);
         }
-        // Nobody waits for a slow worker inside of calls, whose time is limited.
+        // No worker waits for a slow one inside of calls, whose time is limited.
         if self.told > 0 {
             self.barrier()?;
         }
@@ -121,7 +123,7 @@ impl<'a> BenchGroup<'a> {
         self.told += 1;
         let name = |rank| self.store.intern(&format!("kvstore bench {serial} {rank}"));
         let keys = (0..self.workers).map(name).collect::<kvstore::Result<Vec<Key>>>()?;
-        // The first number is a sign that somebody has spoken.
+        // The first number marks a list whose worker has pushed.
         let mut lists = vec![vec![0.0; 1 + mine.len()]; self.workers];
         self.store.init_list(&keys, &views(&lists))?;
         lists[self.rank] = [&[1.0], mine].concat();
@@ -135,7 +137,7 @@ impl<'a> BenchGroup<'a> {
         Ok(lists.iter().map(words).collect())
     }
 
-    /// Pulls until all have spoken: in a job with rounds, once.
+    /// Pulls until all workers have pushed: in a job with rounds, once.
     fn listen(&self, keys: &[Key], lists: &mut [Vec<f64>]) -> BenchResult<()> {
         let start = Instant::now();
         loop {
@@ -154,7 +156,7 @@ impl<'a> BenchGroup<'a> {
     }
 }
 
-/// The worker of this rank has said nothing in time.
+/// The worker of this rank has pushed nothing within the timeout.
 #[derive(Debug)]
 struct Silent(usize);
 

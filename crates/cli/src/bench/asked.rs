@@ -1,4 +1,4 @@
-//! What is to be measured.
+//! Options of `kvstore bench`: the cases to measure.
 
 use std::fmt::Write;
 use std::num::NonZeroUsize;
@@ -96,7 +96,7 @@ impl BenchWork {
             )
             .into());
         }
-        // What 16 bits hold of many steps has no closed form to compare with.
+        // The 16-bit result of many steps has no closed form to compare with.
         if self.optimizer != BenchOptimizer::None && !matches!(self.dtype, DType::F32 | DType::F64)
         {
             return Err(format!(
@@ -137,7 +137,7 @@ impl BenchWork {
         new_values(self.dtype, case.keys, case.size / self.dtype.size())
     }
 
-    /// What all workers must have been told alike.
+    /// The options that must be equal on all workers, as a text.
     pub(crate) fn text(&self) -> String {
         let mut text = String::from(kvstore::VERSION);
         let Self { sizes, keys, ops, optimizer, dtype, most, seconds, rounds, .. } = self;

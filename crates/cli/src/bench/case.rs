@@ -1,4 +1,4 @@
-//! A case, and what must come out of it.
+//! A case, and its expected results.
 
 use clap::ValueEnum;
 
@@ -43,7 +43,7 @@ impl BenchOptimizer {
     }
 }
 
-/// What one round is.
+/// The work of one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct BenchCase {
     pub(crate) op: BenchOp,
@@ -60,13 +60,13 @@ impl BenchCase {
 
 pub(crate) struct Cases {
     pub(crate) measured: Vec<BenchCase>,
-    /// Keys and bytes of a key of those that are too large.
+    /// Keys and bytes of a key of the cases that are too large.
     pub(crate) left_out: Vec<(usize, usize)>,
 }
 
 /// Values repeat after so many elements.
 pub(crate) const PERIOD: usize = 3;
-/// What is left of the last step with `momentum`.
+/// Decay factor of the last step with `momentum`.
 pub(crate) const MOMENTUM: f64 = 0.5;
 
 /// The element at this place of what a worker pushes in its `turn`, which is also a small whole
@@ -76,7 +76,7 @@ pub(crate) fn pushed(place: usize, rank: usize, turn: usize) -> f64 {
     (1 + (place + rank + turn) % PERIOD) as f64
 }
 
-/// All that a stored value depends on.
+/// All inputs of a stored value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct History {
     pub(crate) optimizer: BenchOptimizer,
@@ -94,7 +94,7 @@ impl History {
         if self.is_async { 0 } else { rank }
     }
 
-    /// What is stored at each place of the period.
+    /// The stored value at each place of the period.
     pub(crate) fn stored(&self) -> [f64; PERIOD] {
         std::array::from_fn(|place| self.stored_at(place))
     }

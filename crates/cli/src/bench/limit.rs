@@ -1,4 +1,5 @@
-//! What the machine can do at best: copies in memory for a store of one process, raw TCP for jobs.
+//! The limit of the machine: copies in memory for a store of one process, raw TCP for jobs. Also
+//! called: roofline.
 
 use std::thread;
 
@@ -21,7 +22,7 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// `machines` tells which workers share one.
+    /// `machines` maps each worker to its machine.
     pub(crate) fn new(
         group: &mut BenchGroup<'_>,
         machines: &[u64],
@@ -35,7 +36,7 @@ impl Limit {
         Ok(Self::Wire(Wire::new(group, machines, config, most)?))
     }
 
-    /// What it is, for people.
+    /// Its name in the report.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Copy(_) => "a copy in memory",

@@ -11,12 +11,13 @@ use super::case::{BenchCase, BenchOp, BenchOptimizer, History};
 use super::limit::Limit;
 use super::values::BenchValues;
 
-/// Rounds that are not counted: they make memory and connections warm, and say how long one takes.
+/// Uncounted warm-up rounds: they warm up memory and connections, and show how long one round
+/// takes.
 const FIRST: usize = 2;
 const FEWEST: usize = 5;
 /// Sums of so many rounds are exact in float32.
 const MOST: usize = 10_000;
-/// How often the store and the limit take turns.
+/// Number of alternations between the store and the limit.
 const TURNS: usize = 9;
 
 /// Seconds of rounds.
@@ -35,7 +36,7 @@ pub(crate) struct Measured {
 }
 
 impl Measured {
-    /// The middle one of the workers.
+    /// The median of the workers.
     pub(crate) fn median(&self, what: impl Fn(&Times) -> f64) -> f64 {
         let mut all: Vec<f64> = self.workers.iter().map(what).collect();
         all.sort_by(f64::total_cmp);
@@ -114,7 +115,7 @@ impl Race<'_, '_> {
         Ok(())
     }
 
-    /// How many rounds take so many seconds; all workers find the same.
+    /// Number of rounds in so many seconds; all workers compute an equal one.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
     fn rounds(&mut self, seconds: f64) -> BenchResult<usize> {
         let mut times = Vec::new();
@@ -126,7 +127,7 @@ impl Race<'_, '_> {
         Ok(((seconds / one) as usize).clamp(FEWEST, MOST))
     }
 
-    /// Seconds of the rounds of the store and of the limit: of so many, or of fewer when they are
+    /// Seconds of the rounds of the store and of the limit: of so many, or of fewer if they are
     /// slower than the first ones.
     fn take_turns(&mut self, rounds: usize, seconds: f64) -> BenchResult<(Vec<f64>, Vec<f64>)> {
         let (mut ours, mut limits) = (Vec::new(), Vec::new());
@@ -148,7 +149,7 @@ impl Race<'_, '_> {
         Ok((ours, limits))
     }
 
-    /// The largest number that a worker has, which all find alike.
+    /// The maximum over all workers, equal on each.
     fn most(&mut self, mine: f64) -> BenchResult<f64> {
         let all = self.group.exchange(&[mine])?;
         Ok(all.iter().map(|it| it[0]).fold(0.0, f64::max))
@@ -190,7 +191,7 @@ impl Race<'_, '_> {
         self.call(op, 1, &mut Vec::new())
     }
 
-    /// One more round with other values, whose result is compared with what must come out.
+    /// One more round with other values, whose result is compared with the expected one.
     fn check(&mut self) -> BenchResult<()> {
         let Race { case, history, .. } = *self;
         self.values.clear();
@@ -201,7 +202,7 @@ impl Race<'_, '_> {
         } else {
             BenchOp::Push
         })?;
-        // Without rounds, the others' pushes may come later.
+        // Without rounds, the other workers' pushes may arrive later.
         if case.op != BenchOp::Pushpull || history.is_async {
             self.group.barrier()?;
             self.call_once(BenchOp::Pull)?;

@@ -1,4 +1,5 @@
-//! `kvstore bench`: how fast pushes and pulls are, beside what the machine can do.
+//! `kvstore bench`: how fast pushes and pulls are, beside what the machine can do. Also called:
+//! benchmark.
 //!
 //! It is a job of its own, whose workers run this command again; or it is a worker of the job in
 //! whose environment it is started. Either way all workers measure the same cases in step, and the
@@ -43,7 +44,7 @@ const TIMEOUT_MS: &str = "60000";
 /// How long leaving the job may take.
 const LEAVE: Duration = Duration::from_secs(10);
 
-/// What ends a measurement.
+/// The error that ends a measurement.
 type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Measures pushes and pulls, beside what the machine can do.
@@ -201,7 +202,8 @@ impl Arguments {
         let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
         let mut group = BenchGroup::new(&store, timeout);
         let met = group.meet(&self.work);
-        // A strange job does not wait for who has left, but one of our own must not go on.
+        // A foreign job does not wait for a worker that has left, but one of our own must not go
+        // on.
         let is_ours = met.is_ok();
         let measured = met.and_then(|machines| self.measure_in(&mut group, &machines, config));
         if is_ours && measured.is_err() {
@@ -209,7 +211,7 @@ impl Arguments {
             return measured;
         }
         let left = store.close(Deadline::after(LEAVE));
-        // What went wrong first is the reason.
+        // The first error is the cause.
         measured.and_then(|()| Ok(left?))
     }
 
@@ -231,7 +233,7 @@ impl Arguments {
     }
 }
 
-/// The error of a worker that does not get into its job, with what may be behind it.
+/// The error of a worker that cannot join its job, with its likely cause.
 fn explained(error: kvstore::Error) -> Box<dyn std::error::Error> {
     if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Option) {
         return format!(

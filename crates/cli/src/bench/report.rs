@@ -1,4 +1,4 @@
-//! What was measured, as a table, as an object, and as a picture.
+//! Results of a benchmark, as a table, as an object, and as a chart.
 
 use std::fmt::Write as _;
 use std::fs::{self, OpenOptions};
@@ -14,7 +14,7 @@ use super::limit::Limit;
 use super::measure::{Measured, Times};
 use crate::plot::{ChartFrame, ChartLine, lines};
 
-/// Says what the first worker has to say, and of other workers nothing.
+/// Prints the report of the first worker; other workers print nothing.
 pub(crate) struct BenchReport<'a> {
     work: &'a BenchWork,
     is_first: bool,
@@ -60,7 +60,7 @@ impl<'a> BenchReport<'a> {
         Ok(report)
     }
 
-    /// Whether the picture can be written, before hours are spent.
+    /// Whether the chart file can be written, before hours are spent.
     fn check_file(&self) -> BenchResult<()> {
         if let Some(file) = self.work.svg.as_ref().filter(|_| self.is_first) {
             let opened = OpenOptions::new().create(true).append(true).open(file);
@@ -69,7 +69,7 @@ impl<'a> BenchReport<'a> {
         Ok(())
     }
 
-    /// What was measured, in a line.
+    /// The measured work, in a line.
     fn about(&self) -> String {
         let plural = |count: usize, what: &str| {
             format!(", {count} {what}{}", if count == 1 { "" } else { "s" })
@@ -84,7 +84,7 @@ impl<'a> BenchReport<'a> {
         format!("{text}, {dtype}, optimizer {optimizer}")
     }
 
-    /// Prints a line of the table, if that is wanted here.
+    /// Prints a line of the table, if enabled on this worker.
     fn table(&self, text: impl FnOnce() -> String) -> BenchResult<()> {
         if self.is_first && !self.work.json { print(&text()) } else { Ok(()) }
     }
@@ -191,7 +191,7 @@ impl<'a> BenchReport<'a> {
     }
 }
 
-/// Prints a line. When nobody reads any more there is no reason to go on.
+/// Prints a line. A closed standard output ends the command.
 fn print(text: &str) -> BenchResult<()> {
     writeln!(io::stdout(), "{text}").map_err(|error| format!("nobody reads this: {error}").into())
 }
@@ -208,7 +208,7 @@ fn cells(measured: &Measured, times: &Times) -> [String; 5] {
     ]
 }
 
-/// A time or a rate, shown as more than 0 wherever it is.
+/// A time or a rate, shown as more than 0 wherever it is positive.
 fn figure(number: f64) -> String {
     if number < 0.1 { format!("{number:.6}") } else { format!("{number:.3}") }
 }
@@ -222,7 +222,7 @@ fn row(cells: &[String; 9]) -> String {
     text
 }
 
-/// The workers one by one: a slow card shows in the limit of its worker.
+/// The workers one by one: a slow network card shows in the limit of its worker.
 fn each_worker(measured: &Measured) -> String {
     let case = measured.case;
     let mut text = format!(

@@ -4,17 +4,18 @@ use kvstore::{DType, Element, Tensor, TensorMut, bf16, f16};
 
 use super::case::{PERIOD, pushed};
 
-/// What is pushed, and where pulls go: an array of each for every key.
+/// Pushed values and pull targets: an array of each for every key.
 pub(crate) trait BenchValues {
-    /// Makes the pushed values those of a worker's turn.
+    /// Fills the pushed values with those of a worker's turn.
     fn fill(&mut self, rank: usize, turn: usize);
 
-    /// Makes them zero, and what was pulled too.
+    /// Zeroes them, and the pulled values too.
     fn clear(&mut self);
 
     fn lend(&mut self) -> (Vec<Tensor<'_>>, Vec<TensorMut<'_>>);
 
-    /// The first pulled element that is not what it must be at its place in the period, in words.
+    /// The first pulled element that differs from the expected one at its place in the period, in
+    /// words.
     fn difference(&self, expected: [f64; PERIOD], exactly: bool) -> Option<String>;
 }
 
@@ -27,7 +28,7 @@ pub(crate) fn new_values(dtype: DType, keys: usize, len: usize) -> Box<dyn Bench
         DType::F16 => BenchArrays::<f16>::boxed(keys, len),
         DType::BF16 => BenchArrays::<bf16>::boxed(keys, len),
         DType::F64 => BenchArrays::<f64>::boxed(keys, len),
-        // Whatever other types come: `check` has let none through.
+        // Unreachable for other types: `check` has refused them.
         _ => BenchArrays::<f32>::boxed(keys, len),
     }
 }
@@ -79,7 +80,7 @@ impl<T: Number> BenchValues for BenchArrays<T> {
 }
 
 trait Number: Element + PartialEq {
-    /// What a store makes of the exact number.
+    /// The exact number as a store would round it.
     fn of(exact: f64) -> Self;
 
     fn value(self) -> f64;

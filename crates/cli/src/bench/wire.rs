@@ -1,5 +1,5 @@
-//! A round of raw TCP: what a worker sends goes to a thread of a worker on another machine, or of
-//! its own if there is none, and back.
+//! A round of raw TCP: a worker sends to a thread of a worker on another machine, or of its own if
+//! there is none, which sends the bytes back. Also called: echo benchmark.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -14,11 +14,11 @@ use super::{BenchResult, say};
 use crate::address::{local_address_of, split_root};
 use crate::launch::plan::job_name;
 
-/// How long a connection may take, and a silence on it.
+/// Timeout of a connection, and of a silence on it.
 const CONNECT: Duration = Duration::from_secs(5);
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// What the other side is to do next; a length follows the first.
+/// Commands to the peer; a length follows the first.
 const PREPARE: u8 = 0;
 const TAKE: u8 = 1;
 const GIVE: u8 = 2;
@@ -37,7 +37,7 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Nobody will send more than `most` bytes at a time.
+    /// `most` is the maximum size in bytes of one message.
     pub(crate) fn new(
         group: &mut BenchGroup<'_>,
         machines: &[u64],
@@ -95,7 +95,8 @@ impl Wire {
     }
 }
 
-/// The next worker on another machine, such that all of one machine do not meet at one if they can.
+/// The next worker on another machine, chosen so that workers of one machine have different
+/// partners if possible.
 fn partner(rank: usize, machines: &[u64]) -> Option<usize> {
     let others = (1..machines.len()).map(|step| (rank + step) % machines.len());
     others.into_iter().find(|other| machines[*other] != machines[rank])
@@ -123,7 +124,7 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
 /// Serves as long as this process lives.
 fn serve_all(listener: &TcpListener, password: f64, most: usize) {
     for stream in listener.incoming().flatten() {
-        // A partner that leaves ends its thread.
+        // The thread of a partner ends when the partner leaves.
         let serve = move || serve(stream, password, most);
         let _ = thread::Builder::new().name("wire".into()).spawn(serve);
     }

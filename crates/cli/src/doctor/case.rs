@@ -1,4 +1,4 @@
-//! What a process would be told, and what has been found out.
+//! The configuration of the process to be checked, and the findings so far.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -47,22 +47,22 @@ pub(crate) struct DoctorOptions {
     pub(crate) measure_mb: usize,
 }
 
-/// Everything that checks share.
+/// State shared by all checks.
 pub(crate) struct DoctorContext {
     config: Config,
     wrong: Vec<String>,
     pub(crate) timeout: Duration,
     pub(crate) measure_bytes: usize,
-    /// Where the scheduler is, once its name was looked up.
+    /// Addresses of the scheduler, once its name was resolved.
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Whether something listens there.
+    /// Whether a process listens there.
     pub(crate) reached: bool,
     /// Opened by the first check that needs it.
     pub(crate) observer: Option<Result<Observer>>,
     pub(crate) view: Option<View>,
     /// Whether packets of full size are lost on the way to it or back.
     pub(crate) loses_packets: bool,
-    /// When the view came, by the clock of this machine in milliseconds since 1970.
+    /// Arrival time of the view, by the clock of this machine in milliseconds since 1970.
     pub(crate) seen_ms: u64,
 }
 
@@ -137,12 +137,12 @@ impl DoctorContext {
         }
     }
 
-    /// Who looks at the job for all checks, or why nobody can.
+    /// The observer for all checks, or the error that prevents one.
     pub(crate) fn open(&mut self) -> &mut Result<Observer> {
         self.observer.get_or_insert_with(|| Observer::open(&self.config))
     }
 
-    /// What the process would be told.
+    /// The configuration that the process would have.
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }

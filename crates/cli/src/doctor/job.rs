@@ -8,9 +8,9 @@ use super::case::DoctorContext;
 use super::{CheckOutcome, bad, good, skipped};
 use crate::observe::show::{cells, table, units};
 
-/// Clocks that differ by more are wrong. Processes are told apart by the time of their start.
+/// Maximum difference of correct clocks. Processes are identified by the time of their start.
 const MOST_SKEW_MS: u64 = 2_000;
-/// Less is slower than any network that trains well.
+/// Minimum bandwidth of a network for training.
 const LEAST_BYTES_PER_S: f64 = 10e6;
 
 fn now_ms() -> u64 {
@@ -42,7 +42,7 @@ pub(crate) fn credentials(case: &mut DoctorContext) -> CheckOutcome {
     }
 }
 
-/// Whether what listens there is a scheduler of this release.
+/// Whether the listener is a scheduler of this release.
 pub(crate) fn answer(case: &mut DoctorContext) -> CheckOutcome {
     if !case.reached {
         return skipped("nothing was reached");
@@ -85,7 +85,7 @@ fn view(case: &DoctorContext) -> Result<&View, CheckOutcome> {
     case.view.as_ref().ok_or_else(|| skipped("no scheduler has answered"))
 }
 
-/// Whether the process expects the job that there is.
+/// Whether the process expects the job that is running.
 pub(crate) fn world_size(case: &mut DoctorContext) -> CheckOutcome {
     let view = match view(case) {
         Ok(view) => view,
@@ -160,7 +160,7 @@ pub(crate) fn judge_clock(ours_ms: u64, theirs_ms: u64) -> CheckOutcome {
     )
 }
 
-/// Whether the others do well.
+/// Whether the other processes are healthy.
 pub(crate) fn processes(case: &mut DoctorContext) -> CheckOutcome {
     let view = match view(case) {
         Ok(view) => view,
@@ -177,7 +177,7 @@ pub(crate) fn processes(case: &mut DoctorContext) -> CheckOutcome {
     )
 }
 
-/// How fast the way to the scheduler is.
+/// Bandwidth to the scheduler.
 pub(crate) fn bandwidth(case: &mut DoctorContext) -> CheckOutcome {
     let (bytes, timeout) = (case.measure_bytes, case.timeout.max(Duration::from_secs(10)));
     let Some(Ok(observer)) = case.observer.as_mut().filter(|_| case.view.is_some()) else {

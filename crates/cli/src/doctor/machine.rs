@@ -10,7 +10,7 @@ use crate::observe::show::units;
 /// Open files for each process that one has a connection to, and for everything else.
 const FILES_EACH: u64 = 4;
 const FILES_BESIDE: u64 = 64;
-/// Less is too little for most programs that train.
+/// Minimum for most training programs.
 const LEAST_SHARED: u64 = 64 << 20;
 
 /// Whether the limit on open files allows a connection to every process of the job.

@@ -1,7 +1,7 @@
 //! `kvstore doctor`: looks for what keeps a process from its job, and says what to do.
 //!
-//! A check is a name and a function from a case to what it found. `CHECKS` is their list; each one may
-//! use what those before it have found out.
+//! A check is a name and a function from a case to its findings. `CHECKS` is their list; each check
+//! may use the findings of those before it. Also called: diagnostics.
 
 mod case;
 mod job;
@@ -31,13 +31,13 @@ pub(crate) struct Arguments {
     pub(crate) asked: case::DoctorOptions,
 }
 
-/// What came of a check.
+/// Result of a check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CheckOutcome {
     Good(String),
-    /// What was found, and what to do.
+    /// The finding, and its remedy.
     Bad(String, String),
-    /// Not checked, and why.
+    /// Not checked, with the reason.
     Skipped(String),
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     for check in CHECKS {
         let outcome = (check.run)(&mut case);
         problems += usize::from(matches!(outcome, CheckOutcome::Bad(..)));
-        // Who reads it may have had enough; the status still counts.
+        // The reader may have closed the pipe; the status still counts.
         let _ = out.write_all(text(check.name, &outcome).as_bytes());
     }
     let _ = match problems {

@@ -34,7 +34,7 @@ pub(crate) fn address(case: &mut DoctorContext) -> CheckOutcome {
     }
 }
 
-/// Which interface leads to the scheduler, and whether it is the one that this process listens at.
+/// The interface of the route to the scheduler, and whether this process listens on it.
 pub(crate) fn interface(case: &mut DoctorContext) -> CheckOutcome {
     let Some(root) = case.addresses.first().copied() else {
         return skipped("the address of the scheduler is not known");
@@ -54,7 +54,7 @@ pub(crate) fn interface(case: &mut DoctorContext) -> CheckOutcome {
     judge_interface(root, own, is_here, bound, &system::interfaces())
 }
 
-/// The way that was chosen, against the address that was asked for.
+/// The address of the route, compared with the configured one.
 pub(crate) fn judge_interface(
     root: SocketAddr,
     own: IpAddr,
@@ -117,7 +117,7 @@ fn speed_of(all: &[Interface], ip: IpAddr) -> Option<u32> {
     all.iter().find(|it| it.ip == ip)?.megabits
 }
 
-/// Whether this process can listen where it would.
+/// Whether this process can listen at its configured address.
 pub(crate) fn port(case: &mut DoctorContext) -> CheckOutcome {
     let role = case.role();
     let listens = match (role.as_str(), case.option("bind")) {
@@ -163,7 +163,7 @@ fn refused(address: &str, error: &std::io::Error) -> CheckOutcome {
     }
 }
 
-/// Whether something listens at the scheduler's address.
+/// Whether a process listens at the scheduler's address.
 pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckOutcome {
     let Some(root) = case.addresses.first().copied() else {
         return skipped("its address is not known");

@@ -1,5 +1,6 @@
-//! Whether packets of full size pass, where small ones do: a tunnel or an overlay on the way may have
-//! a smaller maximum transmission unit (MTU) than both ends, and no router that says so.
+//! Whether packets of full size pass, where small ones do (path MTU). A tunnel or an overlay on the
+//! way may have a smaller maximum transmission unit than both ends, without a router that reports
+//! it.
 
 use std::time::Duration;
 
@@ -12,9 +13,9 @@ use super::{CheckOutcome, bad, good, skipped};
 const SMALL: u32 = 64;
 /// Bytes that fill several packets of any network, those of jumbo frames too.
 const LARGE: u32 = 24 << 10;
-/// Maximum number of servers that are asked.
+/// Maximum number of servers that are probed.
 const MOST: usize = 8;
-/// Timeout of each question; a network that works answers within milliseconds.
+/// Timeout of each probe; a network that works answers within milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which frames were answered.

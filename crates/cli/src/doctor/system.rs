@@ -1,4 +1,4 @@
-//! What the system says of interfaces, limits, and who listens.
+//! System information: interfaces, limits, and listening sockets.
 #![allow(unsafe_code, reason = "calls of the system")]
 
 use std::ffi::{CStr, CString};
@@ -14,7 +14,7 @@ pub(crate) struct Interface {
     pub(crate) name: String,
     pub(crate) ip: IpAddr,
     pub(crate) is_up: bool,
-    /// What it can do, if it says so.
+    /// Its link speed, if the driver reports it.
     pub(crate) megabits: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn interfaces() -> Vec<Interface> {
         let megabits = speed_of(&name);
         found.push(Interface { name, ip, is_up, megabits });
     }
-    // SAFETY: the list of above, of which nothing is used any more.
+    // SAFETY: the list from `getifaddrs`; no pointer into it is used any more.
     unsafe { libc::freeifaddrs(first) };
     found
 }
@@ -54,7 +54,7 @@ unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
             Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: the family says that it is one of these.
             let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
         }
@@ -64,11 +64,11 @@ unsafe fn address_of(address: *const libc::sockaddr) -> Option<IpAddr> {
 
 fn speed_of(name: &str) -> Option<u32> {
     let text = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
-    // Those that do not know it say -1, or nothing.
+    // Drivers without a link speed report -1, or nothing.
     text.trim().parse().ok()
 }
 
-/// How many files may be open, and how far that can be raised.
+/// The limit of open files, and its hard maximum.
 pub(crate) fn file_limit() -> Option<(u64, u64)> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: `limit` is valid for writing.
@@ -76,7 +76,7 @@ pub(crate) fn file_limit() -> Option<(u64, u64)> {
     (result == 0).then_some((limit.rlim_cur, limit.rlim_max))
 }
 
-/// The size of a file system and what is free of it, in bytes.
+/// Size and free space of a file system, in bytes.
 pub(crate) fn space(folder: &Path) -> Option<(u64, u64)> {
     let path = CString::new(folder.as_os_str().as_bytes()).ok()?;
     // SAFETY: all its fields are numbers, and may be zero.
@@ -88,7 +88,8 @@ pub(crate) fn space(folder: &Path) -> Option<(u64, u64)> {
     Some((found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize))
 }
 
-/// Who listens at a port of this machine: its number and name, if this user may see it.
+/// The process that listens at a port of this machine: its number and name, if visible to this
+/// user.
 pub(crate) fn listener(port: u16) -> Option<(u32, String)> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
     let inode = tables.iter().flatten().find_map(|table| inode_of(table, port))?;

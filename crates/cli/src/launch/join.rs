@@ -68,7 +68,7 @@ const LAUNCHERS: [(&str, &str); 3] = [
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 10_000;
 
-/// Replaces this program by that of its role; comes back only if that fails.
+/// Replaces this program by that of its role (exec); returns only on failure.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let checked = settings::check(&arguments.set).map_err(str::to_owned);
     let process = match checked.and_then(|()| arguments.process()) {
@@ -143,13 +143,13 @@ fn number(name: &str) -> Option<u32> {
     variable(name)?.parse().ok()
 }
 
-/// What tells this step of a job of Slurm from all others.
+/// Identifies this step of a Slurm job among all others.
 fn step() -> Option<String> {
     let (job, step) = variable("SLURM_JOB_ID").zip(variable("SLURM_STEP_ID"))?;
     Some(format!("slurm-{job}.{step}"))
 }
 
-/// All processes find the same address without a word: the first task runs on the first node.
+/// All processes find one address without communication: the first task runs on the first node.
 fn root_of_slurm() -> Result<Root, String> {
     let list = variable("SLURM_STEP_NODELIST").or_else(|| variable("SLURM_JOB_NODELIST"));
     let nodes = list.as_deref().and_then(slurm::expand);
@@ -162,15 +162,15 @@ fn root_of_slurm() -> Result<Root, String> {
     Ok(Root { host, port: reserved.unwrap_or_else(|| port_of(&step)) })
 }
 
-/// A port by the name of a step; jobs side by side on one node hardly ever have the same.
+/// A port by the name of a step; concurrent jobs on one node rarely collide.
 fn port_of(step: &str) -> u16 {
     let mix = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let sum = step.bytes().fold(0xcbf2_9ce4_8422_2325, mix);
     FIRST_PORT + u16::try_from(sum % PORTS).unwrap_or(0)
 }
 
-/// Where the scheduler listens if the name of its node means the loopback there, as Debian has it:
-/// others would not reach that.
+/// Listening address of the scheduler if the name of its node resolves to the loopback there, as
+/// Debian has it: other hosts could not reach that.
 fn own_place(process: &Process, root: &Root) -> Option<(String, Option<String>)> {
     let is_address = root.host.parse::<std::net::IpAddr>().is_ok();
     if process.name.role != ProcessRole::Scheduler || is_address || variable("KV_BIND").is_some() {

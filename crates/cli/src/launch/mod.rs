@@ -1,4 +1,5 @@
-//! One job from the start of its processes to the end of the last.
+//! One job from the start of its processes to the end of the last. Also called: launcher, process
+//! manager.
 
 pub(crate) mod hosts;
 pub(crate) mod processes;
@@ -31,23 +32,23 @@ use crate::launch::processes::output::OutputLabel;
 use crate::launch::state::{GraceTimes, JobState};
 use crate::messages;
 
-/// How often to look whether processes that others have left behind have ended: nobody tells.
+/// Poll interval for the end of orphaned descendants: the system sends no signal for them.
 const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
-/// How long agents may take to end and say so.
+/// Timeout for the end and the last report of agents.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// What the launcher waits for.
+/// Events of the launcher.
 pub(crate) enum LaunchEvent {
     Signal(i32),
-    /// All output has been passed on.
+    /// All output has been forwarded.
     Copied,
-    /// Who has joined the job with this number.
+    /// Attendance of the job with this number.
     Attendance(u32, AttendanceResult),
-    /// Of a connection of the job with this number.
+    /// News of a connection of the job with this number.
     News(u32, usize, AgentNews),
 }
 
-/// Why there is no job.
+/// Why a job could not be started.
 pub(crate) enum LaunchFailure {
     Process(Refused),
     System(io::Error),
@@ -66,7 +67,7 @@ impl From<io::Error> for LaunchFailure {
 }
 
 impl LaunchFailure {
-    /// Says it as this subcommand, and gives the exit status.
+    /// Prints it as this subcommand, and returns the exit status.
     pub(crate) fn tell(&self, command: &str) -> ExitCode {
         match self {
             LaunchFailure::Process(Refused { name, error }) => {
@@ -81,22 +82,22 @@ impl LaunchFailure {
     }
 }
 
-/// What a launcher needs beside the processes.
+/// The inputs of a launcher beside the processes.
 pub(crate) struct Launch<'a> {
-    /// The subcommand that speaks.
+    /// The name of the subcommand in messages.
     pub(crate) command: &'static str,
-    /// Whether the lines of the first worker pass without its name.
+    /// Whether the first worker's lines are forwarded without its name.
     pub(crate) is_plain: bool,
     pub(crate) site: &'a Site,
-    /// What keeps the token of the job.
+    /// The file with the token of the job.
     pub(crate) file: Option<&'a JobFile>,
-    /// What a look at the job needs, where programs may be slow.
+    /// Configuration of the attendance observer, where programs may be slow.
     pub(crate) target: Option<Config>,
     pub(crate) patience: GraceTimes,
     /// Whether the job goes on without workers that fail.
     pub(crate) goes_on: bool,
     pub(crate) verbose: bool,
-    /// Tells this job from earlier ones of the launcher.
+    /// Distinguishes this job from earlier ones of the launcher.
     pub(crate) serial: u32,
     pub(crate) sender: Sender<LaunchEvent>,
     pub(crate) events: &'a Receiver<LaunchEvent>,
@@ -105,7 +106,7 @@ pub(crate) struct Launch<'a> {
 /// How a job ended.
 pub(crate) struct JobOutcome {
     pub(crate) status: u8,
-    /// Whether another try may do better.
+    /// Whether a restart may succeed.
     pub(crate) may_be_repeated: bool,
 }
 
@@ -179,7 +180,7 @@ impl Launch<'_> {
         Ok(sources)
     }
 
-    /// Leads the job through its course until nothing is left to wait for.
+    /// Runs the event loop of the job until no event is expected any more.
     fn supervise(&self, job: &mut JobState, crew: &mut Processes) {
         let mut attendance = self.attendance();
         loop {
@@ -288,7 +289,7 @@ impl Launch<'_> {
         }
     }
 
-    /// The next event; None if the time is up before.
+    /// The next event; None if the deadline passes first.
     fn wait(&self, limit: Option<Duration>) -> Option<LaunchEvent> {
         match limit {
             Some(limit) => self.events.recv_timeout(limit).ok(),
@@ -296,8 +297,8 @@ impl Launch<'_> {
         }
     }
 
-    /// Hears how the processes on other machines ended. Whoever reads our output may take as long
-    /// as it likes, unless a signal says that nobody wants it.
+    /// Waits for the final reports from other machines. The reader of our output may take any time,
+    /// unless a signal ends the wait.
     fn wait_for_agents(&self, job: &mut JobState, crew: &mut Processes) {
         let mut end = Instant::now() + CLOSE_LIMIT;
         while crew.is_open() && Instant::now() < end {
@@ -317,7 +318,7 @@ impl Launch<'_> {
         }
     }
 
-    /// Our own reader may take as long as it likes here too.
+    /// The reader of our output may take any time here too.
     fn wait_for_output(&self) {
         while let Some(
             LaunchEvent::Signal(SIGCHLD) | LaunchEvent::News(..) | LaunchEvent::Attendance(..),

@@ -1,4 +1,4 @@
-//! `-np N`, as mpirun has it: to the reader of the command line it is `-n` with the value `p`.
+//! `-np N`, as mpirun has it: the parser of the command line reads it as `-n` with the value `p`.
 
 use std::ffi::OsString;
 
@@ -7,8 +7,8 @@ use clap::{Arg, Command};
 const OLD: &str = "-np";
 const OURS: &str = "--num-workers";
 
-/// The words of a command line, with `-np` of a subcommand that has `--num-workers` as that. What
-/// stands behind the program belongs to the program.
+/// Rewrites `-np` of a subcommand that has `--num-workers` to that option. Words after the program
+/// are the program's own.
 pub(crate) fn understood(
     words: impl Iterator<Item = OsString>,
     definition: &Command,
@@ -34,7 +34,7 @@ pub(crate) fn understood(
     words
 }
 
-/// `-np`, `-np=4` and `-np4` as the option that they mean.
+/// `-np`, `-np=4` and `-np4` as `--num-workers`.
 fn replaced(word: &str) -> Option<OsString> {
     let rest = word.strip_prefix(OLD)?;
     let count = rest.strip_prefix('=').unwrap_or(rest);

@@ -1,4 +1,4 @@
-//! Which processes a job consists of, and what each of them gets to know.
+//! The processes of a job, and the configuration of each.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::settings;
 
-/// What a process is in its job.
+/// The role of a process in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ProcessRole {
     Scheduler,
@@ -40,7 +40,7 @@ pub(crate) struct ProcessName {
 impl fmt::Display for ProcessName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.role {
-            // There is only one.
+            // A job has only one scheduler.
             ProcessRole::Scheduler => formatter.pad("scheduler"),
             role => formatter.pad(&format!("{} {}", role.name(), self.rank)),
         }
@@ -93,7 +93,7 @@ pub(crate) struct Process {
     pub(crate) arguments: Vec<OsString>,
     /// None is a variable that must not be there.
     pub(crate) environment: Vec<(String, Option<String>)>,
-    /// Whether it reads what the launcher is given to read.
+    /// Whether it inherits the launcher's standard input.
     pub(crate) reads_input: bool,
 }
 
@@ -122,13 +122,13 @@ pub(crate) struct LaunchPlan {
     pub(crate) program: Vec<OsString>,
     /// Where the scheduler listens; None without servers.
     pub(crate) root: Option<Root>,
-    /// The name that tells this job from all others.
+    /// The name that distinguishes this job from all others.
     pub(crate) job: String,
     /// The join token of a job that was given no credential.
     pub(crate) token: Option<String>,
     /// Options of the library that all processes get.
     pub(crate) settings: Vec<(String, String)>,
-    /// How often this job was started before.
+    /// Number of earlier starts of this job.
     pub(crate) restarts: u32,
 }
 
@@ -162,7 +162,7 @@ impl LaunchPlan {
         }
     }
 
-    /// The variables of the environment; those of an outer job must not show through.
+    /// The variables of the environment; those of an outer job must not be inherited.
     pub(crate) fn environment(&self, name: ProcessName) -> Vec<(String, Option<String>)> {
         let number = |number: u32| Some(number.to_string());
         let rank_of = |role| (name.role == role).then(|| name.rank.to_string());
@@ -192,15 +192,15 @@ impl LaunchPlan {
         self.settings.iter().map(set).chain(own).chain(threads).chain(token).collect()
     }
 
-    /// What a look at the job needs; None without a scheduler.
+    /// Configuration of an observer of the job; None without a scheduler.
     pub(crate) fn target(&self) -> Option<Config> {
         let root = self.root.as_ref()?.to_string();
         let named = [("root", Some(root)), ("token", self.token.clone())];
         settings::config(&self.settings, &named).ok()
     }
 
-    /// Lets all processes wait in `kv_create` for programs that start slowly, unless the user has
-    /// said for how long: the launcher sees who ends.
+    /// Makes all processes wait in `kv_create` for programs that start slowly, unless the user has
+    /// set that timeout: the launcher detects ends.
     pub(crate) fn wait_for_slow_programs(&mut self) {
         const NAME: &str = "start_timeout_ms";
         /// 30 minutes: a large program that many nodes read from one disk is imported by then.
@@ -211,8 +211,8 @@ impl LaunchPlan {
         }
     }
 
-    /// Keeps the token that was made for this job where processes of this user find it, as long as
-    /// the value lives.
+    /// Stores the token that was made for this job for processes of this user, as long as the value
+    /// lives.
     pub(crate) fn keep_token(&self) -> io::Result<Option<JobFile>> {
         match (&self.root, &self.token) {
             (Some(root), Some(token)) => {
@@ -228,7 +228,7 @@ fn variable(option: &str) -> String {
     format!("KV_{}", option.to_uppercase())
 }
 
-/// A name that no other job has.
+/// A unique job name.
 pub(crate) fn job_name() -> io::Result<String> {
     random::<16>()
 }
@@ -238,7 +238,7 @@ pub(crate) fn job_name() -> io::Result<String> {
 pub(crate) fn token_for(settings: &[(String, String)]) -> io::Result<Option<String>> {
     const GIVEN: [&str; 5] =
         ["token", "token_file", "tls_ca_file", "tls_cert_file", "tls_key_file"];
-    // What does not fit is reported by the processes that read it.
+    // Invalid values are reported by the processes that read them.
     let Ok(config) = settings::config(settings, &[]) else { return Ok(None) };
     let value = |name: &str| config.get(name).unwrap_or_else(|_| Some(String::new()));
     let has_credential = GIVEN.iter().any(|name| value(name).is_some());
@@ -282,7 +282,7 @@ mod tests {
         }
     }
 
-    /// What a process is called, and its command line.
+    /// The name of a process, and its command line.
     fn lines(processes: &[Process]) -> Vec<String> {
         let line = |process: &Process| {
             let command = process.command(Path::new("/bin/kvstore"));

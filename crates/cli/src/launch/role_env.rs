@@ -1,4 +1,4 @@
-//! `kvstore run --role-env`: what each process of a job needs, for other launchers.
+//! `kvstore run --role-env`: the environment of each process of a job, for other launchers.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use crate::launch::hosts::placement::Site;
 use crate::launch::hosts::shell::quote;
 use crate::launch::plan::{LaunchPlan, Process, ProcessRole};
 
-/// A process as JSON has it.
+/// The JSON form of a process.
 #[derive(Serialize)]
 struct ProcessJson<'a> {
     role: &'static str,
@@ -43,7 +43,7 @@ fn text(word: &OsString) -> io::Result<String> {
     word.clone().into_string().map_err(|_| bad())
 }
 
-/// What a process needs in its environment.
+/// The environment variables of a process.
 fn environment(process: &Process) -> impl Iterator<Item = (&str, &str)> {
     process.environment.iter().filter_map(|(name, value)| Some((name.as_str(), value.as_deref()?)))
 }

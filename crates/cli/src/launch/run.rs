@@ -94,7 +94,7 @@ fn say(text: impl std::fmt::Display) {
     messages::say(COMMAND, text);
 }
 
-/// A value of `--set`, if the library takes it and nobody else sets it.
+/// A value of `--set`, if the library takes it and `kvstore run` does not set it itself.
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     const OURS: [&str; 6] = ["root", "role", "rank", "num_workers", "num_servers", "job"];
     let (name, value) = settings::assignment(text)?;
@@ -176,7 +176,7 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, LaunchFailure> {
     }
 }
 
-/// Keeps the token of a job for others of its user; the job does without if that fails.
+/// Stores the token of a job for other processes of its user; a failure is not fatal.
 pub(crate) fn keep_token(command: &str, plan: &LaunchPlan) -> Option<JobFile> {
     plan.keep_token().unwrap_or_else(|error| {
         let text = "cannot keep the token of the job, and looking at it needs KV_TOKEN";
@@ -193,7 +193,7 @@ fn goes_on(arguments: &Arguments) -> bool {
     set.or_else(|| env::var("KV_ON_WORKER_LOSS").ok()).as_deref() == Some("continue")
 }
 
-/// Tells a launcher of the signals that it must know of.
+/// Forwards signals to a launcher.
 pub(crate) fn watch_signals(sender: Sender<LaunchEvent>) -> io::Result<()> {
     let mut watched = signals::ending();
     watched.push(SIGCHLD);

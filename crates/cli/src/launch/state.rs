@@ -1,7 +1,7 @@
-//! What becomes of a job when its processes end and signals arrive.
+//! The state machine of a job: ends of processes and signals are its events.
 //!
-//! No process, no clock and no call of the system is in here, so that tests can play any order of
-//! events: they are told with their time, and [`JobState::take_signals`] says what to send.
+//! It uses no process, no clock and no system call, so that tests can replay any order of events.
+//! Events carry their time, and [`JobState::take_signals`] returns the signals to send.
 
 use std::time::{Duration, Instant};
 
@@ -10,30 +10,30 @@ use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 use crate::ending::{ExitReason, signal_status};
 use crate::launch::plan::{Audience, ProcessRole};
 
-/// How long processes may take.
+/// Grace periods of processes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GraceTimes {
-    /// From the request to end until they are killed.
+    /// From the request to end (SIGTERM) until SIGKILL.
     pub(crate) grace: Duration,
     /// From the first failure until the others are asked to end.
     pub(crate) linger: Duration,
 }
 
-/// What the job does, and until when.
+/// The phase of the job, and its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobPhase {
     Running,
     /// All workers have succeeded; servers and scheduler end by themselves.
     Settling(Instant),
-    /// Somebody has failed; the others may find out and say what they have to say.
+    /// A process has failed; the others may detect that and print their errors.
     Lingering(Instant),
     /// All workers have been asked to end, and servers and scheduler are when these have ended.
     Stopping(Instant),
-    /// Whoever still lives is to be killed.
+    /// All remaining processes are to be killed.
     Over,
 }
 
-/// The course of a job.
+/// The state of a job.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
 pub(crate) struct JobState {
@@ -49,7 +49,7 @@ pub(crate) struct JobState {
     /// A worker has ended without having joined, and others wait for it.
     cannot_start: bool,
     signals: Vec<(Audience, i32)>,
-    /// What servers and scheduler get when the workers, which may still need them, have ended.
+    /// Signals for servers and scheduler once the workers, which may still need them, have ended.
     later: Vec<i32>,
 }
 
@@ -94,8 +94,8 @@ impl JobState {
         }
     }
 
-    /// A worker has ended well and has not joined: the others wait for it in vain. When all workers
-    /// have ended it is the servers that wait, and the job has not failed.
+    /// A worker has ended successfully without having joined: the others wait for it in vain. When
+    /// all workers have ended the servers wait, and the job has not failed.
     pub(crate) fn lacks_a_worker(&mut self, now: Instant) {
         match self.phase {
             JobPhase::Settling(_) => self.stop(SIGTERM, now),
@@ -128,7 +128,7 @@ impl JobState {
             && others.any(|(_, ending)| may_succeed(*ending))
     }
 
-    /// All processes have ended, and `left_over` says whether processes that they started live on.
+    /// All processes have ended, and `left_over` is whether descendants of them are alive.
     pub(crate) fn emptied(&mut self, left_over: bool, now: Instant) {
         match self.phase {
             JobPhase::Over => {}
@@ -138,7 +138,7 @@ impl JobState {
         }
     }
 
-    /// A signal has come that is to end the job.
+    /// A signal has arrived that is to end the job.
     pub(crate) fn signalled(&mut self, signal: i32, now: Instant) {
         self.was_signalled = true;
         if signal == SIGINT && self.interrupted {
@@ -156,7 +156,7 @@ impl JobState {
         }
     }
 
-    /// Looks whether a time is up.
+    /// Handles expired deadlines.
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -199,7 +199,7 @@ impl JobState {
         }
     }
 
-    /// The signals that processes are to get now.
+    /// Takes the signals to be sent now.
     pub(crate) fn take_signals(&mut self) -> Vec<(Audience, i32)> {
         std::mem::take(&mut self.signals)
     }
@@ -216,7 +216,7 @@ impl JobState {
         self.members.iter().all(|&(role, ending)| ending.is_some() || !of(role))
     }
 
-    /// Whether nothing is left to wait for.
+    /// Whether no event is expected any more.
     pub(crate) fn is_over(&self) -> bool {
         self.phase == JobPhase::Over
     }
@@ -239,17 +239,17 @@ impl JobState {
         self.members.iter().any(|(role, ending)| *role == ProcessRole::Worker && has_failed(ending))
     }
 
-    /// The process that failed before all others, and how.
+    /// The first process that failed, and how.
     pub(crate) fn first_failure(&self) -> Option<(usize, ExitReason)> {
         self.first_failure.and_then(|member| Some((member, self.ending(member)?)))
     }
 
-    /// The signal that ended the job, unless a failure had come before it.
+    /// The signal that ended the job, unless a failure preceded it.
     pub(crate) fn stopped_by(&self) -> Option<i32> {
         self.stopped_by.filter(|_| self.first_failure.is_none())
     }
 
-    /// Whether a signal came that was to end the job, be it after a failure.
+    /// Whether a signal arrived that was to end the job, even after a failure.
     pub(crate) fn was_signalled(&self) -> bool {
         self.was_signalled
     }

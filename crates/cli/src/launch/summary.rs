@@ -1,4 +1,4 @@
-//! Who ended how, said at the end of a job.
+//! The summary at the end of a job: how each process ended.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use crate::ending::ExitReason;
 use crate::launch::processes::all::Member;
 use crate::launch::state::JobState;
 
-/// A line for each process, and last what ended the job.
+/// A line for each process, and last the cause of the job's end.
 pub(crate) fn lines(members: &[Member], job: &JobState) -> Vec<String> {
     let width = members.iter().map(|member| member.title().len()).max().unwrap_or(0);
     let mut all: Vec<(usize, &Member)> = members.iter().enumerate().collect();
@@ -40,7 +40,7 @@ fn how(member: &Member, index: usize, job: &JobState) -> String {
     }
 }
 
-/// A time as people say it.
+/// A duration in readable units.
 fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {

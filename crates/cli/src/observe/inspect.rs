@@ -1,4 +1,4 @@
-//! `kvstore inspect`: what a checkpoint has, and whether it is damaged.
+//! `kvstore inspect`: the contents of a checkpoint, and whether it is damaged.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ pub(crate) struct Arguments {
     file: PathBuf,
 }
 
-/// Texts of the header that are said before the table.
+/// Texts of the header that are printed before the table.
 const OPTIMIZER: (&str, &str) = ("kvstore.optimizer", "kvstore.options");
 const CODEC: (&str, &str) = ("kvstore.codec", "kvstore.codec_options");
 const WORKERS: &str = "kvstore.workers";
@@ -39,13 +39,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let mut out = io::stdout().lock();
-    // Whoever reads only the beginning may do so.
+    // A reader may close the pipe early.
     let _ =
         if arguments.json { print_json(&found, &mut out) } else { print_table(&found, &mut out) };
     if found.is_intact() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// A key with everything that belongs to it.
+/// A key with all its tensors.
 #[derive(Serialize)]
 struct InspectedKey<'a> {
     name: &'a str,
@@ -83,7 +83,7 @@ struct Document<'a> {
     damage: &'a [String],
     texts: &'a BTreeMap<String, String>,
     keys: Vec<InspectedKey<'a>>,
-    /// What belongs to no single key.
+    /// Tensors that belong to no single key.
     others: Vec<InspectedPart<'a>>,
 }
 
@@ -160,7 +160,7 @@ fn print_table(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
         let (shape, bytes) = (extents(shape), bytes.to_string());
         [plain(name), (*dtype).into(), shape, bytes, empty(), empty(), (*checksum).into()]
     };
-    // They are there with every optimizer: shown only if something is wrong.
+    // Every optimizer has them: printed only if something is wrong.
     rows.extend(
         others.iter().filter(|part| part.checksum != TensorState::Intact.name()).map(other),
     );
@@ -221,7 +221,7 @@ fn extents(shape: &[i64]) -> String {
     format!("[{}]", extents.join(","))
 }
 
-/// Text from a file, without what a terminal would obey.
+/// Text from a file, without terminal control characters.
 fn plain(text: &str) -> String {
     let escape = |letter: char| {
         if letter.is_control() { letter.escape_default().collect() } else { letter.to_string() }

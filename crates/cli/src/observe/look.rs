@@ -1,4 +1,4 @@
-//! Which job to look at, for the commands that do.
+//! The job to observe, for the commands that observe one.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use kvstore::{Config, Observer, Result};
 
 use crate::settings;
 
-/// How long a first look may take.
+/// Timeout of a first view.
 pub(crate) const FIRST: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Args)]

@@ -1,4 +1,4 @@
-//! `kvstore status`: what a running job is like, once.
+//! `kvstore status`: the state of a running job, once.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     });
     match text {
         Ok(text) => {
-            // Who reads it may have had enough.
+            // The reader may have closed the pipe.
             let _ = io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Two looks: the second one has rates.
+/// Two views: the second one has rates.
 fn look(arguments: &Arguments) -> Result<View> {
     let timeout = Duration::from_millis(arguments.timeout_ms).min(FIRST * 720);
     let mut observer = arguments.target.open()?;

@@ -1,4 +1,4 @@
-//! `kvstore trace`: the traces of all processes of a job as one.
+//! `kvstore trace`: merges the traces of all processes of a job.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -58,7 +58,7 @@ fn write(path: &Path, value: &Value) -> io::Result<()> {
     out.flush()
 }
 
-/// When a message left, and when it came: the first time of each.
+/// Send and receive time of a message: the first of each.
 #[derive(Default)]
 struct MessageTimes {
     sent: Option<Value>,
@@ -99,14 +99,14 @@ fn merge(files: &[Value]) -> Value {
         "otherData": {"processes": about, "backwards": backwards}})
 }
 
-/// The way of a message, or the one end of it that is known.
+/// The span of a message, or its one known end.
 fn span(id: &str, message: MessageTimes, backwards: &mut u64) -> Vec<Value> {
     let (sent, got) = match (message.sent, message.got) {
         (Some(sent), Some(got)) => (sent, got),
         (sent, got) => return sent.into_iter().chain(got).collect(),
     };
     let (begin, end) = (time(&sent).unwrap_or(0), time(&got).unwrap_or(0));
-    // Clocks are compared over a network: what seems to come before it left took no time.
+    // Clocks are compared over a network: a negative latency becomes zero.
     *backwards += u64::from(end < begin);
     let what = id.split('.').next().unwrap_or_default();
     let line = |phase: &str, at: i64| {

@@ -1,4 +1,4 @@
-//! What servers and the scheduler have in common: options, and their life.
+//! The common part of servers and the scheduler: options, and their main loop.
 
 use std::process::{self, ExitCode};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -16,7 +16,7 @@ use crate::messages::say;
 use crate::serve::refusals;
 use crate::settings;
 
-/// How long an aborted store may take to come back.
+/// Timeout for the return of an aborted store.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Args)]
@@ -58,11 +58,11 @@ impl ServeOptions {
     }
 }
 
-/// What the thread that gets the signals and the one that serves share.
+/// State shared by the signal thread and the serving thread.
 #[derive(Default)]
 struct Service {
     store: OnceLock<Store>,
-    /// The signal that ended us, or 0.
+    /// The signal that ended this process, or 0.
     signal: AtomicI32,
 }
 

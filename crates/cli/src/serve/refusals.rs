@@ -1,4 +1,4 @@
-//! Says who was not let in, and why: the engine tells that its own log only.
+//! Logs rejected peers, with the reason: the engine reports them to its own log only.
 
 use std::fmt::{Debug, Write};
 use std::sync::Mutex;
@@ -11,10 +11,10 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use crate::launch::plan::ProcessRole;
 use crate::messages::say;
 
-/// Whoever tries again and again must not fill a disk.
+/// Minimum interval of log lines: a peer that retries again and again must not fill a disk.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// The part of the engine that greets over TLS, and the one that asks for tokens.
+/// The engine modules of the TLS handshake, and of the token check.
 const TLS: &str = "zenoh_link_tls";
 const TOKENS: &str = "zenoh_transport::unicast::establishment::accept";
 
@@ -23,9 +23,9 @@ struct Refusals {
     last: Mutex<Option<Instant>>,
 }
 
-/// From now on this process says whom it does not let in.
+/// From now on this process logs the peers that it rejects.
 pub(crate) fn announce(role: ProcessRole) {
-    // Nobody else listens in this program.
+    // This program has no other subscriber.
     let _ = tracing::subscriber::set_global_default(Refusals { role, last: Mutex::new(None) });
 }
 
@@ -75,7 +75,7 @@ impl Visit for Text {
     }
 }
 
-/// What people need of a line of the engine; None if it is about something else.
+/// The readable part of an engine's log line; None for other lines.
 fn reason_in(target: &str, line: &str) -> Option<String> {
     if target.starts_with(TLS) {
         return Some(line.split(". Hint:").next().unwrap_or(line).to_owned());

@@ -1,8 +1,8 @@
-//! The launcher's hand on another machine: starts processes, passes on what they write and signals,
-//! and kills them when it hears nothing of the launcher any more.
+//! The launcher's agent on another machine: starts processes, forwards their output and signals,
+//! and kills them when the launcher is silent for too long.
 //!
-//! `kvstore run` starts it by ssh or srun, see `crew.rs`. The main thread never writes, so that a
-//! connection that hangs does not keep it from its duties.
+//! `kvstore run` starts it by ssh or srun, see `agents.rs`. The main thread never writes, so that a
+//! connection that hangs does not block it.
 
 use std::collections::HashSet;
 use std::env;
@@ -27,19 +27,19 @@ use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::sys;
 
-/// How long the first order may take.
+/// Timeout of the first order.
 const FIRST_ORDER: Duration = Duration::from_secs(60);
-/// How long the last output may take to be passed on.
+/// Timeout for forwarding the last output.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-/// How often to look whether processes that others have left behind have ended: nobody tells.
+/// Poll interval for the end of orphaned descendants: the system sends no signal for them.
 const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
 
 enum AgentEvent {
     Order(AgentOrder),
-    /// No order can come any more.
+    /// No further order can arrive.
     Closed,
     Signal(i32),
-    /// All output has been passed on; all reports have.
+    /// All output has been forwarded; all reports have.
     Copied,
     Reported,
 }
@@ -59,7 +59,7 @@ impl Write for FrameOutput {
     }
 }
 
-/// Output that nobody wants any more.
+/// Output streams that the launcher no longer reads.
 type Muted = Arc<Mutex<HashSet<(usize, bool)>>>;
 
 /// Output as frames.
@@ -82,7 +82,7 @@ impl OutputForm for Frames {
     }
 }
 
-/// An agent at work.
+/// A running agent.
 struct Agent {
     children: Children,
     /// The launcher's number of each child.
@@ -90,9 +90,9 @@ struct Agent {
     reports: Sender<AgentReport>,
     muted: Muted,
     living: usize,
-    /// Whether somebody lives on whom the children have started; None before all have ended.
+    /// Whether a descendant of the children is alive; None before all children have ended.
     left_over: Option<bool>,
-    /// How many threads still write into the connection.
+    /// Number of threads that still write to the connection.
     writers: u32,
 }
 
@@ -128,7 +128,7 @@ fn serve_launcher() -> io::Result<()> {
         Ok(started) => started,
         Err(text) => {
             let _ = reports.send(AgentReport::Useless(text));
-            // Until the launcher has heard it, and closes the connection.
+            // Until the launcher has received it, and closes the connection.
             while !matches!(events.recv_timeout(silence), Ok(AgentEvent::Closed) | Err(_)) {}
             return Ok(());
         }
@@ -151,7 +151,7 @@ fn watch_signals(sender: Sender<AgentEvent>) -> io::Result<()> {
     })
 }
 
-/// Passes orders on, on a thread of its own.
+/// Forwards orders, on a thread of its own.
 fn listen(sender: Sender<AgentEvent>) -> io::Result<()> {
     let work = move || {
         let mut input = io::stdin().lock();
@@ -231,7 +231,7 @@ impl Agent {
         let _ = self.reports.send(report);
     }
 
-    /// Does what is ordered until the launcher says nothing any more.
+    /// Executes orders until the launcher falls silent.
     fn work(&mut self, events: &Receiver<AgentEvent>, silence: Duration) {
         let beat = (silence / 5).min(Duration::from_secs(1));
         let (mut heard, mut said) = (Instant::now(), Instant::now());
@@ -248,7 +248,7 @@ impl Agent {
                     self.obey(&order);
                 }
                 Ok(AgentEvent::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
-                // Nobody hears us any more.
+                // The launcher no longer reads.
                 Ok(AgentEvent::Copied | AgentEvent::Reported) => {
                     self.writers -= 1;
                     return;
@@ -270,7 +270,7 @@ impl Agent {
         }
     }
 
-    /// Looks who has ended, and says so.
+    /// Checks which children have ended, and reports them.
     fn look(&mut self) {
         let ended = self.children.newly_ended();
         self.living -= ended.len();
@@ -286,7 +286,7 @@ impl Agent {
         }
     }
 
-    /// Kills whoever is left, and passes on what has not been.
+    /// Kills all remaining processes, and forwards the rest of their output.
     fn finish(self, closer: io::PipeWriter, events: &Receiver<AgentEvent>) {
         let Self { children, numbers, reports, mut writers, .. } = self;
         for (child, ending) in children.finish() {

@@ -1,8 +1,8 @@
-//! What a launcher and its agents on other machines say to each other.
+//! The protocol between a launcher and its agents on other machines.
 //!
-//! Orders are lines of JSON on the agent's standard input: what is secret in them is on no command
-//! line. Reports and output are frames on its standard output: a kind, a length, so many bytes, and a
-//! line feed, because some that pass them on do so by lines.
+//! Orders are lines of JSON on the agent's standard input, so that secrets in them are on no
+//! command line. Reports and output are frames on its standard output: a kind, a length, so many
+//! bytes, and a line feed. The line feed is there because some relays forward by lines.
 
 use std::io::{self, BufRead, Read, Write};
 
@@ -11,13 +11,13 @@ use serde::{Deserialize, Serialize};
 use crate::ending::ExitReason;
 use crate::launch::plan::{Audience, Process};
 
-/// Begins what an agent writes. What the shell of a login says before is none of it.
+/// Start marker of an agent's output. Any output of the login shell comes before it.
 pub(crate) const GREETING: &[u8] = b"kvstore agent at work\n";
-/// How much a login may say before the greeting.
+/// Maximum bytes of a login shell's output before the greeting.
 const LONGEST_PROLOGUE: u64 = 1 << 20;
-/// Far more than the arguments and variables that the system lets processes have.
+/// Maximum bytes of an order: far more than the arguments and variables that the system allows.
 const LONGEST_ORDER: u64 = 256 << 20;
-/// Output comes in pieces of 64 KiB; reports are shorter.
+/// Maximum bytes of a frame: output has pieces of 64 KiB; reports are shorter.
 const LONGEST_FRAME: u32 = 1 << 20;
 
 const REPORT: u8 = b'r';
@@ -30,12 +30,12 @@ pub(crate) enum OutputStream {
     Err,
 }
 
-/// What the launcher says. Processes have the numbers by which the launcher knows them.
+/// Messages of the launcher. Processes have the launcher's numbers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AgentOrder {
     Start(Start),
     Signal(Audience, i32),
-    /// Nobody wants this output any more.
+    /// Stop sending this output: its reader is gone.
     Mute(usize, OutputStream),
     Alive,
 }
@@ -45,29 +45,29 @@ pub(crate) enum AgentOrder {
 pub(crate) struct Start {
     /// The launcher's release.
     pub(crate) version: String,
-    /// Where the processes start.
+    /// Working folder of the processes.
     pub(crate) folder: String,
-    /// After how long a silence the other side counts as lost.
+    /// Milliseconds of silence after which the peer counts as lost.
     pub(crate) silence_ms: u32,
     pub(crate) processes: Vec<(usize, Process)>,
 }
 
-/// What an agent says.
+/// Messages of an agent.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AgentReport {
-    /// With its number on that machine.
+    /// With its process id on that machine.
     Started(usize, u32),
     /// It could not be started: why, and the status by which shells report it.
     Failed(usize, String, u8),
     Ended(usize, ExitReason),
-    /// Whether processes that the others have started live on; comes before the last end.
+    /// Whether descendants of the processes are alive; sent before the last end.
     LeftOver(bool),
-    /// Nothing can be done, and the agent ends.
+    /// The agent cannot work, and ends.
     Useless(String),
     Alive,
 }
 
-/// What an agent writes, taken apart.
+/// A parsed frame of an agent.
 #[derive(Debug)]
 pub(crate) enum AgentFrame {
     Report(AgentReport),
@@ -88,13 +88,13 @@ pub(crate) fn read_order(from: &mut impl BufRead) -> io::Result<Option<AgentOrde
     if line.is_empty() { Ok(None) } else { Ok(Some(serde_json::from_slice(&line)?)) }
 }
 
-/// Appends a report as the agent writes it.
+/// Appends a report in the agent's format.
 pub(crate) fn put_report(report: &AgentReport, to: &mut Vec<u8>) {
     // Writing a report to memory does not fail.
     put(REPORT, &serde_json::to_vec(report).unwrap_or_default(), to);
 }
 
-/// Appends output as the agent writes it.
+/// Appends output in the agent's format.
 pub(crate) fn put_output(process: usize, stream: OutputStream, bytes: &[u8], to: &mut Vec<u8>) {
     let mut payload = u32::try_from(process).unwrap_or(u32::MAX).to_le_bytes().to_vec();
     payload.push(u8::from(stream == OutputStream::Err));
@@ -215,13 +215,13 @@ mod tests {
         assert_eq!(read_frame(&mut from).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 
-    /// Whatever comes, an answer comes, and what was read is no longer than what was there.
+    /// Every input yields a result, and no more bytes are read than the input has.
     #[test]
     fn noise_is_answered() {
         let mut state = 7u64;
         let mut byte = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Mostly what frames are made of.
+            // Frequent parts of frames.
             let kinds = [b'r', b'o', b'\n', b'{', 0, 0, 0, 1, 2, 9];
             let at = usize::try_from(state >> 33).unwrap();
             if at.is_multiple_of(3) {

@@ -22,17 +22,17 @@ use crate::launch::processes::local::Children;
 use crate::launch::processes::output::OutputSource;
 use crate::sys;
 
-/// How long a login may take.
+/// Timeout of a login.
 const LOGIN: Duration = Duration::from_secs(60);
-/// How long a program that has closed its output may take to end.
+/// Timeout for the end of a program that has closed its output.
 const END_LIMIT: Duration = Duration::from_millis(500);
 const END_STEP: Duration = Duration::from_millis(2);
 
-/// What comes from a connection.
+/// Events of a connection.
 #[derive(Debug)]
 pub(crate) enum AgentNews {
     Report(AgentReport),
-    /// It has ended, and why.
+    /// The connection has ended, with the reason.
     Closed(String),
 }
 
@@ -45,11 +45,11 @@ pub(crate) struct AgentConnection {
     program: String,
     /// None once it is closed.
     orders: Option<Sender<Option<AgentOrder>>>,
-    /// Whether its output waits for whoever reads ours.
+    /// Whether forwarding its output is blocked on the reader of ours (backpressure).
     held_up: Arc<AtomicBool>,
 }
 
-/// What the threads of a connection share, and whom they tell.
+/// State shared by the threads of a connection, and their event sink.
 struct ConnectionReader<T> {
     host: String,
     pipes: Pipes,
@@ -59,7 +59,7 @@ struct ConnectionReader<T> {
     tell: T,
 }
 
-/// What the processes of a host will write, with their numbers, and what its connection will.
+/// The output pipes of the processes of a host, with their numbers, and of its connection.
 pub(crate) type HostSources = (Numbered, OutputSource);
 
 impl AgentConnection {
@@ -108,7 +108,7 @@ impl AgentConnection {
         }
     }
 
-    /// Lets go of the agent, which kills whoever is left.
+    /// Closes the connection to the agent, which then kills all its processes.
     pub(crate) fn close(&mut self) {
         if let Some(orders) = self.orders.take() {
             let _ = orders.send(None);
@@ -119,7 +119,7 @@ impl AgentConnection {
         self.held_up.load(Ordering::Relaxed)
     }
 
-    /// How ssh or srun ended, if it has; gives it a moment.
+    /// The exit of ssh or srun, if it has ended; waits a moment for it.
     pub(crate) fn ending(&self) -> Option<String> {
         let start = Instant::now();
         loop {
@@ -144,7 +144,7 @@ impl AgentConnection {
 type Pipes = HashMap<(usize, bool), PipeWriter>;
 type Numbered = Vec<(usize, [OutputSource; 2])>;
 
-/// Pipes on which the output of processes goes on inside of this process.
+/// Pipes that carry the output of processes inside of this process.
 fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(Pipes, Numbered)> {
     let (mut writers, mut sources) = (HashMap::new(), Vec::new());
     for number in numbers {
@@ -162,7 +162,8 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
     thread::Builder::new().name(name.into()).spawn(work).map(drop)
 }
 
-/// Writes orders up to None, and at each beat without any a sign of life. Then the input is closed.
+/// Writes orders up to None, and a heartbeat at each interval without any. Then the input is
+/// closed.
 fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<AgentOrder>>, beat: Duration) {
     loop {
         let order = match queue.recv_timeout(beat) {
@@ -177,7 +178,7 @@ fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<AgentOrder>
 }
 
 impl<T: FnMut(AgentNews)> ConnectionReader<T> {
-    /// Takes apart what the agent writes until its end.
+    /// Parses the agent's output until its end.
     fn run(mut self, output: ChildStdout) {
         let limited = Limited { output, limit: LOGIN };
         let mut from = BufReader::with_capacity(128 << 10, limited);
@@ -207,7 +208,7 @@ impl<T: FnMut(AgentNews)> ConnectionReader<T> {
         }
     }
 
-    /// Passes output on. When nobody reads ours any more, the process is to notice it.
+    /// Forwards output. When our own reader has gone, the process is to get a broken pipe.
     fn put(&mut self, process: usize, stream: OutputStream, bytes: &[u8]) {
         let pipe = (process, stream == OutputStream::Err);
         let Some(writer) = self.pipes.get_mut(&pipe) else { return };

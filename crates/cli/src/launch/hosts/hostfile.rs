@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-/// A host, and how many workers it takes if that was said.
+/// A host, and its number of workers if given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) slots: Option<u32>,
 }
 
-/// More slots than this no job needs.
+/// Maximum number of slots of a job.
 const MOST_SLOTS: u32 = 65_536;
 
 /// Reads `host1,host2:4`.
@@ -40,7 +40,7 @@ fn parse_item(text: &str) -> Result<Host, String> {
     host(name.trim_start_matches('[').trim_end_matches(']'), slots)
 }
 
-/// `host`, `host:4`, `host slots=4`. Other words of common host files do not matter here.
+/// `host`, `host:4`, `host slots=4`. Other words of common host files are ignored.
 fn parse_line(line: &str) -> Result<Host, String> {
     let mut words = line.split_whitespace();
     let mut host = parse_item(words.next().unwrap_or_default())?;
@@ -61,14 +61,14 @@ fn parse_slots(text: &str) -> Result<u32, String> {
 
 fn host(name: &str, slots: Option<u32>) -> Result<Host, String> {
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
-    // One that begins with a minus ssh would take for an option.
+    // A name with a leading minus would be an option for ssh.
     if name.is_empty() || name.starts_with('-') || name.contains(is_odd) {
         return Err(format!("{name:?} is no host"));
     }
     Ok(Host { name: name.to_owned(), slots })
 }
 
-/// A host that stands there several times has the slots of all.
+/// The slots of a host that is listed several times are added up.
 fn merge(hosts: impl Iterator<Item = Result<Host, String>>) -> Result<Vec<Host>, String> {
     let (mut merged, mut places) = (Vec::<Host>::new(), HashMap::<String, usize>::new());
     for host in hosts {
@@ -87,8 +87,8 @@ fn merge(hosts: impl Iterator<Item = Result<Host, String>>) -> Result<Vec<Host>,
 
 /// The host of each worker and of each server.
 ///
-/// Workers fill the slots of the hosts in order. If no host has a number of slots, each gets equally
-/// many, give or take one. Servers go round.
+/// Workers fill the slots of the hosts in order. Without slots, hosts get equal shares, give or
+/// take one. Servers are placed round-robin.
 pub(crate) fn place(
     hosts: &[Host],
     workers: u32,

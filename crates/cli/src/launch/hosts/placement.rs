@@ -1,4 +1,4 @@
-//! Where the processes of a job run, and how they get there.
+//! Placement: the hosts of the processes of a job, and the commands that reach them.
 
 use std::env;
 use std::ffi::OsString;
@@ -17,7 +17,7 @@ use crate::launch::hosts::slurm;
 use crate::launch::plan::{Process, ProcessRole, Root};
 use crate::launch::processes::all::Route;
 
-/// The name under which this machine is in lists of hosts.
+/// The name of this machine in lists of hosts.
 const HERE: &str = "localhost";
 
 #[derive(Debug, Args)]
@@ -65,7 +65,7 @@ pub(crate) struct HostOptions {
     root: Option<String>,
 }
 
-/// Other machines, and how to get there.
+/// Other machines, and the commands that reach them.
 #[derive(Debug)]
 struct Others {
     hosts: Vec<Host>,
@@ -125,8 +125,8 @@ impl Site {
         Some(host.name.as_str()).filter(|host| *host != HERE)
     }
 
-    /// Divides the processes of a job among the machines. What runs elsewhere gets the variables
-    /// that are passed on.
+    /// Divides the processes of a job among the machines. Processes on other hosts get the
+    /// forwarded variables.
     pub(crate) fn divide<I: Iterator<Item = (OsString, OsString)>>(
         &self,
         processes: Vec<Process>,

@@ -1,6 +1,6 @@
-//! Words as a POSIX shell understands them.
+//! Quoting and splitting of words by the rules of a POSIX shell.
 
-/// A word that a shell reads back as it is.
+/// A word quoted so that a shell reads it back unchanged.
 pub(crate) fn quote(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_-./:=,@%+".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -9,7 +9,7 @@ pub(crate) fn quote(word: &str) -> String {
     format!("'{}'", word.replace('\'', "'\\''"))
 }
 
-/// The words of a command line with quotes and backslashes, without anything else of a shell.
+/// Splits a command line with quotes and backslashes, without any other shell syntax.
 pub(crate) fn split(text: &str) -> Result<Vec<String>, String> {
     let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
     let mut letters = text.chars();

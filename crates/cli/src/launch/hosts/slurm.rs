@@ -1,12 +1,12 @@
-//! What Slurm says of a job in the environment.
+//! The environment of a Slurm job.
 
 use std::env;
 
 use crate::launch::hosts::hostfile::Host;
 
-/// More nodes than this no list has.
+/// Maximum number of nodes in a list.
 const MOST: usize = 65_536;
-/// Longer names no network has.
+/// Maximum length of a host name.
 const MOST_NAME: usize = 253;
 
 /// The variable with this name, unless it is empty.
@@ -14,7 +14,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// The nodes of the job of Slurm in which this program runs, if there are others than this one.
+/// The nodes of the Slurm job in which this program runs, unless this node is the only one.
 pub(crate) fn nodes() -> Result<Option<Vec<Host>>, String> {
     let Some(list) = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST")) else {
         return Ok(None);
@@ -37,7 +37,7 @@ pub(crate) fn nodes() -> Result<Option<Vec<Host>>, String> {
     hosts.map(Some)
 }
 
-/// The nodes with as many slots as they have tasks; None if it is not said for each.
+/// The nodes with as many slots as they have tasks; None if the number is unknown for one.
 pub(crate) fn with_slots(names: Vec<String>, tasks: Option<&str>) -> Option<Vec<Host>> {
     let slots = tasks.map_or_else(|| Some(vec![1; names.len()]), counts)?;
     let host = |(name, slots)| Host { name, slots: Some(slots) };
@@ -80,7 +80,7 @@ fn expand_item(item: &str, names: &mut Vec<String>) -> Option<()> {
         (is_name && names.len() < MOST).then(|| names.push(item.to_owned()))?;
         return Some(());
     };
-    // What stands before a bracket is part of a name, and grows with each bracket.
+    // Text before a bracket is part of each name, so its size multiplies with each bracket.
     if !fits(before) {
         return None;
     }

@@ -12,18 +12,18 @@ use crate::launch::plan::{Audience, Process, ProcessName, ProcessRole};
 use crate::launch::processes::local::{Children, StartError};
 use crate::launch::processes::output::{OutputLabel, OutputSource};
 
-/// How processes get to another machine.
+/// The command that starts processes on another machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Route {
     /// The program and its first arguments.
     pub(crate) words: Vec<String>,
-    /// What stands before the host in the next argument.
+    /// Prefix of the host in the next argument.
     pub(crate) before_host: &'static str,
     /// The further arguments.
     pub(crate) rest: Vec<String>,
     /// The folder of the processes there.
     pub(crate) folder: String,
-    /// After how long a silence the other side counts as lost.
+    /// Milliseconds of silence after which the peer counts as lost.
     pub(crate) silence_ms: u32,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Member {
     pub(crate) name: ProcessName,
     /// None is this machine.
     pub(crate) host: Option<String>,
-    /// Its number on its machine, once that is known.
+    /// Its process id on its machine, once known.
     pub(crate) number: Option<u32>,
     pub(crate) started: Instant,
     /// Why it could not be started.
@@ -52,7 +52,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    /// As messages name it.
+    /// Its name in messages.
     pub(crate) fn title(&self) -> String {
         match &self.host {
             Some(host) => format!("{} on {host}", self.name),
@@ -66,11 +66,11 @@ impl Member {
     }
 }
 
-/// What a connection has brought that somebody should read.
+/// News of a connection for the user.
 #[derive(Debug)]
 pub(crate) enum Heard {
     Started(usize),
-    /// Something that a user should know.
+    /// A problem to show to the user.
     Trouble(String),
 }
 
@@ -85,11 +85,11 @@ pub(crate) struct Refused {
 #[derive(Debug)]
 pub(crate) struct Processes {
     here: Children,
-    /// The member that each child here is.
+    /// The member of each child on this machine.
     children: Vec<usize>,
     remotes: Vec<HostConnection>,
     pub(crate) members: Vec<Member>,
-    /// Ends that connections have reported.
+    /// Ends reported by connections.
     ended: Vec<(usize, ExitReason)>,
     closing: bool,
 }
@@ -105,7 +105,7 @@ struct HostConnection {
 pub(crate) type Sources = Vec<(OutputLabel, OutputSource)>;
 
 impl Processes {
-    /// `files` go with the launcher.
+    /// `files` are removed with the launcher.
     pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         Ok(Self {
             here: Children::new(files)?,
@@ -117,7 +117,7 @@ impl Processes {
         })
     }
 
-    /// Starts processes on this machine, and gives what they will write.
+    /// Starts processes on this machine, and returns their output pipes.
     pub(crate) fn start_here(&mut self, processes: Vec<Process>) -> Result<Sources, Refused> {
         let mut sources = Vec::new();
         for process in processes {
@@ -170,13 +170,13 @@ impl Processes {
         label
     }
 
-    /// Takes what a connection has brought.
+    /// Handles the news of a connection.
     pub(crate) fn hear(&mut self, connection: usize, news: AgentNews) -> Option<Heard> {
         let report = match news {
             AgentNews::Report(report) => report,
             AgentNews::Closed(why) => return self.closed(connection, &why),
         };
-        // Nobody speaks for the processes of another host.
+        // A connection may report only processes of its own host.
         let is_its_own = |member: &usize| self.remotes[connection].members.contains(member);
         match report {
             AgentReport::Started(member, _)
@@ -223,7 +223,7 @@ impl Processes {
         }
     }
 
-    /// A connection has ended; what it has not told by now nobody will.
+    /// A connection has ended; its unreported ends will never be known.
     fn closed(&mut self, connection: usize, why: &str) -> Option<Heard> {
         let told = self.remotes[connection].left_over.is_some();
         let missing = self.lose(connection);
@@ -237,7 +237,7 @@ impl Processes {
         Some(Heard::Trouble(format!("{why}{how}")))
     }
 
-    /// Counts the processes of a connection as lost; whether there were any.
+    /// Counts the processes of a connection as lost; returns whether there were any.
     fn lose(&mut self, connection: usize) -> bool {
         let members = self.remotes[connection].members.clone();
         let before = self.ended.len();
@@ -246,8 +246,8 @@ impl Processes {
         self.ended.len() > before
     }
 
-    /// The processes that have ended since the last call, those that a signal ended first: in
-    /// doubt they were the cause.
+    /// The processes that have ended since the last call, those killed by a signal first: in doubt
+    /// they were the cause.
     pub(crate) fn newly_ended(&mut self) -> Vec<(usize, ExitReason)> {
         for (child, ending) in self.here.newly_ended() {
             self.end(self.children[child], ending);
@@ -257,42 +257,41 @@ impl Processes {
         ended
     }
 
-    /// Sends a signal to processes and to what they have started.
+    /// Sends a signal to processes and their descendants.
     pub(crate) fn signal(&self, audience: Audience, signal: i32) {
         self.here.signal(audience, signal);
         self.remotes.iter().for_each(|connection| connection.remote.signal(audience, signal));
     }
 
-    /// Whether a process lives that one of these has started and that has not left its group.
+    /// Whether a descendant of one of these is alive and has not left its group.
     pub(crate) fn have_left_over(&self) -> bool {
         self.remotes.iter().any(|connection| connection.left_over != Some(false))
             || self.here.have_left_over()
     }
 
-    /// Whether a process lives that this member has started; of one on another machine it is not
-    /// known.
+    /// Whether a descendant of this member is alive; unknown for one on another machine.
     pub(crate) fn lives_on(&self, member: usize) -> bool {
         let child = self.children.iter().position(|known| *known == member);
         child.is_some_and(|child| self.here.lives_on(child))
     }
 
-    /// Makes the agents kill whoever is left.
+    /// Makes the agents kill all remaining processes.
     pub(crate) fn close(&mut self) {
         self.closing = true;
         self.remotes.iter_mut().for_each(|connection| connection.remote.close());
     }
 
-    /// Whether agents have still to say how their processes ended, and what these wrote.
+    /// Whether agents have unreported ends or output of their processes.
     pub(crate) fn is_open(&self) -> bool {
         self.remotes.iter().any(|connection| connection.is_open)
     }
 
-    /// Whether an agent waits for whoever reads our output.
+    /// Whether an agent is blocked on the reader of our output (backpressure).
     pub(crate) fn is_held_up(&self) -> bool {
         self.remotes.iter().any(|connection| connection.is_open && connection.remote.is_held_up())
     }
 
-    /// Kills whoever is left here, and gives the ends that had not been told.
+    /// Kills all remaining local processes, and returns the unreported ends.
     pub(crate) fn finish(mut self) -> (Vec<Member>, Vec<(usize, ExitReason)>) {
         let mut ended = self.newly_ended();
         self.remotes.into_iter().for_each(|connection| connection.remote.finish());

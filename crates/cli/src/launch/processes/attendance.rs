@@ -1,7 +1,8 @@
-//! Which processes of a job have called `kv_create`: asks the scheduler, as `kvstore status` does.
+//! Which processes of a job have called `kv_create`: queries the scheduler, as `kvstore status`
+//! does.
 //!
-//! A job whose processes start quickly and end together is never asked. The scheduler is asked at each
-//! interval while the job has not started, and after a program has ended while others wait.
+//! A job whose processes start quickly and end together is never queried. The scheduler is queried
+//! at each interval while the job has not started, and after a program has ended while others wait.
 
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
@@ -13,14 +14,14 @@ use crate::launch::plan::{ProcessName, ProcessRole};
 
 /// Interval of the lines that name processes which have not called `kv_create`.
 const LINE: Duration = Duration::from_secs(10);
-/// Delay of the question after the last worker has ended: servers need a moment to follow it.
+/// Delay of the query after the last worker has ended: servers need a moment to follow it.
 const AFTER_ALL: Duration = Duration::from_millis(400);
-/// Delay of the question after the end of one worker of several: most others end soon.
+/// Delay of the query after the end of one worker of several: most others end soon.
 const AFTER_ONE: Duration = Duration::from_secs(1);
 /// Timeout of an answer of the scheduler.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the scheduler knows of the processes of its job.
+/// The scheduler's view of the processes of its job.
 #[derive(Debug, Default)]
 pub(crate) struct Attendees {
     pub(crate) has_started: bool,
@@ -41,25 +42,25 @@ impl From<View> for Attendees {
     }
 }
 
-/// What becomes of a question.
+/// Result of a query.
 pub(crate) type AttendanceResult = Result<Attendees>;
 type Tell = Box<dyn FnMut(AttendanceResult) + Send>;
 
-/// When to ask, and the thread that does.
+/// The schedule of queries, and the thread that sends them.
 pub(crate) struct Attendance {
     begun: Instant,
-    /// Where to ask; None once the thread has it, and where there is nothing to ask.
+    /// Target of queries; None once the thread has it, and in a job without a scheduler.
     target: Option<(Config, Tell)>,
     questions: Option<(Sender<()>, JoinHandle<()>)>,
     next_line: Instant,
     ask_at: Option<Instant>,
     is_asked: bool,
-    /// A worker has ended, and no answer has come since.
+    /// A worker has ended, and no answer has arrived since.
     has_ended: bool,
 }
 
 impl Attendance {
-    /// `tell` gets the answers; without `config` the job has no scheduler.
+    /// `tell` receives the answers; without `config` the job has no scheduler.
     pub(crate) fn new(config: Option<Config>, now: Instant, tell: Tell) -> Self {
         Self {
             begun: now,
@@ -82,14 +83,14 @@ impl Attendance {
         (!self.is_over() && !self.is_asked).then_some(next)
     }
 
-    /// A worker has ended well, and maybe it was the last one.
+    /// A worker has ended successfully, and may have been the last one.
     pub(crate) fn ended(&mut self, was_last: bool, now: Instant) {
         self.has_ended = true;
         let at = now + if was_last { AFTER_ALL } else { AFTER_ONE };
         self.ask_at = Some(self.ask_at.map_or(at, |known| known.min(at)));
     }
 
-    /// Asks if it is time.
+    /// Sends a query if it is due.
     pub(crate) fn tick(&mut self, now: Instant) {
         if self.deadline().is_none_or(|deadline| now < deadline) {
             return;
@@ -105,8 +106,8 @@ impl Attendance {
         }
     }
 
-    /// An answer has come, or none could be had; how long the job has waited, if a line about it is
-    /// due.
+    /// Handles an answer, or its failure; returns how long the job has waited, if a line about it
+    /// is due.
     pub(crate) fn answered(&mut self, is_known: bool, now: Instant) -> Option<Duration> {
         self.is_asked = false;
         if is_known {
@@ -122,7 +123,7 @@ impl Attendance {
         Some(now.saturating_duration_since(self.begun))
     }
 
-    /// Asks no more.
+    /// Sends no further queries.
     pub(crate) fn end(&mut self) {
         self.target = None;
         if let Some((questions, thread)) = self.questions.take() {
@@ -138,7 +139,7 @@ impl Drop for Attendance {
     }
 }
 
-/// Starts the thread that asks; None if the system has no thread for it.
+/// Starts the query thread; None if the system has no thread for it.
 fn start(config: Config, mut tell: Tell) -> Option<(Sender<()>, JoinHandle<()>)> {
     let (sender, questions) = mpsc::channel();
     let work = move || {
@@ -175,7 +176,7 @@ mod tests {
 
     fn attendance() -> (Attendance, Instant) {
         let now = Instant::now();
-        // Port 0 has no scheduler: each question fails.
+        // Port 0 has no scheduler: each query fails.
         let config = Config::new().with("root", "127.0.0.1:0").unwrap();
         (Attendance::new(Some(config), now, Box::new(|_| {})), now)
     }

@@ -1,4 +1,4 @@
-//! What the single worker of a job reads.
+//! Standard input of a job's only worker.
 
 use std::io::{self, IsTerminal};
 use std::process::{ChildStdin, Stdio};
@@ -6,10 +6,11 @@ use std::thread;
 
 use crate::sys;
 
-/// Where the worker's input comes from.
+/// Source of the worker's input.
 ///
-/// A file or a pipe it may have as it is. A terminal it may not: it would be stopped as soon as it
-/// reads, because the terminal talks to the group of the launcher. So the launcher reads for it.
+/// The worker inherits a file or a pipe. A terminal is not inherited: the worker would be stopped
+/// at its first read, because the launcher's group is the terminal's foreground group. So the
+/// launcher reads for it.
 pub(crate) fn source() -> Stdio {
     if !io::stdin().is_terminal() {
         Stdio::inherit()
@@ -20,7 +21,7 @@ pub(crate) fn source() -> Stdio {
     }
 }
 
-/// Passes on what is typed, until the end of either side.
+/// Forwards typed input, until the end of either side.
 pub(crate) fn relay(mut worker: ChildStdin) -> io::Result<()> {
     let copy = move || {
         sys::fail_background_reads();

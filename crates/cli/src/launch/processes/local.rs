@@ -18,7 +18,7 @@ use crate::launch::processes::output::OutputSource;
 use crate::launch::processes::reaper::Keeper;
 use crate::sys;
 
-/// How long a killed process may take to vanish. Only one that waits for a device takes any time.
+/// Timeout for the end of a killed process. Only one that waits for a device takes any time.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const KILL_STEP: Duration = Duration::from_millis(2);
 
@@ -55,18 +55,18 @@ pub(crate) struct Children {
 struct RunningChild {
     role: ProcessRole,
     child: Child,
-    /// Whether its end has been told.
+    /// Whether its end has been reported.
     told: bool,
 }
 
 impl Children {
-    /// `files` go with the launcher.
+    /// `files` are removed with the launcher.
     pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         let executable = env::current_exe()?;
         Ok(Self { keeper: Keeper::start(&executable, files)?, executable, members: Vec::new() })
     }
 
-    /// Starts a process, and gives what it will write. Only the main thread may call this.
+    /// Starts a process, and returns its output pipes. Only the main thread may call this.
     pub(crate) fn start(&mut self, process: &Process) -> Result<[OutputSource; 2], StartError> {
         let mut command = process.command(&self.executable);
         let input = if process.reads_input { input::source() } else { Stdio::null() };
@@ -84,7 +84,7 @@ impl Children {
         command.stdout(out_writer).stderr(err_writer);
         self.keeper.look_after(command)?;
         let child = command.spawn();
-        // Our copies of its ends of the pipes would keep them open.
+        // Our copies of the write ends of its pipes would keep them open.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child?;
         let stdin = child.stdin.take();
@@ -93,14 +93,14 @@ impl Children {
         Ok([OutputSource::out(out), OutputSource::err(err)])
     }
 
-    /// Starts a command that connects to another machine, in a group that the keeper looks after.
+    /// Starts a command that connects to another machine, in a group that the keeper watches.
     pub(crate) fn start_connection(&self, command: &mut Command) -> io::Result<Child> {
         self.keeper.look_after(command)?;
         command.spawn()
     }
 
-    /// The processes that have ended since the last call, those that a signal ended first: in
-    /// doubt they were the cause.
+    /// The processes that have ended since the last call, those killed by a signal first: in doubt
+    /// they were the cause.
     pub(crate) fn newly_ended(&mut self) -> Vec<(usize, ExitReason)> {
         let mut ended = Vec::new();
         for (member, running) in self.members.iter_mut().enumerate() {
@@ -115,7 +115,7 @@ impl Children {
         ended
     }
 
-    /// Sends a signal to groups. Their numbers are theirs until [`Children::finish`].
+    /// Sends a signal to groups. Their ids are not reused until [`Children::finish`].
     pub(crate) fn signal(&self, audience: Audience, signal: i32) {
         for running in self.members.iter().filter(|running| audience.has(running.role)) {
             sys::signal_group(running.child.id(), signal);
@@ -127,18 +127,18 @@ impl Children {
         self.members.iter().map(|running| running.child.id())
     }
 
-    /// Whether a process lives that this one has started and that has not left its group.
+    /// Whether a descendant of this process is alive and has not left its group.
     pub(crate) fn lives_on(&self, member: usize) -> bool {
         let number = self.members.get(member).map(|running| running.child.id());
         number.is_some_and(|number| has_members(|group| group == number))
     }
 
-    /// Whether a process lives that one of these has started and that has not left its group.
+    /// Whether a descendant of one of these is alive and has not left its group.
     pub(crate) fn have_left_over(&self) -> bool {
         has_members(|group| self.numbers().any(|number| number == group))
     }
 
-    /// Kills whoever is left, and gives the ends that had not been told.
+    /// Kills all remaining processes, and returns the unreported ends.
     pub(crate) fn finish(mut self) -> Vec<(usize, ExitReason)> {
         self.signal(Audience::All, SIGKILL);
         let start = Instant::now();
@@ -168,7 +168,7 @@ fn has_members(is_asked: impl Fn(u32) -> bool) -> bool {
 
 /// The group of a process by its line in `/proc/<number>/stat`; None if it has ended.
 fn living_group(line: &str) -> Option<u32> {
-    // The name of the program stands in parentheses, and may contain anything.
+    // The name of the program is in parentheses, and may contain any character.
     let mut fields = line.rsplit_once(')')?.1.split_ascii_whitespace();
     let (state, _parent, group) = (fields.next()?, fields.next()?, fields.next()?);
     if matches!(state, "Z" | "X") { None } else { group.parse().ok() }

@@ -1,4 +1,5 @@
-//! What the processes of a job write, line by line, each line with the name of who wrote it.
+//! Output of the processes of a job, line by line, each line with the name of its process. Also
+//! called: output multiplexing.
 
 use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,10 +14,10 @@ const LONGEST: usize = 64 << 10;
 /// more than the system lets a pipe hold.
 const CHUNK: usize = 64 << 10;
 const ROUNDS: usize = 64;
-/// Between two tries to write to somebody who does not take more.
+/// Retry interval of a write to a full pipe.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// Which of ours a line goes to.
+/// The target stream of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OwnStream {
     Out,
@@ -40,30 +41,30 @@ impl OutputSource {
     }
 }
 
-/// Who writes, as it stands before the lines; nothing stands there if the text is empty.
+/// The label of a process before its lines; empty for none.
 #[derive(Debug, Clone)]
 pub(crate) struct OutputLabel {
     pub(crate) text: String,
-    /// The rank of a worker, which has a colour by it.
+    /// The rank of a worker, which selects its colour.
     pub(crate) rank: Option<u32>,
 }
 
-/// In which form the output of a process goes on.
+/// The format in which the output of a process is forwarded.
 pub(crate) trait OutputForm: Send {
-    /// Takes what was written, and appends what is complete.
+    /// Consumes raw output, and appends complete lines or frames.
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>);
 
-    /// Appends what is left when nothing more comes.
+    /// Appends the rest at the end of the output.
     fn end(&mut self, text: &mut Vec<u8>);
 
-    /// Whether anybody still wants it.
+    /// Whether the output still has a reader.
     fn is_wanted(&self) -> bool {
         true
     }
 }
 
 /// Copies all sources to our own standard output and standard error, on a thread of its own, until
-/// the returned pipe is dropped; what they hold by then is copied too. Then calls `done`.
+/// the returned pipe is dropped. Data that they hold by then is copied too. Then calls `done`.
 pub(crate) fn copy(
     sources: Vec<(OutputLabel, OutputSource)>,
     done: impl FnOnce() + Send + 'static,
@@ -82,7 +83,7 @@ pub(crate) fn copy(
     copy_in_form(open, io::stdout(), io::stderr(), done)
 }
 
-/// As [`copy`], to anywhere and in any form.
+/// As [`copy`], to any target and in any form.
 pub(crate) fn copy_in_form(
     sources: Vec<(OutputSource, Box<dyn OutputForm>)>,
     mut out: impl Write + Send + 'static,
@@ -99,7 +100,7 @@ pub(crate) fn copy_in_form(
     Ok(closer)
 }
 
-/// What stands before the lines of a process.
+/// The label before the lines of a process.
 fn before_lines(label: &OutputLabel, width: usize, coloured: bool) -> String {
     // Blue is hard to read on black, and red looks like an error.
     const COLOURS: [u32; 4] = [36, 32, 33, 35];
@@ -122,7 +123,7 @@ struct OpenSource {
 }
 
 impl OpenSource {
-    /// Copies what is there; whether more may come.
+    /// Copies available data; returns whether more may arrive.
     fn copy(&mut self, buffer: &mut [u8], out: &mut dyn Write, err: &mut dyn Write) -> bool {
         let mut text = Vec::new();
         let more = match self.source.pipe.read(buffer) {
@@ -136,7 +137,8 @@ impl OpenSource {
             }
             Err(error) => error.kind() == io::ErrorKind::Interrupted,
         };
-        // When nobody reads us any more, the process is to notice it as it would without us.
+        // Without a reader of our output, the process is to get a broken pipe as it would without
+        // the launcher.
         self.write(&text, out, err) && more && self.form.is_wanted()
     }
 
@@ -177,8 +179,8 @@ fn copy_all(
     }
 }
 
-/// As `Write::write_all`, also into a file that other programs have made non-blocking, as some do
-/// with the terminal that they share with us.
+/// As `Write::write_all`, also into a file that another program has made non-blocking, such as a
+/// shared terminal.
 fn write_all(to: &mut dyn Write, mut text: &[u8]) -> io::Result<()> {
     while !text.is_empty() {
         match to.write(text) {
@@ -192,14 +194,14 @@ fn write_all(to: &mut dyn Write, mut text: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Cuts what a process writes into lines, and puts its label before each.
+/// Splits the output of a process into lines, and puts its label before each.
 struct Lines {
     first: Vec<u8>,
-    /// Before the pieces of a long line but the first.
+    /// Prefix of the pieces of a long line except the first.
     further: Vec<u8>,
-    /// The begin of a line whose end has not come.
+    /// The beginning of an incomplete line.
     held: Vec<u8>,
-    /// Whether a piece of this line is out already.
+    /// Whether a piece of this line was written already.
     cut: bool,
 }
 
@@ -239,7 +241,7 @@ impl OutputForm for Lines {
         }
     }
 
-    /// A last line may have no end.
+    /// The last line may lack a line feed.
     fn end(&mut self, text: &mut Vec<u8>) {
         if !self.held.is_empty() {
             self.put(self.held.len(), text);
@@ -247,7 +249,7 @@ impl OutputForm for Lines {
     }
 }
 
-/// Where to cut a long line: not inside of a character.
+/// The split position of a long line: not inside of a character.
 fn border(line: &[u8]) -> usize {
     let is_inside = |byte: u8| byte & 0xC0 == 0x80;
     (LONGEST - 3..=LONGEST).rev().find(|&at| !is_inside(line[at])).unwrap_or(LONGEST)

@@ -1,8 +1,9 @@
-//! The process that ends all others of a job when the launcher is killed.
+//! The keeper: a process that kills all others of a job when the launcher is killed. Also called:
+//! watchdog.
 //!
 //! It reads a pipe whose other end the launcher holds, and which the system closes when the
-//! launcher ends, whatever ends it. Every process of the job writes its number into it. Its
-//! arguments are files that go with the job.
+//! launcher ends, however it ends. Every process of the job writes its number into it. Its
+//! arguments are files to be removed with the job.
 
 use std::env;
 use std::fs;
@@ -28,13 +29,13 @@ impl Keeper {
         let (reader, pipe) = io::pipe()?;
         let mut command = Command::new(executable);
         command.arg("keeper").args(files).stdin(reader).stdout(Stdio::null()).stderr(Stdio::null());
-        // It must not hold a folder that somebody wants to unmount.
+        // It must not pin a folder that a user may want to unmount.
         command.current_dir("/");
         sys::set_apart(&mut command);
         Ok(Self { process: command.spawn()?, pipe })
     }
 
-    /// Puts the process of a command into a group of its own, which the keeper then looks after.
+    /// Puts the process of a command into a group of its own, which the keeper then watches.
     pub(crate) fn look_after(&self, command: &mut Command) -> io::Result<()> {
         use std::os::unix::process::CommandExt;
 
@@ -43,7 +44,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Ends the keeper: nobody is left to look after. Without this call it ends the job.
+    /// Ends the keeper: no process is left to watch. Without this call it ends the job.
     pub(crate) fn dismiss(mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -58,9 +59,9 @@ pub(crate) fn keep() -> ExitCode {
         return ExitCode::from(2);
     }
     let mut numbers = Vec::new();
-    // What was read before an error is there all the same.
+    // Data read before an error is valid all the same.
     let _ = input.read_to_end(&mut numbers);
-    // Before another job can listen at the same address and keep a file of that name.
+    // Before another job can listen at this address and keep a file of that name.
     for file in env::args_os().skip(2) {
         let _ = fs::remove_file(file);
     }

@@ -1,4 +1,4 @@
-//! Signals that this program gets.
+//! Signals sent to this program.
 
 use std::io;
 use std::thread;
@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 
 use crate::sys;
 
-/// The signals that are to end us. A program started with `nohup` outlives its terminal.
+/// The signals that end this program. A program started with `nohup` outlives its terminal.
 pub(crate) fn ending() -> Vec<i32> {
     let mut signals = vec![SIGINT, SIGTERM];
     if !sys::is_ignored(SIGHUP) {

@@ -4,11 +4,11 @@ use kvstore::{Facts, Latency, Node, State, View};
 
 use super::units;
 
-/// A column: its title, how wide it is, and what it says of a process.
+/// A column: its title, its width, and its text for a process.
 pub(crate) struct Column {
     pub(crate) title: &'static str,
     pub(crate) width: u16,
-    /// Numbers stand at the right.
+    /// Numbers are aligned to the right.
     pub(crate) right: bool,
     pub(crate) cell: fn(&View, &Node) -> String,
 }
@@ -21,7 +21,7 @@ const fn right(title: &'static str, width: u16, cell: fn(&View, &Node) -> String
     Column { title, width, right: true, cell }
 }
 
-/// What fits on 60 columns.
+/// Columns that fit into 60 characters.
 const SLIM: &[Column] = &[
     left("NODE", 12, |_, node| name(node)),
     left("STATE", 7, state),
@@ -31,7 +31,7 @@ const SLIM: &[Column] = &[
     left("CALL P50/P99", 16, |_, node| said(node, slowest_call)),
 ];
 
-/// What fits on 80 columns.
+/// Columns that fit into 80 characters.
 pub(crate) const NARROW: &[Column] = &[
     left("NODE", 10, |_, node| name(node)),
     left("STATE", 7, state),
@@ -43,7 +43,7 @@ pub(crate) const NARROW: &[Column] = &[
     left("CALL P50/P99", 16, |_, node| said(node, slowest_call)),
 ];
 
-/// What fits on 150 columns.
+/// Columns that fit into 150 characters.
 pub(crate) const WIDE: &[Column] = &[
     left("NODE", 11, |_, node| name(node)),
     left("STATE", 8, state),
@@ -121,7 +121,7 @@ fn said(node: &Node, text: impl FnOnce(&Facts) -> String) -> String {
     node.facts.as_ref().map_or_else(|| "-".into(), text)
 }
 
-/// What is not there any more has no rates.
+/// A process that has gone has no rates.
 fn rate(node: &Node, rate: impl FnOnce(&Facts) -> Option<f64>) -> String {
     let there = matches!(node.state, State::Here | State::Silent);
     let facts = node.facts.as_ref().filter(|_| there);
@@ -170,7 +170,7 @@ fn held(view: &View, node: &Node) -> String {
     said(node, |facts| format!("{}/{limit}", units::bytes(number(facts.held_bytes))))
 }
 
-/// `1.2ms/8.1ms` of the first of these that had a call.
+/// `1.2ms/8.1ms` of the first of these kinds that had a call.
 fn pair(calls: &[&Latency]) -> String {
     let times = calls.iter().find_map(|call| call.p50_us.zip(call.p99_us));
     times.map_or_else(
@@ -179,7 +179,7 @@ fn pair(calls: &[&Latency]) -> String {
     )
 }
 
-/// The kind of call that took longest: its name, and its times.
+/// The slowest kind of call: its name, and its times.
 fn slowest_call(facts: &Facts) -> String {
     let calls = [("push", &facts.push), ("pull", &facts.pull), ("pp", &facts.pushpull)];
     let slowest = calls.into_iter().filter(|(_, call)| call.p99_us.is_some());

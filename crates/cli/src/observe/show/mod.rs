@@ -1,4 +1,5 @@
-//! A job as people see it: the texts of `kvstore status` and `kvstore top`.
+//! Readable views of a job: the texts of `kvstore status` and `kvstore top`. Also called:
+//! rendering.
 
 pub(crate) mod cells;
 pub(crate) mod table;

@@ -20,7 +20,7 @@ pub(crate) fn headline(view: &View) -> String {
     format!("{}  {begun}, {workers}, {servers}", view.root)
 }
 
-/// What is wrong, or that nothing is; true if something is.
+/// The problems of the job, or a line without any; true if there is one.
 pub(crate) fn verdict(view: &View) -> (bool, String) {
     let mut wrong = Vec::new();
     for (state, word) in [(kvstore::State::Lost, "LOST"), (kvstore::State::Silent, "silent")] {
@@ -52,7 +52,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// The server that holds most of what it may, and how much.
+/// The server with the highest memory use relative to its limit, and that share.
 pub(crate) fn fullest(view: &View) -> Option<(String, u64, u64)> {
     let limit = view.hold_bytes?;
     let servers = view.nodes.iter().filter(|node| node.role == "server");

@@ -1,4 +1,4 @@
-//! Numbers as people read them: at most six characters.
+//! Numbers in readable units: at most six characters.
 
 /// Bytes, such as `1.2 MB`; of a thousand.
 pub(crate) fn bytes(count: f64) -> String {

@@ -1,4 +1,4 @@
-//! Calls that wait, those of several workers for the same thing together.
+//! Waiting calls, grouped over workers by their target.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use kvstore::View;
 
 use super::units;
 
-/// Calls that take less are at work.
+/// Minimum duration of a wait; shorter calls are at work.
 pub(crate) const LONG_MS: u64 = 1_000;
 
-/// Workers whose calls wait for the same.
+/// Workers whose calls wait for one target.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Wait {
     pub(crate) age_ms: u64,
@@ -19,11 +19,11 @@ pub(crate) struct Wait {
     pub(crate) awaited: Vec<String>,
 }
 
-/// What has waited for long, longest first.
+/// Long waits, longest first.
 pub(crate) fn of(view: &View) -> Vec<Wait> {
     let mut groups: BTreeMap<(String, Vec<String>), (u64, Vec<u32>)> = BTreeMap::new();
     for node in view.nodes.iter().filter(|node| node.role == "worker") {
-        // What a process said before it went is no wait any more.
+        // The last report of a process that has gone shows no current wait.
         let facts = node.facts.as_ref().filter(|_| node.state != kvstore::State::Lost);
         let calls = facts.map_or(&[][..], |facts| &facts.waiting);
         for call in calls.iter().filter(|call| call.age_ms >= LONG_MS) {

@@ -1,4 +1,4 @@
-//! `kvstore top`: what a running job is like, all the time.
+//! `kvstore top`: the state of a running job, continuously. Also called: live dashboard.
 
 mod screen;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use crate::messages::say;
 use crate::observe::look::{FIRST, ObservedJob};
 use screen::{Screen, Sort};
 
-/// How soon a key or a new view is shown.
+/// Maximum delay until a key press or a new view is shown.
 const STEP: Duration = Duration::from_millis(50);
 
 /// Shows a running job, again and again, until q is pressed.
@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-/// Looks on a thread of its own: keys do not wait for a scheduler that is silent.
+/// Queries on a thread of its own: keys do not wait for a silent scheduler.
 fn keep_looking(mut observer: Observer, interval: Duration) -> Receiver<Result<View>> {
     let (sender, views) = sync_channel(1);
     thread::spawn(move || {
@@ -85,7 +85,7 @@ fn keep_looking(mut observer: Observer, interval: Duration) -> Receiver<Result<V
             if sender.send(observer.look(FIRST)).is_err() {
                 return;
             }
-            // A look that fails at once is not repeated at once.
+            // A query that fails at once is not repeated at once.
             thread::sleep(STEP.saturating_sub(begun.elapsed()));
         }
     });
@@ -124,7 +124,7 @@ fn wait(screen: &mut Screen, views: &Receiver<Result<View>>) -> io::Result<bool>
     }
 }
 
-/// What a key does; false when it ends the program.
+/// Handles a key; false when it ends the program.
 fn press(screen: &mut Screen, key: KeyEvent) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {

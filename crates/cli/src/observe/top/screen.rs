@@ -1,4 +1,4 @@
-//! The picture of a job: a function of what was seen, and of what was pressed.
+//! The screen of `kvstore top`: a function of the views and of the keys pressed.
 
 use std::cmp::Ordering;
 use std::time::{Duration, Instant};
@@ -25,7 +25,7 @@ const BAD: Style = Style::new().fg(Color::LightRed).add_modifier(Modifier::BOLD)
 const QUIET: Style = Style::new().fg(Color::DarkGray);
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 
-/// What the rows are sorted by.
+/// Sort order of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sort {
     Node,
@@ -73,10 +73,10 @@ impl Sort {
     }
 }
 
-/// What is shown.
+/// The displayed view.
 pub(crate) struct Screen {
     view: View,
-    /// When it was seen, and why there is no newer one.
+    /// Arrival time of the view, and why there is no newer one.
     seen: Instant,
     failure: Option<String>,
     interval: Duration,
@@ -100,7 +100,7 @@ impl Screen {
         }
     }
 
-    /// Takes what a look has shown, or why it failed.
+    /// Stores a new view, or the error of a query.
     pub(crate) fn take(&mut self, view: Result<View>) {
         match view {
             Ok(view) => {
@@ -113,7 +113,7 @@ impl Screen {
         }
     }
 
-    /// Whether what is shown has become a second older, and it matters.
+    /// Whether the view's age in seconds has changed, and matters.
     pub(crate) fn gets_older(&mut self) -> bool {
         let age = self.seen.elapsed().as_secs();
         let older = age > self.shown_age && age > self.interval.as_secs() + 2;
@@ -165,7 +165,7 @@ impl Screen {
         Paragraph::new(lines).render(area, to);
     }
 
-    /// What goes through the servers, and how full the fullest one is.
+    /// Throughput of the servers, and the memory use of the fullest one.
     fn totals(&self, bar: usize) -> Line<'static> {
         let servers = self.view.nodes.iter().filter(|node| node.role == "server");
         let rates = servers.filter_map(|node| node.facts.as_ref()?.rates);

@@ -24,7 +24,7 @@ fn node(role: &'static str, rank: u32, address: String, facts: Facts) -> Node {
     Node { role, rank, address, state: State::Here, heard_ms, report_ms, facts: Some(facts) }
 }
 
-/// Four workers and two servers that do a lot.
+/// Four workers and two servers under load.
 fn busy() -> View {
     let facts = |bytes_in: f64, bytes_out: f64| Facts {
         age_s: 11_532.0,
@@ -91,7 +91,7 @@ fn busy() -> View {
     }
 }
 
-/// The same job while nobody calls.
+/// The job while no worker calls.
 fn idle() -> View {
     let mut view = busy();
     view.slowest_worker = None;
@@ -104,7 +104,7 @@ fn idle() -> View {
     view
 }
 
-/// One worker died, another one stands still, and the rest waits.
+/// One worker died, another one stands still, and the rest wait.
 fn with_a_dead_one() -> View {
     let mut view = idle();
     view.epoch = 2;
