@@ -45,7 +45,7 @@ pub(crate) fn is_any(address: &str) -> Result<bool> {
 /// Own address of this machine on the route to another one; no packet is sent.
 pub(crate) fn local_address(root: &str) -> Result<IpAddr> {
     let Some(root) = addresses(root)?.first().copied() else {
-        return Err(fail!(Network, "create: nobody knows the host of {root:?}"));
+        return Err(fail!(Network, "create: the host of {root:?} is unknown"));
     };
     let any = if root.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
     UdpSocket::bind(any)

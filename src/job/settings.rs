@@ -97,7 +97,7 @@ impl Change {
 
     pub(crate) fn decode(fields: &[u8]) -> Result<Self> {
         serde_json::from_slice(fields)
-            .map_err(|error| fail!(InvalidArgument, "a setting that nobody can read: {error}"))
+            .map_err(|error| fail!(InvalidArgument, "an unreadable setting: {error}"))
     }
 
     /// Whether the rule needs uncut keys.

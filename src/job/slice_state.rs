@@ -85,7 +85,7 @@ pub(crate) enum RestoredSlice<'a> {
 impl<'a> RestoredSlice<'a> {
     /// Decodes a restore request for a slice.
     pub(crate) fn read(bytes: &'a [u8], slot: &Slot) -> Result<Self> {
-        let unfit = || fail!(Corrupt, "what nobody can read was brought to a slice");
+        let unfit = || fail!(Corrupt, "an unreadable state was brought to a slice");
         let (code, rest) = bytes.split_first_chunk().ok_or_else(unfit)?;
         let (rank, rest) = rest.split_first_chunk().ok_or_else(unfit)?;
         let rank = u32::from_le_bytes(*rank);

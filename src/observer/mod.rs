@@ -290,7 +290,7 @@ impl Observer {
                 Err(error) => last = Some(error),
             }
         }
-        Err(last.map_or_else(|| name(&"nobody knows this host"), |error| name(&error)))
+        Err(last.map_or_else(|| name(&"the host is unknown"), |error| name(&error)))
     }
 }
 

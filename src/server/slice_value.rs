@@ -309,7 +309,7 @@ impl SliceValue {
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
                 crate::job::slice_state::encode(&self.value, shared.bytes(), merger, blocks)
             }
-            Some(_) => Err(fail!(InvalidArgument, "nobody knows what is wanted")),
+            Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };
         block.map(|block| Bytes::of_block(Arc::new(block))).map_err(failed)
     }

@@ -113,7 +113,7 @@ impl WorkerStore {
             }
             Draft::Coded { values: range, slice_bytes, bytes } => {
                 let Some((codec, unsent)) = &mut values.coding else {
-                    return Err(fail!(Internal, "a value is to be encoded, and nobody knows how"));
+                    return Err(fail!(Internal, "a value is to be encoded, and no codec is set"));
                 };
                 let sum = self.driver.blocks.take(bytes)?;
                 self.add_up(slot, &lent[range], &sum)?;

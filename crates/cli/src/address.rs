@@ -38,7 +38,7 @@ pub(crate) fn local_address(remote: SocketAddr) -> io::Result<IpAddr> {
 /// Own address of this machine on the route to a host, which may stand behind the name of a user.
 pub(crate) fn local_address_of(host: &str) -> io::Result<IpAddr> {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let unknown = || io::Error::new(io::ErrorKind::NotFound, "nobody knows it");
+    let unknown = || io::Error::new(io::ErrorKind::NotFound, "the host is unknown");
     local_address((host, 9).to_socket_addrs()?.next().ok_or_else(unknown)?)
 }
 

@@ -1,5 +1,5 @@
 //! Sender side of a ring.
-#![allow(unsafe_code, reason = "says which bytes of the ring nobody reads any more")]
+#![allow(unsafe_code, reason = "frees bytes of the ring that the receiver has read")]
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;

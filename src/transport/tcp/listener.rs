@@ -66,7 +66,7 @@ impl Listener {
                     }
                     Err(_) if closed.load(Ordering::SeqCst) => {}
                     Err(error) => {
-                        log(Level::Debug, || format!("nobody can connect now: {error}"));
+                        log(Level::Debug, || format!("no process can connect now: {error}"));
                         std::thread::sleep(PAUSE);
                     }
                 }

@@ -118,7 +118,7 @@ fn first(bytes: &[u8]) -> io::Result<Delivery<'_>> {
     };
     let length = usize::try_from(u32::from_le_bytes(*length)).map_err(io::Error::other)?;
     if length > MOST_BYTES {
-        return Err(io::Error::other("a length that nobody sends"));
+        return Err(io::Error::other("a length that no sender sends"));
     }
     Ok(rest.get(..length).map_or_else(|| Delivery::Missing(length - rest.len()), Delivery::Whole))
 }

@@ -45,7 +45,7 @@ pub(super) fn listen_at(
     loop {
         // The system chooses a port, which is free again at once; another process may bind it first.
         let at = listen.to_socket_addrs().map_err(|error| name(&error))?.next();
-        let at = at.ok_or_else(|| name(&"nobody knows this host"))?;
+        let at = at.ok_or_else(|| name(&"the host is unknown"))?;
         let found = TcpListener::bind(at).and_then(|listener| listener.local_addr());
         let found = found.map_err(|error| name(&error))?;
         let known: Arc<str> = match place.advertised {
