@@ -58,12 +58,12 @@ impl From<Duration> for Deadline {
 }
 
 /// A deadline that is fixed on first use: calls that never wait never read the clock.
-pub(crate) struct Patience {
+pub(crate) struct LazyDeadline {
     timeout: Option<Duration>,
     end: OnceCell<Deadline>,
 }
 
-impl Patience {
+impl LazyDeadline {
     /// Without a timeout it never expires.
     pub(crate) fn new(timeout: Option<Duration>) -> Self {
         Self { timeout, end: OnceCell::new() }

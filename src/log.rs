@@ -62,19 +62,19 @@ fn tell(level: Level, text: &str) {
 
 #[cfg(feature = "dist")]
 thread_local! {
-    /// Buffered lines of this thread, until the end of `Later`.
+    /// Buffered lines of this thread, until the end of `DeferredLog`.
     static WAITING: RefCell<Option<Vec<(Level, String)>>> = const { RefCell::new(None) };
 }
 
 /// While this lives, the lines of this thread are buffered. The sink is the host's code, and may
 /// call the library, which must not be locked then.
 #[cfg(feature = "dist")]
-pub(crate) struct Later {
+pub(crate) struct DeferredLog {
     is_first: bool,
 }
 
 #[cfg(feature = "dist")]
-impl Later {
+impl DeferredLog {
     pub(crate) fn begin() -> Self {
         let begin = |lines: &RefCell<Option<_>>| {
             let mut lines = lines.borrow_mut();
@@ -88,7 +88,7 @@ impl Later {
 }
 
 #[cfg(feature = "dist")]
-impl Drop for Later {
+impl Drop for DeferredLog {
     fn drop(&mut self) {
         if self.is_first {
             let lines = WAITING.try_with(RefCell::take).ok().flatten();
@@ -97,7 +97,7 @@ impl Drop for Later {
     }
 }
 
-/// Buffers a line, or returns it if no `Later` is alive.
+/// Buffers a line, or returns it if no `DeferredLog` is alive.
 #[cfg(feature = "dist")]
 fn hold_back(level: Level, text: String) -> Option<String> {
     let mut text = Some(text);

@@ -129,20 +129,20 @@ impl Codec {
             self.encode(isa, origin, value, bytes);
             return decode(bytes, sent);
         };
-        isa.run(Add { to: residual, value });
+        isa.run(AddResidual { to: residual, value });
         self.encode(isa, origin, residual, bytes);
         decode(bytes, sent);
-        isa.run(Keep { of: residual, sent });
+        isa.run(KeepResidual { of: residual, sent });
     }
 }
 
 /// Adds a value to its residual.
-struct Add<'a> {
+struct AddResidual<'a> {
     to: &'a mut [f32],
     value: &'a [f32],
 }
 
-impl Loop for Add<'_> {
+impl Loop for AddResidual<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -152,12 +152,12 @@ impl Loop for Add<'_> {
 }
 
 /// Stores the unsent part. Where infinity or a NaN was sent the residual is zero.
-struct Keep<'a> {
+struct KeepResidual<'a> {
     of: &'a mut [f32],
     sent: &'a [f32],
 }
 
-impl Loop for Keep<'_> {
+impl Loop for KeepResidual<'_> {
     type Output = ();
 
     #[inline(always)]

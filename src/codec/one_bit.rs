@@ -33,22 +33,22 @@ impl Scheme for OneBit {
     }
 
     fn encode(&self, isa: Isa, _: Origin, input: &[f32], bytes: &mut [u8]) {
-        isa.run(Encode { threshold: self.threshold, input, bytes });
+        isa.run(OneBitEncode { threshold: self.threshold, input, bytes });
     }
 
     fn decode(&self, isa: Isa, _: Origin, bytes: &[u8], out: &mut [f32]) -> Result<(), String> {
-        isa.run(Decode { bytes, out });
+        isa.run(OneBitDecode { bytes, out });
         Ok(())
     }
 }
 
-struct Encode<'a> {
+struct OneBitEncode<'a> {
     threshold: f32,
     input: &'a [f32],
     bytes: &'a mut [u8],
 }
 
-impl Loop for Encode<'_> {
+impl Loop for OneBitEncode<'_> {
     type Output = ();
 
     /// Two loops that the compiler vectorises: a byte for each element, then eight of them into
@@ -67,12 +67,12 @@ impl Loop for Encode<'_> {
     }
 }
 
-struct Decode<'a> {
+struct OneBitDecode<'a> {
     bytes: &'a [u8],
     out: &'a mut [f32],
 }
 
-impl Loop for Decode<'_> {
+impl Loop for OneBitDecode<'_> {
     type Output = ();
 
     #[inline(always)]

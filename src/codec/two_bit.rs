@@ -42,22 +42,22 @@ impl Scheme for TwoBit {
     }
 
     fn encode(&self, isa: Isa, _: Origin, input: &[f32], bytes: &mut [u8]) {
-        isa.run(Encode { threshold: self.threshold, input, bytes });
+        isa.run(TwoBitEncode { threshold: self.threshold, input, bytes });
     }
 
     fn decode(&self, isa: Isa, _: Origin, bytes: &[u8], out: &mut [f32]) -> Result<(), String> {
-        isa.run(Decode { threshold: self.threshold, bytes, out });
+        isa.run(TwoBitDecode { threshold: self.threshold, bytes, out });
         Ok(())
     }
 }
 
-struct Encode<'a> {
+struct TwoBitEncode<'a> {
     threshold: f32,
     input: &'a [f32],
     bytes: &'a mut [u8],
 }
 
-impl Loop for Encode<'_> {
+impl Loop for TwoBitEncode<'_> {
     type Output = ();
 
     /// Two loops that the compiler vectorises: a byte for each element, then four of them into one.
@@ -78,13 +78,13 @@ impl Loop for Encode<'_> {
     }
 }
 
-struct Decode<'a> {
+struct TwoBitDecode<'a> {
     threshold: f32,
     bytes: &'a [u8],
     out: &'a mut [f32],
 }
 
-impl Loop for Decode<'_> {
+impl Loop for TwoBitDecode<'_> {
     type Output = ();
 
     #[inline(always)]

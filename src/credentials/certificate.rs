@@ -12,7 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::Identity;
-use super::names::AnyName;
+use super::names::OptionalNameVerifier;
 use crate::error::{Error, Result, fail};
 
 /// The certificate of a process for TLS, and its trusted authority.
@@ -88,7 +88,7 @@ impl Tls {
         roots: RootCertStore,
         provider: Arc<CryptoProvider>,
     ) -> Result<Arc<dyn ServerCertVerifier>> {
-        AnyName::verifier(roots, provider, self.verify_names)
+        OptionalNameVerifier::verifier(roots, provider, self.verify_names)
             .map_err(|error| fail!(Option, "tls_ca_file: {:?}: {error}", self.ca_file))
     }
 

@@ -14,8 +14,8 @@ pub(crate) use certificate::Tls;
 pub(crate) use identity::{CredentialKind, Identity};
 pub use kept::JobFile;
 pub(crate) use kept::take_kept;
+use token::JoinToken;
 pub(crate) use token::Proof;
-use token::Token;
 
 use crate::config::{self, JobConfig, Secrets};
 use crate::error::{Error, Result, fail};
@@ -27,7 +27,7 @@ pub(crate) struct Credentials {
     /// The identity of this process for its peers.
     pub(crate) identity: Identity,
     pub(crate) tls: Option<Tls>,
-    token: Option<Token>,
+    token: Option<JoinToken>,
     workers: u32,
     servers: u32,
 }
@@ -60,7 +60,7 @@ impl Credentials {
                  every process a certificate or a token of its own role and rank"
             ));
         }
-        if job.role != Role::Worker && matches!(token, Some(Token::Of(..))) {
+        if job.role != Role::Worker && matches!(token, Some(JoinToken::Of(..))) {
             return Err(fail!(
                 Option,
                 "the token is one of {identity}, and servers and the scheduler check those of all others: \
@@ -75,7 +75,7 @@ impl Credentials {
     #[cfg(test)]
     pub(crate) fn of_token(identity: &str, secret: &str) -> Self {
         let identity = Identity::parse(identity).expect("an identity");
-        let token = Token::parse(secret, "a test").ok();
+        let token = JoinToken::parse(secret, "a test").ok();
         Self { identity, tls: None, token, workers: 2, servers: 1 }
     }
 
@@ -99,7 +99,7 @@ impl Credentials {
 
     fn user(&self) -> Identity {
         match self.token {
-            Some(Token::Of(identity, _)) => identity,
+            Some(JoinToken::Of(identity, _)) => identity,
             _ => self.identity,
         }
     }
@@ -143,10 +143,10 @@ fn tls(secrets: &Secrets) -> Result<Option<Tls>> {
     }
 }
 
-fn token(secrets: &Secrets) -> Result<Option<Token>> {
+fn token(secrets: &Secrets) -> Result<Option<JoinToken>> {
     match (&secrets.token, &secrets.token_file) {
-        (Some(text), _) => Token::parse(text, "token").map(Some),
-        (None, Some(file)) => Token::load(file).map(Some),
+        (Some(text), _) => JoinToken::parse(text, "token").map(Some),
+        (None, Some(file)) => JoinToken::load(file).map(Some),
         (None, None) => Ok(None),
     }
 }
@@ -155,7 +155,7 @@ fn token(secrets: &Secrets) -> Result<Option<Token>> {
 fn identity(
     job: &JobConfig,
     certified: Option<Identity>,
-    token: Option<&Token>,
+    token: Option<&JoinToken>,
 ) -> Result<Option<Identity>> {
     let own = match job.role {
         Role::Scheduler => CredentialKind::Scheduler,
@@ -165,8 +165,8 @@ fn identity(
     };
     let told = match token {
         None => None,
-        Some(Token::Of(identity, _)) => Some(*identity),
-        Some(Token::Job(_)) => Some(certified.unwrap_or(Identity::any(own))),
+        Some(JoinToken::Of(identity, _)) => Some(*identity),
+        Some(JoinToken::Job(_)) => Some(certified.unwrap_or(Identity::any(own))),
     };
     match (certified, told) {
         (Some(one), Some(other))
@@ -188,7 +188,7 @@ pub(crate) fn read_file(path: &str) {
     let of = |path: &str| path.to_owned();
     let [ca_file, cert_file, key_file] = [of(path), of(path), of(path)];
     let _ = Tls { ca_file, cert_file, key_file, verify_names: true }.check();
-    if let Ok(token) = Token::load(path) {
+    if let Ok(token) = JoinToken::load(path) {
         assert!(token.password(Identity::SCHEDULER).is_none_or(|it| !it.is_empty()));
     }
 }

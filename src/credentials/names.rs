@@ -11,12 +11,12 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 
 /// Checks everything except, if so configured, the name.
 #[derive(Debug)]
-pub(super) struct AnyName {
+pub(super) struct OptionalNameVerifier {
     strict: Arc<WebPkiServerVerifier>,
     verify_names: bool,
 }
 
-impl AnyName {
+impl OptionalNameVerifier {
     pub(super) fn verifier(
         roots: RootCertStore,
         provider: Arc<CryptoProvider>,
@@ -28,7 +28,7 @@ impl AnyName {
     }
 }
 
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for OptionalNameVerifier {
     fn verify_server_cert(
         &self,
         own: &CertificateDer<'_>,

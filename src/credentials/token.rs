@@ -20,20 +20,20 @@ pub(crate) type Proof = [u8; 32];
 
 /// A secret of the job. It is never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Token {
+pub(crate) enum JoinToken {
     /// The job's own secret, from which all others are derived.
     Job(String),
     /// The derived secret of an identity.
     Of(Identity, String),
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for JoinToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a token")
     }
 }
 
-impl Token {
+impl JoinToken {
     /// `source` names the origin of the text.
     pub(crate) fn parse(text: &str, source: &str) -> Result<Self> {
         let text = text.trim();
@@ -98,15 +98,15 @@ fn key(secret: &str) -> hmac::Key {
 
 #[cfg(test)]
 mod tests {
-    use super::Token;
+    use super::JoinToken;
     use crate::credentials::{CredentialKind, Identity};
 
     #[test]
     fn a_derived_token_is_what_the_job_expects_of_that_identity_only() {
-        let job = Token::parse("  0123456789abcdef\n", "").unwrap();
+        let job = JoinToken::parse("  0123456789abcdef\n", "").unwrap();
         let worker = Identity::of_rank(CredentialKind::Worker, 1);
         let password = job.password(worker).unwrap();
-        let own = Token::parse(&format!("worker.1:{password}"), "").unwrap();
+        let own = JoinToken::parse(&format!("worker.1:{password}"), "").unwrap();
         assert_eq!(own.password(worker), Some(password.clone()));
         for other in
             [Identity::any(CredentialKind::Server), Identity::of_rank(CredentialKind::Worker, 2)]
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn what_is_no_token_is_refused_without_being_shown() {
         for text in ["", "short", "worker:0123456789abcdef0123", "two\nlines of some length"] {
-            let error = Token::parse(text, "KV_TOKEN").unwrap_err();
+            let error = JoinToken::parse(text, "KV_TOKEN").unwrap_err();
             assert!(text.is_empty() || !error.message().contains(text), "{error}");
             assert!(error.message().starts_with("KV_TOKEN: "), "{error}");
         }
-        let token = Token::parse("0123456789abcdef", "").unwrap();
+        let token = JoinToken::parse("0123456789abcdef", "").unwrap();
         assert!(!format!("{token:?}").contains("0123"));
     }
 }

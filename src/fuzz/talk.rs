@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::runtime::{Blocks, Bytes};
+use crate::runtime::{BlockPool, Bytes};
 use kvstore_protocol::{
-    Birth, Body, Header, Limits, MS, MemberRole, Message, MessageKind, Mode, Node, NodeRole,
-    OnLoss, Peer, Scheduler, ServerAction, Speaker, Time, is_at,
+    AuthenticatedPeer, Body, Header, Limits, MS, MemberRole, Message, MessageKind, Mode, Node,
+    NodeRole, NodeStart, OnLoss, Peer, Scheduler, ServerAction, Time, is_at,
 };
 
 const LIMITS: Limits = Limits {
@@ -30,24 +30,26 @@ const OF_SERVER: u64 = 8;
 const OF_OTHER: u64 = 9;
 /// The process that the fuzz input plays.
 const PLAYED: &str = "worker 0";
-const READER: Speaker = Speaker { role: MemberRole::Worker, rank: None, reads: true };
+const READER: AuthenticatedPeer =
+    AuthenticatedPeer { role: MemberRole::Worker, rank: None, reads: true };
 
 /// A scheduler, a server and two workers, the first of which the fuzz input plays.
-struct Job {
+struct FuzzJob {
     scheduler: Scheduler<Bytes>,
     nodes: Vec<(&'static str, Node<Bytes>)>,
-    blocks: Arc<Blocks>,
+    blocks: Arc<BlockPool>,
     now: Time,
     /// The last sequence numbers of the streams of worker 0: to the scheduler, and to the server.
     sent: [u64; 2],
     /// Its credential, if it has one.
-    speaker: Option<Speaker>,
+    speaker: Option<AuthenticatedPeer>,
 }
 
-impl Job {
-    fn new(joined: bool, speaker: Option<Speaker>) -> Self {
+impl FuzzJob {
+    fn new(joined: bool, speaker: Option<AuthenticatedPeer>) -> Self {
         let node = |(role, rank, incarnation, address)| {
-            let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: "root" };
+            let birth =
+                NodeStart { role, rank: Some(rank), incarnation, address, scheduler: "root" };
             let mut node = Node::new(LIMITS, &birth, 0);
             if address == PLAYED && speaker.is_some() {
                 node.only_read();
@@ -162,9 +164,9 @@ pub fn reader(data: &[u8]) {
     play(data, Some(READER));
 }
 
-fn play(data: &[u8], speaker: Option<Speaker>) {
+fn play(data: &[u8], speaker: Option<AuthenticatedPeer>) {
     let Some((joined, mut data)) = data.split_first() else { return };
-    let mut job = Job::new(joined & 1 != 0, speaker);
+    let mut job = FuzzJob::new(joined & 1 != 0, speaker);
     while let Some((front, rest)) = data.split_first_chunk() {
         let len = usize::from(front[15]).min(rest.len());
         let (payload, rest) = rest.split_at(len);
@@ -186,7 +188,7 @@ fn play(data: &[u8], speaker: Option<Speaker>) {
 }
 
 fn message(
-    job: &mut Job,
+    job: &mut FuzzJob,
     front: &[u8; 16],
     payload: &[u8],
 ) -> Option<(&'static str, Message<Bytes>)> {

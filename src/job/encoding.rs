@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::kernel::Isa;
 use crate::local::merge::Team;
 use crate::local::table::Slot;
-use crate::runtime::{Blocks, Bytes, Encoded};
+use crate::runtime::{BlockPool, Bytes, Encoded};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 
@@ -19,7 +19,7 @@ const ENCODED: u16 = 1;
 
 /// Codec state of the pushes of a worker, by key.
 #[derive(Default)]
-pub(crate) struct Unsent {
+pub(crate) struct WorkerResiduals {
     keys: HashMap<u64, CodecState>,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct EncodingSource<'a> {
     pub(crate) round: u64,
 }
 
-impl Unsent {
+impl WorkerResiduals {
     /// Drops the state of a removed key.
     pub(crate) fn forget(&mut self, key: u64) {
         self.keys.remove(&key);
@@ -81,7 +81,7 @@ impl Unsent {
         codec: &Codec,
         team: Team,
         source: &EncodingSource<'_>,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> Result<Bytes> {
         let slot = source.slot;
         let CodecState { residuals, ahead } = self.keys.entry(slot.key.id()).or_default();
@@ -169,7 +169,7 @@ pub(crate) fn decode(
     slot: &Slot,
     origin: Origin,
     data: &Bytes,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<Bytes> {
     let buffer = blocks.take(slot.count * DType::F32.size())?;
     let _floats = DefaultFloats::enter();

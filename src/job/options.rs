@@ -15,7 +15,7 @@ use crate::local::kind::StoreKind;
 use crate::role::Role;
 use crate::sys::has_few_processors;
 use crate::transport;
-use crate::transport::{Calls, TransportConfig};
+use crate::transport::{DialPolicy, TransportConfig};
 use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
 /// Maximum frames in the send window of a link: small frames reach the limit in bytes later.
@@ -71,9 +71,9 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     let credentials = Credentials::load(job)?;
     let root: Arc<str> = job.root.as_str().into();
     let calls = match job.role {
-        Role::Scheduler => Calls::Nobody,
-        Role::Server => Calls::Scheduler,
-        Role::Worker => Calls::Everybody,
+        Role::Scheduler => DialPolicy::Nobody,
+        Role::Server => DialPolicy::Scheduler,
+        Role::Worker => DialPolicy::Everybody,
     };
     let listen = match job.role {
         Role::Worker => None,

@@ -14,7 +14,7 @@ pub(crate) struct UnitRun {
 
 /// Partition of a key into slices.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cut {
+pub(crate) struct KeyPartition {
     /// Elements of a row, of a slice but the last, and of the key.
     pub(crate) row: usize,
     slice: usize,
@@ -24,14 +24,14 @@ pub(crate) struct Cut {
 
 /// Part of a row in one slice: its units in the slice, and its place in the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fragment {
+pub(crate) struct RowFragment {
     pub(crate) slice: u32,
     pub(crate) run: UnitRun,
     pub(crate) in_row: usize,
     pub(crate) elements: usize,
 }
 
-impl Cut {
+impl KeyPartition {
     pub(crate) fn new(place: &Placement) -> Self {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let item = place.spec.item_bytes().max(1);
@@ -45,7 +45,7 @@ impl Cut {
     }
 
     /// Parts of a row, slice by slice.
-    pub(crate) fn fragments(&self, row: usize) -> impl Iterator<Item = Fragment> + use<> {
+    pub(crate) fn fragments(&self, row: usize) -> impl Iterator<Item = RowFragment> + use<> {
         let Self { row: length, slice, unit, count } = *self;
         let Range { start, end } = row * length..((row + 1) * length).min(count);
         let mut at = start;
@@ -56,7 +56,7 @@ impl Cut {
             let index = at / slice;
             let stop = end.min((index + 1) * slice);
             let number = |elements: usize| u32::try_from(elements / unit).unwrap_or(u32::MAX);
-            let fragment = Fragment {
+            let fragment = RowFragment {
                 slice: u32::try_from(index).unwrap_or(u32::MAX),
                 run: UnitRun { first: number(at - index * slice), count: number(stop - at) },
                 in_row: at - start,
@@ -117,7 +117,7 @@ mod tests {
             let spec =
                 KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![rows, row], whole: false };
             let place = Placement { spec, slice_bytes, servers: vec![0; slices.into()] };
-            let cut = Cut::new(&place);
+            let cut = KeyPartition::new(&place);
             for index in 0..usize::try_from(rows).unwrap() {
                 let mut at = 0;
                 for fragment in cut.fragments(index) {

@@ -9,7 +9,7 @@ use crate::job::wanted::WANT_UNSENT;
 use crate::local::merger::Merger;
 use crate::local::table::{Slot, Value};
 use crate::optim::{KeptArrays, Optimizer, Stored};
-use crate::runtime::{Block, Blocks, Bytes};
+use crate::runtime::{Block, BlockPool, Bytes};
 use crate::tensor::{Array, Buffer, DType};
 
 /// Codes of the restore requests on the wire.
@@ -20,7 +20,7 @@ const AHEAD: u32 = 3;
 
 /// Restore request for a slice; the first number is its code, the second one a rank.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Brought<'a> {
+pub(crate) enum StateUpdate<'a> {
     /// Replaces the whole state by these pieces.
     State(&'a [&'a [u8]]),
     /// Deposits the codec residual of a worker after this many pushes, until a `Taken` frees it.
@@ -39,8 +39,8 @@ pub(crate) enum Brought<'a> {
     },
 }
 
-impl Brought<'_> {
-    pub(crate) fn join(&self, blocks: &Arc<Blocks>) -> Result<Bytes> {
+impl StateUpdate<'_> {
+    pub(crate) fn join(&self, blocks: &Arc<BlockPool>) -> Result<Bytes> {
         let (code, rank, number): (u32, u32, Option<u64>) = match *self {
             Self::State(_) => (STATE, 0, None),
             Self::Laid { rank, pushes, .. } => (LAID, rank, Some(pushes)),
@@ -107,7 +107,7 @@ pub(crate) const HEAD: usize = 24;
 
 /// Head of an encoded state.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Head {
+pub(crate) struct StateHeader {
     pub(crate) updates: u64,
     pub(crate) carried: f64,
     pub(crate) kept: Option<KeptArrays>,
@@ -146,7 +146,7 @@ pub(crate) fn encode(
     value: &Value,
     stored: &[u8],
     merger: &Merger,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<Block> {
     let (head, arrays) = parts(value, stored, merger);
     let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(arrays).collect();
@@ -154,7 +154,7 @@ pub(crate) fn encode(
 }
 
 /// Decodes the head of an encoded state; gives also the rest.
-pub(crate) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
+pub(crate) fn head(bytes: &[u8]) -> Result<(StateHeader, &[u8])> {
     let short = || fail!(Corrupt, "the state of a slice is cut off");
     let (updates, rest) = bytes.split_first_chunk().ok_or_else(short)?;
     let (carried, rest) = rest.split_first_chunk().ok_or_else(short)?;
@@ -163,7 +163,7 @@ pub(crate) fn head(bytes: &[u8]) -> Result<(Head, &[u8])> {
     let states = u32::from_le_bytes(*states);
     let has_master = u32::from_le_bytes(*master) != 0;
     let kept = usize::try_from(states).ok().filter(|_| states != u32::MAX);
-    let head = Head {
+    let head = StateHeader {
         updates: u64::from_le_bytes(*updates),
         carried: f64::from_bits(u64::from_le_bytes(*carried)),
         kept: kept.map(|states| KeptArrays { states, has_master }),
@@ -177,7 +177,7 @@ pub(crate) fn restore(
     value: &mut Value,
     bytes: &[u8],
     merger: &Merger,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<()> {
     let (head, rest) = head(bytes)?;
     let short = || fail!(Corrupt, "the state of a slice is cut off");

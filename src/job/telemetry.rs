@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::JobConfig;
 use crate::observer;
-use crate::runtime::{Driver, DriverHost, Machine};
+use crate::runtime::{Driver, DriverHost, ProtocolMachine};
 use crate::trace::Tracer;
 
 /// Tracer of this process, if an option sets one.
@@ -16,19 +16,19 @@ pub(crate) fn tracer(job: &JobConfig) -> Option<Arc<Tracer>> {
 pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<Tracer>>) {
     let Some(tracer) = tracer else { return };
     driver.step(|machine, now| match machine {
-        Machine::Node(node) => {
+        ProtocolMachine::Node(node) => {
             tracer.align(now);
             node.trace(tracer.rounds(), now);
         }
-        Machine::Scheduler(_) => {}
+        ProtocolMachine::Scheduler(_) => {}
     });
 }
 
 /// Statistics of the process, as one more member of the store's.
 pub(crate) fn facts<H: DriverHost>(driver: &Arc<Driver<H>>) -> String {
     let said = driver.step(|machine, now| match machine {
-        Machine::Node(node) => Some(node.facts(now)),
-        Machine::Scheduler(_) => None,
+        ProtocolMachine::Node(node) => Some(node.facts(now)),
+        ProtocolMachine::Scheduler(_) => None,
     });
     let facts = said.flatten().map(|said| {
         // Lists would change the length between two calls.

@@ -16,9 +16,9 @@ pub(super) trait HalfArrays {
 }
 
 /// Integer arithmetic only.
-pub(super) struct Portable;
+pub(super) struct PortableHalf;
 
-impl HalfArrays for Portable {
+impl HalfArrays for PortableHalf {
     #[inline(always)]
     unsafe fn widen_f16(dst: &mut [f32], src: &[u16]) {
         for (wide, &narrow) in dst.iter_mut().zip(src) {

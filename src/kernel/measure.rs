@@ -6,7 +6,7 @@ use std::ops::AddAssign;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::number::Number;
-use super::rule::{Formula, MAX_STATES, Rule, Target};
+use super::rule::{Formula, MAX_STATES, Rule, RuleTarget};
 use super::sum::Pass;
 use super::{Isa, TILE};
 use crate::tensor::DType;
@@ -50,7 +50,7 @@ pub(crate) trait Meter: Send + Sync {
         &self,
         isa: Isa,
         pass: &Pass<'_>,
-        target: &Target,
+        target: &RuleTarget,
         part: usize,
         take: &mut dyn FnMut(Squares),
     );
@@ -61,7 +61,7 @@ impl<M: Measure> Meter for M {
         &self,
         isa: Isa,
         pass: &Pass<'_>,
-        target: &Target,
+        target: &RuleTarget,
         part: usize,
         take: &mut dyn FnMut(Squares),
     ) {
@@ -93,7 +93,7 @@ unsafe fn measure_by(
     with_value: bool,
     isa: Isa,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
     part: usize,
     take: &mut dyn FnMut(Squares),
 ) {
@@ -101,7 +101,7 @@ unsafe fn measure_by(
     let mut room = [[MaybeUninit::<f64>::uninit(); TILE]; 2];
     let measured = room.each_mut().map(|array| array.as_mut_ptr().cast::<u8>());
     // SAFETY: the caller's promise.
-    unsafe { rule.merge(isa, pass, &Target { measured, ..*target }) };
+    unsafe { rule.merge(isa, pass, &RuleTarget { measured, ..*target }) };
     let full = pass.dtype.full();
     for start in (0..pass.count).step_by(part) {
         let count = part.min(pass.count - start);
@@ -122,7 +122,7 @@ unsafe fn measure_by(
 
 /// A number for each part of a pass.
 #[derive(Clone, Copy)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct PartNumbers<'a> {
     pub(crate) numbers: &'a [f64],
     /// Elements of a part.
     pub(crate) length: usize,
@@ -138,8 +138,8 @@ pub(super) unsafe fn merge_parts(
     rule: &dyn Rule,
     isa: Isa,
     pass: &Pass<'_>,
-    target: &Target,
-    parts: Parts<'_>,
+    target: &RuleTarget,
+    parts: PartNumbers<'_>,
 ) {
     assert!(pass.count <= TILE, "there is room for one tile");
     let mut room = [0.0f64; TILE];
@@ -153,10 +153,10 @@ pub(super) unsafe fn merge_parts(
     let mut states = target.states;
     states[0] = start.cast();
     // SAFETY: the caller's promise.
-    unsafe { rule.merge(isa, pass, &Target { states, ..*target }) };
+    unsafe { rule.merge(isa, pass, &RuleTarget { states, ..*target }) };
 }
 
-fn fill<T: Copy>(room: &mut [T], parts: Parts<'_>, round: impl Fn(f64) -> T) {
+fn fill<T: Copy>(room: &mut [T], parts: PartNumbers<'_>, round: impl Fn(f64) -> T) {
     for (part, &number) in room.chunks_mut(parts.length).zip(parts.numbers) {
         part.fill(round(number));
     }

@@ -27,9 +27,9 @@ mod widened;
 mod x86;
 
 pub(crate) use loops::Loop;
-pub(crate) use measure::{Measure, Meter, Parts, Squares};
+pub(crate) use measure::{Measure, Meter, PartNumbers, Squares};
 pub(crate) use number::Number;
-pub(crate) use rule::{Formula, MAX_STATES, Rule, Target};
+pub(crate) use rule::{Formula, MAX_STATES, Rule, RuleTarget};
 pub(crate) use sum::{Pass, Traffic};
 
 use crate::error::{Result, fail};
@@ -158,7 +158,7 @@ impl Isa {
     ///
     /// # Safety
     /// As there.
-    unsafe fn merge<F: Formula>(self, formula: F, pass: &Pass<'_>, target: &Target) {
+    unsafe fn merge<F: Formula>(self, formula: F, pass: &Pass<'_>, target: &RuleTarget) {
         // SAFETY: the caller's promise; the instruction set was found available when chosen.
         unsafe {
             match self {
@@ -178,7 +178,7 @@ impl Isa {
     }
 
     /// [`Rule::merge`] for an operation whose plan guarantees its safety conditions.
-    pub(crate) fn merge_planned(self, rule: &dyn Rule, pass: &Pass<'_>, target: &Target) {
+    pub(crate) fn merge_planned(self, rule: &dyn Rule, pass: &Pass<'_>, target: &RuleTarget) {
         // SAFETY: the plan has checked the arrays and their overlaps, the optimizer the dtype; the
         // target is our own memory.
         unsafe { rule.merge(self, pass, target) }
@@ -189,7 +189,7 @@ impl Isa {
         self,
         meter: &dyn Meter,
         pass: &Pass<'_>,
-        target: &Target,
+        target: &RuleTarget,
         part: usize,
         take: &mut dyn FnMut(Squares),
     ) {
@@ -202,8 +202,8 @@ impl Isa {
         self,
         rule: &dyn Rule,
         pass: &Pass<'_>,
-        target: &Target,
-        parts: Parts<'_>,
+        target: &RuleTarget,
+        parts: PartNumbers<'_>,
     ) {
         // SAFETY: as for `merge_planned`.
         unsafe { measure::merge_parts(rule, self, pass, target, parts) }
@@ -246,14 +246,14 @@ impl Isa {
                 Isa::Avx2 => x86::avx2::convert((to, dst), (from, src), count),
                 #[cfg(target_arch = "x86_64")]
                 Isa::Avx512 => x86::avx512::convert((to, dst), (from, src), count),
-                _ => convert::convert::<half::Portable>((to, dst), (from, src), count),
+                _ => convert::convert::<half::PortableHalf>((to, dst), (from, src), count),
             }
         }
     }
 }
 
 impl<F: Formula> Rule for F {
-    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target) {
+    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget) {
         // No pointer arithmetic on the addresses of empty arrays.
         if pass.count == 0 {
             return;

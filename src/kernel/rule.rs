@@ -32,7 +32,7 @@ pub(crate) trait Formula: Copy + Send + Sync {
 
 /// The arrays that a rule changes.
 #[derive(Clone, Copy)]
-pub(crate) struct Target {
+pub(crate) struct RuleTarget {
     /// The value: of the pass's dtype, or f32 if `master`.
     pub(crate) value: *mut u8,
     /// Whether the pass is of f16 or bf16 and the value is its f32 master. The rounded value then
@@ -44,7 +44,7 @@ pub(crate) struct Target {
     pub(crate) measured: [*mut u8; 2],
 }
 
-impl Target {
+impl RuleTarget {
     pub(crate) fn new(value: *mut u8, master: bool, states: [*mut u8; MAX_STATES]) -> Self {
         Self { value, master, states, measured: [std::ptr::null_mut(); 2] }
     }
@@ -58,7 +58,7 @@ pub(crate) trait Rule: Send + Sync {
     /// # Safety
     /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
     /// that overlap nothing else.
-    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &Target);
+    unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget);
 }
 
 /// See [`Rule::merge`].
@@ -66,7 +66,7 @@ pub(crate) trait Rule: Send + Sync {
 /// # Safety
 /// As there; the instruction set of the build is there.
 #[inline(always)]
-pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &Target) {
+pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, target: &RuleTarget) {
     // SAFETY: the caller's promise.
     unsafe {
         match pass.dtype {
@@ -88,7 +88,7 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
 unsafe fn by_inputs<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -106,7 +106,7 @@ unsafe fn by_inputs<B: Build, D: FloatFamily, F: Formula>(
 unsafe fn by_outs<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
     inputs: impl AsRef<[*const u8]>,
 ) {
     // SAFETY: the caller's promise.
@@ -121,10 +121,10 @@ unsafe fn by_outs<B: Build, D: FloatFamily, F: Formula>(
 
 /// Any number of inputs and outs.
 #[inline(always)]
-unsafe fn any<B: Build, D: FloatFamily, K: Kept, F: Formula>(
+unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe { by_traffic::<B, D, K, F>(formula, pass, target, pass.inputs, pass.outs) }
@@ -135,7 +135,7 @@ unsafe fn any<B: Build, D: FloatFamily, K: Kept, F: Formula>(
 unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
 ) {
     // SAFETY: the caller's promise.
     unsafe {
@@ -148,26 +148,26 @@ unsafe fn by_value<B: Build, D: FloatFamily, F: Formula>(
 }
 
 /// How the value is kept: as lanes of the pass's dtype, or of full precision.
-trait Kept {
+trait ValuePrecision {
     type Lanes<L: FloatLanes>: Lanes<Register = L::Register>;
 }
 
 struct Rounded;
 struct Unrounded;
 
-impl Kept for Rounded {
+impl ValuePrecision for Rounded {
     type Lanes<L: FloatLanes> = L;
 }
 
-impl Kept for Unrounded {
+impl ValuePrecision for Unrounded {
     type Lanes<L: FloatLanes> = L::Full;
 }
 
 #[inline(always)]
-unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
+unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
     inputs: impl AsRef<[*const u8]>,
     outs: impl AsRef<[*mut u8]>,
 ) {
@@ -200,10 +200,10 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: Kept, F: Formula>(
 /// # Safety
 /// As [`merge`].
 #[inline(never)]
-unsafe fn ends<Few: FloatLanes, One: FloatLanes, K: Kept, F: Formula>(
+unsafe fn ends<Few: FloatLanes, One: FloatLanes, K: ValuePrecision, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
     (start, end): (usize, usize),
 ) {
     let (inputs, outs) = (pass.inputs, pass.outs);
@@ -221,16 +221,16 @@ unsafe fn walk<B: Build, L, K, F, const STREAM: bool>(
     formula: F,
     inputs: &[*const u8],
     outs: &[*mut u8],
-    target: &Target,
+    target: &RuleTarget,
     (start, end): (usize, usize),
     ahead: bool,
 ) -> usize
 where
     L: FloatLanes,
-    K: Kept,
+    K: ValuePrecision,
     F: Formula,
 {
-    let Target { value, states, measured, .. } = *target;
+    let RuleTarget { value, states, measured, .. } = *target;
     let mut at = start;
     while at + L::BYTES <= end {
         // Unrounded elements take at least as much memory.

@@ -3,7 +3,7 @@
 
 use std::mem::MaybeUninit;
 
-use super::rule::{Rule, Target};
+use super::rule::{Rule, RuleTarget};
 use super::sum::{Pass, Traffic};
 use super::{Isa, TILE};
 use crate::tensor::DType;
@@ -24,7 +24,7 @@ pub(super) unsafe fn merge(
     rule: &dyn Rule,
     isa: Isa,
     pass: &Pass<'_>,
-    target: &Target,
+    target: &RuleTarget,
     keeps: bool,
 ) {
     let wide = [MaybeUninit::uninit(); TILE];
@@ -88,10 +88,10 @@ impl Tile {
         &mut self,
         isa: Isa,
         pass: &Pass<'_>,
-        target: &Target,
+        target: &RuleTarget,
         start: usize,
         count: usize,
-    ) -> Target {
+    ) -> RuleTarget {
         let wide = |array: *mut u8| array.wrapping_add(start * DType::F32.size());
         let mut value = wide(target.value);
         if !target.master {
@@ -101,6 +101,6 @@ impl Tile {
             unsafe { isa.convert((DType::F32, value), (pass.dtype, from.cast_const()), count) };
         }
         let measured = target.measured.map(wide);
-        Target { value, master: false, states: target.states.map(wide), measured }
+        RuleTarget { value, master: false, states: target.states.map(wide), measured }
     }
 }

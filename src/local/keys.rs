@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::lock::WriteGuard;
 use super::merge::Team;
-use super::plan::{Pairs, Scene, TensorUse};
+use super::plan::{CallContext, Pairs, TensorUse};
 use super::table::{KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, KeyNames};
@@ -18,8 +18,8 @@ pub(crate) struct LocalKeys {
 }
 
 impl LocalKeys {
-    pub(crate) fn scene(&self, call: &'static str) -> Scene<'_> {
-        Scene { call, names: &self.names, table: &self.table, coming: None, patience: None }
+    pub(crate) fn scene(&self, call: &'static str) -> CallContext<'_> {
+        CallContext { call, names: &self.names, table: &self.table, coming: None, patience: None }
     }
 
     /// Adds slots to the table, all or none.
@@ -32,7 +32,11 @@ impl LocalKeys {
     }
 
     /// Copies values into slots that are not in the table yet.
-    pub(crate) fn make(&self, scene: &Scene<'_>, values: &Pairs<'_>) -> Result<Vec<Arc<Slot>>> {
+    pub(crate) fn make(
+        &self,
+        scene: &CallContext<'_>,
+        values: &Pairs<'_>,
+    ) -> Result<Vec<Arc<Slot>>> {
         let call = scene.call;
         let mut seen = values.keys.to_vec();
         seen.sort_unstable();
@@ -57,7 +61,12 @@ impl LocalKeys {
         pairs.map(|(&key, tensor)| self.make_one(scene, key, tensor)).collect()
     }
 
-    fn make_one(&self, scene: &Scene<'_>, key: Key, tensor: &Tensor<'_>) -> Result<Arc<Slot>> {
+    fn make_one(
+        &self,
+        scene: &CallContext<'_>,
+        key: Key,
+        tensor: &Tensor<'_>,
+    ) -> Result<Arc<Slot>> {
         let (call, dtype, count) = (scene.call, tensor.dtype(), tensor.count());
         let name_it =
             |error: Error| error.at(format_args!("{call}: {}: {tensor:?}", self.names.label(key)));
@@ -72,7 +81,7 @@ impl LocalKeys {
     }
 
     /// The slots of different keys, in processing order.
-    pub(crate) fn find(&self, scene: &Scene<'_>, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
+    pub(crate) fn find(&self, scene: &CallContext<'_>, keys: &[Key]) -> Result<Vec<Arc<Slot>>> {
         let slot = |&key: &Key| self.table.get(key).ok_or_else(|| scene.unknown(key));
         let mut slots = keys.iter().map(slot).collect::<Result<Vec<_>>>()?;
         slots.sort_unstable_by_key(|slot| slot.order);

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::config::Settings;
-use crate::deadline::{Deadline, Patience};
+use crate::deadline::{Deadline, LazyDeadline};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::log::{Level, log};
@@ -53,7 +53,7 @@ pub(crate) struct Local {
     pub(crate) settings: Settings,
     pub(crate) keys: LocalKeys,
     pub(crate) applier: Applier,
-    pub(crate) tickets: Tickets<Op>,
+    pub(crate) tickets: Tickets<LocalOperation>,
     pub(crate) poisoned: AtomicBool,
     pub(crate) handling: RwLock<Handling>,
     /// Whether sums replace values, and no codec is set: cached for a single load. Changed under
@@ -64,14 +64,14 @@ pub(crate) struct Local {
 }
 
 /// An operation with a ticket.
-pub(crate) struct Op {
+pub(crate) struct LocalOperation {
     call: DataCall,
     plan: Plan,
     handling: Handling,
     span: Carried,
 }
 
-impl TicketWork for Op {
+impl TicketWork for LocalOperation {
     fn keys(&self, visit: &mut dyn FnMut(u64)) {
         self.plan.keys(visit);
     }
@@ -105,27 +105,27 @@ impl CallMemory {
 }
 
 /// The shortcuts that a call may take without a plan.
-enum Short {
+enum FastPath {
     Nothing,
     Copy,
     /// Merge small values under a rule.
     Rule(Handling),
 }
 
-impl Short {
+impl FastPath {
     /// How the values of a call merge that has begun without a plan.
     fn handling(&self) -> &Handling {
         match self {
-            Short::Rule(handling) => handling,
-            Short::Nothing | Short::Copy => &Handling::PLAIN,
+            FastPath::Rule(handling) => handling,
+            FastPath::Nothing | FastPath::Copy => &Handling::PLAIN,
         }
     }
 }
 
 /// The shortcuts of a call without a plan, and its time limit.
 struct FastTerms<'a> {
-    short: &'a Short,
-    patience: &'a Patience,
+    short: &'a FastPath,
+    patience: &'a LazyDeadline,
 }
 
 /// The progress of a call.
@@ -206,20 +206,24 @@ impl Local {
 
     /// Makes a call on one small key, if it needs no more and has no pending predecessor; otherwise
     /// returns the shortcuts that remain.
-    fn at_once(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<Short> {
+    fn at_once(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<FastPath> {
         if call == DataCall::Broadcast || self.tickets.turn_at_once().is_none() {
-            return Some(Short::Nothing);
+            return Some(FastPath::Nothing);
         }
         if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
             let done = self.applier.copy_one(&self.keys.table, values, outs);
-            return (!done).then_some(Short::Copy);
+            return (!done).then_some(FastPath::Copy);
         }
         let handling = self.handling.read();
-        let Some(rule) = handling.rule() else { return Some(Short::Nothing) };
+        let Some(rule) = handling.rule() else { return Some(FastPath::Nothing) };
         if self.applier.optimize_one(&self.keys.table, values, outs, rule) {
             return None;
         }
-        Some(if values.keys.len() > 1 { Short::Rule(handling.clone()) } else { Short::Nothing })
+        Some(if values.keys.len() > 1 {
+            FastPath::Rule(handling.clone())
+        } else {
+            FastPath::Nothing
+        })
     }
 
     /// Runs a call on rows on this thread, after the pending operations on its keys.
@@ -241,14 +245,14 @@ impl Local {
         call: DataCall,
         pairs: &RowPairs<'_>,
         plan: &mut Plan,
-        patience: &Patience,
+        patience: &LazyDeadline,
     ) -> Result<()> {
         let part = if call == DataCall::PushRows { TensorUse::Value } else { TensorUse::Out };
         plan.build_rows(&self.keys.scene(call.name()).within(patience), pairs, part)
     }
 
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::new(self.settings.timeout)
+    pub(crate) fn patience(&self) -> LazyDeadline {
+        LazyDeadline::new(self.settings.timeout)
     }
 
     /// Executes a plan on this thread, after the pending operations on its keys.
@@ -256,7 +260,7 @@ impl Local {
         self: &Arc<Self>,
         call: DataCall,
         plan: &mut Plan,
-        patience: &Patience,
+        patience: &LazyDeadline,
     ) -> Result<()> {
         let turn = if let Some(turn) = self.tickets.turn_at_once() {
             turn
@@ -282,7 +286,7 @@ impl Local {
     ) -> Result<u64> {
         self.queue(call, priority, |plan| {
             let mut desk = CallMemory::take();
-            let terms = FastTerms { short: &Short::Nothing, patience: &self.patience() };
+            let terms = FastTerms { short: &FastPath::Nothing, patience: &self.patience() };
             let planned = self.plan(call, values, outs, plan, &mut desk.memory, &terms);
             desk.leave();
             planned.map(|_| ())
@@ -308,7 +312,7 @@ impl Local {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
         let handling = self.handling_of(&plan);
-        let op = Op { call, plan, handling, span: Carried::current() };
+        let op = LocalOperation { call, plan, handling, span: Carried::current() };
         let (ticket, ready) = self.tickets.submit(priority, op)?;
         if ready && let Err(error) = pool().spawn(self.settings.threads, self.as_task()) {
             // No other thread would ever run it.
@@ -351,9 +355,9 @@ impl Local {
         let held = self.keys.table.hold();
         let work = |lists: &Lists<'_>| {
             let done = match short {
-                Short::Nothing => 0,
-                Short::Copy => self.applier.copy(lists),
-                Short::Rule(handling) => {
+                FastPath::Nothing => 0,
+                FastPath::Copy => self.applier.copy(lists),
+                FastPath::Rule(handling) => {
                     handling.rule().map_or(0, |rule| self.applier.optimize_lists(lists, rule))
                 }
             };
@@ -388,7 +392,7 @@ impl Local {
         self: &Arc<Self>,
         call: &'static str,
         keys: &[Key],
-        patience: &Patience,
+        patience: &LazyDeadline,
         work: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
         let Some(first) = keys.first() else { return work() };
@@ -474,12 +478,13 @@ impl Task for Local {
         let Some(job) = self.tickets.take(self.settings.threads) else {
             return;
         };
-        let Op { call, mut plan, handling, span } = job.work;
+        let LocalOperation { call, mut plan, handling, span } = job.work;
         let work = || {
             self.fault("task");
             // No deadline: it can be cancelled, and its waiters have deadlines of their own. A
             // timeout as its result would be indistinguishable from theirs.
-            let limits = CallLimits { patience: &Patience::new(None), cancel: Some(&job.cancel) };
+            let limits =
+                CallLimits { patience: &LazyDeadline::new(None), cancel: Some(&job.cancel) };
             self.applier.apply(call, &mut plan, &handling, limits)
         };
         let outcome = panics::catch(|| span.run(work));

@@ -31,9 +31,9 @@ pub(crate) fn is_inside(store: u64) -> bool {
 }
 
 /// Marks this thread as inside an updater, for as long as the value lives.
-struct Inside;
+struct UpdaterScope;
 
-impl Inside {
+impl UpdaterScope {
     fn enter(store: u64) -> Self {
         // A thread that is ending has no thread-local slot for it any more.
         let _ = INSIDE.try_with(|stores| stores.borrow_mut().push(store));
@@ -41,7 +41,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for UpdaterScope {
     fn drop(&mut self) {
         let _ = INSIDE.try_with(|stores| stores.borrow_mut().pop());
     }
@@ -65,7 +65,7 @@ impl Updater {
         input: &Tensor<'_>,
         stored: &mut TensorMut<'_>,
     ) -> Result<()> {
-        let inside = Inside::enter(store);
+        let inside = UpdaterScope::enter(store);
         let outcome = panics::catch(|| (self.function)(key, input, stored));
         drop(inside);
         match outcome {

@@ -26,13 +26,13 @@ const MOST_OPEN: usize = 256;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Answers on a thread of its own until it is dropped.
-pub(crate) struct Endpoint {
+pub(crate) struct MetricsServer {
     address: SocketAddr,
     stopped: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Endpoint {
+impl MetricsServer {
     /// `page` returns the body of `/metrics`, or None when the job has ended.
     pub(super) fn start(
         listener: TcpListener,
@@ -51,7 +51,7 @@ impl Endpoint {
     }
 }
 
-impl Drop for Endpoint {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
         let mut address = self.address;
@@ -207,7 +207,7 @@ mod tests {
     fn silent_connections_keep_no_scrape_waiting() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let endpoint = Endpoint::start(listener, || Some("a page\n".into())).unwrap();
+        let endpoint = MetricsServer::start(listener, || Some("a page\n".into())).unwrap();
         let mut silent = Vec::new();
         for round in 0..20 {
             silent.extend((0..200).map(|_| TcpStream::connect(address).unwrap()));
@@ -227,7 +227,7 @@ mod tests {
     fn a_connection_that_says_nothing_is_closed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let _endpoint = Endpoint::start(listener, || None).unwrap();
+        let _endpoint = MetricsServer::start(listener, || None).unwrap();
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);

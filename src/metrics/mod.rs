@@ -9,10 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::error::{Result, fail};
-use crate::observer::{Before, view};
-use crate::runtime::{Driver, Idle, Machine};
+use crate::observer::{PreviousReports, view};
+use crate::runtime::{Driver, NoopHandler, ProtocolMachine};
 
-pub(crate) use http::Endpoint;
+pub(crate) use http::MetricsServer;
 #[cfg(any(fuzzing, test))]
 pub(crate) use http::target;
 
@@ -30,32 +30,32 @@ pub(crate) fn listen(address: &str) -> Result<TcpListener> {
 pub(crate) fn serve(
     listener: TcpListener,
     root: &str,
-    driver: &Arc<Driver<Idle>>,
-) -> Result<Endpoint> {
+    driver: &Arc<Driver<NoopHandler>>,
+) -> Result<MetricsServer> {
     let (root, driver) = (root.to_owned(), Arc::downgrade(driver));
-    Endpoint::start(listener, move || Some(text::of(&look(&root, &driver.upgrade()?)?)))
+    MetricsServer::start(listener, move || Some(text::of(&look(&root, &driver.upgrade()?)?)))
 }
 
 /// The view of the job now, or None at its end.
-fn look(root: &str, driver: &Arc<Driver<Idle>>) -> Option<crate::observer::View> {
+fn look(root: &str, driver: &Arc<Driver<NoopHandler>>) -> Option<crate::observer::View> {
     let asked = driver.now();
-    let scheduler = |machine: &mut Machine, now| match machine {
-        Machine::Scheduler(scheduler) => scheduler.ask_for_reports(now),
-        Machine::Node(_) => {}
+    let scheduler = |machine: &mut ProtocolMachine, now| match machine {
+        ProtocolMachine::Scheduler(scheduler) => scheduler.ask_for_reports(now),
+        ProtocolMachine::Node(_) => {}
     };
     driver.step(scheduler)?;
     let end = Instant::now() + PATIENCE;
-    let complete = |machine: &Machine| match machine {
-        Machine::Scheduler(scheduler) => Some(scheduler.has_reports_since(asked)),
-        Machine::Node(_) => None,
+    let complete = |machine: &ProtocolMachine| match machine {
+        ProtocolMachine::Scheduler(scheduler) => Some(scheduler.has_reports_since(asked)),
+        ProtocolMachine::Node(_) => None,
     };
     while !driver.peek(complete)? && Instant::now() < end {
         std::thread::sleep(LOOK_AGAIN);
     }
     let now = driver.now();
     let seen = driver.peek(|machine| match machine {
-        Machine::Scheduler(scheduler) => Some(scheduler.seen(0, usize::MAX, now)),
-        Machine::Node(_) => None,
+        ProtocolMachine::Scheduler(scheduler) => Some(scheduler.seen(0, usize::MAX, now)),
+        ProtocolMachine::Node(_) => None,
     })?;
-    Some(view(root, &seen, &mut Before::new()))
+    Some(view(root, &seen, &mut PreviousReports::new()))
 }

@@ -5,21 +5,21 @@ use std::fmt::Write;
 use crate::observer::{Facts, LATENCY_BOUNDS_US, Latency, Node, State, View};
 
 /// A value of one process.
-type OfNode = fn(&View, &Node, &Facts) -> Option<f64>;
+type NodeValue = fn(&View, &Node, &Facts) -> Option<f64>;
 
-struct Family {
+struct MetricFamily {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    value: OfNode,
+    value: NodeValue,
 }
 
-const fn gauge(name: &'static str, help: &'static str, value: OfNode) -> Family {
-    Family { name, kind: "gauge", help, value }
+const fn gauge(name: &'static str, help: &'static str, value: NodeValue) -> MetricFamily {
+    MetricFamily { name, kind: "gauge", help, value }
 }
 
-const fn counter(name: &'static str, help: &'static str, value: OfNode) -> Family {
-    Family { name, kind: "counter", help, value }
+const fn counter(name: &'static str, help: &'static str, value: NodeValue) -> MetricFamily {
+    MetricFamily { name, kind: "counter", help, value }
 }
 
 fn worker(node: &Node, value: u64) -> Option<f64> {
@@ -31,7 +31,7 @@ fn server(node: &Node, value: u64) -> Option<f64> {
 }
 
 /// Metrics of every process that has sent a report.
-const OF_NODES: &[Family] = &[
+const OF_NODES: &[MetricFamily] = &[
     gauge("kvstore_node_age_seconds", "Time since the process began.", |_, _, it| Some(it.age_s)),
     counter(
         "kvstore_node_received_bytes_total",

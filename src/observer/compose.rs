@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use super::view::{Facts, Latency, Node, POWERS, Rates, State, View, WaitedFor, Waiting};
 use crate::key::Key;
-use kvstore_protocol::{Histogram, JobView, MS, MemberRole, Mode, Peer, Sight, Time};
+use kvstore_protocol::{Histogram, JobView, MS, MemberReport, MemberRole, Mode, Peer, Time};
 
 /// Reports of the previous look, for comparison.
-pub(crate) type Before = BTreeMap<Peer, kvstore_protocol::ProcessStats>;
+pub(crate) type PreviousReports = BTreeMap<Peer, kvstore_protocol::ProcessStats>;
 
 const MOST_MISSING: usize = 64;
 /// Time after which a waiting call counts as held up by the peers it waits for.
@@ -18,17 +18,17 @@ const MOST_OF_IT: u64 = 60;
 const SOME_TIME: u64 = 50;
 
 /// The public view of a job; stores the reports of this look in `before`.
-pub(crate) fn view(root: &str, seen: &JobView, before: &mut Before) -> View {
+pub(crate) fn view(root: &str, seen: &JobView, before: &mut PreviousReports) -> View {
     let terms = seen.terms.as_ref();
     let silent = terms.map_or(Time::MAX, |terms| terms.peer_timeout / 4);
-    let scheduler = Sight {
+    let scheduler = MemberReport {
         peer: Peer::SCHEDULER,
         state: kvstore_protocol::MemberState::Here,
         address: root.into(),
         heard: Some(0),
         report: Some((0, seen.facts.clone())),
     };
-    let mut sights: Vec<&Sight> = std::iter::once(&scheduler).chain(&seen.sights).collect();
+    let mut sights: Vec<&MemberReport> = std::iter::once(&scheduler).chain(&seen.sights).collect();
     sights.sort_by_key(|sight| (order(sight.peer.role), sight.peer.rank));
     let view = View {
         root: root.into(),
@@ -47,7 +47,7 @@ pub(crate) fn view(root: &str, seen: &JobView, before: &mut Before) -> View {
         slowest_worker: straggler(seen, before),
         nodes: sights.iter().map(|sight| node(sight, silent, before)).collect(),
     };
-    let said = |sight: &&Sight| Some((sight.peer, sight.report.as_ref()?.1.clone()));
+    let said = |sight: &&MemberReport| Some((sight.peer, sight.report.as_ref()?.1.clone()));
     *before = sights.iter().filter_map(said).collect();
     view
 }
@@ -68,7 +68,7 @@ fn missing(seen: &JobView) -> Vec<String> {
     missing.take(MOST_MISSING).map(|peer| peer.to_string()).collect()
 }
 
-fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
+fn node(sight: &MemberReport, silent: Time, before: &PreviousReports) -> Node {
     let is_silent = sight.heard.is_none_or(|ago| ago > silent);
     let state = match sight.state {
         kvstore_protocol::MemberState::Here if is_silent => State::Silent,
@@ -92,7 +92,10 @@ fn node(sight: &Sight, silent: Time, before: &Before) -> Node {
 }
 
 /// Report of the process, in the same incarnation, at the previous look.
-fn last<'a>(sight: &Sight, before: &'a Before) -> Option<&'a kvstore_protocol::ProcessStats> {
+fn last<'a>(
+    sight: &MemberReport,
+    before: &'a PreviousReports,
+) -> Option<&'a kvstore_protocol::ProcessStats> {
     let age = sight.report.as_ref()?.1.age;
     before.get(&sight.peer).filter(|old| old.age <= age)
 }
@@ -188,7 +191,7 @@ fn number_of(key: u64) -> String {
 }
 
 /// The straggler that other workers wait for: now and for long, or most of the time since the previous look.
-fn straggler(seen: &JobView, before: &Before) -> Option<u32> {
+fn straggler(seen: &JobView, before: &PreviousReports) -> Option<u32> {
     let mut awaited: BTreeMap<u32, u64> = BTreeMap::new();
     let mut late: BTreeMap<u32, u64> = BTreeMap::new();
     let mut over: Time = 0;

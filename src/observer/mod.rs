@@ -12,15 +12,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-pub(crate) use compose::{Before, facts, view};
+pub(crate) use compose::{PreviousReports, facts, view};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
 use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
-use crate::runtime::{BadDelivery, Blocks, Opener, incarnation, read_all};
+use crate::runtime::{BadDelivery, BlockPool, TransportOpener, incarnation, read_all};
 use crate::transport;
-use crate::transport::{Calls, Engine, Inbox, Sender, TransportConfig};
+use crate::transport::{DialPolicy, Inbox, Sender, Transport, TransportConfig};
 use kvstore_protocol::{
     BadFrame, HEADER, Header, JobView, Look, MemberRole, MessageKind, NO_RANK, is_echo, write,
 };
@@ -49,12 +49,12 @@ const PROBE: Duration = Duration::from_secs(2);
 /// ```
 pub struct Observer {
     root: Arc<str>,
-    engine: Arc<dyn Engine>,
+    engine: Arc<dyn Transport>,
     line: Box<dyn Sender>,
     answers: Receiver<ObserverReply>,
     incarnation: u64,
     requests: u64,
-    before: Before,
+    before: PreviousReports,
 }
 
 enum ObserverReply {
@@ -72,7 +72,7 @@ enum ObserverReply {
 /// Inbox for the answers.
 struct ReplyInbox {
     answers: SyncSender<ObserverReply>,
-    blocks: Arc<Blocks>,
+    blocks: Arc<BlockPool>,
 }
 
 impl Inbox for ReplyInbox {
@@ -116,7 +116,7 @@ impl Observer {
         let place = TransportConfig {
             listen: None,
             advertised: None,
-            calls: if server.is_some() { Calls::Everybody } else { Calls::Scheduler },
+            calls: if server.is_some() { DialPolicy::Everybody } else { DialPolicy::Scheduler },
             root: Arc::clone(&root),
             is_scheduler: false,
             lease_ms: 10_000,
@@ -128,11 +128,11 @@ impl Observer {
         Self::with(to, &|inbox| transport::open(&place, &inbox))
     }
 
-    fn with(root: Arc<str>, open: Opener<'_>) -> Result<Self> {
+    fn with(root: Arc<str>, open: TransportOpener<'_>) -> Result<Self> {
         let (sender, answers) = sync_channel(MOST_ANSWERS);
         let engine = open(Arc::new(ReplyInbox { answers: sender, blocks: Arc::default() }))?;
         let line = engine.line(&root);
-        let (incarnation, before) = (incarnation(), Before::new());
+        let (incarnation, before) = (incarnation(), PreviousReports::new());
         Ok(Self { root, engine, line, answers, incarnation, requests: 0, before })
     }
 

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::Observer;
 use crate::ErrorKind;
-use crate::transport::{Engine, Exchange, Inbox};
+use crate::transport::{Exchange, Inbox, Transport};
 use kvstore_protocol::testing::encode;
 use kvstore_protocol::{Header, MessageKind};
 
 /// Answers every message with the same bytes.
 struct Parrot {
-    engine: OnceLock<Arc<dyn Engine>>,
+    engine: OnceLock<Arc<dyn Transport>>,
     bytes: Vec<u8>,
     asked: SyncSender<()>,
 }

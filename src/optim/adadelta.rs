@@ -9,7 +9,7 @@
 //! ```
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -30,7 +30,7 @@ impl Method for AdaDelta {
         2
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [rho, epsilon] = push.own();
         passes.merge(&AdaDeltaStep { gradient: push.gradient, rho, epsilon });
     }

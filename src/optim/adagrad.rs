@@ -7,7 +7,7 @@
 //! ```
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -33,7 +33,7 @@ impl Method for Adagrad {
         eps > 0.0 && wd == 0.0
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [eps] = push.own();
         passes.merge(&AdaGradStep { lr: push.lr, gradient: push.gradient, eps });
     }

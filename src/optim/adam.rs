@@ -9,7 +9,7 @@
 //! ```
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -39,7 +39,7 @@ impl Method for Adam {
         2
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2, epsilon] = push.own();
         let lr = push.lr * push.bias(beta2).sqrt() / push.bias(beta1);
         let moments = Moments { beta1, beta2 };

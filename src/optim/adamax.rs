@@ -11,7 +11,7 @@
 
 use super::adam::moments;
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -33,7 +33,7 @@ impl Method for Adamax {
         2
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2] = push.own();
         let lr = push.lr / push.bias(beta1);
         passes.merge(&AdamaxStep { lr, gradient: push.gradient, beta1, beta2 });

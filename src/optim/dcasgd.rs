@@ -11,7 +11,7 @@
 //! momentum fails without a sign of it.
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -37,8 +37,8 @@ impl Method for DcAsgd {
         if momentum == 0.0 { 1 } else { 2 }
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
-        let &mut Push { lr, gradient, .. } = push;
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
+        let &mut PushNumbers { lr, gradient, .. } = push;
         let [momentum, lamda] = push.own();
         let compensated = Compensated { lr, gradient, lamda };
         if momentum == 0.0 {

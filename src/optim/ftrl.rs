@@ -10,7 +10,7 @@
 //! With a learning rate of 0 nothing changes.
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -31,8 +31,8 @@ impl Method for Ftrl {
         2
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
-        let &mut Push { lr, gradient, .. } = push;
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
+        let &mut PushNumbers { lr, gradient, .. } = push;
         let [lamda1, beta] = push.own();
         if lr == 0.0 {
             passes.merge(&Frozen);

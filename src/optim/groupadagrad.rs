@@ -10,7 +10,7 @@
 
 use super::adagrad;
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push, RowRule, RuleScope};
+use super::method::{Method, Passes, PushNumbers, RowRule, RuleScope};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Measure, Meter, Number, Rule};
 use crate::params::ParamSpec;
@@ -40,9 +40,9 @@ impl Method for GroupAdagrad {
         RuleScope::Row
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [eps] = push.own();
-        let &mut Push { lr, gradient, .. } = push;
+        let &mut PushNumbers { lr, gradient, .. } = push;
         if passes.has_rows() {
             let (clipped, step) = (Clipped(gradient), GroupAdaGradStep { lr, gradient });
             passes.merge_rows(&Groups { clipped, step, eps });

@@ -8,7 +8,7 @@
 
 use super::adam::{Moments, moments};
 use super::adamw::Direction;
-use super::method::{Method, Passes, Push, RuleScope};
+use super::method::{Method, Passes, PushNumbers, RuleScope};
 use super::options::{RuleOptions, with_common};
 use crate::error::{Result, fail};
 use crate::kernel::{Formula, MAX_STATES, Measure, Number};
@@ -51,7 +51,7 @@ impl Method for Lamb {
         RuleScope::Key
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2, epsilon, lower, upper, corrects] = push.own();
         let bias = |beta| if corrects == 0.0 { 1.0 } else { push.bias(beta) };
         let direction = Direction {

@@ -7,7 +7,7 @@
 //! Then as `sgd` with lr'. Momentum holds steps; `momentum_correction` scales it by the ratio of
 //! the learning rates of this push and the key's last one.
 
-use super::method::{Method, Passes, Push, RuleScope};
+use super::method::{Method, Passes, PushNumbers, RuleScope};
 use super::options::{RuleOptions, with_common};
 use super::sgd::{Sgd, descend};
 use crate::kernel::{MAX_STATES, Measure, Number};
@@ -39,7 +39,7 @@ impl Method for Lars {
         RuleScope::Key
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [momentum, eta, eps, corrects] = push.own();
         let squares = passes.measure(&Rescaled(push.gradient.rescale));
         let (value, gradient) = (squares.value.sqrt(), squares.measured.sqrt());

@@ -8,7 +8,7 @@
 //! ```
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -29,7 +29,7 @@ impl Method for Lion {
         1
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2] = push.own();
         passes.merge(&LionStep { lr: push.lr, gradient: push.gradient, beta1, beta2 });
     }

@@ -33,7 +33,7 @@ pub(super) trait Method: Sync {
     }
 
     /// Makes the passes of one push.
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes);
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes);
 }
 
 /// The part of a key that a rule needs at once.
@@ -48,7 +48,7 @@ pub(crate) enum RuleScope {
 }
 
 /// The numbers of one push of one key.
-pub(super) struct Push<'a> {
+pub(super) struct PushNumbers<'a> {
     /// Learning rate by the schedule, with the key's multiplier.
     pub(super) lr: f64,
     /// Preprocessing of the sum, with weight decay by the key's multiplier.
@@ -60,7 +60,7 @@ pub(super) struct Push<'a> {
     options: &'a RuleOptions,
 }
 
-impl<'a> Push<'a> {
+impl<'a> PushNumbers<'a> {
     pub(super) fn new(options: &'a RuleOptions, count: u64, lr_mult: f64, wd_mult: f64) -> Self {
         let common = options.common();
         #[allow(clippy::cast_precision_loss, reason = "far beyond what can be counted")]

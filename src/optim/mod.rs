@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use method::{Passes, RowRule};
 pub(crate) use saved::KeptArrays;
-pub(crate) use state::{Arrays, NORM_BLOCK, OptimizerState, Stored};
+pub(crate) use state::{NORM_BLOCK, OptimizerState, StateArrays, Stored};
 
 use crate::error::{Result, fail};
 use crate::kernel::Isa;
@@ -47,7 +47,7 @@ use crate::params::ParamSpec;
 use crate::suggest;
 use crate::tensor::DType;
 
-use method::{Method, Push, RuleScope};
+use method::{Method, PushNumbers, RuleScope};
 use options::RuleOptions;
 use state::WantedArrays;
 
@@ -209,7 +209,7 @@ impl Optimizer {
         stored: &Stored,
         state: &'a mut Option<Box<OptimizerState>>,
         scattered: bool,
-    ) -> Result<(&'a mut OptimizerState, Arrays)> {
+    ) -> Result<(&'a mut OptimizerState, StateArrays)> {
         if state.as_ref().is_some_and(|state| !state.belongs_to(self.serial)) {
             *state = None;
         }
@@ -227,7 +227,7 @@ impl Optimizer {
     /// Makes the passes of the next push of a key, whose state has been prepared.
     pub(crate) fn push(&self, key: Key, state: &mut OptimizerState, passes: &mut dyn Passes) {
         let multipliers = self.multipliers.get(&key).copied().unwrap_or_default();
-        let mut push = Push::new(&self.options, state.count, multipliers.lr, multipliers.wd);
+        let mut push = PushNumbers::new(&self.options, state.count, multipliers.lr, multipliers.wd);
         push.carried = state.carried;
         self.method.push(&mut push, passes);
         (state.carried, state.count) = (push.carried, state.count + 1);

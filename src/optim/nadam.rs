@@ -14,7 +14,7 @@
 
 use super::adam::{Moments, moments};
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -37,7 +37,7 @@ impl Method for Nadam {
         2
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [beta1, beta2, epsilon, decay] = push.own();
         let momentum = |t: f64| beta1 * (1.0 - 0.5 * 0.96f64.powf(t * decay));
         let (now, next) = (momentum(push.t), momentum(push.t + 1.0));

@@ -11,7 +11,7 @@
 //! rule is `sgd`.
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use super::sgd::{Sgd, descend};
 use crate::kernel::{Formula, MAX_STATES, Number};
@@ -33,8 +33,8 @@ impl Method for Nag {
         Sgd.states(options)
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
-        let &mut Push { lr, gradient, .. } = push;
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
+        let &mut PushNumbers { lr, gradient, .. } = push;
         let [momentum] = push.own();
         if momentum == 0.0 {
             descend(push, lr, None, passes);

@@ -13,7 +13,7 @@
 //! Rounding can make n - a^2 a little negative, of which MXNet 1.9.1 takes the root.
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -42,20 +42,20 @@ impl Method for RmsProp {
         if centered == 0.0 { 1 } else { 3 }
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
-        let &mut Push { lr, gradient, .. } = push;
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
+        let &mut PushNumbers { lr, gradient, .. } = push;
         let [gamma1, gamma2, epsilon, clip_weights, centered] = push.own();
-        let plain = Plain { lr, gradient, gamma1, epsilon, clip_weights };
+        let plain = PlainRmsProp { lr, gradient, gamma1, epsilon, clip_weights };
         if centered == 0.0 {
             passes.merge(&plain);
         } else {
-            passes.merge(&Centered { plain, gamma2 });
+            passes.merge(&CenteredRmsProp { plain, gamma2 });
         }
     }
 }
 
 #[derive(Clone, Copy)]
-struct Plain {
+struct PlainRmsProp {
     lr: f64,
     gradient: Gradient,
     gamma1: f64,
@@ -63,7 +63,7 @@ struct Plain {
     clip_weights: f64,
 }
 
-impl Plain {
+impl PlainRmsProp {
     /// A moving average.
     #[inline(always)]
     fn average<N: Number>(self, old: N, new: N) -> N {
@@ -77,7 +77,7 @@ impl Plain {
     }
 }
 
-impl Formula for Plain {
+impl Formula for PlainRmsProp {
     const STATES: usize = 1;
 
     #[inline(always)]
@@ -89,12 +89,12 @@ impl Formula for Plain {
 }
 
 #[derive(Clone, Copy)]
-struct Centered {
-    plain: Plain,
+struct CenteredRmsProp {
+    plain: PlainRmsProp,
     gamma2: f64,
 }
 
-impl Formula for Centered {
+impl Formula for CenteredRmsProp {
     const STATES: usize = 3;
 
     #[inline(always)]

@@ -7,7 +7,7 @@
 //! ```
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -35,7 +35,7 @@ impl Method for Sgd {
         self.states(options) == 0 && wd == 0.0
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [momentum] = push.own();
         descend(push, push.lr, (momentum != 0.0).then_some(momentum), passes);
     }
@@ -58,13 +58,18 @@ impl Method for Momentum {
         Sgd.rests(options, wd)
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         Sgd.push(push, passes);
     }
 }
 
 /// The step of `sgd` with a learning rate, and with a momentum if there is a state for it.
-pub(super) fn descend(push: &Push<'_>, lr: f64, momentum: Option<f64>, passes: &mut dyn Passes) {
+pub(super) fn descend(
+    push: &PushNumbers<'_>,
+    lr: f64,
+    momentum: Option<f64>,
+    passes: &mut dyn Passes,
+) {
     let descent = Descent { lr, gradient: push.gradient };
     match momentum {
         Some(momentum) => passes.merge(&SgdMomentum { descent, momentum }),

@@ -12,7 +12,7 @@
 //! ```
 
 use super::gradient::Gradient;
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -34,8 +34,8 @@ impl Method for Signum {
         usize::from(momentum != 0.0)
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
-        let &mut Push { lr, gradient, .. } = push;
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
+        let &mut PushNumbers { lr, gradient, .. } = push;
         let [momentum, wd_lh] = push.own();
         if momentum == 0.0 {
             let keep = 1.0 - lr * (gradient.wd + wd_lh);

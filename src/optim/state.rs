@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 
 use super::method::RuleScope;
 use crate::error::Result;
-use crate::kernel::{Isa, MAX_STATES, Squares, Target};
+use crate::kernel::{Isa, MAX_STATES, RuleTarget, Squares};
 use crate::tensor::{Array, Buffer, DType, LINE, PageOffset};
 
 /// Where states begin.
@@ -22,7 +22,7 @@ pub(crate) struct OptimizerState {
     optimizer: u64,
     /// Pushes under this optimizer.
     pub(super) count: u64,
-    /// See [`super::method::Push::carried`].
+    /// See [`super::method::PushNumbers::carried`].
     pub(super) carried: f64,
     pub(super) states: SmallVec<[Buffer; MAX_STATES]>,
     /// The unrounded value of an f16 or bf16 key.
@@ -74,7 +74,7 @@ pub(super) struct WantedArrays {
 }
 
 /// The arrays of a key's state.
-pub(crate) struct Arrays {
+pub(crate) struct StateArrays {
     states: SmallVec<[Array; MAX_STATES]>,
     master: Option<Array>,
     sums: Option<Array>,
@@ -112,7 +112,7 @@ impl OptimizerState {
         wanted: &WantedArrays,
         isa: Isa,
         stored: &Stored,
-    ) -> Result<Arrays> {
+    ) -> Result<StateArrays> {
         let full = stored.array.dtype().full();
         let length = stored.length(wanted.scope);
         while self.states.len() < wanted.states {
@@ -130,7 +130,7 @@ impl OptimizerState {
             self.sums = Some(Buffer::new(sums * DType::F64.size())?);
         }
         let array = |buffer: &Buffer| Array::of(buffer, full);
-        Ok(Arrays {
+        Ok(StateArrays {
             states: self.states.iter().map(array).collect(),
             master: self.master.as_ref().map(array),
             sums: self.sums.as_ref().map(|sums| Array::of(sums, DType::F64)),
@@ -139,7 +139,7 @@ impl OptimizerState {
     }
 }
 
-impl Arrays {
+impl StateArrays {
     /// How many arrays a pass reads and writes beside the value.
     pub(crate) fn passed(&self) -> usize {
         if self.rows.is_some() { 0 } else { self.states.len() }
@@ -156,14 +156,14 @@ impl Arrays {
     }
 
     /// The arrays that a rule changes in a range of the elements.
-    pub(crate) fn target(&self, stored: &Array, range: &Range<usize>) -> Target {
+    pub(crate) fn target(&self, stored: &Array, range: &Range<usize>) -> RuleTarget {
         let mut states = [std::ptr::null_mut(); MAX_STATES];
         // Element-wise passes never see state of rows.
         for (at, state) in states.iter_mut().zip(&self.states).take(self.passed()) {
             *at = state.part(range).start_mut();
         }
         let value = self.master.as_ref().unwrap_or(stored);
-        Target::new(value.part(range).start_mut(), self.has_master(), states)
+        RuleTarget::new(value.part(range).start_mut(), self.has_master(), states)
     }
 
     /// The state of one row.

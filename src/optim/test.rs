@@ -1,6 +1,6 @@
 //! `test`: adds gradients up, for tests. w += rescale * g.
 
-use super::method::{Method, Passes, Push};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
 use crate::kernel::{Formula, MAX_STATES, Number};
 use crate::params::ParamSpec;
@@ -21,17 +21,17 @@ impl Method for Test {
         0
     }
 
-    fn push(&self, push: &mut Push<'_>, passes: &mut dyn Passes) {
-        passes.merge(&Add { rescale: push.gradient.rescale });
+    fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
+        passes.merge(&TestStep { rescale: push.gradient.rescale });
     }
 }
 
 #[derive(Clone, Copy)]
-struct Add {
+struct TestStep {
     rescale: f64,
 }
 
-impl Formula for Add {
+impl Formula for TestStep {
     const STATES: usize = 0;
 
     #[inline(always)]

@@ -1,20 +1,22 @@
 //! Authorization of frames: each must fit the identity that the engine has authenticated. Also called: access
 //! control.
 
-use super::Machine;
+use super::ProtocolMachine;
 use super::buffers::Bytes;
-use super::event_log::Ledger;
+use super::event_log::DropLog;
 use crate::credentials::{CredentialKind, Identity};
 use crate::log::Level;
 use crate::role::Role;
-use kvstore_protocol::{Breach, Header, MemberRole, Message, Peer, Speaker, is_at};
+use kvstore_protocol::{
+    AdmissionError, AuthenticatedPeer, Header, MemberRole, Message, Peer, is_at,
+};
 
 /// Drops frames that the sender's credential does not permit.
 pub(super) fn keep_own(
     who: Identity,
     from: &str,
     messages: &mut Vec<Message<Bytes>>,
-    ledger: &Ledger,
+    ledger: &DropLog,
 ) {
     let speaker = speaker(who);
     messages.retain_mut(|message| match speaker.admit(from, message) {
@@ -31,14 +33,14 @@ pub(super) fn keep_known(
     who: Identity,
     from: &str,
     messages: &mut Vec<Message<Bytes>>,
-    machine: &Machine,
-    ledger: &Ledger,
+    machine: &ProtocolMachine,
+    ledger: &DropLog,
 ) {
     messages.retain(|message| {
         let peer = Peer { role: message.head.role, rank: message.head.rank };
         let may = is_at(&message.head, machine.linked(peer), from);
         if !may {
-            note(ledger, who, from, &message.head, Breach::Address);
+            note(ledger, who, from, &message.head, AdmissionError::Address);
         }
         may
     });
@@ -49,13 +51,13 @@ pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
     speaker(who).is(head)
 }
 
-fn speaker(who: Identity) -> Speaker {
+fn speaker(who: Identity) -> AuthenticatedPeer {
     let role = match who.kind {
         CredentialKind::Scheduler => MemberRole::Scheduler,
         CredentialKind::Server => MemberRole::Server,
         CredentialKind::Worker | CredentialKind::Reader => MemberRole::Worker,
     };
-    Speaker { role, rank: who.rank, reads: who.is_reader() }
+    AuthenticatedPeer { role, rank: who.rank, reads: who.is_reader() }
 }
 
 fn role_of(part: MemberRole) -> Role {
@@ -66,13 +68,13 @@ fn role_of(part: MemberRole) -> Role {
     }
 }
 
-fn note(ledger: &Ledger, who: Identity, from: &str, head: &Header, breach: Breach) {
+fn note(ledger: &DropLog, who: Identity, from: &str, head: &Header, breach: AdmissionError) {
     let (kind, role) = (head.kind, role_of(head.role).name());
     let why = match breach {
-        Breach::Identity => "role or rank are not those of its credential",
-        Breach::Address => "the address is not that of the process that it speaks for",
-        Breach::Changes => "a reader changes nothing",
-        Breach::Pushes => "a reader pushes nothing",
+        AdmissionError::Identity => "role or rank are not those of its credential",
+        AdmissionError::Address => "the address is not that of the process that it speaks for",
+        AdmissionError::Changes => "a reader changes nothing",
+        AdmissionError::Pushes => "a reader pushes nothing",
     };
     let reason = format!("dropped a frame {kind:?} as {role}: {why}");
     ledger.note(Level::Warn, who.to_string(), from, reason);

@@ -19,12 +19,12 @@ const MOST_SPARE: usize = 64 << 20;
 
 /// Pool of memory for slices.
 #[derive(Default)]
-pub(crate) struct Blocks {
-    spare: Mutex<Spare>,
+pub(crate) struct BlockPool {
+    spare: Mutex<SpareBuffers>,
 }
 
 #[derive(Default)]
-struct Spare {
+struct SpareBuffers {
     /// Indexed by the logarithm of their size: each serves every block larger than half of it.
     buffers: [Vec<Buffer>; SIZES],
     bytes: usize,
@@ -36,10 +36,10 @@ pub(crate) struct Block {
     len: usize,
     /// CRC32C of the bytes, once it was computed.
     sum: OnceLock<u32>,
-    home: Arc<Blocks>,
+    home: Arc<BlockPool>,
 }
 
-impl Blocks {
+impl BlockPool {
     /// Memory for this many bytes, whose content is undefined.
     pub(crate) fn take(&self, len: usize) -> Result<Buffer> {
         if !KEPT.contains(&len) {
@@ -153,7 +153,7 @@ impl Loan {
     }
 
     /// Ends the loan; messages still in flight continue from a copy.
-    pub(crate) fn copy(&self, blocks: &Arc<Blocks>) -> Result<()> {
+    pub(crate) fn copy(&self, blocks: &Arc<BlockPool>) -> Result<()> {
         let mut lent = self.0.write().unwrap_or_else(PoisonError::into_inner);
         if let LentBytes::Theirs(start, len) = *lent {
             // SAFETY: the promise of `new`.
@@ -174,16 +174,16 @@ impl Loan {
 
 /// Destination of a value that is about to be received (zero copy): a part of a caller's output, lent until
 /// this is dropped.
-pub(crate) struct Landing {
+pub(crate) struct ReceiveTarget {
     start: *mut u8,
     len: usize,
     end: Option<Box<dyn FnOnce() + Send>>,
 }
 
 // SAFETY: the memory is lent to all threads of the library.
-unsafe impl Send for Landing {}
+unsafe impl Send for ReceiveTarget {}
 
-impl Landing {
+impl ReceiveTarget {
     /// # Safety
     /// `len` bytes from `start` are valid, and have no other writer, until `end` is called.
     pub(crate) unsafe fn new(
@@ -201,7 +201,7 @@ impl Landing {
     }
 }
 
-impl Drop for Landing {
+impl Drop for ReceiveTarget {
     fn drop(&mut self) {
         if let Some(end) = self.end.take() {
             end();
@@ -255,7 +255,7 @@ impl Bytes {
         Self { source: BlockSource::Loan(loan), at: 0, len }
     }
 
-    /// `len` bytes that a [`Landing`] has received.
+    /// `len` bytes that a [`ReceiveTarget`] has received.
     pub(super) fn landed(len: usize) -> Self {
         Self { source: BlockSource::Landed, at: 0, len }
     }

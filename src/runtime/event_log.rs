@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use kvstore_protocol::{News, Peer};
+use kvstore_protocol::{Peer, PeerEvent};
 
 /// Maximum number of peers and reasons with a count of their own; the rest is counted together.
 const MOST: usize = 1_024;
@@ -25,9 +25,9 @@ struct EventCount {
 type EventName = (String, String, String);
 
 #[derive(Default)]
-pub(super) struct Ledger(Mutex<BTreeMap<EventName, EventCount>>);
+pub(super) struct DropLog(Mutex<BTreeMap<EventName, EventCount>>);
 
-impl Ledger {
+impl DropLog {
     /// Counts a dropped frame of a peer, or the loss of the peer.
     pub(super) fn note(&self, level: Level, who: String, address: &str, reason: String) {
         let mut entries = self.0.lock();
@@ -47,29 +47,29 @@ impl Ledger {
 
     /// Logs the losses, evictions and drops among the events of the process `me`; `from` is the address of
     /// the frames that caused them.
-    pub(super) fn tell(&self, me: Peer, from: Option<&str>, news: &[News]) {
+    pub(super) fn tell(&self, me: Peer, from: Option<&str>, news: &[PeerEvent]) {
         for news in news {
             match news {
-                News::Lost(peer, address, reason) => {
+                PeerEvent::Lost(peer, address, reason) => {
                     self.note(Level::Warn, peer.to_string(), address, format!("lost: {reason}"));
                 }
-                News::Evicted(peer, address) => {
+                PeerEvent::Evicted(peer, address) => {
                     let reason = "evicted: it was declared lost, and still speaks".into();
                     self.note(Level::Warn, peer.to_string(), address, reason);
                 }
-                News::Fatal(text) => {
+                PeerEvent::Fatal(text) => {
                     self.note(Level::Warn, me.to_string(), "this process", text.clone());
                 }
-                News::Dropped(peer, why) => {
+                PeerEvent::Dropped(peer, why) => {
                     let reason = format!("{} {}", why.verb(), why.text());
                     let level = if why.is_harmless() { Level::Debug } else { Level::Warn };
                     self.note(level, peer.to_string(), from.unwrap_or("?"), reason);
                 }
-                News::Up(..)
-                | News::Down(_)
-                | News::Epoch(_)
-                | News::Passed(_)
-                | News::Clock { .. } => {}
+                PeerEvent::Up(..)
+                | PeerEvent::Down(_)
+                | PeerEvent::Epoch(_)
+                | PeerEvent::Passed(_)
+                | PeerEvent::Clock { .. } => {}
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_counted_and_takes_bounded_memory() {
-        let ledger = Ledger::default();
+        let ledger = DropLog::default();
         for number in 0..5_000 {
             ledger.note(Level::Warn, "worker 0".into(), &format!("a-{}", number % 2), "x".into());
             ledger.note(Level::Warn, "worker 1".into(), &format!("b-{number}"), "x".into());

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::buffers::{Blocks, Bytes, Landing};
+use super::buffers::{BlockPool, Bytes, ReceiveTarget};
 use kvstore_protocol::{
-    BadFrame, Body, BundleEntry, Data as _, HEADER, Header, Message, MessageKind, Opened, Opening,
-    read_table,
+    BadFrame, Body, BundleEntry, Data as _, HEADER, Header, Message, MessageKind, PartialFrame,
+    VerifiedFrame, read_table,
 };
 
 /// Chunk size of a copy, in bytes: the checksum is computed while the chunk is in the cache.
@@ -63,11 +63,11 @@ impl Pieces<'_, '_> {
 
 /// Where the bytes of frames are read to.
 pub(super) struct FrameReader<'a> {
-    pub(super) blocks: &'a Arc<Blocks>,
+    pub(super) blocks: &'a Arc<BlockPool>,
     /// Finds the destination of a value that a call waits for.
-    pub(super) land: &'a dyn Fn(&Header, usize) -> Option<Landing>,
+    pub(super) land: &'a dyn Fn(&Header, usize) -> Option<ReceiveTarget>,
     /// Destinations that have been written. They are kept until the machine has received their messages.
-    pub(super) landings: Vec<Landing>,
+    pub(super) landings: Vec<ReceiveTarget>,
 }
 
 /// Reads all messages of a delivery of `len` bytes. Bytes after an invalid frame are lost with it. No more
@@ -94,7 +94,7 @@ pub(super) fn read(
 pub(crate) fn read_all(
     len: usize,
     pieces: &mut dyn Iterator<Item = &[u8]>,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> (Vec<Message<Bytes>>, Option<BadDelivery>) {
     read(len, pieces, &mut FrameReader { blocks, land: &|_, _| None, landings: Vec::new() })
 }
@@ -105,7 +105,7 @@ fn one(
 ) -> Result<Message<Bytes>, BadDelivery> {
     let mut fixed = [0; HEADER];
     pieces.take(&mut fixed).ok_or(SHORT)?;
-    let opening = Opening::new(&fixed).map_err(BadDelivery::Bad)?;
+    let opening = PartialFrame::new(&fixed).map_err(BadDelivery::Bad)?;
     let mut places = vec![0; opening.places()];
     pieces.take(&mut places).ok_or(SHORT)?;
     let opened = opening.open(&places, pieces.left as u64).map_err(BadDelivery::Bad)?;
@@ -128,7 +128,7 @@ fn one(
 
 /// Reads a bundle: several messages, whose payload begins with a table.
 fn bundle(
-    opened: &Opened,
+    opened: &VerifiedFrame,
     pieces: &mut Pieces<'_, '_>,
     reader: &FrameReader<'_>,
 ) -> Result<Message<Bytes>, BadDelivery> {
@@ -148,7 +148,7 @@ fn bundle(
 fn values(
     entries: Vec<BundleEntry>,
     pieces: &mut Pieces<'_, '_>,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<Vec<Message<Bytes>>, BadDelivery> {
     let mut read = Ok(());
     let fill = |mut bytes: &mut [u8]| {
@@ -194,7 +194,7 @@ fn body(
     kind: MessageKind,
     len: usize,
     pieces: &mut Pieces<'_, '_>,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<(Option<u32>, Body<Bytes>), BadDelivery> {
     if !kind.carries_data() {
         let mut fields = vec![0; len];

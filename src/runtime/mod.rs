@@ -16,20 +16,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub(crate) use buffers::{Block, Blocks, Bytes, Encoded, Landing, Loan};
-use event_log::Ledger;
+pub(crate) use buffers::{Block, BlockPool, Bytes, Encoded, Loan, ReceiveTarget};
+use event_log::DropLog;
 pub(crate) use inbox::{BadDelivery, read_all};
 use outbox::Outbox;
 
 use crate::error::{Error, Result};
 use crate::interrupt;
-use crate::log::{Later, Level, log};
+use crate::log::{DeferredLog, Level, log};
 use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
-use crate::transport::{Engine, Inbox, who_and_address};
+use crate::transport::{Inbox, Transport, who_and_address};
 use crate::{panics, spans};
 use kvstore_protocol::{
-    Birth, Failure, Header, Limits, Message, News, Node, Peer, Scheduler, Time,
+    Failure, Header, Limits, Message, Node, NodeStart, Peer, PeerEvent, Scheduler, Time,
 };
 
 /// Flush timeout and poll interval at shutdown.
@@ -40,7 +40,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 const PORTION: usize = 64;
 
 /// State machine of a process: a member node, or the scheduler.
-pub(crate) enum Machine {
+pub(crate) enum ProtocolMachine {
     Node(Box<Node<Bytes>>),
     Scheduler(Box<Scheduler<Bytes>>),
 }
@@ -61,7 +61,7 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     }
 
     /// A bug has stopped the driver: fails the calls that wait.
-    fn broken(&self, _bug: &Error, _blocks: &Arc<Blocks>) {}
+    fn broken(&self, _bug: &Error, _blocks: &Arc<BlockPool>) {}
 
     /// The destination of a value of this many bytes, if a call waits for it; called with the machine locked.
     fn landing(
@@ -70,15 +70,15 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
         _node: &Node<Bytes>,
         _head: &Header,
         _len: usize,
-    ) -> Option<Landing> {
+    ) -> Option<ReceiveTarget> {
         None
     }
 }
 
 /// No-op host: the scheduler has no data plane.
-pub(crate) struct Idle;
+pub(crate) struct NoopHandler;
 
-impl DriverHost for Idle {
+impl DriverHost for NoopHandler {
     type Todo = ();
 
     fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
@@ -93,15 +93,15 @@ pub(crate) struct Driver<H> {
     /// The panic that has stopped the driver, if one has.
     bug: OnceLock<Error>,
     outbox: Outbox,
-    ledger: Ledger,
-    engine: OnceLock<Arc<dyn Engine>>,
+    ledger: DropLog,
+    engine: OnceLock<Arc<dyn Transport>>,
     began: Instant,
-    pub(crate) blocks: Arc<Blocks>,
+    pub(crate) blocks: Arc<BlockPool>,
     pub(crate) host: H,
 }
 
 struct Core {
-    machine: Option<Machine>,
+    machine: Option<ProtocolMachine>,
     /// When the timer is due.
     wake: Time,
     /// Whether the job has started, and whether it has ended, as last signalled to waiting threads.
@@ -113,14 +113,14 @@ struct Core {
 struct DriverInbox<H>(OnceLock<Weak<Driver<H>>>);
 
 /// Opens the engine for an inbox.
-pub(crate) type Opener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Engine>>;
+pub(crate) type TransportOpener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Transport>>;
 
 impl<H: DriverHost> Driver<H> {
     /// Opens the engine and starts the machine that `make` makes for its address.
     pub(crate) fn start(
         host: H,
-        open: Opener<'_>,
-        make: impl FnOnce(&str, u64) -> Machine,
+        open: TransportOpener<'_>,
+        make: impl FnOnce(&str, u64) -> ProtocolMachine,
     ) -> Result<Arc<Self>> {
         let door = Arc::new(DriverInbox(OnceLock::new()));
         let engine = open(door.clone())?;
@@ -129,7 +129,7 @@ impl<H: DriverHost> Driver<H> {
             changed: Condvar::new(),
             bug: OnceLock::new(),
             outbox: Outbox::default(),
-            ledger: Ledger::default(),
+            ledger: DropLog::default(),
             engine: OnceLock::new(),
             began: Instant::now(),
             blocks: Arc::default(),
@@ -173,7 +173,7 @@ impl<H: DriverHost> Driver<H> {
     /// calls wait for them, before the panic resumes.
     pub(crate) fn step<T>(
         self: &Arc<Self>,
-        work: impl FnOnce(&mut Machine, Time) -> T,
+        work: impl FnOnce(&mut ProtocolMachine, Time) -> T,
     ) -> Option<T> {
         self.step_from(None, work)
     }
@@ -182,7 +182,7 @@ impl<H: DriverHost> Driver<H> {
     fn step_from<T>(
         self: &Arc<Self>,
         from: Option<&str>,
-        work: impl FnOnce(&mut Machine, Time) -> T,
+        work: impl FnOnce(&mut ProtocolMachine, Time) -> T,
     ) -> Option<T> {
         let (mut todo, mut news) = (H::Todo::default(), None);
         let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
@@ -202,23 +202,25 @@ impl<H: DriverHost> Driver<H> {
 
     fn advance<T>(
         &self,
-        work: impl FnOnce(&mut Machine, Time) -> T,
+        work: impl FnOnce(&mut ProtocolMachine, Time) -> T,
         todo: &mut H::Todo,
-        news: &mut Option<(Peer, Vec<News>)>,
+        news: &mut Option<(Peer, Vec<PeerEvent>)>,
     ) -> Option<T> {
         let mut ways = Vec::new();
-        let _logs_later = Later::begin();
+        let _logs_later = DeferredLog::begin();
         let mut core = self.core.lock();
         let now = self.now();
         let core_now = &mut *core;
         let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
         let result = work(machine, now);
         let (frames, wake, told) = match machine {
-            Machine::Node(node) => {
+            ProtocolMachine::Node(node) => {
                 self.host.collect(node, todo);
                 (node.send(now), node.wake_at(), (node.has_started(), node.end().is_some()))
             }
-            Machine::Scheduler(it) => (it.send(now), it.wake_at(), (true, it.end().is_some())),
+            ProtocolMachine::Scheduler(it) => {
+                (it.send(now), it.wake_at(), (true, it.end().is_some()))
+            }
         };
         *news = Some(machine.news());
         self.outbox.post(frames, &mut ways);
@@ -253,7 +255,7 @@ impl<H: DriverHost> Driver<H> {
     }
 
     /// Stops the machine for good.
-    fn halt(&self) -> Option<Machine> {
+    fn halt(&self) -> Option<ProtocolMachine> {
         let mut core = self.core.lock();
         core.stopped = true;
         self.changed.notify_all();
@@ -264,7 +266,7 @@ impl<H: DriverHost> Driver<H> {
     pub(crate) fn wait<T>(
         &self,
         end: Option<Instant>,
-        ready: impl Fn(&Machine) -> Option<T>,
+        ready: impl Fn(&ProtocolMachine) -> Option<T>,
     ) -> Option<T> {
         let mut core = self.core.lock();
         loop {
@@ -286,7 +288,7 @@ impl<H: DriverHost> Driver<H> {
     }
 
     /// Reads the machine, if it exists.
-    pub(crate) fn peek<T>(&self, look: impl FnOnce(&Machine) -> Option<T>) -> Option<T> {
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&ProtocolMachine) -> Option<T>) -> Option<T> {
         self.core.lock().machine.as_ref().and_then(look)
     }
 
@@ -333,14 +335,14 @@ impl<H: DriverHost> Driver<H> {
                 std::mem::replace(&mut core.wake, Time::MAX)
             };
             self.step(|machine, now| match machine {
-                Machine::Node(node) => {
+                ProtocolMachine::Node(node) => {
                     // 0 stands for at once.
                     if due > 0 {
                         node.note_delay(now.saturating_sub(due));
                     }
                     node.tick(now);
                 }
-                Machine::Scheduler(scheduler) => scheduler.tick(now),
+                ProtocolMachine::Scheduler(scheduler) => scheduler.tick(now),
             });
         }
     }
@@ -353,7 +355,7 @@ impl<H: DriverHost> Driver<H> {
             }
             let core = self.core.lock();
             let machine = core.machine.as_ref().filter(|_| !core.stopped);
-            let Some(Machine::Node(node)) = machine else { return None };
+            let Some(ProtocolMachine::Node(node)) = machine else { return None };
             self.host.landing(self, node, head, len)
         };
         let (blocks, landings) = (&self.blocks, Vec::new());
@@ -413,11 +415,11 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
     fn down(&self, address: &str) {
         self.tell(|driver| {
             let stranger = driver.step(|machine, now| match machine {
-                Machine::Node(node) => {
+                ProtocolMachine::Node(node) => {
                     node.down(address, now);
                     false
                 }
-                Machine::Scheduler(scheduler) => {
+                ProtocolMachine::Scheduler(scheduler) => {
                     scheduler.down(address, now);
                     !scheduler.knows(address)
                 }
@@ -433,20 +435,20 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
         log(Level::Warn, || format!("no way to {address}: {reason}"));
         self.tell(|driver| {
             driver.step(|machine, now| match machine {
-                Machine::Node(node) => node.refused(address, reason, now),
-                Machine::Scheduler(_) => {}
+                ProtocolMachine::Node(node) => node.refused(address, reason, now),
+                ProtocolMachine::Scheduler(_) => {}
             });
         });
     }
 }
 
-impl Machine {
-    pub(crate) fn node(limits: Limits, birth: &Birth<'_>) -> Self {
+impl ProtocolMachine {
+    pub(crate) fn node(limits: Limits, birth: &NodeStart<'_>) -> Self {
         Self::Node(Box::new(Node::new(limits, birth, 0)))
     }
 
     /// A worker that only pulls.
-    pub(crate) fn reader(limits: Limits, birth: &Birth<'_>) -> Self {
+    pub(crate) fn reader(limits: Limits, birth: &NodeStart<'_>) -> Self {
         let mut node = Node::new(limits, birth, 0);
         node.only_read();
         Self::Node(Box::new(node))
@@ -481,7 +483,7 @@ impl Machine {
     }
 
     /// The role and rank of this process, and the events since the last call.
-    fn news(&mut self) -> (Peer, Vec<News>) {
+    fn news(&mut self) -> (Peer, Vec<PeerEvent>) {
         match self {
             Self::Node(node) => (node.me(), node.news()),
             Self::Scheduler(scheduler) => (Peer::SCHEDULER, scheduler.news()),

@@ -15,8 +15,10 @@ use crate::log::{Level, log};
 use crate::panics;
 use crate::sys::has_few_processors;
 use crate::sys::sync::{Condvar, Mutex};
-use crate::transport::{Engine, Room, SendBuffer, Sender};
-use kvstore_protocol::{Body, Frame, Header, Message, copy, write, write_front, write_parts};
+use crate::transport::{SendBuffer, SendMode, Sender, Transport};
+use kvstore_protocol::{
+    Body, Header, Message, OutgoingFrame, copy, write, write_front, write_parts,
+};
 
 /// Maximum size of a batch of small messages, in bytes.
 const TOGETHER: u64 = 192 << 10;
@@ -38,15 +40,15 @@ const LENT: usize = 16 << 10;
 const CALM: u64 = 512 << 10;
 
 /// Called after a panic on a sending thread.
-type Alarm = Box<dyn Fn(&str) + Send + Sync>;
+type PanicHandler = Box<dyn Fn(&str) + Send + Sync>;
 
-type Ways = HashMap<Arc<str>, Arc<PeerPath>>;
+type PeerQueues = HashMap<Arc<str>, Arc<PeerPath>>;
 
 #[derive(Default)]
 pub(crate) struct Outbox {
-    engine: OnceLock<Arc<dyn Engine>>,
-    alarm: Arc<OnceLock<Alarm>>,
-    ways: Mutex<Ways>,
+    engine: OnceLock<Arc<dyn Transport>>,
+    alarm: Arc<OnceLock<PanicHandler>>,
+    ways: Mutex<PeerQueues>,
     /// Number of members of the job: this many paths stay open, whatever the number of further peers.
     members: AtomicUsize,
     posts: AtomicU64,
@@ -57,7 +59,7 @@ pub(crate) struct PeerPath {
     to: Arc<str>,
     state: Mutex<PathState>,
     wake: Condvar,
-    alarm: Arc<OnceLock<Alarm>>,
+    alarm: Arc<OnceLock<PanicHandler>>,
     /// Whether the peer is a member of the job.
     is_of_member: AtomicBool,
 }
@@ -76,14 +78,14 @@ struct PathState {
 }
 
 impl Outbox {
-    pub(crate) fn open(&self, engine: Arc<dyn Engine>, members: usize, alarm: Alarm) {
+    pub(crate) fn open(&self, engine: Arc<dyn Transport>, members: usize, alarm: PanicHandler) {
         let _ = self.alarm.set(alarm);
         self.members.store(members, Ordering::Relaxed);
         let _ = self.engine.set(engine);
     }
 
     /// Queues frames; their paths are added to `ways`, and the caller flushes them afterwards.
-    pub(crate) fn post(&self, frames: Vec<Frame<Bytes>>, ways: &mut Vec<Arc<PeerPath>>) {
+    pub(crate) fn post(&self, frames: Vec<OutgoingFrame<Bytes>>, ways: &mut Vec<Arc<PeerPath>>) {
         let mut frames = frames.into_iter().peekable();
         while let Some(first) = frames.next() {
             let to = Arc::clone(&first.to);
@@ -146,7 +148,7 @@ impl Outbox {
 
     /// With more paths to members than there are members, the least recently used one leads to a former
     /// member.
-    fn release_member(&self, ways: &Ways, new: &Arc<PeerPath>) {
+    fn release_member(&self, ways: &PeerQueues, new: &Arc<PeerPath>) {
         let members = || ways.values().filter(|way| way.is_of_member());
         if members().count() > self.members.load(Ordering::Relaxed) {
             let others = members().filter(|way| !Arc::ptr_eq(way, new));
@@ -181,14 +183,14 @@ impl Outbox {
 }
 
 /// Whether there is room for a path to one more non-member, if need be after idle ones are closed.
-fn has_room(ways: &mut Ways) -> bool {
-    let strangers = |ways: &Ways| ways.values().filter(|way| !way.is_of_member()).count();
+fn has_room(ways: &mut PeerQueues) -> bool {
+    let strangers = |ways: &PeerQueues| ways.values().filter(|way| !way.is_of_member()).count();
     while strangers(ways) >= MOST_WAYS && end_oldest(ways) {}
     strangers(ways) < MOST_WAYS + MOST_BUSY
 }
 
 /// Closes the path to a non-member that has been idle for the longest time, if there is one.
-fn end_oldest(ways: &mut Ways) -> bool {
+fn end_oldest(ways: &mut PeerQueues) -> bool {
     let strangers = ways.values().filter(|way| !way.is_of_member());
     let idle = strangers.filter_map(|way| {
         let state = way.state.lock();
@@ -342,7 +344,7 @@ fn length(bytes: u64) -> usize {
 }
 
 impl PathState {
-    fn post(&mut self, Frame { message, backlog, .. }: Frame<Bytes>) {
+    fn post(&mut self, OutgoingFrame { message, backlog, .. }: OutgoingFrame<Bytes>) {
         self.bytes += message.frame_len();
         self.backlog = backlog.unwrap_or(0);
         self.messages.push_back(message);
@@ -368,9 +370,9 @@ impl PathState {
         // A posting thread sends by itself if the send does not block: a sending thread would only add
         // latency. The next batch has no more bytes than this.
         match line.room_for(length(self.bytes.min(TOGETHER).max(first.frame_len()))) {
-            Room::Memory => true,
-            Room::System => is_small(first),
-            Room::Unknown => false,
+            SendMode::Memory => true,
+            SendMode::System => is_small(first),
+            SendMode::Unknown => false,
         }
     }
 

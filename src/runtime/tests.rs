@@ -3,11 +3,11 @@
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use super::{Bytes, Driver, DriverHost, Idle, Machine, incarnation};
+use super::{Bytes, Driver, DriverHost, NoopHandler, ProtocolMachine, incarnation};
 use crate::log::{Level, log, set_logger};
 use crate::sys::sync::Mutex;
 use crate::transport::Exchange;
-use kvstore_protocol::{Birth, Limits, MS, MemberRole, Mode, Node, OnLoss};
+use kvstore_protocol::{Limits, MS, MemberRole, Mode, Node, NodeStart, OnLoss};
 
 /// Host that carries out no action of its machine.
 struct Lazy;
@@ -61,8 +61,8 @@ fn node<H: DriverHost>(
     address: &'static str,
 ) -> Arc<Driver<H>> {
     Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
-        let birth = Birth { role, rank: None, incarnation, address, scheduler: "root" };
-        Machine::node(limits(), &birth)
+        let birth = NodeStart { role, rank: None, incarnation, address, scheduler: "root" };
+        ProtocolMachine::node(limits(), &birth)
     })
     .unwrap()
 }
@@ -73,13 +73,13 @@ fn processes_meet_and_a_stopped_one_is_missed() {
     let server = node(Lazy, &exchange, MemberRole::Server, "server");
     let worker = node(Lazy, &exchange, MemberRole::Worker, "worker");
     let scheduler =
-        Driver::start(Idle, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
-            Machine::scheduler(limits(), incarnation)
+        Driver::start(NoopHandler, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
+            ProtocolMachine::scheduler(limits(), incarnation)
         })
         .unwrap();
     let end = Some(Instant::now() + Duration::from_secs(20));
-    assert_eq!(server.wait(end, Machine::me).unwrap().to_string(), "server 0");
-    assert_eq!(worker.wait(end, Machine::me).unwrap().to_string(), "worker 0");
+    assert_eq!(server.wait(end, ProtocolMachine::me).unwrap().to_string(), "server 0");
+    assert_eq!(worker.wait(end, ProtocolMachine::me).unwrap().to_string(), "worker 0");
     assert_eq!(worker.address(), "worker");
     server.stop();
     assert!(server.step(|_, _| ()).is_none(), "a stopped driver does nothing");

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::slice_queue::{Reply, SliceQueue, SliceTask};
+use super::slice_queue::{SliceQueue, SliceReply, SliceTask};
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
-use crate::job::row_runs::Cut;
+use crate::job::row_runs::KeyPartition;
 use crate::job::settings::Change;
 use crate::job::wanted::{self, WANT_STATE};
 use crate::key::Key;
@@ -14,7 +14,7 @@ use crate::local::Local;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
-use crate::runtime::{Bytes, Driver, DriverHost, Machine};
+use crate::runtime::{Bytes, Driver, DriverHost, ProtocolMachine};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 use crate::trace::Tracer;
@@ -181,12 +181,12 @@ impl DriverHost for ServerDispatch {
 }
 
 /// Passes answers to the machine.
-fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<Reply>) {
+fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
     if replies.is_empty() {
         return;
     }
     driver.step(|machine, _| {
-        let Machine::Node(node) = machine else { return };
+        let ProtocolMachine::Node(node) = machine else { return };
         let NodeRole::Server(server) = &mut node.part else { return };
         for (answer, value) in replies.drain(..) {
             match value {
@@ -203,7 +203,7 @@ fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
     let (start, bytes) = place.range(name.slice);
-    let unit = Cut::new(place).unit as u64;
+    let unit = KeyPartition::new(place).unit as u64;
     let whole = place.servers.len() == 1;
     let extent = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let shape: Vec<i64> = if whole {

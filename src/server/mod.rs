@@ -20,15 +20,15 @@ use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 use crate::metrics;
 use crate::role::Role;
-use crate::runtime::{Driver, DriverHost, Idle, Machine};
+use crate::runtime::{Driver, DriverHost, NoopHandler, ProtocolMachine};
 use crate::sys::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
 use crate::transport;
 use crate::transport::TransportConfig;
 use dispatch::ServerDispatch;
-use kvstore_protocol::{Birth, NodeRole, Peer};
+use kvstore_protocol::{NodeRole, NodeStart, Peer};
 
-pub(crate) struct Serving {
+pub(crate) struct ServerProcess {
     local: Arc<Local>,
     job: JobConfig,
     place: TransportConfig,
@@ -41,10 +41,10 @@ pub(crate) struct Serving {
 
 enum ServingProcess {
     Server(Arc<Driver<ServerDispatch>>),
-    Scheduler(Arc<Driver<Idle>>),
+    Scheduler(Arc<Driver<NoopHandler>>),
 }
 
-impl Serving {
+impl ServerProcess {
     pub(crate) fn new(local: &Arc<Local>, job: JobConfig, kind: StoreKind) -> Result<Self> {
         Ok(Self {
             local: Arc::clone(local),
@@ -75,11 +75,13 @@ impl Serving {
         result
     }
 
-    fn start_scheduler(&self) -> Result<Arc<Driver<Idle>>> {
+    fn start_scheduler(&self) -> Result<Arc<Driver<NoopHandler>>> {
         let limits = options::limits(&self.job, self.kind);
-        Driver::start(Idle, &|inbox| transport::open(&self.place, &inbox), |_, incarnation| {
-            Machine::scheduler(limits, incarnation)
-        })
+        Driver::start(
+            NoopHandler,
+            &|inbox| transport::open(&self.place, &inbox),
+            |_, incarnation| ProtocolMachine::scheduler(limits, incarnation),
+        )
     }
 
     fn start_server(&self) -> Result<Arc<Driver<ServerDispatch>>> {
@@ -92,9 +94,9 @@ impl Serving {
             |address, incarnation| {
                 let (role, scheduler) = (options::role(self.job.role), &self.job.root);
                 let rank = options::rank(&self.job, &self.place);
-                let birth = Birth { role, rank, incarnation, address, scheduler };
-                let mut machine = Machine::node(limits, &birth);
-                if let Machine::Node(node) = &mut machine
+                let birth = NodeStart { role, rank, incarnation, address, scheduler };
+                let mut machine = ProtocolMachine::node(limits, &birth);
+                if let ProtocolMachine::Node(node) = &mut machine
                     && let (NodeRole::Server(server), true) = (&mut node.part, whole)
                 {
                     server.keep_whole();
@@ -113,7 +115,7 @@ impl Serving {
         if self.aborted.load(Ordering::SeqCst) {
             driver.stop();
         }
-        let end = driver.wait(None, Machine::end);
+        let end = driver.wait(None, ProtocolMachine::end);
         driver.flush();
         // Before the driver stops: the rank is not available later.
         if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
@@ -133,7 +135,7 @@ impl Serving {
     }
 }
 
-impl JobMember for Serving {
+impl JobMember for ServerProcess {
     fn role(&self) -> Role {
         self.job.role
     }
@@ -145,7 +147,7 @@ impl JobMember for Serving {
     /// Known once the job has started, or if an option sets it.
     fn rank(&self) -> u32 {
         let me = match self.running.get() {
-            Some(ServingProcess::Server(driver)) => driver.peek(Machine::me),
+            Some(ServingProcess::Server(driver)) => driver.peek(ProtocolMachine::me),
             _ => None,
         };
         me.map_or(self.job.rank.unwrap_or(0), |peer: Peer| peer.rank)
@@ -160,11 +162,11 @@ impl JobMember for Serving {
         );
         if let Some(ServingProcess::Server(driver)) = self.running.get() {
             let counts = driver.peek(|machine| match machine {
-                Machine::Node(node) => match &node.part {
+                ProtocolMachine::Node(node) => match &node.part {
                     NodeRole::Server(server) => Some((server.held_bytes(), server.duplicates())),
                     NodeRole::Worker(_) => None,
                 },
-                Machine::Scheduler(_) => None,
+                ProtocolMachine::Scheduler(_) => None,
             });
             let (held, duplicates) = counts.unwrap_or_default();
             let address = driver.address();

@@ -12,7 +12,7 @@ use crate::error::{Result, fail};
 use crate::local::Local;
 use crate::local::merger::{Handling, Merger};
 use crate::local::table::Slot;
-use crate::runtime::{Blocks, Bytes};
+use crate::runtime::{BlockPool, Bytes};
 use crate::sys;
 use crate::sys::sync::Mutex;
 use crate::trace::{TraceKind, Tracer};
@@ -39,7 +39,7 @@ pub(super) enum SliceTask {
 }
 
 /// Value for an answer, or the failure.
-pub(super) type Reply = (ValueRequest, std::result::Result<Bytes, Failure>);
+pub(super) type SliceReply = (ValueRequest, std::result::Result<Bytes, Failure>);
 
 pub(super) struct SliceQueue {
     slot: Slot,
@@ -109,7 +109,12 @@ impl SliceQueue {
     }
 
     /// Runs the queued tasks, unless another thread already does.
-    pub(super) fn work(&self, local: &Local, blocks: &Arc<Blocks>, reply: &mut dyn FnMut(Reply)) {
+    pub(super) fn work(
+        &self,
+        local: &Local,
+        blocks: &Arc<BlockPool>,
+        reply: &mut dyn FnMut(SliceReply),
+    ) {
         let mut queue = self.queue.lock();
         if std::mem::replace(&mut queue.busy, true) {
             return;
@@ -126,8 +131,8 @@ impl SliceQueue {
         &self,
         job: SliceTask,
         local: &Local,
-        blocks: &Arc<Blocks>,
-        reply: &mut dyn FnMut(Reply),
+        blocks: &Arc<BlockPool>,
+        reply: &mut dyn FnMut(SliceReply),
     ) {
         // The span begins before the state is locked: a subscriber may run code of the program.
         let _step = self.begin(&job);
@@ -202,7 +207,7 @@ impl SliceQueue {
         origin: Origin,
         handling: Option<Arc<Handling>>,
         local: &Local,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> Result<Bytes> {
         let Some(handling) = handling else { return Ok(data) };
         let codec = handling.codec.as_ref();
@@ -221,7 +226,7 @@ mod tests {
     #[test]
     fn a_round_with_a_contribution_that_cannot_be_read_is_not_merged() {
         let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap());
-        let blocks = Arc::<Blocks>::default();
+        let blocks = Arc::<BlockPool>::default();
         let bytes = |value: u8| {
             Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
         };

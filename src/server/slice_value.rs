@@ -15,7 +15,7 @@ use crate::local::apply::{CallLimits, KeyPush};
 use crate::local::merger::{Handling, Merger};
 use crate::local::plan::RowsOf;
 use crate::local::table::{Slot, Value};
-use crate::runtime::{Block, Blocks, Bytes};
+use crate::runtime::{Block, BlockPool, Bytes};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
@@ -26,7 +26,7 @@ pub(super) struct SliceValue {
     /// Snapshot of the stored value while messages refer to it; `value.buffer` is empty then.
     shared: Option<Arc<Block>>,
     /// Sum of the contributions to the open round, except the last.
-    sum: Option<Sum>,
+    sum: Option<SliceSum>,
     last: Option<Bytes>,
     /// Contributions of a round in which a worker pushes rows, in order.
     pieces: Vec<StagedPush>,
@@ -44,11 +44,11 @@ pub(super) struct SliceValue {
 enum StagedPush {
     Rows(Bytes),
     Whole(Bytes),
-    Sum(Sum),
+    Sum(SliceSum),
 }
 
 /// Sum of contributions; elements of 16 bits are summed in 32 bits, and rounded once at the end.
-struct Sum {
+struct SliceSum {
     buffer: Buffer,
     dtype: DType,
 }
@@ -75,7 +75,7 @@ impl SliceValue {
         ahead.copied().unwrap_or(0)
     }
 
-    pub(super) fn install(&mut self, data: Bytes, blocks: &Arc<Blocks>) -> Result<()> {
+    pub(super) fn install(&mut self, data: Bytes, blocks: &Arc<BlockPool>) -> Result<()> {
         self.value.buffer = own(data, blocks)?;
         Ok(())
     }
@@ -86,7 +86,7 @@ impl SliceValue {
         slot: &Slot,
         data: &Bytes,
         handling: &Handling,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> Result<()> {
         let read = |bytes: &[u8]| match RestoredSlice::read(bytes, slot)? {
             RestoredSlice::State(bytes) => {
@@ -115,7 +115,7 @@ impl SliceValue {
     }
 
     /// Deposited residual of a worker; empty if there is none.
-    fn laid(&self, rank: &[u8], blocks: &Arc<Blocks>) -> Result<Bytes> {
+    fn laid(&self, rank: &[u8], blocks: &Arc<BlockPool>) -> Result<Bytes> {
         let rank = rank.first_chunk().map(|rank| u32::from_le_bytes(*rank));
         match rank.and_then(|rank| self.laid.get(&rank)) {
             Some(laid) => Ok(laid.clone()),
@@ -146,7 +146,7 @@ impl SliceValue {
         first: bool,
         data: Bytes,
         local: &Local,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> Result<()> {
         self.begin(first);
         if !self.pieces.is_empty() {
@@ -164,7 +164,7 @@ impl SliceValue {
         slot: &Slot,
         handling: &Handling,
         local: &Local,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> Result<()> {
         if !self.pieces.is_empty() {
             return self.close_rows(slot, handling, local, blocks);
@@ -210,7 +210,7 @@ impl SliceValue {
         slot: &Slot,
         handling: &Handling,
         local: &Local,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> Result<()> {
         let pieces = std::mem::take(&mut self.pieces);
         // A merge of some rows needs the stored content.
@@ -254,12 +254,17 @@ impl SliceValue {
     }
 
     /// Makes the stored value exclusively owned again, for a change in place.
-    fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<Blocks>) -> Result<()> {
+    fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<BlockPool>) -> Result<()> {
         self.take_back_with(slot, !matches!(merger, Merger::Assign), blocks)
     }
 
     /// Like `take_back`; `content` keeps the stored content, for a merge that does not replace all of it.
-    fn take_back_with(&mut self, slot: &Slot, content: bool, blocks: &Arc<Blocks>) -> Result<()> {
+    fn take_back_with(
+        &mut self,
+        slot: &Slot,
+        content: bool,
+        blocks: &Arc<BlockPool>,
+    ) -> Result<()> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
         match Arc::try_unwrap(shared) {
             Ok(block) => {
@@ -292,7 +297,7 @@ impl SliceValue {
         slot: &Slot,
         wanted: &[u8],
         handling: Option<&Handling>,
-        blocks: &Arc<Blocks>,
+        blocks: &Arc<BlockPool>,
     ) -> std::result::Result<Bytes, Failure> {
         if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
@@ -315,7 +320,7 @@ impl SliceValue {
     }
 
     /// Shares the stored value with messages until the next change (also: copy on write).
-    pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
+    pub(super) fn share(&mut self, slot: &Slot, blocks: &Arc<BlockPool>) -> Result<Arc<Block>> {
         if let Some(shared) = &self.shared {
             return Ok(Arc::clone(shared));
         }
@@ -328,12 +333,12 @@ impl SliceValue {
 
 /// Adds a contribution to the sum before it, if there is one, in memory of its own.
 fn fold(
-    before: Option<Sum>,
+    before: Option<SliceSum>,
     next: &Bytes,
     slot: &Slot,
     local: &Local,
-    blocks: &Arc<Blocks>,
-) -> Result<Sum> {
+    blocks: &Arc<BlockPool>,
+) -> Result<SliceSum> {
     let dtype = match slot.dtype {
         DType::F16 | DType::BF16 => DType::F32,
         dtype => dtype,
@@ -351,12 +356,12 @@ fn fold(
         blocks.give_back(before.buffer);
     }
     added.unwrap_or(Ok(()))?;
-    Ok(Sum { buffer, dtype })
+    Ok(SliceSum { buffer, dtype })
 }
 
 /// Merges like a push of the local store, without an outer deadline or a cancellation.
 fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
-    let patience = crate::deadline::Patience::new(None);
+    let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
     merge(&KeyPush { call: "push", slot, values, outs: &[], limits })
 }
@@ -387,7 +392,7 @@ fn part_of(
 }
 
 /// Copies the requested rows of a value, contiguously.
-fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Result<Block> {
+fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<BlockPool>) -> Result<Block> {
     let unit = slot.row_length() * slot.dtype.size();
     let bad = || fail!(InvalidArgument, "rows that are not there");
     let (runs, _) = row_runs::decode(runs, slot.rows()).ok_or_else(bad)?;
@@ -399,7 +404,7 @@ fn rows_of(stored: &[u8], runs: &[u8], slot: &Slot, blocks: &Arc<Blocks>) -> Res
 }
 
 /// Buffer of a value that fills a slice; without a copy if no message shares the block.
-fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
+fn own(data: Bytes, blocks: &Arc<BlockPool>) -> Result<Buffer> {
     let block = match Arc::try_unwrap(whole(data, blocks)?) {
         Ok(block) => block,
         Err(shared) => blocks.join(&[shared.bytes()])?,
@@ -408,7 +413,7 @@ fn own(data: Bytes, blocks: &Arc<Blocks>) -> Result<Buffer> {
 }
 
 /// Block of a value that fills a slice.
-fn whole(data: Bytes, blocks: &Arc<Blocks>) -> Result<Arc<Block>> {
+fn whole(data: Bytes, blocks: &Arc<BlockPool>) -> Result<Arc<Block>> {
     match data.into_block() {
         Ok(block) => Ok(block),
         Err(data) => {

@@ -13,7 +13,7 @@ use tracing::{Level, Span, debug, debug_span, trace, trace_span};
 
 use crate::error::Result;
 use crate::key::{Key, KeyNames};
-use kvstore_protocol::{Ended, News, Peer};
+use kvstore_protocol::{Ended, Peer, PeerEvent};
 
 pub(crate) const CALL: &str = "kvstore::call";
 const SERVER: &str = "kvstore::server";
@@ -135,14 +135,14 @@ pub(crate) fn work(is_sum: bool, key: u64, slice: u32, round: u64) -> Entered {
 }
 
 /// Reports a change in the job, as one of its processes sees it.
-pub(crate) fn tell(me: Peer, news: &[News]) {
+pub(crate) fn tell(me: Peer, news: &[PeerEvent]) {
     for news in news {
         match news {
-            News::Up(peer, address) => {
+            PeerEvent::Up(peer, address) => {
                 debug!(target: JOB, parent: None, %me, %peer, %address, "connected");
             }
-            News::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
-            News::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
+            PeerEvent::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
+            PeerEvent::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
             // All other news is for the log only.
             _ => {}
         }

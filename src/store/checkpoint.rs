@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Gate, Store};
+use super::{CallClass, Store};
 use crate::error::Result;
 use crate::log::{Level, log};
 use crate::spans;
@@ -18,7 +18,7 @@ impl Store {
     pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let _span = spans::enter!("save", path = %path.display());
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             log(Level::Debug, || format!("save {}", path.display()));
             match &self.remote {
                 Some(remote) => remote.save(path),
@@ -35,7 +35,7 @@ impl Store {
     pub fn load(&self, path: impl AsRef<Path>) -> Result<()> {
         let path = path.as_ref();
         let _span = spans::enter!("load", path = %path.display());
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             log(Level::Debug, || format!("load {}", path.display()));
             match &self.remote {
                 Some(remote) => remote.load(path),

@@ -1,6 +1,6 @@
 //! Data calls of a store: initialisation, pushes, pulls and removal of keys.
 
-use super::{DataCall, Gate, Store};
+use super::{CallClass, DataCall, Store};
 use crate::error::{Result, fail};
 use crate::key::Key;
 use crate::local::plan::{Pairs, RowPairs, Tensors};
@@ -26,7 +26,7 @@ impl Store {
 
     pub(crate) fn init_pairs(&self, values: &Pairs<'_>) -> Result<()> {
         let _span = self.span("init", values, &Pairs::NONE);
-        self.enter(Gate::Work, |local| match &self.remote {
+        self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.init(values),
             None => local.init(values),
         })
@@ -169,7 +169,7 @@ impl Store {
     /// `KeyNotFound`, `Timeout`: nothing has been removed.
     pub fn remove(&self, keys: &[Key]) -> Result<()> {
         let _span = spans::enter!("remove", keys = keys.len());
-        self.enter(Gate::Work, |local| match &self.remote {
+        self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.remove(keys),
             None => local.remove(keys),
         })
@@ -183,7 +183,7 @@ impl Store {
     /// Runs a data call on the caller's thread.
     pub(crate) fn call(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Result<()> {
         let _span = self.span(call.name(), values, outs);
-        self.enter(Gate::Work, |local| match &self.remote {
+        self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.run(call, values, outs),
             None => local.run(call, values, outs),
         })
@@ -198,7 +198,7 @@ impl Store {
         priority: i32,
     ) -> Result<u64> {
         let span = self.span(call.name(), values, outs);
-        let ticket = self.enter(Gate::Work, |local| match &self.remote {
+        let ticket = self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.submit(call, values, outs, priority),
             None => local.submit(call, values, outs, priority),
         });
@@ -209,7 +209,7 @@ impl Store {
     /// Runs a call on rows on the caller's thread.
     pub(crate) fn call_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<()> {
         let _span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
-        self.enter(Gate::Work, |local| match &self.remote {
+        self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.run_rows(call, pairs),
             None => local.run_rows(call, pairs),
         })
@@ -223,7 +223,7 @@ impl Store {
         priority: i32,
     ) -> Result<u64> {
         let span = self.span(call.name(), &pairs.rows, &Pairs::NONE);
-        let ticket = self.enter(Gate::Work, |local| match &self.remote {
+        let ticket = self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.submit_rows(call, pairs, priority),
             None => local.submit_rows(call, pairs, priority),
         });

@@ -38,7 +38,7 @@ use crate::tensor::{Tensor, TensorMut};
 
 /// States of a store that a call accepts besides open.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Gate {
+enum CallClass {
     /// None: a call on keys or tickets.
     Work,
     /// Inside an updater, and after a close: a read-only call.
@@ -140,7 +140,7 @@ impl Store {
 
     /// Runs a call after the checks of its gate, and turns a panic of the library into an error that poisons
     /// the store.
-    fn enter<T>(&self, gate: Gate, call: impl FnOnce(&Arc<Local>) -> Result<T>) -> Result<T> {
+    fn enter<T>(&self, gate: CallClass, call: impl FnOnce(&Arc<Local>) -> Result<T>) -> Result<T> {
         if self.generation != sys::fork_generation() {
             return Err(fail!(
                 Forked,
@@ -150,19 +150,19 @@ impl Store {
         if self.local.poisoned.load(Ordering::SeqCst) {
             return Err(poisoned());
         }
-        if gate != Gate::Look && self.is_in_own_updater() {
+        if gate != CallClass::Look && self.is_in_own_updater() {
             return Err(fail!(
                 Reentrant,
                 "called from inside an updater of the same store; return from the updater first"
             ));
         }
-        if gate != Gate::Look && interrupt::is_asking() {
+        if gate != CallClass::Look && interrupt::is_asking() {
             return Err(fail!(
                 Reentrant,
                 "called while another call of this thread waits (from a signal handler?); return first"
             ));
         }
-        if gate == Gate::Work && self.closed.load(Ordering::SeqCst) {
+        if gate == CallClass::Work && self.closed.load(Ordering::SeqCst) {
             return Err(closed());
         }
         let call = || {
@@ -176,7 +176,7 @@ impl Store {
             })
         };
         // Operations that a wait or a close waits for continue after an interrupt.
-        if gate == Gate::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
+        if gate == CallClass::End { interrupt::watch(call) } else { interrupt::watch_whole(call) }
     }
 
     /// Type of the store, as given to [`Store::open`].
@@ -192,7 +192,7 @@ impl Store {
 
     /// Applies the checks of a read-only call.
     pub(crate) fn look(&self) -> Result<()> {
-        self.enter(Gate::Look, |_| Ok(()))
+        self.enter(CallClass::Look, |_| Ok(()))
     }
 
     /// Role of this process in its job; that of a local store is worker.
@@ -206,7 +206,7 @@ impl Store {
     /// # Errors
     /// `Role` on a worker and on local stores.
     pub fn serve(&self) -> Result<()> {
-        self.enter(Gate::Work, |_| match &self.remote {
+        self.enter(CallClass::Work, |_| match &self.remote {
             Some(remote) => remote.serve(),
             None => {
                 Err(fail!(Role, "serve: this process is a worker, all there is of a local store"))
@@ -231,14 +231,16 @@ impl Store {
     pub fn barrier(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _span = spans::enter!("barrier");
-        self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.barrier(deadline)))
+        self.enter(CallClass::Work, |_| {
+            self.remote.as_ref().map_or(Ok(()), |it| it.barrier(deadline))
+        })
     }
 
     /// Declares that this worker pushes no more. It may still pull; it may save once all workers have made
     /// this call.
     pub fn done(&self) -> Result<()> {
         let _span = spans::enter!("done");
-        self.enter(Gate::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
+        self.enter(CallClass::Work, |_| self.remote.as_ref().map_or(Ok(()), |it| it.done()))
     }
 
     /// Key of a name; the store keeps the name.
@@ -246,7 +248,7 @@ impl Store {
     /// # Errors
     /// `NameCollision` if another name of this store has the same hash.
     pub fn intern(&self, name: &str) -> Result<Key> {
-        self.enter(Gate::Work, |local| local.keys.names.intern(name))
+        self.enter(CallClass::Work, |local| local.keys.names.intern(name))
     }
 
     /// The name that a key was interned with.
@@ -254,7 +256,7 @@ impl Store {
     /// # Errors
     /// `KeyNotFound` for an integer key, and for a name that was not interned in this store.
     pub fn key_name(&self, key: Key) -> Result<String> {
-        self.enter(Gate::Look, |local| {
+        self.enter(CallClass::Look, |local| {
             let name = local.keys.names.with(key, |name| name.to_string_lossy().into_owned());
             name.ok_or_else(|| no_name(key))
         })
@@ -262,7 +264,7 @@ impl Store {
 
     /// The name of a key as a C string that lives as long as the store.
     pub(crate) fn name_ptr(&self, key: Key) -> Result<*const c_char> {
-        self.enter(Gate::Look, |local| {
+        self.enter(CallClass::Look, |local| {
             local.keys.names.with(key, std::ffi::CStr::as_ptr).ok_or_else(|| no_name(key))
         })
     }
@@ -276,9 +278,9 @@ impl Store {
         if let Some(remote) = &self.remote
             && !self.is_in_own_updater()
         {
-            self.enter(Gate::Look, |_| remote.look_up("key_info", key))?;
+            self.enter(CallClass::Look, |_| remote.look_up("key_info", key))?;
         }
-        self.enter(Gate::Look, |local| match local.keys.table.get(key) {
+        self.enter(CallClass::Look, |local| match local.keys.table.get(key) {
             Some(slot) => Ok(KeyInfo { dtype: slot.dtype, shape: slot.shape.as_slice().into() }),
             None => {
                 Err(fail!(KeyNotFound, "key_info: {} is not there", local.keys.names.label(key)))
@@ -288,18 +290,18 @@ impl Store {
 
     /// The initialised keys: integers ascending, then names in order of their init.
     pub fn keys(&self) -> Result<Vec<Key>> {
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             Ok(local.keys.table.slots().iter().map(|slot| slot.key).collect())
         })
     }
 
     pub(crate) fn wait_ticket(&self, ticket: u64, deadline: Deadline) -> Result<()> {
         let _span = spans::enter!("wait", ticket);
-        self.enter(Gate::End, |local| local.tickets.wait(ticket, deadline))
+        self.enter(CallClass::End, |local| local.tickets.wait(ticket, deadline))
     }
 
     pub(crate) fn cancel_ticket(&self, ticket: u64) -> Result<()> {
-        self.enter(Gate::End, |local| {
+        self.enter(CallClass::End, |local| {
             if let Some(remote) = &self.remote {
                 remote.cancel(ticket);
             }
@@ -316,7 +318,7 @@ impl Store {
     /// Waits for every operation that is pending now; gives the first failure that no call has reported yet.
     pub fn wait_all(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let _span = spans::enter!("wait_all");
-        self.enter(Gate::End, |local| local.tickets.wait_all(deadline.into()))
+        self.enter(CallClass::End, |local| local.tickets.wait_all(deadline.into()))
     }
 
     /// Sets the function that merges sums into stored values, for all pushes after this call.
@@ -339,7 +341,7 @@ impl Store {
     }
 
     pub(crate) fn install_updater(&self, updater: Option<Updater>) -> Result<()> {
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             log(Level::Debug, || {
                 format!("updater {}", if updater.is_some() { "set" } else { "cleared" })
             });
@@ -363,7 +365,7 @@ impl Store {
     /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds integers;
     /// nothing has changed then.
     pub fn set_optimizer(&self, name: &str, params: &str) -> Result<()> {
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             log(Level::Debug, || format!("optimizer {name} {params:?}"));
             match &self.remote {
                 Some(remote) => remote.set_optimizer(name, params),
@@ -377,7 +379,7 @@ impl Store {
     /// # Errors
     /// `Option` for an unknown name or a bad value, `InvalidArgument` if no optimizer is set.
     pub fn set_hyperparameter(&self, name: &str, value: f64) -> Result<()> {
-        self.enter(Gate::Work, |local| match &self.remote {
+        self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.set_hyperparameter(name, value),
             None => local.change_optimizer("set_hyperparameter", |it| it.with(name, value)),
         })
@@ -395,7 +397,7 @@ impl Store {
     ) -> Result<()> {
         let key = key.into();
         let call = "set_key_hyperparameter";
-        self.enter(Gate::Work, |local| match &self.remote {
+        self.enter(CallClass::Work, |local| match &self.remote {
             Some(remote) => remote.set_key_hyperparameter(key, name, value),
             None => local.change_optimizer(call, |it| it.with_key(key, name, value)),
         })
@@ -412,7 +414,7 @@ impl Store {
     /// `Option` for an unknown name or a bad value, `DtypeMismatch` if a key holds floats that the
     /// codec does not take; nothing has changed then.
     pub fn set_compression(&self, name: &str, params: &str) -> Result<()> {
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             log(Level::Debug, || format!("compression {name} {params:?}"));
             match &self.remote {
                 Some(remote) => remote.set_compression(name, params),
@@ -423,7 +425,7 @@ impl Store {
 
     /// Counters and settings as one JSON object.
     pub fn stats(&self) -> Result<String> {
-        self.enter(Gate::Work, |local| {
+        self.enter(CallClass::Work, |local| {
             let (keys, bytes) = local.keys.table.size();
             let totals = local.applier.counters.total();
             let (pending, failed) = local.tickets.counts();
@@ -456,7 +458,7 @@ impl Store {
     pub fn close(&self, deadline: impl Into<Deadline>) -> Result<()> {
         let deadline = deadline.into();
         let _span = spans::enter!("close");
-        self.enter(Gate::End, |local| {
+        self.enter(CallClass::End, |local| {
             let result = local.tickets.close(deadline, closed());
             let late =
                 result.as_ref().is_err_and(|error| error.kind() == crate::ErrorKind::Timeout);

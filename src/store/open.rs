@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::server::Serving;
+use crate::server::ServerProcess;
 use crate::worker::WorkerStore;
 use crate::worker::read_only::ReadOnlyWorker;
 
@@ -38,6 +38,6 @@ pub(crate) fn open(
         }
         Box::new(worker)
     } else {
-        Box::new(Serving::new(local, job, kind)?)
+        Box::new(ServerProcess::new(local, job, kind)?)
     })
 }

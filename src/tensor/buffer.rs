@@ -35,10 +35,10 @@ const HUGE_PAGE: usize = 2 << 20;
 /// own.
 pub(crate) struct Buffer {
     bytes: usize,
-    memory: Memory,
+    memory: Allocation,
 }
 
-enum Memory {
+enum Allocation {
     Inside(UnsafeCell<MaybeUninit<[u64; INSIDE / size_of::<u64>()]>>),
     Elsewhere {
         start: NonNull<u8>,
@@ -68,7 +68,7 @@ impl Buffer {
     /// Allocates `bytes`, or reports that there is not enough memory.
     pub(crate) fn new(bytes: usize) -> Result<Self> {
         if bytes <= INSIDE {
-            let memory = Memory::Inside(UnsafeCell::new(MaybeUninit::uninit()));
+            let memory = Allocation::Inside(UnsafeCell::new(MaybeUninit::uninit()));
             return Ok(Self { bytes, memory });
         }
         // SAFETY: the layout has a size above zero.
@@ -77,7 +77,7 @@ impl Buffer {
         if bytes >= 2 * HUGE_PAGE {
             sys::prefer_huge_pages(start, bytes);
         }
-        Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: false } })
+        Ok(Self { bytes, memory: Allocation::Elsewhere { start, shift: 0, mapped: false } })
     }
 
     /// Like [`Buffer::new`], at an address that stays when the buffer moves.
@@ -101,7 +101,7 @@ impl Buffer {
         if !scattered {
             sys::prefer_huge_pages(start, bytes);
         }
-        Ok(Self { bytes, memory: Memory::Elsewhere { start, shift: 0, mapped: true } })
+        Ok(Self { bytes, memory: Allocation::Elsewhere { start, shift: 0, mapped: true } })
     }
 
     /// How many bytes there are.
@@ -127,7 +127,7 @@ impl Buffer {
     /// content is not moved: it is lost unless [`Buffer::put_back`] follows.
     pub(crate) fn place(&mut self, with: *const u8, place: PageOffset) {
         let room = room(self.bytes);
-        if let Memory::Elsewhere { start, shift, .. } = &mut self.memory
+        if let Allocation::Elsewhere { start, shift, .. } = &mut self.memory
             && room > 0
         {
             let wanted = with.addr().wrapping_add(place as usize);
@@ -146,14 +146,14 @@ impl Buffer {
     /// Where it begins now, for [`Buffer::put_back`].
     pub(crate) fn position(&self) -> usize {
         match self.memory {
-            Memory::Inside(_) => 0,
-            Memory::Elsewhere { shift, .. } => shift,
+            Allocation::Inside(_) => 0,
+            Allocation::Elsewhere { shift, .. } => shift,
         }
     }
 
     /// Moves the beginning back to where it was.
     pub(crate) fn put_back(&mut self, position: usize) {
-        if let Memory::Elsewhere { shift, .. } = &mut self.memory {
+        if let Allocation::Elsewhere { shift, .. } = &mut self.memory {
             *shift = position;
         }
     }
@@ -168,8 +168,8 @@ impl Buffer {
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         match &self.memory {
-            Memory::Inside(bytes) => bytes.get().cast(),
-            Memory::Elsewhere { start, shift, .. } => start.as_ptr().wrapping_add(*shift),
+            Allocation::Inside(bytes) => bytes.get().cast(),
+            Allocation::Elsewhere { start, shift, .. } => start.as_ptr().wrapping_add(*shift),
         }
     }
 }
@@ -187,7 +187,7 @@ fn room(bytes: usize) -> usize {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Memory::Elsewhere { start, mapped, .. } = self.memory else {
+        let Allocation::Elsewhere { start, mapped, .. } = self.memory else {
             return;
         };
         // Some: it was there when the memory was allocated.

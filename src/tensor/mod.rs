@@ -18,7 +18,7 @@ pub(crate) use array::Array;
 pub(crate) use buffer::{Buffer, LINE, PageOffset};
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
-pub(crate) use overlap::{OverlapTensor, Overlaps, Parties, Position, Stop, TimeLimit};
+pub(crate) use overlap::{CallTensors, OverlapTensor, Overlaps, Position, Stop, TimeLimit};
 pub(crate) use spec::TensorSpec;
 pub(crate) use view::{Lent, RawTensor, RawTensors};
 pub use view::{Tensor, TensorMut};

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use crate::log::{Level, log};
 use crate::sys::sync::{Mutex, Ordering};
-use kvstore_protocol::{News, Passage};
+use kvstore_protocol::{PeerEvent, TracedMessage};
 
 /// Maximum number of events, which take 16 MB; further ones are only counted.
 const MOST_EVENTS: usize = 1 << 18;
@@ -145,11 +145,11 @@ impl Tracer {
     }
 
     /// Adds the protocol's events of messages and of clocks.
-    pub(crate) fn tell(&self, news: &[News]) {
+    pub(crate) fn tell(&self, news: &[PeerEvent]) {
         for news in news {
             match *news {
-                News::Passed(passage) => self.machine(TraceEvent::from(passage)),
-                News::Clock { asked, answered, clock } => self.compare(asked, answered, clock),
+                PeerEvent::Passed(passage) => self.machine(TraceEvent::from(passage)),
+                PeerEvent::Clock { asked, answered, clock } => self.compare(asked, answered, clock),
                 _ => {}
             }
         }
@@ -179,8 +179,8 @@ impl TraceEvent {
     }
 }
 
-impl From<Passage> for TraceEvent {
-    fn from(it: Passage) -> Self {
+impl From<TracedMessage> for TraceEvent {
+    fn from(it: TracedMessage) -> Self {
         let what = match (it.is_value, it.is_sent) {
             (false, true) => TraceKind::SentPush,
             (false, false) => TraceKind::GotPush,

@@ -14,14 +14,14 @@ use crate::sys::spin::Spin;
 const SOON: Duration = Duration::from_millis(2);
 
 /// The threads of this process that poll, rather than sleep, now.
-static LOOKERS: Lookers = Lookers(AtomicUsize::new(0));
+static LOOKERS: PollerCount = PollerCount(AtomicUsize::new(0));
 
 /// Adaptive polling of one thread.
-pub(super) struct Lookout {
+pub(super) struct AdaptiveWait {
     looks: bool,
 }
 
-impl Lookout {
+impl AdaptiveWait {
     pub(super) fn new() -> Self {
         Self { looks: true }
     }
@@ -57,22 +57,22 @@ fn most_lookers() -> usize {
 }
 
 /// Number of polling threads.
-struct Lookers(AtomicUsize);
+struct PollerCount(AtomicUsize);
 
 /// A slot of one polling thread, counted until it is dropped.
-struct Looker<'a>(&'a Lookers);
+struct PollerGuard<'a>(&'a PollerCount);
 
-impl Lookers {
+impl PollerCount {
     /// Takes a slot, if fewer than `most` are taken.
-    fn admit(&self, most: usize) -> Option<Looker<'_>> {
+    fn admit(&self, most: usize) -> Option<PollerGuard<'_>> {
         // Relaxed: only a count; it publishes no other memory.
         let others = self.0.fetch_add(1, Ordering::Relaxed);
-        let looker = Looker(self);
+        let looker = PollerGuard(self);
         (others < most).then_some(looker)
     }
 }
 
-impl Drop for Looker<'_> {
+impl Drop for PollerGuard<'_> {
     fn drop(&mut self) {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     /// Number of polls in a wait for a value that arrives after a sleep of this length.
-    fn looks(lookout: &mut Lookout, sleep: Duration) -> usize {
+    fn looks(lookout: &mut AdaptiveWait, sleep: Duration) -> usize {
         let mut looks = 0;
         let look = || {
             looks += 1;
@@ -99,13 +99,13 @@ mod tests {
             return;
         }
         // Other tests may poll at the same time.
-        let found = || Lookout::new().wait(|| Some(true), || false);
+        let found = || AdaptiveWait::new().wait(|| Some(true), || false);
         assert!((0..1_000_000).any(|_| found()));
     }
 
     #[test]
     fn whoever_has_waited_long_sleeps_at_once() {
-        let mut lookout = Lookout::new();
+        let mut lookout = AdaptiveWait::new();
         looks(&mut lookout, SOON);
         assert_eq!(looks(&mut lookout, SOON), 0);
         // The system may preempt this test, and other tests may hold the slots.
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn only_so_many_look_at_a_time() {
-        let lookers = Lookers(AtomicUsize::new(0));
+        let lookers = PollerCount(AtomicUsize::new(0));
         let (first, second) = (lookers.admit(2), lookers.admit(2));
         assert!(first.is_some() && second.is_some());
         // A rejected thread takes no slot.

@@ -1,10 +1,10 @@
-//! In-process implementation of `Engine`, for tests: messages pass between threads of one process.
+//! In-process implementation of `Transport`, for tests: messages pass between threads of one process.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use super::send_buffer::SendMemory;
-use super::{Engine, Inbox, SendBuffer, SendBuffers, Sender};
+use super::{Inbox, SendBuffer, SendBuffers, Sender, Transport};
 use crate::sys::sync::Mutex;
 
 /// Inboxes of all processes of a test, by address.
@@ -29,14 +29,18 @@ struct Wire {
 
 impl Exchange {
     /// Registers an inbox at an address, and returns its engine.
-    pub(crate) fn join(self: &Arc<Self>, address: &str, inbox: &Arc<dyn Inbox>) -> Arc<dyn Engine> {
+    pub(crate) fn join(
+        self: &Arc<Self>,
+        address: &str,
+        inbox: &Arc<dyn Inbox>,
+    ) -> Arc<dyn Transport> {
         self.inboxes.lock().insert(address.into(), Arc::downgrade(inbox));
         let (exchange, inbox) = (Arc::clone(self), Arc::clone(inbox));
         Arc::new(Member { exchange, address: address.into(), _inbox: inbox })
     }
 }
 
-impl Engine for Member {
+impl Transport for Member {
     fn address(&self) -> &str {
         &self.address
     }

@@ -1,4 +1,4 @@
-//! Carries bytes between processes, behind the traits `Engine` and `Sender`. Also called: network layer,
+//! Carries bytes between processes, behind the traits `Transport` and `Sender`. Also called: network layer,
 //! transport layer, fabric.
 //!
 //! An engine may lose, duplicate, delay and reorder messages, and may report that an address is down.
@@ -56,7 +56,7 @@ pub(crate) trait Inbox: Send + Sync {
 }
 
 /// Carries bytes to other processes.
-pub(crate) trait Engine: Send + Sync {
+pub(crate) trait Transport: Send + Sync {
     /// The address at which peers reach this process, and its name in logs and errors.
     fn address(&self) -> &str;
 
@@ -69,7 +69,7 @@ pub(crate) trait Engine: Send + Sync {
 
 /// Where a sender puts bytes, and whether it blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Room {
+pub(crate) enum SendMode {
     /// The send may block until the receiver reads.
     Unknown,
     /// The socket takes what fits, which costs more than a copy; the sender owes the rest.
@@ -84,8 +84,8 @@ pub(crate) trait Sender: Send {
     fn is_ready(&self) -> bool;
 
     /// Where a send of this many bytes would put them now, whatever is in flight already.
-    fn room_for(&mut self, _len: usize) -> Room {
-        Room::Unknown
+    fn room_for(&mut self, _len: usize) -> SendMode {
+        SendMode::Unknown
     }
 
     /// A buffer for `room` bytes that are sent next. If it borrows (zero copy), `lent` of them take no space
@@ -114,7 +114,7 @@ pub(crate) struct TransportConfig {
     pub(crate) listen: Option<String>,
     /// The IP address that peers dial, when the process listens on every address of its machine.
     pub(crate) advertised: Option<IpAddr>,
-    pub(crate) calls: Calls,
+    pub(crate) calls: DialPolicy,
     /// The address of the scheduler, as this process knows it. Other processes may write it differently.
     pub(crate) root: Arc<str>,
     pub(crate) is_scheduler: bool,
@@ -130,7 +130,7 @@ pub(crate) struct TransportConfig {
 
 /// Which addresses a process dials. Peers at other addresses must dial this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Calls {
+pub(crate) enum DialPolicy {
     Nobody,
     Scheduler,
     Everybody,
@@ -139,9 +139,9 @@ pub(crate) enum Calls {
 impl TransportConfig {
     fn calls(&self, address: &str) -> bool {
         match self.calls {
-            Calls::Nobody => false,
-            Calls::Scheduler => *self.root == *address,
-            Calls::Everybody => has_port(address),
+            DialPolicy::Nobody => false,
+            DialPolicy::Scheduler => *self.root == *address,
+            DialPolicy::Everybody => has_port(address),
         }
     }
 
@@ -160,6 +160,6 @@ fn name_of_this_process() -> String {
 }
 
 /// Opens the engine of the distributed stores.
-pub(crate) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Engine>> {
+pub(crate) fn open(place: &TransportConfig, inbox: &Arc<dyn Inbox>) -> Result<Arc<dyn Transport>> {
     Ok(Arc::new(Zenoh::open(place, inbox)?))
 }

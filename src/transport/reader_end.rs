@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 /// When a reader thread ends, and what it reports then.
 #[derive(Clone, Copy)]
-pub(super) enum End {
+pub(super) enum EndMode {
     /// After it has read all bytes written so far.
     Drained = 1,
     /// After it has read all bytes written so far; it then reports the sender as down.
@@ -22,11 +22,11 @@ pub(super) struct ReaderEnd(AtomicU8);
 
 impl ReaderEnd {
     /// Signals the thread to end; false if it had ended before, so that the signal has no effect.
-    pub(super) fn tell(&self, how: End) -> bool {
+    pub(super) fn tell(&self, how: EndMode) -> bool {
         self.0.fetch_max(how as u8, Ordering::SeqCst) != OVER
     }
 
-    pub(super) fn is_to(&self, end: End) -> bool {
+    pub(super) fn is_to(&self, end: EndMode) -> bool {
         self.0.load(Ordering::SeqCst) >= end as u8
     }
 
@@ -36,6 +36,6 @@ impl ReaderEnd {
 
     /// Marks the thread as ended; true if it must report the sender as down.
     pub(super) fn end(&self) -> bool {
-        self.0.swap(OVER, Ordering::SeqCst) == End::Gone as u8
+        self.0.swap(OVER, Ordering::SeqCst) == EndMode::Gone as u8
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::shm::Claim;
+use super::shm::RingReservation;
 use crate::sys::sync::Mutex;
 
 /// Maximum number of spare buffers of one size.
@@ -33,12 +33,12 @@ pub(crate) struct SendBuffer {
 
 pub(super) enum SendMemory {
     /// Memory of this process; all of it was written once.
-    Own(Own),
-    Shared(Claim),
+    Own(PooledBuffer),
+    Shared(RingReservation),
 }
 
 /// Memory that returns to its pool when it is dropped.
-pub(super) struct Own {
+pub(super) struct PooledBuffer {
     bytes: Vec<u8>,
     used: usize,
     home: Arc<SendBuffers>,
@@ -54,13 +54,13 @@ impl SendBuffers {
         } else {
             vec![0; room]
         };
-        let own = Own { bytes, used: 0, home: Arc::clone(self) };
+        let own = PooledBuffer { bytes, used: 0, home: Arc::clone(self) };
         SendBuffer { memory: SendMemory::Own(own), len: 0, lent: Vec::new() }
     }
 }
 
 impl SendBuffer {
-    pub(super) fn shared(claim: Claim) -> Self {
+    pub(super) fn shared(claim: RingReservation) -> Self {
         Self { memory: SendMemory::Shared(claim), len: 0, lent: Vec::new() }
     }
 
@@ -98,7 +98,7 @@ impl SendBuffer {
     }
 }
 
-impl Own {
+impl PooledBuffer {
     /// Keeps the first `used` bytes as the content.
     pub(super) fn cut(mut self, used: usize) -> Self {
         self.used = used;
@@ -106,13 +106,13 @@ impl Own {
     }
 }
 
-impl AsRef<[u8]> for Own {
+impl AsRef<[u8]> for PooledBuffer {
     fn as_ref(&self) -> &[u8] {
         &self.bytes[..self.used]
     }
 }
 
-impl Drop for Own {
+impl Drop for PooledBuffer {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
         if !bytes.len().is_multiple_of(STEP) || !KEPT.contains(&bytes.len()) {

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Calls, Inbox, Sender, TransportConfig, open};
+use super::{DialPolicy, Inbox, Sender, TransportConfig, open};
 
-pub(super) fn place(listen: Option<&str>, calls: Calls) -> TransportConfig {
+pub(super) fn place(listen: Option<&str>, calls: DialPolicy) -> TransportConfig {
     let listen = listen.map(Into::into);
     let root = "127.0.0.1:1".into();
     TransportConfig {
@@ -69,8 +69,9 @@ impl Mail {
 #[test]
 fn bytes_go_both_ways_and_an_end_is_seen() {
     let (server_mail, worker_mail) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
-    let server = open(&place(Some("127.0.0.1:0"), Calls::Nobody), &inbox(&server_mail)).unwrap();
-    let worker = open(&place(None, Calls::Everybody), &inbox(&worker_mail)).unwrap();
+    let server =
+        open(&place(Some("127.0.0.1:0"), DialPolicy::Nobody), &inbox(&server_mail)).unwrap();
+    let worker = open(&place(None, DialPolicy::Everybody), &inbox(&worker_mail)).unwrap();
 
     let large: Vec<u8> = (0..251).cycle().take(3_000_000).collect();
     let mut forth = worker.line(server.address());
@@ -96,8 +97,8 @@ fn bytes_go_both_ways_and_an_end_is_seen() {
 fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
     for shm in [false, true] {
         let mail = Arc::new(Mail::default());
-        let listens = TransportConfig { shm, ..place(Some("127.0.0.1:0"), Calls::Nobody) };
-        let calls = TransportConfig { shm, ..place(None, Calls::Everybody) };
+        let listens = TransportConfig { shm, ..place(Some("127.0.0.1:0"), DialPolicy::Nobody) };
+        let calls = TransportConfig { shm, ..place(None, DialPolicy::Everybody) };
         let server = open(&listens, &inbox(&mail)).unwrap();
         let worker = open(&calls, &inbox(&Arc::default())).unwrap();
         let mut line = worker.line(server.address());
@@ -132,7 +133,8 @@ fn what_a_parcel_has_borrowed_stands_where_it_was_put() {
 fn a_port_in_use_is_named() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let error = open(&place(Some(&address), Calls::Nobody), &inbox(&Arc::default())).err().unwrap();
+    let error =
+        open(&place(Some(&address), DialPolicy::Nobody), &inbox(&Arc::default())).err().unwrap();
     assert_eq!(error.kind(), crate::ErrorKind::Network);
     assert!(error.message().contains(&address), "{error}");
 }

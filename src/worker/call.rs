@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::local::merge::Team;
 use crate::local::plan::{Plan, PlannedOut};
 use crate::local::table::Slot;
-use crate::runtime::{Blocks, Bytes, Landing, Loan};
+use crate::runtime::{BlockPool, Bytes, Loan, ReceiveTarget};
 use crate::spans::Carried;
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{Condvar, Mutex};
@@ -156,7 +156,7 @@ impl PendingCall {
         at: u64,
         len: usize,
         settle: impl FnOnce(&Arc<Self>) + Send + 'static,
-    ) -> Option<Landing> {
+    ) -> Option<ReceiveTarget> {
         let PendingKey { slot, target: PullTarget::Out(start), .. } = self.parts.get(part)? else {
             return None;
         };
@@ -166,7 +166,7 @@ impl PendingCall {
         let call = Arc::clone(self);
         // SAFETY: inside the out, which is lent and has the size of the slot's value; slices are disjoint.
         // The loan does not end before the call.
-        Some(unsafe { Landing::new(start.add(at), len, move || settle(&call)) })
+        Some(unsafe { ReceiveTarget::new(start.add(at), len, move || settle(&call)) })
     }
 
     /// Records the decision of the job.
@@ -188,7 +188,7 @@ impl PendingCall {
     }
 
     /// Ends the loans and copies values to the outs; gives the result.
-    pub(super) fn complete(&self, team: Team, blocks: &Arc<Blocks>) -> Result<()> {
+    pub(super) fn complete(&self, team: Team, blocks: &Arc<BlockPool>) -> Result<()> {
         let mut state = self.state.lock();
         let mut result = state.failure.take().map_or(Ok(()), |(_, error)| Err(error));
         for loan in self.parts.iter().filter_map(|part| part.loan.get()) {

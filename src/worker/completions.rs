@@ -10,16 +10,16 @@ use crate::error::Error;
 use crate::job::errors::error_of;
 use crate::local::{Local, poisoned};
 use crate::panics;
-use crate::runtime::{Blocks, Bytes, Driver, DriverHost, Landing};
+use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::sys::sync::Mutex;
 use crate::trace::{TraceEvent, TraceKind, Tracer};
 use kvstore_protocol::{
-    CallKind, Ended, Failure, Header, Node, NodeRole, OpId, Recent, WorkerAction,
+    CallKind, Ended, Failure, Header, Node, NodeRole, OpId, SequenceMap, WorkerAction,
 };
 
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
-    open: Mutex<Recent<(Arc<PendingCall>, usize)>>,
+    open: Mutex<SequenceMap<(Arc<PendingCall>, usize)>>,
     /// Tracer of some rounds, if an option sets one.
     pub(super) tracer: Option<Arc<Tracer>>,
 }
@@ -42,7 +42,7 @@ impl CompletionTable {
     }
 
     /// Removes an outstanding event of a call; completes the call after the last one.
-    pub(super) fn settle(&self, call: &Arc<PendingCall>, blocks: &Arc<Blocks>) {
+    pub(super) fn settle(&self, call: &Arc<PendingCall>, blocks: &Arc<BlockPool>) {
         if !call.settle() {
             return;
         }
@@ -114,7 +114,7 @@ impl CompletionTable {
     }
 
     /// Fails every pending call: the machine has stopped.
-    pub(super) fn abort(&self, error: &Error, blocks: &Arc<Blocks>) {
+    pub(super) fn abort(&self, error: &Error, blocks: &Arc<BlockPool>) {
         let open = std::mem::take(&mut *self.open.lock());
         for (call, part) in open.into_values() {
             call.fail(part, error.clone());
@@ -176,7 +176,7 @@ impl DriverHost for CompletionTable {
         node: &Node<Bytes>,
         head: &Header,
         len: usize,
-    ) -> Option<Landing> {
+    ) -> Option<ReceiveTarget> {
         let (operation, at) = node.awaits(head, len as u64)?;
         let open = self.open.lock();
         let (call, part) = open.get(operation)?;
@@ -204,7 +204,7 @@ impl DriverHost for CompletionTable {
         }
     }
 
-    fn broken(&self, bug: &Error, blocks: &Arc<Blocks>) {
+    fn broken(&self, bug: &Error, blocks: &Arc<BlockPool>) {
         self.local.poison();
         self.abort(bug, blocks);
     }

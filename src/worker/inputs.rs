@@ -9,7 +9,7 @@ use super::WorkerStore;
 use super::call::{PendingKey, PullTarget};
 use crate::codec::Codec;
 use crate::error::{Result, fail};
-use crate::job::encoding::{EncodingSource, Unsent};
+use crate::job::encoding::{EncodingSource, WorkerResiduals};
 use crate::local::plan::{KeyGroup, PlannedOut};
 use crate::local::table::Slot;
 use crate::runtime::{Bytes, Loan};
@@ -18,7 +18,7 @@ use crate::tensor::{Buffer, Lent};
 use kvstore_protocol::Data as _;
 
 /// A value to send, not yet read.
-pub(super) enum Draft {
+pub(super) enum OutgoingValue {
     Made(Bytes),
     /// One plain value of this many bytes, sent from the caller's memory until the call ends.
     Lent {
@@ -43,10 +43,10 @@ pub(super) enum Draft {
 #[derive(Default)]
 pub(super) struct CallInputs<'a> {
     pub(super) lent: &'a [Lent],
-    pub(super) coding: Option<(&'a Codec, &'a mut Unsent)>,
+    pub(super) coding: Option<(&'a Codec, &'a mut WorkerResiduals)>,
 }
 
-impl Draft {
+impl OutgoingValue {
     /// Bytes of the value.
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -76,17 +76,19 @@ impl WorkerStore {
         KeyGroup { slot, values, .. }: &KeyGroup,
         lent: &[Lent],
         is_coded: bool,
-    ) -> Result<Option<Draft>> {
+    ) -> Result<Option<OutgoingValue>> {
         let (values, bytes) = (values.clone(), slot.bytes());
         Ok(Some(match &lent[values.clone()] {
             [] => return Ok(None),
             _ if is_coded && slot.dtype.is_float() => {
                 let slice_bytes = self.place(slot.key)?.slice_bytes;
                 let slice_bytes = usize::try_from(slice_bytes).unwrap_or(usize::MAX);
-                Draft::Coded { values, slice_bytes, bytes }
+                OutgoingValue::Coded { values, slice_bytes, bytes }
             }
-            [only] if only.is_plain(slot.dtype) => Draft::Lent { start: only.data(), bytes },
-            _ => Draft::Sum { values, sum: self.driver.blocks.take(bytes)?, bytes },
+            [only] if only.is_plain(slot.dtype) => {
+                OutgoingValue::Lent { start: only.data(), bytes }
+            }
+            _ => OutgoingValue::Sum { values, sum: self.driver.blocks.take(bytes)?, bytes },
         }))
     }
 
@@ -94,24 +96,24 @@ impl WorkerStore {
     pub(super) fn make(
         &self,
         part: &PendingKey,
-        draft: Draft,
+        draft: OutgoingValue,
         values: &mut CallInputs<'_>,
     ) -> Result<Bytes> {
         let (slot, lent) = (&part.slot, values.lent);
         match draft {
-            Draft::Made(value) => Ok(value),
-            Draft::Lent { start, bytes } => {
+            OutgoingValue::Made(value) => Ok(value),
+            OutgoingValue::Lent { start, bytes } => {
                 // SAFETY: plain values are as large as their key's, and are lent until the call ends, which
                 // ends the loan.
                 let loan = Arc::new(unsafe { Loan::new(start, bytes) });
                 part.lend(Arc::clone(&loan));
                 Ok(Bytes::of_loan(loan, bytes))
             }
-            Draft::Sum { values, sum, bytes } => {
+            OutgoingValue::Sum { values, sum, bytes } => {
                 self.add_up(slot, &lent[values], &sum)?;
                 Ok(Bytes::of_block(Arc::new(self.driver.blocks.wrap(sum, bytes))))
             }
-            Draft::Coded { values: range, slice_bytes, bytes } => {
+            OutgoingValue::Coded { values: range, slice_bytes, bytes } => {
                 let Some((codec, unsent)) = &mut values.coding else {
                     return Err(fail!(Internal, "a value is to be encoded, and no codec is set"));
                 };

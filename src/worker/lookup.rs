@@ -6,18 +6,18 @@ use std::sync::{Arc, Weak};
 
 use super::call::PendingCall;
 use super::submit::AT_ONCE;
-use super::{Machinery, WorkerStore};
+use super::{WorkerMachine, WorkerStore};
 use crate::error::{ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::local::plan::Plan;
 use crate::local::table::Slot;
 use crate::tensor::{DType, element_count};
-use kvstore_protocol::{Failure, KeySpec, Naming, OpId, Time};
+use kvstore_protocol::{Failure, KeyNameLookup, KeySpec, OpId, Time};
 
 /// Key names of a store.
-pub(super) struct OfStore(pub(crate) Weak<KeyNames>);
+pub(super) struct StoreKeyNames(pub(crate) Weak<KeyNames>);
 
-impl Naming for OfStore {
+impl KeyNameLookup for StoreKeyNames {
     fn name(&self, key: u64) -> Option<String> {
         self.0.upgrade()?.with(Key::from(key), |name| name.to_string_lossy().into_owned())
     }
@@ -33,7 +33,7 @@ impl WorkerStore {
     pub(super) fn request_each<T>(
         &self,
         list: impl IntoIterator<Item = T>,
-        ask: impl Fn(&mut Machinery, T, Time) -> std::result::Result<OpId, Failure>,
+        ask: impl Fn(&mut WorkerMachine, T, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Arc<PendingCall>, Result<()>) {
         let call = PendingCall::new(None, Plan::default(), Vec::new());
         let mut list = list.into_iter().enumerate().peekable();

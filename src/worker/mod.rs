@@ -20,7 +20,7 @@ use crate::config::JobConfig;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
-use crate::job::encoding::Unsent;
+use crate::job::encoding::WorkerResiduals;
 use crate::job::errors::error_of;
 use crate::job::remote::JobMember;
 use crate::job::settings::Change;
@@ -32,9 +32,9 @@ use crate::local::merger::Handling;
 use crate::local::plan::{Pairs, Plan, RowPairs};
 use crate::local::table::Slot;
 use crate::local::ticket::{OperationLabel, Tickets};
-use crate::local::{Local, Op, poisoned};
+use crate::local::{Local, LocalOperation, poisoned};
 use crate::role::Role;
-use crate::runtime::{Bytes, Driver, Machine};
+use crate::runtime::{Bytes, Driver, ProtocolMachine};
 use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
@@ -42,11 +42,11 @@ use crate::transport;
 use call::PendingCall;
 use collective::Collective;
 use completions::CompletionTable;
-use kvstore_protocol::{Birth, Failure, KeySpec, OpId, Placement, Reason, Time};
-use lookup::OfStore;
+use kvstore_protocol::{Failure, KeySpec, NodeStart, OpId, Placement, Reason, Time};
+use lookup::StoreKeyNames;
 use submit::AT_ONCE;
 
-pub(crate) type Machinery = kvstore_protocol::Worker<Bytes>;
+pub(crate) type WorkerMachine = kvstore_protocol::Worker<Bytes>;
 
 type Slots = Vec<Arc<Slot>>;
 
@@ -61,7 +61,7 @@ pub(crate) struct WorkerStore {
     /// Whether new keys are placed on a single server, for a rule that needs it.
     whole: Mutex<bool>,
     /// Locked from the encoding of a push until it is queued in the machine: both happen in one order.
-    unsent: Mutex<Unsent>,
+    unsent: Mutex<WorkerResiduals>,
     /// A collective call that timed out.
     unfinished: Mutex<Option<Box<Collective>>>,
 }
@@ -82,12 +82,12 @@ impl WorkerStore {
             |address, incarnation| {
                 let scheduler = &job.root;
                 let rank = options::rank(job, place);
-                let birth = Birth { role, rank, incarnation, address, scheduler };
+                let birth = NodeStart { role, rank, incarnation, address, scheduler };
                 // A credential may say reader as well; the option suffices without credentials.
                 if options::reads_only(job, place) {
-                    Machine::reader(limits, &birth)
+                    ProtocolMachine::reader(limits, &birth)
                 } else {
-                    Machine::node(limits, &birth)
+                    ProtocolMachine::node(limits, &birth)
                 }
             },
         )
@@ -127,7 +127,7 @@ impl WorkerStore {
 
     /// Gives the machine the names of keys, for observers of the job and for the directory.
     fn named(self) -> Self {
-        let names = OfStore(Arc::downgrade(&self.local.keys.names));
+        let names = StoreKeyNames(Arc::downgrade(&self.local.keys.names));
         let _ = self.step(|worker, _, _| {
             worker.name_keys(names);
             Ok(())
@@ -146,14 +146,14 @@ impl WorkerStore {
     /// Runs a step of the worker's machine.
     fn step<T>(
         &self,
-        work: impl FnOnce(&mut Machinery, &CompletionTable, Time) -> Result<T>,
+        work: impl FnOnce(&mut WorkerMachine, &CompletionTable, Time) -> Result<T>,
     ) -> Result<T> {
         let done = self.driver.step(|machine, now| match machine {
-            Machine::Node(node) => match &mut node.part {
+            ProtocolMachine::Node(node) => match &mut node.part {
                 kvstore_protocol::NodeRole::Worker(worker) => work(worker, &self.driver.host, now),
                 kvstore_protocol::NodeRole::Server(_) => Err(closed()),
             },
-            Machine::Scheduler(_) => Err(closed()),
+            ProtocolMachine::Scheduler(_) => Err(closed()),
         });
         done.unwrap_or_else(|| Err(closed()))
     }
@@ -162,7 +162,7 @@ impl WorkerStore {
     fn request(
         &self,
         deadline: Deadline,
-        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+        ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> Result<()> {
         self.request_told(deadline, ask).0
     }
@@ -171,7 +171,7 @@ impl WorkerStore {
     fn request_told(
         &self,
         deadline: Deadline,
-        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+        ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> (Result<()>, Vec<u8>) {
         let call = PendingCall::new(None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
@@ -406,7 +406,7 @@ impl JobMember for WorkerStore {
 
     /// Leaves the job; pending calls have ended before.
     fn close(&self, deadline: Deadline) -> Result<()> {
-        let result = self.request(deadline, Machinery::close);
+        let result = self.request(deadline, WorkerMachine::close);
         self.abort();
         match result {
             // The worker has been closed before.
@@ -511,11 +511,11 @@ impl JobMember for WorkerStore {
     /// Ends the loans of an operation with a ticket. Its pushes in progress take effect; the content of outs
     /// is undefined.
     fn cancel(&self, ticket: u64) {
-        let number = Tickets::<Op>::number(ticket);
+        let number = Tickets::<LocalOperation>::number(ticket);
         let Some(call) = self.driver.host.call_of(number) else { return };
         let stop = |some: &[OpId]| {
             self.driver.step(|machine, _| {
-                let Machine::Node(node) = machine else { return 0 };
+                let ProtocolMachine::Node(node) = machine else { return 0 };
                 let kvstore_protocol::NodeRole::Worker(worker) = &mut node.part else { return 0 };
                 some.iter().for_each(|operation| worker.abandon(*operation));
                 self.driver.host.forget(some)
@@ -531,12 +531,12 @@ impl JobMember for WorkerStore {
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
         self.leave_unfinished();
-        self.request(deadline, Machinery::barrier)
+        self.request(deadline, WorkerMachine::barrier)
     }
 
     fn done(&self) -> Result<()> {
         let deadline = self.local.deadline();
-        self.request(deadline, Machinery::finish_pushing)
+        self.request(deadline, WorkerMachine::finish_pushing)
     }
 
     fn save(&self, path: &Path) -> Result<()> {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::job::row_runs;
-use crate::job::row_runs::{Cut, UnitRun};
+use crate::job::row_runs::{KeyPartition, UnitRun};
 use crate::job::wanted::{ROWS, WANT_ROWS};
 use crate::local::merge::{RowSums, Team};
 use crate::local::plan::{PlannedOut, RowsOf};
 use crate::local::table::Slot;
-use crate::runtime::{Blocks, Bytes, Encoded};
+use crate::runtime::{BlockPool, Bytes, Encoded};
 use crate::sys::DefaultFloats;
 use crate::tensor::Buffer;
 use kvstore_protocol::Placement;
@@ -21,9 +21,9 @@ pub(crate) fn push<'a>(
     slot: &Slot,
     place: &Placement,
     pushed: impl Iterator<Item = RowsOf<'a>>,
-    blocks: &Arc<Blocks>,
+    blocks: &Arc<BlockPool>,
 ) -> Result<Bytes> {
-    let cut = Cut::new(place);
+    let cut = KeyPartition::new(place);
     let _floats = DefaultFloats::enter();
     let mut sums = RowSums::default();
     sums.prepare(team, slot, pushed)?;
@@ -65,7 +65,7 @@ impl WantedRows {
         place: &Placement,
         outs: impl Iterator<Item = RowsOf<'a>> + Clone,
     ) -> Result<(Self, BTreeMap<u32, Vec<u8>>)> {
-        let cut = Cut::new(place);
+        let cut = KeyPartition::new(place);
         let mut rows: Vec<usize> = outs.clone().flat_map(|out| out.ids.to_vec()).collect();
         rows.sort_unstable();
         rows.dedup();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::WorkerStore;
 use super::call::{PendingCall, PendingKey, PullTarget};
-use super::inputs::{CallInputs, Draft, part_of};
+use super::inputs::{CallInputs, OutgoingValue, part_of};
 use super::rows::{self, WantedRows};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -14,13 +14,13 @@ use crate::local::counters::CallTally;
 use crate::local::plan;
 use crate::local::plan::{KeyGroup, Pairs, Plan, RowPairs};
 use crate::runtime::Bytes;
-use kvstore_protocol::{After, Time};
+use kvstore_protocol::{PullDependency, Time};
 
 /// Batch size of requests: maximum keys, and bytes of their values.
 pub(super) const AT_ONCE: (usize, usize) = (128, 512 << 10);
 
 /// Request for one key of a call.
-pub(super) struct KeyRequest<V = Draft> {
+pub(super) struct KeyRequest<V = OutgoingValue> {
     pub(super) key: u64,
     pub(super) what: KeyOperation<V>,
 }
@@ -34,7 +34,10 @@ impl KeyRequest {
         }
     }
 
-    fn make(self, mut value: impl FnMut(Draft) -> Result<Bytes>) -> Result<KeyRequest<Bytes>> {
+    fn make(
+        self,
+        mut value: impl FnMut(OutgoingValue) -> Result<Bytes>,
+    ) -> Result<KeyRequest<Bytes>> {
         let what = match self.what {
             KeyOperation::Push(draft) => KeyOperation::Push(value(draft)?),
             KeyOperation::PushPull(draft) => KeyOperation::PushPull(value(draft)?),
@@ -47,12 +50,12 @@ impl KeyRequest {
 }
 
 /// Operation of a request.
-pub(super) enum KeyOperation<V = Draft> {
+pub(super) enum KeyOperation<V = OutgoingValue> {
     Push(V),
     PushPull(V),
     Pull,
     /// Queries instead of values, for some slices.
-    Want(BTreeMap<u32, Vec<u8>>, After),
+    Want(BTreeMap<u32, Vec<u8>>, PullDependency),
     /// Slices of a checkpoint.
     Restore(Vec<Bytes>),
 }
@@ -86,14 +89,14 @@ impl WorkerStore {
                 let pushed = values.map(|index| plan.rows.of(index, &plan.values[index]));
                 let (team, blocks) = (self.local.keys.team, &self.driver.blocks);
                 let value = rows::push(team, &slot, &place, pushed, blocks)?;
-                (PullTarget::Nowhere, KeyOperation::Push(Draft::Made(value)))
+                (PullTarget::Nowhere, KeyOperation::Push(OutgoingValue::Made(value)))
             } else {
                 let lists = outs.clone().map(|index| plan.rows.of(index, &plan.outs[index].lent));
                 let (wanted, asked) = WantedRows::new(&slot, &place, lists)?;
                 if asked.is_empty() {
                     continue;
                 }
-                (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, After::Own))
+                (PullTarget::Rows(Box::new(wanted)), KeyOperation::Want(asked, PullDependency::Own))
             };
             parts.push(PendingKey::new(slot, target, outs));
             orders.push(KeyRequest { key, what });

@@ -47,9 +47,9 @@ enum CertsCommand {
     /// Make a certificate for servers
     Server(ListenerOptions),
     /// Make a certificate for workers
-    Worker(Caller),
+    Worker(ClientCertArgs),
     /// Make a certificate for workers that only pull
-    Reader(Caller),
+    Reader(ClientCertArgs),
     /// Make the token of a job, `job.token`, or derive one of it
     Token {
         #[command(flatten)]
@@ -71,7 +71,7 @@ struct OutputFolder {
 }
 
 #[derive(Debug, Args)]
-struct Caller {
+struct ClientCertArgs {
     #[command(flatten)]
     place: OutputFolder,
     /// How long it is valid
@@ -86,7 +86,7 @@ struct Caller {
 #[derive(Debug, Args)]
 struct ListenerOptions {
     #[command(flatten)]
-    common: Caller,
+    common: ClientCertArgs,
     /// An address or a name under which others call it, repeatable; else this machine's own name and
     /// the loopback
     #[arg(long = "host", value_name = "HOST")]
@@ -160,7 +160,11 @@ fn listening(listener: &ListenerOptions, role: &str) -> Result<Vec<String>, Stri
 }
 
 /// A process with hosts may be dialled; every process may dial.
-fn certificate(caller: &Caller, role: &str, hosts: &[String]) -> Result<Vec<String>, String> {
+fn certificate(
+    caller: &ClientCertArgs,
+    role: &str,
+    hosts: &[String],
+) -> Result<Vec<String>, String> {
     let (dir, name) = (&caller.place.dir, named(role, caller.rank));
     let mut params = parameters(hosts, &name, caller.days)?;
     params.use_authority_key_identifier_extension = true;

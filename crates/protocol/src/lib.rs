@@ -35,10 +35,10 @@
 //!
 //! **The network** may lose, duplicate, delay and reorder frames: machines retransmit until a frame is
 //! acknowledged. It must not alter them. Those that travel as bytes have checksums: [`write()`] and
-//! [`write_front`] encode a frame, [`Opening`] decodes its header, and docs/wire.md of the repository is the
+//! [`write_front`] encode a frame, [`PartialFrame`] decodes its header, and docs/wire.md of the repository is the
 //! specification. Bytes that are no frame are reported to [`Node::bad_frame`]. If connections have ends, or
 //! peers reject them, [`Node::down`] and [`Node::refused`] make failure detection faster; without them
-//! silence has the effect. Where peers prove their identity, [`Speaker::admit`] and [`is_at`] are called
+//! silence has the effect. Where peers prove their identity, [`AuthenticatedPeer::admit`] and [`is_at`] are called
 //! before a frame is received.
 //!
 //! **Values** are of the driver's type, which implements [`Data`]. Machines cut them into slices and keep
@@ -185,16 +185,18 @@ mod worker;
 pub use job::{
     Data, Failure, JobTerms, Limits, MS, MemberRole, Mode, NO_RANK, OnLoss, Peer, Reason, Time,
 };
-pub use membership::{Breach, Scheduler, Speaker, is_at};
+pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};
 pub use message::{
     BadFrame, Body, BundleEntry, BundleParts, HEADER, Header, JobView, KeySpec, LONGEST_MS, Look,
-    MemberState, Message, MessageKind, Opened, Opening, Placement, Sight, VERSION, copy, is_echo,
-    read_table, write, write_front, write_parts,
+    MemberReport, MemberState, Message, MessageKind, PartialFrame, Placement, VERSION,
+    VerifiedFrame, copy, is_echo, read_table, write, write_front, write_parts,
 };
-pub use node::{Birth, Node, NodeRole};
-pub use peers::{Frame, News, Passage, Why};
-pub use sequence_map::Recent;
+pub use node::{Node, NodeRole, NodeStart};
+pub use peers::{DropReason, OutgoingFrame, PeerEvent, TracedMessage};
+pub use sequence_map::SequenceMap;
 pub use server::{Server, ServerAction, SliceName, ValueRequest};
 pub use table::Table;
-pub use telemetry::{CallKind, Histogram, Late, ProcessStats, Traffic, WaitingCall};
-pub use worker::{After, Ended, Naming, OpId, Worker, WorkerAction};
+pub use telemetry::{
+    CallKind, Histogram, ProcessStats, StragglerDelay, TrafficCounters, WaitingCall,
+};
+pub use worker::{Ended, KeyNameLookup, OpId, PullDependency, Worker, WorkerAction};

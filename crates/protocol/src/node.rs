@@ -11,11 +11,11 @@ use super::membership::{Client, ClientEvent, GOODBYE};
 use super::message::{
     BadFrame, Body, Header, JobView, MemberState, Message, MessageKind, Standing, accused,
 };
-use super::peers::{Frame, Incoming, News, OutgoingMessage, Peers, Why};
+use super::peers::{DropReason, Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use super::server::Server;
 use super::stream::CONTROL;
 use super::telemetry::ProcessStats;
-use super::worker::{OpId, Want, Worker};
+use super::worker::{OpId, SchedulerRequest, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
 const COMPARE_AGAIN: Time = 1_000 * MS;
@@ -30,7 +30,7 @@ pub enum NodeRole<D> {
 }
 
 /// Identity and addresses of a new node.
-pub struct Birth<'a> {
+pub struct NodeStart<'a> {
     /// [`MemberRole::Worker`] or [`MemberRole::Server`].
     pub role: MemberRole,
     /// Rank of the process, below the number of its role in [`Limits`]. None: the scheduler assigns one.
@@ -39,7 +39,7 @@ pub struct Birth<'a> {
     /// other process of the role, and not 0.
     pub incarnation: u64,
     /// Address of the process, opaque to the protocol and unique in the job: peers put it into
-    /// [`Frame::to`].
+    /// [`OutgoingFrame::to`].
     pub address: &'a str,
     /// Address of the scheduler, opaque as well.
     pub scheduler: &'a str,
@@ -67,7 +67,7 @@ pub struct Node<D> {
 impl<D: Data> Node<D> {
     /// A node that joins the job with its first [`tick`](Self::tick); the timeout of the start begins now.
     #[must_use]
-    pub fn new(limits: Limits, birth: &Birth, now: Time) -> Self {
+    pub fn new(limits: Limits, birth: &NodeStart, now: Time) -> Self {
         let me = Peer { role: birth.role, rank: birth.rank.unwrap_or(NO_RANK) };
         let part = match birth.role {
             MemberRole::Worker => NodeRole::Worker(Worker::new(&limits)),
@@ -157,7 +157,7 @@ impl<D: Data> Node<D> {
                     return self.receive(message, now);
                 }
             }
-            Incoming::Stranger(_) => self.net.note_drop(from, Why::Stranger),
+            Incoming::Stranger(_) => self.net.note_drop(from, DropReason::Stranger),
             // Noted before.
             Incoming::Stale | Incoming::Former(..) => {}
         }
@@ -188,7 +188,7 @@ impl<D: Data> Node<D> {
         }
         if !(matches!(self.part, NodeRole::Server(_)) && self.net.echo(message)) {
             let from = Peer { role: message.head.role, rank: message.head.rank };
-            self.net.note_drop(from, Why::Unreadable);
+            self.net.note_drop(from, DropReason::Unreadable);
         }
     }
 
@@ -266,7 +266,7 @@ impl<D: Data> Node<D> {
     }
 
     /// Frames that are due. Called after every event, and after the requests and answers of the driver.
-    pub fn send(&mut self, now: Time) -> Vec<Frame<D>> {
+    pub fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
         self.settle(now);
         if self.end.is_some() {
             return Vec::new();
@@ -275,7 +275,7 @@ impl<D: Data> Node<D> {
     }
 
     /// Events for logs and traces since the last call.
-    pub fn news(&mut self) -> Vec<News> {
+    pub fn news(&mut self) -> Vec<PeerEvent> {
         self.net.news()
     }
 
@@ -330,8 +330,8 @@ impl<D: Data> Node<D> {
         facts
     }
 
-    /// Traces pushes and values of these rounds, first and last, as [`News::Passed`], and compares the clock
-    /// with the scheduler's, as [`News::Clock`].
+    /// Traces pushes and values of these rounds, first and last, as [`PeerEvent::Passed`], and compares the clock
+    /// with the scheduler's, as [`PeerEvent::Clock`].
     pub fn trace(&mut self, rounds: (u64, u64), now: Time) {
         self.compare_at = now;
         self.net.traced = Some(rounds);
@@ -340,11 +340,11 @@ impl<D: Data> Node<D> {
     /// The scheduler has answered with its clock; `request` is the moment of the question.
     fn compared(&mut self, message: &Message<D>, now: Time) {
         let Some(seen) = JobView::decode(message.fields()) else {
-            return self.net.note_drop(Peer::SCHEDULER, Why::Unreadable);
+            return self.net.note_drop(Peer::SCHEDULER, DropReason::Unreadable);
         };
         if self.net.traced.is_some() {
             let (asked, clock) = (message.head.request, seen.clock);
-            self.net.note(News::Clock { asked, answered: now, clock });
+            self.net.note(PeerEvent::Clock { asked, answered: now, clock });
         }
     }
 
@@ -453,12 +453,12 @@ impl<D: Data> Node<D> {
         let NodeRole::Worker(worker) = &mut self.part else { return };
         for want in worker.wants() {
             match want {
-                Want::Barrier => {
+                SchedulerRequest::Barrier => {
                     self.client.arrive(&mut self.net);
                 }
-                Want::AskBarrier(barrier) => Client::ask(&mut self.net, barrier),
-                Want::Done => self.client.done(&mut self.net),
-                Want::Leave => {
+                SchedulerRequest::AskBarrier(barrier) => Client::ask(&mut self.net, barrier),
+                SchedulerRequest::Done => self.client.done(&mut self.net),
+                SchedulerRequest::Leave => {
                     self.leaving = true;
                     self.client.leave(&mut self.net);
                 }
@@ -481,7 +481,7 @@ impl<D: Data> Node<D> {
             }
             ClientEvent::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
-                self.net.note(News::Fatal(failure.text.clone()));
+                self.net.note(PeerEvent::Fatal(failure.text.clone()));
                 if let NodeRole::Worker(worker) = &mut self.part {
                     worker.fatal(&failure);
                 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::job::{Data, DeliveryToken, Limits, MS, MemberRole, Peer, Time, take_all};
 use super::message::{HEADER, Header, Look, Message, MessageKind};
 use super::stream::{Received, ReliableStream};
-use super::telemetry::Traffic;
+use super::telemetry::TrafficCounters;
 
 /// Maximum echoes in each `ECHO_SPAN`; an observer repeats a probe that has no answer.
 const MOST_ECHOES: u32 = 32;
@@ -15,9 +15,9 @@ const MOST_ECHOES: u32 = 32;
 const ECHO_SPAN: Time = 100 * MS;
 
 /// A frame to send. The driver may lose, duplicate, delay or reorder it, but not alter it.
-pub struct Frame<D> {
-    /// Address of the receiver: [`Birth::address`](crate::Birth::address) of a node,
-    /// [`Birth::scheduler`](crate::Birth::scheduler), or an observer's
+pub struct OutgoingFrame<D> {
+    /// Address of the receiver: [`Birth::address`](crate::NodeStart::address) of a node,
+    /// [`Birth::scheduler`](crate::NodeStart::scheduler), or an observer's
     /// [`Look::address`](crate::Look::address).
     pub to: Arc<str>,
     /// The message; its header is complete.
@@ -29,7 +29,7 @@ pub struct Frame<D> {
 
 /// An event for logs and traces. The driver need not act on it.
 #[derive(Debug)]
-pub enum News {
+pub enum PeerEvent {
     /// A stream to a peer begins, at this address.
     Up(Peer, Arc<str>),
     /// The stream to a peer has ended.
@@ -43,9 +43,9 @@ pub enum News {
     /// This process cannot continue: the reason. [`Node::end`](crate::Node::end) has the failure.
     Fatal(String),
     /// A frame with this role and rank had no effect.
-    Dropped(Peer, Why),
+    Dropped(Peer, DropReason),
     /// A message of a traced round was sent or received.
-    Passed(Passage),
+    Passed(TracedMessage),
     /// A comparison with the scheduler's clock, while rounds are traced.
     Clock {
         /// Request sent, by the clock of this process.
@@ -59,7 +59,7 @@ pub enum News {
 
 /// Transfer of one slice of a traced round, observed at one of its two ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Passage {
+pub struct TracedMessage {
     /// True for a value from a server, false for a push from a worker.
     pub is_value: bool,
     /// True if this process sent it, false if it received it.
@@ -82,7 +82,7 @@ pub struct Passage {
 
 /// Reason for a dropped frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
+pub enum DropReason {
     /// Frame of another job.
     OtherJob,
     /// Sender is an earlier incarnation of the linked peer.
@@ -105,7 +105,7 @@ pub enum Why {
     Unanswerable,
 }
 
-impl Why {
+impl DropReason {
     /// Text for logs, which follows [`verb`](Self::verb).
     #[must_use]
     pub fn text(self) -> &'static str {
@@ -171,17 +171,17 @@ pub(super) struct Peers<D> {
     pub(super) incarnation: u64,
     pub(super) epoch: u32,
     lines: BTreeMap<Peer, PeerStream<D>>,
-    frames: Vec<Frame<D>>,
+    frames: Vec<OutgoingFrame<D>>,
     last_now: Time,
     /// Moment of the last frame of any linked peer; pauses of this process are added.
     any_heard: Time,
     /// Moment of the last pause of this process.
     paused: Option<Time>,
-    traffic: Traffic,
+    traffic: TrafficCounters,
     /// First and last traced round.
     pub(super) traced: Option<(u64, u64)>,
-    news: Vec<News>,
-    /// Epoch of the last `News::Epoch`.
+    news: Vec<PeerEvent>,
+    /// Epoch of the last `PeerEvent::Epoch`.
     told: u32,
     /// Start of the current `ECHO_SPAN`, and echoes since.
     echoes: (Time, u32),
@@ -190,7 +190,7 @@ pub(super) struct Peers<D> {
 impl<D: Data> Peers<D> {
     pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
         let lines = BTreeMap::new();
-        let (frames, traffic) = (Vec::new(), Traffic::default());
+        let (frames, traffic) = (Vec::new(), TrafficCounters::default());
         Self {
             limits,
             me,
@@ -213,7 +213,7 @@ impl<D: Data> Peers<D> {
     pub(super) fn connect(&mut self, peer: Peer, incarnation: u64, address: &str, now: Time) {
         let (address, link): (Arc<str>, _) =
             (address.into(), ReliableStream::new(incarnation, now));
-        self.news.push(News::Up(peer, Arc::clone(&address)));
+        self.news.push(PeerEvent::Up(peer, Arc::clone(&address)));
         self.any_heard = self.any_heard.max(now);
         self.lines.insert(peer, PeerStream { address, link, reads: false });
     }
@@ -231,13 +231,13 @@ impl<D: Data> Peers<D> {
     }
 
     pub(super) fn disconnect(&mut self, peer: Peer) {
-        self.news.extend(self.lines.remove(&peer).map(|_| News::Down(peer)));
+        self.news.extend(self.lines.remove(&peer).map(|_| PeerEvent::Down(peer)));
     }
 
     /// Events since the last call.
-    pub(super) fn news(&mut self) -> Vec<News> {
+    pub(super) fn news(&mut self) -> Vec<PeerEvent> {
         if std::mem::replace(&mut self.told, self.epoch) != self.epoch {
-            self.news.push(News::Epoch(self.epoch));
+            self.news.push(PeerEvent::Epoch(self.epoch));
         }
         std::mem::take(&mut self.news)
     }
@@ -303,7 +303,7 @@ impl<D: Data> Peers<D> {
     ) {
         message.head.to_incarnation = to_incarnation;
         stamp(&mut message.head, self.me, self.incarnation, self.epoch, job);
-        self.frames.push(Frame { to: to.into(), message, backlog: None });
+        self.frames.push(OutgoingFrame { to: to.into(), message, backlog: None });
     }
 
     /// Rate limit of echoes: a flood of probes costs a bounded time and memory.
@@ -330,11 +330,11 @@ impl<D: Data> Peers<D> {
         let head = &message.head;
         let peer = Peer { role: head.role, rank: head.rank };
         if head.job != self.limits.job {
-            self.note_drop(peer, Why::OtherJob);
+            self.note_drop(peer, DropReason::OtherJob);
             return Incoming::Stale;
         }
         if ![0, self.incarnation].contains(&head.to_incarnation) {
-            self.note_drop(peer, Why::Former);
+            self.note_drop(peer, DropReason::Former);
             return Incoming::Former(peer, head.incarnation);
         }
         let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
@@ -344,7 +344,7 @@ impl<D: Data> Peers<D> {
                 Incoming::Stranger(message)
             }
             Ordering::Less => {
-                self.note_drop(peer, Why::Earlier);
+                self.note_drop(peer, DropReason::Earlier);
                 Incoming::Stale
             }
             Ordering::Greater => Incoming::Stranger(message),
@@ -368,7 +368,7 @@ impl<D: Data> Peers<D> {
                 let far = line.link.is_far(head.sequence, &self.limits);
                 let received = line.link.receive(message, now, &self.limits, room);
                 if far {
-                    self.note_drop(peer, Why::Far);
+                    self.note_drop(peer, DropReason::Far);
                 }
                 Incoming::Linked(received)
             }
@@ -376,12 +376,12 @@ impl<D: Data> Peers<D> {
     }
 
     /// Records an event.
-    pub(super) fn note(&mut self, news: News) {
+    pub(super) fn note(&mut self, news: PeerEvent) {
         self.news.push(news);
     }
 
-    pub(super) fn note_drop(&mut self, peer: Peer, why: Why) {
-        self.news.push(News::Dropped(peer, why));
+    pub(super) fn note_drop(&mut self, peer: Peer, why: DropReason) {
+        self.news.push(PeerEvent::Dropped(peer, why));
     }
 
     /// Whether a frame is from a linked incarnation, to this one, and no duplicate.
@@ -400,10 +400,10 @@ impl<D: Data> Peers<D> {
     }
 
     /// Traffic of all links so far, with their queues and windows now.
-    pub(super) fn traffic(&self) -> Traffic {
+    pub(super) fn traffic(&self) -> TrafficCounters {
         let backlogs = self.lines.values().map(|line| line.link.backlog());
         let (queued, in_flight) = backlogs.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        Traffic { queued, in_flight, ..self.traffic }
+        TrafficCounters { queued, in_flight, ..self.traffic }
     }
 
     /// Moment of the last event.
@@ -453,7 +453,7 @@ impl<D: Data> Peers<D> {
     }
 
     /// Frames that are due.
-    pub(super) fn send(&mut self, now: Time) -> Vec<Frame<D>> {
+    pub(super) fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
         let (me, incarnation, epoch) = (self.me, self.incarnation, self.epoch);
         for (peer, line) in &mut self.lines {
             let PeerStream { address, link, .. } = line;
@@ -468,7 +468,7 @@ impl<D: Data> Peers<D> {
                 message.head.to_incarnation = to_incarnation;
                 stamp(&mut message.head, me, incarnation, epoch, self.limits.job);
                 let backlog = Some(backlog);
-                self.frames.push(Frame { to: address.clone(), message, backlog });
+                self.frames.push(OutgoingFrame { to: address.clone(), message, backlog });
             });
             self.traffic.resent += std::mem::take(&mut link.resent);
         }
@@ -490,7 +490,7 @@ fn passages<D: Data>(
     (me, other): (Peer, Peer),
     at: Time,
     is_sent: bool,
-    news: &mut Vec<News>,
+    news: &mut Vec<PeerEvent>,
 ) {
     let (worker, server) = if me.role == MemberRole::Worker { (me, other) } else { (other, me) };
     let (worker, server) = (worker.rank, server.rank);
@@ -499,8 +499,8 @@ fn passages<D: Data>(
         if (is_value || head.kind == MessageKind::Push) && (first..=last).contains(&head.round) {
             let Header { key, slice, round, request, .. } = *head;
             let passage =
-                Passage { is_value, is_sent, key, slice, round, worker, server, request, at };
-            news.push(News::Passed(passage));
+                TracedMessage { is_value, is_sent, key, slice, round, worker, server, request, at };
+            news.push(PeerEvent::Passed(passage));
         }
     }
 }

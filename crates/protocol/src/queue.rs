@@ -11,7 +11,7 @@ use super::message::Message;
 const KEPT: usize = 4;
 
 #[derive(Debug)]
-pub(super) struct Queued<D> {
+pub(super) struct QueuedMessage<D> {
     pub(super) message: Message<D>,
     pub(super) token: Option<DeliveryToken>,
     age: u64,
@@ -20,9 +20,9 @@ pub(super) struct Queued<D> {
 #[derive(Debug)]
 pub(super) struct SendQueue<D> {
     /// By urgency, small numbers first; each level is a FIFO, and none is empty.
-    levels: BTreeMap<i64, VecDeque<Queued<D>>>,
+    levels: BTreeMap<i64, VecDeque<QueuedMessage<D>>>,
     /// Memory of former levels.
-    spare: Vec<VecDeque<Queued<D>>>,
+    spare: Vec<VecDeque<QueuedMessage<D>>>,
     /// Urgency of the least urgent queued slice: a slice that is no more urgent overtakes none.
     slowest: i64,
     /// Urgency and age of the last queued slice of each key; None before a slice might overtake.
@@ -73,7 +73,7 @@ impl<D> SendQueue<D> {
         if message.head.kind.carries_data() {
             urgency = self.place(message.head.key, urgency);
         }
-        let queued = Queued { message, token, age: self.age };
+        let queued = QueuedMessage { message, token, age: self.age };
         let level = self.levels.entry(urgency);
         level.or_insert_with(|| self.spare.pop().unwrap_or_default()).push_back(queued);
         self.age += 1;
@@ -98,7 +98,7 @@ impl<D> SendQueue<D> {
     fn last_of_keys(&self) -> HashMap<u64, (i64, u64)> {
         let mut last = HashMap::default();
         for (urgency, level) in &self.levels {
-            for Queued { message, age, .. } in level {
+            for QueuedMessage { message, age, .. } in level {
                 if message.head.kind.carries_data() {
                     last.insert(message.head.key, (*urgency, *age));
                 }
@@ -113,12 +113,15 @@ impl<D> SendQueue<D> {
         first.is_some_and(|first| first.age <= age)
     }
 
-    pub(super) fn pop(&mut self) -> Option<Queued<D>> {
+    pub(super) fn pop(&mut self) -> Option<QueuedMessage<D>> {
         self.pop_if(|_| true)
     }
 
     /// Removes the next message, if the predicate accepts it.
-    pub(super) fn pop_if(&mut self, wanted: impl FnOnce(&Message<D>) -> bool) -> Option<Queued<D>> {
+    pub(super) fn pop_if(
+        &mut self,
+        wanted: impl FnOnce(&Message<D>) -> bool,
+    ) -> Option<QueuedMessage<D>> {
         let mut level = self.levels.first_entry()?;
         level.get().front().filter(|first| wanted(&first.message))?;
         let queued = level.get_mut().pop_front()?;

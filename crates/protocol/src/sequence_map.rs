@@ -9,7 +9,7 @@ const SPARSE: usize = 1_024;
 /// their numbers in memory: when answers arrive in the order of their requests, the processor has prefetched
 /// them.
 #[derive(Debug)]
-pub struct Recent<T> {
+pub struct SequenceMap<T> {
     /// Number of the first place, which is never empty.
     first: u64,
     places: VecDeque<Option<T>>,
@@ -18,13 +18,13 @@ pub struct Recent<T> {
     old: BTreeMap<u64, T>,
 }
 
-impl<T> Default for Recent<T> {
+impl<T> Default for SequenceMap<T> {
     fn default() -> Self {
         Self { first: 0, places: VecDeque::new(), taken: 0, old: BTreeMap::new() }
     }
 }
 
-impl<T> Recent<T> {
+impl<T> SequenceMap<T> {
     /// Inserts an entry under a number that is greater than every one before.
     pub fn insert(&mut self, number: u64, thing: T) {
         if self.places.is_empty() {
@@ -113,14 +113,14 @@ impl<T> Recent<T> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use super::{Recent, SPARSE};
+    use super::{SPARSE, SequenceMap};
     use crate::sim::Random;
 
     #[test]
     fn it_holds_what_a_map_holds_and_no_more_places_than_it_needs() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
-            let (mut recent, mut map, mut next) = (Recent::default(), BTreeMap::new(), 1);
+            let (mut recent, mut map, mut next) = (SequenceMap::default(), BTreeMap::new(), 1);
             for _ in 0..20_000 {
                 if random.below(2) == 0 {
                     next += 1 + random.below(3) / 2;

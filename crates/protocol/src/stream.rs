@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use super::job::{Data, DeliveryToken, Limits, MS, Time};
 use super::message::flags::{ANSWER, LAST as LAST_FLAG};
 use super::message::{Header, MOST_BYTES, MOST_PARTS, Message, MessageKind};
-use super::queue::{Queued, SendQueue};
+use super::queue::{QueuedMessage, SendQueue};
 
 /// Priority of control messages, above all data; they keep their order.
 pub(super) const CONTROL: i32 = i32::MAX;
@@ -22,7 +22,7 @@ const EARLY_BYTES: u64 = 1 << 20;
 
 /// An unacknowledged message.
 #[derive(Debug)]
-struct Sent<D> {
+struct InFlightMessage<D> {
     message: Message<D>,
     tokens: Vec<DeliveryToken>,
     /// Moment of the next retransmission.
@@ -30,7 +30,7 @@ struct Sent<D> {
     pause: Time,
 }
 
-impl<D> Sent<D> {
+impl<D> InFlightMessage<D> {
     /// While acknowledgements arrive, the messages behind them are in transit over a slow network, and
     /// retransmissions would only slow it down.
     fn retransmission_due(&self, progress: Time) -> Time {
@@ -46,7 +46,7 @@ impl<D> Sent<D> {
 pub(super) struct ReliableStream<D> {
     incarnation: u64,
     queue: SendQueue<D>,
-    flight: VecDeque<Sent<D>>,
+    flight: VecDeque<InFlightMessage<D>>,
     flight_bytes: u64,
     /// Lower bound of the next retransmission.
     due: Time,
@@ -275,7 +275,7 @@ impl<D: Data> ReliableStream<D> {
             said = true;
             let pause = limits.resend();
             self.due = self.due.min(now + pause);
-            self.flight.push_back(Sent { message, tokens, due: now + pause, pause });
+            self.flight.push_back(InFlightMessage { message, tokens, due: now + pause, pause });
         }
         let ack_due = self.ack_at.is_some_and(|at| at <= now);
         if !said && (ack_due || self.is_heartbeat_due(now, limits)) {
@@ -296,7 +296,7 @@ impl<D: Data> ReliableStream<D> {
 
     /// Next message: one, or small ones in a bundle; and the tokens of all.
     fn next(&mut self) -> Option<(Message<D>, Vec<DeliveryToken>)> {
-        let Queued { message, token, .. } = self.queue.pop()?;
+        let QueuedMessage { message, token, .. } = self.queue.pop()?;
         let mut tokens: Vec<_> = token.into_iter().collect();
         let mut bytes = message.body.len();
         if !message.is_small() {
@@ -306,7 +306,8 @@ impl<D: Data> ReliableStream<D> {
         let fits =
             |next: &Message<D>, bytes| next.is_small() && bytes + next.body.len() <= MOST_BYTES;
         while parts.len() < MOST_PARTS
-            && let Some(Queued { message, token, .. }) = self.queue.pop_if(|next| fits(next, bytes))
+            && let Some(QueuedMessage { message, token, .. }) =
+                self.queue.pop_if(|next| fits(next, bytes))
         {
             bytes += message.body.len();
             parts.push(message);

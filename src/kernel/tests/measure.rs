@@ -4,7 +4,7 @@ use half::{bf16, f16};
 
 use super::rule::{Case, Stored};
 use super::{Number as Element, Out, Random, isas};
-use crate::kernel::{MAX_STATES, Measure, Meter, Number, Pass, Squares, TILE, Target, Traffic};
+use crate::kernel::{MAX_STATES, Measure, Meter, Number, Pass, RuleTarget, Squares, TILE, Traffic};
 
 /// Writes a state, and returns a number that depends on all inputs.
 #[derive(Clone, Copy)]
@@ -69,7 +69,7 @@ fn check<T: Stored<Wide: Wide>>(case: &Case<T>, with_master: bool) {
         let mut kept = Out::new(4, &case.states[0]);
         let at = if with_master { master.start() } else { stored.start() };
         let none = std::ptr::null_mut();
-        let target = Target::new(at, with_master, [kept.start(), none, none]);
+        let target = RuleTarget::new(at, with_master, [kept.start(), none, none]);
         let traffic = Traffic::Cached;
         let pass = Pass { dtype: T::DTYPE, outs: &[], inputs: &inputs, count, traffic };
         let mut found = Squares::default();

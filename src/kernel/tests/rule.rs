@@ -3,7 +3,7 @@
 use half::{bf16, f16};
 
 use super::{Number as Element, Out, Random, TRAFFICS, isas};
-use crate::kernel::{Formula, MAX_STATES, Number, Pass, Rule, Target};
+use crate::kernel::{Formula, MAX_STATES, Number, Pass, Rule, RuleTarget};
 
 /// Uses every operation and every state.
 #[derive(Clone, Copy)]
@@ -136,7 +136,7 @@ impl<T: Stored> Case<T> {
             let traffic = if with_master { crate::kernel::Traffic::Ahead } else { traffic };
             let pass = Pass { dtype: T::DTYPE, outs: &places, inputs: &inputs, count, traffic };
             let states_at = states.each_mut().map(Out::start);
-            let target = Target::new(changed, with_master, states_at);
+            let target = RuleTarget::new(changed, with_master, states_at);
             // SAFETY: all arrays have `count` elements and are apart.
             unsafe { rule.merge(isa, &pass, &target) };
             let case = || {

@@ -100,7 +100,7 @@ macro_rules! entries {
         pub(super) mod $name {
             use super::F16c;
             use crate::kernel::sum::Pass;
-            use crate::kernel::{Formula, Loop, Target, convert, rule, sum};
+            use crate::kernel::{Formula, Loop, RuleTarget, convert, rule, sum};
             use crate::tensor::DType;
 
             /// # Safety
@@ -117,7 +117,7 @@ macro_rules! entries {
             pub(in crate::kernel) unsafe fn merge<F: Formula>(
                 formula: F,
                 pass: &Pass<'_>,
-                target: &Target,
+                target: &RuleTarget,
             ) {
                 // SAFETY: the caller's promise.
                 unsafe { rule::merge::<$build, F>(formula, pass, target) }

@@ -13,12 +13,12 @@ use super::merger::{Handling, Merger};
 use super::plan::{Plan, PlannedOut};
 use super::table::{Slot, Value};
 use super::updater::Updater;
-use crate::deadline::Patience;
+use crate::deadline::LazyDeadline;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::KeyNames;
 use crate::local::call::DataCall;
-use crate::optim::{Arrays, Optimizer, OptimizerState, Stored};
+use crate::optim::{Optimizer, OptimizerState, StateArrays, Stored};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool, Mutex};
 use crate::tensor::{Array, Buffer, Lent, Tensor, TensorMut};
@@ -29,7 +29,7 @@ const CANCEL_POLL: Duration = Duration::from_millis(5);
 /// The reasons for which an operation stops early.
 #[derive(Clone, Copy)]
 pub(crate) struct CallLimits<'a> {
-    pub(crate) patience: &'a Patience,
+    pub(crate) patience: &'a LazyDeadline,
     pub(crate) cancel: Option<&'a AtomicBool>,
 }
 
@@ -196,7 +196,7 @@ impl Applier {
         stored: &Buffer,
         state: &'a mut Option<Box<OptimizerState>>,
         scattered: bool,
-    ) -> Result<(&'a mut OptimizerState, Arrays)> {
+    ) -> Result<(&'a mut OptimizerState, StateArrays)> {
         let stored =
             Stored { array: Array::of(stored, slot.dtype), count: slot.count, rows: slot.rows() };
         optimizer.prepare(self.team.isa, &stored, state, scattered)

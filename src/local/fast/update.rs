@@ -10,7 +10,7 @@ use crate::local::counters::CallTally;
 use crate::local::merge::AHEAD_BYTES;
 use crate::local::plan::Pairs;
 use crate::local::table::{KeyTable, Slot, Value};
-use crate::optim::{Arrays, Optimizer, Passes, RowRule};
+use crate::optim::{Optimizer, Passes, RowRule, StateArrays};
 use crate::sys::DefaultFloats;
 use crate::tensor::Array;
 
@@ -90,7 +90,7 @@ struct OnePass<'a> {
     /// First the stored value, if it is only the rounded copy of a master.
     outs: &'a [*mut u8],
     stored: Array,
-    arrays: &'a Arrays,
+    arrays: &'a StateArrays,
 }
 
 impl Passes for OnePass<'_> {

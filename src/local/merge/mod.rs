@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::plan::PlannedOut;
 use super::table::Slot;
 use crate::error::Result;
-use crate::kernel::{Isa, Parts, Rule, Traffic};
-use crate::optim::Arrays;
+use crate::kernel::{Isa, PartNumbers, Rule, Traffic};
+use crate::optim::StateArrays;
 use crate::pool::{Help, pool};
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{AtomicBool as Cancel, Mutex};
@@ -55,10 +55,10 @@ enum Merge<'a> {
     /// It replaces it.
     Assign,
     /// By an element-wise rule, which changes the arrays that it keeps for the key.
-    Rule(&'a dyn Rule, &'a Arrays),
+    Rule(&'a dyn Rule, &'a StateArrays),
     /// An element-wise rule with a number for each part of the piece, which has at most a tile's
     /// elements.
-    Parts(&'a dyn Rule, &'a Arrays, Parts<'a>),
+    Parts(&'a dyn Rule, &'a StateArrays, PartNumbers<'a>),
 }
 
 impl Team {
@@ -98,7 +98,7 @@ impl Team {
         self,
         slot: &'a Slot,
         values: &'a [Lent],
-        arrays: &'a Arrays,
+        arrays: &'a StateArrays,
         stored: &Buffer,
         outs: &'a [PlannedOut],
         compression: Option<&mut Compression<'_>>,

@@ -4,13 +4,13 @@ use std::ops::Range;
 
 use super::step::{MergeScratch, MergeStep, cut};
 use super::{Merge, MergeRun, PIECE_BYTES, in_pieces};
-use crate::kernel::{Meter, Parts, Rule, Squares, TILE, Traffic};
-use crate::optim::{Arrays, NORM_BLOCK, Passes, RowRule};
+use crate::kernel::{Meter, PartNumbers, Rule, Squares, TILE, Traffic};
+use crate::optim::{NORM_BLOCK, Passes, RowRule, StateArrays};
 
 /// A push of one key under a rule, ready to be made.
 pub(crate) struct KeyPasses<'a> {
     pub(super) run: MergeRun<'a>,
-    pub(super) arrays: &'a Arrays,
+    pub(super) arrays: &'a StateArrays,
 }
 
 impl Passes for KeyPasses<'_> {
@@ -57,7 +57,7 @@ impl MergeStep<'_> {
     /// Merges a few rows: measures them, then passes over them again while they are in the cache.
     pub(super) fn merge_rows(
         &self,
-        (rows, arrays): (&dyn RowRule, &Arrays),
+        (rows, arrays): (&dyn RowRule, &StateArrays),
         some: &Range<usize>,
         length: usize,
         scratch: Option<&MergeScratch>,
@@ -77,7 +77,7 @@ impl MergeStep<'_> {
             *number = rows.number(mean(*number, length), &mut state);
             place.set_number(0, state);
         }
-        let parts = Parts { numbers, length: length.min(TILE) };
+        let parts = PartNumbers { numbers, length: length.min(TILE) };
         let (merge, traffic) = (Merge::Parts(rows.rule(), arrays, parts), Traffic::Cached);
         let step = MergeStep { merge, traffic, ..*self };
         cut(&range, TILE).for_each(|tile| MergeRun::piece(&step, &tile, scratch));

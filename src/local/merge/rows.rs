@@ -13,7 +13,7 @@ use crate::kernel::{Meter, Rule, Squares, Traffic};
 use crate::local::plan::RowsOf;
 use crate::local::sort::Sorter;
 use crate::local::table::Slot;
-use crate::optim::{Arrays, Passes, RowRule};
+use crate::optim::{Passes, RowRule, StateArrays};
 use crate::pool::Help;
 use crate::sys;
 use crate::sys::sync::Mutex;
@@ -125,7 +125,7 @@ impl Team {
         self,
         slot: &'a Slot,
         sums: &'a RowSums,
-        arrays: &'a Arrays,
+        arrays: &'a StateArrays,
         stored: &Buffer,
     ) -> RowPasses<'a> {
         RowPasses { run: self.rows(slot, sums, stored), arrays }
@@ -303,7 +303,7 @@ type RowWork<'a> = dyn Fn(&[Array], &Range<usize>) + Sync + 'a;
 /// A push of rows under a rule.
 pub(crate) struct RowPasses<'a> {
     run: RowRun<'a>,
-    arrays: &'a Arrays,
+    arrays: &'a StateArrays,
 }
 
 impl Passes for RowPasses<'_> {

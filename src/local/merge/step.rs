@@ -10,7 +10,7 @@ use super::{Merge, Targets};
 use crate::error::Result;
 use crate::kernel::{Isa, Meter, Pass, Squares, TILE, Traffic};
 use crate::local::table::Slot;
-use crate::optim::Arrays;
+use crate::optim::StateArrays;
 use crate::tensor::{Array, Buffer, DType, LINE, Lent};
 
 /// Elements that are gathered, converted or copied again at a time, so that they stay in the cache.
@@ -173,7 +173,7 @@ impl MergeStep<'_> {
     /// The sums, passed to `take` in order, do not depend on the layout of the values.
     pub(super) fn measure(
         &self,
-        (meter, arrays): (&dyn Meter, &Arrays),
+        (meter, arrays): (&dyn Meter, &StateArrays),
         range: &Range<usize>,
         scratch: Option<&MergeScratch>,
         part: usize,

@@ -12,13 +12,13 @@ pub(crate) use rows::{RowLists, RowPairs, RowsOf};
 
 use super::table::{KeyHasher, KeyTable, LockedTable, Slot};
 use super::ticket::OperationLabel;
-use crate::deadline::Patience;
+use crate::deadline::LazyDeadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
 use crate::search;
 use crate::tensor::{
-    Lent, OverlapTensor, Overlaps, Parties, Position, RawTensors, Stop, Tensor, TensorMut,
+    CallTensors, Lent, OverlapTensor, Overlaps, Position, RawTensors, Stop, Tensor, TensorMut,
     TensorSpec, TimeLimit,
 };
 
@@ -64,7 +64,13 @@ impl<'a> Pairs<'a> {
     }
 
     /// A tensor of the list that fits its key, lent to the operation.
-    fn lend(&self, index: usize, scene: &Scene<'_>, slot: &Slot, part: TensorUse) -> Result<Lent> {
+    fn lend(
+        &self,
+        index: usize,
+        scene: &CallContext<'_>,
+        slot: &Slot,
+        part: TensorUse,
+    ) -> Result<Lent> {
         let tensor = self.tensor(index, scene, part)?;
         check(scene, slot, &tensor, part, &slot.shape)?;
         Ok(Lent::new(&tensor))
@@ -74,7 +80,7 @@ impl<'a> Pairs<'a> {
     pub(crate) fn tensor(
         &self,
         index: usize,
-        scene: &Scene<'_>,
+        scene: &CallContext<'_>,
         part: TensorUse,
     ) -> Result<Tensor<'a>> {
         match self.tensors {
@@ -111,27 +117,27 @@ impl TensorUse {
 }
 
 /// Slots of keys that are not in the table yet.
-pub(crate) type Coming = HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>;
+pub(crate) type NewSlots = HashMap<Key, Arc<Slot>, BuildHasherDefault<KeyHasher>>;
 
 /// The context of a call for error texts, and the place of its keys.
-pub(crate) struct Scene<'a> {
+pub(crate) struct CallContext<'a> {
     pub(crate) call: &'static str,
     pub(crate) names: &'a KeyNames,
     pub(crate) table: &'a KeyTable,
     /// Keys that the call itself is about to add.
-    pub(crate) coming: Option<&'a Coming>,
+    pub(crate) coming: Option<&'a NewSlots>,
     /// How long the call may take, if it has a limit.
-    pub(crate) patience: Option<&'a Patience>,
+    pub(crate) patience: Option<&'a LazyDeadline>,
 }
 
-impl<'a> Scene<'a> {
+impl<'a> CallContext<'a> {
     /// A copy of the context, with a time limit.
-    pub(crate) fn within(self, patience: &'a Patience) -> Self {
+    pub(crate) fn within(self, patience: &'a LazyDeadline) -> Self {
         Self { patience: Some(patience), ..self }
     }
 }
 
-impl Scene<'_> {
+impl CallContext<'_> {
     fn find<'a>(&'a self, held: &'a LockedTable<'_>, key: Key) -> Result<&'a Arc<Slot>> {
         let coming = || {
             search::step();
@@ -216,7 +222,7 @@ impl Plan {
     /// Checks and groups the pairs of a call. On an error the plan is of no use until cleared.
     pub(crate) fn build(
         &mut self,
-        scene: &Scene<'_>,
+        scene: &CallContext<'_>,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
     ) -> Result<()> {
@@ -261,7 +267,7 @@ impl Plan {
     }
 
     /// Refuses outs that overlap each other or a value, and marks outs that later ones overwrite.
-    fn check_overlaps(&mut self, scene: &Scene<'_>) -> Result<()> {
+    fn check_overlaps(&mut self, scene: &CallContext<'_>) -> Result<()> {
         if self.outs.is_empty() || (self.values.is_empty() && self.overlaps.outs_are_apart()) {
             return Ok(());
         }
@@ -295,7 +301,7 @@ impl<'a> Planned<'a> {
         OverlapTensor { lent, shape, at }
     }
 
-    fn refuse(&self, scene: &Scene<'_>, stop: &Stop) -> Error {
+    fn refuse(&self, scene: &CallContext<'_>, stop: &Stop) -> Error {
         let call = scene.call;
         let key = |at: &Position| scene.names.label(self.groups[at.group].slot.key);
         match stop {
@@ -320,7 +326,7 @@ impl<'a> Planned<'a> {
     }
 }
 
-impl<'a> Parties<'a> for Planned<'a> {
+impl<'a> CallTensors<'a> for Planned<'a> {
     fn out(&self, at: Position) -> OverlapTensor<'a> {
         self.party(&self.outs[at.index].lent, at)
     }
@@ -332,7 +338,7 @@ impl<'a> Parties<'a> for Planned<'a> {
 
 /// Fills `order` with (place in processing order, index) of each key, ascending.
 fn sort(
-    scene: &Scene<'_>,
+    scene: &CallContext<'_>,
     held: &LockedTable<'_>,
     keys: &[Key],
     order: &mut Vec<(u64, usize)>,
@@ -352,7 +358,7 @@ fn sort(
 /// Refuses a tensor that does not have the shape or fit its key, and an out that would overwrite
 /// itself.
 fn check(
-    scene: &Scene<'_>,
+    scene: &CallContext<'_>,
     slot: &Slot,
     tensor: &Tensor<'_>,
     part: TensorUse,

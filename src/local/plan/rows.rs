@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{KeyGroup, Pairs, Plan, PlannedOut, Scene, TensorUse, check, sort};
+use super::{CallContext, KeyGroup, Pairs, Plan, PlannedOut, TensorUse, check, sort};
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::local::table::Slot;
 use crate::tensor::{DType, Lent, OverlapTensor, Position, Tensor, text_of};
@@ -57,7 +57,7 @@ impl RowLists {
 
     /// Adds the ids of a tensor once all of them are rows of the key, copied: their owner may
     /// change them.
-    fn add(&mut self, scene: &Scene<'_>, slot: &Slot, ids: &Tensor<'_>) -> Result<()> {
+    fn add(&mut self, scene: &CallContext<'_>, slot: &Slot, ids: &Tensor<'_>) -> Result<()> {
         let refuse = |kind: ErrorKind, why: String| {
             let (call, key) = (scene.call, scene.names.label(slot.key));
             Error::new(kind, format!("{call}: {key}: {why}"))
@@ -97,7 +97,7 @@ impl Plan {
     /// Checks and groups a call on rows. On an error the plan is of no use until cleared.
     pub(crate) fn build_rows(
         &mut self,
-        scene: &Scene<'_>,
+        scene: &CallContext<'_>,
         pairs: &RowPairs<'_>,
         part: TensorUse,
     ) -> Result<()> {
@@ -124,7 +124,7 @@ impl Plan {
 
     fn add_rows(
         &mut self,
-        scene: &Scene<'_>,
+        scene: &CallContext<'_>,
         slot: &Slot,
         pairs: &RowPairs<'_>,
         index: usize,

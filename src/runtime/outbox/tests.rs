@@ -1,7 +1,7 @@
 //! Tests of the encoding of messages, and of the number of open paths.
 
 use super::*;
-use crate::runtime::buffers::{Blocks, Loan};
+use crate::runtime::buffers::{BlockPool, Loan};
 use crate::runtime::inbox::read_all;
 use crate::transport::{Exchange, Inbox};
 use kvstore_protocol::testing::encode;
@@ -31,7 +31,7 @@ impl Inbox for Keeper {
 
 #[test]
 fn frames_are_the_same_wherever_their_values_lie() {
-    let blocks: Arc<Blocks> = Arc::default();
+    let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(3 * LENT).collect();
     let block = || blocks.join(&[&value]).unwrap();
     let (summed, whole) = (block(), Bytes::of_block(Arc::new(block())));
@@ -63,7 +63,7 @@ fn sent(batch: &[Message<Bytes>]) -> Vec<u8> {
 
 #[test]
 fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
-    let blocks: Arc<Blocks> = Arc::default();
+    let blocks: Arc<BlockPool> = Arc::default();
     let value: Vec<u8> = (0..251).cycle().take(300).collect();
     let block = blocks.join(&[&value]).unwrap();
     block.has_checksum(kvstore_checksum::crc32c(&value));
@@ -104,7 +104,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     assert!(sent(&[Message::bundle(parts)]).is_empty(), "nobody needs it, so it has arrived");
 }
 
-fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<Blocks>) {
+fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<BlockPool>) {
     let mut bundle = Message::bundle(parts);
     (bundle.head.role, bundle.head.rank) = (MemberRole::Worker, 3);
     let bytes = sent(std::slice::from_ref(&bundle));
@@ -140,7 +140,7 @@ fn content(message: &Message<Bytes>) -> Vec<u8> {
 /// Sender with memory for some bytes, of which it sends none.
 struct Memory {
     room: usize,
-    beyond: Room,
+    beyond: SendMode,
     line: Box<dyn Sender>,
 }
 
@@ -149,8 +149,8 @@ impl Sender for Memory {
         true
     }
 
-    fn room_for(&mut self, len: usize) -> Room {
-        if len <= self.room { Room::Memory } else { self.beyond }
+    fn room_for(&mut self, len: usize) -> SendMode {
+        if len <= self.room { SendMode::Memory } else { self.beyond }
     }
 
     fn parcel(&mut self, room: usize, lent: usize) -> SendBuffer {
@@ -164,17 +164,17 @@ impl Sender for Memory {
 }
 
 /// Of this many bytes, in messages of `size`, the number that cannot be sent without blocking.
-fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> usize {
+fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: SendMode) -> usize {
     let exchange: Arc<Exchange> = Arc::default();
     let deaf: Arc<dyn Inbox> = Arc::new(Deaf);
     let line = exchange.join("here", &deaf).line("there");
     let way = outbox().new_way(&"there".into(), Box::new(Memory { room, beyond, line }));
     let mut state = way.state.lock();
-    let blocks: Arc<Blocks> = Arc::default();
+    let blocks: Arc<BlockPool> = Arc::default();
     let value = Bytes::of_block(Arc::new(blocks.join(&[&vec![1; size]]).unwrap()));
     for backlog in (size..=bytes).step_by(size) {
         let message = Message { head: Header::default(), body: Body::Data(value.clone()) };
-        state.post(Frame { to: "there".into(), message, backlog: Some(backlog as u64) });
+        state.post(OutgoingFrame { to: "there".into(), message, backlog: Some(backlog as u64) });
     }
     while state.can_send_at_once() {
         let batch = state.batch();
@@ -188,17 +188,17 @@ fn left_after_sending(bytes: usize, size: usize, room: usize, beyond: Room) -> u
 fn whoever_has_something_to_send_waits_for_nobody() {
     let (kib, mib, calm) = (1 << 10, 1 << 20, length(CALM));
     // Without memory the peer may have to receive first.
-    assert_eq!(left_after_sending(calm / 2, 4 * kib, 0, Room::Unknown), 0);
-    assert!(left_after_sending(2 * calm, 4 * kib, 0, Room::Unknown) >= 2 * calm);
-    assert!(left_after_sending(2 * mib, 2 * mib, mib, Room::Unknown) >= 2 * mib);
-    assert!(left_after_sending(2 * mib, 64 * kib, 0, Room::System) >= 2 * mib);
+    assert_eq!(left_after_sending(calm / 2, 4 * kib, 0, SendMode::Unknown), 0);
+    assert!(left_after_sending(2 * calm, 4 * kib, 0, SendMode::Unknown) >= 2 * calm);
+    assert!(left_after_sending(2 * mib, 2 * mib, mib, SendMode::Unknown) >= 2 * mib);
+    assert!(left_after_sending(2 * mib, 64 * kib, 0, SendMode::System) >= 2 * mib);
     if has_few_processors() {
         for size in [4 * kib, mib] {
-            assert_eq!(left_after_sending(4 * mib, size, 8 * mib, Room::Unknown), 0);
-            let left = left_after_sending(4 * mib, size, 2 * mib, Room::Unknown);
+            assert_eq!(left_after_sending(4 * mib, size, 8 * mib, SendMode::Unknown), 0);
+            let left = left_after_sending(4 * mib, size, 2 * mib, SendMode::Unknown);
             assert!((2 * mib..=3 * mib + mib / 2).contains(&left), "{left}");
         }
-        assert_eq!(left_after_sending(2 * mib, 4 * kib, 0, Room::System), 0);
+        assert_eq!(left_after_sending(2 * mib, 4 * kib, 0, SendMode::System), 0);
     }
 }
 
@@ -214,7 +214,7 @@ fn post(outbox: &Outbox, to: &str) -> Vec<Arc<PeerPath>> {
     let mut ways = Vec::new();
     let message = Message::new(MessageKind::Alive, Vec::new());
     let backlog = to.starts_with("member").then_some(0);
-    outbox.post(vec![Frame { to: to.into(), message, backlog }], &mut ways);
+    outbox.post(vec![OutgoingFrame { to: to.into(), message, backlog }], &mut ways);
     ways
 }
 

@@ -17,7 +17,7 @@ use plane::Figure;
 
 use super::layout;
 use super::view::Lent;
-use crate::deadline::Patience;
+use crate::deadline::LazyDeadline;
 use crate::search;
 
 /// A tensor of the call.
@@ -56,13 +56,13 @@ pub(crate) enum Stop {
 
 /// The end of the time for comparing.
 pub(crate) struct TimeLimit<'a> {
-    patience: Option<&'a Patience>,
+    patience: Option<&'a LazyDeadline>,
     comparisons: usize,
 }
 
 impl<'a> TimeLimit<'a> {
     /// Without patience the time never ends.
-    pub(crate) fn new(patience: Option<&'a Patience>) -> Self {
+    pub(crate) fn new(patience: Option<&'a LazyDeadline>) -> Self {
         Self { patience, comparisons: 0 }
     }
 
@@ -77,7 +77,7 @@ impl<'a> TimeLimit<'a> {
 }
 
 /// The tensors of a call, as their positions give them.
-pub(crate) trait Parties<'a> {
+pub(crate) trait CallTensors<'a> {
     fn out(&self, at: Position) -> OverlapTensor<'a>;
     fn value(&self, at: Position) -> OverlapTensor<'a>;
 }
@@ -136,7 +136,7 @@ impl Overlaps {
     /// exactly an out of the same key is allowed too.
     pub(crate) fn find<'a>(
         &mut self,
-        parties: &impl Parties<'a>,
+        parties: &impl CallTensors<'a>,
         values: impl Iterator<Item = Position>,
         shadowed: &mut Vec<usize>,
         watch: &mut TimeLimit<'_>,
@@ -168,7 +168,7 @@ impl Overlaps {
     /// the value before, or between the next two.
     fn find_one_by_one<'a>(
         &mut self,
-        parties: &impl Parties<'a>,
+        parties: &impl CallTensors<'a>,
         values: impl Iterator<Item = Position>,
         watch: &mut TimeLimit<'_>,
     ) -> Result<(), Stop> {
@@ -201,7 +201,7 @@ impl Overlaps {
     /// allowed only as such.
     fn take_twins<'a>(
         &mut self,
-        parties: &impl Parties<'a>,
+        parties: &impl CallTensors<'a>,
         shadowed: &mut Vec<usize>,
     ) -> Result<(), Stop> {
         let (mut kept, mut first) = (0, 0);
@@ -254,7 +254,7 @@ impl Overlaps {
     /// its own.
     fn compare_pairs<'a>(
         &mut self,
-        parties: &impl Parties<'a>,
+        parties: &impl CallTensors<'a>,
         watch: &mut TimeLimit<'_>,
     ) -> Result<(), Stop> {
         let Self { items, open_whole, budget, .. } = self;
@@ -295,7 +295,7 @@ impl OverlapItem {
         Some(Self { low, high, is_value, at: party.at, form: ByteLayout::of(party, low) })
     }
 
-    fn party<'a>(&self, parties: &impl Parties<'a>) -> OverlapTensor<'a> {
+    fn party<'a>(&self, parties: &impl CallTensors<'a>) -> OverlapTensor<'a> {
         if self.is_value { parties.value(self.at) } else { parties.out(self.at) }
     }
 }
@@ -308,7 +308,7 @@ impl OpenTensors {
     /// Compares the next tensor with the open outs, and an out with the open values too.
     fn compare<'a>(
         &mut self,
-        parties: &impl Parties<'a>,
+        parties: &impl CallTensors<'a>,
         item: &OverlapItem,
         budget: &mut usize,
         watch: &mut TimeLimit<'_>,
@@ -343,7 +343,7 @@ fn stop(one: &OverlapItem, other: &OverlapItem) -> Stop {
 
 /// Whether two tensors with overlapping byte ranges share a byte.
 fn meet<'a>(
-    parties: &impl Parties<'a>,
+    parties: &impl CallTensors<'a>,
     one: &OverlapItem,
     other: &OverlapItem,
     budget: &mut usize,

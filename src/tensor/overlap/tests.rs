@@ -3,8 +3,8 @@
 use std::ptr;
 use std::time::Duration;
 
-use super::{OverlapTensor, Overlaps, Parties, Position, Stop, TimeLimit, same};
-use crate::deadline::Patience;
+use super::{CallTensors, OverlapTensor, Overlaps, Position, Stop, TimeLimit, same};
+use crate::deadline::LazyDeadline;
 use crate::search;
 use crate::tensor::layout::{self, RowWalk};
 use crate::tensor::{DType, Lent, RawTensor, RawTensors};
@@ -79,7 +79,7 @@ struct Toys {
     values: Vec<Toy>,
 }
 
-impl<'a> Parties<'a> for &'a Toys {
+impl<'a> CallTensors<'a> for &'a Toys {
     fn out(&self, at: Position) -> OverlapTensor<'a> {
         self.outs[at.index].party()
     }
@@ -91,7 +91,7 @@ impl<'a> Parties<'a> for &'a Toys {
 
 impl Toys {
     /// Gives the indexes of the outs that later ones overwrite.
-    fn find(&self, patience: Option<&Patience>) -> Result<Vec<usize>, Stop> {
+    fn find(&self, patience: Option<&LazyDeadline>) -> Result<Vec<usize>, Stop> {
         let (mut overlaps, mut shadowed) = (Overlaps::default(), Vec::new());
         self.outs.iter().for_each(|out| overlaps.add_out(&out.party()));
         let values = self.values.iter().map(|value| value.at);
@@ -263,7 +263,7 @@ fn comparing_in_pairs_ends_with_the_time_of_the_call() {
             toys.outs.push(Toy::new(first + 8 * column, DType::U8, &[50], &[stride], at));
         }
     }
-    let patience = Patience::new(Some(Duration::ZERO));
+    let patience = LazyDeadline::new(Some(Duration::ZERO));
     assert_eq!(toys.find(Some(&patience)), Err(Stop::Late));
     assert_eq!(toys.find(None), Ok(Vec::new()));
 }

@@ -17,5 +17,5 @@ mod sender;
 mod tests;
 
 pub(super) use offer::SegmentOffer;
-pub(super) use receiver::Inlets;
-pub(super) use sender::{Claim, ShmSender};
+pub(super) use receiver::ShmReceivers;
+pub(super) use sender::{RingReservation, ShmSender};

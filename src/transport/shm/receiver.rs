@@ -9,24 +9,24 @@ use super::ring::Ring;
 use super::segment::Segment;
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use crate::transport::reader_end::End;
+use crate::transport::reader_end::EndMode;
 use crate::transport::{Inbox, who_and_address};
 
 /// Maximum number of rings, each of which has a thread; further senders of this machine use the network.
 const MOST_RINGS: usize = 256;
 
 /// All rings that this process reads.
-pub(in crate::transport) struct Inlets {
+pub(in crate::transport) struct ShmReceivers {
     inbox: Arc<dyn Inbox>,
     /// By the address of the sender; None after `close`.
-    rings: Mutex<Option<Rings>>,
+    rings: Mutex<Option<RingsByPeer>>,
 }
 
-type Rings = HashMap<String, (SegmentOffer, Arc<Ring>)>;
+type RingsByPeer = HashMap<String, (SegmentOffer, Arc<Ring>)>;
 
-impl Inlets {
+impl ShmReceivers {
     pub(in crate::transport) fn new(inbox: Arc<dyn Inbox>) -> Self {
-        Self { inbox, rings: Mutex::new(Some(Rings::new())) }
+        Self { inbox, rings: Mutex::new(Some(RingsByPeer::new())) }
     }
 
     /// Starts to read the segment of a sender, if it can be mapped. `from` is as in [`Inbox::arrived`].
@@ -42,7 +42,7 @@ impl Inlets {
         match self.open(from, offer) {
             Ok(ring) => {
                 if let Some((_, former)) = rings.insert(address.into(), (*offer, ring)) {
-                    former.end(End::Drained);
+                    former.end(EndMode::Drained);
                 }
             }
             Err(error) => {
@@ -63,18 +63,18 @@ impl Inlets {
     /// reads from it, so that none reports.
     pub(in crate::transport) fn forget(&self, address: &str) -> bool {
         let ring = self.rings.lock().as_mut().and_then(|rings| rings.remove(address));
-        ring.is_some_and(|(_, ring)| ring.end(End::Gone))
+        ring.is_some_and(|(_, ring)| ring.end(EndMode::Gone))
     }
 
     /// Stops all reading.
     pub(in crate::transport) fn close(&self) {
         for (_, (_, ring)) in self.rings.lock().take().into_iter().flatten() {
-            ring.end(End::Closed);
+            ring.end(EndMode::Closed);
         }
     }
 }
 
-impl Drop for Inlets {
+impl Drop for ShmReceivers {
     fn drop(&mut self) {
         self.close();
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use super::segment::{QUEUE, Segment, taken};
 use crate::log::{Level, log};
-use crate::transport::adaptive_wait::Lookout;
-use crate::transport::reader_end::{End, ReaderEnd};
+use crate::transport::adaptive_wait::AdaptiveWait;
+use crate::transport::reader_end::{EndMode, ReaderEnd};
 use crate::transport::{Inbox, who_and_address};
 
 /// Timeout of one sleep, after which a ring is read even if its sender was killed before the wake-up.
@@ -30,7 +30,7 @@ impl Ring {
     }
 
     /// Signals its thread to end; false if it had ended before, so that the signal has no effect.
-    pub(super) fn end(&self, how: End) -> bool {
+    pub(super) fn end(&self, how: EndMode) -> bool {
         let is_heard = self.ending.tell(how);
         self.segment.wake();
         is_heard
@@ -56,14 +56,14 @@ impl Ring {
         let mut read = self.segment.head().load(Ordering::Acquire);
         self.segment.tail().store(read, Ordering::Release);
         self.segment.taken().store(taken::YES, Ordering::Release);
-        let mut lookout = Lookout::new();
-        while !self.ending.is_to(End::Closed) {
+        let mut lookout = AdaptiveWait::new();
+        while !self.ending.is_to(EndMode::Closed) {
             match self.next(read) {
                 Ok(Some((at, len))) => {
                     read += 1;
                     self.hand_on(inbox, at, len, read);
                 }
-                Ok(None) if self.ending.is_to(End::Drained) => return,
+                Ok(None) if self.ending.is_to(EndMode::Drained) => return,
                 Ok(None) => self.wait(read, &mut lookout),
                 Err(BadRing) => {
                     let from = &self.from;
@@ -74,10 +74,10 @@ impl Ring {
     }
 
     /// Waits until there is an unread piece, or the thread is signalled to end.
-    fn wait(&self, read: u64, lookout: &mut Lookout) {
+    fn wait(&self, read: u64, lookout: &mut AdaptiveWait) {
         // Relaxed: only a hint; `next` reads `head` again with Acquire.
         let is_there = || self.segment.head().load(Ordering::Relaxed) != read;
-        let is_over = || self.ending.is_to(End::Drained);
+        let is_over = || self.ending.is_to(EndMode::Drained);
         let sleep = || self.segment.sleep(read, LOOK_AGAIN, is_over);
         lookout.wait(|| is_there().then_some(()), sleep);
     }

@@ -25,7 +25,7 @@ const MOST: usize = 64 << 20;
 pub(super) type SegmentToken = [u64; 2];
 
 pub(super) struct Segment {
-    front: NonNull<Front>,
+    front: NonNull<SegmentHeader>,
     /// Size of the data behind the control words, in bytes.
     bytes: usize,
     file: OwnedFd,
@@ -33,7 +33,7 @@ pub(super) struct Segment {
 
 /// Control words of sender and receiver, each on a cache line of its own.
 #[repr(C)]
-struct Front {
+struct SegmentHeader {
     token: [AtomicU64; 2],
     /// Number of pieces written; stored by the sender.
     head: CacheLine,
@@ -42,7 +42,7 @@ struct Front {
     /// Whether a receiver reads the segment, as a value of [`taken`]; stored by the receiver.
     taken: CacheLine,
     /// 1 while the receiver sleeps; stored by both sides.
-    bell: Bell,
+    bell: Doorbell,
     /// Positions of the pieces; stored by the sender.
     queue: RingQueue,
 }
@@ -57,13 +57,13 @@ pub(super) struct RingEntry {
     pub(super) len: AtomicU64,
 }
 
-const _: () = assert!(size_of::<Front>() == FRONT);
+const _: () = assert!(size_of::<SegmentHeader>() == FRONT);
 
 #[repr(C, align(128))]
 struct CacheLine(AtomicU64);
 
 #[repr(C, align(128))]
-struct Bell(AtomicU32);
+struct Doorbell(AtomicU32);
 
 /// Whether a receiver reads a segment.
 pub(super) mod taken {
@@ -136,7 +136,7 @@ impl Segment {
         Ok(Self { front, bytes, file })
     }
 
-    fn front(&self) -> &Front {
+    fn front(&self) -> &SegmentHeader {
         // SAFETY: mapped as long as `self` lives; all of it is atomic words, for which zero is valid.
         unsafe { self.front.as_ref() }
     }

@@ -38,12 +38,12 @@ struct PublishedPiece {
 }
 
 /// Space in the ring for bytes to be sent.
-pub(in crate::transport) struct Claim {
+pub(in crate::transport) struct RingReservation {
     place: WriteRange,
     at: usize,
 }
 
-impl Claim {
+impl RingReservation {
     pub(in crate::transport) fn bytes(&mut self) -> &mut [u8] {
         self.place.bytes()
     }
@@ -125,11 +125,11 @@ impl ShmSender {
     }
 
     /// Claims space for this many bytes, if it is free now. Only the last claim may be published.
-    pub(in crate::transport) fn claim(&mut self, room: usize) -> Option<Claim> {
+    pub(in crate::transport) fn claim(&mut self, room: usize) -> Option<RingReservation> {
         let at = self.free(room)?;
         // SAFETY: all unread pieces lie elsewhere; only the last claim of a `ShmSender` is valid.
         let place = unsafe { WriteRange::new(Arc::clone(&self.segment), at, room) };
-        Some(Claim { place, at })
+        Some(RingReservation { place, at })
     }
 
     /// Offset of this many free bytes.
@@ -147,7 +147,7 @@ impl ShmSender {
     }
 
     /// Publishes the first `len` bytes of a claim to the receiver.
-    pub(in crate::transport) fn publish(&mut self, claim: &Claim, len: usize) {
+    pub(in crate::transport) fn publish(&mut self, claim: &RingReservation, len: usize) {
         let entry = self.segment.entry(self.read + self.unread.len() as u64);
         // Relaxed: the receiver reads the entry only after it has seen `head`, which is stored next.
         entry.at.store(claim.at as u64, Ordering::Relaxed);

@@ -4,20 +4,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::segment::{QUEUE, Segment};
-use super::{Inlets, SegmentOffer, ShmSender};
+use super::{SegmentOffer, ShmReceivers, ShmSender};
 use crate::transport::Inbox;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
 
 /// Reports the end of a process, as the engine does.
-fn forget(mail: &Mail, inlets: &Inlets, address: &str) {
+fn forget(mail: &Mail, inlets: &ShmReceivers, address: &str) {
     if !inlets.forget(address) {
         mail.down(address);
     }
 }
 
-fn inlets() -> (Arc<Mail>, Inlets) {
+fn inlets() -> (Arc<Mail>, ShmReceivers) {
     let mail = Arc::new(Mail::default());
-    (Arc::clone(&mail), Inlets::new(mail))
+    (Arc::clone(&mail), ShmReceivers::new(mail))
 }
 
 fn wait_until(mut ready: impl FnMut() -> bool) {
@@ -25,7 +25,7 @@ fn wait_until(mut ready: impl FnMut() -> bool) {
 }
 
 /// A sender whose offer was taken.
-fn taken(inlets: &Inlets) -> ShmSender {
+fn taken(inlets: &ShmReceivers) -> ShmSender {
     let mut outlet = ShmSender::new().unwrap();
     assert!(outlet.claim(10).is_none(), "nobody has taken the offer");
     inlets.take("peer", &SegmentOffer::decode(&outlet.offer().encode()).unwrap());

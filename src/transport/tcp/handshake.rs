@@ -31,7 +31,7 @@ pub(super) enum SendSide {
 }
 
 /// The dialing side's part of the handshake.
-pub(super) struct Greeting {
+pub(super) struct Handshake {
     pub(super) token: PortToken,
     pub(super) writer: SendSide,
     /// Proof that the dialing side has the identity to which the token was offered; zeros without
@@ -39,7 +39,7 @@ pub(super) struct Greeting {
     pub(super) proof: Proof,
 }
 
-impl Greeting {
+impl Handshake {
     pub(super) fn new(
         token: PortToken,
         writer: SendSide,

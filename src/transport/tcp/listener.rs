@@ -23,9 +23,9 @@ pub(super) struct Listener {
 }
 
 /// Counts a connection in the handshake, until it is dropped.
-pub(super) struct Stranger(Arc<AtomicUsize>);
+pub(super) struct HandshakeGuard(Arc<AtomicUsize>);
 
-impl Stranger {
+impl HandshakeGuard {
     /// None if there are too many.
     fn new(all: &Arc<AtomicUsize>) -> Option<Self> {
         let this = Self(Arc::clone(all));
@@ -33,7 +33,7 @@ impl Stranger {
     }
 }
 
-impl Drop for Stranger {
+impl Drop for HandshakeGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::SeqCst);
     }
@@ -52,14 +52,17 @@ impl Listener {
     }
 
     /// Starts the thread that accepts connections and passes each to a thread of its own.
-    pub(super) fn serve(&self, meet: impl Fn(TcpStream, Stranger) + Send + Sync + 'static) -> bool {
+    pub(super) fn serve(
+        &self,
+        meet: impl Fn(TcpStream, HandshakeGuard) + Send + Sync + 'static,
+    ) -> bool {
         let (listener, closed) = (Arc::clone(&self.socket), Arc::clone(&self.closed));
         let (strangers, meet) = (Arc::default(), Arc::new(meet));
         spawn(move || {
             while !closed.load(Ordering::SeqCst) {
                 match listener.accept() {
                     Ok((socket, _)) => {
-                        if let Some(stranger) = Stranger::new(&strangers) {
+                        if let Some(stranger) = HandshakeGuard::new(&strangers) {
                             let meet = Arc::clone(&meet);
                             spawn(move || meet(socket, stranger));
                         }

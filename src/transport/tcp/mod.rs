@@ -16,7 +16,7 @@ mod sender;
 mod tests;
 
 pub(super) use offer::PortOffer;
-pub(super) use peers::Streams;
+pub(super) use peers::TcpTransport;
 pub(super) use sender::TcpSender;
 
 use crate::log::{Level, log};

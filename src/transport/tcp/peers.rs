@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use smallvec::SmallVec;
 
-use super::handshake::{GREETING, Greeting, SendSide, prepare, welcome};
-use super::listener::{Listener, Stranger};
+use super::handshake::{GREETING, Handshake, SendSide, prepare, welcome};
+use super::listener::{HandshakeGuard, Listener};
 use super::offer::PortOffer;
-use super::receiver::Inlet;
+use super::receiver::TcpReceiver;
 use super::{MOST_PEERS, TcpSender, spawn};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use crate::transport::reader_end::End;
+use crate::transport::reader_end::EndMode;
 use crate::transport::{Inbox, TransportConfig, who_and_address};
 
 /// Interval after which an offer that was not taken is repeated: the first, and the longest.
@@ -26,7 +26,7 @@ const LAST_WORDS: Duration = Duration::from_millis(250);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// Direct connections of a process, which bypass Zenoh.
-pub(in crate::transport) struct Streams {
+pub(in crate::transport) struct TcpTransport {
     place: TransportConfig,
     inbox: Arc<dyn Inbox>,
     /// IP address at which peers can connect, if they can.
@@ -45,7 +45,7 @@ struct TcpPeer {
     is_called: bool,
     /// The socket to write to, and whether a sender uses it.
     outlet: Option<(Arc<TcpStream>, bool)>,
-    inlet: Option<Arc<Inlet>>,
+    inlet: Option<Arc<TcpReceiver>>,
 }
 
 struct TcpConnection {
@@ -63,7 +63,7 @@ impl TcpPeer {
     }
 }
 
-impl Streams {
+impl TcpTransport {
     /// For a process that listens at `listens`, or that only dials. None for the scheduler, and if the job
     /// encrypts its traffic (TLS).
     pub(in crate::transport) fn open(
@@ -174,7 +174,7 @@ impl Streams {
         }
     }
 
-    fn call(&self, from: &str, offer: &PortOffer) -> io::Result<Option<Arc<Inlet>>> {
+    fn call(&self, from: &str, offer: &PortOffer) -> io::Result<Option<Arc<TcpReceiver>>> {
         let address = who_and_address(from).1;
         let mut at = address.to_socket_addrs()?.next().ok_or(io::ErrorKind::NotFound)?;
         at.set_port(offer.port);
@@ -190,12 +190,12 @@ impl Streams {
     ) -> io::Result<TcpStream> {
         let socket = TcpStream::connect_timeout(at, GREETING)?;
         prepare(&socket)?;
-        Greeting::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
+        Handshake::new(offer.token, writer, self.place.credentials.as_deref()).show(&socket)?;
         Ok(socket)
     }
 
     /// The peer to which this token was offered, if any. Each direction is accepted once.
-    fn admit(&self, greeting: &Greeting) -> Option<String> {
+    fn admit(&self, greeting: &Handshake) -> Option<String> {
         let mut peers = self.peers.lock();
         let has_it =
             |peer: &TcpPeer| peer.offer.as_ref().is_some_and(|it| it.offer.token == greeting.token);
@@ -225,12 +225,12 @@ impl Streams {
     }
 
     /// Adds a connection that the calling thread then reads; None if the peer was removed meanwhile.
-    fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<Inlet>> {
-        let inlet = Arc::new(Inlet::new(socket, from));
+    fn read_from(&self, from: &str, socket: TcpStream) -> Option<Arc<TcpReceiver>> {
+        let inlet = Arc::new(TcpReceiver::new(socket, from));
         let mut peers = self.peers.lock();
         let peer = peers.as_mut()?.get_mut(who_and_address(from).1)?;
         if let Some(former) = peer.inlet.replace(Arc::clone(&inlet)) {
-            former.ending.tell(End::Drained);
+            former.ending.tell(EndMode::Drained);
             former.shut();
         }
         Some(inlet)
@@ -243,7 +243,7 @@ impl Streams {
         let Some(peer) = peer else { return false };
         end(peer.outlet);
         let Some(inlet) = peer.inlet else { return false };
-        if !inlet.ending.tell(End::Gone) {
+        if !inlet.ending.tell(EndMode::Gone) {
             return false;
         }
         let last = Arc::clone(&inlet);
@@ -269,14 +269,14 @@ impl Streams {
         for (_, peer) in peers.into_iter().flatten() {
             end(peer.outlet);
             if let Some(inlet) = peer.inlet {
-                inlet.ending.tell(End::Closed);
+                inlet.ending.tell(EndMode::Closed);
                 inlet.shut();
             }
         }
     }
 }
 
-impl Drop for Streams {
+impl Drop for TcpTransport {
     fn drop(&mut self) {
         self.close();
     }
@@ -302,7 +302,7 @@ fn end(outlet: Option<(Arc<TcpStream>, bool)>) {
 }
 
 /// Receives the handshake, and reads the connection if the peer writes to it.
-fn meet(streams: &Weak<Streams>, socket: TcpStream, stranger: Stranger) {
+fn meet(streams: &Weak<TcpTransport>, socket: TcpStream, stranger: HandshakeGuard) {
     let known = let_in(streams, socket);
     drop(stranger);
     match known {
@@ -313,12 +313,12 @@ fn meet(streams: &Weak<Streams>, socket: TcpStream, stranger: Stranger) {
 }
 
 /// Inbox and reader of a connection, and the address of its peer.
-type Known = (Arc<dyn Inbox>, Arc<Inlet>, String);
+type ReaderContext = (Arc<dyn Inbox>, Arc<TcpReceiver>, String);
 
 /// None if the peer does not write to this connection.
-fn let_in(streams: &Weak<Streams>, socket: TcpStream) -> io::Result<Option<Known>> {
+fn let_in(streams: &Weak<TcpTransport>, socket: TcpStream) -> io::Result<Option<ReaderContext>> {
     prepare(&socket)?;
-    let greeting = Greeting::hear(&socket)?;
+    let greeting = Handshake::hear(&socket)?;
     let streams = streams.upgrade().ok_or(io::ErrorKind::NotConnected)?;
     let from = streams.admit(&greeting).ok_or(io::ErrorKind::PermissionDenied)?;
     welcome(&socket)?;

@@ -7,21 +7,21 @@ use std::net::{Shutdown, TcpStream};
 use super::{LENGTH, MOST_BYTES};
 use crate::log::{Level, log};
 use crate::transport::Inbox;
-use crate::transport::adaptive_wait::Lookout;
-use crate::transport::reader_end::{End, ReaderEnd};
+use crate::transport::adaptive_wait::AdaptiveWait;
+use crate::transport::reader_end::{EndMode, ReaderEnd};
 
 /// Size of a read while the number of expected bytes is unknown.
 const SOME: usize = 64 << 10;
 
 /// A connection that only the peer writes to.
-pub(super) struct Inlet {
+pub(super) struct TcpReceiver {
     socket: TcpStream,
     /// Address of the sender, as Zenoh reports it.
     from: String,
     pub(super) ending: ReaderEnd,
 }
 
-impl Inlet {
+impl TcpReceiver {
     pub(super) fn new(socket: TcpStream, from: &str) -> Self {
         Self { socket, from: from.into(), ending: ReaderEnd::default() }
     }
@@ -48,12 +48,12 @@ impl Inlet {
     fn read_all(&self, inbox: &dyn Inbox) -> io::Result<()> {
         self.socket.set_read_timeout(None)?;
         self.socket.set_nonblocking(true)?;
-        let (mut bytes, mut lookout) = (Vec::new(), Lookout::new());
+        let (mut bytes, mut lookout) = (Vec::new(), AdaptiveWait::new());
         // Range of the bytes that have arrived and were not delivered.
         let (mut start, mut end) = (0, 0);
         loop {
             let missing = match first(&bytes[start..end])? {
-                _ if self.ending.is_to(End::Closed) => return Ok(()),
+                _ if self.ending.is_to(EndMode::Closed) => return Ok(()),
                 Delivery::Whole(parcel) => {
                     inbox.arrived(&self.from, parcel.len(), &mut std::iter::once(parcel));
                     start += LENGTH + parcel.len();
@@ -79,7 +79,7 @@ impl Inlet {
     }
 
     /// Waits for bytes, and reads those that have arrived.
-    fn read(&self, room: &mut [u8], lookout: &mut Lookout) -> io::Result<usize> {
+    fn read(&self, room: &mut [u8], lookout: &mut AdaptiveWait) -> io::Result<usize> {
         let first = (&self.socket).read(room);
         let is_nothing = |result: &io::Result<usize>| {
             result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)

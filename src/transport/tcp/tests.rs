@@ -7,23 +7,23 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::handshake::{Greeting, SendSide};
-use super::{MOST_BYTES, MOST_PEERS, PortOffer, Streams, TcpSender};
+use super::handshake::{Handshake, SendSide};
+use super::{MOST_BYTES, MOST_PEERS, PortOffer, TcpSender, TcpTransport};
 use crate::credentials::Credentials;
 use crate::transport::mail::{Heard, Mail, content, wait_for};
-use crate::transport::{Calls, Inbox, TransportConfig, tests};
+use crate::transport::{DialPolicy, Inbox, TransportConfig, tests};
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const WORKER: &str = "worker";
 
 fn place() -> TransportConfig {
-    TransportConfig { lease_ms: 1_000, ..tests::place(None, Calls::Everybody) }
+    TransportConfig { lease_ms: 1_000, ..tests::place(None, DialPolicy::Everybody) }
 }
 
 /// A server and a worker, connected in both directions.
 struct Pair {
-    server: Arc<Streams>,
-    worker: Arc<Streams>,
+    server: Arc<TcpTransport>,
+    worker: Arc<TcpTransport>,
     at_server: Arc<Mail>,
     at_worker: Arc<Mail>,
     /// Address of the server, as the worker knows it.
@@ -34,8 +34,8 @@ impl Pair {
     fn strangers() -> Self {
         let (at_server, at_worker) = (Arc::new(Mail::default()), Arc::new(Mail::default()));
         let inbox = |mail: &Arc<Mail>| Arc::clone(mail) as Arc<dyn Inbox>;
-        let server = Streams::open(&place(), Some(HOST), &inbox(&at_server)).unwrap();
-        let worker = Streams::open(&place(), None, &inbox(&at_worker)).unwrap();
+        let server = TcpTransport::open(&place(), Some(HOST), &inbox(&at_server)).unwrap();
+        let worker = TcpTransport::open(&place(), None, &inbox(&at_worker)).unwrap();
         // The port would be Zenoh's, which takes no part in these tests.
         Self { server, worker, at_server, at_worker, name: format!("{HOST}:9") }
     }
@@ -199,11 +199,11 @@ fn with_a_token_of_the_job_an_offer_is_for_one_identity() {
     let with =
         |credentials| TransportConfig { credentials: Some(Arc::new(credentials)), ..place() };
     let server = with(Credentials::of_token("server.0", "a secret of the job"));
-    let server = Streams::open(&server, Some(HOST), &(at_server as Arc<dyn Inbox>)).unwrap();
+    let server = TcpTransport::open(&server, Some(HOST), &(at_server as Arc<dyn Inbox>)).unwrap();
     for (secret, is_let_in) in [("another secret of a job", false), ("a secret of the job", true)] {
         let worker = with(Credentials::of_token("worker.1", secret));
         let inbox = Arc::clone(&at_worker) as Arc<dyn Inbox>;
-        let worker = Streams::open(&worker, None, &inbox).unwrap();
+        let worker = TcpTransport::open(&worker, None, &inbox).unwrap();
         // The offer of another worker.
         let other = wait_for(|| server.offer_to("worker.0@node"));
         worker.take("server@127.0.0.1:9", other);
@@ -229,7 +229,7 @@ fn a_length_that_nobody_sends_ends_the_connection() {
         let pair = Pair::strangers();
         let offer = pair.server.offer_to(WORKER).unwrap();
         let mut socket = TcpStream::connect((HOST, offer.port)).unwrap();
-        Greeting::new(offer.token, SendSide::Caller, None).show(&socket).unwrap();
+        Handshake::new(offer.token, SendSide::Caller, None).show(&socket).unwrap();
         socket.write_all(&[&2_u32.to_le_bytes()[..], &[5, 6]].concat()).unwrap();
         assert_eq!(pair.at_server.wait(1), [from(WORKER, vec![5, 6])]);
         socket.write_all(&length.to_le_bytes()).unwrap();

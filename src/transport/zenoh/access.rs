@@ -18,13 +18,17 @@ const MESSAGES: [&str; 4] =
 
 /// Settings of a session, and a file that must exist while it is opened.
 #[derive(Default)]
-pub(super) struct Access {
+pub(super) struct AccessSettings {
     pub(super) settings: Vec<(&'static str, Value)>,
     pub(super) users: Option<File>,
 }
 
 /// For a session that dials the listener `to`.
-pub(super) fn of_caller(credentials: &Credentials, names: &ProcessNames, to: &str) -> Access {
+pub(super) fn of_caller(
+    credentials: &Credentials,
+    names: &ProcessNames,
+    to: &str,
+) -> AccessSettings {
     let mut settings = Vec::new();
     if let Some((user, password)) = credentials.login() {
         settings.push(("transport/auth/usrpwd", json!({"user": user, "password": password})));
@@ -44,7 +48,7 @@ pub(super) fn of_caller(credentials: &Credentials, names: &ProcessNames, to: &st
         ));
         settings.push(("access_control", called(credentials, names, to)));
     }
-    Access { settings, users: None }
+    AccessSettings { settings, users: None }
 }
 
 /// The listener must have the identity that it was dialed for. Zenoh trusts every public authority too, none
@@ -70,8 +74,8 @@ fn called(credentials: &Credentials, names: &ProcessNames, to: &str) -> Value {
 pub(super) fn of_listener(
     credentials: &Credentials,
     names: &ProcessNames,
-) -> std::io::Result<Access> {
-    let mut access = Access::default();
+) -> std::io::Result<AccessSettings> {
+    let mut access = AccessSettings::default();
     if let Some(tls) = &credentials.tls {
         access.settings.push(("transport/link/tls", listening(tls)));
     }

@@ -14,11 +14,11 @@ use super::settings::{open, settings};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use crate::transport::shm;
-use crate::transport::shm::Inlets;
+use crate::transport::shm::ShmReceivers;
 use crate::transport::tcp;
-use crate::transport::tcp::Streams;
+use crate::transport::tcp::TcpTransport;
 use crate::transport::zenoh::access;
-use crate::transport::zenoh::access::Access;
+use crate::transport::zenoh::access::AccessSettings;
 use crate::transport::zenoh::names::ProcessNames;
 use crate::transport::{Inbox, TransportConfig};
 
@@ -34,18 +34,18 @@ pub(super) struct ZenohSession {
 /// A session, with subscriptions and a liveliness token unless it only sends.
 pub(super) struct ZenohConnection {
     pub(super) session: Session,
-    ears: Mutex<Option<Ears>>,
+    ears: Mutex<Option<Subscriptions>>,
     closed: AtomicBool,
 }
 
-type Ears = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<Inlets>>);
+type Subscriptions = (Subscriber<()>, Subscriber<()>, LivelinessToken, Option<Arc<ShmReceivers>>);
 
 /// A process, with the receivers of the events of all its sessions.
 pub(super) struct SessionOwner {
     pub(super) address: Arc<str>,
     pub(super) place: TransportConfig,
     pub(super) inbox: Arc<dyn Inbox>,
-    pub(super) streams: Option<Arc<Streams>>,
+    pub(super) streams: Option<Arc<TcpTransport>>,
 }
 
 impl ZenohConnection {
@@ -58,7 +58,7 @@ impl ZenohConnection {
         let names = ProcessNames::new(address, place);
         let (own, token) = (names.place_of_own(), names.speaker());
         let (receiver, speakers) = (Arc::clone(inbox), names.clone());
-        let inlets = place.shm.then(|| Arc::new(Inlets::new(Arc::clone(inbox))));
+        let inlets = place.shm.then(|| Arc::new(ShmReceivers::new(Arc::clone(inbox))));
         let (rings, sockets) = (inlets.clone(), streams.clone());
         let arrived = move |sample: Sample| {
             let from = speakers.from(sample.key_expr().as_str());
@@ -135,7 +135,7 @@ pub(super) fn call(to: &str, party: &SessionOwner) -> zenoh::Result<Vec<Arc<Zeno
     let names = ProcessNames::new(&party.address, place);
     let access = match &place.credentials {
         Some(credentials) => access::of_caller(credentials, &names, to),
-        None => Access::default(),
+        None => AccessSettings::default(),
     };
     let mut config = settings(place, &access)?;
     config.insert_json5("mode", "\"client\"")?;

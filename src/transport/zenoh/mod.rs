@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use super::tcp::Streams;
-use super::{Engine, Inbox, SendBuffers, Sender, TransportConfig, name_of_this_process};
+use super::tcp::TcpTransport;
+use super::{Inbox, SendBuffers, Sender, Transport, TransportConfig, name_of_this_process};
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use connection::{SessionOwner, ZenohConnection, ZenohSession};
 pub(crate) use names::who_and_address;
-use select::{SendPath, ToOne};
+use select::{SelectingSender, SendPath};
 use settings::listen_at;
 
 /// Timeout to close all sessions. A session blocked by an unresponsive peer is closed later, on a thread of
@@ -55,11 +55,11 @@ impl Zenoh {
                 Some(credentials) => format!("{}@{name}", credentials.identity).into(),
                 None => name.into(),
             };
-            let party = party(address, Streams::open(place, None, inbox));
+            let party = party(address, TcpTransport::open(place, None, inbox));
             return Ok(Self { party, hall: None, made: Arc::default(), parcels: Arc::default() });
         };
         let (address, at, session) = listen_at(listen, place)?;
-        let party = party(address, Streams::open(place, Some(at.ip()), inbox));
+        let party = party(address, TcpTransport::open(place, Some(at.ip()), inbox));
         let hall = ZenohConnection::to_hear(session, &party)
             .map_err(|error| fail!(Network, "cannot listen at {}: {error}", party.address))?;
         let hall = Some(Arc::new(hall));
@@ -67,7 +67,7 @@ impl Zenoh {
     }
 }
 
-impl Engine for Zenoh {
+impl Transport for Zenoh {
     fn address(&self) -> &str {
         &self.party.address
     }
@@ -78,7 +78,7 @@ impl Engine for Zenoh {
         } else {
             SendPath::Hall(self.hall.clone())
         };
-        Box::new(ToOne::new(to, &self.party, way, &self.parcels))
+        Box::new(SelectingSender::new(to, &self.party, way, &self.parcels))
     }
 
     fn close(&self) {

@@ -16,14 +16,14 @@ use crate::config::TLS_VARIABLE;
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
 use crate::transport::shm::ShmSender;
-use crate::transport::{Room, SendBuffer, SendBuffers, SendMemory, Sender, tcp};
+use crate::transport::{SendBuffer, SendBuffers, SendMemory, SendMode, Sender, tcp};
 
 /// Interval between two attempts to connect.
 const CONNECT_AGAIN: Duration = Duration::from_millis(50);
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Sender to one address.
-pub(super) struct ToOne {
+pub(super) struct SelectingSender {
     to: Arc<str>,
     party: Arc<SessionOwner>,
     name: String,
@@ -59,7 +59,7 @@ impl SendPath {
     }
 }
 
-impl ToOne {
+impl SelectingSender {
     /// A sender that is not connected yet.
     pub(super) fn new(
         to: &str,
@@ -222,18 +222,18 @@ impl ToOne {
     }
 }
 
-impl Sender for ToOne {
+impl Sender for SelectingSender {
     fn is_ready(&self) -> bool {
         self.publisher.is_some() && !self.apart && !self.owes()
     }
 
-    fn room_for(&mut self, len: usize) -> Room {
+    fn room_for(&mut self, len: usize) -> SendMode {
         if self.outlet.as_mut().is_some_and(|outlet| outlet.has_room(len)) {
-            Room::Memory
+            SendMode::Memory
         } else if self.stream.is_some() && tcp::TcpSender::takes(len) {
-            Room::System
+            SendMode::System
         } else {
-            Room::Unknown
+            SendMode::Unknown
         }
     }
 

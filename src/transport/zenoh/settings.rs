@@ -10,7 +10,7 @@ use zenoh::{Session, Wait};
 use crate::config::address::has_port;
 use crate::error::{Result, fail};
 use crate::transport::zenoh::access;
-use crate::transport::zenoh::access::Access;
+use crate::transport::zenoh::access::AccessSettings;
 use crate::transport::zenoh::names::ProcessNames;
 use crate::transport::{SOCKET_BYTES, TransportConfig};
 
@@ -57,7 +57,7 @@ pub(super) fn listen_at(
             Some(credentials) => {
                 access::of_listener(credentials, &ProcessNames::new(&known, place))
             }
-            None => Ok(Access::default()),
+            None => Ok(AccessSettings::default()),
         };
         let access = access.map_err(|error| name(&error))?;
         let opened = settings(place, &access).and_then(|mut config| {
@@ -76,7 +76,7 @@ pub(super) fn listen_at(
 
 /// Settings of all sessions: no discovery, large messages are not delayed, and pending handshakes cannot
 /// block peers for long.
-pub(super) fn settings(place: &TransportConfig, access: &Access) -> zenoh::Result<Config> {
+pub(super) fn settings(place: &TransportConfig, access: &AccessSettings) -> zenoh::Result<Config> {
     let mut config = Config::default();
     let lease = place.lease_ms.to_string();
     let blocked = BLOCKED.as_micros().to_string();

@@ -9,13 +9,13 @@ use crate::error::{ErrorKind, Result, fail};
 use crate::job::settings::Change;
 use crate::key::Key;
 use crate::local::table::Slot;
-use crate::worker::{Machinery, WorkerStore};
+use crate::worker::{WorkerMachine, WorkerStore};
 use kvstore_protocol::{Failure, OpId, Time};
 
 impl WorkerStore {
     /// Fetches the present settings and keys.
     pub(super) fn catch_up(&self, deadline: Deadline) -> Result<()> {
-        while let Some(fields) = self.learn(deadline, Machinery::learn_setting)? {
+        while let Some(fields) = self.learn(deadline, WorkerMachine::learn_setting)? {
             // Empty if no worker was left to decide.
             if !fields.is_empty() {
                 let after = Change::decode(&fields)?.apply(&self.local.handling.read().clone())?;
@@ -63,7 +63,7 @@ impl WorkerStore {
     fn learn(
         &self,
         deadline: Deadline,
-        ask: impl FnOnce(&mut Machinery, Time, Time) -> std::result::Result<OpId, Failure>,
+        ask: impl FnOnce(&mut WorkerMachine, Time, Time) -> std::result::Result<OpId, Failure>,
     ) -> Result<Option<Vec<u8>>> {
         match self.request_told(deadline, ask) {
             (Ok(()), told) => Ok(Some(told)),

@@ -14,7 +14,7 @@ use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::job::settings::{Change, SavedRules};
 use crate::job::slice_state;
-use crate::job::slice_state::Brought;
+use crate::job::slice_state::StateUpdate;
 use crate::job::wanted::WANT_STATE;
 use crate::local::merger::Merger;
 use crate::local::table::Slot;
@@ -272,7 +272,7 @@ impl WorkerStore {
             };
             let parts = arrays.iter().map(|array| &array[part(array)]);
             let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(parts).collect();
-            slices.push(Brought::State(&all).join(&self.driver.blocks)?);
+            slices.push(StateUpdate::State(&all).join(&self.driver.blocks)?);
         }
         Ok(slices)
     }

@@ -12,19 +12,19 @@ use crate::job::wanted::WANT_STATE;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
 use crate::worker::WorkerStore;
-use kvstore_protocol::{After, Placement};
+use kvstore_protocol::{Placement, PullDependency};
 
 /// Grace period after a loss: servers may still process frames that arrived before they knew of it.
 const SETTLED: Duration = Duration::from_secs(1);
 
 /// Reasons for which a worker makes no more collective calls.
-pub(crate) struct Alone {
-    loss: Option<Loss>,
+pub(crate) struct SoloState {
+    loss: Option<PeerLoss>,
     is_done: bool,
 }
 
 /// Loss of another worker.
-struct Loss {
+struct PeerLoss {
     text: String,
     /// The job is synchronous: all slices of a key take part in the same rounds.
     in_rounds: bool,
@@ -32,17 +32,17 @@ struct Loss {
 
 impl WorkerStore {
     /// Reasons why this worker makes no more collective calls; None if it still makes them.
-    pub(crate) fn alone(&self) -> Result<Option<Alone>> {
+    pub(crate) fn alone(&self) -> Result<Option<SoloState>> {
         self.step(|worker, _, _| {
             let (is_done, in_rounds) = (worker.is_done(), worker.is_in_rounds());
             let loss = worker.lost_worker();
-            let loss = loss.map(|failure| Loss { text: failure.text.clone(), in_rounds });
-            Ok((loss.is_some() || is_done).then_some(Alone { loss, is_done }))
+            let loss = loss.map(|failure| PeerLoss { text: failure.text.clone(), in_rounds });
+            Ok((loss.is_some() || is_done).then_some(SoloState { loss, is_done }))
         })
     }
 
     /// Saves the state of the servers, without the other workers.
-    pub(crate) fn save_alone(&self, path: &Path, why: &Alone) -> Result<()> {
+    pub(crate) fn save_alone(&self, path: &Path, why: &SoloState) -> Result<()> {
         let deadline = self.local.deadline();
         self.wait_for_own_calls("save", deadline)?;
         let gathered = self
@@ -56,12 +56,12 @@ impl WorkerStore {
 
     /// Waits until the other workers push no more, and fetches the present settings and keys. Gives the loss
     /// that has ended the wait, if there is one.
-    fn wait_for_the_end(&self, why: &Alone, deadline: Deadline) -> Result<Option<Loss>> {
+    fn wait_for_the_end(&self, why: &SoloState, deadline: Deadline) -> Result<Option<PeerLoss>> {
         loop {
             if why.is_done {
                 self.catch_up(deadline)?;
             }
-            if let Some(Alone { loss: Some(loss), .. }) = self.alone()? {
+            if let Some(SoloState { loss: Some(loss), .. }) = self.alone()? {
                 return Ok(Some(loss));
             }
             match self.wait_for_all_pushes(deadline) {
@@ -78,12 +78,14 @@ impl WorkerStore {
     }
 
     /// Fetches every key into this worker's own table; residuals stay on their workers.
-    fn gather_alone(&self, loss: Option<&Loss>, deadline: Deadline) -> Result<()> {
+    fn gather_alone(&self, loss: Option<&PeerLoss>, deadline: Deadline) -> Result<()> {
         for slot in self.local.keys.table.slots() {
             let place = self.place(slot.key)?;
             let came = match loss {
                 Some(loss) => self.fetch_one_round(&slot, &place, loss, deadline)?,
-                None => self.fetch_after(After::All, &slot, &place, &[WANT_STATE], deadline)?,
+                None => {
+                    self.fetch_after(PullDependency::All, &slot, &place, &[WANT_STATE], deadline)?
+                }
             };
             let slices: Vec<Bytes> = came.into_iter().map(|(_, slice)| slice).collect();
             self.stage(&slot, &place, &slices, |_| Ok(None))?;
@@ -96,12 +98,13 @@ impl WorkerStore {
         &self,
         slot: &Arc<Slot>,
         place: &Placement,
-        loss: &Loss,
+        loss: &PeerLoss,
         deadline: Deadline,
     ) -> Result<Vec<(u64, Bytes)>> {
         let settled = Instant::now() + SETTLED;
         loop {
-            let came = self.fetch_after(After::Nothing, slot, place, &[WANT_STATE], deadline)?;
+            let came =
+                self.fetch_after(PullDependency::Nothing, slot, place, &[WANT_STATE], deadline)?;
             let rounds = || came.iter().map(|(round, _)| *round);
             let (least, most) = (rounds().min().unwrap_or(0), rounds().max().unwrap_or(0));
             if least == most || !loss.in_rounds {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::WorkerStore;
-use super::collective::residuals::Gathered;
+use super::collective::residuals::GatheredResiduals;
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::interrupt;
@@ -47,7 +47,7 @@ pub(crate) struct Collective {
 #[derive(Default)]
 pub(crate) struct StepResults {
     /// Residuals of the other workers' codecs.
-    gathered: Gathered,
+    gathered: GatheredResiduals,
     /// Of the key that moves to one server: its value, the pushes in it, and the pushes that still count.
     pub(crate) value: Option<Bytes>,
     pub(crate) pushes: u64,

@@ -7,7 +7,7 @@ use super::{Collective, StepResults};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::job::settings::Change;
-use crate::job::slice_state::Brought;
+use crate::job::slice_state::StateUpdate;
 use crate::job::wanted::WANT_VALUE;
 use crate::local::merger::Merger;
 use crate::local::table::Slot;
@@ -95,7 +95,7 @@ impl WorkerStore {
             Ok(())
         })?;
         collective.step(|&mut StepResults { ahead, .. }, deadline| {
-            self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
+            self.bring_each(slot, |_, _| StateUpdate::Ahead { rank: self.rank, ahead }, deadline)
         })
     }
 

@@ -10,7 +10,7 @@ use super::{Collective, StepResults};
 use crate::codec::{Codec, Residuals};
 use crate::deadline::Deadline;
 use crate::error::{Error, ErrorKind, Result, fail};
-use crate::job::slice_state::Brought;
+use crate::job::slice_state::StateUpdate;
 use crate::local::table::Slot;
 use crate::runtime::Block;
 use crate::tensor::{Buffer, DType};
@@ -36,14 +36,14 @@ impl TransferDirection {
 }
 
 /// Residual of one worker for one key: its pushes so far, and the array, if there is one.
-struct Left {
+struct ResidualDeposit {
     pushes: u64,
     array: Block,
 }
 
 /// Residuals of the other workers, by key and rank.
 #[derive(Default)]
-pub(super) struct Gathered(HashMap<u64, HashMap<u32, Left>>);
+pub(super) struct GatheredResiduals(HashMap<u64, HashMap<u32, ResidualDeposit>>);
 
 impl WorkerStore {
     /// Transfers the residuals of all workers to the leader: all of them call it.
@@ -65,7 +65,7 @@ impl WorkerStore {
     pub(super) fn join_unsent(
         &self,
         slot: &Slot,
-        gathered: &Gathered,
+        gathered: &GatheredResiduals,
         stored: *const u8,
     ) -> Result<Option<Box<Residuals>>> {
         let codec = self.local.handling.read().codec.clone();
@@ -87,7 +87,7 @@ impl WorkerStore {
         };
         let mut residuals = Residuals::restore(&codec, slots, slot.count, stored, fill)?;
         let pushes = self.pushes(slot.key)?.wrapping_add(unsent.ahead(slot.key.id()));
-        let of_other = |rank| others.get(&rank).map_or(0, |left: &Left| left.pushes);
+        let of_other = |rank| others.get(&rank).map_or(0, |left: &ResidualDeposit| left.pushes);
         let of = |rank| if rank == self.rank { pushes } else { of_other(rank) };
         let rounds: Vec<u64> = (0..self.workers).map(of).collect();
         residuals.set_rounds(&rounds);
@@ -139,7 +139,7 @@ impl WorkerStore {
             },
             |rank, kept, deadline| {
                 each(kept, &|slot| match self.find_left(slot, rank, deadline)? {
-                    Some(Left { pushes, array }) => {
+                    Some(ResidualDeposit { pushes, array }) => {
                         self.take_up(slot, &codec, pushes, array.bytes(), deadline)
                     }
                     None => Ok(()),
@@ -226,14 +226,14 @@ impl WorkerStore {
     ) -> Result<()> {
         let part = |place: &Placement, slice| {
             let array = array.get(in_array(place, slot, slice)).unwrap_or_default();
-            Brought::Laid { rank, pushes, array }
+            StateUpdate::Laid { rank, pushes, array }
         };
         self.bring_each(slot, part, deadline)
     }
 
     /// Frees on the servers the deposit of `lay_down`.
     fn take_away(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<()> {
-        self.bring_each(slot, |_, _| Brought::Taken { rank }, deadline)
+        self.bring_each(slot, |_, _| StateUpdate::Taken { rank }, deadline)
     }
 
     /// Fetches all deposits of a worker for these keys. Deposits of a lost worker are left over from an
@@ -257,9 +257,14 @@ impl WorkerStore {
     }
 
     /// Fetches the deposit of a worker for a key; None if the worker does not use the key, or is lost.
-    fn find_left(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<Option<Left>> {
+    fn find_left(
+        &self,
+        slot: &Arc<Slot>,
+        rank: u32,
+        deadline: Deadline,
+    ) -> Result<Option<ResidualDeposit>> {
         let place = self.place(slot.key)?;
-        let slices = self.fetch(slot, &place, &Brought::wanted(rank), deadline)?;
+        let slices = self.fetch(slot, &place, &StateUpdate::wanted(rank), deadline)?;
         let mut pushes = 0;
         for slice in &slices {
             let number = slice.read(|bytes| bytes.first_chunk().map(|it| u64::from_le_bytes(*it)));
@@ -276,7 +281,7 @@ impl WorkerStore {
         if ![0, slot.count * DType::F32.size()].contains(&array.bytes().len()) {
             return Err(fail!(Corrupt, "what worker {rank} has left unsent does not fit its key"));
         }
-        Ok(Some(Left { pushes, array }))
+        Ok(Some(ResidualDeposit { pushes, array }))
     }
 
     /// Runs `work` on the residual of a worker in the table of the leader: its pushes, and the array or an
@@ -313,7 +318,7 @@ impl WorkerStore {
         let residuals = Residuals::restore(codec, arrays, slot.count, std::ptr::null(), fill)?;
         let ahead = pushes.wrapping_sub(self.pushes(slot.key)?);
         self.unsent.lock().take_up(slot.key.id(), residuals, ahead);
-        self.bring_each(slot, |_, _| Brought::Ahead { rank: self.rank, ahead }, deadline)
+        self.bring_each(slot, |_, _| StateUpdate::Ahead { rank: self.rank, ahead }, deadline)
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
-use crate::job::slice_state::Brought;
+use crate::job::slice_state::StateUpdate;
 use crate::job::wanted::WANT_VALUE;
 use crate::key::Key;
 use crate::local::plan::Plan;
@@ -15,7 +15,7 @@ use crate::worker::WorkerStore;
 use crate::worker::call::{PendingCall, PendingKey, PullTarget};
 use crate::worker::inputs::CallInputs;
 use crate::worker::submit::{KeyOperation, KeyRequest};
-use kvstore_protocol::{After, Data, Placement};
+use kvstore_protocol::{Data, Placement, PullDependency};
 
 impl WorkerStore {
     /// Table entries of keys that this worker may not have used yet.
@@ -38,14 +38,14 @@ impl WorkerStore {
         wanted: &[u8],
         deadline: Deadline,
     ) -> Result<Vec<Bytes>> {
-        let came = self.fetch_after(After::Own, slot, place, wanted, deadline)?;
+        let came = self.fetch_after(PullDependency::Own, slot, place, wanted, deadline)?;
         Ok(came.into_iter().map(|(_, slice)| slice).collect())
     }
 
     /// Like `fetch`, after another condition; each answer with the last round in it.
     pub(super) fn fetch_after(
         &self,
-        after: After,
+        after: PullDependency,
         slot: &Arc<Slot>,
         place: &Placement,
         wanted: &[u8],
@@ -64,7 +64,7 @@ impl WorkerStore {
     /// Waits until all workers have finished their pushes.
     pub(super) fn wait_for_all_pushes(&self, deadline: Deadline) -> Result<()> {
         let Some(slot) = self.local.keys.table.slots().into_iter().next() else { return Ok(()) };
-        let one = KeyOperation::Want([(0, vec![WANT_VALUE])].into(), After::All);
+        let one = KeyOperation::Want([(0, vec![WANT_VALUE])].into(), PullDependency::All);
         self.run_one(&slot, PullTarget::Nowhere, one, deadline).map(drop)
     }
 
@@ -97,7 +97,7 @@ impl WorkerStore {
     pub(super) fn bring_each<'a>(
         &self,
         slot: &Arc<Slot>,
-        part: impl Fn(&Placement, u32) -> Brought<'a>,
+        part: impl Fn(&Placement, u32) -> StateUpdate<'a>,
         deadline: Deadline,
     ) -> Result<()> {
         let place = self.place(slot.key)?;

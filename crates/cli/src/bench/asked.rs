@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use kvstore::DType;
 
 use super::BenchResult;
-use super::case::{BenchCase, BenchOp, BenchOptimizer, Cases};
+use super::case::{BenchCase, BenchCases, BenchOp, BenchOptimizer};
 use super::values::{BenchValues, new_values};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -117,8 +117,8 @@ impl BenchWork {
         Ok(())
     }
 
-    pub(crate) fn cases(&self) -> Cases {
-        let mut cases = Cases { measured: Vec::new(), left_out: Vec::new() };
+    pub(crate) fn cases(&self) -> BenchCases {
+        let mut cases = BenchCases { measured: Vec::new(), left_out: Vec::new() };
         for keys in self.keys.iter().map(|keys| keys.get()) {
             for &size in &self.sizes {
                 if keys.checked_mul(size).is_none_or(|bytes| bytes > self.most) {

@@ -58,7 +58,7 @@ impl BenchCase {
     }
 }
 
-pub(crate) struct Cases {
+pub(crate) struct BenchCases {
     pub(crate) measured: Vec<BenchCase>,
     /// Keys and bytes of a key of the cases that are too large.
     pub(crate) left_out: Vec<(usize, usize)>,

@@ -59,7 +59,7 @@ impl Measured {
 }
 
 /// A case at work.
-struct Race<'a, 'b> {
+struct BenchRun<'a, 'b> {
     group: &'a mut BenchGroup<'b>,
     limit: &'a mut Limit,
     case: BenchCase,
@@ -82,7 +82,7 @@ pub(crate) fn measure(
     };
     let keys = group.new_keys(case.keys);
     let values = work.values(case);
-    let mut race = Race { group, limit, case: *case, keys, values, history };
+    let mut race = BenchRun { group, limit, case: *case, keys, values, history };
     race.prepare()?;
     let (mut ours, mut limits) = if let Some(rounds) = work.rounds {
         race.take_turns(rounds.into(), f64::INFINITY)?
@@ -101,7 +101,7 @@ pub(crate) fn measure(
     Ok(Measured { case: *case, rounds: ours.len(), workers: all.into_iter().map(times).collect() })
 }
 
-impl Race<'_, '_> {
+impl BenchRun<'_, '_> {
     fn prepare(&mut self) -> BenchResult<()> {
         self.limit.prepare(&self.case)?;
         self.values.clear();
@@ -193,7 +193,7 @@ impl Race<'_, '_> {
 
     /// One more round with other values, whose result is compared with the expected one.
     fn check(&mut self) -> BenchResult<()> {
-        let Race { case, history, .. } = *self;
+        let BenchRun { case, history, .. } = *self;
         self.values.clear();
         self.values.fill(history.rank(self.group.rank), 1);
         self.group.barrier()?;

@@ -23,12 +23,12 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use kvstore::{Config, Deadline, ErrorKind, Store};
 
-use crate::launch::hosts::placement::Site;
+use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::plan;
 use crate::launch::plan::LaunchPlan;
 use crate::launch::run;
 use crate::launch::state::GraceTimes;
-use crate::launch::{Launch, LaunchFailure};
+use crate::launch::{LaunchContext, LaunchFailure};
 use crate::messages;
 use crate::settings;
 use crate::sys;
@@ -153,7 +153,7 @@ impl Arguments {
         sys::raise_file_limit();
         let (sender, events) = mpsc::channel();
         run::watch_signals(sender.clone())?;
-        let site = Site::here(self.num_workers.unwrap_or(1));
+        let site = ProcessPlacement::here(self.num_workers.unwrap_or(1));
         let program = env::current_exe()?.into_os_string();
         let words: Vec<OsString> = std::iter::once(program).chain(env::args_os().skip(1)).collect();
         let plan = LaunchPlan {
@@ -168,7 +168,7 @@ impl Arguments {
             restarts: 0,
         };
         let file = run::keep_token(COMMAND, &plan);
-        let launch = Launch {
+        let launch = LaunchContext {
             command: COMMAND,
             is_plain: true,
             site: &site,

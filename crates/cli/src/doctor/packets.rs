@@ -20,20 +20,20 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which frames were answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct AnsweredFrames {
     pub(crate) small: bool,
     pub(crate) there: bool,
     pub(crate) back: bool,
 }
 
-impl Passed {
+impl AnsweredFrames {
     pub(crate) fn are_all(self) -> bool {
         self.small && self.there && self.back
     }
 }
 
 /// Sends a small and a large frame each way; `server` is the address of one, None the scheduler.
-fn ask(case: &DoctorContext, server: Option<&str>) -> Passed {
+fn ask(case: &DoctorContext, server: Option<&str>) -> AnsweredFrames {
     let timeout = case.timeout.min(TIMEOUT);
     let passes = |there: u32, back: u32| {
         let there = usize::try_from(there).unwrap_or(usize::MAX);
@@ -41,7 +41,7 @@ fn ask(case: &DoctorContext, server: Option<&str>) -> Passed {
     };
     let small = passes(SMALL, SMALL);
     let (there, back) = (small && passes(LARGE, SMALL), small && passes(SMALL, LARGE));
-    Passed { small, there, back }
+    AnsweredFrames { small, there, back }
 }
 
 /// To the scheduler.
@@ -80,7 +80,7 @@ pub(crate) fn servers(case: &mut DoctorContext) -> CheckOutcome {
     }
 }
 
-pub(crate) fn judge(to: &str, passed: Passed) -> CheckOutcome {
+pub(crate) fn judge(to: &str, passed: AnsweredFrames) -> CheckOutcome {
     let ways = match (passed.there, passed.back) {
         _ if !passed.small => return skipped(format!("no answer came from {to}")),
         (true, true) => return good(format!("full-size ones pass to {to} and back")),

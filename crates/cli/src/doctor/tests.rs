@@ -8,7 +8,7 @@ use kvstore::ErrorKind;
 use super::CheckOutcome;
 use super::job::{judge_answer, judge_bandwidth, judge_clock};
 use super::network::judge_interface;
-use super::packets::{Passed, judge};
+use super::packets::{AnsweredFrames, judge};
 use super::system::Interface;
 
 #[track_caller]
@@ -37,12 +37,12 @@ fn another_release_and_something_else_are_told_apart() {
 
 #[test]
 fn lost_packets_are_named_with_their_direction() {
-    let passed = |there, back| Passed { small: true, there, back };
+    let passed = |there, back| AnsweredFrames { small: true, there, back };
     is_bad(&judge("x", passed(false, true)), &["MTU", "on the way to x", "mtu 1400"]);
     is_bad(&judge("x", passed(true, false)), &["on the way from x"]);
     is_bad(&judge("x", passed(false, false)), &["on the way to and from x"]);
     assert!(matches!(judge("x", passed(true, true)), CheckOutcome::Good(_)));
-    let none = Passed { small: false, there: false, back: false };
+    let none = AnsweredFrames { small: false, there: false, back: false };
     assert!(matches!(judge("x", none), CheckOutcome::Skipped(_)));
 }
 

@@ -12,7 +12,7 @@ use clap::{Args, value_parser};
 use crate::address::split_root;
 use crate::launch::hosts::slurm;
 use crate::launch::hosts::slurm::variable;
-use crate::launch::plan::{LaunchPlan, Process, ProcessRole, Root};
+use crate::launch::plan::{LaunchPlan, Process, ProcessRole, SchedulerAddress};
 use crate::launch::processes::local::StartError;
 use crate::launch::run;
 use crate::messages;
@@ -128,12 +128,12 @@ impl Arguments {
         })
     }
 
-    fn root(&self) -> Result<Root, String> {
+    fn root(&self) -> Result<SchedulerAddress, String> {
         let Some(text) = self.root.clone().or_else(|| variable("KV_ROOT")) else {
             return root_of_slurm();
         };
         match split_root(&text).map_err(|error: io::Error| error.to_string())? {
-            (host, Some(port)) => Ok(Root { host, port }),
+            (host, Some(port)) => Ok(SchedulerAddress { host, port }),
             (_, None) => Err(format!("{text:?} has no port; say --root HOST:PORT")),
         }
     }
@@ -150,7 +150,7 @@ fn step() -> Option<String> {
 }
 
 /// All processes find one address without communication: the first task runs on the first node.
-fn root_of_slurm() -> Result<Root, String> {
+fn root_of_slurm() -> Result<SchedulerAddress, String> {
     let list = variable("SLURM_STEP_NODELIST").or_else(|| variable("SLURM_JOB_NODELIST"));
     let nodes = list.as_deref().and_then(slurm::expand);
     let (Some(nodes), Some(step)) = (nodes, step()) else {
@@ -159,7 +159,7 @@ fn root_of_slurm() -> Result<Root, String> {
     let host = if nodes.len() == 1 { Ipv4Addr::LOCALHOST.to_string() } else { nodes[0].clone() };
     let reserved = variable("SLURM_STEP_RESV_PORTS");
     let reserved = reserved.and_then(|ports| ports.split(['-', ',']).next()?.parse().ok());
-    Ok(Root { host, port: reserved.unwrap_or_else(|| port_of(&step)) })
+    Ok(SchedulerAddress { host, port: reserved.unwrap_or_else(|| port_of(&step)) })
 }
 
 /// A port by the name of a step; concurrent jobs on one node rarely collide.
@@ -171,7 +171,7 @@ fn port_of(step: &str) -> u16 {
 
 /// Listening address of the scheduler if the name of its node resolves to the loopback there, as
 /// Debian has it: other hosts could not reach that.
-fn own_place(process: &Process, root: &Root) -> Option<(String, Option<String>)> {
+fn own_place(process: &Process, root: &SchedulerAddress) -> Option<(String, Option<String>)> {
     let is_address = root.host.parse::<std::net::IpAddr>().is_ok();
     if process.name.role != ProcessRole::Scheduler || is_address || variable("KV_BIND").is_some() {
         return None;

@@ -22,11 +22,13 @@ use kvstore::{Config, JobFile};
 use signal_hook::consts::SIGCHLD;
 
 use crate::launch::hosts::agents::AgentNews;
-use crate::launch::hosts::placement::Site;
+use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::plan::{Process, ProcessRole};
-use crate::launch::processes::all::{Heard, Member, Processes, Refused, Sources};
+use crate::launch::processes::all::{
+    HostEvent, JobProcess, LabeledOutputs, Processes, StartRefusal,
+};
 use crate::launch::processes::attendance;
-use crate::launch::processes::attendance::{Attendance, AttendanceResult};
+use crate::launch::processes::attendance::{AttendanceResult, JoinMonitor};
 use crate::launch::processes::output;
 use crate::launch::processes::output::OutputLabel;
 use crate::launch::state::{GraceTimes, JobState};
@@ -50,12 +52,12 @@ pub(crate) enum LaunchEvent {
 
 /// Why a job could not be started.
 pub(crate) enum LaunchFailure {
-    Process(Refused),
+    Process(StartRefusal),
     System(io::Error),
 }
 
-impl From<Refused> for LaunchFailure {
-    fn from(refused: Refused) -> Self {
+impl From<StartRefusal> for LaunchFailure {
+    fn from(refused: StartRefusal) -> Self {
         LaunchFailure::Process(refused)
     }
 }
@@ -70,7 +72,7 @@ impl LaunchFailure {
     /// Prints it as this subcommand, and returns the exit status.
     pub(crate) fn tell(&self, command: &str) -> ExitCode {
         match self {
-            LaunchFailure::Process(Refused { name, error }) => {
+            LaunchFailure::Process(StartRefusal { name, error }) => {
                 messages::say(command, format_args!("cannot start {name}: {}", error.text));
                 ExitCode::from(error.status)
             }
@@ -83,12 +85,12 @@ impl LaunchFailure {
 }
 
 /// The inputs of a launcher beside the processes.
-pub(crate) struct Launch<'a> {
+pub(crate) struct LaunchContext<'a> {
     /// The name of the subcommand in messages.
     pub(crate) command: &'static str,
     /// Whether the first worker's lines are forwarded without its name.
     pub(crate) is_plain: bool,
-    pub(crate) site: &'a Site,
+    pub(crate) site: &'a ProcessPlacement,
     /// The file with the token of the job.
     pub(crate) file: Option<&'a JobFile>,
     /// Configuration of the attendance observer, where programs may be slow.
@@ -110,7 +112,7 @@ pub(crate) struct JobOutcome {
     pub(crate) may_be_repeated: bool,
 }
 
-impl Launch<'_> {
+impl LaunchContext<'_> {
     /// Runs a job until it has ended.
     pub(crate) fn run(&self, processes: Vec<Process>) -> Result<JobOutcome, LaunchFailure> {
         let mut crew = Processes::new(self.file.map_or(&[], JobFile::paths))?;
@@ -152,7 +154,7 @@ impl Launch<'_> {
         messages::say(self.command, text);
     }
 
-    fn labelled(&self, mut sources: Sources) -> Sources {
+    fn labelled(&self, mut sources: LabeledOutputs) -> LabeledOutputs {
         let first = |label: &OutputLabel| self.is_plain && label.rank == Some(0);
         for (label, _) in sources.iter_mut().filter(|(label, _)| first(label)) {
             label.text.clear();
@@ -164,7 +166,7 @@ impl Launch<'_> {
         &self,
         crew: &mut Processes,
         processes: Vec<Process>,
-    ) -> Result<Sources, LaunchFailure> {
+    ) -> Result<LabeledOutputs, LaunchFailure> {
         let mut sources = Vec::new();
         for (host, processes) in self.site.divide(processes, env::vars_os) {
             let Some((host, route)) = host else {
@@ -221,12 +223,12 @@ impl Launch<'_> {
         }
     }
 
-    fn attendance(&self) -> Attendance {
+    fn attendance(&self) -> JoinMonitor {
         let (sender, serial) = (self.sender.clone(), self.serial);
         let tell = move |answer| {
             let _ = sender.send(LaunchEvent::Attendance(serial, answer));
         };
-        Attendance::new(self.target.clone(), Instant::now(), Box::new(tell))
+        JoinMonitor::new(self.target.clone(), Instant::now(), Box::new(tell))
     }
 
     /// Names the processes that have not joined; ends the job if one of them has ended.
@@ -234,7 +236,7 @@ impl Launch<'_> {
         &self,
         job: &mut JobState,
         crew: &Processes,
-        attendance: &mut Attendance,
+        attendance: &mut JoinMonitor,
         answer: &AttendanceResult,
     ) {
         let now = Instant::now();
@@ -254,7 +256,7 @@ impl Launch<'_> {
             let of = absent().filter(|(index, _)| job.ending(*index).is_some() == has_ended);
             of.map(|(_, member)| member.title()).collect()
         };
-        let has_left = |(index, member): &(usize, &Member)| {
+        let has_left = |(index, member): &(usize, &JobProcess)| {
             let well = job.ending(*index).is_some_and(|ending| !ending.is_failure());
             well && member.name.role == ProcessRole::Worker && !crew.lives_on(*index)
         };
@@ -276,7 +278,7 @@ impl Launch<'_> {
             return;
         }
         match crew.hear(connection, news) {
-            Some(Heard::Started(index)) if self.verbose => {
+            Some(HostEvent::Started(index)) if self.verbose => {
                 let member = &crew.members[index];
                 self.say(format_args!(
                     "{} is process {}",
@@ -284,7 +286,7 @@ impl Launch<'_> {
                     member.number.unwrap_or(0)
                 ));
             }
-            Some(Heard::Trouble(text)) => self.say(text),
+            Some(HostEvent::Trouble(text)) => self.say(text),
             _ => {}
         }
     }

@@ -49,12 +49,12 @@ impl fmt::Display for ProcessName {
 
 /// Where the scheduler listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Root {
+pub(crate) struct SchedulerAddress {
     pub(crate) host: String,
     pub(crate) port: u16,
 }
 
-impl fmt::Display for Root {
+impl fmt::Display for SchedulerAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The colons of an address of version 6 need brackets.
         if self.host.contains(':') {
@@ -67,14 +67,14 @@ impl fmt::Display for Root {
 
 /// Which processes of a job get a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Audience {
+pub(crate) enum SignalTarget {
     Workers,
     /// The servers and the scheduler.
     Servers,
     All,
 }
 
-impl Audience {
+impl SignalTarget {
     pub(crate) fn has(self, role: ProcessRole) -> bool {
         match self {
             Self::Workers => role == ProcessRole::Worker,
@@ -121,7 +121,7 @@ pub(crate) struct LaunchPlan {
     /// The program of the workers, then its arguments.
     pub(crate) program: Vec<OsString>,
     /// Where the scheduler listens; None without servers.
-    pub(crate) root: Option<Root>,
+    pub(crate) root: Option<SchedulerAddress>,
     /// The name that distinguishes this job from all others.
     pub(crate) job: String,
     /// The join token of a job that was given no credential.
@@ -172,7 +172,7 @@ impl LaunchPlan {
             ("KV_RANK", number(name.rank)),
             ("KV_NUM_WORKERS", number(self.workers)),
             ("KV_NUM_SERVERS", number(self.servers)),
-            ("KV_ROOT", root.map(Root::to_string)),
+            ("KV_ROOT", root.map(SchedulerAddress::to_string)),
             ("KV_JOB", Some(self.job.clone())),
             ("KV_RESTARTS", number(self.restarts)),
             ("DMLC_ROLE", Some(name.role.name().to_owned())),
@@ -266,7 +266,7 @@ mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    use super::{LaunchPlan, Process, Root, job_name, token_for};
+    use super::{LaunchPlan, Process, SchedulerAddress, job_name, token_for};
 
     fn plan(servers: u32, serve_with_program: bool) -> LaunchPlan {
         LaunchPlan {
@@ -274,7 +274,7 @@ mod tests {
             servers,
             serve_with_program,
             program: vec!["train".into(), "--fast".into()],
-            root: (servers > 0).then(|| Root { host: "127.0.0.1".into(), port: 9091 }),
+            root: (servers > 0).then(|| SchedulerAddress { host: "127.0.0.1".into(), port: 9091 }),
             job: "1234".into(),
             token: Some("secret".into()),
             settings: vec![("slice_bytes".into(), "4096".into())],
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn an_address_with_colons_stands_in_brackets() {
-        let root = |host: &str| Root { host: host.into(), port: 9091 }.to_string();
+        let root = |host: &str| SchedulerAddress { host: host.into(), port: 9091 }.to_string();
         assert_eq!(root("node1"), "node1:9091");
         assert_eq!(root("fe80::1"), "[fe80::1]:9091");
     }

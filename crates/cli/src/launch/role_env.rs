@@ -6,7 +6,7 @@ use std::io::{self, Write};
 
 use serde::Serialize;
 
-use crate::launch::hosts::placement::Site;
+use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::hosts::shell::quote;
 use crate::launch::plan::{LaunchPlan, Process, ProcessRole};
 
@@ -49,7 +49,7 @@ fn environment(process: &Process) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A line for each process, which a shell on its machine can run.
-pub(crate) fn print_shell(plan: &LaunchPlan, site: &Site) -> io::Result<()> {
+pub(crate) fn print_shell(plan: &LaunchPlan, site: &ProcessPlacement) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for process in plan.processes() {
         let host = site.host(&process).map_or(String::new(), |host| format!(" on {host}"));
@@ -64,7 +64,7 @@ pub(crate) fn print_shell(plan: &LaunchPlan, site: &Site) -> io::Result<()> {
 }
 
 /// One object, `{"processes": [...]}`.
-pub(crate) fn print_json(plan: &LaunchPlan, site: &Site) -> io::Result<()> {
+pub(crate) fn print_json(plan: &LaunchPlan, site: &ProcessPlacement) -> io::Result<()> {
     let processes = plan.processes();
     let mut entries = Vec::new();
     for process in &processes {

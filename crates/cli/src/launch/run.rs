@@ -12,13 +12,13 @@ use kvstore::JobFile;
 use signal_hook::consts::SIGCHLD;
 
 use crate::launch::hosts::placement;
-use crate::launch::hosts::placement::Site;
+use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::plan;
 use crate::launch::plan::LaunchPlan;
 use crate::launch::processes::signals;
 use crate::launch::role_env;
 use crate::launch::state::GraceTimes;
-use crate::launch::{JobOutcome, Launch, LaunchEvent, LaunchFailure};
+use crate::launch::{JobOutcome, LaunchContext, LaunchEvent, LaunchFailure};
 use crate::messages;
 use crate::settings;
 use crate::sys;
@@ -110,7 +110,11 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         say(text);
         return ExitCode::from(2);
     }
-    let site = match Site::new(&arguments.site, arguments.num_workers, arguments.num_servers) {
+    let site = match ProcessPlacement::new(
+        &arguments.site,
+        arguments.num_workers,
+        arguments.num_servers,
+    ) {
         Ok(site) => site,
         Err(text) => {
             say(text);
@@ -128,7 +132,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn print(arguments: &Arguments, site: &Site) -> io::Result<()> {
+fn print(arguments: &Arguments, site: &ProcessPlacement) -> io::Result<()> {
     let plan = plan(arguments, site, 0)?;
     match arguments.format {
         SummaryFormat::Shell => role_env::print_shell(&plan, site),
@@ -137,7 +141,7 @@ fn print(arguments: &Arguments, site: &Site) -> io::Result<()> {
 }
 
 /// Runs the job, and after failures again.
-fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, LaunchFailure> {
+fn run_jobs(arguments: &Arguments, site: &ProcessPlacement) -> Result<u8, LaunchFailure> {
     sys::prepare_for_tls(&arguments.set);
     sys::raise_file_limit();
     let (sender, events) = mpsc::channel();
@@ -151,7 +155,7 @@ fn run_jobs(arguments: &Arguments, site: &Site) -> Result<u8, LaunchFailure> {
         let mut plan = plan(arguments, site, serial)?;
         plan.wait_for_slow_programs();
         let file = keep_token(COMMAND, &plan);
-        let launch = Launch {
+        let launch = LaunchContext {
             command: COMMAND,
             is_plain: false,
             site,
@@ -202,7 +206,7 @@ pub(crate) fn watch_signals(sender: Sender<LaunchEvent>) -> io::Result<()> {
     })
 }
 
-fn plan(arguments: &Arguments, site: &Site, restarts: u32) -> io::Result<LaunchPlan> {
+fn plan(arguments: &Arguments, site: &ProcessPlacement, restarts: u32) -> io::Result<LaunchPlan> {
     let has_servers = arguments.num_servers > 0;
     Ok(LaunchPlan {
         workers: site.workers(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
 use crate::ending::{ExitReason, signal_status};
-use crate::launch::plan::{Audience, ProcessRole};
+use crate::launch::plan::{ProcessRole, SignalTarget};
 
 /// Grace periods of processes.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ pub(crate) struct JobState {
     interrupted: bool,
     /// A worker has ended without having joined, and others wait for it.
     cannot_start: bool,
-    signals: Vec<(Audience, i32)>,
+    signals: Vec<(SignalTarget, i32)>,
     /// Signals for servers and scheduler once the workers, which may still need them, have ended.
     later: Vec<i32>,
 }
@@ -164,7 +164,7 @@ impl JobState {
         match self.phase {
             JobPhase::Settling(_) | JobPhase::Lingering(_) => self.stop(SIGTERM, now),
             JobPhase::Stopping(_) if !self.later.is_empty() => {
-                self.signals.push((Audience::Workers, SIGKILL));
+                self.signals.push((SignalTarget::Workers, SIGKILL));
                 self.signal_servers();
                 self.phase = JobPhase::Stopping(now + self.patience.grace);
             }
@@ -179,15 +179,15 @@ impl JobState {
 
     fn send(&mut self, signal: i32) {
         if self.workers_have_ended() {
-            self.signals.push((Audience::All, signal));
+            self.signals.push((SignalTarget::All, signal));
         } else {
-            self.signals.push((Audience::Workers, signal));
+            self.signals.push((SignalTarget::Workers, signal));
             self.later.push(signal);
         }
     }
 
     fn signal_servers(&mut self) {
-        let signals = self.later.drain(..).map(|signal| (Audience::Servers, signal));
+        let signals = self.later.drain(..).map(|signal| (SignalTarget::Servers, signal));
         self.signals.extend(signals);
     }
 
@@ -200,7 +200,7 @@ impl JobState {
     }
 
     /// Takes the signals to be sent now.
-    pub(crate) fn take_signals(&mut self) -> Vec<(Audience, i32)> {
+    pub(crate) fn take_signals(&mut self) -> Vec<(SignalTarget, i32)> {
         std::mem::take(&mut self.signals)
     }
 
@@ -271,8 +271,8 @@ mod tests {
     use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
     use super::{ExitReason, GraceTimes, JobState};
-    use crate::launch::plan::Audience::{All, Servers, Workers};
     use crate::launch::plan::ProcessRole::{Scheduler, Server, Worker};
+    use crate::launch::plan::SignalTarget::{All, Servers, Workers};
 
     const LINGER: Duration = Duration::from_secs(1);
     const GRACE: Duration = Duration::from_secs(5);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::ending::ExitReason;
-use crate::launch::processes::all::Member;
+use crate::launch::processes::all::JobProcess;
 use crate::launch::state::JobState;
 
 /// A line for each process, and last the cause of the job's end.
-pub(crate) fn lines(members: &[Member], job: &JobState) -> Vec<String> {
+pub(crate) fn lines(members: &[JobProcess], job: &JobState) -> Vec<String> {
     let width = members.iter().map(|member| member.title().len()).max().unwrap_or(0);
-    let mut all: Vec<(usize, &Member)> = members.iter().enumerate().collect();
+    let mut all: Vec<(usize, &JobProcess)> = members.iter().enumerate().collect();
     all.sort_by_key(|(_, member)| (member.name.role as u8, member.name.rank));
     let mut lines: Vec<String> = all
         .into_iter()
@@ -26,7 +26,7 @@ pub(crate) fn lines(members: &[Member], job: &JobState) -> Vec<String> {
     lines
 }
 
-fn how(member: &Member, index: usize, job: &JobState) -> String {
+fn how(member: &JobProcess, index: usize, job: &JobState) -> String {
     if let Some(why) = &member.refusal {
         return format!("was not started: {why}");
     }

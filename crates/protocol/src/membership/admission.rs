@@ -8,7 +8,7 @@ use crate::message::{Body, Book, Declare, Header, Hello, Message, MessageKind};
 
 /// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Speaker {
+pub struct AuthenticatedPeer {
     /// Role of the holder.
     pub role: MemberRole,
     /// Rank of the holder; None for a credential of any process of the role.
@@ -19,7 +19,7 @@ pub struct Speaker {
 
 /// Reason for which a frame is not admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Breach {
+pub enum AdmissionError {
     /// Role or rank are not those of the credential.
     Identity,
     /// Role and rank of a member, from another address.
@@ -30,7 +30,7 @@ pub enum Breach {
     Pushes,
 }
 
-impl Speaker {
+impl AuthenticatedPeer {
     /// Whether role and rank of a frame are those of the credential. To be called before the payload is read.
     #[must_use]
     pub fn is(self, head: &Header) -> bool {
@@ -41,26 +41,30 @@ impl Speaker {
     /// Admits a frame from an address, before [`Node::receive`](crate::Node::receive) or
     /// [`Scheduler::receive`](crate::Scheduler::receive); `Err` is the reason to drop it. The Hello of a
     /// reader loses the fields that a reader must not decide.
-    pub fn admit<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
+    pub fn admit<D: Data>(
+        self,
+        from: &str,
+        message: &mut Message<D>,
+    ) -> Result<(), AdmissionError> {
         if !self.is(&message.head) {
-            return Err(Breach::Identity);
+            return Err(AdmissionError::Identity);
         }
         if message.head.kind == MessageKind::Hello {
             return self.greet(from, message);
         }
         if self.reads && !only_reads(message) {
-            return Err(Breach::Changes);
+            return Err(AdmissionError::Changes);
         }
         Ok(())
     }
 
     /// A hello must have the address that it was sent from. A reader is done from the beginning, has arrived
     /// at no barrier, and knows nothing of the job.
-    fn greet<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), Breach> {
+    fn greet<D: Data>(self, from: &str, message: &mut Message<D>) -> Result<(), AdmissionError> {
         let hello = Hello::decode(message.fields()).filter(|hello| hello.address == from);
-        let Some(mut hello) = hello else { return Err(Breach::Address) };
+        let Some(mut hello) = hello else { return Err(AdmissionError::Address) };
         if self.reads && !hello.reads {
-            return Err(Breach::Pushes);
+            return Err(AdmissionError::Pushes);
         }
         if self.reads {
             hello.done = true;
@@ -112,11 +116,16 @@ mod tests {
     use crate::message::{KeySpec, MemberState, Standing};
     use crate::sim::{Bytes, limits};
 
-    const WORKER: Speaker = Speaker { role: MemberRole::Worker, rank: Some(1), reads: false };
-    const READER: Speaker = Speaker { reads: true, ..WORKER };
+    const WORKER: AuthenticatedPeer =
+        AuthenticatedPeer { role: MemberRole::Worker, rank: Some(1), reads: false };
+    const READER: AuthenticatedPeer = AuthenticatedPeer { reads: true, ..WORKER };
 
     /// The admitted message of worker 1, which is at `here`.
-    fn kept(who: Speaker, kind: MessageKind, fields: Vec<u8>) -> Result<Message<Bytes>, Breach> {
+    fn kept(
+        who: AuthenticatedPeer,
+        kind: MessageKind,
+        fields: Vec<u8>,
+    ) -> Result<Message<Bytes>, AdmissionError> {
         let mut message = Message::new(kind, fields);
         (message.head.role, message.head.rank) = (MemberRole::Worker, 1);
         who.admit("here", &mut message).map(|()| message)
@@ -132,18 +141,19 @@ mod tests {
         assert_eq!(kept(WORKER, MessageKind::Hello, own.clone()).unwrap().fields(), own);
         for address in ["", "here2", "her", "there"] {
             let said = kept(WORKER, MessageKind::Hello, hello(address).encode());
-            assert_eq!(said.unwrap_err(), Breach::Address, "{address}");
+            assert_eq!(said.unwrap_err(), AdmissionError::Address, "{address}");
         }
         for end in 0..own.len() {
             assert!(kept(WORKER, MessageKind::Hello, own[..end].to_vec()).is_err(), "cut at {end}");
         }
-        for other in
-            [Speaker { rank: Some(2), ..WORKER }, Speaker { role: MemberRole::Server, ..WORKER }]
-        {
+        for other in [
+            AuthenticatedPeer { rank: Some(2), ..WORKER },
+            AuthenticatedPeer { role: MemberRole::Server, ..WORKER },
+        ] {
             let said = kept(other, MessageKind::Hello, own.clone());
-            assert_eq!(said.unwrap_err(), Breach::Identity, "{other:?}");
+            assert_eq!(said.unwrap_err(), AdmissionError::Identity, "{other:?}");
         }
-        assert!(kept(Speaker { rank: None, ..WORKER }, MessageKind::Hello, own).is_ok());
+        assert!(kept(AuthenticatedPeer { rank: None, ..WORKER }, MessageKind::Hello, own).is_ok());
     }
 
     #[test]
@@ -170,7 +180,7 @@ mod tests {
         let of = |reads, done| Hello { done, reads, ..hello("here") }.encode();
         for done in [false, true] {
             let said = kept(READER, MessageKind::Hello, of(false, done));
-            assert_eq!(said.unwrap_err(), Breach::Pushes);
+            assert_eq!(said.unwrap_err(), AdmissionError::Pushes);
             assert!(kept(READER, MessageKind::Hello, of(true, done)).is_ok());
             assert!(kept(WORKER, MessageKind::Hello, of(false, done)).is_ok());
         }
@@ -181,7 +191,10 @@ mod tests {
         let spec = KeySpec { dtype: 0x0001_2002, shape: vec![3], whole: false };
         let makes = Declare { name: 0, spec: Some(spec) }.encode();
         let asks = Declare { name: 0, spec: None }.encode();
-        assert_eq!(kept(READER, MessageKind::Declare, makes.clone()).unwrap_err(), Breach::Changes);
+        assert_eq!(
+            kept(READER, MessageKind::Declare, makes.clone()).unwrap_err(),
+            AdmissionError::Changes
+        );
         assert!(kept(READER, MessageKind::Declare, asks).is_ok());
         assert!(kept(WORKER, MessageKind::Declare, makes).is_ok());
         for kind in MessageKind::ALL.iter().filter(|kind| kind.carries_data()) {

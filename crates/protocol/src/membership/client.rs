@@ -9,7 +9,7 @@ use crate::message::{
     Awaited, BadFrame, Book, Hello, Look, MemberState, Message, MessageKind, Standing, VERSION,
     failed,
 };
-use crate::peers::{News, OutgoingMessage, Peers, Why};
+use crate::peers::{DropReason, OutgoingMessage, PeerEvent, Peers};
 use crate::stream::{CONTROL, LAST};
 use crate::telemetry::ProcessStats;
 
@@ -206,7 +206,7 @@ impl Client {
         };
         for member in book.members.iter().filter(lost) {
             let (address, reason) = (member.address.clone(), "the scheduler says so".into());
-            net.note(News::Lost(member.peer, address, reason));
+            net.note(PeerEvent::Lost(member.peer, address, reason));
         }
         if book.epoch == 0 || book.is_whole() {
             net.epoch = book.epoch;
@@ -391,7 +391,7 @@ impl Client {
 
 /// Drops a message of the scheduler that members do not take.
 fn unreadable<D: Data>(net: &mut Peers<D>) {
-    net.note_drop(Peer::SCHEDULER, Why::Unreadable);
+    net.note_drop(Peer::SCHEDULER, DropReason::Unreadable);
 }
 
 fn tell<D: Data>(

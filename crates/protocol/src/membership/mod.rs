@@ -5,6 +5,6 @@ mod admission;
 mod client;
 mod scheduler;
 
-pub use admission::{Breach, Speaker, is_at};
+pub use admission::{AdmissionError, AuthenticatedPeer, is_at};
 pub(super) use client::{Client, ClientEvent, GOODBYE};
 pub use scheduler::Scheduler;

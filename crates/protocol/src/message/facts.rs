@@ -4,8 +4,8 @@ use super::body::{MemberState, put_terms, take_terms};
 use super::reader::{FieldReader, put_count, put_text};
 use crate::job::{JobTerms, MemberRole, Peer, Time};
 use crate::telemetry::{
-    BUCKETS, CallKind, Histogram, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, Traffic,
-    WaitingCall,
+    BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats,
+    StragglerDelay, TrafficCounters, WaitingCall,
 };
 
 /// Maximum bytes of a report; the scheduler drops a longer one.
@@ -111,7 +111,7 @@ impl ProcessStats {
             pending: from.u64()?,
             waiting: from.list(32, take_waiting)?,
             late: from.list(20, |from| {
-                Some(Late { rank: from.u32()?, rounds: from.u64()?, time: from.u64()? })
+                Some(StragglerDelay { rank: from.u32()?, rounds: from.u64()?, time: from.u64()? })
             })?,
         };
         from.end()?;
@@ -120,8 +120,8 @@ impl ProcessStats {
     }
 }
 
-fn take_traffic(from: &mut FieldReader) -> Option<Traffic> {
-    Some(Traffic {
+fn take_traffic(from: &mut FieldReader) -> Option<TrafficCounters> {
+    Some(TrafficCounters {
         bytes_in: from.u64()?,
         bytes_out: from.u64()?,
         messages_in: from.u64()?,
@@ -206,7 +206,7 @@ pub fn is_echo(fields: &[u8]) -> bool {
 
 /// One member, as the scheduler knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sight {
+pub struct MemberReport {
     /// Role and rank.
     pub peer: Peer,
     /// State of the membership.
@@ -238,7 +238,7 @@ pub struct JobView {
     /// Members in all, skipped ones included.
     pub members: u32,
     /// Members, in the order of the address book.
-    pub sights: Vec<Sight>,
+    pub sights: Vec<MemberReport>,
 }
 
 fn put_report(out: &mut Vec<u8>, facts: &ProcessStats) {
@@ -298,10 +298,16 @@ impl JobView {
     }
 }
 
-fn take_sight(from: &mut FieldReader) -> Option<Sight> {
+fn take_sight(from: &mut FieldReader) -> Option<MemberReport> {
     let (peer, state) = (take_peer(from)?, MemberState::from_code(from.u8()?)?);
     let address = from.text()?;
     let (heard, said) = (from.u64()?, from.u64()?);
     let report = if said == NEVER { None } else { Some((said, take_report(from)?)) };
-    Some(Sight { peer, state, address, heard: Some(heard).filter(|ago| *ago != NEVER), report })
+    Some(MemberReport {
+        peer,
+        state,
+        address,
+        heard: Some(heard).filter(|ago| *ago != NEVER),
+        report,
+    })
 }

@@ -327,7 +327,7 @@ impl Cursor<'_> {
 
 /// A frame whose fixed part has been read. Only its lengths are trusted: magic and version are checked, the
 /// header checksum is not.
-pub struct Opening {
+pub struct PartialFrame {
     head: Result<Header, BadFrame>,
     payload: u64,
     replicas: u16,
@@ -338,7 +338,7 @@ pub struct Opening {
 }
 
 /// A frame whose header has been verified.
-pub struct Opened {
+pub struct VerifiedFrame {
     /// Fields of the header.
     pub head: Header,
     /// Length of the payload that follows, in bytes.
@@ -347,7 +347,7 @@ pub struct Opened {
     pub payload_checksum: u32,
 }
 
-impl Opening {
+impl PartialFrame {
     /// Decodes the fixed part of a frame.
     ///
     /// # Errors
@@ -380,7 +380,7 @@ impl Opening {
     ///
     /// # Errors
     /// The header checksum, the kind or the role are wrong, or the payload is longer than `most` bytes.
-    pub fn open(self, places: &[u8], most: u64) -> Result<Opened, BadFrame> {
+    pub fn open(self, places: &[u8], most: u64) -> Result<VerifiedFrame, BadFrame> {
         if kvstore_checksum::append(self.found, places) != self.checksum {
             return Err(BadFrame::HeaderChecksum);
         }
@@ -393,7 +393,7 @@ impl Opening {
         if self.replicas > 0 {
             head.replicas = Some(std::iter::from_fn(|| places.u32()).collect());
         }
-        Ok(Opened { head, payload, payload_checksum: self.payload_checksum })
+        Ok(VerifiedFrame { head, payload, payload_checksum: self.payload_checksum })
     }
 
     /// Decodes the fields behind the version.
@@ -444,7 +444,7 @@ pub(crate) fn decode(bytes: &[u8], most: u64) -> Result<(Header, &[u8], &[u8]), 
     if there < 6 {
         return Err(BadFrame::Short);
     }
-    let opening = Opening::new(&fixed);
+    let opening = PartialFrame::new(&fixed);
     let (_, rest) = bytes.split_at_checked(HEADER).ok_or(match opening {
         Err(bad @ (BadFrame::Magic | BadFrame::Version(_))) => bad,
         _ => BadFrame::Short,

@@ -17,13 +17,14 @@ pub use body::{KeySpec, LONGEST_MS, MemberState, Placement};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
 pub(crate) use facts::MOST_REPORT;
-pub use facts::{JobView, Look, Sight, is_echo};
+pub use facts::{JobView, Look, MemberReport, is_echo};
 #[cfg(test)]
 pub(crate) use header::decode;
 #[cfg(any(fuzzing, test, feature = "testing"))]
 pub use header::encode;
 pub use header::{
-    BadFrame, HEADER, Header, MessageKind, Opened, Opening, VERSION, copy, write, write_front,
+    BadFrame, HEADER, Header, MessageKind, PartialFrame, VERSION, VerifiedFrame, copy, write,
+    write_front,
 };
 pub(crate) use header::{ROUNDS_OVER, flags};
 

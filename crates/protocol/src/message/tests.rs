@@ -5,12 +5,13 @@ use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
 use super::{
     Awaited, Body, Book, Declare, Hello, KeySpec, MemberState, Message, Placement, Standing,
 };
-use super::{JobView, Look, MOST_REPORT, Sight};
+use super::{JobView, Look, MOST_REPORT, MemberReport};
 use super::{accused, failed};
 use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
-    BUCKETS, CallKind, Late, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, WaitingCall,
+    BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, StragglerDelay,
+    WaitingCall,
 };
 
 const MOST: u64 = 1 << 20;
@@ -277,12 +278,13 @@ fn any_facts(random: &mut Random, full: bool) -> ProcessStats {
         });
     }
     let count = most(random, MOST_PEERS);
-    facts.late = (0..count).map(|_| Late { rank: 3, rounds: random.next(), time: 5 }).collect();
+    facts.late =
+        (0..count).map(|_| StragglerDelay { rank: 3, rounds: random.next(), time: 5 }).collect();
     facts
 }
 
 fn any_seen(random: &mut Random) -> JobView {
-    let sight = |report| Sight {
+    let sight = |report| MemberReport {
         peer: Peer::server(1),
         state: MemberState::Lost,
         address: "h:1".into(),

@@ -3,7 +3,7 @@
 //! nothing more of the worker's stream until there is room, and the worker retransmits. Other workers are not
 //! affected.
 
-use super::rounds::Pull;
+use super::rounds::WaitingPull;
 use super::{Server, invalid};
 use crate::job::{Data, DeliveryToken, Failure, Mode, Peer};
 use crate::message::{Header, ROUNDS_OVER};
@@ -27,7 +27,7 @@ pub(super) struct WorkerBacklog {
 }
 
 impl WorkerBacklog {
-    pub(super) fn begin(&mut self, pull: &Pull) {
+    pub(super) fn begin(&mut self, pull: &WaitingPull) {
         self.pulls += 1;
         self.wanted += pull.wanted.len() as u64;
     }

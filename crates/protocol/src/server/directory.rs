@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::HashMap;
 
 use super::Workers;
-use super::agreement::{Agreement, Wish};
+use super::agreement::{Agreement, Proposal};
 use crate::job::{Failure, Limits, Peer, Reason, label};
 use crate::message::{
     Body, Declare, Header, KeySpec, Message, MessageKind, Placement, failed, flags,
@@ -129,7 +129,7 @@ impl Directory {
             return self.fail(rank, head.key, request, &failure);
         }
         match spec {
-            Some(value) => self.init(head.key, hash, Wish { rank, request, value }, workers),
+            Some(value) => self.init(head.key, hash, Proposal { rank, request, value }, workers),
             None => self.look_up(head.key, rank, request, workers),
         }
     }
@@ -161,7 +161,7 @@ impl Directory {
             return;
         }
         let known = self.settings.get(&setting).filter(|it| it.agreement.is_ready());
-        let wish = Wish { rank, request, value: Vec::new() };
+        let wish = Proposal { rank, request, value: Vec::new() };
         match (known, self.settings.first_key_value()) {
             (Some(_), _) => self.grant_setting(setting, &wish),
             (None, Some((oldest, _))) if setting < *oldest => {
@@ -172,7 +172,7 @@ impl Directory {
         }
     }
 
-    fn init(&mut self, key: u64, hash: u64, wish: Wish<KeySpec>, workers: &Workers) {
+    fn init(&mut self, key: u64, hash: u64, wish: Proposal<KeySpec>, workers: &Workers) {
         let past = &self.past;
         let entry = self.entries.entry(key).or_insert_with(|| KeyEntry {
             name: NameHash { hash, rank: wish.rank },
@@ -188,7 +188,7 @@ impl Directory {
         match entry.agreement.wish(wish) {
             Ok(None) => self.settle(key, workers),
             Ok(Some(wish)) => self.grant(key, &wish),
-            Err(Wish { rank, request, .. }) => {
+            Err(Proposal { rank, request, .. }) => {
                 let text = format!("init: {} exists already", label(key));
                 self.fail(rank, key, request, &Failure::new(Reason::KeyExists, text));
             }
@@ -213,7 +213,8 @@ impl Directory {
     /// generation, so that the slices of two providers never mix.
     pub(super) fn settle(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
-        let Some(Wish { rank, request, value }) = entry.agreement.decide(workers.lowest()) else {
+        let Some(Proposal { rank, request, value }) = entry.agreement.decide(workers.lowest())
+        else {
             return;
         };
         if let Some(old) = entry.place.take() {
@@ -261,7 +262,7 @@ impl Directory {
     }
 
     /// The key exists: a proposal of its shape and dtype is answered with its place, another one fails.
-    fn grant(&mut self, key: u64, wish: &Wish<KeySpec>) {
+    fn grant(&mut self, key: u64, wish: &Proposal<KeySpec>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(place) = &entry.place else { return };
         let (ours, theirs) = (&place.spec, &wish.value);
@@ -349,7 +350,7 @@ impl Directory {
             .settings
             .entry(head.setting)
             .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
-        let wish = Wish { rank, request: head.request, value: fields.to_vec() };
+        let wish = Proposal { rank, request: head.request, value: fields.to_vec() };
         // A worker counts its settings, and declares a withdrawn one again.
         setting.agreement.forget(rank);
         match setting.agreement.wish(wish) {
@@ -374,7 +375,7 @@ impl Directory {
         }
     }
 
-    fn grant_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>) {
+    fn grant_setting(&mut self, version: u64, wish: &Proposal<Vec<u8>>) {
         let Some(setting) = self.settings.get(&version) else { return };
         // An empty proposal accepts the decided setting.
         if wish.value.is_empty() {
@@ -395,7 +396,13 @@ impl Directory {
         self.fail(wish.rank, 0, wish.request, &failure);
     }
 
-    fn tell_setting(&mut self, version: u64, wish: &Wish<Vec<u8>>, flags: u16, decided: Vec<u8>) {
+    fn tell_setting(
+        &mut self,
+        version: u64,
+        wish: &Proposal<Vec<u8>>,
+        flags: u16,
+        decided: Vec<u8>,
+    ) {
         let (setting, request) = (version, wish.request);
         let head =
             Header { kind: MessageKind::Place, setting, request, flags, ..Header::default() };

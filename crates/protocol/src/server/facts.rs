@@ -2,7 +2,7 @@
 
 use super::Server;
 use crate::job::{Data, Mode, Time};
-use crate::telemetry::{Late, MOST_PEERS, ProcessStats};
+use crate::telemetry::{MOST_PEERS, ProcessStats, StragglerDelay};
 
 /// Counters of a server.
 #[derive(Debug, Default)]
@@ -13,12 +13,13 @@ pub(super) struct ServerTally {
     rounds: u64,
     pub(super) stored_bytes: u64,
     /// By rank.
-    late: Vec<Late>,
+    late: Vec<StragglerDelay>,
 }
 
 impl ServerTally {
     pub(super) fn new(workers: u32) -> Self {
-        let late = (0..workers).map(|rank| Late { rank, ..Late::default() }).collect();
+        let late =
+            (0..workers).map(|rank| StragglerDelay { rank, ..StragglerDelay::default() }).collect();
         Self { late, ..Self::default() }
     }
 
@@ -65,7 +66,7 @@ impl<D: Data> Server<D> {
         facts.stored_bytes = self.tally.stored_bytes;
         facts.held_bytes = self.held_bytes;
         facts.duplicates = self.duplicates;
-        let mut late: Vec<Late> =
+        let mut late: Vec<StragglerDelay> =
             self.tally.late.iter().filter(|late| late.rounds > 0).copied().collect();
         late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.time), late.rank));
         late.truncate(MOST_PEERS);

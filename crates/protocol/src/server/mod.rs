@@ -23,12 +23,12 @@ use super::job::{
 use super::message::{
     Awaited, Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
 };
-use super::peers::{OutgoingMessage, Why};
+use super::peers::{DropReason, OutgoingMessage};
 use super::stream::{CONTROL, LAST};
 use backpressure::WorkerBacklog;
 use directory::Directory;
 use keys::{ServerKey, ServerKeys};
-use rounds::{Contribution, Pull, RoundStep, Slice};
+use rounds::{Contribution, RoundStep, Slice, WaitingPull};
 
 /// Name of a slice, in one generation of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -311,15 +311,17 @@ impl<D: Data> Server<D> {
     }
 
     /// Takes a message of a worker, or returns the reason to drop it.
-    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<Why> {
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<DropReason> {
         let rank = from.rank;
         if from.role != MemberRole::Worker || !self.workers.ranks().contains(&rank) {
-            return Some(Why::Unreadable);
+            return Some(DropReason::Unreadable);
         }
         let Message { head, body } = message;
         match (head.kind, body) {
             (MessageKind::Describe, Body::Fields(fields)) => {
-                let Some(place) = Placement::decode(&fields) else { return Some(Why::Unreadable) };
+                let Some(place) = Placement::decode(&fields) else {
+                    return Some(DropReason::Unreadable);
+                };
                 self.describe(&head, place);
             }
             (MessageKind::Init, Body::Data(data)) => return self.install(&head, data),
@@ -353,7 +355,7 @@ impl<D: Data> Server<D> {
             (MessageKind::Ask, _) => self.ask(rank, &head),
             // The slice is removed; the next pull of the worker fails.
             (MessageKind::Restore, Body::Data(_)) => {}
-            _ => return Some(Why::Unreadable),
+            _ => return Some(DropReason::Unreadable),
         }
         None
     }
@@ -390,12 +392,12 @@ impl<D: Data> Server<D> {
         self.keys.insert(head.key, key);
     }
 
-    fn install(&mut self, head: &Header, data: D) -> Option<Why> {
+    fn install(&mut self, head: &Header, data: D) -> Option<DropReason> {
         let workers = self.workers.limits.workers;
         let key = self.keys.get_mut(head.key, head.generation)?;
         let known = (head.slice as usize) < key.place.servers.len();
         if !known || key.place.range(head.slice).1 != data.len() {
-            return Some(Why::Misfit);
+            return Some(DropReason::Misfit);
         }
         let at = head.slice as usize;
         if at >= key.slices.len() {
@@ -454,10 +456,10 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) -> Option<Why> {
+    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) -> Option<DropReason> {
         if let Some(failure) = self.unanswerable(rank, head, wanted.len() as u64) {
             self.fail(rank, head, &failure);
-            return Some(Why::Unanswerable);
+            return Some(DropReason::Unanswerable);
         }
         match self.keys.slice_mut(name(head)) {
             Some(slice) => {
@@ -532,7 +534,7 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn disappoint(&mut self, slice: SliceName, pull: &Pull, lost: &Failure) {
+    fn disappoint(&mut self, slice: SliceName, pull: &WaitingPull, lost: &Failure) {
         self.waiting[pull.rank as usize].end(&pull.wanted);
         let mut message = failed_message(slice, lost);
         message.head.request = pull.request;
@@ -563,7 +565,10 @@ impl<D: Data> Server<D> {
                 message.head.round = round;
                 self.post(rank, message);
             }
-            RoundStep::Answer { pull: Pull { rank: to, request, priority, wanted, .. }, round } => {
+            RoundStep::Answer {
+                pull: WaitingPull { rank: to, request, priority, wanted, .. },
+                round,
+            } => {
                 self.waiting[to as usize].end(&wanted);
                 let answer = ValueRequest { slice, wanted, to, round, request, priority };
                 self.actions.push(ServerAction::Answer(answer));
@@ -690,8 +695,8 @@ fn name(head: &Header) -> SliceName {
     SliceName { key: head.key, generation: head.generation, slice: head.slice }
 }
 
-fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> Pull {
-    Pull { rank, round: head.round, request: head.request, priority: head.priority, wanted }
+fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> WaitingPull {
+    WaitingPull { rank, round: head.round, request: head.request, priority: head.priority, wanted }
 }
 
 /// A push that the protocol does not allow: of another length, or without credit or grant.

@@ -24,7 +24,7 @@ type EarlyPush<D> = ((u64, u32), Contribution<D>);
 
 /// A pull of the value after the worker's own push of a round, or behind all pushes (`ROUNDS_OVER`).
 #[derive(Debug, Clone)]
-pub(super) struct Pull {
+pub(super) struct WaitingPull {
     pub(super) rank: u32,
     pub(super) round: u64,
     pub(super) request: u64,
@@ -39,7 +39,7 @@ pub(super) enum RoundStep<D> {
     Add { round: u64, rank: u32, first: bool, contribution: Contribution<D> },
     Close { round: u64, setting: u64 },
     Grant { rank: u32, round: u64 },
-    Answer { pull: Pull, round: u64 },
+    Answer { pull: WaitingPull, round: u64 },
 }
 
 /// The rounds of one slice.
@@ -61,7 +61,7 @@ pub(super) struct Slice<D> {
     offers: BTreeMap<(u64, u32), bool>,
     /// Last added round of each rank; every round up to it was added.
     taken: SmallVec<[u64; 2]>,
-    pulls: SmallVec<[Pull; 1]>,
+    pulls: SmallVec<[WaitingPull; 1]>,
     /// Arrival of the last push.
     came: Option<Time>,
 }
@@ -146,7 +146,7 @@ impl<D: Data> Slice<D> {
         }
     }
 
-    pub(super) fn pull(&mut self, pull: Pull) {
+    pub(super) fn pull(&mut self, pull: WaitingPull) {
         self.pulls.push(pull);
     }
 
@@ -251,11 +251,11 @@ impl<D: Data> Slice<D> {
         pushes: &[u64],
         steps: &mut Vec<RoundStep<D>>,
     ) {
-        let waits = |pull: &Pull| pull.round == ROUNDS_OVER;
+        let waits = |pull: &WaitingPull| pull.round == ROUNDS_OVER;
         let is_over = self.pulls.iter().any(waits)
             && workers.ranks().all(|rank| !self.may_push(rank, workers, pushes));
         let (open, taken) = (self.open, &self.taken);
-        let closed = |pull: &Pull| match workers.limits.mode {
+        let closed = |pull: &WaitingPull| match workers.limits.mode {
             _ if waits(pull) => is_over,
             Mode::Sync => pull.round < open,
             Mode::Async { .. } => {
@@ -294,7 +294,7 @@ impl<D: Data> Slice<D> {
     }
 
     /// No round closes any more: returns the waiting pulls, and the bytes that were held.
-    pub(super) fn give_up(&mut self) -> (Vec<Pull>, u64) {
+    pub(super) fn give_up(&mut self) -> (Vec<WaitingPull>, u64) {
         self.offers.clear();
         let held = std::mem::take(&mut self.held).into_iter();
         let bytes = held.map(|(_, contribution)| contribution.data.len()).sum();
@@ -331,7 +331,7 @@ impl<D: Data> Slice<D> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Contribution, Mode, Pull, ROUNDS_OVER, RoundStep, Slice, Workers};
+    use super::{Contribution, Mode, ROUNDS_OVER, RoundStep, Slice, WaitingPull, Workers};
     use crate::job::Limits;
     use crate::sim::{Bytes, limits};
 
@@ -375,7 +375,7 @@ mod tests {
         push(&mut slice, 0, 1);
         assert_eq!(steps(&mut slice, &workers), "+0?1");
         assert_eq!(steps(&mut slice, &workers), "", "one grant is enough");
-        slice.pull(Pull { rank: 1, round: 1, request: 0, priority: 0, wanted: Vec::new() });
+        slice.pull(WaitingPull { rank: 1, round: 1, request: 0, priority: 0, wanted: Vec::new() });
         push(&mut slice, 1, 1);
         assert_eq!(steps(&mut slice, &workers), "+1+2.!1");
         assert!(slice.has(1, 1) && slice.has(1, 2) && !slice.has(0, 2));
@@ -390,7 +390,13 @@ mod tests {
                 peers.map(|peer| peer.rank).collect::<Vec<_>>()
             };
             let wanted = Vec::new();
-            slice.pull(Pull { rank: 0, round: ROUNDS_OVER, request: 0, priority: 0, wanted });
+            slice.pull(WaitingPull {
+                rank: 0,
+                round: ROUNDS_OVER,
+                request: 0,
+                priority: 0,
+                wanted,
+            });
             (0..3).for_each(|rank| push(&mut slice, rank, 1));
             let first = steps(&mut slice, &workers);
             assert_eq!(first, if mode == Mode::Sync { "+0+1+2." } else { "+0.+1.+2." });
@@ -403,7 +409,7 @@ mod tests {
             assert_eq!(awaited(&slice, &workers, &[1, 1, 2]), [2]);
             push(&mut slice, 2, 2);
             assert_eq!(steps_of(&mut slice, &workers, [1, 1, 2]), "+2.!0");
-            slice.pull(Pull {
+            slice.pull(WaitingPull {
                 rank: 1,
                 round: ROUNDS_OVER,
                 request: 0,
@@ -421,7 +427,7 @@ mod tests {
         let (mut slice, mut workers) = (Slice::new(4, 3), workers(Mode::Sync));
         [1, 2, 4].into_iter().for_each(|round| push(&mut slice, 2, round));
         slice.offer(2, 5);
-        slice.pull(Pull { rank: 2, round: 1, request: 0, priority: 0, wanted: Vec::new() });
+        slice.pull(WaitingPull { rank: 2, round: 1, request: 0, priority: 0, wanted: Vec::new() });
         workers.here[2] = false;
         assert_eq!(slice.forget(2), 4);
         for round in 1..=3 {

@@ -16,8 +16,8 @@ use super::scenario::{Scenario, Trouble};
 use crate::job::{Data, Failure, MS, MemberRole, OnLoss, Peer, Reason, Time};
 use crate::membership::Scheduler;
 use crate::message::{Message, MessageKind};
-use crate::node::{Birth, Node, NodeRole};
-use crate::peers::{Frame, News};
+use crate::node::{Node, NodeRole, NodeStart};
+use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::testing::Random;
 use crate::{server, worker};
 
@@ -152,7 +152,7 @@ impl Cluster {
             Some((role, rank)) => {
                 let rank = rank.parse().ok().filter(|_| self.scenario.own_ranks);
                 let role = if role == "worker" { MemberRole::Worker } else { MemberRole::Server };
-                let birth = Birth { role, rank, incarnation, address, scheduler: SCHEDULER };
+                let birth = NodeStart { role, rank, incarnation, address, scheduler: SCHEDULER };
                 Machine::Node(Box::new(Node::new(limits, &birth, now)))
             }
         };
@@ -255,7 +255,7 @@ impl Cluster {
             Machine::Scheduler(s) => (s.send(now), s.wake_at(), s.end().is_some()),
             Machine::Node(node) => (node.send(now), node.wake_at(), node.end().is_some()),
         };
-        for Frame { to, message, .. } in frames {
+        for OutgoingFrame { to, message, .. } in frames {
             self.network.send(address, &to, &write_frame(&message), &self.scenario);
         }
         if ended {
@@ -278,7 +278,7 @@ impl Cluster {
             Machine::Node(node) => node.news(),
         };
         for news in news {
-            if let News::Dropped(peer, why) = news {
+            if let PeerEvent::Dropped(peer, why) = news {
                 let is_fine = why.is_harmless() || self.scenario.reader;
                 assert!(is_fine, "{address} drops a frame of {peer} {}", why.text());
             }

@@ -12,7 +12,7 @@ use super::cluster::{Cluster, Machine, SCHEDULER};
 use super::frames::{read_frame, write_frame};
 use super::network::Happening;
 use crate::job::{Limits, MS, MemberRole, Mode, NO_RANK, Peer, Time};
-use crate::membership::{Speaker, is_at};
+use crate::membership::{AuthenticatedPeer, is_at};
 use crate::message::{
     Body, Book, Declare, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind, accused,
 };
@@ -34,7 +34,7 @@ struct Stream {
 #[derive(Debug)]
 pub(super) struct Reader {
     me: Peer,
-    speaker: Speaker,
+    speaker: AuthenticatedPeer,
     incarnation: u64,
     random: Random,
     streams: BTreeMap<Arc<str>, Stream>,
@@ -51,7 +51,7 @@ impl Reader {
         let mut random = Random::new(seed ^ 0x4ead);
         let me = Peer::worker(limits.workers - 1);
         let rank = Some(me.rank).filter(|_| random.below(2) == 0);
-        let speaker = Speaker { role: MemberRole::Worker, rank, reads: true };
+        let speaker = AuthenticatedPeer { role: MemberRole::Worker, rank, reads: true };
         let (streams, book) = (BTreeMap::new(), Book::default());
         let Limits { job, servers, .. } = *limits;
         Self { me, speaker, incarnation: 7, random, streams, book, job, servers, sent: 0 }

@@ -12,8 +12,8 @@ use super::trainer::{Stage, Trainer};
 use crate::job::{Limits, MemberRole, Time};
 use crate::membership::Scheduler;
 use crate::message::{HEADER, Message};
-use crate::node::{Birth, Node, NodeRole};
-use crate::peers::Frame;
+use crate::node::{Node, NodeRole, NodeStart};
+use crate::peers::OutgoingFrame;
 use crate::server::{ServerAction, SliceName, ValueRequest};
 
 /// Configuration of a training job, and its length.
@@ -206,7 +206,7 @@ impl Job {
             process.alarm = wake;
             self.network.alarm(wake, from);
         }
-        for Frame { to, message, .. } in frames {
+        for OutgoingFrame { to, message, .. } in frames {
             let to = self.addresses[&to];
             if message.head.sequence > 0 {
                 let last = self.sent.entry((from, to)).or_default();
@@ -222,6 +222,6 @@ impl Job {
 fn node(setup: &Setup, role: MemberRole, rank: u32, address: &str) -> Box<Node<Length>> {
     // The scheduler tells processes of a role apart by their incarnations.
     let incarnation = u64::from(rank) + 1;
-    let birth = Birth { role, rank: Some(rank), incarnation, address, scheduler: SCHEDULER };
+    let birth = NodeStart { role, rank: Some(rank), incarnation, address, scheduler: SCHEDULER };
     Box::new(Node::new(setup.limits.clone(), &birth, 0))
 }

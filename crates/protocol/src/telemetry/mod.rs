@@ -19,7 +19,7 @@ pub(crate) const MOST_NAME: usize = 64;
 
 /// Traffic of all links of a process; bytes are those of frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
+pub struct TrafficCounters {
     /// Bytes received, duplicates included.
     pub bytes_in: u64,
     /// Bytes sent, retransmissions included.
@@ -119,7 +119,7 @@ pub struct WaitingCall {
 
 /// Lateness of one worker, observed by one server (also: straggler).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Late {
+pub struct StragglerDelay {
     /// Rank of the worker.
     pub rank: u32,
     /// Rounds of slices in which its push arrived last.
@@ -138,7 +138,7 @@ pub struct ProcessStats {
     /// Worker: ended pushes. Server: closed rounds, summed over slices.
     pub rounds: u64,
     /// Traffic of all links.
-    pub traffic: Traffic,
+    pub traffic: TrafficCounters,
     /// Worker: keys whose place is known. Server: keys with slices.
     pub keys: u64,
     /// Server: slices.
@@ -164,5 +164,5 @@ pub struct ProcessStats {
     /// Worker: the oldest pending calls, at most 16.
     pub waiting: Vec<WaitingCall>,
     /// Server: the latest workers, by time, at most 16.
-    pub late: Vec<Late>,
+    pub late: Vec<StragglerDelay>,
 }

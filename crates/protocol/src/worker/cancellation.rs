@@ -2,7 +2,7 @@
 //! No later call waits for them. A started one takes effect or is withdrawn; any other has no effect.
 
 use super::errors;
-use super::operation::{Back, OpId, Operation, OperationKind};
+use super::operation::{OpId, Operation, OperationKind, RemovalRollback};
 use super::{DIRECTORY, Worker, WorkerAction, WorkerKey};
 use crate::job::{Data, Peer, Time};
 use crate::message::{Declare, Header, Message, MessageKind, flags};
@@ -64,8 +64,8 @@ impl<D: Data> Worker<D> {
                 self.finish_if_complete(id);
             }
             OperationKind::Init { .. } if started => self.withdraw_init(id, key),
-            OperationKind::Remove { back: Back::Kept } => self.finish(id, Ok(())),
-            OperationKind::Remove { back: Back::No } if started => self.take_back(id),
+            OperationKind::Remove { back: RemovalRollback::Kept } => self.finish(id, Ok(())),
+            OperationKind::Remove { back: RemovalRollback::No } if started => self.take_back(id),
             OperationKind::Remove { .. } | OperationKind::Restore { .. } if started => {}
             OperationKind::Barrier { number, call } => {
                 self.barrier_given_up = Some((*number, *call));
@@ -112,7 +112,7 @@ impl<D: Data> Worker<D> {
 
     fn take_back(&mut self, id: OpId) {
         if let Some(OperationKind::Remove { back }) = self.ops.get_mut(id).map(|op| &mut op.what) {
-            *back = Back::Asked;
+            *back = RemovalRollback::Asked;
             self.send_remove(id, flags::PROVIDE | flags::BACK);
         }
     }
@@ -122,7 +122,7 @@ impl<D: Data> Worker<D> {
         if head.flags & flags::BACK != 0 {
             let Some(op) = self.ops.get_mut(head.request) else { return };
             let OperationKind::Remove { back } = &mut op.what else { return };
-            *back = Back::Kept;
+            *back = RemovalRollback::Kept;
             return self.finish_if_given_up(head.request);
         }
         let key = self.keys.get(&head.key).filter(|key| key.generation() == head.generation);

@@ -1,8 +1,8 @@
 //! Collective calls, which concern no key: settings, barriers, the end of pushes, leaving.
 
 use super::keys::WorkerKey;
-use super::operation::{Of, OpId, Operation, OperationKind};
-use super::{DIRECTORY, Pushes, Want, Worker};
+use super::operation::{CatchUpTarget, OpId, Operation, OperationKind};
+use super::{DIRECTORY, PushPhase, SchedulerRequest, Worker};
 use crate::job::{AT_ONCE, Data, Peer};
 use crate::message::{Message, MessageKind, flags};
 use crate::stream::{CONTROL, LAST};
@@ -14,7 +14,7 @@ impl<D: Data> Worker<D> {
             match self.ops.get(id).map(|op| &op.what) {
                 Some(OperationKind::Done) if self.is_numbered(id) => self.start_collective(id),
                 Some(OperationKind::Close) => {
-                    if self.pushes != Pushes::Announced && self.is_numbered(id) {
+                    if self.pushes != PushPhase::Announced && self.is_numbered(id) {
                         self.announce(id);
                     }
                     // An abandoned call other than a push no longer delays the close.
@@ -56,7 +56,7 @@ impl<D: Data> Worker<D> {
             // A barrier that was given up has arrived before.
             OperationKind::Barrier { number, .. } if *number > self.arrived => {
                 self.arrived = *number;
-                self.wants.push(Want::Barrier);
+                self.wants.push(SchedulerRequest::Barrier);
             }
             OperationKind::Set { version, fields } => {
                 let mut message = Message::new(MessageKind::Declare, fields.clone());
@@ -67,8 +67,8 @@ impl<D: Data> Worker<D> {
             OperationKind::Learn(of) => {
                 let mut message = Message::new(MessageKind::Declare, Vec::new());
                 match *of {
-                    Of::Key(from) => message.head.key = from,
-                    Of::Setting(version) => message.head.setting = version,
+                    CatchUpTarget::Key(from) => message.head.key = from,
+                    CatchUpTarget::Setting(version) => message.head.setting = version,
                 }
                 message.head.flags = flags::LEARN;
                 message.head.request = id;
@@ -86,11 +86,11 @@ impl<D: Data> Worker<D> {
     /// Announces the number of pushes of each key, and their end. Other workers then wait for no more, even
     /// while some of these pushes wait for others.
     fn announce(&mut self, id: OpId) {
-        if self.pushes == Pushes::Announced {
+        if self.pushes == PushPhase::Announced {
             return;
         }
-        self.pushes = Pushes::Announced;
-        self.wants.push(Want::Done);
+        self.pushes = PushPhase::Announced;
+        self.wants.push(SchedulerRequest::Done);
         self.announcing = Some((id, 0));
         self.announce_more();
     }

@@ -5,13 +5,13 @@ use foldhash::HashMap;
 use super::operation::OpId;
 
 /// Name of a push of one slice: key, generation, round, slice.
-pub(super) type PushName = (u64, u32, u64, u32);
+pub(super) type SlicePush = (u64, u32, u64, u32);
 
 /// Credit for pushes that a server may hold out of turn, and the offered pushes that wait without it.
 #[derive(Debug)]
 pub(super) struct FlowControl {
     free: u64,
-    offered: HashMap<PushName, OpId>,
+    offered: HashMap<SlicePush, OpId>,
 }
 
 impl FlowControl {
@@ -34,11 +34,11 @@ impl FlowControl {
         self.free = self.free.saturating_add(bytes).min(most);
     }
 
-    pub(super) fn offer(&mut self, push: PushName, op: OpId) {
+    pub(super) fn offer(&mut self, push: SlicePush, op: OpId) {
         self.offered.insert(push, op);
     }
 
-    pub(super) fn granted(&mut self, push: PushName) -> Option<OpId> {
+    pub(super) fn granted(&mut self, push: SlicePush) -> Option<OpId> {
         self.offered.remove(&push)
     }
 

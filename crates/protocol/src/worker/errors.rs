@@ -1,7 +1,7 @@
 //! Texts of failures: the call, the key, the round, and the members that it waits for.
 
 use super::keys::WorkerKey;
-use super::operation::{After, Back, Of, Operation, OperationKind};
+use super::operation::{CatchUpTarget, Operation, OperationKind, PullDependency, RemovalRollback};
 use crate::job::{Failure, MS, Peer, Reason, Time, label, list};
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
@@ -15,15 +15,18 @@ fn name<D>(op: &Operation<D>) -> String {
         OperationKind::Init { .. } => format!("init: {key}"),
         OperationKind::Push { answer: false, .. } => format!("push: {key}{round}"),
         OperationKind::Push { .. } => format!("pushpull: {key}{round}"),
-        OperationKind::Pull { after: After::All, .. } => format!("pull: {key}, behind all pushes"),
+        OperationKind::Pull { after: PullDependency::All, .. } => {
+            format!("pull: {key}, behind all pushes")
+        }
         OperationKind::Pull { .. } => format!("pull: {key}{round}"),
         OperationKind::Restore { .. } => format!("load: {key}"),
         OperationKind::Find => format!("find: {key}"),
         OperationKind::Remove { .. } => format!("remove: {key}"),
-        OperationKind::Set { version, .. } | OperationKind::Learn(Of::Setting(version)) => {
+        OperationKind::Set { version, .. }
+        | OperationKind::Learn(CatchUpTarget::Setting(version)) => {
             format!("setting {version}")
         }
-        OperationKind::Learn(Of::Key(_)) => "find".into(),
+        OperationKind::Learn(CatchUpTarget::Key(_)) => "find".into(),
         OperationKind::Barrier { number, .. } => format!("barrier {number}"),
         OperationKind::Done => "done".into(),
         OperationKind::Close => "close".into(),
@@ -62,7 +65,9 @@ pub(super) fn overdue<D>(
         (None, None, false) => "the init of its key".into(),
     };
     let kept = match op.what {
-        OperationKind::Remove { back: Back::No | Back::Asked } if op.started => {
+        OperationKind::Remove { back: RemovalRollback::No | RemovalRollback::Asked }
+            if op.started =>
+        {
             "; server 0 has not said yet whether the key is kept"
         }
         OperationKind::Remove { .. } => "; the key is kept",

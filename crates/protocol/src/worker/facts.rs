@@ -1,12 +1,12 @@
 //! Statistics of a worker: latencies of calls, and the members that pending calls wait for.
 
-use super::operation::{Of, Operation, OperationKind};
+use super::operation::{CatchUpTarget, Operation, OperationKind};
 use super::{OpId, Worker, errors};
 use crate::job::{Data, Peer, Time};
 use crate::telemetry::{CallKind, Histogram, MOST_WAITING, ProcessStats, WaitingCall};
 
 /// Names of keys, from the driver. Called in the machine's steps: it must not block.
-pub trait Naming: Send + Sync {
+pub trait KeyNameLookup: Send + Sync {
     /// Name of a key, if it has one.
     fn name(&self, key: u64) -> Option<String>;
     /// Second hash of a key's name, which detects collisions of the first one, the key; 0 if there is none,
@@ -40,7 +40,7 @@ pub(super) struct WorkerTally {
     push: Histogram,
     pull: Histogram,
     pushpull: Histogram,
-    naming: Option<Box<dyn Naming>>,
+    naming: Option<Box<dyn KeyNameLookup>>,
 }
 
 impl std::fmt::Debug for WorkerTally {
@@ -79,7 +79,7 @@ impl<D: Data> Worker<D> {
     }
 
     /// Sets the names of keys, for observers, and for the directory, which compares their hashes.
-    pub fn name_keys(&mut self, naming: impl Naming + 'static) {
+    pub fn name_keys(&mut self, naming: impl KeyNameLookup + 'static) {
         self.tally.naming = Some(Box::new(naming));
     }
 
@@ -118,9 +118,8 @@ impl<D: Data> Worker<D> {
         let call = kind(&op.what);
         let round = match op.what {
             OperationKind::Barrier { number, .. } => number,
-            OperationKind::Set { version, .. } | OperationKind::Learn(Of::Setting(version)) => {
-                version
-            }
+            OperationKind::Set { version, .. }
+            | OperationKind::Learn(CatchUpTarget::Setting(version)) => version,
             _ => op.round(),
         };
         let naming = self.tally.naming.as_ref().filter(|_| call.has_key());
@@ -152,9 +151,11 @@ fn kind<D>(what: &OperationKind<D>) -> CallKind {
         OperationKind::Push { .. } => CallKind::Pushpull,
         OperationKind::Pull { .. } => CallKind::Pull,
         OperationKind::Restore { .. } => CallKind::Load,
-        OperationKind::Find | OperationKind::Learn(Of::Key(_)) => CallKind::Find,
+        OperationKind::Find | OperationKind::Learn(CatchUpTarget::Key(_)) => CallKind::Find,
         OperationKind::Remove { .. } => CallKind::Remove,
-        OperationKind::Set { .. } | OperationKind::Learn(Of::Setting(_)) => CallKind::Setting,
+        OperationKind::Set { .. } | OperationKind::Learn(CatchUpTarget::Setting(_)) => {
+            CallKind::Setting
+        }
         OperationKind::Barrier { .. } => CallKind::Barrier,
         OperationKind::Done => CallKind::Done,
         OperationKind::Close => CallKind::Close,

@@ -4,15 +4,15 @@
 use super::{Worker, WorkerKey};
 use crate::job::Data;
 use crate::message::{Awaited, Header};
-use crate::peers::Why;
+use crate::peers::DropReason;
 
 impl<D: Data> Worker<D> {
     /// Reasons of dropped messages since the last call.
-    pub(crate) fn faults(&mut self) -> Vec<Why> {
+    pub(crate) fn faults(&mut self) -> Vec<DropReason> {
         std::mem::take(&mut self.faults)
     }
 
-    pub(super) fn fault(&mut self, why: Why) {
+    pub(super) fn fault(&mut self, why: DropReason) {
         self.faults.push(why);
     }
 
@@ -23,7 +23,9 @@ impl<D: Data> Worker<D> {
 
     /// Records the members that an operation waits for.
     pub(super) fn note_awaited(&mut self, head: &Header, fields: &[u8]) {
-        let Some(awaited) = Awaited::decode(fields) else { return self.fault(Why::Unreadable) };
+        let Some(awaited) = Awaited::decode(fields) else {
+            return self.fault(DropReason::Unreadable);
+        };
         if let Some(op) = self.ops.get_mut(head.request) {
             op.awaited = Some(awaited.peers);
         }
@@ -39,7 +41,7 @@ impl<D: Data> Worker<D> {
         let expected = key.map_or(0, |key| key.range(head.slice).1);
         let waits = op.unanswered.contains(head.slice) && op.wants_whole_value();
         if op.key != head.key || !is_inside || (waits && len != expected) {
-            self.fault(Why::Misfit);
+            self.fault(DropReason::Misfit);
         }
     }
 }

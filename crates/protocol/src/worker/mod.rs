@@ -25,17 +25,17 @@ use super::job::{
 use super::message::{
     Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
 };
-use super::peers::{OutgoingMessage, Why};
-use super::sequence_map::Recent;
+use super::peers::{DropReason, OutgoingMessage};
+use super::sequence_map::SequenceMap;
 use super::stream::{CONTROL, LAST};
 use super::table::Table;
 use credit::FlowControl;
-pub use facts::{Ended, Naming};
+pub use facts::{Ended, KeyNameLookup};
 use keys::WorkerKey;
-pub use operation::{After, OpId};
-use operation::{Of, Operation, OperationKind};
+use operation::{CatchUpTarget, Operation, OperationKind};
+pub use operation::{OpId, PullDependency};
 use slices::Slices;
-use touched::Touched;
+use touched::TouchedKeys;
 
 /// Maximum operations whose timers are handled in one step; the next step has the rest. Each step looks at
 /// all operations, so that a smaller maximum would take quadratic time.
@@ -81,7 +81,7 @@ pub enum WorkerAction<D> {
 
 /// Request to the scheduler, which the node sends.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Want {
+pub(super) enum SchedulerRequest {
     Barrier,
     AskBarrier(u64),
     Done,
@@ -90,7 +90,7 @@ pub(super) enum Want {
 
 /// Whether the program may push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pushes {
+enum PushPhase {
     Open,
     /// The program has announced the end of its pushes.
     Over,
@@ -108,14 +108,14 @@ enum Pushes {
 pub struct Worker<D> {
     limits: Limits,
     started: bool,
-    ops: Recent<Operation<D>>,
+    ops: SequenceMap<Operation<D>>,
     /// Operations on keys that have not started.
     waiting: BTreeSet<OpId>,
     /// Operations without a key that have not started.
     collective: BTreeSet<OpId>,
     /// Pending settings.
     changes: BTreeSet<OpId>,
-    touched: Touched,
+    touched: TouchedKeys,
     next_op: OpId,
     /// Lower bound of the next timer of an operation.
     wake: Time,
@@ -137,7 +137,7 @@ pub struct Worker<D> {
     settings: u64,
     /// Version of the setting in force.
     setting: u64,
-    pushes: Pushes,
+    pushes: PushPhase,
     /// Operation that announces the number of pushes of each key, and the position of the next key in the
     /// table.
     announcing: Option<(OpId, usize)>,
@@ -149,8 +149,8 @@ pub struct Worker<D> {
     all_lost: Option<Failure>,
     letters: Vec<OutgoingMessage<D>>,
     /// Reasons of dropped messages.
-    faults: Vec<Why>,
-    wants: Vec<Want>,
+    faults: Vec<DropReason>,
+    wants: Vec<SchedulerRequest>,
     actions: Vec<WorkerAction<D>>,
     tally: Box<facts::WorkerTally>,
     /// Count of looks at operations.
@@ -164,11 +164,11 @@ impl<D: Data> Worker<D> {
         Self {
             limits: limits.clone(),
             started: false,
-            ops: Recent::default(),
+            ops: SequenceMap::default(),
             waiting: BTreeSet::new(),
             collective: BTreeSet::new(),
             changes: BTreeSet::new(),
-            touched: Touched::default(),
+            touched: TouchedKeys::default(),
             next_op: 1,
             wake: Time::MAX,
             keys: Table::default(),
@@ -183,7 +183,7 @@ impl<D: Data> Worker<D> {
             setting_given_up: None,
             settings: 0,
             setting: 0,
-            pushes: Pushes::Open,
+            pushes: PushPhase::Open,
             announcing: None,
             closing: false,
             ended: false,
@@ -208,7 +208,7 @@ impl<D: Data> Worker<D> {
         take_all(&mut self.letters)
     }
 
-    pub(super) fn wants(&mut self) -> Vec<Want> {
+    pub(super) fn wants(&mut self) -> Vec<SchedulerRequest> {
         std::mem::take(&mut self.wants)
     }
 
@@ -258,7 +258,7 @@ impl<D: Data> Worker<D> {
 
     /// Whether [`finish_pushing`](Self::finish_pushing) was called.
     pub fn is_done(&self) -> bool {
-        self.pushes != Pushes::Open
+        self.pushes != PushPhase::Open
     }
 
     /// Loss of another worker after which no round closes any more ([`OnLoss::Fail`]).
@@ -362,7 +362,7 @@ impl<D: Data> Worker<D> {
     pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
         let Message { head, body } = message;
         if self.is_unasked(&head) {
-            return self.fault(Why::Unasked);
+            return self.fault(DropReason::Unasked);
         }
         match (head.kind, body) {
             (MessageKind::Place, Body::Fields(fields)) => self.place(&head, &fields),
@@ -377,9 +377,9 @@ impl<D: Data> Worker<D> {
             (MessageKind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
             (MessageKind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
                 Some(failure) => self.failed(&head, failure),
-                None => self.fault(Why::Unreadable),
+                None => self.fault(DropReason::Unreadable),
             },
-            _ => self.fault(Why::Unreadable),
+            _ => self.fault(DropReason::Unreadable),
         }
         self.go_on();
     }
@@ -390,10 +390,12 @@ impl<D: Data> Worker<D> {
         if head.setting > 0 {
             return self.setting_placed(head, provide, fields);
         }
-        let Some(place) = Placement::decode(fields) else { return self.fault(Why::Unreadable) };
+        let Some(place) = Placement::decode(fields) else {
+            return self.fault(DropReason::Unreadable);
+        };
         let servers = self.flows.len();
         if place.servers.iter().any(|server| usize::from(*server) >= servers) {
-            return self.fault(Why::Misfit);
+            return self.fault(DropReason::Misfit);
         }
         let key = self.keys.get_or_default(head.key);
         key.set_place(head.generation, place);
@@ -406,7 +408,7 @@ impl<D: Data> Worker<D> {
                 self.keys.get_or_default(head.key).note_made(head.request);
                 self.finish(head.request, Ok(()));
             }
-            Some(OperationKind::Learn(Of::Key(_))) => {
+            Some(OperationKind::Learn(CatchUpTarget::Key(_))) => {
                 let (op, ours) = (head.request, self.tally.second_hash(head.key));
                 if ours != 0 && head.total != 0 && ours != head.total {
                     return self.finish(op, Err(other_name(head.key)));
@@ -454,7 +456,7 @@ impl<D: Data> Worker<D> {
         let Some(op) = self.ops.get_mut(id) else { return };
         let (fields, version) = match &op.what {
             OperationKind::Set { fields, version, .. } => (fields.clone(), *version),
-            OperationKind::Learn(Of::Setting(version)) if !provide => {
+            OperationKind::Learn(CatchUpTarget::Setting(version)) if !provide => {
                 self.settings = self.settings.max(*version);
                 (Vec::new(), *version)
             }
@@ -553,7 +555,7 @@ impl<D: Data> Worker<D> {
     /// no part in that.
     fn seeks(&mut self, head: &Header) -> bool {
         let (id, key) = (head.request, head.key);
-        let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == Pushes::Announced) else {
+        let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == PushPhase::Announced) else {
             return false;
         };
         let OperationKind::Pull { wanted, sought, .. } = &mut op.what else { return false };
@@ -629,7 +631,7 @@ impl<D: Data> Worker<D> {
             | OperationKind::Done => {
                 self.finish(id, Ok(()));
             }
-            OperationKind::Close => self.wants.push(Want::Leave),
+            OperationKind::Close => self.wants.push(SchedulerRequest::Leave),
             OperationKind::Learn(_)
             | OperationKind::Remove { .. }
             | OperationKind::Barrier { .. } => {}
@@ -727,7 +729,7 @@ impl<D: Data> Worker<D> {
             _ if !op.started && (op.is_collective() || !searches) => return,
             _ if !op.started => {}
             OperationKind::Barrier { number, .. } => {
-                return self.wants.push(Want::AskBarrier(*number));
+                return self.wants.push(SchedulerRequest::AskBarrier(*number));
             }
             OperationKind::Set { version, .. } => message.head.setting = *version,
             OperationKind::Push { .. } | OperationKind::Pull { .. } => {

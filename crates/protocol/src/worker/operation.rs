@@ -34,7 +34,7 @@ pub(super) enum OperationKind<D> {
         round: u64,
         priority: i32,
         wanted: BTreeMap<u32, Vec<u8>>,
-        after: After,
+        after: PullDependency,
         sought: bool,
     },
     /// Values and states of slices, in their order.
@@ -45,13 +45,13 @@ pub(super) enum OperationKind<D> {
     Find,
     /// Waits for the directory.
     Remove {
-        back: Back,
+        back: RemovalRollback,
     },
     Set {
         version: u64,
         fields: Vec<u8>,
     },
-    Learn(Of),
+    Learn(CatchUpTarget),
     /// `call` is what the program has called.
     Barrier {
         number: u64,
@@ -63,7 +63,7 @@ pub(super) enum OperationKind<D> {
 
 /// Withdrawal of a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Back {
+pub(super) enum RemovalRollback {
     No,
     /// The withdrawal was sent to the directory.
     Asked,
@@ -73,7 +73,7 @@ pub(super) enum Back {
 
 /// Consistency of a pull: the pushes that it waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum After {
+pub enum PullDependency {
     /// All earlier pushes of this worker on the key.
     Own,
     /// None: the value of the last closed round.
@@ -84,7 +84,7 @@ pub enum After {
 
 /// Object that a worker that is done learns of.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Of {
+pub(super) enum CatchUpTarget {
     /// The first key from this one on.
     Key(u64),
     /// A version of the settings.
@@ -196,7 +196,9 @@ impl<D> Operation<D> {
             return self.first_moment();
         }
         match self.what {
-            OperationKind::Remove { back: Back::No } if self.started => self.back_moment(),
+            OperationKind::Remove { back: RemovalRollback::No } if self.started => {
+                self.back_moment()
+            }
             _ => self.deadline,
         }
     }
@@ -217,7 +219,7 @@ impl<D> Operation<D> {
     pub(super) fn is_in_transit(&self) -> bool {
         match self.what {
             OperationKind::Push { .. } => !self.undelivered.is_empty(),
-            OperationKind::Remove { back } => back == Back::Asked,
+            OperationKind::Remove { back } => back == RemovalRollback::Asked,
             _ => false,
         }
     }

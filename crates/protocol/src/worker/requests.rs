@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::errors;
-use super::operation::{After, Back, Of, OpId, Operation, OperationKind};
-use super::{DIRECTORY, Pushes, Worker, WorkerKey};
+use super::operation::{
+    CatchUpTarget, OpId, Operation, OperationKind, PullDependency, RemovalRollback,
+};
+use super::{DIRECTORY, PushPhase, Worker, WorkerKey};
 use crate::job::{Data, Failure, Mode, Peer, Reason, Time, label};
 use crate::message::{Body, Declare, Header, KeySpec, Message, MessageKind, ROUNDS_OVER, flags};
 use crate::peers::OutgoingMessage;
@@ -83,7 +85,7 @@ impl<D: Data> Worker<D> {
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
-        self.pull_wanted(key, BTreeMap::new(), (After::Own, priority), now, deadline)
+        self.pull_wanted(key, BTreeMap::new(), (PullDependency::Own, priority), now, deadline)
     }
 
     /// Pulls with queries: `wanted` has, for some slices, bytes that the server's driver gets as
@@ -95,7 +97,7 @@ impl<D: Data> Worker<D> {
         &mut self,
         key: u64,
         wanted: BTreeMap<u32, Vec<u8>>,
-        (after, priority): (After, i32),
+        (after, priority): (PullDependency, i32),
         now: Time,
         deadline: Time,
     ) -> Result<OpId, Failure> {
@@ -134,7 +136,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// As for [`push`](Self::push).
     pub fn remove(&mut self, key: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(OperationKind::Remove { back: Back::No }, key, now, deadline)
+        self.request(OperationKind::Remove { back: RemovalRollback::No }, key, now, deadline)
     }
 
     /// Changes the setting of the servers, such as the merge rule; every rank makes the call with the same
@@ -156,7 +158,12 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// No request can succeed any more.
     pub fn learn_setting(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(OperationKind::Learn(Of::Setting(self.settings + 1)), 0, now, deadline)
+        self.request(
+            OperationKind::Learn(CatchUpTarget::Setting(self.settings + 1)),
+            0,
+            now,
+            deadline,
+        )
     }
 
     /// Learns the first existing key from this one on, without a proposal; for a worker that is done.
@@ -164,7 +171,7 @@ impl<D: Data> Worker<D> {
     /// # Errors
     /// No request can succeed any more.
     pub fn learn_key(&mut self, from: u64, now: Time, deadline: Time) -> Result<OpId, Failure> {
-        self.request(OperationKind::Learn(Of::Key(from)), 0, now, deadline)
+        self.request(OperationKind::Learn(CatchUpTarget::Key(from)), 0, now, deadline)
     }
 
     /// Waits until every active worker has made the call.
@@ -202,8 +209,8 @@ impl<D: Data> Worker<D> {
     /// The worker is closed, or has ended.
     pub fn finish_pushing(&mut self, now: Time, deadline: Time) -> Result<OpId, Failure> {
         let id = self.request(OperationKind::Done, 0, now, deadline)?;
-        if self.pushes == Pushes::Open {
-            self.pushes = Pushes::Over;
+        if self.pushes == PushPhase::Open {
+            self.pushes = PushPhase::Over;
         }
         Ok(id)
     }
@@ -265,7 +272,7 @@ impl<D: Data> Worker<D> {
         if let Some(lost) = self.rounds_lost.as_ref().filter(|_| op.needs_all_workers()) {
             return Err(lost.clone());
         }
-        if self.pushes != Pushes::Open && op.needs_all_workers() {
+        if self.pushes != PushPhase::Open && op.needs_all_workers() {
             let text = "this worker is done; it may only pull and close";
             return Err(Failure::new(Reason::Invalid, text));
         }
@@ -369,9 +376,9 @@ impl<D: Data> Worker<D> {
             }
             OperationKind::Pull { round, wanted, after, .. } => {
                 *round = match after {
-                    After::Own => state.pushed(),
-                    After::Nothing => 0,
-                    After::All => ROUNDS_OVER,
+                    PullDependency::Own => state.pushed(),
+                    PullDependency::Nothing => 0,
+                    PullDependency::All => ROUNDS_OVER,
                 };
                 let asked = |slice: &u32| wanted.is_empty() || wanted.contains_key(slice);
                 op.unanswered = slices.clone().filter(asked).collect();

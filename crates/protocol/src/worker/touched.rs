@@ -2,12 +2,12 @@
 //! of a long list looks at no other key.
 
 #[derive(Debug, Default)]
-pub(super) struct Touched {
+pub(super) struct TouchedKeys {
     keys: Vec<u64>,
     all: bool,
 }
 
-impl Touched {
+impl TouchedKeys {
     pub(super) fn add(&mut self, key: u64) {
         self.keys.push(key);
     }

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 
 use crate::launch::hosts::agent_protocol;
-use crate::launch::hosts::agent_protocol::{AgentOrder, AgentReport, OutputStream, Start};
-use crate::launch::plan::Audience;
-use crate::launch::processes::local::Children;
+use crate::launch::hosts::agent_protocol::{AgentOrder, AgentReport, OutputStream, StartRequest};
+use crate::launch::plan::SignalTarget;
+use crate::launch::processes::local::LocalProcesses;
 use crate::launch::processes::output;
 use crate::launch::processes::output::{OutputForm, OutputSource};
 use crate::launch::processes::signals;
@@ -60,16 +60,16 @@ impl Write for FrameOutput {
 }
 
 /// Output streams that the launcher no longer reads.
-type Muted = Arc<Mutex<HashSet<(usize, bool)>>>;
+type MutedOutputs = Arc<Mutex<HashSet<(usize, bool)>>>;
 
 /// Output as frames.
-struct Frames {
+struct FramedOutput {
     process: usize,
     stream: OutputStream,
-    muted: Muted,
+    muted: MutedOutputs,
 }
 
-impl OutputForm for Frames {
+impl OutputForm for FramedOutput {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         agent_protocol::put_output(self.process, self.stream, bytes, text);
     }
@@ -84,11 +84,11 @@ impl OutputForm for Frames {
 
 /// A running agent.
 struct Agent {
-    children: Children,
+    children: LocalProcesses,
     /// The launcher's number of each child.
     numbers: Vec<usize>,
     reports: Sender<AgentReport>,
-    muted: Muted,
+    muted: MutedOutputs,
     living: usize,
     /// Whether a descendant of the children is alive; None before all children have ended.
     left_over: Option<bool>,
@@ -182,22 +182,22 @@ fn report_on(
     Ok(sender)
 }
 
-type Started = (Agent, Vec<(OutputSource, Box<dyn OutputForm>)>);
+type StartedAgent = (Agent, Vec<(OutputSource, Box<dyn OutputForm>)>);
 
 impl Agent {
-    fn start(start: &Start, reports: &Sender<AgentReport>) -> Result<Started, String> {
+    fn start(start: &StartRequest, reports: &Sender<AgentReport>) -> Result<StartedAgent, String> {
         if start.version != kvstore::VERSION {
             let (ours, theirs) = (kvstore::VERSION, &start.version);
             return Err(format!("kvstore is release {ours} there, and {theirs} here"));
         }
         env::set_current_dir(&start.folder)
             .map_err(|error| format!("cannot enter the folder {} there: {error}", start.folder))?;
-        let children = Children::new(&[]).map_err(|error| error.to_string())?;
+        let children = LocalProcesses::new(&[]).map_err(|error| error.to_string())?;
         let mut agent = Self {
             children,
             numbers: Vec::new(),
             reports: reports.clone(),
-            muted: Muted::default(),
+            muted: MutedOutputs::default(),
             living: 0,
             left_over: None,
             writers: 2,
@@ -222,7 +222,7 @@ impl Agent {
         let process = self.children.numbers().last().unwrap_or(0);
         self.report(AgentReport::Started(number, process));
         let form = |stream| -> Box<dyn OutputForm> {
-            Box::new(Frames { process: number, stream, muted: Arc::clone(&self.muted) })
+            Box::new(FramedOutput { process: number, stream, muted: Arc::clone(&self.muted) })
         };
         pair.into_iter().zip([form(OutputStream::Out), form(OutputStream::Err)]).collect()
     }
@@ -254,7 +254,7 @@ impl Agent {
                     return;
                 }
                 Ok(AgentEvent::Signal(SIGHUP) | AgentEvent::Closed) | Err(_) => return,
-                Ok(AgentEvent::Signal(signal)) => self.children.signal(Audience::All, signal),
+                Ok(AgentEvent::Signal(signal)) => self.children.signal(SignalTarget::All, signal),
             }
         }
     }

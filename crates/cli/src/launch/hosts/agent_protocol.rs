@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::ending::ExitReason;
-use crate::launch::plan::{Audience, Process};
+use crate::launch::plan::{Process, SignalTarget};
 
 /// Start marker of an agent's output. Any output of the login shell comes before it.
 pub(crate) const GREETING: &[u8] = b"kvstore agent at work\n";
@@ -33,8 +33,8 @@ pub(crate) enum OutputStream {
 /// Messages of the launcher. Processes have the launcher's numbers.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum AgentOrder {
-    Start(Start),
-    Signal(Audience, i32),
+    Start(StartRequest),
+    Signal(SignalTarget, i32),
     /// Stop sending this output: its reader is gone.
     Mute(usize, OutputStream),
     Alive,
@@ -42,7 +42,7 @@ pub(crate) enum AgentOrder {
 
 /// The first order.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Start {
+pub(crate) struct StartRequest {
     /// The launcher's release.
     pub(crate) version: String,
     /// Working folder of the processes.
@@ -174,7 +174,7 @@ mod tests {
             environment: vec![("A".into(), Some("x\ny".into())), ("B".into(), None)],
             reads_input: false,
         };
-        let start = Start {
+        let start = StartRequest {
             version: "1".into(),
             folder: "/".into(),
             silence_ms: 5,
@@ -182,7 +182,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         write_order(&mut bytes, &AgentOrder::Start(start)).unwrap();
-        write_order(&mut bytes, &AgentOrder::Signal(Audience::Servers, 15)).unwrap();
+        write_order(&mut bytes, &AgentOrder::Signal(SignalTarget::Servers, 15)).unwrap();
         assert_eq!(bytes.split(|&byte| byte == b'\n').count(), 3);
         let mut from = &bytes[..];
         let Some(AgentOrder::Start(start)) = read_order(&mut from).unwrap() else { panic!() };
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(start.processes[0].1.environment[0].1.as_deref(), Some("x\ny"));
         assert!(matches!(
             read_order(&mut from).unwrap(),
-            Some(AgentOrder::Signal(Audience::Servers, 15))
+            Some(AgentOrder::Signal(SignalTarget::Servers, 15))
         ));
         assert!(read_order(&mut from).unwrap().is_none());
     }

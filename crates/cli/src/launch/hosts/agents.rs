@@ -15,10 +15,10 @@ use signal_hook::consts::SIGKILL;
 use crate::ending::ExitReason;
 use crate::launch::hosts::agent_protocol;
 use crate::launch::hosts::agent_protocol::{
-    AgentFrame, AgentOrder, AgentReport, OutputStream, Start,
+    AgentFrame, AgentOrder, AgentReport, OutputStream, StartRequest,
 };
-use crate::launch::plan::Audience;
-use crate::launch::processes::local::Children;
+use crate::launch::plan::SignalTarget;
+use crate::launch::processes::local::LocalProcesses;
 use crate::launch::processes::output::OutputSource;
 use crate::sys;
 
@@ -52,7 +52,7 @@ pub(crate) struct AgentConnection {
 /// State shared by the threads of a connection, and their event sink.
 struct ConnectionReader<T> {
     host: String,
-    pipes: Pipes,
+    pipes: OutputPipes,
     orders: Sender<Option<AgentOrder>>,
     held_up: Arc<AtomicBool>,
     silence: Duration,
@@ -60,15 +60,15 @@ struct ConnectionReader<T> {
 }
 
 /// The output pipes of the processes of a host, with their numbers, and of its connection.
-pub(crate) type HostSources = (Numbered, OutputSource);
+pub(crate) type HostSources = (NumberedOutputs, OutputSource);
 
 impl AgentConnection {
     /// Connects, and orders the start of processes. Only the main thread may call this.
     pub(crate) fn start(
-        children: &Children,
+        children: &LocalProcesses,
         mut command: Command,
         host: &str,
-        start: Start,
+        start: StartRequest,
         tell: impl FnMut(AgentNews) + Send + 'static,
     ) -> io::Result<(Self, HostSources)> {
         let program = command.get_program().to_string_lossy().into_owned();
@@ -102,7 +102,7 @@ impl AgentConnection {
         Ok((remote, (sources, OutputSource::err(err))))
     }
 
-    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+    pub(crate) fn signal(&self, audience: SignalTarget, signal: i32) {
         if let Some(orders) = &self.orders {
             let _ = orders.send(Some(AgentOrder::Signal(audience, signal)));
         }
@@ -141,11 +141,11 @@ impl AgentConnection {
     }
 }
 
-type Pipes = HashMap<(usize, bool), PipeWriter>;
-type Numbered = Vec<(usize, [OutputSource; 2])>;
+type OutputPipes = HashMap<(usize, bool), PipeWriter>;
+type NumberedOutputs = Vec<(usize, [OutputSource; 2])>;
 
 /// Pipes that carry the output of processes inside of this process.
-fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(Pipes, Numbered)> {
+fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(OutputPipes, NumberedOutputs)> {
     let (mut writers, mut sources) = (HashMap::new(), Vec::new());
     for number in numbers {
         let mut pipe = |is_err| -> io::Result<PipeReader> {
@@ -180,7 +180,7 @@ fn write_orders(mut input: ChildStdin, queue: &mpsc::Receiver<Option<AgentOrder>
 impl<T: FnMut(AgentNews)> ConnectionReader<T> {
     /// Parses the agent's output until its end.
     fn run(mut self, output: ChildStdout) {
-        let limited = Limited { output, limit: LOGIN };
+        let limited = TimedReader { output, limit: LOGIN };
         let mut from = BufReader::with_capacity(128 << 10, limited);
         let why = match agent_protocol::read_greeting(&mut from) {
             Ok(()) => {
@@ -223,12 +223,12 @@ impl<T: FnMut(AgentNews)> ConnectionReader<T> {
 }
 
 /// Standard output of a program that must not be silent for longer than a limit.
-struct Limited {
+struct TimedReader {
     output: ChildStdout,
     limit: Duration,
 }
 
-impl Read for Limited {
+impl Read for TimedReader {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let ready = sys::readable(&[self.output.as_fd()], Some(self.limit))?;
         if ready == [true] {

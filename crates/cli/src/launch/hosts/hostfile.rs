@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 /// A host, and its number of workers if given.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Host {
+pub(crate) struct HostSlots {
     pub(crate) name: String,
     pub(crate) slots: Option<u32>,
 }
@@ -13,12 +13,12 @@ pub(crate) struct Host {
 const MOST_SLOTS: u32 = 65_536;
 
 /// Reads `host1,host2:4`.
-pub(crate) fn parse_list(text: &str) -> Result<Vec<Host>, String> {
+pub(crate) fn parse_list(text: &str) -> Result<Vec<HostSlots>, String> {
     merge(text.split(',').map(parse_item))
 }
 
 /// Reads a file of lines such as `host slots=4`; what follows a `#` is a comment.
-pub(crate) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
+pub(crate) fn parse_file(text: &str) -> Result<Vec<HostSlots>, String> {
     let lines = text.lines().zip(1..).map(|(line, number)| {
         let line = line.split_once('#').map_or(line, |(line, _)| line).trim();
         (!line.is_empty())
@@ -28,7 +28,7 @@ pub(crate) fn parse_file(text: &str) -> Result<Vec<Host>, String> {
 }
 
 /// `host`, `host:4`, `[fe80::1]:4`.
-fn parse_item(text: &str) -> Result<Host, String> {
+fn parse_item(text: &str) -> Result<HostSlots, String> {
     let text = text.trim();
     let (name, slots) = match text.rsplit_once(':') {
         // The colons of an address of version 6 stand in brackets when a number follows.
@@ -41,7 +41,7 @@ fn parse_item(text: &str) -> Result<Host, String> {
 }
 
 /// `host`, `host:4`, `host slots=4`. Other words of common host files are ignored.
-fn parse_line(line: &str) -> Result<Host, String> {
+fn parse_line(line: &str) -> Result<HostSlots, String> {
     let mut words = line.split_whitespace();
     let mut host = parse_item(words.next().unwrap_or_default())?;
     for word in words {
@@ -59,18 +59,18 @@ fn parse_slots(text: &str) -> Result<u32, String> {
     slots.ok_or_else(|| format!("{text:?} is no number of slots"))
 }
 
-fn host(name: &str, slots: Option<u32>) -> Result<Host, String> {
+fn host(name: &str, slots: Option<u32>) -> Result<HostSlots, String> {
     let is_odd = |letter: char| letter.is_whitespace() || letter.is_control();
     // A name with a leading minus would be an option for ssh.
     if name.is_empty() || name.starts_with('-') || name.contains(is_odd) {
         return Err(format!("{name:?} is no host"));
     }
-    Ok(Host { name: name.to_owned(), slots })
+    Ok(HostSlots { name: name.to_owned(), slots })
 }
 
 /// The slots of a host that is listed several times are added up.
-fn merge(hosts: impl Iterator<Item = Result<Host, String>>) -> Result<Vec<Host>, String> {
-    let (mut merged, mut places) = (Vec::<Host>::new(), HashMap::<String, usize>::new());
+fn merge(hosts: impl Iterator<Item = Result<HostSlots, String>>) -> Result<Vec<HostSlots>, String> {
+    let (mut merged, mut places) = (Vec::<HostSlots>::new(), HashMap::<String, usize>::new());
     for host in hosts {
         let host = host?;
         if let Some(place) = places.get(&host.name) {
@@ -90,13 +90,13 @@ fn merge(hosts: impl Iterator<Item = Result<Host, String>>) -> Result<Vec<Host>,
 /// Workers fill the slots of the hosts in order. Without slots, hosts get equal shares, give or
 /// take one. Servers are placed round-robin.
 pub(crate) fn place(
-    hosts: &[Host],
+    hosts: &[HostSlots],
     workers: u32,
     servers: u32,
 ) -> Result<(Vec<usize>, Vec<usize>), String> {
     let count = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
     let even = hosts.iter().all(|host| host.slots.is_none());
-    let slots_of = |(index, host): (u32, &Host)| {
+    let slots_of = |(index, host): (u32, &HostSlots)| {
         if even {
             workers / count + u32::from(index < workers % count)
         } else {
@@ -115,10 +115,10 @@ pub(crate) fn place(
 
 #[cfg(test)]
 mod tests {
-    use super::{Host, parse_file, parse_list, place};
+    use super::{HostSlots, parse_file, parse_list, place};
 
-    fn text(hosts: &[Host]) -> String {
-        let one = |host: &Host| {
+    fn text(hosts: &[HostSlots]) -> String {
+        let one = |host: &HostSlots| {
             host.slots.map_or(host.name.clone(), |slots| format!("{}={slots}", host.name))
         };
         hosts.iter().map(one).collect::<Vec<_>>().join(" ")

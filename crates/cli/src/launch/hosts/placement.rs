@@ -11,11 +11,11 @@ use clap::Args;
 
 use crate::address::{local_address_of, split_root};
 use crate::launch::hosts::hostfile;
-use crate::launch::hosts::hostfile::Host;
+use crate::launch::hosts::hostfile::HostSlots;
 use crate::launch::hosts::shell;
 use crate::launch::hosts::slurm;
-use crate::launch::plan::{Process, ProcessRole, Root};
-use crate::launch::processes::all::Route;
+use crate::launch::plan::{Process, ProcessRole, SchedulerAddress};
+use crate::launch::processes::all::RemoteShell;
 
 /// The name of this machine in lists of hosts.
 const HERE: &str = "localhost";
@@ -67,15 +67,15 @@ pub(crate) struct HostOptions {
 
 /// Other machines, and the commands that reach them.
 #[derive(Debug)]
-struct Others {
-    hosts: Vec<Host>,
-    route: Route,
+struct RemoteHosts {
+    hosts: Vec<HostSlots>,
+    route: RemoteShell,
 }
 
 /// Where the processes of a job run.
 #[derive(Debug)]
-pub(crate) struct Site {
-    others: Option<Others>,
+pub(crate) struct ProcessPlacement {
+    others: Option<RemoteHosts>,
     workers: u32,
     /// The host of each worker, and of each server.
     places: (Vec<usize>, Vec<usize>),
@@ -85,16 +85,17 @@ pub(crate) struct Site {
 }
 
 /// Processes of one machine; None is this one.
-pub(crate) type Share<'a> = (Option<(&'a str, &'a Route)>, Vec<Process>);
+pub(crate) type HostShare<'a> = (Option<(&'a str, &'a RemoteShell)>, Vec<Process>);
 
-impl Site {
+impl ProcessPlacement {
     pub(crate) fn new(
         options: &HostOptions,
         workers: Option<u32>,
         servers: u32,
     ) -> Result<Self, String> {
         let others = options.others()?;
-        let workers = workers.unwrap_or_else(|| others.as_ref().map_or(1, Others::most_workers));
+        let workers =
+            workers.unwrap_or_else(|| others.as_ref().map_or(1, RemoteHosts::most_workers));
         let places = match &others {
             Some(others) => hostfile::place(&others.hosts, workers, servers)?,
             None => (Vec::new(), Vec::new()),
@@ -131,8 +132,8 @@ impl Site {
         &self,
         processes: Vec<Process>,
         environment: impl Fn() -> I,
-    ) -> Vec<Share<'_>> {
-        let mut shares: Vec<Share<'_>> = vec![(None, Vec::new())];
+    ) -> Vec<HostShare<'_>> {
+        let mut shares: Vec<HostShare<'_>> = vec![(None, Vec::new())];
         for mut process in processes {
             let host = self.host(&process).zip(self.others.as_ref().map(|others| &others.route));
             if host.is_some() {
@@ -167,13 +168,13 @@ impl Site {
     }
 
     /// An address at which the scheduler can listen, and which all hosts reach.
-    pub(crate) fn root(&self) -> io::Result<Root> {
+    pub(crate) fn root(&self) -> io::Result<SchedulerAddress> {
         let (host, port) = match &self.root {
             Some(root) => split_root(root)?,
             None => (self.address()?.to_string(), None),
         };
         let port = port.map_or_else(|| free_port(&host), Ok)?;
-        Ok(Root { host, port })
+        Ok(SchedulerAddress { host, port })
     }
 
     fn address(&self) -> io::Result<IpAddr> {
@@ -194,7 +195,7 @@ impl Site {
     }
 }
 
-impl Others {
+impl RemoteHosts {
     /// As many workers as there are slots.
     fn most_workers(&self) -> u32 {
         let slots = self.hosts.iter().map(|host| host.slots.unwrap_or(1));
@@ -203,7 +204,7 @@ impl Others {
 }
 
 impl HostOptions {
-    fn others(&self) -> Result<Option<Others>, String> {
+    fn others(&self) -> Result<Option<RemoteHosts>, String> {
         let here = |error: io::Error| error.to_string();
         let hosts = match (&self.hosts, &self.host_file) {
             (Some(list), _) => Some(hostfile::parse_list(list)?),
@@ -236,8 +237,8 @@ impl HostOptions {
             None => text_of(env::current_dir().map_err(here)?)?,
         };
         let silence_ms = self.host_timeout_ms;
-        let route = Route { words, before_host, rest, folder, silence_ms };
-        Ok(Some(Others { hosts, route }))
+        let route = RemoteShell { words, before_host, rest, folder, silence_ms };
+        Ok(Some(RemoteHosts { hosts, route }))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::env;
 
-use crate::launch::hosts::hostfile::Host;
+use crate::launch::hosts::hostfile::HostSlots;
 
 /// Maximum number of nodes in a list.
 const MOST: usize = 65_536;
@@ -15,7 +15,7 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 }
 
 /// The nodes of the Slurm job in which this program runs, unless this node is the only one.
-pub(crate) fn nodes() -> Result<Option<Vec<Host>>, String> {
+pub(crate) fn nodes() -> Result<Option<Vec<HostSlots>>, String> {
     let Some(list) = variable("SLURM_JOB_NODELIST").or_else(|| variable("SLURM_NODELIST")) else {
         return Ok(None);
     };
@@ -38,9 +38,9 @@ pub(crate) fn nodes() -> Result<Option<Vec<Host>>, String> {
 }
 
 /// The nodes with as many slots as they have tasks; None if the number is unknown for one.
-pub(crate) fn with_slots(names: Vec<String>, tasks: Option<&str>) -> Option<Vec<Host>> {
+pub(crate) fn with_slots(names: Vec<String>, tasks: Option<&str>) -> Option<Vec<HostSlots>> {
     let slots = tasks.map_or_else(|| Some(vec![1; names.len()]), counts)?;
-    let host = |(name, slots)| Host { name, slots: Some(slots) };
+    let host = |(name, slots)| HostSlots { name, slots: Some(slots) };
     (slots.len() == names.len()).then(|| names.into_iter().zip(slots).map(host).collect())
 }
 

@@ -6,15 +6,15 @@ use std::process::Command;
 use std::time::Instant;
 
 use crate::ending::ExitReason;
-use crate::launch::hosts::agent_protocol::{AgentReport, Start};
+use crate::launch::hosts::agent_protocol::{AgentReport, StartRequest};
 use crate::launch::hosts::agents::{AgentConnection, AgentNews};
-use crate::launch::plan::{Audience, Process, ProcessName, ProcessRole};
-use crate::launch::processes::local::{Children, StartError};
+use crate::launch::plan::{Process, ProcessName, ProcessRole, SignalTarget};
+use crate::launch::processes::local::{LocalProcesses, StartError};
 use crate::launch::processes::output::{OutputLabel, OutputSource};
 
 /// The command that starts processes on another machine.
 #[derive(Debug, Clone)]
-pub(crate) struct Route {
+pub(crate) struct RemoteShell {
     /// The program and its first arguments.
     pub(crate) words: Vec<String>,
     /// Prefix of the host in the next argument.
@@ -27,7 +27,7 @@ pub(crate) struct Route {
     pub(crate) silence_ms: u32,
 }
 
-impl Route {
+impl RemoteShell {
     fn command(&self, host: &str) -> Command {
         let (program, arguments) =
             self.words.split_first().map_or(("", &[][..]), |(program, rest)| (program, rest));
@@ -39,7 +39,7 @@ impl Route {
 
 /// A process of the job.
 #[derive(Debug)]
-pub(crate) struct Member {
+pub(crate) struct JobProcess {
     pub(crate) name: ProcessName,
     /// None is this machine.
     pub(crate) host: Option<String>,
@@ -51,7 +51,7 @@ pub(crate) struct Member {
     has_ended: bool,
 }
 
-impl Member {
+impl JobProcess {
     /// Its name in messages.
     pub(crate) fn title(&self) -> String {
         match &self.host {
@@ -68,7 +68,7 @@ impl Member {
 
 /// News of a connection for the user.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum HostEvent {
     Started(usize),
     /// A problem to show to the user.
     Trouble(String),
@@ -76,7 +76,7 @@ pub(crate) enum Heard {
 
 /// A process that could not be started here, and why.
 #[derive(Debug)]
-pub(crate) struct Refused {
+pub(crate) struct StartRefusal {
     pub(crate) name: ProcessName,
     pub(crate) error: StartError,
 }
@@ -84,11 +84,11 @@ pub(crate) struct Refused {
 /// The processes of a job.
 #[derive(Debug)]
 pub(crate) struct Processes {
-    here: Children,
+    here: LocalProcesses,
     /// The member of each child on this machine.
     children: Vec<usize>,
     remotes: Vec<HostConnection>,
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<JobProcess>,
     /// Ends reported by connections.
     ended: Vec<(usize, ExitReason)>,
     closing: bool,
@@ -102,13 +102,13 @@ struct HostConnection {
     is_open: bool,
 }
 
-pub(crate) type Sources = Vec<(OutputLabel, OutputSource)>;
+pub(crate) type LabeledOutputs = Vec<(OutputLabel, OutputSource)>;
 
 impl Processes {
     /// `files` are removed with the launcher.
     pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         Ok(Self {
-            here: Children::new(files)?,
+            here: LocalProcesses::new(files)?,
             children: Vec::new(),
             remotes: Vec::new(),
             members: Vec::new(),
@@ -118,11 +118,14 @@ impl Processes {
     }
 
     /// Starts processes on this machine, and returns their output pipes.
-    pub(crate) fn start_here(&mut self, processes: Vec<Process>) -> Result<Sources, Refused> {
+    pub(crate) fn start_here(
+        &mut self,
+        processes: Vec<Process>,
+    ) -> Result<LabeledOutputs, StartRefusal> {
         let mut sources = Vec::new();
         for process in processes {
             let name = process.name;
-            let pair = self.here.start(&process).map_err(|error| Refused { name, error })?;
+            let pair = self.here.start(&process).map_err(|error| StartRefusal { name, error })?;
             self.children.push(self.members.len());
             let label = self.add(name, None, self.here.numbers().last());
             sources.extend(pair.map(|source| (label.clone(), source)));
@@ -134,15 +137,15 @@ impl Processes {
     pub(crate) fn start_there(
         &mut self,
         host: &str,
-        route: &Route,
+        route: &RemoteShell,
         processes: Vec<Process>,
         mut tell: impl FnMut(usize, AgentNews) + Send + 'static,
-    ) -> io::Result<Sources> {
+    ) -> io::Result<LabeledOutputs> {
         let first = self.members.len();
         for process in &processes {
             self.add(process.name, Some(host.to_owned()), None);
         }
-        let start = Start {
+        let start = StartRequest {
             version: kvstore::VERSION.to_owned(),
             folder: route.folder.clone(),
             silence_ms: route.silence_ms,
@@ -164,14 +167,14 @@ impl Processes {
 
     fn add(&mut self, name: ProcessName, host: Option<String>, number: Option<u32>) -> OutputLabel {
         let started = Instant::now();
-        let member = Member { name, host, number, started, refusal: None, has_ended: false };
+        let member = JobProcess { name, host, number, started, refusal: None, has_ended: false };
         let label = member.label();
         self.members.push(member);
         label
     }
 
     /// Handles the news of a connection.
-    pub(crate) fn hear(&mut self, connection: usize, news: AgentNews) -> Option<Heard> {
+    pub(crate) fn hear(&mut self, connection: usize, news: AgentNews) -> Option<HostEvent> {
         let report = match news {
             AgentNews::Report(report) => report,
             AgentNews::Closed(why) => return self.closed(connection, &why),
@@ -189,14 +192,14 @@ impl Processes {
             AgentReport::Alive => None,
             AgentReport::Started(member, number) => {
                 self.members.get_mut(member)?.number = Some(number);
-                Some(Heard::Started(member))
+                Some(HostEvent::Started(member))
             }
             AgentReport::Failed(member, text, status) => {
                 let known = self.members.get_mut(member)?;
                 let trouble = format!("cannot start {}: {text}", known.title());
                 known.refusal = Some(text);
                 self.end(member, ExitReason::Status(status.into()));
-                Some(Heard::Trouble(trouble))
+                Some(HostEvent::Trouble(trouble))
             }
             AgentReport::Ended(member, ending) => {
                 self.end(member, ending);
@@ -209,7 +212,7 @@ impl Processes {
             AgentReport::Useless(text) => {
                 let trouble = format!("{}: {text}", self.remotes[connection].remote.host);
                 self.lose(connection);
-                Some(Heard::Trouble(trouble))
+                Some(HostEvent::Trouble(trouble))
             }
         }
     }
@@ -224,7 +227,7 @@ impl Processes {
     }
 
     /// A connection has ended; its unreported ends will never be known.
-    fn closed(&mut self, connection: usize, why: &str) -> Option<Heard> {
+    fn closed(&mut self, connection: usize, why: &str) -> Option<HostEvent> {
         let told = self.remotes[connection].left_over.is_some();
         let missing = self.lose(connection);
         let known = &mut self.remotes[connection];
@@ -234,7 +237,7 @@ impl Processes {
             return None;
         }
         let how = known.remote.ending().map_or(String::new(), |how| format!(" ({how})"));
-        Some(Heard::Trouble(format!("{why}{how}")))
+        Some(HostEvent::Trouble(format!("{why}{how}")))
     }
 
     /// Counts the processes of a connection as lost; returns whether there were any.
@@ -258,7 +261,7 @@ impl Processes {
     }
 
     /// Sends a signal to processes and their descendants.
-    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+    pub(crate) fn signal(&self, audience: SignalTarget, signal: i32) {
         self.here.signal(audience, signal);
         self.remotes.iter().for_each(|connection| connection.remote.signal(audience, signal));
     }
@@ -292,7 +295,7 @@ impl Processes {
     }
 
     /// Kills all remaining local processes, and returns the unreported ends.
-    pub(crate) fn finish(mut self) -> (Vec<Member>, Vec<(usize, ExitReason)>) {
+    pub(crate) fn finish(mut self) -> (Vec<JobProcess>, Vec<(usize, ExitReason)>) {
         let mut ended = self.newly_ended();
         self.remotes.into_iter().for_each(|connection| connection.remote.finish());
         let children = self.children;

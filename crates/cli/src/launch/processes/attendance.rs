@@ -44,13 +44,13 @@ impl From<View> for Attendees {
 
 /// Result of a query.
 pub(crate) type AttendanceResult = Result<Attendees>;
-type Tell = Box<dyn FnMut(AttendanceResult) + Send>;
+type JoinCallback = Box<dyn FnMut(AttendanceResult) + Send>;
 
 /// The schedule of queries, and the thread that sends them.
-pub(crate) struct Attendance {
+pub(crate) struct JoinMonitor {
     begun: Instant,
     /// Target of queries; None once the thread has it, and in a job without a scheduler.
-    target: Option<(Config, Tell)>,
+    target: Option<(Config, JoinCallback)>,
     questions: Option<(Sender<()>, JoinHandle<()>)>,
     next_line: Instant,
     ask_at: Option<Instant>,
@@ -59,9 +59,9 @@ pub(crate) struct Attendance {
     has_ended: bool,
 }
 
-impl Attendance {
+impl JoinMonitor {
     /// `tell` receives the answers; without `config` the job has no scheduler.
-    pub(crate) fn new(config: Option<Config>, now: Instant, tell: Tell) -> Self {
+    pub(crate) fn new(config: Option<Config>, now: Instant, tell: JoinCallback) -> Self {
         Self {
             begun: now,
             target: config.map(|config| (config, tell)),
@@ -77,7 +77,7 @@ impl Attendance {
         self.target.is_none() && self.questions.is_none()
     }
 
-    /// When to call [`Attendance::tick`] next; None is never.
+    /// When to call [`JoinMonitor::tick`] next; None is never.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let next = self.ask_at.map_or(self.next_line, |at| at.min(self.next_line));
         (!self.is_over() && !self.is_asked).then_some(next)
@@ -133,14 +133,14 @@ impl Attendance {
     }
 }
 
-impl Drop for Attendance {
+impl Drop for JoinMonitor {
     fn drop(&mut self) {
         self.end();
     }
 }
 
 /// Starts the query thread; None if the system has no thread for it.
-fn start(config: Config, mut tell: Tell) -> Option<(Sender<()>, JoinHandle<()>)> {
+fn start(config: Config, mut tell: JoinCallback) -> Option<(Sender<()>, JoinHandle<()>)> {
     let (sender, questions) = mpsc::channel();
     let work = move || {
         let mut observer = None;
@@ -174,11 +174,11 @@ pub(crate) fn list(titles: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn attendance() -> (Attendance, Instant) {
+    fn attendance() -> (JoinMonitor, Instant) {
         let now = Instant::now();
         // Port 0 has no scheduler: each query fails.
         let config = Config::new().with("root", "127.0.0.1:0").unwrap();
-        (Attendance::new(Some(config), now, Box::new(|_| {})), now)
+        (JoinMonitor::new(Some(config), now, Box::new(|_| {})), now)
     }
 
     #[test]
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_job_without_a_scheduler_is_never_asked() {
         let now = Instant::now();
-        let mut attendance = Attendance::new(None, now, Box::new(|_| {}));
+        let mut attendance = JoinMonitor::new(None, now, Box::new(|_| {}));
         attendance.ended(true, now);
         attendance.tick(now + LINE);
         assert_eq!(attendance.deadline(), None);

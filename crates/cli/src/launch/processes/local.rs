@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGKILL;
 
 use crate::ending::ExitReason;
-use crate::launch::plan::{Audience, Process, ProcessRole};
+use crate::launch::plan::{Process, ProcessRole, SignalTarget};
 use crate::launch::processes::input;
 use crate::launch::processes::output::OutputSource;
-use crate::launch::processes::reaper::Keeper;
+use crate::launch::processes::reaper::Reaper;
 use crate::sys;
 
 /// Timeout for the end of a killed process. Only one that waits for a device takes any time.
@@ -44,8 +44,8 @@ impl StartError {
 
 /// Processes of a job on this machine, each the leader of a group of its own.
 #[derive(Debug)]
-pub(crate) struct Children {
-    keeper: Keeper,
+pub(crate) struct LocalProcesses {
+    keeper: Reaper,
     /// This program.
     executable: PathBuf,
     members: Vec<RunningChild>,
@@ -59,11 +59,11 @@ struct RunningChild {
     told: bool,
 }
 
-impl Children {
+impl LocalProcesses {
     /// `files` are removed with the launcher.
     pub(crate) fn new(files: &[PathBuf]) -> io::Result<Self> {
         let executable = env::current_exe()?;
-        Ok(Self { keeper: Keeper::start(&executable, files)?, executable, members: Vec::new() })
+        Ok(Self { keeper: Reaper::start(&executable, files)?, executable, members: Vec::new() })
     }
 
     /// Starts a process, and returns its output pipes. Only the main thread may call this.
@@ -115,8 +115,8 @@ impl Children {
         ended
     }
 
-    /// Sends a signal to groups. Their ids are not reused until [`Children::finish`].
-    pub(crate) fn signal(&self, audience: Audience, signal: i32) {
+    /// Sends a signal to groups. Their ids are not reused until [`LocalProcesses::finish`].
+    pub(crate) fn signal(&self, audience: SignalTarget, signal: i32) {
         for running in self.members.iter().filter(|running| audience.has(running.role)) {
             sys::signal_group(running.child.id(), signal);
         }
@@ -140,7 +140,7 @@ impl Children {
 
     /// Kills all remaining processes, and returns the unreported ends.
     pub(crate) fn finish(mut self) -> Vec<(usize, ExitReason)> {
-        self.signal(Audience::All, SIGKILL);
+        self.signal(SignalTarget::All, SIGKILL);
         let start = Instant::now();
         let mut ended = self.newly_ended();
         let lives =

@@ -76,7 +76,7 @@ pub(crate) fn copy(
     let open = |(label, source): (OutputLabel, OutputSource)| {
         let coloured = if source.stream == OwnStream::Out { coloured.0 } else { coloured.1 };
         let form: Box<dyn OutputForm> =
-            Box::new(Lines::new(&before_lines(&label, width, coloured)));
+            Box::new(LineLabeler::new(&before_lines(&label, width, coloured)));
         (source, form)
     };
     let open = sources.into_iter().map(open).collect();
@@ -195,7 +195,7 @@ fn write_all(to: &mut dyn Write, mut text: &[u8]) -> io::Result<()> {
 }
 
 /// Splits the output of a process into lines, and puts its label before each.
-struct Lines {
+struct LineLabeler {
     first: Vec<u8>,
     /// Prefix of the pieces of a long line except the first.
     further: Vec<u8>,
@@ -205,7 +205,7 @@ struct Lines {
     cut: bool,
 }
 
-impl Lines {
+impl LineLabeler {
     fn new(label: &str) -> Self {
         if label.is_empty() {
             return Self { first: Vec::new(), further: Vec::new(), held: Vec::new(), cut: false };
@@ -222,7 +222,7 @@ impl Lines {
     }
 }
 
-impl OutputForm for Lines {
+impl OutputForm for LineLabeler {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
             let (piece, complete) = match piece.strip_suffix(b"\n") {
@@ -262,12 +262,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{
-        LONGEST, Lines, OpenSource, OutputForm, OutputLabel, OutputSource, OwnStream, before_lines,
-        copy_all, write_all,
+        LONGEST, LineLabeler, OpenSource, OutputForm, OutputLabel, OutputSource, OwnStream,
+        before_lines, copy_all, write_all,
     };
 
     fn lines_of(pieces: &[&[u8]]) -> Vec<u8> {
-        let mut lines = Lines::new("w");
+        let mut lines = LineLabeler::new("w");
         let mut text = Vec::new();
         pieces.iter().for_each(|piece| lines.take(piece, &mut text));
         lines.end(&mut text);
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_takes_bounded_memory() {
-        let mut lines = Lines::new("w");
+        let mut lines = LineLabeler::new("w");
         for _ in 0..100 {
             lines.take(&[b'x'; 10_000], &mut Vec::new());
             assert!(lines.held.len() <= LONGEST);
@@ -320,14 +320,17 @@ mod tests {
         let nobody = OutputLabel { text: String::new(), rank: Some(0) };
         assert_eq!(before_lines(&nobody, 9, true), "");
         let mut text = Vec::new();
-        Lines::new("").take(b"as it is\n", &mut text);
+        LineLabeler::new("").take(b"as it is\n", &mut text);
         assert_eq!(text, b"as it is\n");
     }
 
     fn open(stream: OwnStream) -> (OpenSource, io::PipeWriter) {
         let (pipe, writer) = io::pipe().unwrap();
         (
-            OpenSource { source: OutputSource { pipe, stream }, form: Box::new(Lines::new("w")) },
+            OpenSource {
+                source: OutputSource { pipe, stream },
+                form: Box::new(LineLabeler::new("w")),
+            },
             writer,
         )
     }

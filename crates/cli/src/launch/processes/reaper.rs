@@ -18,12 +18,12 @@ use crate::sys;
 
 /// The launcher's side.
 #[derive(Debug)]
-pub(crate) struct Keeper {
+pub(crate) struct Reaper {
     process: Child,
     pipe: PipeWriter,
 }
 
-impl Keeper {
+impl Reaper {
     /// `files` are removed when the launcher is killed.
     pub(crate) fn start(executable: &Path, files: &[PathBuf]) -> io::Result<Self> {
         let (reader, pipe) = io::pipe()?;

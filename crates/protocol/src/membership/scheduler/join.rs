@@ -8,7 +8,7 @@ use super::takeover::Takeover;
 use super::{MemberProgress, Scheduler};
 use crate::job::{Data, JobTerms, MemberRole, NO_RANK, Peer, Time};
 use crate::message::{Hello, MemberState, Standing};
-use crate::peers::Why;
+use crate::peers::DropReason;
 
 impl<D: Data> Scheduler<D> {
     /// Takes a hello; `linked` when it arrived in the stream of the member.
@@ -34,7 +34,7 @@ impl<D: Data> Scheduler<D> {
                 self.agree(peer, hello);
                 self.greet(known.peer, hello, linked, now);
             } else if !had_another_seat(&known, hello) {
-                self.net.note_drop(peer, Why::Foreign);
+                self.net.note_drop(peer, DropReason::Foreign);
             }
             return;
         }

@@ -15,10 +15,10 @@ use crate::message::{
     Awaited, BadFrame, Book, Hello, MemberState, Message, MessageKind, Standing, VERSION, accused,
     failed,
 };
-use crate::peers::{Frame, Incoming, News, OutgoingMessage, Peers, Why};
+use crate::peers::{DropReason, Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use crate::stream::CONTROL;
 use observers::MemberReports;
-use refusals::Allowance;
+use refusals::TokenBucket;
 use suspicion::Dispute;
 use takeover::Takeover;
 
@@ -66,7 +66,7 @@ pub struct Scheduler<D> {
     /// Lost members that may wake up, by incarnation, and the moment until which the scheduler stays to evict
     /// them.
     pub(super) untold: BTreeMap<u64, Time>,
-    allowance: Allowance,
+    allowance: TokenBucket,
     watch: MemberReports,
 }
 
@@ -91,7 +91,7 @@ impl<D: Data> Scheduler<D> {
             start_by,
             in_doubt: false,
             untold: BTreeMap::new(),
-            allowance: Allowance::default(),
+            allowance: TokenBucket::default(),
             watch: MemberReports::default(),
         }
     }
@@ -124,7 +124,7 @@ impl<D: Data> Scheduler<D> {
         }
         let peer = Peer { role: message.head.role, rank: message.head.rank };
         if message.head.job != self.net.limits.job {
-            self.net.note_drop(peer, Why::OtherJob);
+            self.net.note_drop(peer, DropReason::OtherJob);
             return self.turn_away(&message);
         }
         let was_cut_off = self.may_be_cut_off(now);
@@ -201,12 +201,12 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// Frames that are due. Called after every event.
-    pub fn send(&mut self, now: Time) -> Vec<Frame<D>> {
+    pub fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
         self.net.send(now)
     }
 
     /// Events for logs since the last call.
-    pub fn news(&mut self) -> Vec<News> {
+    pub fn news(&mut self) -> Vec<PeerEvent> {
         self.net.news()
     }
 
@@ -228,14 +228,14 @@ impl<D: Data> Scheduler<D> {
         if message.head.kind == MessageKind::Hello {
             match Hello::decode(message.fields()) {
                 Some(hello) => self.hello(peer, incarnation, &hello, false, now),
-                None => self.net.note_drop(peer, Why::Unreadable),
+                None => self.net.note_drop(peer, DropReason::Unreadable),
             }
             return;
         }
         if message.head.kind == MessageKind::Report {
             return self.report(peer, message, now);
         }
-        self.net.note_drop(peer, Why::Stranger);
+        self.net.note_drop(peer, DropReason::Stranger);
         self.unknown(peer, incarnation);
     }
 
@@ -257,7 +257,7 @@ impl<D: Data> Scheduler<D> {
         if message.head.kind == MessageKind::Hello {
             match Hello::decode(message.fields()) {
                 Some(hello) => self.hello(from, message.head.incarnation, &hello, true, now),
-                None => self.net.note_drop(from, Why::Unreadable),
+                None => self.net.note_drop(from, DropReason::Unreadable),
             }
             return;
         }
@@ -272,7 +272,7 @@ impl<D: Data> Scheduler<D> {
             }
             MessageKind::Suspect => match accused::decode(message.fields()) {
                 Some(accused) => self.suspect(from, accused, message.head.round, now),
-                None => self.net.note_drop(from, Why::Unreadable),
+                None => self.net.note_drop(from, DropReason::Unreadable),
             },
             MessageKind::Ask => {
                 let peers = if round == 0 { self.missing_from_quorum() } else { self.late(round) };
@@ -280,7 +280,7 @@ impl<D: Data> Scheduler<D> {
                 answer.head.round = round;
                 self.post(from, answer);
             }
-            _ => self.net.note_drop(from, Why::Unreadable),
+            _ => self.net.note_drop(from, DropReason::Unreadable),
         }
     }
 
@@ -319,7 +319,7 @@ impl<D: Data> Scheduler<D> {
             Some(silent) => format!("it was not heard for {} ms", silent / MS),
         };
         let address = self.whereabouts(known).unwrap_or_default();
-        self.net.note(News::Lost(known.peer, address, reason));
+        self.net.note(PeerEvent::Lost(known.peer, address, reason));
     }
 
     fn part(&mut self, peer: Peer, state: MemberState) {
@@ -360,7 +360,7 @@ impl<D: Data> Scheduler<D> {
     }
 
     pub(super) fn evict(&mut self, peer: Peer, incarnation: u64, address: &str) {
-        self.net.note(News::Evicted(peer, address.into()));
+        self.net.note(PeerEvent::Evicted(peer, address.into()));
         let text = format!(
             "{peer} at {address} was not heard for {} ms, and the job declared it lost",
             self.net.limits.peer_timeout / MS

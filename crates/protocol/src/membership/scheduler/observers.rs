@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::Scheduler;
 use crate::job::{Data, MS, Peer, Time};
-use crate::message::{JobView, Look, MOST_REPORT, MemberState, Message, MessageKind, Sight};
-use crate::peers::Why;
+use crate::message::{JobView, Look, MOST_REPORT, MemberReport, MemberState, Message, MessageKind};
+use crate::peers::DropReason;
 use crate::telemetry::ProcessStats;
 
 /// Minimum interval of requests for reports, and interval of the limit on Looks.
@@ -49,7 +49,7 @@ impl<D: Data> Scheduler<D> {
     pub(super) fn look(&mut self, message: &Message<D>, now: Time) {
         let Some(look) = Look::decode(message.fields()) else {
             let from = Peer { role: message.head.role, rank: message.head.rank };
-            return self.net.note_drop(from, Why::Unreadable);
+            return self.net.note_drop(from, DropReason::Unreadable);
         };
         if !self.watch.may_answer(now) {
             return;
@@ -123,10 +123,10 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    fn sight(&self, peer: Peer, now: Time) -> Sight {
+    fn sight(&self, peer: Peer, now: Time) -> MemberReport {
         let member = self.book.find(peer);
         let report = self.watch.reports.get(&peer);
-        Sight {
+        MemberReport {
             peer,
             state: member.map_or(MemberState::Lost, |member| member.state),
             address: member.map_or_else(String::new, |member| member.address.clone()),

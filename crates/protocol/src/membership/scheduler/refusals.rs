@@ -12,12 +12,12 @@ const PAUSE: Time = 5 * MS;
 
 /// Token bucket of refusals.
 #[derive(Debug, Default)]
-pub(super) struct Allowance {
+pub(super) struct TokenBucket {
     /// Moment at which the bucket is full.
     full_at: Time,
 }
 
-impl Allowance {
+impl TokenBucket {
     fn take(&mut self, now: Time) -> bool {
         let full_at = self.full_at.max(now) + PAUSE;
         let may = full_at <= now + MOST_AT_ONCE * PAUSE;

@@ -42,7 +42,7 @@ impl Job {
         self.stopped.remove(address);
         let (own, others) = std::mem::take(&mut self.waiting)
             .into_iter()
-            .partition(|frame: &super::Frame<_>| &*frame.to == address);
+            .partition(|frame: &super::OutgoingFrame<_>| &*frame.to == address);
         self.waiting = others;
         own.into_iter().for_each(|frame| self.deliver(frame));
         self.settle();

@@ -3,7 +3,7 @@
 use super::Job;
 use crate::job::{MemberRole, Peer};
 use crate::message::{Body, Header, KeySpec, Message, MessageKind, Placement};
-use crate::peers::{Frame, News};
+use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, limits};
 
 /// A process with the stream of a linked peer may send anything: no machine panics, and no other peer is
@@ -27,7 +27,7 @@ fn messages_of_any_content_are_survived() {
             let message = any_message(&mut random, sequence);
             // The stream is a valid one; only its messages are not.
             hostile.say(if to == "scheduler" { Peer::SCHEDULER } else { peer_of(to) }, message);
-            for Frame { to: receiver, message, .. } in hostile.send(job.now) {
+            for OutgoingFrame { to: receiver, message, .. } in hostile.send(job.now) {
                 match job.nodes.get_mut(&receiver) {
                     Some(node) => node.receive(message, job.now),
                     None if &*receiver == "scheduler" => job.scheduler.receive(message, job.now),
@@ -41,9 +41,9 @@ fn messages_of_any_content_are_survived() {
 }
 
 /// Reasons of dropped frames, with their senders.
-fn drops(news: Vec<News>) -> Vec<(Peer, &'static str)> {
+fn drops(news: Vec<PeerEvent>) -> Vec<(Peer, &'static str)> {
     let drop = |news| match news {
-        News::Dropped(peer, why) => Some((peer, why.text())),
+        PeerEvent::Dropped(peer, why) => Some((peer, why.text())),
         _ => None,
     };
     news.into_iter().filter_map(drop).collect()
@@ -95,7 +95,7 @@ fn what_a_worker_drops_of_a_server_is_noted() {
     for (number, (message, why)) in faults.into_iter().enumerate() {
         let kind = message.head.kind;
         hostile.say(Peer::worker(0), message);
-        for Frame { to, mut message, .. } in hostile.send(job.now) {
+        for OutgoingFrame { to, mut message, .. } in hostile.send(job.now) {
             let Some(node) = job.nodes.get_mut(&to).filter(|_| message.head.sequence > 0) else {
                 continue;
             };
@@ -131,7 +131,7 @@ fn what_a_server_drops_of_a_worker_is_noted() {
     let faults = [(init, MISFIT), (never, "that can never be answered"), (book, UNREADABLE)];
     for (message, why) in faults {
         hostile.say(Peer::server(0), message);
-        for Frame { to, message, .. } in hostile.send(job.now) {
+        for OutgoingFrame { to, message, .. } in hostile.send(job.now) {
             if &*to == "server-0" {
                 let node = job.nodes.get_mut(&to).unwrap();
                 node.receive(message, job.now);
@@ -152,7 +152,7 @@ fn what_the_scheduler_drops_is_noted() {
     let other = Message::new(MessageKind::Alive, Vec::new());
     hostile.say(Peer::SCHEDULER, other);
     let mut noted = Vec::new();
-    for Frame { to, mut message, .. } in hostile.send(job.now) {
+    for OutgoingFrame { to, mut message, .. } in hostile.send(job.now) {
         if &*to == "scheduler" {
             message.head.job += u64::from(message.head.kind == MessageKind::Alive);
             job.scheduler.receive(message, job.now);

@@ -19,8 +19,8 @@ use super::program::F32;
 use crate::job::{Failure, Limits, MS, MemberRole, Time};
 use crate::membership::Scheduler;
 use crate::message::KeySpec;
-use crate::node::{Birth, Node, NodeRole};
-use crate::peers::Frame;
+use crate::node::{Node, NodeRole, NodeStart};
+use crate::peers::OutgoingFrame;
 use crate::worker::{OpId, Worker};
 use crate::{server, worker};
 
@@ -40,7 +40,7 @@ struct Job {
     cuts: BTreeSet<(Arc<str>, Arc<str>)>,
     /// Stopped processes; frames to them are queued.
     stopped: BTreeSet<Arc<str>>,
-    waiting: Vec<Frame<Bytes>>,
+    waiting: Vec<OutgoingFrame<Bytes>>,
 }
 
 impl Job {
@@ -87,7 +87,7 @@ impl Job {
         reads: bool,
     ) {
         let incarnation = self.now + 1 + self.nodes.len() as u64;
-        let birth = Birth { role, rank, incarnation, address, scheduler: "scheduler" };
+        let birth = NodeStart { role, rank, incarnation, address, scheduler: "scheduler" };
         let mut node = Node::new(limits.clone(), &birth, self.now);
         if reads {
             node.only_read();
@@ -187,7 +187,7 @@ impl Job {
         }
     }
 
-    fn deliver(&mut self, Frame { to, message, .. }: Frame<Bytes>) {
+    fn deliver(&mut self, OutgoingFrame { to, message, .. }: OutgoingFrame<Bytes>) {
         match self.nodes.get_mut(&to) {
             Some(node) => node.receive(message, self.now),
             None if &*to == SCHEDULER => self.scheduler.receive(message, self.now),
@@ -196,7 +196,7 @@ impl Job {
     }
 
     /// Frames of all processes, with their senders.
-    fn frames(&mut self) -> Vec<(Arc<str>, Frame<Bytes>)> {
+    fn frames(&mut self) -> Vec<(Arc<str>, OutgoingFrame<Bytes>)> {
         let (now, mut frames) = (self.now, Vec::new());
         if !self.stopped.contains(SCHEDULER) {
             let sent = self.scheduler.send(now).into_iter();

@@ -4,7 +4,7 @@ use super::{Job, SCHEDULER};
 use crate::job::{Limits, MS, MemberRole, OnLoss, Peer, Reason};
 use crate::membership::Scheduler;
 use crate::message::{BadFrame, Message, MessageKind};
-use crate::node::{Birth, Node};
+use crate::node::{Node, NodeStart};
 use crate::sim::{Bytes, limits};
 
 #[test]
@@ -44,7 +44,7 @@ fn another_version_of_the_protocol_is_refused_on_both_sides() {
     job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7));
     let frames = job.scheduler.send(job.now);
     assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", MessageKind::Refused));
-    let birth = Birth {
+    let birth = NodeStart {
         role: MemberRole::Worker,
         rank: None,
         incarnation: 1,
@@ -100,7 +100,7 @@ fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
 #[test]
 fn a_scheduler_that_does_not_answer_is_named() {
     let limits = limits();
-    let birth = Birth {
+    let birth = NodeStart {
         role: MemberRole::Server,
         rank: Some(0),
         incarnation: 1,
