@@ -124,7 +124,8 @@ suite_rust() {
     cargo test -p libkvstore --no-fail-fast --features fault-injection --test dist faults
   run "cargo test, jobs over TCP" count_cargo env KV_SHM=no cargo test --no-fail-fast --test dist
   run "cargo test, local stores only" count_cargo \
-    cargo test -p libkvstore --no-fail-fast --no-default-features --lib --test safe_api --test lists
+    cargo test -p libkvstore -p libkvstore-checksum --no-fail-fast --no-default-features --lib \
+    --test safe_api --test lists
 }
 
 suite_loom() {
