@@ -4,6 +4,9 @@
 //! Compiled only under `cargo fuzz`, and in tests, which replay earlier inputs.
 #![allow(missing_docs, reason = "it is no part of the library")]
 
+#[cfg(test)]
+#[path = "../../tests/common/corpus.rs"]
+mod corpus;
 mod talk;
 
 use std::os::fd::AsRawFd;
@@ -149,22 +152,10 @@ fn with_file(data: &[u8], read: impl FnOnce(&str)) {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::io::Read;
-    use std::path::Path;
+    use super::corpus;
 
-    /// Runs the target on every input of its archive.
     fn replay(name: &str, target: fn(&[u8])) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fuzz/corpus");
-        let mut inputs = tar::Archive::new(File::open(folder.join(name)).unwrap());
-        let mut count = 0;
-        for input in inputs.entries().unwrap() {
-            let mut data = Vec::new();
-            input.unwrap().read_to_end(&mut data).unwrap();
-            target(&data);
-            count += 1;
-        }
-        assert!(count > 5, "{count} inputs");
+        corpus::replay(concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus"), name, target);
     }
 
     #[test]

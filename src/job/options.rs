@@ -14,8 +14,7 @@ use crate::error::{Error, Result, fail};
 use crate::local::kind::StoreKind;
 use crate::role::Role;
 use crate::sys::has_few_processors;
-use crate::transport;
-use crate::transport::{DialPolicy, TransportConfig};
+use crate::transport::{self, DialPolicy, TransportConfig};
 use kvstore_protocol::{Limits, MS, Mode, OnLoss};
 
 /// Maximum frames in the send window of a link: small frames reach the limit in bytes later.

@@ -19,8 +19,7 @@ use crate::config::{Config, JobConfig};
 use crate::credentials::{Credentials, take_kept};
 use crate::error::{Result, fail};
 use crate::runtime::{BadDelivery, BlockPool, TransportOpener, incarnation, read_all};
-use crate::transport;
-use crate::transport::{DialPolicy, Inbox, Sender, Transport, TransportConfig};
+use crate::transport::{self, DialPolicy, Inbox, Sender, Transport, TransportConfig};
 use kvstore_protocol::{
     BadFrame, HEADER, Header, JobView, Look, MemberRole, MessageKind, NO_RANK, is_echo, write,
 };

@@ -23,8 +23,7 @@ use crate::role::Role;
 use crate::runtime::{Driver, DriverHost, NoopHandler, ProtocolMachine};
 use crate::sys::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
-use crate::transport;
-use crate::transport::TransportConfig;
+use crate::transport::{self, TransportConfig};
 use dispatch::ServerDispatch;
 use kvstore_protocol::{NodeRole, NodeStart, Peer};
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::Result;
-use crate::job::row_runs;
-use crate::job::row_runs::{KeyPartition, UnitRun};
+use crate::job::row_runs::{self, KeyPartition, UnitRun};
 use crate::job::wanted::{ROWS, WANT_ROWS};
 use crate::local::merge::{RowSums, Team};
 use crate::local::plan::{PlannedOut, RowsOf};

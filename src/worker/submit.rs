@@ -11,8 +11,7 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
-use crate::local::plan;
-use crate::local::plan::{KeyGroup, Pairs, Plan, RowPairs};
+use crate::local::plan::{self, KeyGroup, Pairs, Plan, RowPairs};
 use crate::runtime::Bytes;
 use kvstore_protocol::{PullDependency, Time};
 

@@ -21,22 +21,11 @@ pub(crate) fn hosts(data: &[u8]) {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::fs::File;
-    use std::io::Read;
-    use std::path::Path;
+    use crate::corpus;
 
-    /// Runs the target on every input of its archive.
+    /// Runs a target of the program on its corpus.
     pub(crate) fn replay(name: &str, target: fn(&[u8])) {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus");
-        let mut inputs = tar::Archive::new(File::open(folder.join(name)).unwrap());
-        let mut count = 0;
-        for input in inputs.entries().unwrap() {
-            let mut data = Vec::new();
-            input.unwrap().read_to_end(&mut data).unwrap();
-            target(&data);
-            count += 1;
-        }
-        assert!(count > 5, "{count} inputs");
+        corpus::replay(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus"), name, target);
     }
 
     #[test]

@@ -7,6 +7,9 @@
 mod address;
 mod bench;
 mod certs;
+#[cfg(test)]
+#[path = "../../../tests/common/corpus.rs"]
+mod corpus;
 mod doctor;
 mod ending;
 #[cfg(test)]

@@ -13,12 +13,9 @@ use zenoh::{Session, Wait};
 use super::settings::{open, settings};
 use crate::log::{Level, log};
 use crate::sys::sync::Mutex;
-use crate::transport::shm;
-use crate::transport::shm::ShmReceivers;
-use crate::transport::tcp;
-use crate::transport::tcp::TcpTransport;
-use crate::transport::zenoh::access;
-use crate::transport::zenoh::access::AccessSettings;
+use crate::transport::shm::{self, ShmReceivers};
+use crate::transport::tcp::{self, TcpTransport};
+use crate::transport::zenoh::access::{self, AccessSettings};
 use crate::transport::zenoh::names::ProcessNames;
 use crate::transport::{Inbox, TransportConfig};
 

@@ -9,8 +9,7 @@ use zenoh::{Session, Wait};
 
 use crate::config::address::has_port;
 use crate::error::{Result, fail};
-use crate::transport::zenoh::access;
-use crate::transport::zenoh::access::AccessSettings;
+use crate::transport::zenoh::access::{self, AccessSettings};
 use crate::transport::zenoh::names::ProcessNames;
 use crate::transport::{SOCKET_BYTES, TransportConfig};
 

@@ -24,8 +24,7 @@ use clap::{Args, value_parser};
 use kvstore::{Config, Deadline, ErrorKind, Store};
 
 use crate::launch::hosts::placement::ProcessPlacement;
-use crate::launch::plan;
-use crate::launch::plan::LaunchPlan;
+use crate::launch::plan::{self, LaunchPlan};
 use crate::launch::run;
 use crate::launch::state::GraceTimes;
 use crate::launch::{LaunchContext, LaunchFailure};

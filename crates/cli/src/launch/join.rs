@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use clap::{Args, value_parser};
 
 use crate::address::split_root;
-use crate::launch::hosts::slurm;
-use crate::launch::hosts::slurm::variable;
+use crate::launch::hosts::slurm::{self, variable};
 use crate::launch::plan::{LaunchPlan, Process, ProcessRole, SchedulerAddress};
 use crate::launch::processes::local::StartError;
 use crate::launch::run;

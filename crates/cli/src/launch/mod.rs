@@ -27,10 +27,8 @@ use crate::launch::plan::{Process, ProcessRole};
 use crate::launch::processes::all::{
     HostEvent, JobProcess, LabeledOutputs, Processes, StartRefusal,
 };
-use crate::launch::processes::attendance;
-use crate::launch::processes::attendance::{AttendanceResult, JoinMonitor};
-use crate::launch::processes::output;
-use crate::launch::processes::output::OutputLabel;
+use crate::launch::processes::attendance::{self, AttendanceResult, JoinMonitor};
+use crate::launch::processes::output::{self, OutputLabel};
 use crate::launch::state::{GraceTimes, JobState};
 use crate::messages;
 

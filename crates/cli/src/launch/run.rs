@@ -11,10 +11,8 @@ use clap::{Args, ValueEnum, value_parser};
 use kvstore::JobFile;
 use signal_hook::consts::SIGCHLD;
 
-use crate::launch::hosts::placement;
-use crate::launch::hosts::placement::ProcessPlacement;
-use crate::launch::plan;
-use crate::launch::plan::LaunchPlan;
+use crate::launch::hosts::placement::{self, ProcessPlacement};
+use crate::launch::plan::{self, LaunchPlan};
 use crate::launch::processes::signals;
 use crate::launch::role_env;
 use crate::launch::state::GraceTimes;

@@ -5,8 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::launch::plan::ProcessRole;
-use crate::serve::node;
-use crate::serve::node::ServeOptions;
+use crate::serve::node::{self, ServeOptions};
 
 /// Runs the scheduler of a distributed job until the job ends.
 ///

@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 
-use crate::launch::hosts::agent_protocol;
-use crate::launch::hosts::agent_protocol::{AgentOrder, AgentReport, OutputStream, StartRequest};
+use crate::launch::hosts::agent_protocol::{
+    self, AgentOrder, AgentReport, OutputStream, StartRequest,
+};
 use crate::launch::plan::SignalTarget;
 use crate::launch::processes::local::LocalProcesses;
-use crate::launch::processes::output;
-use crate::launch::processes::output::{OutputForm, OutputSource};
+use crate::launch::processes::output::{self, OutputForm, OutputSource};
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::sys;

@@ -13,9 +13,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::SIGKILL;
 
 use crate::ending::ExitReason;
-use crate::launch::hosts::agent_protocol;
 use crate::launch::hosts::agent_protocol::{
-    AgentFrame, AgentOrder, AgentReport, OutputStream, StartRequest,
+    self, AgentFrame, AgentOrder, AgentReport, OutputStream, StartRequest,
 };
 use crate::launch::plan::SignalTarget;
 use crate::launch::processes::local::LocalProcesses;

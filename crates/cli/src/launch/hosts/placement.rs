@@ -10,8 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::address::{local_address_of, split_root};
-use crate::launch::hosts::hostfile;
-use crate::launch::hosts::hostfile::HostSlots;
+use crate::launch::hosts::hostfile::{self, HostSlots};
 use crate::launch::hosts::shell;
 use crate::launch::hosts::slurm;
 use crate::launch::plan::{Process, ProcessRole, SchedulerAddress};

@@ -10,10 +10,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Paragraph, Row, Table, Widget};
 
-use crate::observe::show::cells;
-use crate::observe::show::cells::{Column, is_slowest, number};
-use crate::observe::show::waits;
-use crate::observe::show::waits::Wait;
+use crate::observe::show::cells::{self, Column, is_slowest, number};
+use crate::observe::show::waits::{self, Wait};
 use crate::observe::show::{table, units};
 
 /// Lines for calls that wait, at most.
