@@ -51,7 +51,7 @@
 //!
 //! ```
 //! use kvstore_protocol::{
-//!     Birth, Data, KeySpec, Limits, MS, MemberRole, Mode, Node, NodeRole, OnLoss, Scheduler, ServerAction,
+//!     Data, KeySpec, Limits, MS, MemberRole, Mode, Node, NodeRole, NodeStart, OnLoss, Scheduler, ServerAction,
 //!     WorkerAction,
 //! };
 //!
@@ -85,8 +85,8 @@
 //! };
 //! let mut now = 0;
 //! let node = |role, address| {
-//!     let birth = Birth { role, rank: None, incarnation: 1, address, scheduler: "scheduler" };
-//!     Node::<Bytes>::new(limits.clone(), &birth, now)
+//!     let start = NodeStart { role, rank: None, incarnation: 1, address, scheduler: "scheduler" };
+//!     Node::<Bytes>::new(limits.clone(), &start, now)
 //! };
 //! let mut scheduler = Scheduler::<Bytes>::new(limits.clone(), 1, now);
 //! let mut server = node(MemberRole::Server, "server");
