@@ -24,17 +24,22 @@ pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<
     });
 }
 
-/// Statistics of the process, as one more member of the store's.
+/// Statistics of the process, and its counts of frames and messages without an effect, as two more members
+/// of the store's.
 pub(crate) fn facts<H: DriverHost>(driver: &Arc<Driver<H>>) -> String {
     let said = driver.step(|machine, now| match machine {
-        ProtocolMachine::Node(node) => Some(node.facts(now)),
+        ProtocolMachine::Node(node) => Some((node.facts(now), node.ignored())),
         ProtocolMachine::Scheduler(_) => None,
     });
-    let facts = said.flatten().map(|said| {
+    let members = said.flatten().and_then(|(said, ignored)| {
         // Lists would change the length between two calls.
         let said = kvstore_protocol::ProcessStats { waiting: Vec::new(), late: Vec::new(), ..said };
-        observer::facts(&said, None)
+        let node = serde_json::to_string(&observer::facts(&said, None)).ok()?;
+        let ignored = ignored.iter().map(|(kind, why, count)| {
+            serde_json::json!({ "kind": format!("{kind:?}"), "reason": why.text(), "count": count })
+        });
+        let ignored = serde_json::Value::from_iter(ignored);
+        Some(format!(",\"node\":{node},\"ignored\":{ignored}"))
     });
-    let json = facts.and_then(|facts| serde_json::to_string(&facts).ok());
-    json.map_or_else(String::new, |json| format!(",\"node\":{json}"))
+    members.unwrap_or_default()
 }

@@ -60,10 +60,10 @@ impl DropLog {
                 PeerEvent::Fatal(text) => {
                     self.note(Level::Warn, me.to_string(), "this process", text.clone());
                 }
-                PeerEvent::Dropped(peer, why) => {
-                    let reason = format!("{} {}", why.verb(), why.text());
+                PeerEvent::Dropped(peer, kind, why) => {
                     let level = if why.is_harmless() { Level::Debug } else { Level::Warn };
-                    self.note(level, peer.to_string(), from.unwrap_or("?"), reason);
+                    let from = from.unwrap_or("?");
+                    self.note(level, peer.to_string(), from, why.effect(*kind));
                 }
                 PeerEvent::Up(..)
                 | PeerEvent::Down(_)

@@ -266,7 +266,18 @@ impl JobTerms {
     }
 }
 
+/// Maximum of [`Limits::peer_timeout`] in milliseconds: a year, so that sums of
+/// moments and timeouts do not overflow.
+pub const LONGEST_MS: u64 = 31_536_000_000;
+
 impl Limits {
+    /// Asserts what every state machine relies on.
+    pub(crate) fn check(&self) {
+        debug_assert!(self.max_rounds_ahead > 0, "a worker may push the open round");
+        debug_assert!(self.slice_bytes > 0 && self.block_elements > 0, "slices have bytes");
+        debug_assert!((1..=LONGEST_MS * MS).contains(&self.peer_timeout), "a year at most");
+    }
+
     /// Maximum lead of a worker in pushes of a key: over the last closed round, or over the slowest worker.
     pub(super) fn lead(&self) -> Option<u64> {
         match self.mode {

@@ -164,6 +164,7 @@
 #![warn(unreachable_pub)]
 #![deny(unsafe_code)]
 
+mod drops;
 mod job;
 mod membership;
 mod message;
@@ -182,19 +183,21 @@ mod telemetry;
 pub mod testing;
 mod worker;
 
+pub use drops::DropReason;
 pub use job::{
-    Data, Failure, JobTerms, Limits, MS, MemberRole, Mode, NO_RANK, OnLoss, Peer, Reason, Time,
+    Data, Failure, JobTerms, LONGEST_MS, Limits, MS, MemberRole, Mode, NO_RANK, OnLoss, Peer,
+    Reason, Time,
 };
 pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};
 pub use message::{
-    BadFrame, Body, BundleEntry, BundleParts, HEADER, Header, JobView, KeySpec, LONGEST_MS, Look,
-    MemberReport, MemberState, Message, MessageKind, PartialFrame, Placement, VERSION,
-    VerifiedFrame, copy, is_echo, read_table, write, write_front, write_parts,
+    BadFrame, Body, BundleEntry, BundleParts, HEADER, Header, JobView, KeySpec, Look, MemberReport,
+    MemberState, Message, MessageKind, PartialFrame, Placement, SliceName, VERSION, VerifiedFrame,
+    copy, is_echo, read_table, write, write_front, write_parts,
 };
 pub use node::{Node, NodeRole, NodeStart};
-pub use peers::{DropReason, OutgoingFrame, PeerEvent, TracedMessage};
+pub use peers::{OutgoingFrame, PeerEvent, TracedMessage};
 pub use sequence_map::SequenceMap;
-pub use server::{Server, ServerAction, SliceName, ValueRequest};
+pub use server::{Server, ServerAction, ValueRequest};
 pub use table::Table;
 pub use telemetry::{
     CallKind, Histogram, ProcessStats, StragglerDelay, TrafficCounters, WaitingCall,

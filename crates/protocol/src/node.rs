@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use super::drops::{DropReason, Handled};
 use super::job::{
     Data, DeliveryToken, Failure, Limits, MS, MemberRole, Mode, NO_RANK, Peer, Reason, Time,
 };
 use super::membership::{Client, ClientEvent, GOODBYE};
+use super::message::kinds::{Report, Suspect};
 use super::message::{
-    BadFrame, Body, Header, JobView, MemberState, Message, MessageKind, Standing, accused,
+    BadFrame, Content, Header, Look, MemberState, Message, MessageKind, Standing, echo_of,
 };
-use super::peers::{DropReason, Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
+use super::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use super::server::Server;
 use super::stream::CONTROL;
 use super::telemetry::ProcessStats;
@@ -68,6 +70,8 @@ impl<D: Data> Node<D> {
     /// A node that joins the job with its first [`tick`](Self::tick); the timeout of the start begins now.
     #[must_use]
     pub fn new(limits: Limits, birth: &NodeStart, now: Time) -> Self {
+        debug_assert!(birth.incarnation > 0, "0 is the incarnation of no process");
+        limits.check();
         let me = Peer { role: birth.role, rank: birth.rank.unwrap_or(NO_RANK) };
         let part = match birth.role {
             MemberRole::Worker => NodeRole::Worker(Worker::new(&limits)),
@@ -127,10 +131,11 @@ impl<D: Data> Node<D> {
     pub fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         self.tell_time(now);
-        if message.head.kind == MessageKind::Look {
-            return self.echo(&message, now);
+        let (from, kind) = (message.head.sender(), message.head.kind);
+        if kind == MessageKind::Look {
+            let handled = self.echo(message, now);
+            return self.net.note_handled(from, kind, handled);
         }
-        let from = Peer { role: message.head.role, rank: message.head.rank };
         let room = match &self.part {
             NodeRole::Server(server) if from.role == MemberRole::Worker => server.room_for(from),
             _ => usize::MAX,
@@ -140,7 +145,7 @@ impl<D: Data> Node<D> {
                 if from == Peer::SCHEDULER {
                     self.client.heard();
                 } else if self.suspects.remove(&from) {
-                    self.tell_suspicion(from, accused::TAKEN_BACK);
+                    self.tell_suspicion(from, Suspect::TAKEN_BACK);
                 }
                 received.delivered.into_iter().for_each(|token| self.delivered(from, token));
                 for message in received.next.into_iter().chain(received.early) {
@@ -148,16 +153,18 @@ impl<D: Data> Node<D> {
                 }
             }
             Incoming::Stranger(message) if from == Peer::SCHEDULER => {
-                match message.head.kind {
-                    MessageKind::Report => return self.report(message.head.incarnation, now),
-                    MessageKind::Seen => return self.compared(&message, now),
-                    _ => {}
-                }
-                if self.client.stranger(&message, &mut self.net, now) {
-                    return self.receive(message, now);
-                }
+                let handled = match kind {
+                    MessageKind::Report => self.report(message, now),
+                    MessageKind::Seen => self.compared(message, now),
+                    _ => match self.client.stranger(&message, &mut self.net, now) {
+                        Ok(true) => return self.receive(message, now),
+                        Ok(false) => Ok(()),
+                        Err(why) => Err(why),
+                    },
+                };
+                self.net.note_handled(from, kind, handled);
             }
-            Incoming::Stranger(_) => self.net.note_drop(from, DropReason::Stranger),
+            Incoming::Stranger(_) => self.net.note_drop(from, kind, DropReason::Stranger),
             // Noted before.
             Incoming::Stale | Incoming::Former(..) => {}
         }
@@ -182,13 +189,19 @@ impl<D: Data> Node<D> {
     }
 
     /// Answers an observer's probe of the frame size (path MTU). Of all Looks, servers answer only these.
-    fn echo(&mut self, message: &Message<D>, now: Time) {
+    fn echo(&mut self, message: Message<D>, now: Time) -> Handled {
         if !self.net.may_echo(now) {
-            return;
+            return Err(DropReason::TooMany);
         }
-        if !(matches!(self.part, NodeRole::Server(_)) && self.net.echo(message)) {
-            let from = Peer { role: message.head.role, rank: message.head.rank };
-            self.net.note_drop(from, DropReason::Unreadable);
+        let (head, echo) = (message.head, Look::echo(message.body.fields()));
+        let content = Content::read(&head, message.body).map_err(DropReason::Invalid)?;
+        match (&self.part, content, echo) {
+            (NodeRole::Server(_), Content::Look(look), Some(bytes)) => {
+                let answer = Message::new(MessageKind::Seen, echo_of(bytes));
+                self.net.answer_look(&head, &look, answer);
+                Ok(())
+            }
+            _ => Err(DropReason::Misdirected),
         }
     }
 
@@ -294,13 +307,21 @@ impl<D: Data> Node<D> {
         part.min(own).min(self.client.wake_at(&self.net.limits))
     }
 
+    /// Incarnation of this process.
+    #[cfg(test)]
+    pub(super) fn incarnation(&self) -> u64 {
+        self.net.incarnation
+    }
+
     /// Delivers a slice a second time outside of its link, as after a change of servers.
     #[cfg(test)]
     pub(super) fn come_again(&mut self, message: Message<D>, now: Time) {
         let from = Peer { role: message.head.role, rank: message.head.rank };
         let linked = self.net.incarnation_of(from) == Some(message.head.incarnation);
         if let (NodeRole::Server(server), true) = (&mut self.part, linked) {
-            server.message(from, message);
+            let kind = message.head.kind;
+            let handled = server.message(from, message);
+            self.net.note_handled(from, kind, handled);
         }
         self.settle(now);
     }
@@ -316,6 +337,11 @@ impl<D: Data> Node<D> {
             NodeRole::Worker(worker) => worker.tell_time(now),
             NodeRole::Server(server) => server.tell_time(now),
         }
+    }
+
+    /// Counts of frames and messages of peers that had no effect, by kind and reason.
+    pub fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+        self.net.ignored()
     }
 
     /// Statistics of this process.
@@ -337,24 +363,31 @@ impl<D: Data> Node<D> {
         self.net.traced = Some(rounds);
     }
 
-    /// The scheduler has answered with its clock; `request` is the moment of the question.
-    fn compared(&mut self, message: &Message<D>, now: Time) {
-        let Some(seen) = JobView::decode(message.fields()) else {
-            return self.net.note_drop(Peer::SCHEDULER, DropReason::Unreadable);
-        };
+    /// The scheduler has answered with its clock; the request is the moment of the question.
+    fn compared(&mut self, message: Message<D>, now: Time) -> Handled {
+        let content = Content::read(&message.head, message.body).map_err(DropReason::Invalid)?;
+        let Content::Seen(seen) = content else { return Err(DropReason::Misdirected) };
         if self.net.traced.is_some() {
             let (asked, clock) = (message.head.request, seen.clock);
             self.net.note(PeerEvent::Clock { asked, answered: now, clock });
         }
+        Ok(())
     }
 
     /// The scheduler, in the linked incarnation, asks for the statistics.
-    fn report(&mut self, incarnation: u64, now: Time) {
-        if self.net.incarnation_of(Peer::SCHEDULER) == Some(incarnation) {
-            let facts = self.facts(now);
-            self.client.report(&mut self.net, incarnation, &facts);
-            self.settle(now);
+    fn report(&mut self, message: Message<D>, now: Time) -> Handled {
+        let incarnation = message.head.incarnation;
+        let content = Content::read(&message.head, message.body).map_err(DropReason::Invalid)?;
+        let Content::Report(Report { facts: None }) = content else {
+            return Err(DropReason::Misdirected);
+        };
+        if self.net.incarnation_of(Peer::SCHEDULER) != Some(incarnation) {
+            return Err(DropReason::Stranger);
         }
+        let facts = self.facts(now);
+        self.client.report(&mut self.net, incarnation, facts);
+        self.settle(now);
+        Ok(())
     }
 
     /// Moment at which this process counts as cut off, unless a frame of a member arrives before. Where the
@@ -378,12 +411,10 @@ impl<D: Data> Node<D> {
         self.tell_suspicion(peer, 0);
     }
 
-    fn tell_suspicion(&mut self, peer: Peer, round: u64) {
+    fn tell_suspicion(&mut self, peer: Peer, stage: u64) {
         if let Some(incarnation) = self.net.incarnation_of(peer) {
-            let mut message =
-                Message::new(MessageKind::Suspect, accused::encode(peer, incarnation));
-            message.head.round = round;
-            let to = Peer::SCHEDULER;
+            let (to, accused) = (Peer::SCHEDULER, (peer, incarnation));
+            let message = Suspect { stage, accused }.into();
             self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
         }
     }
@@ -416,28 +447,33 @@ impl<D: Data> Node<D> {
     }
 
     fn message(&mut self, from: Peer, message: Message<D>, now: Time) {
-        if let Body::Parts(parts) = message.body {
-            let parts = Arc::unwrap_or_clone(parts).into_messages();
-            return parts.into_iter().for_each(|part| self.message(from, part, now));
+        if message.head.kind == MessageKind::Bundle {
+            return match Content::read(&message.head, message.body) {
+                Ok(Content::Bundle(bundle)) => {
+                    let parts = Arc::unwrap_or_clone(bundle.parts).into_messages();
+                    parts.into_iter().for_each(|part| self.message(from, part, now));
+                }
+                Ok(_) => self.net.note_drop(from, MessageKind::Bundle, DropReason::Misdirected),
+                Err(why) => self.net.note_drop(from, MessageKind::Bundle, DropReason::Invalid(why)),
+            };
         }
-        if from == Peer::SCHEDULER {
-            self.client.message(&message, &mut self.net);
-            // The following messages may concern members that this one has named.
-            return self.settle(now);
-        }
-        if message.head.kind == MessageKind::Leave {
-            self.client.left(from);
-        }
-        match &mut self.part {
-            NodeRole::Worker(worker) => {
-                worker.message(from, message);
-                worker.faults().into_iter().for_each(|why| self.net.note_drop(from, why));
+        let kind = message.head.kind;
+        let handled = match &mut self.part {
+            _ if from == Peer::SCHEDULER => {
+                let handled = self.client.message(message, &mut self.net);
+                self.net.note_handled(from, kind, handled);
+                // The following messages may concern members that this one has named.
+                return self.settle(now);
             }
+            NodeRole::Worker(worker) => worker.message(from, message),
             NodeRole::Server(server) => {
-                let fault = server.message(from, message);
-                fault.into_iter().for_each(|why| self.net.note_drop(from, why));
+                if kind == MessageKind::Leave {
+                    self.client.left(from);
+                }
+                server.message(from, message)
             }
-        }
+        };
+        self.net.note_handled(from, kind, handled);
     }
 
     /// Passes events, messages and wants between client, links and machine.

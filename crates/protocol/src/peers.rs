@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::drops::{DropReason, Handled};
 use super::job::{Data, DeliveryToken, Limits, MS, MemberRole, Peer, Time, take_all};
 use super::message::{HEADER, Header, Look, Message, MessageKind};
 use super::stream::{Received, ReliableStream};
@@ -42,8 +43,8 @@ pub enum PeerEvent {
     Evicted(Peer, String),
     /// This process cannot continue: the reason. [`Node::end`](crate::Node::end) has the failure.
     Fatal(String),
-    /// A frame with this role and rank had no effect.
-    Dropped(Peer, DropReason),
+    /// A frame or a message of this kind, with this role and rank, had no effect.
+    Dropped(Peer, MessageKind, DropReason),
     /// A message of a traced round was sent or received.
     Passed(TracedMessage),
     /// A comparison with the scheduler's clock, while rounds are traced.
@@ -78,62 +79,6 @@ pub struct TracedMessage {
     pub request: u64,
     /// Moment of the observation.
     pub at: Time,
-}
-
-/// Reason for a dropped frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DropReason {
-    /// Frame of another job.
-    OtherJob,
-    /// Sender is an earlier incarnation of the linked peer.
-    Earlier,
-    /// Receiver is an earlier incarnation of this process.
-    Former,
-    /// Sender has no stream to this process.
-    Stranger,
-    /// Hello with the incarnation of another process.
-    Foreign,
-    /// Fields that cannot be decoded, or a kind that this role does not take.
-    Unreadable,
-    /// Answer to a request that was never made.
-    Unasked,
-    /// Key or slice is not that of the request, or the length is not that of the slice.
-    Misfit,
-    /// Sequence beyond the send window of the peer.
-    Far,
-    /// Pull of a round that will never close; answered with a failure at once.
-    Unanswerable,
-}
-
-impl DropReason {
-    /// Text for logs, which follows [`verb`](Self::verb).
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::OtherJob => "of another job",
-            Self::Earlier => "of a process that had its rank before",
-            Self::Former => "that was meant for a process before this one",
-            Self::Stranger => "without a stream to its sender",
-            Self::Foreign => "that introduces its sender as another process",
-            Self::Unreadable => "that cannot be read, or is not for this process",
-            Self::Unasked => "that answers no request of this process",
-            Self::Misfit => "that does not fit the request or the key that it names",
-            Self::Far => "far ahead of the messages that have arrived",
-            Self::Unanswerable => "that can never be answered",
-        }
-    }
-
-    /// Verb for logs: dropped or refused.
-    #[must_use]
-    pub fn verb(self) -> &'static str {
-        if self == Self::Unanswerable { "refused a pull" } else { "dropped a frame" }
-    }
-
-    /// Whether such drops are normal while members join and leave.
-    #[must_use]
-    pub fn is_harmless(self) -> bool {
-        matches!(self, Self::Earlier | Self::Former | Self::Stranger)
-    }
 }
 
 /// A message to a peer, before its link.
@@ -178,6 +123,8 @@ pub(super) struct Peers<D> {
     /// Moment of the last pause of this process.
     paused: Option<Time>,
     traffic: TrafficCounters,
+    /// Counts of frames and messages without an effect.
+    ignored: BTreeMap<(MessageKind, DropReason), u64>,
     /// First and last traced round.
     pub(super) traced: Option<(u64, u64)>,
     news: Vec<PeerEvent>,
@@ -202,6 +149,7 @@ impl<D: Data> Peers<D> {
             any_heard: now,
             paused: None,
             traffic,
+            ignored: BTreeMap::new(),
             traced: None,
             news: Vec::new(),
             told: 0,
@@ -246,6 +194,7 @@ impl<D: Data> Peers<D> {
     pub(super) fn rename(&mut self, names: &[(Peer, Peer)]) {
         let old: Vec<_> = names.iter().map(|(old, _)| self.lines.remove(old)).collect();
         for (line, (_, new)) in old.into_iter().zip(names) {
+            debug_assert!(!self.lines.contains_key(new), "each seat has one stream: {names:?}");
             self.lines.extend(line.map(|line| (*new, line)));
         }
     }
@@ -315,26 +264,22 @@ impl<D: Data> Peers<D> {
         self.echoes.1 <= MOST_ECHOES
     }
 
-    /// Answers a Look, of any job, that asks for an echo; false for any other Look.
-    pub(super) fn echo(&mut self, message: &Message<D>) -> bool {
-        let Some((look, echo)) = Look::echo(message.fields()) else { return false };
-        let mut answer = Message::new(MessageKind::Seen, echo);
-        answer.head.request = message.head.request;
-        let (job, incarnation) = (message.head.job, message.head.incarnation);
-        self.cast_into(job, &look.address, incarnation, answer);
-        true
+    /// Sends the answer to a Look, of any job.
+    pub(super) fn answer_look(&mut self, head: &Header, look: &Look, mut answer: Message<D>) {
+        answer.head.request = head.request;
+        self.cast_into(head.job, &look.address, head.incarnation, answer);
     }
 
     /// `room` bounds the queue to the peer: beyond it new messages of its stream are refused (backpressure).
     pub(super) fn receive(&mut self, message: Message<D>, now: Time, room: usize) -> Incoming<D> {
         let head = &message.head;
-        let peer = Peer { role: head.role, rank: head.rank };
+        let (peer, kind) = (head.sender(), head.kind);
         if head.job != self.limits.job {
-            self.note_drop(peer, DropReason::OtherJob);
+            self.note_drop(peer, kind, DropReason::OtherJob);
             return Incoming::Stale;
         }
         if ![0, self.incarnation].contains(&head.to_incarnation) {
-            self.note_drop(peer, DropReason::Former);
+            self.note_drop(peer, kind, DropReason::Former);
             return Incoming::Former(peer, head.incarnation);
         }
         let Some(line) = self.lines.get_mut(&peer) else { return Incoming::Stranger(message) };
@@ -344,7 +289,7 @@ impl<D: Data> Peers<D> {
                 Incoming::Stranger(message)
             }
             Ordering::Less => {
-                self.note_drop(peer, DropReason::Earlier);
+                self.note_drop(peer, kind, DropReason::Earlier);
                 Incoming::Stale
             }
             Ordering::Greater => Incoming::Stranger(message),
@@ -365,10 +310,9 @@ impl<D: Data> Peers<D> {
                 }
                 self.traffic.messages_in += 1;
                 self.traffic.bytes_in += HEADER as u64 + message.body.len();
-                let far = line.link.is_far(head.sequence, &self.limits);
                 let received = line.link.receive(message, now, &self.limits, room);
-                if far {
-                    self.note_drop(peer, DropReason::Far);
+                if let Some(why) = received.ignored {
+                    self.note_drop(peer, kind, why);
                 }
                 Incoming::Linked(received)
             }
@@ -380,14 +324,28 @@ impl<D: Data> Peers<D> {
         self.news.push(news);
     }
 
-    pub(super) fn note_drop(&mut self, peer: Peer, why: DropReason) {
-        self.news.push(PeerEvent::Dropped(peer, why));
+    /// Counts a message without an effect, and reports it.
+    pub(super) fn note_drop(&mut self, peer: Peer, kind: MessageKind, why: DropReason) {
+        *self.ignored.entry((kind, why)).or_default() += 1;
+        self.news.push(PeerEvent::Dropped(peer, kind, why));
+    }
+
+    /// Notes the reason for which a message had no effect, if there is one.
+    pub(super) fn note_handled(&mut self, peer: Peer, kind: MessageKind, result: Handled) {
+        if let Err(why) = result {
+            self.note_drop(peer, kind, why);
+        }
+    }
+
+    /// Counts of frames and messages without an effect, by kind and reason.
+    pub(super) fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+        self.ignored.iter().map(|((kind, why), count)| (*kind, *why, *count)).collect()
     }
 
     /// Whether a frame is from a linked incarnation, to this one, and no duplicate.
     pub(super) fn is_new(&self, head: &Header) -> bool {
         let ours = head.job == self.limits.job && head.to_incarnation == self.incarnation;
-        let line = self.lines.get(&Peer { role: head.role, rank: head.rank });
+        let line = self.lines.get(&head.sender());
         let link = line.map(|line| &line.link).filter(|_| ours);
         link.is_some_and(|link| {
             link.incarnation() == head.incarnation && link.is_new(head.sequence, &self.limits)

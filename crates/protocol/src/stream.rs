@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use super::drops::DropReason;
 use super::job::{Data, DeliveryToken, Limits, MS, Time};
 use super::message::flags::{ANSWER, LAST as LAST_FLAG};
 use super::message::{Header, MOST_BYTES, MOST_PARTS, Message, MessageKind};
@@ -83,6 +84,8 @@ pub(super) struct Received<D> {
     pub(super) early: Vec<Message<D>>,
     /// Tokens of messages that the peer has acknowledged.
     pub(super) delivered: Vec<DeliveryToken>,
+    /// Reason for which the message, or the acknowledgement, has no effect.
+    pub(super) ignored: Option<DropReason>,
 }
 
 impl<D: Data> ReliableStream<D> {
@@ -136,9 +139,18 @@ impl<D: Data> ReliableStream<D> {
         room: usize,
     ) -> Received<D> {
         self.hear(now);
-        let delivered = self.acknowledge(message.head.ack, now);
-        let (sequence, mut next, mut early) = (message.head.sequence, None, Vec::new());
-        if sequence > 0 && (sequence <= self.received || self.queue.len() < room) {
+        let (acknowledgement, sequence) = (message.head.ack, message.head.sequence);
+        let is_sent = acknowledgement < self.next_sequence();
+        let delivered = if is_sent { self.acknowledge(acknowledgement, now) } else { Vec::new() };
+        let (mut next, mut early) = (None, Vec::new());
+        let is_taken = sequence > 0 && (sequence <= self.received || self.queue.len() < room);
+        let obstacle = match sequence {
+            0 => None,
+            _ if !is_taken => Some(DropReason::NoRoom),
+            _ => self.obstacle(sequence, limits),
+        };
+        let ignored = obstacle.or((!is_sent).then_some(DropReason::Unsent));
+        if is_taken {
             self.owe(&message, now, limits);
             if sequence == self.received + 1 {
                 self.received = sequence;
@@ -157,7 +169,7 @@ impl<D: Data> ReliableStream<D> {
                 early.push(next);
             }
         }
-        Received { next, early, delivered }
+        Received { next, early, delivered, ignored }
     }
 
     /// The next message in order, from the reorder buffer.
@@ -171,10 +183,24 @@ impl<D: Data> ReliableStream<D> {
         Some(message)
     }
 
-    /// Whether a sequence is beyond the send window of the peer. On a link without a received message it may
-    /// belong to the link before, which the peer still has.
-    pub(super) fn is_far(&self, sequence: u64, limits: &Limits) -> bool {
-        self.received > 0 && sequence > self.reach(limits)
+    /// Why a message is not kept. One beyond the send window of the peer, on a link without a
+    /// received message, may belong to the link before, which the peer still has.
+    fn obstacle(&self, sequence: u64, limits: &Limits) -> Option<DropReason> {
+        if sequence == self.received + 1 {
+            return None;
+        }
+        if sequence <= self.received || self.early.contains_key(&sequence) {
+            return Some(DropReason::Duplicate);
+        }
+        if sequence > self.reach(limits) {
+            return Some(if self.received > 0 { DropReason::Far } else { DropReason::NoRoom });
+        }
+        (!self.is_new(sequence, limits)).then_some(DropReason::NoRoom)
+    }
+
+    /// Sequence of the next new message.
+    fn next_sequence(&self) -> u64 {
+        self.first.saturating_add(self.flight.len() as u64)
     }
 
     /// Last sequence of the peer's send window.
@@ -215,12 +241,9 @@ impl<D: Data> ReliableStream<D> {
         self.ack_at = Some(self.ack_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Drops acknowledged messages. An acknowledgement beyond the last sequence sent is ignored.
+    /// Drops acknowledged messages.
     fn acknowledge(&mut self, ack: u64, now: Time) -> Vec<DeliveryToken> {
         let mut delivered = Vec::new();
-        if ack >= self.first.saturating_add(self.flight.len() as u64) {
-            return delivered;
-        }
         while self.first <= ack {
             if let Some(sent) = self.flight.pop_front() {
                 self.flight_bytes -= sent.message.body.len();
@@ -271,7 +294,7 @@ impl<D: Data> ReliableStream<D> {
             if self.queue.is_empty() {
                 message.head.flags |= LAST_FLAG;
             }
-            emit(&message, self.first + self.flight.len() as u64, self.flight_bytes);
+            emit(&message, self.next_sequence(), self.flight_bytes);
             said = true;
             let pause = limits.resend();
             self.due = self.due.min(now + pause);

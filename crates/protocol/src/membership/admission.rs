@@ -4,7 +4,7 @@
 //! The transport has verified the credential before; here the frame is compared with it.
 
 use crate::job::{Data, MemberRole, NO_RANK};
-use crate::message::{Body, Book, Declare, Header, Hello, Message, MessageKind};
+use crate::message::{Body, Book, Header, Hello, Message, MessageKind, Proposal};
 
 /// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,8 +102,8 @@ fn only_reads<D: Data>(message: &Message<D>) -> bool {
         | MessageKind::Suspect => true,
         // A lookup of a key.
         MessageKind::Declare => {
-            let declare = Declare::decode(message.fields());
-            message.head.setting == 0 && declare.is_some_and(|it| it.spec.is_none())
+            let proposal = Proposal::decode_key(message.fields());
+            message.head.setting == 0 && matches!(proposal, Some(Proposal::Key(_, None)))
         }
         _ => false,
     }
@@ -189,8 +189,8 @@ mod tests {
     #[test]
     fn a_reader_makes_nothing() {
         let spec = KeySpec { dtype: 0x0001_2002, shape: vec![3], whole: false };
-        let makes = Declare { name: 0, spec: Some(spec) }.encode();
-        let asks = Declare { name: 0, spec: None }.encode();
+        let makes = Proposal::Key(0, Some(spec)).encode();
+        let asks = Proposal::Key(0, None).encode();
         assert_eq!(
             kept(READER, MessageKind::Declare, makes.clone()).unwrap_err(),
             AdmissionError::Changes

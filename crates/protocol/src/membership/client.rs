@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use crate::drops::{DropReason, Handled};
 use crate::job::{
     Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time, list,
 };
+use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report};
 use crate::message::{
-    Awaited, BadFrame, Book, Hello, Look, MemberState, Message, MessageKind, Standing, VERSION,
+    BadFrame, Book, Content, Hello, Look, MemberState, Message, MessageKind, Standing, VERSION,
     failed,
 };
-use crate::peers::{DropReason, OutgoingMessage, PeerEvent, Peers};
+use crate::peers::{OutgoingMessage, PeerEvent, Peers};
 use crate::stream::{CONTROL, LAST};
 use crate::telemetry::ProcessStats;
 
@@ -99,13 +101,14 @@ impl Client {
     /// Arrives at the next barrier; returns its number.
     pub(crate) fn arrive<D: Data>(&mut self, net: &mut Peers<D>) -> u64 {
         self.hello.arrived += 1;
-        tell(net, MessageKind::Barrier, self.hello.arrived, CONTROL, None);
+        tell(net, Barrier { number: self.hello.arrived }, CONTROL, None);
         self.hello.arrived
     }
 
     /// Asks for the members that a barrier waits for.
     pub(crate) fn ask<D: Data>(net: &mut Peers<D>, barrier: u64) {
-        tell(net, MessageKind::Ask, barrier, CONTROL, None);
+        let ask = Ask { key: 0, generation: 0, slice: 0, round: barrier, request: 0, setting: 0 };
+        tell(net, ask, CONTROL, None);
     }
 
     /// Sends the statistics of this process.
@@ -113,16 +116,16 @@ impl Client {
         &self,
         net: &mut Peers<D>,
         incarnation: u64,
-        facts: &ProcessStats,
+        facts: ProcessStats,
     ) {
-        let message = Message::new(MessageKind::Report, facts.encode());
-        net.cast(&self.scheduler, incarnation, message);
+        let report = Report { facts: Some(Box::new(facts)) };
+        net.cast(&self.scheduler, incarnation, report.into());
     }
 
     /// Asks for the scheduler's clock; the moment of the question is the request.
     pub(crate) fn ask_time<D: Data>(&self, net: &mut Peers<D>, now: Time) {
         let look = Look { address: self.hello.address.clone(), skip: u32::MAX };
-        let mut message = Message::new(MessageKind::Look, look.encode(0));
+        let mut message = Message::from(look);
         message.head.request = now;
         net.cast(&self.scheduler, 0, message);
     }
@@ -134,13 +137,13 @@ impl Client {
 
     pub(crate) fn done<D: Data>(&mut self, net: &mut Peers<D>) {
         self.hello.done = true;
-        tell(net, MessageKind::Done, 0, CONTROL, None);
+        tell(net, Done { key: 0, generation: 0, pushes: 0 }, CONTROL, None);
     }
 
     /// Leaves; the token `GOODBYE` is returned when the scheduler has acknowledged it.
     pub(crate) fn leave<D: Data>(&mut self, net: &mut Peers<D>) {
         self.leaving = true;
-        tell(net, MessageKind::Leave, 0, LAST, Some(GOODBYE));
+        tell(net, Leave {}, LAST, Some(GOODBYE));
     }
 
     pub(crate) fn is_scheduler(&self, address: &str) -> bool {
@@ -159,39 +162,31 @@ impl Client {
         }
     }
 
-    /// A message of the scheduler that is linked.
-    pub(crate) fn message<D: Data>(&mut self, message: &Message<D>, net: &mut Peers<D>) {
-        match message.head.kind {
-            MessageKind::Book => match Book::decode(message.fields()) {
-                Some(book) => self.turn_page(book, net),
-                None => unreadable(net),
-            },
-            MessageKind::Released => {
-                self.hello.passed = self.hello.passed.max(message.head.round);
-                self.events.push(ClientEvent::Released(message.head.round));
+    /// Takes a message of the scheduler that is linked, or returns the reason to drop it.
+    pub(crate) fn message<D: Data>(&mut self, message: Message<D>, net: &mut Peers<D>) -> Handled {
+        match Content::read(&message.head, message.body).map_err(DropReason::Invalid)? {
+            Content::Book(book) => return self.turn_page(book, net),
+            Content::Released(Released { barrier }) => {
+                self.hello.passed = self.hello.passed.max(barrier);
+                self.events.push(ClientEvent::Released(barrier));
             }
-            MessageKind::Awaited => {
-                let Some(Awaited { peers }) = Awaited::decode(message.fields()) else {
-                    return unreadable(net);
-                };
-                if message.head.round == 0 {
-                    self.awaited = peers;
-                } else {
-                    self.events.push(ClientEvent::Awaited(message.head.round, peers));
-                }
+            Content::Awaited(Awaited { round: 0, peers, .. }) => self.awaited = peers,
+            Content::Awaited(Awaited { round, peers, .. }) => {
+                self.events.push(ClientEvent::Awaited(round, peers));
             }
-            MessageKind::Leave => self.end(ClientEvent::Over),
+            Content::Leave(_) => self.end(ClientEvent::Over),
             // The scheduler was cut off, and asks for the changes meanwhile.
-            MessageKind::Who => self.introduce(net),
-            _ => unreadable(net),
+            Content::Who(_) => self.introduce(net),
+            _ => return Err(DropReason::Misdirected),
         }
+        Ok(())
     }
 
     /// Takes a book of the scheduler. The book of a restarted scheduler may lack addresses: a process that
     /// has not begun to work waits for a whole one.
-    fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Peers<D>) {
+    fn turn_page<D: Data>(&mut self, mut book: Book, net: &mut Peers<D>) -> Handled {
         if book.epoch < self.hello.book.epoch {
-            return;
+            return Err(DropReason::Outdated);
         }
         let me = |member: &&Standing| {
             member.peer.role == net.me.role && member.incarnation == net.incarnation
@@ -209,12 +204,14 @@ impl Client {
             net.note(PeerEvent::Lost(member.peer, address, reason));
         }
         if book.epoch == 0 || book.is_whole() {
+            debug_assert!(book.epoch >= net.epoch, "epochs only grow");
             net.epoch = book.epoch;
             self.hello.book = book;
             if self.has_started() {
                 self.events.push(ClientEvent::Members);
             }
         }
+        Ok(())
     }
 
     /// A frame of the linked scheduler has arrived.
@@ -223,31 +220,33 @@ impl Client {
     }
 
     /// A frame of a scheduler without a link, or outside of the stream. True when the frame begins a stream,
-    /// which is linked now.
+    /// which is linked now; else the reason to drop it, if it has no effect.
     pub(crate) fn stranger<D: Data>(
         &mut self,
         message: &Message<D>,
         net: &mut Peers<D>,
         now: Time,
-    ) -> bool {
+    ) -> Result<bool, DropReason> {
         let linked = net.incarnation_of(Peer::SCHEDULER).unwrap_or(0);
-        if message.head.incarnation < linked || message.head.to_incarnation != net.incarnation {
-            return false;
+        if message.head.incarnation < linked {
+            return Err(DropReason::Earlier);
+        }
+        if message.head.to_incarnation != net.incarnation {
+            return Err(DropReason::Former);
         }
         match message.head.kind {
+            MessageKind::Refused if self.has_started() => Err(DropReason::Outdated),
             MessageKind::Refused | MessageKind::Evicted => {
-                let refused = message.head.kind == MessageKind::Refused;
-                if !refused || !self.has_started() {
-                    let failure = failed::decode(message.fields());
-                    let nothing = Failure::new(Reason::Refused, "refused without a reason");
-                    self.end(ClientEvent::Fatal(failure.unwrap_or(nothing)));
-                }
-                false
+                // A reason of a later release cannot be read.
+                let failure = failed::decode(message.fields());
+                let nothing = Failure::new(Reason::Refused, "refused without a reason");
+                self.end(ClientEvent::Fatal(failure.unwrap_or(nothing)));
+                Ok(false)
             }
             MessageKind::Who => {
                 self.away.get_or_insert(now);
                 self.next_hello = self.next_hello.min(now);
-                false
+                Ok(false)
             }
             _ if message.head.incarnation > linked => {
                 net.connect(Peer::SCHEDULER, message.head.incarnation, &self.scheduler, now);
@@ -257,12 +256,9 @@ impl Client {
                 if self.leaving {
                     self.leave(net);
                 }
-                true
+                Ok(true)
             }
-            _ => {
-                unreadable(net);
-                false
-            }
+            _ => Err(DropReason::Misdirected),
         }
     }
 
@@ -275,12 +271,8 @@ impl Client {
     /// One that the user chose must not be replaced, so the hello then has no book.
     fn greeting<D: Data>(&self) -> Message<D> {
         let chosen = self.rank != NO_RANK && !self.has_started();
-        let fields = if chosen {
-            Hello { book: Book::default(), ..self.hello.clone() }.encode()
-        } else {
-            self.hello.encode()
-        };
-        Message::new(MessageKind::Hello, fields)
+        let book = if chosen { Book::default() } else { self.hello.book.clone() };
+        Hello { book, ..self.hello.clone() }.into()
     }
 
     /// No frame of any member has arrived within the silence timeout.
@@ -389,19 +381,12 @@ impl Client {
     }
 }
 
-/// Drops a message of the scheduler that members do not take.
-fn unreadable<D: Data>(net: &mut Peers<D>) {
-    net.note_drop(Peer::SCHEDULER, DropReason::Unreadable);
-}
-
 fn tell<D: Data>(
     net: &mut Peers<D>,
-    kind: MessageKind,
-    round: u64,
+    message: impl Into<Message<D>>,
     priority: i32,
     token: Option<DeliveryToken>,
 ) {
-    let mut message = Message::new(kind, Vec::new());
-    message.head.round = round;
-    net.post(OutgoingMessage { to: Peer::SCHEDULER, message, priority, token });
+    let (to, message) = (Peer::SCHEDULER, message.into());
+    net.post(OutgoingMessage { to, message, priority, token });
 }

@@ -1,7 +1,9 @@
 //! Fields of control messages (also: control plane payloads).
 
+use std::collections::BTreeSet;
+
 use super::reader::{FieldReader, put_count, put_text};
-use crate::job::{Failure, JobTerms, MS, MemberRole, Mode, OnLoss, Peer, Reason};
+use crate::job::{Failure, JobTerms, LONGEST_MS, MS, MemberRole, Mode, OnLoss, Peer, Reason};
 
 /// State of a member; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +39,6 @@ const READS: u8 = 4;
 /// Bits of the last byte of a hello: the sender pushes no more, the sender is a reader.
 const IS_DONE: u8 = 1;
 const ONLY_READS: u8 = 2;
-
-/// Maximum of [`Limits::peer_timeout`](crate::Limits::peer_timeout) in milliseconds: a year, so that sums of
-/// moments and timeouts do not overflow.
-pub const LONGEST_MS: u64 = 31_536_000_000;
 
 /// Writes terms, or that they are not known.
 pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&JobTerms>) {
@@ -78,9 +76,9 @@ fn take_known_terms(mode: u8, from: &mut FieldReader) -> Option<JobTerms> {
         mode,
         on_loss,
         peer_timeout: Some(from.u64()?).filter(|ms| (1..=LONGEST_MS).contains(ms))? * MS,
-        slice_bytes: from.u64()?,
+        slice_bytes: Some(from.u64()?).filter(|bytes| *bytes > 0)?,
         hold_bytes: from.u64()?,
-        max_rounds_ahead: from.u64()?,
+        max_rounds_ahead: Some(from.u64()?).filter(|rounds| *rounds > 0)?,
     })
 }
 
@@ -135,6 +133,19 @@ impl Book {
         let mut here = self.members.iter().filter(|member| member.state == MemberState::Here);
         let pushes = |member: &Standing| member.peer.role == MemberRole::Worker && !member.reads;
         here.all(|m| !m.address.is_empty() && (self.terms.is_some() || !pushes(m)))
+    }
+
+    /// Asserts that no two members have one seat (role and rank), and that no process has two.
+    pub(crate) fn check(&self) {
+        let identity = |member: &Standing| (member.peer.role, member.incarnation);
+        debug_assert!(
+            self.members.is_sorted_by(|one, next| one.peer < next.peer),
+            "each seat has one member: {self:?}"
+        );
+        debug_assert!(
+            self.members.iter().map(identity).collect::<BTreeSet<_>>().len() == self.members.len(),
+            "each process has one seat: {self:?}"
+        );
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -272,31 +283,59 @@ impl KeySpec {
     }
 }
 
-/// A worker's proposal of a key, or, without a spec, its lookup of a key.
+/// What a Declare proposes or looks up.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Declare {
-    /// Second hash of the key's name; 0 for an integer, or if the sender does not know the name.
-    pub name: u64,
-    pub spec: Option<KeySpec>,
+pub(crate) enum Proposal {
+    /// A key: the second hash of its name, 0 for an integer or if the sender does not know the name, and its
+    /// spec; without a spec a look-up.
+    Key(u64, Option<KeySpec>),
+    /// A setting; empty accepts the decided one.
+    Setting(Vec<u8>),
 }
 
-impl Declare {
+impl Proposal {
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = self.name.to_le_bytes().to_vec();
-        out.push(u8::from(self.spec.is_some()));
-        if let Some(spec) = &self.spec {
-            spec.put(&mut out);
+        match self {
+            Self::Key(name, spec) => {
+                let mut out = name.to_le_bytes().to_vec();
+                out.push(u8::from(spec.is_some()));
+                if let Some(spec) = spec {
+                    spec.put(&mut out);
+                }
+                out
+            }
+            Self::Setting(fields) => fields.clone(),
         }
-        out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    /// Decodes the proposal, or the look-up, of a key.
+    pub(crate) fn decode_key(bytes: &[u8]) -> Option<Self> {
         let mut from = FieldReader::new(bytes);
         let name = from.u64()?;
         let spec = if from.u8()? == 0 { None } else { Some(KeySpec::take(&mut from)?) };
         from.end()?;
-        Some(Self { name, spec })
+        Some(Self::Key(name, spec))
     }
+}
+
+/// What a Place decides.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// The placement of a key.
+    Key(Placement),
+    /// The decided setting; empty if it is the receiver's.
+    Setting(Vec<u8>),
+}
+
+/// Name of a slice, in one generation of its key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SliceName {
+    /// Key of the slice.
+    pub key: u64,
+    /// Generation of the key, from 1; a removed key that is initialised again has the next one.
+    pub generation: u32,
+    /// Index of the slice, from 0.
+    pub slice: u32,
 }
 
 /// Placement of a key (also: shard map): its shape and the server of each slice.
@@ -349,39 +388,33 @@ pub(crate) fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
     (at, (bytes - at).min(slice_bytes))
 }
 
-/// Members that a request, a barrier or the start waits for.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Awaited {
-    pub peers: Vec<Peer>,
-}
+/// Fields of an Awaited: the members that a request, a barrier or the start waits for.
+pub(crate) mod awaited {
+    use super::{FieldReader, MemberRole, Peer, put_count};
 
-impl Awaited {
-    pub(crate) fn encode(&self) -> Vec<u8> {
+    pub(crate) fn encode(peers: &[Peer]) -> Vec<u8> {
         let mut out = Vec::new();
-        put_count(&mut out, self.peers.len());
-        for peer in &self.peers {
+        put_count(&mut out, peers.len());
+        for peer in peers {
             out.push(peer.role as u8);
             out.extend_from_slice(&peer.rank.to_le_bytes());
         }
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Peer>> {
         let mut from = FieldReader::new(bytes);
         let peers = from.list(5, |from| {
             Some(Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? })
         })?;
         from.end()?;
-        Some(Self { peers })
+        Some(peers)
     }
 }
 
 /// Fields of a Suspect: a member and its incarnation.
 pub(crate) mod accused {
     use super::{FieldReader, MemberRole, Peer};
-
-    /// Round of a Suspect whose sender receives frames of the accused again.
-    pub(crate) const TAKEN_BACK: u64 = 1;
 
     pub(crate) fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
         let mut out = vec![peer.role as u8];

@@ -185,17 +185,20 @@ impl Look {
         out
     }
 
-    /// The Look and the fields of its echo; None if it asks for the state of the job.
+    /// Bytes of the echo that the fields of a Look ask for; None if it asks for the state of the job.
     #[must_use]
-    pub(crate) fn echo(bytes: &[u8]) -> Option<(Self, Vec<u8>)> {
+    pub(crate) fn echo(bytes: &[u8]) -> Option<usize> {
         let mut from = FieldReader::new(bytes);
-        let look = Self { address: from.text()?, skip: from.u32()? };
-        if from.u8()? != ECHO {
-            return None;
-        }
+        (from.text()?, from.u32()?);
+        let is_echo = from.u8()? == ECHO;
         let back = from.u32()?.clamp(1, MOST_ECHO);
-        Some((look, vec![ECHO; usize::try_from(back).ok()?]))
+        usize::try_from(back).ok().filter(|_| is_echo)
     }
+}
+
+/// Fields of a Seen that is an echo of this many bytes.
+pub(crate) fn echo_of(bytes: usize) -> Vec<u8> {
+    vec![ECHO; bytes]
 }
 
 /// Whether the fields of a Seen are an echo rather than the state of the job.

@@ -1,7 +1,8 @@
 //! The frame (also: packet): a fixed header, the replicas, the payload; two checksums.
 
+use super::body::SliceName;
 use super::reader::FieldReader;
-use crate::job::MemberRole;
+use crate::job::{MemberRole, Peer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
 /// Version of the protocol; frames of another version are no frames of this one.
@@ -37,7 +38,7 @@ pub(crate) mod flags {
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $code:literal,)+) => {
         /// Kind of a message; docs/wire.md has the fields of each.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
         pub enum MessageKind { $($(#[$doc])* $kind = $code,)+ }
 
         impl MessageKind {
@@ -228,6 +229,17 @@ pub enum BadFrame {
 }
 
 impl Header {
+    /// Role and rank of the sender.
+    #[must_use]
+    pub fn sender(&self) -> Peer {
+        Peer { role: self.role, rank: self.rank }
+    }
+
+    /// The slice that the message is about.
+    pub(crate) fn slice_name(&self) -> SliceName {
+        SliceName { key: self.key, generation: self.generation, slice: self.slice }
+    }
+
     fn places(&self) -> &[u32] {
         let replicas = self.replicas.as_deref().unwrap_or_default();
         &replicas[..replicas.len().min(usize::from(MAX_REPLICAS))]

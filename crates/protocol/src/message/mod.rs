@@ -4,6 +4,8 @@ mod body;
 mod bundle;
 mod facts;
 mod header;
+pub(crate) mod kinds;
+mod payload;
 mod reader;
 #[cfg(test)]
 mod tests;
@@ -12,11 +14,13 @@ use std::sync::Arc;
 
 use super::job::Data;
 
-pub(crate) use body::{Awaited, Book, Declare, Hello, Standing, accused, failed, range};
-pub use body::{KeySpec, LONGEST_MS, MemberState, Placement};
+pub(crate) use body::{Book, Decision, Hello, Proposal, Standing, failed, range};
+pub use body::{KeySpec, MemberState, Placement, SliceName};
+#[cfg(any(fuzzing, test, feature = "testing"))]
+pub(crate) use body::{accused, awaited};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
-pub(crate) use facts::MOST_REPORT;
+pub(crate) use facts::echo_of;
 pub use facts::{JobView, Look, MemberReport, is_echo};
 #[cfg(test)]
 pub(crate) use header::decode;
@@ -27,6 +31,7 @@ pub use header::{
     write_front,
 };
 pub(crate) use header::{ROUNDS_OVER, flags};
+pub(crate) use kinds::Content;
 
 /// Payload of a message.
 #[derive(Debug, Clone)]
@@ -46,6 +51,16 @@ impl<D: Data> Body<D> {
             Self::Fields(fields) => fields.len() as u64,
             Self::Data(data) => data.len(),
             Self::Parts(parts) => parts.len(),
+        }
+    }
+}
+
+impl<D> Body<D> {
+    /// Fields of a control message; empty for values and bundles.
+    pub fn fields(&self) -> &[u8] {
+        match self {
+            Self::Fields(fields) => fields,
+            Self::Data(_) | Self::Parts(_) => &[],
         }
     }
 }
@@ -74,6 +89,7 @@ impl<D> Message<D> {
     }
 
     /// A control message about a key.
+    #[cfg(test)]
     #[must_use]
     pub(crate) fn of_key(kind: MessageKind, key: u64, generation: u32, fields: Vec<u8>) -> Self {
         Self {
@@ -84,9 +100,6 @@ impl<D> Message<D> {
 
     /// Fields of a control message; empty for values and bundles.
     pub fn fields(&self) -> &[u8] {
-        match &self.body {
-            Body::Fields(bytes) => bytes,
-            Body::Data(_) | Body::Parts(_) => &[],
-        }
+        self.body.fields()
     }
 }

@@ -1,12 +1,12 @@
 //! Frames and fields: encoded ones are decoded, all other bytes are refused, and none causes a panic.
 
-use super::body::LONGEST_MS;
+use crate::job::LONGEST_MS;
+use super::body::{accused, awaited};
+use super::facts::MOST_REPORT;
+use super::failed;
 use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
-use super::{
-    Awaited, Body, Book, Declare, Hello, KeySpec, MemberState, Message, Placement, Standing,
-};
-use super::{JobView, Look, MOST_REPORT, MemberReport};
-use super::{accused, failed};
+use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
+use super::{JobView, Look, MemberReport};
 use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
@@ -194,7 +194,7 @@ fn sizes_are_checked_before_anything_is_taken() {
     let mut list = 7u32.to_le_bytes().to_vec();
     list.extend_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(Book::decode(&list), None);
-    assert_eq!(Awaited::decode(&u32::MAX.to_le_bytes()), None);
+    assert_eq!(awaited::decode(&u32::MAX.to_le_bytes()), None);
 }
 
 #[test]
@@ -356,16 +356,16 @@ fn fields() -> Vec<Vec<u8>> {
     assert_eq!(Placement::decode(&place.encode()), Some(place.clone()));
     assert_eq!(failed::decode(&failed::encode(&failure)), Some(failure.clone()));
     assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
-    let declare = Declare { name: 0x1234, spec: Some(spec) };
-    assert_eq!(Declare::decode(&declare.encode()), Some(declare.clone()));
-    let awaited = Awaited { peers: vec![peer, Peer::server(1)] };
-    assert_eq!(Awaited::decode(&awaited.encode()), Some(awaited.clone()));
+    let proposal = Proposal::Key(0x1234, Some(spec));
+    assert_eq!(Proposal::decode_key(&proposal.encode()), Some(proposal.clone()));
+    let peers = vec![peer, Peer::server(1)];
+    assert_eq!(awaited::decode(&awaited::encode(&peers)), Some(peers.clone()));
     vec![
         book.encode(),
         hello.encode(),
         place.encode(),
-        declare.encode(),
-        awaited.encode(),
+        proposal.encode(),
+        awaited::encode(&peers),
         failed::encode(&failure),
         accused::encode(peer, 7),
         any_facts(&mut Random::new(4), false).encode(),
@@ -392,7 +392,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
         for again in [
             Book::decode(&bytes).map(|read| read.encode()),
             Placement::decode(&bytes).map(|read| read.encode()),
-            Awaited::decode(&bytes).map(|read| read.encode()),
+            awaited::decode(&bytes).map(|read| awaited::encode(&read)),
             failed::decode(&bytes).map(|read| failed::encode(&read)),
             ProcessStats::decode(&bytes).map(|read| read.encode()),
             JobView::decode(&bytes).map(|read| read.encode()),
@@ -402,7 +402,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
         let _ = (
             Look::decode(&bytes),
             Hello::decode(&bytes),
-            Declare::decode(&bytes),
+            Proposal::decode_key(&bytes),
             accused::decode(&bytes),
         );
         assert!(decode(&bytes, MOST).is_err());

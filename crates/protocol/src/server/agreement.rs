@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Proposal of one rank: the number of its request, and the content.
+/// Proposed of one rank: the number of its request, and the content.
 #[derive(Debug, Clone)]
-pub(super) struct Proposal<V> {
+pub(super) struct Proposed<V> {
     pub(super) rank: u32,
     pub(super) request: u64,
     pub(super) value: V,
@@ -23,7 +23,7 @@ enum AgreementStage {
 #[derive(Debug)]
 pub(super) struct Agreement<V> {
     stage: AgreementStage,
-    waiting: BTreeMap<u32, Proposal<V>>,
+    waiting: BTreeMap<u32, Proposed<V>>,
     had: BTreeSet<u32>,
 }
 
@@ -37,7 +37,7 @@ impl<V: Clone> Agreement<V> {
     }
 
     /// Records a wish. It is returned at once if the content is ready; `Err` if the rank has a wish already.
-    pub(super) fn wish(&mut self, wish: Proposal<V>) -> Result<Option<Proposal<V>>, Proposal<V>> {
+    pub(super) fn wish(&mut self, wish: Proposed<V>) -> Result<Option<Proposed<V>>, Proposed<V>> {
         if !self.had.insert(wish.rank) {
             return Err(wish);
         }
@@ -60,7 +60,7 @@ impl<V: Clone> Agreement<V> {
 
     /// Withdraws the wish of a rank; returns it if it was pending. A provider completes its content all the
     /// same.
-    pub(super) fn withdraw(&mut self, rank: u32) -> Option<Proposal<V>> {
+    pub(super) fn withdraw(&mut self, rank: u32) -> Option<Proposed<V>> {
         self.forget(rank);
         let provides = self.stage == AgreementStage::Providing(rank);
         if provides { None } else { self.waiting.remove(&rank) }
@@ -87,7 +87,7 @@ impl<V: Clone> Agreement<V> {
     }
 
     /// The deciding wish, if it has changed.
-    pub(super) fn decide(&mut self, lowest: Option<u32>) -> Option<Proposal<V>> {
+    pub(super) fn decide(&mut self, lowest: Option<u32>) -> Option<Proposed<V>> {
         let lowest = lowest?;
         match self.stage {
             AgreementStage::Ready => return None,
@@ -99,12 +99,12 @@ impl<V: Clone> Agreement<V> {
         Some(wish)
     }
 
-    /// The provider has completed the content: returns all pending wishes.
-    pub(super) fn ready(&mut self, rank: u32) -> Vec<Proposal<V>> {
+    /// The provider has completed the content: returns all pending wishes. None of another rank.
+    pub(super) fn ready(&mut self, rank: u32) -> Option<Vec<Proposed<V>>> {
         if self.stage != AgreementStage::Providing(rank) {
-            return Vec::new();
+            return None;
         }
         self.stage = AgreementStage::Ready;
-        std::mem::take(&mut self.waiting).into_values().collect()
+        Some(std::mem::take(&mut self.waiting).into_values().collect())
     }
 }

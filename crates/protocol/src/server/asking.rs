@@ -2,18 +2,19 @@
 
 use super::Workers;
 use super::directory::{Directory, unknown};
+use crate::drops::{DropReason, Handled};
 use crate::job::{Failure, Peer, Reason, list};
-use crate::message::Header;
 
 impl Directory {
     /// Withdraws a worker's init of a key. The worker may initialise the key again, even if it exists.
-    pub(super) fn withdraw(&mut self, rank: u32, head: &Header, workers: &Workers) {
-        let Some(entry) = self.entries.get_mut(&head.key) else { return };
+    pub(super) fn withdraw(&mut self, rank: u32, key: u64, workers: &Workers) -> Handled {
+        let entry = self.entries.get_mut(&key).ok_or(DropReason::Late)?;
         if let Some(wish) = entry.agreement.withdraw(rank) {
             let text = "init: the worker has given it up";
-            self.fail(rank, head.key, wish.request, &Failure::new(Reason::KeyNotFound, text));
-            self.settle_wishes(head.key, workers);
+            self.fail(rank, key, wish.request, &Failure::new(Reason::KeyNotFound, text));
+            self.settle_wishes(key, workers);
         }
+        Ok(())
     }
 
     /// Settles a key after a change of its wishes or of the workers.

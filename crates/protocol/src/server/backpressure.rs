@@ -6,7 +6,8 @@
 use super::rounds::WaitingPull;
 use super::{Server, invalid};
 use crate::job::{Data, DeliveryToken, Failure, Mode, Peer};
-use crate::message::{Header, ROUNDS_OVER};
+use crate::message::ROUNDS_OVER;
+use crate::message::kinds::Pull;
 
 /// Maximum waiting pulls of one worker, beside four for each slice of the server. Each event of a slice
 /// checks all pulls that wait there.
@@ -73,35 +74,30 @@ impl<D: Data> Server<D> {
 
     /// Failure of a pull that can never be answered. Its round is that of the last push before it, which has
     /// arrived, is offered, or is at most `max_rounds_ahead` ahead.
-    pub(super) fn unanswerable(
-        &mut self,
-        rank: u32,
-        head: &Header,
-        wanted: u64,
-    ) -> Option<Failure> {
-        if wanted > MOST_WANTED {
-            let text = format!("a pull of slice {} wants more than can be asked for", head.slice);
+    pub(super) fn unanswerable(&mut self, rank: u32, pull: &Pull) -> Option<Failure> {
+        let Pull { key, generation, slice, round, .. } = *pull;
+        if pull.wanted.len() as u64 > MOST_WANTED {
+            let text = format!("a pull of slice {slice} wants more than can be asked for");
             return Some(invalid(text));
         }
         // After a loss that has ended all rounds, pushes and offers are dropped, and a pull that waits for
         // one fails with the loss.
-        if [0, ROUNDS_OVER].contains(&head.round) || self.broken.is_some() {
+        if [0, ROUNDS_OVER].contains(&round) || self.broken.is_some() {
             return None;
         }
         let limits = &self.workers.limits;
-        let key = self.keys.get(head.key, head.generation)?;
+        let key = self.keys.get(key, generation)?;
         let most = if self.workers.done.get(rank as usize) == Some(&true) {
             key.pushes[rank as usize]
         } else if limits.mode == Mode::Sync {
-            let slice = key.slices.get(head.slice as usize)?.as_ref()?;
-            slice.latest(rank, limits.max_rounds_ahead, head.round)
+            let slice = key.slices.get(slice as usize)?.as_ref()?;
+            slice.latest(rank, limits.max_rounds_ahead, round)
         } else {
             u64::MAX
         };
-        (head.round > most).then(|| {
+        (round > most).then(|| {
             invalid(format!(
-                "a pull of slice {} after push {}, and worker {rank} has made or offered {most}",
-                head.slice, head.round
+                "a pull of slice {slice} after push {round}, and worker {rank} has made or offered {most}"
             ))
         })
     }
@@ -111,7 +107,8 @@ impl<D: Data> Server<D> {
 mod tests {
     use super::*;
     use crate::job::Reason;
-    use crate::message::{Body, Declare, KeySpec, Message, MessageKind, Placement, failed, flags};
+    use crate::message::kinds::{Declare, Describe, Done, Init, Offer, Push, Ready};
+    use crate::message::{KeySpec, Message, MessageKind, Placement, Proposal, failed};
     use crate::server::ServerAction;
     use crate::sim::{Bytes, limits};
 
@@ -120,20 +117,27 @@ mod tests {
         let mut server = Server::new(&limits());
         let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![4], whole: true };
         let place = Placement { spec, slice_bytes: 16, servers: vec![0] };
-        let mut init = Message::of_key(MessageKind::Init, 3, 1, Vec::new());
-        init.body = Body::Data(Bytes::new(&[0; 16]));
-        server
-            .message(Peer::worker(0), Message::of_key(MessageKind::Describe, 3, 1, place.encode()));
-        server.message(Peer::worker(0), init);
+        let (key, generation, slice, offset, total, request) = (3, 1, 0, 0, 16, 0);
+        let data = Bytes::new(&[0; 16]);
+        take(&mut server, 0, Describe { key, generation, place });
+        take(&mut server, 0, Init { key, generation, slice, offset, total, request, data });
         server.actions();
         server
     }
 
+    /// Has the server take a message of a worker.
+    fn take(server: &mut Server<Bytes>, rank: u32, message: impl Into<Message<Bytes>>) {
+        assert_eq!(server.message(Peer::worker(rank), message.into()), Ok(()));
+    }
+
+    fn a_pull(round: u64, wanted: Vec<u8>) -> Message<Bytes> {
+        let (key, generation, slice, request, priority) = (3, 1, 0, 0, 0);
+        Pull { key, generation, slice, round, request, priority, wanted }.into()
+    }
+
     /// Reason of the failure that answers a pull at once, if any.
     fn pull(server: &mut Server<Bytes>, rank: u32, round: u64, wanted: usize) -> Option<Reason> {
-        let mut message = Message::of_key(MessageKind::Pull, 3, 1, vec![0; wanted]);
-        message.head.round = round;
-        server.message(Peer::worker(rank), message);
+        let _ = server.message(Peer::worker(rank), a_pull(round, vec![0; wanted]));
         let failed = |letter: crate::peers::OutgoingMessage<Bytes>| {
             assert_eq!(letter.message.head.kind, MessageKind::Failed);
             failed::decode(letter.message.fields()).unwrap().reason
@@ -151,16 +155,33 @@ mod tests {
         assert_eq!(pull(&mut server, 1, 1, 0), None, "the first round, which is open");
         assert_eq!(pull(&mut server, 1, ROUNDS_OVER, 0), None);
         // An offered push will be made.
-        let mut offer = Message::of_key(MessageKind::Offer, 3, 1, Vec::new());
-        offer.head.round = 5;
-        server.message(Peer::worker(1), offer);
+        take(&mut server, 1, Offer { key: 3, generation: 1, slice: 0, round: 5 });
         assert_eq!(pull(&mut server, 1, 5, 0), None);
         assert_eq!(pull(&mut server, 1, 6, 0), Some(Reason::Invalid));
         // A worker that is done can only pull the current value.
-        server.message(Peer::worker(0), Message::new(MessageKind::Done, Vec::new()));
+        take(&mut server, 0, Done { key: 0, generation: 0, pushes: 0 });
         server.letters();
         assert_eq!(pull(&mut server, 0, 1, 0), Some(Reason::Invalid));
         assert_eq!(pull(&mut server, 0, 0, 0), None);
+    }
+
+    /// A push of round 1.
+    fn a_push() -> Push<Bytes> {
+        Push {
+            key: 3,
+            generation: 1,
+            slice: 0,
+            round: 1,
+            offset: 0,
+            total: 16,
+            request: 0,
+            setting: 0,
+            priority: 0,
+            codec: 0,
+            granted: false,
+            answer: false,
+            data: Bytes::new(&[0; 16]),
+        }
     }
 
     #[test]
@@ -179,9 +200,7 @@ mod tests {
             assert!(server.room_for(other) > 0, "the other worker does not notice");
             // The round closes: there is room again.
             for rank in 0..2 {
-                let mut push = Message::of_key(MessageKind::Push, 3, 1, Vec::new());
-                (push.head.round, push.body) = (1, Body::Data(Bytes::new(&[0; 16])));
-                server.message(Peer::worker(rank), push);
+                take(&mut server, rank, a_push());
             }
             let answers = server.actions().into_iter();
             let answers = answers.filter(|it| matches!(it, ServerAction::Answer(_))).count();
@@ -192,34 +211,34 @@ mod tests {
     #[test]
     fn look_ups_that_wait_for_an_init_are_bounded_for_each_worker() {
         let (one, other) = (Peer::worker(1), Peer::worker(0));
-        let declare = |extent: Option<u64>| {
+        let declare = |extent: Option<u64>, back| {
             let spec = extent.map(|it| KeySpec {
                 dtype: 2 | 32 << 8 | 1 << 16,
                 shape: vec![it],
                 whole: false,
             });
-            Message::of_key(MessageKind::Declare, 9, 0, Declare { name: 0, spec }.encode())
+            let (key, setting, request, learn) = (9, 0, 0, false);
+            Declare { key, setting, request, learn, back, proposal: Proposal::Key(0, spec) }
         };
         for is_made in [true, false] {
             let mut server = server();
             // The init waits for the value of worker 0.
-            server.message(one, declare(Some(4)));
+            take(&mut server, one.rank, declare(Some(4), false));
             let mut count = 0;
             while server.room_for(one) > 0 {
                 assert!(count < 2 * MOST, "any number of look-ups waits");
-                server.message(one, declare(None));
+                take(&mut server, one.rank, declare(None, false));
                 count += 1;
             }
             assert_eq!(count, MOST + 1, "and one for each key");
             assert!(server.room_for(other) > 0, "the other worker does not notice");
             assert!(server.letters().is_empty());
             if is_made {
-                server.message(other, declare(Some(4)));
-                server.message(other, Message::of_key(MessageKind::Ready, 9, 1, Vec::new()));
+                take(&mut server, other.rank, declare(Some(4), false));
+                let ready = Ready { key: 9, generation: 1, setting: 0, request: 0 };
+                take(&mut server, other.rank, ready);
             } else {
-                let mut back = declare(None);
-                back.head.flags = flags::BACK;
-                server.message(one, back);
+                take(&mut server, one.rank, declare(None, true));
             }
             let to_one = server.letters().into_iter().filter(|letter| letter.to == one);
             assert_eq!(to_one.count() as u64, count + 1, "each look-up, and the init");
@@ -242,8 +261,7 @@ mod tests {
 
     /// Pulls rows at once, with a large answer.
     fn pull_now(server: &mut Server<Bytes>, tokens: &mut Vec<DeliveryToken>) -> u64 {
-        let rows = Message::of_key(MessageKind::Pull, 3, 1, vec![1]);
-        server.message(Peer::worker(1), rows);
+        take(server, 1, a_pull(0, vec![1]));
         for action in server.actions() {
             let ServerAction::Answer(answer) = action else { continue };
             server.value(&answer, Bytes::new(&vec![0; 64 << 20]));

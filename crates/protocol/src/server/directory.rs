@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use foldhash::HashMap;
 
 use super::Workers;
-use super::agreement::{Agreement, Proposal};
-use crate::job::{Failure, Limits, Peer, Reason, label};
-use crate::message::{
-    Body, Declare, Header, KeySpec, Message, MessageKind, Placement, failed, flags,
-};
+use super::agreement::{Agreement, Proposed};
+use crate::drops::{DropReason, Handled};
+use crate::job::{Data, Failure, Limits, Peer, Reason, label};
+use crate::message::kinds::{Ask, Declare, Failed, Place, Ready, Remove, Removed};
+use crate::message::{Decision, KeySpec, Message, Placement, Proposal};
 use crate::placement::{MOST_SLICES, Placer};
 
 /// Maximum settings that are kept for ranks that ask for them later.
@@ -61,6 +61,24 @@ impl Searches {
     }
 }
 
+/// An answer of the directory to a worker.
+#[derive(Debug)]
+pub(super) enum DirectoryAnswer {
+    Place(Place),
+    Removed(Removed),
+    Failed(Failed),
+}
+
+impl<D: Data> From<DirectoryAnswer> for Message<D> {
+    fn from(answer: DirectoryAnswer) -> Self {
+        match answer {
+            DirectoryAnswer::Place(place) => place.into(),
+            DirectoryAnswer::Removed(removed) => removed.into(),
+            DirectoryAnswer::Failed(failed) => failed.into(),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Directory {
     pub(super) placer: Placer,
@@ -70,8 +88,8 @@ pub(super) struct Directory {
     /// Last generation of removed keys.
     pub(super) past: HashMap<u64, u32>,
     settings: BTreeMap<u64, Setting>,
-    /// Answers to send: rank, header and fields.
-    answers: Vec<(u32, Header, Vec<u8>)>,
+    /// Answers to send, and the rank of the worker.
+    answers: Vec<(u32, DirectoryAnswer)>,
     /// Every key is placed whole.
     whole: bool,
 }
@@ -104,34 +122,30 @@ impl Directory {
     }
 
     /// Answers since the last call, by rank.
-    pub(super) fn answers<D>(&mut self) -> Vec<(u32, Message<D>)> {
-        let message = |head, fields| Message { head, body: Body::Fields(fields) };
-        let answers = std::mem::take(&mut self.answers).into_iter();
-        answers.map(|(rank, head, fields)| (rank, message(head, fields))).collect()
+    pub(super) fn answers(&mut self) -> Vec<(u32, DirectoryAnswer)> {
+        std::mem::take(&mut self.answers)
     }
 
-    pub(super) fn declare(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
-        let request = head.request;
-        if head.flags & flags::LEARN != 0 {
-            return self.teach(rank, head);
+    pub(super) fn declare(&mut self, rank: u32, declare: Declare, workers: &Workers) -> Handled {
+        let Declare { key, setting, request, learn, back, proposal } = declare;
+        if learn {
+            self.teach(rank, key, setting, request);
+            return Ok(());
         }
-        if head.setting > 0 {
-            return self.declare_setting(rank, head, fields, workers);
-        }
-        if head.flags & flags::BACK != 0 {
-            return self.withdraw(rank, head, workers);
-        }
-        let Some(Declare { name: hash, spec }) = Declare::decode(fields) else {
-            let failure = Failure::new(Reason::Invalid, "init: the message cannot be read");
-            return self.fail(rank, head.key, request, &failure);
+        let (hash, spec) = match proposal {
+            Proposal::Setting(value) => {
+                self.declare_setting(setting, Proposed { rank, request, value }, workers);
+                return Ok(());
+            }
+            Proposal::Key(..) if back => return self.withdraw(rank, key, workers),
+            Proposal::Key(hash, spec) => (hash, spec),
         };
-        if let Some(failure) = self.collision(head.key, hash) {
-            return self.fail(rank, head.key, request, &failure);
+        match (self.collision(key, hash), spec) {
+            (Some(failure), _) => self.fail(rank, key, request, &failure),
+            (None, Some(value)) => self.init(key, hash, Proposed { rank, request, value }, workers),
+            (None, None) => self.look_up(key, rank, request, workers),
         }
-        match spec {
-            Some(value) => self.init(head.key, hash, Proposal { rank, request, value }, workers),
-            None => self.look_up(head.key, rank, request, workers),
-        }
+        Ok(())
     }
 
     /// Two names with one key: the request of the second worker fails. A worker that does not know the name
@@ -150,18 +164,17 @@ impl Directory {
     }
 
     /// Answers a worker that is done with the next key, or with a setting.
-    fn teach(&mut self, rank: u32, head: &Header) {
-        let Header { key, request, setting, .. } = *head;
+    fn teach(&mut self, rank: u32, key: u64, setting: u64, request: u64) {
         if setting == 0 {
             let mut there = self.entries.range(key..).filter(|(_, it)| it.agreement.is_ready());
             match there.next().map(|(key, _)| *key) {
-                Some(key) => self.tell(key, rank, request, 0),
+                Some(key) => self.tell(key, rank, request, false),
                 None => self.fail(rank, key, request, &nothing("no more keys")),
             }
             return;
         }
         let known = self.settings.get(&setting).filter(|it| it.agreement.is_ready());
-        let wish = Proposal { rank, request, value: Vec::new() };
+        let wish = Proposed { rank, request, value: Vec::new() };
         match (known, self.settings.first_key_value()) {
             (Some(_), _) => self.grant_setting(setting, &wish),
             (None, Some((oldest, _))) if setting < *oldest => {
@@ -172,7 +185,7 @@ impl Directory {
         }
     }
 
-    fn init(&mut self, key: u64, hash: u64, wish: Proposal<KeySpec>, workers: &Workers) {
+    fn init(&mut self, key: u64, hash: u64, wish: Proposed<KeySpec>, workers: &Workers) {
         let past = &self.past;
         let entry = self.entries.entry(key).or_insert_with(|| KeyEntry {
             name: NameHash { hash, rank: wish.rank },
@@ -188,7 +201,7 @@ impl Directory {
         match entry.agreement.wish(wish) {
             Ok(None) => self.settle(key, workers),
             Ok(Some(wish)) => self.grant(key, &wish),
-            Err(Proposal { rank, request, .. }) => {
+            Err(Proposed { rank, request, .. }) => {
                 let text = format!("init: {} exists already", label(key));
                 self.fail(rank, key, request, &Failure::new(Reason::KeyExists, text));
             }
@@ -197,7 +210,7 @@ impl Directory {
 
     fn look_up(&mut self, key: u64, rank: u32, request: u64, workers: &Workers) {
         match self.entries.get_mut(&key) {
-            Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, 0),
+            Some(entry) if entry.agreement.is_ready() => self.tell(key, rank, request, false),
             Some(entry) => {
                 entry.finders.push((rank, request));
                 self.searches.begin(rank);
@@ -213,7 +226,7 @@ impl Directory {
     /// generation, so that the slices of two providers never mix.
     pub(super) fn settle(&mut self, key: u64, workers: &Workers) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
-        let Some(Proposal { rank, request, value }) = entry.agreement.decide(workers.lowest())
+        let Some(Proposed { rank, request, value }) = entry.agreement.decide(workers.lowest())
         else {
             return;
         };
@@ -224,7 +237,7 @@ impl Directory {
         let whole = value.whole || self.whole;
         entry.place = self.placer.add(KeySpec { whole, ..value });
         if entry.place.is_some() {
-            return self.tell(key, rank, request, flags::PROVIDE);
+            return self.tell(key, rank, request, true);
         }
         let text = format!(
             "init: {} is too large: a key has at most {MOST_SLICES} slices; a larger slice_bytes \
@@ -237,39 +250,37 @@ impl Directory {
     }
 
     /// The provider has sent the value, or the setting, to all servers.
-    pub(super) fn ready(&mut self, rank: u32, head: &Header) {
-        if head.setting > 0 {
-            let Some(setting) = self.settings.get_mut(&head.setting) else { return };
-            for wish in setting.agreement.ready(rank) {
-                self.grant_setting(head.setting, &wish);
+    pub(super) fn ready(&mut self, rank: u32, ready: &Ready) -> Handled {
+        let Ready { key, generation, setting: version, .. } = *ready;
+        if version > 0 {
+            let setting = self.settings.get_mut(&version).ok_or(DropReason::Late)?;
+            for wish in setting.agreement.ready(rank).ok_or(DropReason::Outdated)? {
+                self.grant_setting(version, &wish);
             }
-            return;
+            return Ok(());
         }
-        let Some(entry) = self.entries.get_mut(&head.key) else { return };
-        if entry.generation != head.generation {
-            return;
-        }
-        let granted = entry.agreement.ready(rank);
-        if entry.agreement.is_ready() {
-            for (rank, request) in std::mem::take(&mut entry.finders) {
-                self.searches.end(rank);
-                self.tell(head.key, rank, request, 0);
-            }
+        let entry = self.entries.get_mut(&key);
+        let entry = entry.filter(|entry| entry.generation == generation).ok_or(DropReason::Late)?;
+        let granted = entry.agreement.ready(rank).ok_or(DropReason::Outdated)?;
+        for (rank, request) in std::mem::take(&mut entry.finders) {
+            self.searches.end(rank);
+            self.tell(key, rank, request, false);
         }
         for wish in granted {
-            self.grant(head.key, &wish);
+            self.grant(key, &wish);
         }
+        Ok(())
     }
 
     /// The key exists: a proposal of its shape and dtype is answered with its place, another one fails.
-    fn grant(&mut self, key: u64, wish: &Proposal<KeySpec>) {
+    fn grant(&mut self, key: u64, wish: &Proposed<KeySpec>) {
         let Some(entry) = self.entries.get_mut(&key) else { return };
         let Some(place) = &entry.place else { return };
         let (ours, theirs) = (&place.spec, &wish.value);
         let reason = match (ours.dtype == theirs.dtype, ours.shape == theirs.shape) {
             (false, _) => Reason::DtypeMismatch,
             (_, false) => Reason::ShapeMismatch,
-            (true, true) => return self.tell(key, wish.rank, wish.request, 0),
+            (true, true) => return self.tell(key, wish.rank, wish.request, false),
         };
         entry.agreement.forget(wish.rank);
         let text = format!(
@@ -282,35 +293,29 @@ impl Directory {
         self.fail(wish.rank, key, wish.request, &Failure::new(reason, text));
     }
 
-    fn tell(&mut self, key: u64, rank: u32, request: u64, flags: u16) {
+    fn tell(&mut self, key: u64, rank: u32, request: u64, provide: bool) {
         let Some(entry) = self.entries.get(&key) else { return };
         let Some(place) = &entry.place else { return };
-        let generation = entry.generation;
-        let head = Header {
-            kind: MessageKind::Place,
-            key,
-            generation,
-            total: entry.name.hash,
-            request,
-            flags,
-            ..Header::default()
-        };
-        self.answers.push((rank, head, place.encode()));
+        let (generation, name) = (entry.generation, entry.name.hash);
+        let decision = Decision::Key(place.clone());
+        let (setting, differs) = (0, false);
+        let place = Place { key, generation, name, setting, request, provide, differs, decision };
+        self.answers.push((rank, DirectoryAnswer::Place(place)));
     }
 
-    pub(super) fn remove(&mut self, rank: u32, head: &Header, workers: &Workers) {
-        let back = head.flags & flags::BACK != 0;
-        match self.life_mut(head.key, head.generation) {
+    pub(super) fn remove(&mut self, rank: u32, remove: &Remove, workers: &Workers) {
+        let Remove { key, generation, request, back, .. } = *remove;
+        match self.life_mut(key, generation) {
             Some(entry) if back => {
                 entry.removed_by.remove(&rank);
-                self.tell_removed(rank, head, flags::PROVIDE | flags::BACK);
+                self.tell_removed(rank, (key, generation), request, true);
             }
             Some(entry) => {
                 entry.removed_by.insert(rank);
-                self.settle_removal(head.key, workers);
+                self.settle_removal(key, workers);
             }
             // All workers have removed it before.
-            None => self.tell_removed(rank, head, flags::PROVIDE),
+            None => self.tell_removed(rank, (key, generation), request, false),
         }
     }
 
@@ -320,11 +325,9 @@ impl Directory {
         (entry.place.is_some() && entry.generation == generation).then_some(entry)
     }
 
-    fn tell_removed(&mut self, rank: u32, head: &Header, flags: u16) {
-        let Header { key, generation, request, .. } = *head;
-        let kind = MessageKind::Removed;
-        let head = Header { kind, key, generation, request, flags, ..Header::default() };
-        self.answers.push((rank, head, Vec::new()));
+    fn tell_removed(&mut self, rank: u32, (key, generation): (u64, u32), request: u64, back: bool) {
+        let removed = Removed { key, generation, request, of_directory: true, back };
+        self.answers.push((rank, DirectoryAnswer::Removed(removed)));
     }
 
     /// Removes a key once every active worker has removed it.
@@ -338,25 +341,24 @@ impl Directory {
             self.placer.remove(place);
         }
         self.past.insert(key, entry.generation);
-        let head = Header { key, generation: entry.generation, ..Header::default() };
         for rank in entry.removed_by {
-            self.tell_removed(rank, &head, flags::PROVIDE);
+            self.tell_removed(rank, (key, entry.generation), 0, false);
         }
     }
 
-    fn declare_setting(&mut self, rank: u32, head: &Header, fields: &[u8], workers: &Workers) {
+    fn declare_setting(&mut self, version: u64, wish: Proposed<Vec<u8>>, workers: &Workers) {
         self.forget_settings();
         let setting = self
             .settings
-            .entry(head.setting)
+            .entry(version)
             .or_insert_with(|| Setting { agreement: Agreement::new(), decided: Vec::new() });
-        let wish = Proposal { rank, request: head.request, value: fields.to_vec() };
         // A worker counts its settings, and declares a withdrawn one again.
-        setting.agreement.forget(rank);
-        match setting.agreement.wish(wish) {
-            Ok(None) => self.settle_setting(head.setting, workers),
-            Ok(Some(wish)) => self.grant_setting(head.setting, &wish),
-            Err(_) => {}
+        setting.agreement.forget(wish.rank);
+        if let Ok(granted) = setting.agreement.wish(wish) {
+            match granted {
+                None => self.settle_setting(version, workers),
+                Some(wish) => self.grant_setting(version, &wish),
+            }
         }
     }
 
@@ -371,22 +373,22 @@ impl Directory {
         let Some(setting) = self.settings.get_mut(&version) else { return };
         if let Some(wish) = setting.agreement.decide(workers.lowest()) {
             setting.decided.clone_from(&wish.value);
-            self.tell_setting(version, &wish, flags::PROVIDE, Vec::new());
+            self.tell_setting(version, &wish, (true, false), Vec::new());
         }
     }
 
-    fn grant_setting(&mut self, version: u64, wish: &Proposal<Vec<u8>>) {
+    fn grant_setting(&mut self, version: u64, wish: &Proposed<Vec<u8>>) {
         let Some(setting) = self.settings.get(&version) else { return };
         // An empty proposal accepts the decided setting.
         if wish.value.is_empty() {
             let decided = setting.decided.clone();
-            return self.tell_setting(version, wish, 0, decided);
+            return self.tell_setting(version, wish, (false, false), decided);
         }
         if setting.decided == wish.value {
-            return self.tell_setting(version, wish, 0, Vec::new());
+            return self.tell_setting(version, wish, (false, false), Vec::new());
         }
         let decided = setting.decided.clone();
-        self.tell_setting(version, wish, flags::DIFFERS, decided);
+        self.tell_setting(version, wish, (false, true), decided);
         let text = format!(
             "worker {} asks for something else than the lowest rank; make the same calls in the same \
              order on all ranks",
@@ -398,15 +400,15 @@ impl Directory {
 
     fn tell_setting(
         &mut self,
-        version: u64,
-        wish: &Proposal<Vec<u8>>,
-        flags: u16,
+        setting: u64,
+        wish: &Proposed<Vec<u8>>,
+        (provide, differs): (bool, bool),
         decided: Vec<u8>,
     ) {
-        let (setting, request) = (version, wish.request);
-        let head =
-            Header { kind: MessageKind::Place, setting, request, flags, ..Header::default() };
-        self.answers.push((wish.rank, head, decided));
+        let (key, generation, name, request) = (0, 0, 0, wish.request);
+        let decision = Decision::Setting(decided);
+        let place = Place { key, generation, name, setting, request, provide, differs, decision };
+        self.answers.push((wish.rank, DirectoryAnswer::Place(place)));
     }
 
     /// All keys, the last one first.
@@ -428,8 +430,8 @@ impl Directory {
     }
 
     /// Members that a wish or a removal waits for.
-    pub(super) fn awaited(&self, head: &Header, workers: &Workers) -> Vec<Peer> {
-        let entry = self.entries.get(&head.key).filter(|_| head.setting == 0);
+    pub(super) fn awaited(&self, ask: &Ask, workers: &Workers) -> Vec<Peer> {
+        let entry = self.entries.get(&ask.key).filter(|_| ask.setting == 0);
         match entry {
             Some(entry) if !entry.removed_by.is_empty() => workers.absent(&entry.removed_by),
             _ => workers.lowest().map(Peer::worker).into_iter().collect(),
@@ -437,8 +439,9 @@ impl Directory {
     }
 
     pub(super) fn fail(&mut self, rank: u32, key: u64, request: u64, failure: &Failure) {
-        let head = Header { kind: MessageKind::Failed, key, request, ..Header::default() };
-        self.answers.push((rank, head, failed::encode(failure)));
+        let (generation, slice, failure) = (0, 0, failure.clone());
+        let failed = Failed { key, generation, slice, request, failure };
+        self.answers.push((rank, DirectoryAnswer::Failed(failed)));
     }
 }
 

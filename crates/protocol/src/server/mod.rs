@@ -17,29 +17,21 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
+use super::drops::{DropReason, Handled};
 use super::job::{
     AT_ONCE, Data, Failure, Limits, MemberRole, OnLoss, Peer, Reason, Time, take_all,
 };
-use super::message::{
-    Awaited, Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
+use super::message::kinds::{
+    Ask, Awaited, Credit, Describe, Done, Failed, Grant, Init, Offer, Pull, Push, Remove, Setting,
+    Value,
 };
-use super::peers::{DropReason, OutgoingMessage};
+use super::message::{Book, Content, MemberState, Message, Placement, SliceName};
+use super::peers::OutgoingMessage;
 use super::stream::{CONTROL, LAST};
 use backpressure::WorkerBacklog;
 use directory::Directory;
 use keys::{ServerKey, ServerKeys};
 use rounds::{Contribution, RoundStep, Slice, WaitingPull};
-
-/// Name of a slice, in one generation of its key.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SliceName {
-    /// Key of the slice.
-    pub key: u64,
-    /// Generation of the key, from 1; a removed key that is initialised again has the next one.
-    pub generation: u32,
-    /// Index of the slice, from 0.
-    pub slice: u32,
-}
 
 /// Action for the driver of a server. Those of one slice take effect in their order; slices are independent.
 #[derive(Debug)]
@@ -252,27 +244,21 @@ impl<D: Data> Server<D> {
     /// it with its next `send`.
     pub fn value(&mut self, answer: &ValueRequest, data: D) {
         let SliceName { key, generation, slice } = answer.slice;
-        let head = Header {
-            kind: MessageKind::Value,
-            key,
-            generation,
-            slice,
-            round: answer.round,
-            request: answer.request,
-            ..Header::default()
-        };
+        let ValueRequest { round, request, priority, .. } = *answer;
         let waiting = self.waiting.get_mut(answer.to as usize);
         let token = waiting.and_then(|waiting| waiting.answer(&answer.wanted, data.len()));
-        let message = Message { head, body: Body::Data(data) };
-        let to = Peer::worker(answer.to);
-        self.letters.push(OutgoingMessage { to, message, priority: answer.priority, token });
+        let message = Value { key, generation, slice, round, request, data }.into();
+        self.letters.push(OutgoingMessage {
+            to: Peer::worker(answer.to),
+            message,
+            priority,
+            token,
+        });
     }
 
     /// Answers an [`ServerAction::Answer`] with a failure.
     pub fn no_value(&mut self, answer: &ValueRequest, failure: &Failure) {
-        let mut message = failed_message(answer.slice, failure);
-        message.head.request = answer.request;
-        self.post(answer.to, message);
+        self.fail(answer.to, answer.slice, answer.request, failure);
     }
 
     /// Places keys whole from now on: the driver's merge rule may not work on slices. Called on server 0
@@ -311,53 +297,57 @@ impl<D: Data> Server<D> {
     }
 
     /// Takes a message of a worker, or returns the reason to drop it.
-    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Option<DropReason> {
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Handled {
         let rank = from.rank;
         if from.role != MemberRole::Worker || !self.workers.ranks().contains(&rank) {
-            return Some(DropReason::Unreadable);
+            return Err(DropReason::Misdirected);
         }
         let Message { head, body } = message;
-        match (head.kind, body) {
-            (MessageKind::Describe, Body::Fields(fields)) => {
-                let Some(place) = Placement::decode(&fields) else {
-                    return Some(DropReason::Unreadable);
-                };
-                self.describe(&head, place);
+        match Content::read(&head, body).map_err(DropReason::Invalid)? {
+            Content::Describe(describe) => self.describe(describe),
+            Content::Init(init) => self.install(init),
+            Content::Push(push) => self.push(rank, push),
+            Content::Restore(restore) => {
+                let slice = restore.name();
+                // The next pull of the worker fails if the slice is removed.
+                self.keys.slice_mut(slice).ok_or(DropReason::Late)?;
+                self.actions.push(ServerAction::Restore { slice, data: restore.data });
+                Ok(())
             }
-            (MessageKind::Init, Body::Data(data)) => return self.install(&head, data),
-            (MessageKind::Push, Body::Data(data)) => self.push(rank, &head, data),
-            (MessageKind::Restore, Body::Data(data))
-                if self.keys.slice_mut(name(&head)).is_some() =>
-            {
-                self.actions.push(ServerAction::Restore { slice: name(&head), data });
+            Content::Setting(Setting { version, fields, .. }) => {
+                self.actions.push(ServerAction::Setting { version, fields });
+                Ok(())
             }
-            (MessageKind::Setting, Body::Fields(fields)) => {
-                self.actions.push(ServerAction::Setting { version: head.setting, fields });
+            Content::Offer(offer) => self.offer(rank, &offer),
+            Content::Pull(pull) => self.pull(rank, pull),
+            Content::Remove(remove) => self.remove(rank, &remove),
+            Content::Done(Done { key, generation, pushes }) if generation > 0 => {
+                let key = self.keys.get_mut(key, generation).ok_or(DropReason::Late)?;
+                key.pushes[rank as usize] = pushes;
+                Ok(())
             }
-            (MessageKind::Offer, _) => self.offer(rank, &head),
-            (MessageKind::Pull, Body::Fields(wanted)) => return self.pull(rank, &head, wanted),
-            (MessageKind::Remove, _) => self.remove(rank, &head),
-            (MessageKind::Done, _) if head.generation > 0 => {
-                if let Some(key) = self.keys.get_mut(head.key, head.generation) {
-                    key.pushes[rank as usize] = head.round;
-                }
+            Content::Done(_) | Content::Leave(_) => {
+                self.end_pushes(rank);
+                Ok(())
             }
-            (MessageKind::Done | MessageKind::Leave, _) => self.end_pushes(rank),
-            (MessageKind::Declare, Body::Fields(fields)) => {
-                self.directory.declare(rank, &head, &fields, &self.workers);
-                self.end_searches(head.key);
+            Content::Declare(declare) => {
+                let key = declare.key;
+                let handled = self.directory.declare(rank, declare, &self.workers);
+                self.end_searches(key);
                 self.post_directory();
+                handled
             }
-            (MessageKind::Ready, _) => {
-                self.directory.ready(rank, &head);
+            Content::Ready(ready) => {
+                let handled = self.directory.ready(rank, &ready);
                 self.post_directory();
+                handled
             }
-            (MessageKind::Ask, _) => self.ask(rank, &head),
-            // The slice is removed; the next pull of the worker fails.
-            (MessageKind::Restore, Body::Data(_)) => {}
-            _ => return Some(DropReason::Unreadable),
+            Content::Ask(ask) => {
+                self.ask(rank, &ask);
+                Ok(())
+            }
+            _ => Err(DropReason::Misdirected),
         }
-        None
     }
 
     /// Treats a reader as a worker that is done.
@@ -374,113 +364,125 @@ impl<D: Data> Server<D> {
 
     /// Begins a generation of a key. A provider that was lost half way left an older one behind, or its
     /// messages still arrive.
-    fn describe(&mut self, head: &Header, place: Placement) {
-        if let Some(generation) = self.keys.generation_of(head.key) {
-            if generation >= head.generation {
-                return;
+    fn describe(&mut self, Describe { key: id, generation, place }: Describe) -> Handled {
+        if let Some(older) = self.keys.generation_of(id) {
+            if older >= generation {
+                return Err(DropReason::Outdated);
             }
-            self.drop_key(head.key, generation);
+            self.drop_key(id, older);
         }
         let workers = self.workers.limits.workers as usize;
         let key = ServerKey {
-            generation: head.generation,
+            generation,
             place: Arc::new(place),
             slices: SmallVec::new(),
             pushes: SmallVec::from_elem(0, workers),
             removed_by: BTreeSet::new(),
         };
-        self.keys.insert(head.key, key);
+        self.keys.insert(id, key);
+        Ok(())
     }
 
-    fn install(&mut self, head: &Header, data: D) -> Option<DropReason> {
+    fn install(&mut self, init: Init<D>) -> Handled {
         let workers = self.workers.limits.workers;
-        let key = self.keys.get_mut(head.key, head.generation)?;
-        let known = (head.slice as usize) < key.place.servers.len();
-        if !known || key.place.range(head.slice).1 != data.len() {
-            return Some(DropReason::Misfit);
+        let (name, data) = (init.name(), init.data);
+        let key = self.keys.get_mut(name.key, name.generation).ok_or(DropReason::Late)?;
+        let at = name.slice as usize;
+        if at >= key.place.servers.len() || key.place.range(name.slice).1 != data.len() {
+            return Err(DropReason::Misfit);
         }
-        let at = head.slice as usize;
         if at >= key.slices.len() {
             key.slices.resize_with(at + 1, || None);
         }
         self.tally.stored_bytes += data.len();
         let old = key.slices[at].replace(Slice::new(data.len(), workers));
         let place = Arc::clone(&key.place);
-        self.actions.push(ServerAction::Install { slice: name(head), place, data });
+        self.actions.push(ServerAction::Install { slice: name, place, data });
         self.slices += 1;
         if let Some(old) = old {
-            self.drop_slice(name(head), old);
+            self.drop_slice(name, old);
         }
-        None
+        Ok(())
     }
 
-    fn push(&mut self, rank: u32, head: &Header, data: D) {
+    fn push(&mut self, rank: u32, push: Push<D>) -> Handled {
         let free = self.workers.limits.credit().saturating_sub(self.used[rank as usize]);
-        let Some(slice) = self.keys.slice_mut(name(head)) else {
-            return self.fail(rank, head, &unknown(head.slice));
+        let (name, bytes) = (push.name(), push.data.len());
+        let Push { round, request, granted, codec, setting, priority, .. } = push;
+        let Some(slice) = self.keys.slice_mut(name) else {
+            self.fail(rank, name, request, &unknown(name.slice));
+            return Ok(());
         };
-        if slice.has(rank, head.round) {
+        if slice.has(rank, round) {
             self.duplicates += 1;
-            return;
+            return Err(DropReason::Duplicate);
         }
-        let (bytes, granted) = (data.len(), head.flags & flags::GRANTED != 0);
         let paid = if granted { 0 } else { bytes };
-        if (head.codec == 0 && bytes != slice.len())
+        if (codec == 0 && bytes != slice.len())
             || paid > free
-            || slice.is_too_far(head.round, &self.workers)
-            || (granted && !slice.was_granted(rank, head.round))
+            || slice.is_too_far(round, &self.workers)
+            || (granted && !slice.was_granted(rank, round))
         {
             // A loss that has ended all rounds has revoked the grants.
-            let failure = self.broken.clone().unwrap_or_else(|| unfit(head, bytes));
-            return self.fail(rank, head, &failure);
+            let failure = self.broken.clone().unwrap_or_else(|| unfit(name.slice, bytes));
+            self.fail(rank, name, request, &failure);
+            return Ok(());
         }
-        let contribution = Contribution { data, paid, setting: head.setting, codec: head.codec };
-        slice.push(rank, head.round, contribution);
+        slice.push(rank, round, Contribution { data: push.data, paid, setting, codec });
         let before = slice.came(self.tally.now);
-        if head.flags & flags::ANSWER != 0 {
-            let pull = asked_by(rank, head, Vec::new());
+        if push.answer {
+            let pull = WaitingPull { rank, round, request, priority, wanted: Vec::new() };
             self.waiting[rank as usize].begin(&pull);
             slice.pull(pull);
         }
         self.used[rank as usize] += paid;
+        debug_assert!(
+            self.used[rank as usize] <= self.workers.limits.credit(),
+            "worker {rank} has not more credit in use than there is"
+        );
         self.held_bytes += bytes;
         let rounds = self.tally.rounds();
-        self.settle(name(head));
+        self.settle(name);
         self.note_late(rank, before, rounds);
+        Ok(())
     }
 
-    fn offer(&mut self, rank: u32, head: &Header) {
-        if let Some(slice) = self.keys.slice_mut(name(head)) {
-            slice.offer(rank, head.round);
-            self.settle(name(head));
-        }
+    fn offer(&mut self, rank: u32, offer: &Offer) -> Handled {
+        let slice = self.keys.slice_mut(offer.name()).ok_or(DropReason::Late)?;
+        slice.offer(rank, offer.round);
+        self.settle(offer.name());
+        Ok(())
     }
 
-    fn pull(&mut self, rank: u32, head: &Header, wanted: Vec<u8>) -> Option<DropReason> {
-        if let Some(failure) = self.unanswerable(rank, head, wanted.len() as u64) {
-            self.fail(rank, head, &failure);
-            return Some(DropReason::Unanswerable);
+    fn pull(&mut self, rank: u32, pull: Pull) -> Handled {
+        let name = pull.name();
+        if let Some(failure) = self.unanswerable(rank, &pull) {
+            self.fail(rank, name, pull.request, &failure);
+            return Err(DropReason::Unanswerable);
         }
-        match self.keys.slice_mut(name(head)) {
+        let Pull { round, request, priority, wanted, .. } = pull;
+        match self.keys.slice_mut(name) {
             Some(slice) => {
-                let pull = asked_by(rank, head, wanted);
+                let pull = WaitingPull { rank, round, request, priority, wanted };
                 self.waiting[rank as usize].begin(&pull);
                 slice.pull(pull);
-                self.settle(name(head));
+                self.settle(name);
             }
-            None => self.fail(rank, head, &unknown(head.slice)),
+            None => self.fail(rank, name, request, &unknown(name.slice)),
         }
-        None
+        Ok(())
     }
 
-    fn remove(&mut self, rank: u32, head: &Header) {
-        if head.flags & flags::PROVIDE != 0 {
-            self.directory.remove(rank, head, &self.workers);
+    fn remove(&mut self, rank: u32, remove: &Remove) -> Handled {
+        if remove.at_directory {
+            self.directory.remove(rank, remove, &self.workers);
             self.post_directory();
-        } else if let Some(key) = self.keys.get_mut(head.key, head.generation) {
-            key.removed_by.insert(rank);
-            self.settle_removal(head.key, head.generation);
+            return Ok(());
         }
+        let key = self.keys.get_mut(remove.key, remove.generation).ok_or(DropReason::Late)?;
+        key.removed_by.insert(rank);
+        self.settle_removal(remove.key, remove.generation);
+        Ok(())
     }
 
     /// Drops the slices of a key when each worker has passed on the directory's removal.
@@ -536,9 +538,7 @@ impl<D: Data> Server<D> {
 
     fn disappoint(&mut self, slice: SliceName, pull: &WaitingPull, lost: &Failure) {
         self.waiting[pull.rank as usize].end(&pull.wanted);
-        let mut message = failed_message(slice, lost);
-        message.head.request = pull.request;
-        self.post(pull.rank, message);
+        self.fail(pull.rank, slice, pull.request, lost);
     }
 
     fn step(&mut self, slice: SliceName, step: RoundStep<D>) {
@@ -559,11 +559,8 @@ impl<D: Data> Server<D> {
                 self.actions.push(ServerAction::Close { slice, round, setting });
             }
             RoundStep::Grant { rank, round } => {
-                let mut message =
-                    Message::of_key(MessageKind::Grant, slice.key, slice.generation, Vec::new());
-                message.head.slice = slice.slice;
-                message.head.round = round;
-                self.post(rank, message);
+                let SliceName { key, generation, slice } = slice;
+                self.post(rank, Grant { key, generation, slice, round });
             }
             RoundStep::Answer {
                 pull: WaitingPull { rank: to, request, priority, wanted, .. },
@@ -579,13 +576,12 @@ impl<D: Data> Server<D> {
     /// Returns credit in portions of an eighth: small pushes are not answered one by one.
     fn give_back(&mut self, rank: u32, bytes: u64) {
         let (used, owed) = (&mut self.used[rank as usize], &mut self.owed[rank as usize]);
+        debug_assert!(bytes <= *used, "worker {rank} gets no credit back that it has not used");
         *used = used.saturating_sub(bytes);
         *owed += bytes;
         if *owed > self.workers.limits.credit() / 8 {
-            let total = std::mem::take(owed);
-            let mut message = Message::new(MessageKind::Credit, Vec::new());
-            message.head.total = total;
-            self.post(rank, message);
+            let bytes = std::mem::take(owed);
+            self.post(rank, Credit { bytes });
         }
     }
 
@@ -635,22 +631,18 @@ impl<D: Data> Server<D> {
         !(self.sweep.0.is_empty() && self.sweep.1.is_empty())
     }
 
-    fn ask(&mut self, rank: u32, head: &Header) {
-        let peers = if head.round == 0 {
-            self.directory.awaited(head, &self.workers)
-        } else {
-            match self.keys.get(head.key, head.generation) {
-                Some(key) => key
-                    .slices
-                    .get(head.slice as usize)
-                    .and_then(Option::as_ref)
-                    .map(|slice| slice.awaited(head.round, &self.workers, &key.pushes))
-                    .unwrap_or_default(),
-                None => Vec::new(),
-            }
+    fn ask(&mut self, rank: u32, ask: &Ask) {
+        let Ask { key, generation, slice, round, request, .. } = *ask;
+        let of_slice = || {
+            let key = self.keys.get(key, generation)?;
+            let slice = key.slices.get(slice as usize)?.as_ref()?;
+            Some(slice.awaited(round, &self.workers, &key.pushes))
         };
-        let mut message = Message::new(MessageKind::Awaited, Awaited { peers }.encode());
-        message.head.request = head.request;
+        let peers = match round {
+            0 => self.directory.awaited(ask, &self.workers),
+            _ => of_slice().unwrap_or_default(),
+        };
+        let message = Awaited { request, round: 0, peers }.into();
         let to = Peer::worker(rank);
         self.letters.push(OutgoingMessage { to, message, priority: LAST, token: None });
     }
@@ -668,14 +660,13 @@ impl<D: Data> Server<D> {
         }
     }
 
-    fn fail(&mut self, rank: u32, head: &Header, failure: &Failure) {
-        let mut message = failed_message(name(head), failure);
-        message.head.request = head.request;
-        self.post(rank, message);
+    fn fail(&mut self, rank: u32, name: SliceName, request: u64, failure: &Failure) {
+        let SliceName { key, generation, slice } = name;
+        self.post(rank, Failed { key, generation, slice, request, failure: failure.clone() });
     }
 
-    fn post(&mut self, rank: u32, message: Message<D>) {
-        let to = Peer::worker(rank);
+    fn post(&mut self, rank: u32, message: impl Into<Message<D>>) {
+        let (to, message) = (Peer::worker(rank), message.into());
         self.letters.push(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
@@ -691,20 +682,10 @@ impl<D: Data> Server<D> {
     }
 }
 
-fn name(head: &Header) -> SliceName {
-    SliceName { key: head.key, generation: head.generation, slice: head.slice }
-}
-
-fn asked_by(rank: u32, head: &Header, wanted: Vec<u8>) -> WaitingPull {
-    WaitingPull { rank, round: head.round, request: head.request, priority: head.priority, wanted }
-}
-
 /// A push that the protocol does not allow: of another length, or without credit or grant.
-fn unfit(head: &Header, bytes: u64) -> Failure {
-    let text = format!(
-        "slice {}: {bytes} bytes do not fit the slice, or nothing allowed them",
-        head.slice
-    );
+fn unfit(slice: u32, bytes: u64) -> Failure {
+    let text =
+        format!("slice {slice}: {bytes} bytes do not fit the slice, or nothing allowed them");
     invalid(text)
 }
 
@@ -715,11 +696,4 @@ fn invalid(text: String) -> Failure {
 fn unknown(slice: u32) -> Failure {
     let text = format!("the server does not have slice {slice}");
     Failure::new(Reason::KeyNotFound, text)
-}
-
-fn failed_message<D>(name: SliceName, failure: &Failure) -> Message<D> {
-    let fields = failed::encode(failure);
-    let mut message = Message::of_key(MessageKind::Failed, name.key, name.generation, fields);
-    message.head.slice = name.slice;
-    message
 }

@@ -177,6 +177,7 @@ impl<D: Data> Slice<D> {
         while self.next < workers.limits.workers {
             let rank = self.next;
             if let Some(contribution) = self.take(round, rank) {
+                debug_assert!(self.taken(rank) < round, "rank {rank} adds once to round {round}");
                 self.setting = self.setting.max(contribution.setting);
                 self.taken[rank as usize] = round;
                 steps.push(RoundStep::Add { round, rank, first: self.added == 0, contribution });
@@ -191,6 +192,10 @@ impl<D: Data> Slice<D> {
             self.next = 0;
             return false;
         }
+        debug_assert!(
+            self.held.iter().all(|((held, _), _)| *held > round),
+            "round {round} closes without a push that has arrived"
+        );
         steps.push(RoundStep::Close { round, setting: self.setting });
         self.open += 1;
         self.next = 0;
@@ -212,6 +217,7 @@ impl<D: Data> Slice<D> {
         }
         if let Some(contribution) = self.take(round, rank) {
             let setting = contribution.setting;
+            debug_assert!(!self.is_held(round, rank), "push {round} of rank {rank} is taken once");
             self.taken[rank as usize] = round;
             let count = self.open;
             steps.push(RoundStep::Add { round, rank, first: true, contribution });
@@ -227,6 +233,7 @@ impl<D: Data> Slice<D> {
     fn grant(&mut self, rank: u32, round: u64, steps: &mut Vec<RoundStep<D>>) {
         if let Some(granted @ false) = self.offers.get_mut(&(round, rank)) {
             *granted = true;
+            debug_assert!(round > self.taken[rank as usize], "a grant is for a push to come");
             steps.push(RoundStep::Grant { rank, round });
         }
     }

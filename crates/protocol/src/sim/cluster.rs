@@ -278,9 +278,9 @@ impl Cluster {
             Machine::Node(node) => node.news(),
         };
         for news in news {
-            if let PeerEvent::Dropped(peer, why) = news {
+            if let PeerEvent::Dropped(peer, kind, why) = news {
                 let is_fine = why.is_harmless() || self.scenario.reader;
-                assert!(is_fine, "{address} drops a frame of {peer} {}", why.text());
+                assert!(is_fine, "{address} drops a {kind:?} of {peer} {}", why.text());
             }
         }
     }

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Bytes;
 use super::scenario::Scenario;
 use crate::job::Mode;
-use crate::server::{Server, ServerAction, SliceName};
+use crate::message::SliceName;
+use crate::server::{Server, ServerAction};
 use crate::testing::Random;
 
 /// Values that a worker pushes in a round to one element; round 0 is its first value. The magnitudes differ

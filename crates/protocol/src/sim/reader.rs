@@ -14,7 +14,7 @@ use super::network::Happening;
 use crate::job::{Limits, MS, MemberRole, Mode, NO_RANK, Peer, Time};
 use crate::membership::{AuthenticatedPeer, is_at};
 use crate::message::{
-    Body, Book, Declare, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind, accused,
+    Body, Book, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind, Proposal, accused,
 };
 use crate::testing::Random;
 
@@ -162,7 +162,7 @@ impl Reader {
             MessageKind::Suspect => accused::encode(Peer::server(0), self.random.below(9)),
             MessageKind::Declare => {
                 let spec = KeySpec { dtype: super::program::F32, shape: vec![3], whole: false };
-                Declare { name: 0, spec: Some(spec).filter(|_| self.random.below(2) == 0) }.encode()
+                Proposal::Key(0, Some(spec).filter(|_| self.random.below(2) == 0)).encode()
             }
             _ => (0..self.random.below(20)).map(|byte| byte.to_le_bytes()[0]).collect(),
         };

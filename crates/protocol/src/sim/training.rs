@@ -11,10 +11,11 @@ use super::cluster::SCHEDULER;
 use super::trainer::{Stage, Trainer};
 use crate::job::{Limits, MemberRole, Time};
 use crate::membership::Scheduler;
+use crate::message::SliceName;
 use crate::message::{HEADER, Message};
 use crate::node::{Node, NodeRole, NodeStart};
 use crate::peers::OutgoingFrame;
-use crate::server::{ServerAction, SliceName, ValueRequest};
+use crate::server::{ServerAction, ValueRequest};
 
 /// Configuration of a training job, and its length.
 #[derive(Clone)]

@@ -16,16 +16,16 @@ pub use crate::message::encode;
 /// Decoded fields have another length when they are encoded again.
 pub fn parse(bytes: &[u8]) {
     use crate::message::{
-        Awaited, Book, Declare, Hello, JobView, Look, Placement, accused, failed,
+        Book, Hello, JobView, Look, Placement, Proposal, accused, awaited, failed,
     };
     use crate::telemetry::ProcessStats;
 
     let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
     again(Book::decode(bytes).map(|read| read.encode()));
     again(Hello::decode(bytes).map(|read| read.encode()));
-    again(Declare::decode(bytes).map(|read| read.encode()));
+    again(Proposal::decode_key(bytes).map(|read| read.encode()));
     again(Placement::decode(bytes).map(|read| read.encode()));
-    again(Awaited::decode(bytes).map(|read| read.encode()));
+    again(awaited::decode(bytes).map(|read| awaited::encode(&read)));
     again(ProcessStats::decode(bytes).map(|read| read.encode()));
     again(JobView::decode(bytes).map(|read| read.encode()));
     again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));

@@ -4,8 +4,10 @@
 use super::errors;
 use super::operation::{OpId, Operation, OperationKind, RemovalRollback};
 use super::{DIRECTORY, Worker, WorkerAction, WorkerKey};
+use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Peer, Time};
-use crate::message::{Declare, Header, Message, MessageKind, flags};
+use crate::message::Proposal;
+use crate::message::kinds::{Declare, Remove, Removed};
 
 impl<D: Data> Worker<D> {
     /// Cancels an operation: it does not finish for the driver. A push that has begun still takes effect.
@@ -102,34 +104,36 @@ impl<D: Data> Worker<D> {
     }
 
     /// Withdraws this worker's wish for a key at the directory.
-    fn withdraw_init(&mut self, id: OpId, key: u64) {
-        let mut message =
-            Message::of_key(MessageKind::Declare, key, 0, Declare { name: 0, spec: None }.encode());
-        message.head.request = id;
-        message.head.flags = flags::BACK;
-        self.post(DIRECTORY, message);
+    fn withdraw_init(&mut self, request: OpId, key: u64) {
+        let proposal = Proposal::Key(0, None);
+        self.post(
+            DIRECTORY,
+            Declare { key, setting: 0, request, learn: false, back: true, proposal },
+        );
     }
 
     fn take_back(&mut self, id: OpId) {
         if let Some(OperationKind::Remove { back }) = self.ops.get_mut(id).map(|op| &mut op.what) {
             *back = RemovalRollback::Asked;
-            self.send_remove(id, flags::PROVIDE | flags::BACK);
+            self.send_remove(id, true);
         }
     }
 
     /// The directory has decided on a removal: the key is removed for all workers, or kept.
-    pub(super) fn removed(&mut self, head: &Header) {
-        if head.flags & flags::BACK != 0 {
-            let Some(op) = self.ops.get_mut(head.request) else { return };
-            let OperationKind::Remove { back } = &mut op.what else { return };
+    pub(super) fn removed(&mut self, removed: &Removed) -> Handled {
+        let Removed { key: id, generation, request, back: is_kept, .. } = *removed;
+        if is_kept {
+            let Some(OperationKind::Remove { back }) =
+                self.ops.get_mut(request).map(|op| &mut op.what)
+            else {
+                return Err(DropReason::Late);
+            };
             *back = RemovalRollback::Kept;
-            return self.finish_if_given_up(head.request);
+            self.finish_if_given_up(request);
+            return Ok(());
         }
-        let key = self.keys.get(&head.key).filter(|key| key.generation() == head.generation);
-        let Some(key) = key.filter(|key| head.flags & flags::PROVIDE != 0 && key.place().is_some())
-        else {
-            return;
-        };
+        let key = self.keys.get(&id).filter(|key| key.generation() == generation);
+        let key = key.filter(|key| key.place().is_some()).ok_or(DropReason::Late)?;
         let (servers, queue) = (key.all_servers(), key.queue().collect::<Vec<_>>());
         let removes = |id: &OpId| {
             self.ops
@@ -138,15 +142,16 @@ impl<D: Data> Worker<D> {
         };
         // The loss of a worker may have ended the removal: then the key stays while pulls can succeed.
         if !queue.iter().any(removes) {
-            return;
+            return Err(DropReason::Late);
         }
         for server in servers {
-            let message =
-                Message::of_key(MessageKind::Remove, head.key, head.generation, Vec::new());
-            self.post(Peer::server(server), message);
+            let (request, at_directory, back) = (0, false, false);
+            let remove = Remove { key: id, generation, request, at_directory, back };
+            self.post(Peer::server(server), remove);
         }
-        self.keys.get_or_default(head.key).forget();
-        self.finish_removed(head.key, &queue);
+        self.keys.get_or_default(id).forget();
+        self.finish_removed(id, &queue);
+        Ok(())
     }
 
     /// A key is removed: ends the operations on its generation.
@@ -192,11 +197,11 @@ impl<D: Data> Worker<D> {
     }
 
     /// Operation of an answer about a setting, which may be a second call.
-    pub(super) fn setting_of(&self, head: &Header) -> OpId {
-        let same = |op: &Operation<D>| matches!(op.what, OperationKind::Set { version, .. } if version == head.setting);
-        match self.ops.get(head.request) {
-            Some(_) => head.request,
-            None => self.ops.iter().find(|(_, op)| same(op)).map_or(head.request, |(id, _)| id),
+    pub(super) fn setting_of(&self, request: OpId, setting: u64) -> OpId {
+        let same = |op: &Operation<D>| matches!(op.what, OperationKind::Set { version, .. } if version == setting);
+        match self.ops.get(request) {
+            Some(_) => request,
+            None => self.ops.iter().find(|(_, op)| same(op)).map_or(request, |(id, _)| id),
         }
     }
 }

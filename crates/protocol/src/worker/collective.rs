@@ -4,7 +4,8 @@ use super::keys::WorkerKey;
 use super::operation::{CatchUpTarget, OpId, Operation, OperationKind};
 use super::{DIRECTORY, PushPhase, SchedulerRequest, Worker};
 use crate::job::{AT_ONCE, Data, Peer};
-use crate::message::{Message, MessageKind, flags};
+use crate::message::kinds::{Declare, Done, Leave};
+use crate::message::{Message, Proposal};
 use crate::stream::{CONTROL, LAST};
 
 impl<D: Data> Worker<D> {
@@ -59,24 +60,22 @@ impl<D: Data> Worker<D> {
                 self.wants.push(SchedulerRequest::Barrier);
             }
             OperationKind::Set { version, fields } => {
-                let mut message = Message::new(MessageKind::Declare, fields.clone());
-                message.head.setting = *version;
-                message.head.request = id;
-                self.post(DIRECTORY, message);
+                let (key, setting, request) = (0, *version, id);
+                let (learn, back, proposal) = (false, false, Proposal::Setting(fields.clone()));
+                self.post(DIRECTORY, Declare { key, setting, request, learn, back, proposal });
             }
             OperationKind::Learn(of) => {
-                let mut message = Message::new(MessageKind::Declare, Vec::new());
-                match *of {
-                    CatchUpTarget::Key(from) => message.head.key = from,
-                    CatchUpTarget::Setting(version) => message.head.setting = version,
-                }
-                message.head.flags = flags::LEARN;
-                message.head.request = id;
-                self.post(DIRECTORY, message);
+                let (key, setting) = match *of {
+                    CatchUpTarget::Key(from) => (from, 0),
+                    CatchUpTarget::Setting(version) => (0, version),
+                };
+                let (learn, back, proposal) = (true, false, Proposal::Setting(Vec::new()));
+                let declare = Declare { key, setting, request: id, learn, back, proposal };
+                self.post(DIRECTORY, declare);
             }
             OperationKind::Done => self.announce(id),
             OperationKind::Close => {
-                self.tell_servers(id, &Message::new(MessageKind::Leave, Vec::new()), LAST);
+                self.tell_servers(id, &Leave {}.into(), LAST);
             }
             _ => {}
         }
@@ -99,17 +98,15 @@ impl<D: Data> Worker<D> {
     pub(super) fn announce_more(&mut self) {
         let Some((id, first)) = self.announcing else { return };
         let of_key = |(key, state): (&u64, &WorkerKey)| {
-            let mut message =
-                Message::of_key(MessageKind::Done, *key, state.generation(), Vec::new());
-            message.head.round = state.pushed();
-            state.place().map(|_| message)
+            let done = Done { key: *key, generation: state.generation(), pushes: state.pushed() };
+            state.place().map(|_| done.into())
         };
         let end = (first + AT_ONCE).min(self.keys.len());
         let mut messages: Vec<Message<D>> =
             self.keys.range(first..end).filter_map(of_key).collect();
         let is_last = end == self.keys.len();
         if is_last {
-            messages.push(Message::new(MessageKind::Done, Vec::new()));
+            messages.push(Done { key: 0, generation: 0, pushes: 0 }.into());
         }
         messages.iter().for_each(|message| self.tell_servers(id, message, CONTROL));
         self.announcing = (!is_last).then_some((id, end));

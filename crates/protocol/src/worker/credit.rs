@@ -11,12 +11,14 @@ pub(super) type SlicePush = (u64, u32, u64, u32);
 #[derive(Debug)]
 pub(super) struct FlowControl {
     free: u64,
+    /// The whole credit.
+    most: u64,
     offered: HashMap<SlicePush, OpId>,
 }
 
 impl FlowControl {
     pub(super) fn new(credit: u64) -> Self {
-        Self { free: credit, offered: HashMap::default() }
+        Self { free: credit, most: credit, offered: HashMap::default() }
     }
 
     /// Spends credit of this many bytes, if there is enough.
@@ -30,8 +32,12 @@ impl FlowControl {
         }
     }
 
-    pub(super) fn refund(&mut self, bytes: u64, most: u64) {
-        self.free = self.free.saturating_add(bytes).min(most);
+    /// Takes credit back from the server; false if it is more than was spent.
+    pub(super) fn refund(&mut self, bytes: u64) -> bool {
+        let is_spent = bytes <= self.most - self.free;
+        self.free += if is_spent { bytes } else { 0 };
+        debug_assert!(self.free <= self.most, "no credit is made");
+        is_spent
     }
 
     pub(super) fn offer(&mut self, push: SlicePush, op: OpId) {

@@ -6,7 +6,6 @@ mod collective;
 mod credit;
 mod errors;
 mod facts;
-mod faults;
 mod keys;
 mod operation;
 mod requests;
@@ -18,14 +17,14 @@ mod undelivered;
 
 use std::collections::BTreeSet;
 
+use super::drops::{DropReason, Handled};
 use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
     label, take_all,
 };
-use super::message::{
-    Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
-};
-use super::peers::{DropReason, OutgoingMessage};
+use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
+use super::message::{Book, Content, Decision, Header, MemberState, Message, Placement, SliceName};
+use super::peers::OutgoingMessage;
 use super::sequence_map::SequenceMap;
 use super::stream::{CONTROL, LAST};
 use super::table::Table;
@@ -148,8 +147,6 @@ pub struct Worker<D> {
     /// A loss after which only leaving succeeds.
     all_lost: Option<Failure>,
     letters: Vec<OutgoingMessage<D>>,
-    /// Reasons of dropped messages.
-    faults: Vec<DropReason>,
     wants: Vec<SchedulerRequest>,
     actions: Vec<WorkerAction<D>>,
     tally: Box<facts::WorkerTally>,
@@ -190,7 +187,6 @@ impl<D: Data> Worker<D> {
             rounds_lost: None,
             all_lost: None,
             letters: Vec::new(),
-            faults: Vec::new(),
             wants: Vec::new(),
             actions: Vec::new(),
             tally: Box::default(),
@@ -358,209 +354,238 @@ impl<D: Data> Worker<D> {
         }
     }
 
-    /// A message of a server.
-    pub(super) fn message(&mut self, from: Peer, message: Message<D>) {
+    /// Takes a message of a server, or returns the reason to drop it.
+    pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Handled {
         let Message { head, body } = message;
-        if self.is_unasked(&head) {
-            return self.fault(DropReason::Unasked);
+        if head.request >= self.next_op {
+            return Err(DropReason::Unasked);
         }
-        match (head.kind, body) {
-            (MessageKind::Place, Body::Fields(fields)) => self.place(&head, &fields),
-            (MessageKind::Grant, _) => self.grant(from, &head),
-            (MessageKind::Credit, _) => {
-                if let Some(flow) = self.flows.get_mut(from.rank as usize) {
-                    flow.refund(head.total, self.limits.credit());
+        let handled = match Content::read(&head, body).map_err(DropReason::Invalid)? {
+            Content::Place(place) => self.place(place),
+            Content::Grant(grant) => self.grant(from, &grant),
+            Content::Credit(credit) => self.refund(from, credit.bytes),
+            Content::Value(value) => self.value(value),
+            Content::Removed(removed) => self.removed(&removed),
+            Content::Awaited(awaited) => match self.ops.get_mut(awaited.request) {
+                Some(op) => {
+                    op.awaited = Some(awaited.peers);
+                    Ok(())
                 }
-            }
-            (MessageKind::Value, Body::Data(data)) => self.value(&head, data),
-            (MessageKind::Removed, _) => self.removed(&head),
-            (MessageKind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
-            (MessageKind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
-                Some(failure) => self.failed(&head, failure),
-                None => self.fault(DropReason::Unreadable),
+                None => Err(DropReason::Late),
             },
-            _ => self.fault(DropReason::Unreadable),
-        }
+            Content::Failed(failed) => self.failed(failed),
+            _ => Err(DropReason::Misdirected),
+        };
         self.go_on();
+        handled
+    }
+
+    /// A server returns credit.
+    fn refund(&mut self, from: Peer, bytes: u64) -> Handled {
+        let flow = self.flows.get_mut(from.rank as usize).ok_or(DropReason::Misdirected)?;
+        if flow.refund(bytes) { Ok(()) } else { Err(DropReason::Misfit) }
     }
 
     /// Placement of a key; or a setting to provide, or in force.
-    fn place(&mut self, head: &Header, fields: &[u8]) {
-        let provide = head.flags & flags::PROVIDE != 0;
-        if head.setting > 0 {
-            return self.setting_placed(head, provide, fields);
-        }
-        let Some(place) = Placement::decode(fields) else {
-            return self.fault(DropReason::Unreadable);
+    fn place(&mut self, said: Place) -> Handled {
+        let Place { key, generation, name, setting, request, provide, differs, decision } = said;
+        let place = match decision {
+            Decision::Key(place) => place,
+            Decision::Setting(decided) => {
+                return self.setting_placed((request, setting), provide, differs, decided);
+            }
         };
         let servers = self.flows.len();
         if place.servers.iter().any(|server| usize::from(*server) >= servers) {
-            return self.fault(DropReason::Misfit);
+            return Err(DropReason::Misfit);
         }
-        let key = self.keys.get_or_default(head.key);
-        key.set_place(head.generation, place);
-        self.touched.add(head.key);
+        self.keys.get_or_default(key).set_place(generation, place);
+        self.touched.add(key);
         if provide {
-            return self.provide(head);
+            return self.provide(key, generation, request);
         }
-        match self.ops.get(head.request).map(|op| &op.what) {
+        match self.ops.get(request).map(|op| &op.what) {
             Some(OperationKind::Init { .. }) => {
-                self.keys.get_or_default(head.key).note_made(head.request);
-                self.finish(head.request, Ok(()));
+                self.keys.get_or_default(key).note_made(request);
+                self.finish(request, Ok(()));
             }
             Some(OperationKind::Learn(CatchUpTarget::Key(_))) => {
-                let (op, ours) = (head.request, self.tally.second_hash(head.key));
-                if ours != 0 && head.total != 0 && ours != head.total {
-                    return self.finish(op, Err(other_name(head.key)));
+                let ours = self.tally.second_hash(key);
+                if ours != 0 && name != 0 && ours != name {
+                    self.finish(request, Err(other_name(key)));
+                    return Ok(());
                 }
-                let fields = head.key.to_le_bytes().to_vec();
-                self.actions.push(WorkerAction::Told { op, fields });
-                self.finish(op, Ok(()));
+                let fields = key.to_le_bytes().to_vec();
+                self.actions.push(WorkerAction::Told { op: request, fields });
+                self.finish(request, Ok(()));
             }
+            // The answer to a search, whose operations start now.
             _ => {}
         }
+        Ok(())
     }
 
     /// Sends the first value to all servers, as the provider.
-    fn provide(&mut self, head: &Header) {
-        let op = self.ops.get(head.request).map(|op| &op.what);
-        let Some(OperationKind::Init { data, .. }) = op else { return };
-        let data = data.clone();
-        let Some(place) = self.keys.get(&head.key).and_then(WorkerKey::place).cloned() else {
-            return;
+    fn provide(&mut self, key: u64, generation: u32, request: OpId) -> Handled {
+        let Some(OperationKind::Init { data, .. }) = self.ops.get(request).map(|op| &op.what)
+        else {
+            return Err(DropReason::Late);
         };
-        if let Some(op) = self.ops.get_mut(head.request) {
+        let data = data.clone();
+        let place = self.keys.get(&key).and_then(WorkerKey::place).cloned();
+        let place = place.ok_or(DropReason::Late)?;
+        if let Some(op) = self.ops.get_mut(request) {
             op.undelivered.restart();
         }
-        let total = data.len();
-        let fields = place.encode();
         for server in place.servers.iter().copied().collect::<BTreeSet<_>>() {
-            let message =
-                Message::of_key(MessageKind::Describe, head.key, head.generation, fields.clone());
-            self.post(Peer::server(server.into()), message);
+            let place = place.clone();
+            self.post(Peer::server(server.into()), Describe { key, generation, place });
         }
+        let total = data.len();
         for (slice, server) in (0..).zip(&place.servers) {
             let (offset, len) = place.range(slice);
-            let mut message =
-                Message::of_key(MessageKind::Init, head.key, head.generation, Vec::new());
-            message.head.slice = slice;
-            message.head.offset = offset;
-            message.head.total = total;
-            message.body = Body::Data(data.part(offset, len));
-            self.send_awaited(head.request, Peer::server((*server).into()), message, 0);
+            let data = data.part(offset, len);
+            let init = Init { key, generation, slice, offset, total, request, data };
+            self.send_awaited(request, Peer::server((*server).into()), init, 0);
         }
+        Ok(())
     }
 
-    fn setting_placed(&mut self, head: &Header, provide: bool, decided: &[u8]) {
-        let id = self.setting_of(head);
-        let Some(op) = self.ops.get_mut(id) else { return };
+    /// A setting to provide, or the decision on one.
+    fn setting_placed(
+        &mut self,
+        (request, version): (OpId, u64),
+        provide: bool,
+        differs: bool,
+        decided: Vec<u8>,
+    ) -> Handled {
+        let id = self.setting_of(request, version);
+        let op = self.ops.get_mut(id).ok_or(DropReason::Late)?;
         let (fields, version) = match &op.what {
             OperationKind::Set { fields, version, .. } => (fields.clone(), *version),
             OperationKind::Learn(CatchUpTarget::Setting(version)) if !provide => {
                 self.settings = self.settings.max(*version);
                 (Vec::new(), *version)
             }
-            _ => return,
+            _ => return Err(DropReason::Misfit),
         };
-        if !provide {
-            if !decided.is_empty() {
-                self.actions.push(WorkerAction::Told { op: id, fields: decided.to_vec() });
+        if provide {
+            op.undelivered.restart();
+            for server in 0..self.limits.servers {
+                let setting = Setting { version, request: id, fields: fields.clone() };
+                self.send_awaited(id, Peer::server(server), setting, CONTROL);
             }
-            if head.flags & flags::DIFFERS != 0 {
-                return;
-            }
+            return Ok(());
+        }
+        if !decided.is_empty() {
+            self.actions.push(WorkerAction::Told { op: id, fields: decided });
+        }
+        if !differs {
             self.setting = self.setting.max(version);
             self.touched.add_all();
-            return self.finish(id, Ok(()));
+            self.finish(id, Ok(()));
         }
-        op.undelivered.restart();
-        for server in 0..self.limits.servers {
-            let mut message = Message::new(MessageKind::Setting, fields.clone());
-            message.head.setting = version;
-            self.send_awaited(id, Peer::server(server), message, CONTROL);
-        }
+        Ok(())
     }
 
-    fn value(&mut self, head: &Header, data: D) {
-        let key = self.keys.get_mut(&head.key);
-        let Some(key) = key.filter(|key| key.generation() == head.generation) else { return };
+    fn value(&mut self, value: Value<D>) -> Handled {
+        let (name, len) = (value.name(), value.data.len());
+        let Value { key, generation, slice, round, request, data } = value;
+        let state = self.keys.get_mut(&key);
+        let state = state.filter(|key| key.generation() == generation).ok_or(DropReason::Late)?;
         if self.limits.mode == Mode::Sync {
-            key.note_closed(head.slice, head.round);
+            state.note_closed(slice, round);
         }
-        let Some((op, at)) = self.asked(head, data.len()) else {
-            return self.check_late(head, data.len());
+        let Some((op, at)) = self.asked(request, name, len) else {
+            return Err(self.check_late(request, name, len));
         };
         let abandoned = op.abandoned;
-        if let Some(op) = self.ops.get_mut(head.request) {
-            op.unanswered.remove(head.slice);
+        if let Some(op) = self.ops.get_mut(request) {
+            op.unanswered.remove(slice);
         }
         if !abandoned {
-            let Header { request: op, slice, round, .. } = *head;
-            self.actions.push(WorkerAction::Fill { op, slice, round, at, data });
+            self.actions.push(WorkerAction::Fill { op: request, slice, round, at, data });
         }
-        self.finish_if_complete(head.request);
+        self.finish_if_complete(request);
+        Ok(())
     }
 
     /// Operation that takes a slice of its value, and the offset of the slice.
     pub(super) fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
-        let (op, at) = self.asked(head, len)?;
+        let (op, at) = self.asked(head.request, head.slice_name(), len)?;
         (!op.abandoned && op.wants_whole_value()).then_some((head.request, at))
     }
 
     /// Operation that has asked for a slice, and the offset of the slice.
-    fn asked(&self, head: &Header, len: u64) -> Option<(&Operation<D>, u64)> {
-        let op = self.ops.get(head.request).filter(|op| op.key == head.key)?;
-        let key = self.keys.get(&head.key).filter(|key| key.slices().is_some())?;
-        if key.generation() != head.generation {
+    fn asked(&self, request: OpId, name: SliceName, len: u64) -> Option<(&Operation<D>, u64)> {
+        let op = self.ops.get(request).filter(|op| op.key == name.key)?;
+        let key = self.keys.get(&name.key).filter(|key| key.slices().is_some())?;
+        if key.generation() != name.generation {
             return None;
         }
-        let (at, expected) = key.range(head.slice);
+        let (at, expected) = key.range(name.slice);
         let fits = !op.wants_whole_value() || len == expected;
-        (fits && op.unanswered.contains(head.slice)).then_some((op, at))
+        (fits && op.unanswered.contains(name.slice)).then_some((op, at))
     }
 
-    fn failed(&mut self, head: &Header, failure: Failure) {
-        if self.ops.get(head.request).is_some() {
-            if failure.reason == Reason::KeyNotFound && self.seeks(head) {
-                return;
+    /// Reason to drop a value that no operation takes: a value of another key, or of a slice outside of the
+    /// key, does not fit; any other is late.
+    fn check_late(&self, request: OpId, name: SliceName, len: u64) -> DropReason {
+        let Some(op) = self.ops.get(request) else { return DropReason::Late };
+        let key = self.keys.get(&name.key);
+        let slices = key.and_then(WorkerKey::slices).unwrap_or_default();
+        let is_inside = slices.is_empty() || slices.contains(&name.slice);
+        let expected = key.map_or(0, |key| key.range(name.slice).1);
+        let waits = op.unanswered.contains(name.slice) && op.wants_whole_value();
+        let fits = op.key == name.key && is_inside && (!waits || len == expected);
+        if fits { DropReason::Late } else { DropReason::Misfit }
+    }
+
+    fn failed(&mut self, failed: Failed) -> Handled {
+        let Failed { key: id, generation, request, failure, .. } = failed;
+        if self.ops.get(request).is_some() {
+            if failure.reason == Reason::KeyNotFound && self.seeks(request, id, generation) {
+                return Ok(());
             }
             if failure.reason != Reason::PeerLost {
-                return self.finish(head.request, Err(failure));
+                self.finish(request, Err(failure));
+                return Ok(());
             }
             let text = format!("the round cannot close: {}", failure.text);
-            self.finish(head.request, Err(Failure::new(failure.reason, text)));
+            self.finish(request, Err(Failure::new(failure.reason, text)));
             // A server may know of a loss before the scheduler's book arrives here.
             if self.limits.on_loss == OnLoss::Fail {
                 self.lose_rounds(&failure);
             }
-            return;
+            return Ok(());
         }
         // No worker has initialised the key: operations that wait for it fail, up to its init.
-        let Some(key) = self.keys.get_mut(&head.key) else { return };
-        self.touched.add(head.key);
-        if key.stop_search(head.request) {
-            for id in key.queue().collect::<Vec<_>>() {
-                match self.ops.get(id) {
-                    Some(op) if op.is_over() => {}
-                    // Requested after the search, it searches again.
-                    Some(_) if id > head.request => break,
-                    Some(Operation { what: OperationKind::Init { .. }, .. }) => break,
-                    _ => self.finish(id, Err(failure.clone())),
-                }
+        let key = self.keys.get_mut(&id).ok_or(DropReason::Late)?;
+        self.touched.add(id);
+        if !key.stop_search(request) {
+            return Err(DropReason::Late);
+        }
+        for op in key.queue().collect::<Vec<_>>() {
+            match self.ops.get(op) {
+                Some(op) if op.is_over() => {}
+                // Requested after the search, it searches again.
+                Some(_) if op > request => break,
+                Some(Operation { what: OperationKind::Init { .. }, .. }) => break,
+                _ => self.finish(op, Err(failure.clone())),
             }
         }
+        Ok(())
     }
 
     /// Searches a key again for a pull, if the other workers may have moved it: a worker that is done takes
     /// no part in that.
-    fn seeks(&mut self, head: &Header) -> bool {
-        let (id, key) = (head.request, head.key);
+    fn seeks(&mut self, id: OpId, key: u64, generation: u32) -> bool {
         let Some(op) = self.ops.get_mut(id).filter(|_| self.pushes == PushPhase::Announced) else {
             return false;
         };
         let OperationKind::Pull { wanted, sought, .. } = &mut op.what else { return false };
         let Some(state) = self.keys.get_mut(&key) else { return false };
-        let is_known = state.place().is_some() && state.generation() == head.generation;
+        let is_known = state.place().is_some() && state.generation() == generation;
         if is_known && !*sought {
             state.forget();
         }
@@ -589,7 +614,8 @@ impl<D: Data> Worker<D> {
     }
 
     /// Sends a message whose acknowledgement the operation waits for.
-    fn send_awaited(&mut self, id: OpId, to: Peer, mut message: Message<D>, priority: i32) {
+    fn send_awaited(&mut self, id: OpId, to: Peer, message: impl Into<Message<D>>, priority: i32) {
+        let mut message = message.into();
         message.head.request = id;
         let token = self.ops.get_mut(id).map(|op| {
             let attempt = op.undelivered.send(to.rank);
@@ -598,7 +624,8 @@ impl<D: Data> Worker<D> {
         self.letters.push(OutgoingMessage { to, message, priority, token });
     }
 
-    fn post(&mut self, to: Peer, message: Message<D>) {
+    fn post(&mut self, to: Peer, message: impl Into<Message<D>>) {
+        let message = message.into();
         self.letters.push(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
@@ -613,16 +640,12 @@ impl<D: Data> Worker<D> {
         let (key, generation) = (op.key, self.keys.get(&op.key).map_or(0, WorkerKey::generation));
         match &op.what {
             OperationKind::Init { .. } => {
-                let mut message = Message::of_key(MessageKind::Ready, key, generation, Vec::new());
-                message.head.request = id;
-                self.post(DIRECTORY, message);
+                self.post(DIRECTORY, Ready { key, generation, setting: 0, request: id });
                 self.finish_if_given_up(id);
             }
             OperationKind::Set { version, .. } => {
-                let mut message = Message::new(MessageKind::Ready, Vec::new());
-                message.head.setting = *version;
-                message.head.request = id;
-                self.post(DIRECTORY, message);
+                let setting = *version;
+                self.post(DIRECTORY, Ready { key: 0, generation: 0, setting, request: id });
             }
             OperationKind::Push { .. }
             | OperationKind::Pull { .. }
@@ -721,8 +744,8 @@ impl<D: Data> Worker<D> {
     fn ask(&mut self, id: OpId) {
         let Some(op) = self.ops.get(id) else { return };
         let searches = self.keys.get(&op.key).is_some_and(WorkerKey::is_searched);
-        let mut message = Message::of_key(MessageKind::Ask, op.key, 0, Vec::new());
-        message.head.request = id;
+        let (key, request) = (op.key, id);
+        let mut ask = Ask { key, generation: 0, slice: 0, round: 0, request, setting: 0 };
         let mut to = DIRECTORY;
         match &op.what {
             // The operation waits for an earlier call, or for the init of its key.
@@ -731,16 +754,14 @@ impl<D: Data> Worker<D> {
             OperationKind::Barrier { number, .. } => {
                 return self.wants.push(SchedulerRequest::AskBarrier(*number));
             }
-            OperationKind::Set { version, .. } => message.head.setting = *version,
+            OperationKind::Set { version, .. } => ask.setting = *version,
             OperationKind::Push { .. } | OperationKind::Pull { .. } => {
                 let Some(key) = self.keys.get(&op.key) else { return };
                 let slice = op.unanswered.first().or_else(|| self.offered_slice(id));
                 let Some((slice, place)) = slice.zip(key.place()) else { return };
                 let Some(server) = place.servers.get(slice as usize) else { return };
                 to = Peer::server((*server).into());
-                message.head.slice = slice;
-                message.head.generation = key.generation();
-                message.head.round = op.round();
+                (ask.slice, ask.generation, ask.round) = (slice, key.generation(), op.round());
             }
             OperationKind::Init { .. }
             | OperationKind::Remove { .. }
@@ -749,7 +770,7 @@ impl<D: Data> Worker<D> {
             OperationKind::Learn(_) | OperationKind::Done | OperationKind::Close => return,
         }
         // Lowest priority: queries of observers must not delay the messages that the operation waits for.
-        self.letters.push(OutgoingMessage { to, message, priority: LAST, token: None });
+        self.letters.push(OutgoingMessage { to, message: ask.into(), priority: LAST, token: None });
     }
 }
 

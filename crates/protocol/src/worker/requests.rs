@@ -7,8 +7,10 @@ use super::operation::{
     CatchUpTarget, OpId, Operation, OperationKind, PullDependency, RemovalRollback,
 };
 use super::{DIRECTORY, PushPhase, Worker, WorkerKey};
+use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Mode, Peer, Reason, Time, label};
-use crate::message::{Body, Declare, Header, KeySpec, Message, MessageKind, ROUNDS_OVER, flags};
+use crate::message::kinds::{Declare, Grant, Offer, Pull, Push, Remove, Restore};
+use crate::message::{KeySpec, Proposal, ROUNDS_OVER};
 use crate::peers::OutgoingMessage;
 use crate::stream::{CONTROL, LAST};
 
@@ -393,17 +395,18 @@ impl<D: Data> Worker<D> {
                 self.finish_if_complete(id);
             }
             OperationKind::Find => self.finish(id, Ok(())),
-            OperationKind::Remove { .. } => self.send_remove(id, flags::PROVIDE),
+            OperationKind::Remove { .. } => self.send_remove(id, false),
             _ => {}
         }
         true
     }
 
     fn declare(&mut self, request: OpId, key: u64, spec: Option<KeySpec>) {
-        let fields = Declare { name: self.tally.second_hash(key), spec }.encode();
-        let mut message = Message::of_key(MessageKind::Declare, key, 0, fields);
-        message.head.request = request;
-        self.post(DIRECTORY, message);
+        let proposal = Proposal::Key(self.tally.second_hash(key), spec);
+        self.post(
+            DIRECTORY,
+            Declare { key, setting: 0, request, learn: false, back: false, proposal },
+        );
     }
 
     /// Sends a slice if there is credit, and if its round is not too far ahead; offers it otherwise.
@@ -420,31 +423,29 @@ impl<D: Data> Worker<D> {
         let near = lead.is_none_or(|lead| round <= state.closed(slice).saturating_add(lead));
         let flow = &mut self.flows[server as usize];
         if near && flow.pay(len) {
-            return self.send_slice(id, slice, 0);
+            return self.send_slice(id, slice, false);
         }
         flow.offer((key, generation, round, slice), id);
-        let mut message = Message::of_key(MessageKind::Offer, key, generation, Vec::new());
-        message.head.slice = slice;
-        message.head.round = round;
-        self.post(Peer::server(server), message);
+        self.post(Peer::server(server), Offer { key, generation, slice, round });
     }
 
     /// A server grants an offered push.
-    pub(super) fn grant(&mut self, from: Peer, head: &Header) {
-        let push = (head.key, head.generation, head.round, head.slice);
-        let Some(flow) = self.flows.get_mut(from.rank as usize) else { return };
-        let Some(id) = flow.granted(push) else { return };
-        if let Some(key) = self.keys.get_mut(&head.key) {
+    pub(super) fn grant(&mut self, from: Peer, grant: &Grant) -> Handled {
+        let Grant { key: id, generation, slice, round } = *grant;
+        let flow = self.flows.get_mut(from.rank as usize).ok_or(DropReason::Misdirected)?;
+        let op = flow.granted((id, generation, round, slice)).ok_or(DropReason::Late)?;
+        if let Some(key) = self.keys.get_mut(&id) {
             let behind = match self.limits.mode {
                 Mode::Sync => 1,
-                Mode::Async { staleness } => staleness.unwrap_or(head.round),
+                Mode::Async { staleness } => staleness.unwrap_or(round),
             };
-            key.note_closed(head.slice, head.round.saturating_sub(behind));
+            key.note_closed(slice, round.saturating_sub(behind));
         }
-        self.send_slice(id, head.slice, flags::GRANTED);
+        self.send_slice(op, slice, true);
+        Ok(())
     }
 
-    fn send_slice(&mut self, id: OpId, slice: u32, granted: u16) {
+    fn send_slice(&mut self, id: OpId, slice: u32, granted: bool) {
         let Some(op) = self.ops.get_mut(id) else { return };
         let OperationKind::Push { round, data, priority, answer, setting } = &op.what else {
             return;
@@ -452,24 +453,24 @@ impl<D: Data> Worker<D> {
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
         let (offset, len) = state.range(slice);
-        let head = Header {
-            kind: MessageKind::Push,
+        let (priority, data_of_slice) = (*priority, data.part(offset, len));
+        let push = Push {
             key: op.key,
             generation: state.generation(),
             slice,
             round: *round,
             offset,
             total: data.len(),
+            request: id,
             setting: *setting,
+            priority,
             codec: data.codec(),
-            priority: *priority,
-            flags: granted | if *answer { flags::ANSWER } else { 0 },
-            ..Header::default()
+            granted,
+            answer: *answer,
+            data: data_of_slice,
         };
-        let (priority, data) = (*priority, data.part(offset, len));
         op.unsent.remove(slice);
-        let message = Message { head, body: Body::Data(data) };
-        self.send_awaited(id, Peer::server(server), message, priority);
+        self.send_awaited(id, Peer::server(server), push, priority);
     }
 
     /// Sends a pull of a slice, if the operation wants the slice.
@@ -487,12 +488,9 @@ impl<D: Data> Worker<D> {
         let urgency = if overtakes { CONTROL } else { priority };
         let Some(state) = self.keys.get(&op.key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let mut message = Message::of_key(MessageKind::Pull, op.key, state.generation(), wanted);
-        message.head.slice = slice;
-        message.head.round = round;
-        message.head.request = id;
-        message.head.priority = priority;
-        let to = Peer::server(server);
+        let (key, generation) = (op.key, state.generation());
+        let pull = Pull { key, generation, slice, round, request: id, priority, wanted };
+        let (to, message) = (Peer::server(server), pull.into());
         self.letters.push(OutgoingMessage { to, message, priority: urgency, token: None });
     }
 
@@ -500,21 +498,16 @@ impl<D: Data> Worker<D> {
         let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
         let Some(state) = self.keys.get(&key) else { return };
         let Some(server) = state.server_of(slice) else { return };
-        let mut message =
-            Message::of_key(MessageKind::Restore, key, state.generation(), Vec::new());
-        message.head.slice = slice;
-        message.body = Body::Data(data);
-        self.send_awaited(id, Peer::server(server), message, 0);
+        let generation = state.generation();
+        let restore = Restore { key, generation, slice, request: id, data };
+        self.send_awaited(id, Peer::server(server), restore, 0);
     }
 
     /// Sends a removal to the directory, or its withdrawal.
-    pub(super) fn send_remove(&mut self, id: OpId, flags: u16) {
-        let Some(key) = self.ops.get(id).map(|op| op.key) else { return };
+    pub(super) fn send_remove(&mut self, request: OpId, back: bool) {
+        let Some(key) = self.ops.get(request).map(|op| op.key) else { return };
         let generation = self.keys.get(&key).map_or(0, WorkerKey::generation);
-        let mut message = Message::of_key(MessageKind::Remove, key, generation, Vec::new());
-        message.head.request = id;
-        message.head.flags = flags;
-        self.post(DIRECTORY, message);
+        self.post(DIRECTORY, Remove { key, generation, request, at_directory: true, back });
     }
 
     /// A slice of the operation that waits for credit.

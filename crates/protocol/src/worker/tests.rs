@@ -2,6 +2,7 @@
 //! machine and a server's exchange messages without links.
 
 use super::{OpId, Worker, WorkerAction};
+use crate::drops::DropReason;
 use crate::job::{Limits, MS, MemberRole, Peer, Time};
 use crate::message::{Book, KeySpec, MemberState, Standing};
 use crate::peers::OutgoingMessage;
@@ -75,7 +76,7 @@ impl Job {
             let worker = &mut self.workers[rank as usize];
             for OutgoingMessage { message, token, .. } in worker.letters() {
                 (any, cost.messages) = (true, cost.messages + 1);
-                self.server.message(Peer::worker(rank), message);
+                assert_eq!(self.server.message(Peer::worker(rank), message), Ok(()));
                 token.into_iter().for_each(|token| worker.delivered(0, token));
             }
         }
@@ -87,7 +88,8 @@ impl Job {
         for OutgoingMessage { to, message, .. } in self.server.letters() {
             assert_eq!(to.role, MemberRole::Worker);
             (any, cost.messages) = (true, cost.messages + 1);
-            self.workers[to.rank as usize].message(Peer::server(0), message);
+            let handled = self.workers[to.rank as usize].message(Peer::server(0), message);
+            assert!(handled.err().is_none_or(DropReason::is_harmless));
         }
         any
     }

@@ -5,7 +5,8 @@
 use super::takeover::Takeover;
 use super::{MemberProgress, Scheduler};
 use crate::job::{Data, Failure, MS, Peer, Reason, Time, list};
-use crate::message::{MemberState, Message, MessageKind};
+use crate::message::MemberState;
+use crate::message::kinds::Who;
 
 impl<D: Data> Scheduler<D> {
     /// Declares the members lost whose silence timeout has expired, or whose hello is missing after a
@@ -52,7 +53,7 @@ impl<D: Data> Scheduler<D> {
             let progress = self.progress.entry(peer).or_default();
             progress.known = false;
             progress.missing_at = missing_at;
-            self.post(peer, Message::new(MessageKind::Who, Vec::new()));
+            self.post(peer, Who {});
         }
     }
 

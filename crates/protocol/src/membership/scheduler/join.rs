@@ -6,9 +6,9 @@
 
 use super::takeover::Takeover;
 use super::{MemberProgress, Scheduler};
+use crate::drops::{DropReason, Handled};
 use crate::job::{Data, JobTerms, MemberRole, NO_RANK, Peer, Time};
 use crate::message::{Hello, MemberState, Standing};
-use crate::peers::DropReason;
 
 impl<D: Data> Scheduler<D> {
     /// Takes a hello; `linked` when it arrived in the stream of the member.
@@ -19,24 +19,25 @@ impl<D: Data> Scheduler<D> {
         hello: &Hello,
         linked: bool,
         now: Time,
-    ) {
+    ) -> Handled {
         let taken = self.fits(peer, hello).and_then(|()| {
             self.adopt(peer, incarnation, hello, now);
             self.agrees(peer, hello)
         });
         if let Err(text) = taken {
-            return self.refuse(&hello.address, incarnation, text);
+            self.refuse(&hello.address, incarnation, text);
+            return Ok(());
         }
         let same =
             |member: &&Standing| member.peer.role == peer.role && member.incarnation == incarnation;
         if let Some(known) = self.book.members.iter().find(same).cloned() {
-            if is_own(&known, peer, hello) {
-                self.agree(peer, hello);
-                self.greet(known.peer, hello, linked, now);
-            } else if !had_another_seat(&known, hello) {
-                self.net.note_drop(peer, DropReason::Foreign);
+            if !is_own(&known, peer, hello) {
+                let is_old = had_another_seat(&known, hello);
+                return Err(if is_old { DropReason::Outdated } else { DropReason::Foreign });
             }
-            return;
+            self.agree(peer, hello);
+            self.greet(known.peer, hello, linked, now);
+            return Ok(());
         }
         match self.seat(peer, was_given_its_rank(peer, incarnation, hello)) {
             Ok(peer) => {
@@ -44,6 +45,7 @@ impl<D: Data> Scheduler<D> {
                     (MemberState::Here, hello.reads, hello.address.clone());
                 self.book.members.push(Standing { peer, incarnation, state, reads, address });
                 self.book.members.sort_by_key(|member| member.peer);
+                self.book.check();
                 self.progress.insert(peer, MemberProgress::default());
                 self.went.remove(&peer);
                 self.agree(peer, hello);
@@ -51,6 +53,7 @@ impl<D: Data> Scheduler<D> {
             }
             Err(text) => self.refuse(&hello.address, incarnation, text),
         }
+        Ok(())
     }
 
     /// Whether the process expects a job of this size, and the rank exists.

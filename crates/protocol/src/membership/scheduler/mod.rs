@@ -10,12 +10,13 @@ mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Limits, MS, MemberRole, OnLoss, Peer, Reason, Time, list};
+use crate::message::kinds::{Ask, Awaited, Barrier, Evicted, Leave, Refused, Released};
 use crate::message::{
-    Awaited, BadFrame, Book, Hello, MemberState, Message, MessageKind, Standing, VERSION, accused,
-    failed,
+    BadFrame, Book, Content, MemberState, Message, MessageKind, Standing, VERSION,
 };
-use crate::peers::{DropReason, Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
+use crate::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use crate::stream::CONTROL;
 use observers::MemberReports;
 use refusals::TokenBucket;
@@ -75,6 +76,8 @@ impl<D: Data> Scheduler<D> {
     /// than that of every earlier scheduler of the job. After a restart it learns the job from its members.
     #[must_use]
     pub fn new(limits: Limits, incarnation: u64, now: Time) -> Self {
+        debug_assert!(incarnation > 0, "0 is the incarnation of no process");
+        limits.check();
         let start_by = now + limits.start_timeout;
         Self {
             net: Peers::new(limits, Peer::SCHEDULER, incarnation, now),
@@ -119,12 +122,13 @@ impl<D: Data> Scheduler<D> {
     pub fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         // An observer need not know the identity of the job.
-        if message.head.kind == MessageKind::Look {
-            return self.look(&message, now);
+        let (peer, kind) = (message.head.sender(), message.head.kind);
+        if kind == MessageKind::Look {
+            let handled = self.look(message, now);
+            return self.net.note_handled(peer, kind, handled);
         }
-        let peer = Peer { role: message.head.role, rank: message.head.rank };
         if message.head.job != self.net.limits.job {
-            self.net.note_drop(peer, DropReason::OtherJob);
+            self.net.note_drop(peer, kind, DropReason::OtherJob);
             return self.turn_away(&message);
         }
         let was_cut_off = self.may_be_cut_off(now);
@@ -136,7 +140,9 @@ impl<D: Data> Scheduler<D> {
                     self.believe(was_cut_off, now);
                 }
                 for message in received.next.into_iter().chain(received.early) {
-                    self.message(peer, &message, now);
+                    let kind = message.head.kind;
+                    let handled = self.message(peer, message, now);
+                    self.net.note_handled(peer, kind, handled);
                 }
             }
             Incoming::Stranger(message) => {
@@ -144,7 +150,8 @@ impl<D: Data> Scheduler<D> {
                 if linked && self.net.takes_part(peer) {
                     self.believe(was_cut_off, now);
                 }
-                self.stranger(peer, &message, now);
+                let handled = self.stranger(peer, message, now);
+                self.net.note_handled(peer, kind, handled);
             }
         }
         self.settle();
@@ -210,6 +217,12 @@ impl<D: Data> Scheduler<D> {
         self.net.news()
     }
 
+    /// Counts of frames and messages of peers that had no effect, by kind and reason.
+    #[must_use]
+    pub fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+        self.net.ignored()
+    }
+
     /// Moment of the next [`tick`](Self::tick), at the latest; `Time::MAX` is never. Valid until the next
     /// event.
     #[must_use]
@@ -223,20 +236,21 @@ impl<D: Data> Scheduler<D> {
         missing.chain(disputes).chain(own).chain([self.net.wake_at()]).min().unwrap_or(Time::MAX)
     }
 
-    fn stranger(&mut self, peer: Peer, message: &Message<D>, now: Time) {
+    fn stranger(&mut self, peer: Peer, message: Message<D>, now: Time) -> Handled {
         let incarnation = message.head.incarnation;
-        if message.head.kind == MessageKind::Hello {
-            match Hello::decode(message.fields()) {
-                Some(hello) => self.hello(peer, incarnation, &hello, false, now),
-                None => self.net.note_drop(peer, DropReason::Unreadable),
+        match message.head.kind {
+            MessageKind::Hello | MessageKind::Report => {
+                match Content::read(&message.head, message.body).map_err(DropReason::Invalid)? {
+                    Content::Hello(hello) => self.hello(peer, incarnation, &hello, false, now),
+                    Content::Report(report) => self.report(peer, incarnation, report, now),
+                    _ => Err(DropReason::Misdirected),
+                }
             }
-            return;
+            _ => {
+                self.unknown(peer, incarnation);
+                Err(DropReason::Stranger)
+            }
         }
-        if message.head.kind == MessageKind::Report {
-            return self.report(peer, message, now);
-        }
-        self.net.note_drop(peer, DropReason::Stranger);
-        self.unknown(peer, incarnation);
     }
 
     /// A frame of a member without a link: it was declared lost, or does not know yet that the scheduler has
@@ -252,36 +266,29 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    fn message(&mut self, from: Peer, message: &Message<D>, now: Time) {
-        let round = message.head.round;
-        if message.head.kind == MessageKind::Hello {
-            match Hello::decode(message.fields()) {
-                Some(hello) => self.hello(from, message.head.incarnation, &hello, true, now),
-                None => self.net.note_drop(from, DropReason::Unreadable),
-            }
-            return;
+    fn message(&mut self, from: Peer, message: Message<D>, now: Time) -> Handled {
+        let incarnation = message.head.incarnation;
+        let content = Content::read(&message.head, message.body).map_err(DropReason::Invalid)?;
+        if let Content::Hello(hello) = content {
+            return self.hello(from, incarnation, &hello, true, now);
         }
-        let Some(progress) = self.progress.get_mut(&from) else { return };
-        match message.head.kind {
-            MessageKind::Barrier => progress.arrived = progress.arrived.max(round),
-            MessageKind::Done => progress.done = true,
-            MessageKind::Leave if !self.started => self.lose(from),
-            MessageKind::Leave => {
+        let progress = self.progress.get_mut(&from).ok_or(DropReason::Stranger)?;
+        match content {
+            Content::Barrier(Barrier { number }) => progress.arrived = progress.arrived.max(number),
+            Content::Done(_) => progress.done = true,
+            Content::Leave(_) if !self.started => self.lose(from),
+            Content::Leave(_) => {
                 progress.done = true;
                 self.part(from, MemberState::Left);
             }
-            MessageKind::Suspect => match accused::decode(message.fields()) {
-                Some(accused) => self.suspect(from, accused, message.head.round, now),
-                None => self.net.note_drop(from, DropReason::Unreadable),
-            },
-            MessageKind::Ask => {
+            Content::Suspect(suspicion) => return self.suspect(from, &suspicion, now),
+            Content::Ask(Ask { round, .. }) => {
                 let peers = if round == 0 { self.missing_from_quorum() } else { self.late(round) };
-                let mut answer = Message::new(MessageKind::Awaited, Awaited { peers }.encode());
-                answer.head.round = round;
-                self.post(from, answer);
+                self.post(from, Awaited { request: 0, round, peers });
             }
-            _ => self.net.note_drop(from, DropReason::Unreadable),
+            _ => return Err(DropReason::Misdirected),
         }
+        Ok(())
     }
 
     /// Declares a member lost; before the start, frees its rank.
@@ -337,6 +344,8 @@ impl<D: Data> Scheduler<D> {
     pub(super) fn publish_epoch(&mut self) {
         // The epoch may be that of a member's book, and any number.
         self.book.epoch = self.book.epoch.saturating_add(1);
+        debug_assert!(self.book.epoch >= self.net.epoch, "epochs only grow");
+        self.book.check();
         self.net.epoch = self.book.epoch;
         let here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         for peer in here.map(|member| member.peer).collect::<Vec<_>>() {
@@ -345,11 +354,11 @@ impl<D: Data> Scheduler<D> {
     }
 
     pub(super) fn tell_book(&mut self, peer: Peer) {
-        let message = Message::new(MessageKind::Book, self.book.encode());
-        self.post(peer, message);
+        self.post(peer, self.book.clone());
     }
 
-    pub(super) fn post(&mut self, to: Peer, message: Message<D>) {
+    pub(super) fn post(&mut self, to: Peer, message: impl Into<Message<D>>) {
+        let message = message.into();
         self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
@@ -365,8 +374,8 @@ impl<D: Data> Scheduler<D> {
             "{peer} at {address} was not heard for {} ms, and the job declared it lost",
             self.net.limits.peer_timeout / MS
         );
-        let fields = failed::encode(&Failure::new(Reason::Evicted, text));
-        self.net.cast(address, incarnation, Message::new(MessageKind::Evicted, fields));
+        let failure = Failure::new(Reason::Evicted, text);
+        self.net.cast(address, incarnation, Evicted { failure }.into());
     }
 
     /// Members that have not joined: the quorum of a start is all workers and servers of the job.
@@ -428,8 +437,8 @@ impl<D: Data> Scheduler<D> {
             ),
         );
         for member in self.book.members.clone() {
-            let message = Message::new(MessageKind::Refused, failed::encode(&failure));
-            self.net.cast(&member.address, member.incarnation, message);
+            let refused = Refused { failure: failure.clone() };
+            self.net.cast(&member.address, member.incarnation, refused.into());
         }
         self.end = Some(Err(failure));
     }
@@ -450,7 +459,7 @@ impl<D: Data> Scheduler<D> {
         if workers.is_empty() && !self.ending {
             self.ending = true;
             for server in &servers {
-                self.post(*server, Message::new(MessageKind::Leave, Vec::new()));
+                self.post(*server, Leave {});
             }
         }
         if self.ending && servers.is_empty() {
@@ -471,15 +480,17 @@ impl<D: Data> Scheduler<D> {
         let mut told = Vec::new();
         for (peer, progress) in &mut self.progress {
             let now = open.min(progress.arrived);
+            debug_assert!(
+                progress.told <= progress.arrived,
+                "{peer} passes barriers behind its own"
+            );
             if now > progress.told {
                 progress.told = now;
                 told.push((*peer, now));
             }
         }
-        for (peer, round) in told {
-            let mut message = Message::new(MessageKind::Released, Vec::new());
-            message.head.round = round;
-            self.post(peer, message);
+        for (peer, barrier) in told {
+            self.post(peer, Released { barrier });
         }
     }
 }

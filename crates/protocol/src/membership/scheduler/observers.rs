@@ -4,9 +4,12 @@
 use std::collections::BTreeMap;
 
 use super::Scheduler;
+use crate::drops::{DropReason, Handled};
 use crate::job::{Data, MS, Peer, Time};
-use crate::message::{JobView, Look, MOST_REPORT, MemberReport, MemberState, Message, MessageKind};
-use crate::peers::DropReason;
+use crate::message::kinds::Report;
+use crate::message::{
+    Content, JobView, Look, MemberReport, MemberState, Message, MessageKind, echo_of,
+};
 use crate::telemetry::ProcessStats;
 
 /// Minimum interval of requests for reports, and interval of the limit on Looks.
@@ -46,26 +49,26 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// Answers a Look, of any job.
-    pub(super) fn look(&mut self, message: &Message<D>, now: Time) {
-        let Some(look) = Look::decode(message.fields()) else {
-            let from = Peer { role: message.head.role, rank: message.head.rank };
-            return self.net.note_drop(from, DropReason::Unreadable);
-        };
+    pub(super) fn look(&mut self, message: Message<D>, now: Time) -> Handled {
+        let (head, echo) = (message.head, Look::echo(message.body.fields()));
+        let content = Content::read(&head, message.body).map_err(DropReason::Invalid)?;
+        let Content::Look(look) = content else { return Err(DropReason::Misdirected) };
         if !self.watch.may_answer(now) {
-            return;
-        }
-        if self.net.echo(message) {
-            return;
+            return Err(DropReason::TooMany);
         }
         // A Look at no members probes the path, or compares clocks.
-        if look.skip != u32::MAX {
+        if echo.is_none() && look.skip != u32::MAX {
             self.ask_for_reports(now);
         }
-        let skip = usize::try_from(look.skip).unwrap_or(usize::MAX);
-        let mut answer = Message::new(MessageKind::Seen, self.seen(skip, PAGE, now).encode());
-        answer.head.request = message.head.request;
-        let (job, incarnation) = (message.head.job, message.head.incarnation);
-        self.net.cast_into(job, &look.address, incarnation, answer);
+        let answer = match echo {
+            Some(bytes) => Message::new(MessageKind::Seen, echo_of(bytes)),
+            None => {
+                let skip = usize::try_from(look.skip).unwrap_or(usize::MAX);
+                self.seen(skip, PAGE, now).into()
+            }
+        };
+        self.net.answer_look(&head, &look, answer);
+        Ok(())
     }
 
     /// Asks all members for reports, at most every 100 ms. The answers change [`seen`](Self::seen).
@@ -76,8 +79,7 @@ impl<D: Data> Scheduler<D> {
         self.watch.asked = Some(now);
         let here = self.book.members.iter().filter(|member| member.state == MemberState::Here);
         for member in here.cloned().collect::<Vec<_>>() {
-            let message = Message::new(MessageKind::Report, Vec::new());
-            self.net.cast(&member.address, member.incarnation, message);
+            self.net.cast(&member.address, member.incarnation, Report { facts: None }.into());
         }
     }
 
@@ -91,14 +93,19 @@ impl<D: Data> Scheduler<D> {
     }
 
     /// Keeps the report of a member, in the linked incarnation.
-    pub(super) fn report(&mut self, from: Peer, message: &Message<D>, now: Time) {
-        if self.net.incarnation_of(from) != Some(message.head.incarnation) {
-            return;
+    pub(super) fn report(
+        &mut self,
+        from: Peer,
+        incarnation: u64,
+        report: Report,
+        now: Time,
+    ) -> Handled {
+        if self.net.incarnation_of(from) != Some(incarnation) {
+            return Err(DropReason::Stranger);
         }
-        let fields = Some(message.fields()).filter(|fields| fields.len() <= MOST_REPORT);
-        if let Some(facts) = fields.and_then(ProcessStats::decode) {
-            self.watch.reports.insert(from, (now, facts));
-        }
+        let facts = report.facts.ok_or(DropReason::Misdirected)?;
+        self.watch.reports.insert(from, (now, *facts));
+        Ok(())
     }
 
     /// State of the job, with at most `most` members behind `skip` of them, in the order of the address book.

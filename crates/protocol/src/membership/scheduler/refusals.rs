@@ -2,7 +2,8 @@
 
 use super::Scheduler;
 use crate::job::{Data, Failure, MS, Reason, Time};
-use crate::message::{Hello, Message, MessageKind, failed};
+use crate::message::kinds::Refused;
+use crate::message::{Hello, Message, MessageKind};
 
 /// Burst of refusals. A refusal is a frame outside of the streams, to an address of its own, and a flood of
 /// refused processes must not delay members.
@@ -44,9 +45,8 @@ impl<D: Data> Scheduler<D> {
 
     fn refuse_in(&mut self, job: u64, address: &str, incarnation: u64, text: String) {
         if self.allowance.take(self.net.last_now()) {
-            let fields = failed::encode(&Failure::new(Reason::Refused, text));
-            let refusal = Message::new(MessageKind::Refused, fields);
-            self.net.cast_into(job, address, incarnation, refusal);
+            let failure = Failure::new(Reason::Refused, text);
+            self.net.cast_into(job, address, incarnation, Refused { failure }.into());
         }
     }
 }

@@ -3,8 +3,9 @@
 
 use super::Scheduler;
 use super::takeover::Takeover;
+use crate::drops::{DropReason, Handled};
 use crate::job::{Data, MemberRole, Peer, Time};
-use crate::message::accused;
+use crate::message::kinds::Suspect;
 
 /// One member suspects another; unless that ends, the worker of the two is lost.
 #[derive(Debug)]
@@ -19,20 +20,19 @@ pub(super) struct Dispute {
 impl<D: Data> Scheduler<D> {
     /// A suspicion is kept until the accuser withdraws it, or the accused sends a frame: the scheduler
     /// detects a dead member itself.
-    pub(super) fn suspect(
-        &mut self,
-        accuser: Peer,
-        (accused, incarnation): (Peer, u64),
-        round: u64,
-        now: Time,
-    ) {
+    pub(super) fn suspect(&mut self, accuser: Peer, suspicion: &Suspect, now: Time) -> Handled {
+        let (accused, incarnation) = suspicion.accused;
         let known = |dispute: &Dispute| (dispute.accuser, dispute.accused) == (accuser, accused);
-        if round == accused::TAKEN_BACK {
+        if suspicion.stage == Suspect::TAKEN_BACK {
             self.disputes.retain(|dispute| !known(dispute));
-        } else if self.book.is_here(accused) && !self.disputes.iter().any(known) {
-            let due = now + self.net.limits.heartbeat();
-            self.disputes.push(Dispute { began: now, due, accuser, accused, incarnation });
+            return Ok(());
         }
+        if !self.book.is_here(accused) || self.disputes.iter().any(known) {
+            return Err(DropReason::Outdated);
+        }
+        let due = now + self.net.limits.heartbeat();
+        self.disputes.push(Dispute { began: now, due, accuser, accused, incarnation });
+        Ok(())
     }
 
     /// Moment by which frames of two members reach each other, if they can. A restarted scheduler may have

@@ -7,7 +7,8 @@
 
 use super::Scheduler;
 use crate::job::{Data, MemberRole, Peer, Time};
-use crate::message::{Book, Hello, MemberState, Message, MessageKind, Standing};
+use crate::message::kinds::Who;
+use crate::message::{Book, Hello, MemberState, Standing};
 
 /// Stage of the takeover: whether an earlier scheduler has started the job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +104,10 @@ impl<D: Data> Scheduler<D> {
             self.net.limits.adopt(terms);
         }
         self.net.rename(&names);
+        debug_assert!(
+            self.progress.keys().all(|peer| self.book.find(*peer).is_some()),
+            "progress is that of members"
+        );
         let missing_at = Some(now + self.net.limits.silence());
         for member in self.book.members.clone() {
             let progress = self.progress.entry(member.peer).or_default();
@@ -125,7 +130,7 @@ impl<D: Data> Scheduler<D> {
     /// Asks a member without a link to introduce itself.
     pub(super) fn ask_who(&mut self, known: &Standing) {
         if let Some(address) = self.whereabouts(known) {
-            self.net.cast(&address, known.incarnation, Message::new(MessageKind::Who, Vec::new()));
+            self.net.cast(&address, known.incarnation, Who {}.into());
         }
     }
 

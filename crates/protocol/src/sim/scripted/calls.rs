@@ -1,6 +1,7 @@
 //! Results of a worker's calls.
 
 use super::Job;
+use crate::drops::DropReason;
 use crate::job::{Failure, Limits, MS, Peer, Reason};
 use crate::message::{Body, Message, MessageKind, failed};
 use crate::sim::{Bytes, limits};
@@ -19,9 +20,11 @@ fn a_value_of_a_life_that_is_over_is_nobodys() {
     let gone = Message::of_key(MessageKind::Failed, 7, 1, failed::encode(&failure));
     let mut late = Message::of_key(MessageKind::Value, 7, 1, Vec::new());
     late.body = Body::Data(Bytes::of(&[3.0; 4]));
-    for mut message in [gone, Message::of_key(MessageKind::Place, 7, 2, place), late] {
+    let place = Message::of_key(MessageKind::Place, 7, 2, place);
+    let outdated = Err(DropReason::Late);
+    for (mut message, handled) in [(gone, Ok(())), (place, Ok(())), (late, outdated)] {
         message.head.request = pull;
-        job.worker(1).message(Peer::server(0), message);
+        assert_eq!(job.worker(1).message(Peer::server(0), message), handled);
     }
     // No worker has announced another generation to the server, so the server does not know it.
     assert_eq!(job.text(1, pull), "pull: key 7: the server does not have slice 0");

@@ -1,8 +1,19 @@
 //! Hostile peers, with arbitrary frames.
 
+use std::collections::BTreeSet;
+
 use super::Job;
-use crate::job::{MemberRole, Peer};
-use crate::message::{Body, Header, KeySpec, Message, MessageKind, Placement};
+use crate::drops::DropReason;
+use crate::job::{Failure, MemberRole, Peer, Reason, Time};
+use crate::message::kinds::{
+    Alive, Awaited, Barrier, Credit, Declare, Describe, Done, Failed, Grant, Init, NO_BARRIER,
+    NO_GENERATION, NO_ROUND, Offer, Place, Pull, Push, Ready, Refused, Released, Remove, Removed,
+    Report, Restore, Setting, Suspect, TOO_LONG, Value,
+};
+use crate::message::{
+    Body, Book, Decision, Header, Hello, KeySpec, Look, Message, MessageKind, Placement, Proposal,
+};
+use crate::node::Node;
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, limits};
 
@@ -40,80 +51,295 @@ fn messages_of_any_content_are_survived() {
     }
 }
 
-/// Reasons of dropped frames, with their senders.
-fn drops(news: Vec<PeerEvent>) -> Vec<(Peer, &'static str)> {
+/// Dropped frames: senders, kinds and reasons.
+fn drops(news: Vec<PeerEvent>) -> Vec<(Peer, MessageKind, DropReason)> {
     let drop = |news| match news {
-        PeerEvent::Dropped(peer, why) => Some((peer, why.text())),
+        PeerEvent::Dropped(peer, kind, why) => Some((peer, kind, why)),
         _ => None,
     };
     news.into_iter().filter_map(drop).collect()
 }
 
-const UNREADABLE: &str = "that cannot be read, or is not for this process";
-const UNASKED: &str = "that answers no request of this process";
-const MISFIT: &str = "that does not fit the request or the key that it names";
-const FAR: &str = "far ahead of the messages that have arrived";
+/// A message that no correct process sends to this one, and the reason for which it has no effect.
+type Fault = (Message<Bytes>, DropReason);
 
-/// Messages to a worker that no server of the protocol sends, and the reasons for which it drops them. `pull`
-/// is an open request for a value of 48 bytes.
-fn faults_of_a_server(pull: u64) -> Vec<(Message<Bytes>, &'static str)> {
-    let spec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: vec![12], whole: true };
-    let place = |servers| Placement { spec: spec.clone(), slice_bytes: 48, servers }.encode();
-    let answers = |kind, request, fields: &[u8]| {
-        let mut message = Message::of_key(kind, 0, 1, fields.to_vec());
-        message.head.request = request;
-        if kind.carries_data() {
-            message.body = Body::Data(Bytes::new(fields));
-        }
-        message
+/// The message with other fields, which cannot be read or do not belong to it.
+fn with(message: impl Into<Message<Bytes>>, fields: &[u8]) -> Message<Bytes> {
+    Message { body: Body::Fields(fields.to_vec()), ..message.into() }
+}
+
+fn invalid(message: impl Into<Message<Bytes>>, why: &'static str) -> Fault {
+    (message.into(), DropReason::Invalid(why))
+}
+
+const KEY: KeySpec = KeySpec { dtype: 2 | 32 << 8 | 1 << 16, shape: Vec::new(), whole: true };
+const UNPLACED: &str = "its placement cannot be read, or does not make up the key";
+
+fn placement(servers: Vec<u16>) -> Placement {
+    Placement { spec: KeySpec { shape: vec![12], ..KEY }, slice_bytes: 48, servers }
+}
+
+fn a_push(generation: u32, round: u64, total: u64) -> Push<Bytes> {
+    Push {
+        key: 0,
+        generation,
+        slice: 0,
+        round,
+        offset: 0,
+        total,
+        request: 0,
+        setting: 0,
+        priority: 0,
+        codec: 0,
+        granted: false,
+        answer: false,
+        data: Bytes::new(&[0; 48]),
+    }
+}
+
+/// Messages of a server to a worker. `pull` is an open request for a value of 48 bytes.
+fn faults_of_a_server(pull: u64) -> Vec<Fault> {
+    let place = |generation, servers| Place {
+        key: 0,
+        generation,
+        name: 0,
+        setting: 0,
+        request: pull,
+        provide: false,
+        differs: false,
+        decision: Decision::Key(placement(servers)),
     };
-    let mut strange = answers(MessageKind::Value, pull, &[0; 16]);
-    strange.head.slice = 77;
+    let grant = |generation, round| Grant { key: 0, generation, slice: 0, round };
+    let value = |generation, slice, request, len: usize| {
+        let data = Bytes::new(&vec![0; len]);
+        Value { key: 0, generation, slice, round: 0, request, data }
+    };
+    let removed = |generation, of_directory| Removed {
+        key: 0,
+        generation,
+        request: pull,
+        of_directory,
+        back: false,
+    };
+    let failure = Failure::new(Reason::KeyNotFound, "");
+    let failed = |request| {
+        let failure = failure.clone();
+        Failed { key: 0, generation: 1, slice: 0, request, failure }
+    };
+    let setting =
+        Place { setting: 1, decision: Decision::Setting(Vec::new()), ..place(0, vec![0]) };
+    let data = Message { body: Body::Data(Bytes::new(&[0])), ..grant(1, 1).into() };
     vec![
-        (answers(MessageKind::Push, 0, &[0; 16]), UNREADABLE),
-        (answers(MessageKind::Hello, 0, &[]), UNREADABLE),
-        (answers(MessageKind::Place, pull, &place(vec![0])[1..]), UNREADABLE),
-        (answers(MessageKind::Place, pull, &place(vec![99])), MISFIT),
-        (answers(MessageKind::Awaited, pull, &[9]), UNREADABLE),
-        (answers(MessageKind::Failed, pull, &[]), UNREADABLE),
-        (answers(MessageKind::Failed, 1 << 40, &[4, 0, 0]), UNASKED),
-        (answers(MessageKind::Value, u64::MAX, &[0; 48]), UNASKED),
-        (answers(MessageKind::Value, pull, &[0; 15]), MISFIT),
-        (strange, MISFIT),
+        (a_push(1, 1, 48).into(), DropReason::Misdirected),
+        invalid(place(0, vec![0]), NO_GENERATION),
+        invalid(with(place(1, vec![0]), &placement(vec![0]).encode()[1..]), UNPLACED),
+        invalid(place(1, vec![0, 0]), UNPLACED),
+        (place(1, vec![99]).into(), DropReason::Misfit),
+        (setting.into(), DropReason::Misfit),
+        invalid(grant(0, 1), NO_GENERATION),
+        invalid(grant(1, 0), NO_ROUND),
+        invalid(grant(1, u64::MAX), NO_ROUND),
+        invalid(with(grant(1, 1), &[0]), "its kind has no payload"),
+        invalid(data, "its payload is data where its kind has fields"),
+        (grant(1, 9).into(), DropReason::Late),
+        invalid(Credit { bytes: 0 }, "it returns no credit"),
+        invalid(value(0, 0, pull, 48), NO_GENERATION),
+        invalid(with(value(1, 0, pull, 48), &[0]), "its payload is not data"),
+        (value(1, 0, u64::MAX, 48).into(), DropReason::Unasked),
+        (value(1, 0, pull, 15).into(), DropReason::Misfit),
+        (value(1, 77, pull, 16).into(), DropReason::Misfit),
+        (value(2, 0, pull, 48).into(), DropReason::Late),
+        invalid(removed(0, true), NO_GENERATION),
+        invalid(removed(1, false), "only the directory decides on a removal"),
+        (removed(1, true).into(), DropReason::Late),
+        invalid(
+            with(Awaited { request: pull, round: 0, peers: Vec::new() }, &[9]),
+            "its list of members cannot be read",
+        ),
+        invalid(with(failed(pull), &[]), "its failure cannot be read"),
+        (failed(1 << 40).into(), DropReason::Unasked),
     ]
+}
+
+/// Messages of a worker to a server with a slice of 48 bytes.
+fn faults_of_a_worker() -> Vec<Fault> {
+    let declare = |setting, back| Declare {
+        key: 0,
+        setting,
+        request: 0,
+        learn: false,
+        back,
+        proposal: Proposal::Setting(Vec::new()),
+    };
+    let ready = |generation, setting| Ready { key: 0, generation, setting, request: 0 };
+    let init = |generation, total, len: usize| {
+        let data = Bytes::new(&vec![0; len]);
+        Init { key: 0, generation, slice: 0, offset: 0, total, request: 0, data }
+    };
+    let offer = |key, generation, round| Offer { key, generation, slice: 0, round };
+    let pull = |generation, round| Pull {
+        key: 0,
+        generation,
+        slice: 0,
+        round,
+        request: 0,
+        priority: 0,
+        wanted: Vec::new(),
+    };
+    let remove = |generation, at_directory, back| Remove {
+        key: 0,
+        generation,
+        request: 0,
+        at_directory,
+        back,
+    };
+    let describe = |generation| Describe { key: 0, generation, place: placement(vec![0]) };
+    let restore = |generation| {
+        let data = Bytes::new(&[0; 48]);
+        Restore { key: 0, generation, slice: 0, request: 0, data }
+    };
+    let end = "the end of a list of pushes is of no key";
+    let mut bundle = Message::bundle(vec![pull(1, 0).into()]);
+    bundle.head.total = 2;
+    vec![
+        (with(Book::default(), &Book::default().encode()), DropReason::Misdirected),
+        invalid(declare(1, true), "a setting is not withdrawn"),
+        invalid(with(declare(0, false), &[1]), "its proposal of a key cannot be read"),
+        invalid(ready(0, 0), NO_GENERATION),
+        (ready(1, 0).into(), DropReason::Outdated),
+        (ready(1, 9).into(), DropReason::Late),
+        invalid(init(0, 48, 48), NO_GENERATION),
+        invalid(init(1, 15, 48), TOO_LONG),
+        (init(1, 15, 15).into(), DropReason::Misfit),
+        invalid(
+            Setting { version: 0, request: 0, fields: Vec::new() },
+            "versions of settings begin at 1",
+        ),
+        invalid(a_push(0, 1, 48), NO_GENERATION),
+        invalid(a_push(1, 0, 48), NO_ROUND),
+        invalid(a_push(1, 1, 47), TOO_LONG),
+        invalid(offer(0, 0, 1), NO_GENERATION),
+        invalid(offer(0, 1, 0), NO_ROUND),
+        (offer(5, 1, 1).into(), DropReason::Late),
+        invalid(pull(0, 0), NO_GENERATION),
+        (pull(1, 1 << 63).into(), DropReason::Unanswerable),
+        invalid(remove(0, true, false), NO_GENERATION),
+        invalid(remove(1, false, true), "only the directory takes a removal back"),
+        (remove(7, false, false).into(), DropReason::Late),
+        invalid(describe(0), NO_GENERATION),
+        invalid(with(describe(1), &[1]), UNPLACED),
+        (describe(1).into(), DropReason::Outdated),
+        invalid(restore(0), NO_GENERATION),
+        (restore(7).into(), DropReason::Late),
+        invalid(Done { key: 3, generation: 0, pushes: 1 }, end),
+        (Done { key: 3, generation: 7, pushes: 1 }.into(), DropReason::Late),
+        invalid(bundle, "its messages are not of the announced number"),
+        invalid(Message::new(MessageKind::Bundle, Vec::new()), "its payload is not messages"),
+    ]
+}
+
+/// Messages of a worker to the scheduler.
+fn faults_of_a_member() -> Vec<Fault> {
+    let hello =
+        |address: &str, passed| Hello { address: address.into(), passed, ..Hello::default() };
+    let suspect = |stage, peer| Suspect { stage, accused: (peer, 1) };
+    let look = |address: &str| Look { address: address.into(), skip: 0 };
+    let report = Report { facts: Some(Box::default()) };
+    let grant = Grant { key: 0, generation: 1, slice: 0, round: 1 };
+    vec![
+        (grant.into(), DropReason::Misdirected),
+        invalid(Barrier { number: 0 }, NO_BARRIER),
+        invalid(with(hello("a", 0), &[1]), "its introduction cannot be read"),
+        invalid(hello("", 0), "it introduces a process without an address"),
+        invalid(hello("a", 1), "its sender has passed more barriers than it arrived at"),
+        invalid(suspect(2, Peer::server(0)), "a suspicion is raised or withdrawn"),
+        invalid(suspect(0, Peer::SCHEDULER), "it suspects the scheduler that decides"),
+        invalid(with(suspect(0, Peer::server(0)), &[1]), "the accused member cannot be read"),
+        (suspect(0, Peer::server(9)).into(), DropReason::Outdated),
+        invalid(with(look("a"), &[1]), "its query cannot be read"),
+        invalid(look(""), "it has no address for the answer"),
+        invalid(with(report, &[1]), "its statistics cannot be read, or are too long"),
+    ]
+}
+
+/// Messages of the scheduler to a worker; those that members take are not among them.
+fn faults_of_the_scheduler() -> Vec<Fault> {
+    let grant = Grant { key: 0, generation: 1, slice: 0, round: 1 };
+    let seen = Message::new(MessageKind::Seen, vec![1]);
+    vec![
+        (grant.into(), DropReason::Misdirected),
+        invalid(with(Book::default(), &[7]), "its address book cannot be read"),
+        (Book::default().into(), DropReason::Outdated),
+        invalid(
+            with(Awaited { request: 0, round: 0, peers: Vec::new() }, &[7]),
+            "its list of members cannot be read",
+        ),
+        invalid(Released { barrier: 0 }, NO_BARRIER),
+        invalid(seen, "its state of the job cannot be read"),
+        (Report { facts: Some(Box::default()) }.into(), DropReason::Misdirected),
+        (Refused { failure: Failure::new(Reason::Refused, "") }.into(), DropReason::Outdated),
+    ]
+}
+
+/// Whether messages of this kind are outside of the streams.
+fn is_outside(kind: MessageKind) -> bool {
+    use MessageKind::{Look, Refused, Report, Seen};
+    [Look, Refused, Report, Seen].contains(&kind)
+}
+
+/// Sends a message and returns the frame in which it arrives.
+fn frame_of(
+    hostile: &mut Node<Bytes>,
+    to: (Peer, &str),
+    message: Message<Bytes>,
+    now: Time,
+) -> Message<Bytes> {
+    let kind = message.head.kind;
+    hostile.say(to.0, message);
+    let frames = hostile.send(now).into_iter().filter(|frame| &*frame.to == to.1);
+    let mut frame = frames.map(|frame| frame.message).find(|it| it.head.kind == kind).unwrap();
+    if is_outside(kind) {
+        frame.head.sequence = 0;
+    }
+    frame
+}
+
+/// The count of a kind and reason.
+fn count(ignored: &[(MessageKind, DropReason, u64)], kind: MessageKind, why: DropReason) -> u64 {
+    ignored.iter().filter(|it| (it.0, it.1) == (kind, why)).map(|it| it.2).sum()
+}
+
+/// Sends the faults of a peer to a node; each is noted and counted by its kind and reason, once.
+fn check_faults(job: &mut Job, mut hostile: Node<Bytes>, to: (Peer, &str), faults: Vec<Fault>) {
+    let by = hostile.me();
+    for (number, (message, why)) in faults.into_iter().enumerate() {
+        let kind = message.head.kind;
+        let frame = frame_of(&mut hostile, to, message, job.now);
+        let node = job.nodes.get_mut(to.1).unwrap();
+        let before = count(&node.ignored(), kind, why);
+        if number == 0 {
+            let mut far = frame.clone();
+            far.head.sequence += 10_000;
+            node.receive(far, job.now);
+            assert_eq!(drops(node.news()), [(by, kind, DropReason::Far)]);
+        }
+        node.receive(frame.clone(), job.now);
+        assert_eq!(drops(node.news()), [(by, kind, why)], "{number}: {kind:?}");
+        assert_eq!(count(&node.ignored(), kind, why), before + 1, "{number}: {kind:?} {why:?}");
+        node.receive(frame, job.now);
+        assert_eq!(drops(node.news()), [(by, kind, DropReason::Duplicate)], "{kind:?} again");
+        job.settle();
+    }
 }
 
 #[test]
 fn what_a_worker_drops_of_a_server_is_noted() {
-    let limits = limits();
-    let mut job = Job::started(&limits);
+    let mut job = Job::started(&limits());
     job.init_all(2, 0, 12);
     job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
-    let mut hostile = job.nodes.remove("server-0").unwrap();
+    let hostile = job.nodes.remove("server-0").unwrap();
     let pull = job.pull(0, 0);
-    let faults = faults_of_a_server(pull);
-    for (number, (message, why)) in faults.into_iter().enumerate() {
-        let kind = message.head.kind;
-        hostile.say(Peer::worker(0), message);
-        for OutgoingFrame { to, mut message, .. } in hostile.send(job.now) {
-            let Some(node) = job.nodes.get_mut(&to).filter(|_| message.head.sequence > 0) else {
-                continue;
-            };
-            if number == 0 {
-                let sequence = message.head.sequence;
-                message.head.sequence += 1_000;
-                node.receive(message.clone(), job.now);
-                assert_eq!(drops(node.news()), [(Peer::server(0), FAR)]);
-                message.head.sequence = sequence;
-            }
-            node.receive(message.clone(), job.now);
-            assert_eq!(drops(node.news()), [(Peer::server(0), why)], "{number}: {kind:?}");
-            // A duplicate.
-            node.receive(message, job.now);
-            assert_eq!(drops(node.news()), [], "{kind:?} again");
-        }
-        job.settle();
-    }
+    check_faults(&mut job, hostile, (Peer::worker(0), "worker-0"), faults_of_a_server(pull));
     assert_eq!(job.result(0, pull), None, "it still waits");
 }
 
@@ -122,73 +348,67 @@ fn what_a_server_drops_of_a_worker_is_noted() {
     let mut job = Job::started(&limits());
     job.init_all(2, 0, 12);
     job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
-    let mut hostile = job.nodes.remove("worker-1").unwrap();
-    let mut init = Message::of_key(MessageKind::Init, 0, 1, Vec::new());
-    init.body = Body::Data(Bytes::new(&[0; 15]));
-    let mut never = Message::of_key(MessageKind::Pull, 0, 1, Vec::new());
-    never.head.round = 1 << 63;
-    let book = Message::new(MessageKind::Book, Vec::new());
-    let faults = [(init, MISFIT), (never, "that can never be answered"), (book, UNREADABLE)];
-    for (message, why) in faults {
-        hostile.say(Peer::server(0), message);
-        for OutgoingFrame { to, message, .. } in hostile.send(job.now) {
-            if &*to == "server-0" {
-                let node = job.nodes.get_mut(&to).unwrap();
-                node.receive(message, job.now);
-                assert_eq!(drops(node.news()), [(Peer::worker(1), why)]);
-            }
-        }
-    }
+    let hostile = job.nodes.remove("worker-1").unwrap();
+    check_faults(&mut job, hostile, (Peer::server(0), "server-0"), faults_of_a_worker());
 }
 
 #[test]
 fn what_the_scheduler_drops_is_noted() {
     let mut job = Job::started(&limits());
     drops(job.scheduler.news());
+    let (by, to) = (Peer::worker(1), (Peer::SCHEDULER, "scheduler"));
     let mut hostile = job.nodes.remove("worker-1").unwrap();
-    for kind in [MessageKind::Hello, MessageKind::Suspect, MessageKind::Grant, MessageKind::Look] {
-        hostile.say(Peer::SCHEDULER, Message::new(kind, vec![1]));
+    for (number, (message, why)) in faults_of_a_member().into_iter().enumerate() {
+        let kind = message.head.kind;
+        let frame = frame_of(&mut hostile, to, message, job.now);
+        job.scheduler.receive(frame, job.now);
+        assert_eq!(drops(job.scheduler.news()), [(by, kind, why)], "{number}");
+        assert!(count(&job.scheduler.ignored(), kind, why) > 0, "{number}");
     }
-    let other = Message::new(MessageKind::Alive, Vec::new());
-    hostile.say(Peer::SCHEDULER, other);
-    let mut noted = Vec::new();
-    for OutgoingFrame { to, mut message, .. } in hostile.send(job.now) {
-        if &*to == "scheduler" {
-            message.head.job += u64::from(message.head.kind == MessageKind::Alive);
-            job.scheduler.receive(message, job.now);
-            noted.extend(drops(job.scheduler.news()));
-        }
-    }
-    let by = Peer::worker(1);
-    assert_eq!(noted[..4], [(by, UNREADABLE); 4]);
-    assert_eq!(noted[4..], [(by, "of another job")]);
+    let mut frame = frame_of(&mut hostile, to, Alive {}.into(), job.now);
+    frame.head.job += 1;
+    job.scheduler.receive(frame, job.now);
+    assert_eq!(drops(job.scheduler.news()), [(by, MessageKind::Alive, DropReason::OtherJob)]);
 }
 
 #[test]
 fn what_a_member_drops_of_the_scheduler_is_noted() {
-    for (kind, is_read) in [
-        (MessageKind::Book, false),
-        (MessageKind::Awaited, false),
-        (MessageKind::Grant, false),
-        (MessageKind::Released, true),
-    ] {
+    for (message, why) in faults_of_the_scheduler() {
         for address in ["worker-0", "server-0"] {
             let mut job = Job::started(&limits());
             let node = job.nodes.get_mut(address).unwrap();
-            drops(node.news());
-            let mut message = Message::new(kind, vec![7]);
+            let (mut message, kind) = (message.clone(), message.head.kind);
             (message.head.role, message.head.job) = (MemberRole::Scheduler, limits().job);
-            message.head.incarnation = 1;
+            (message.head.incarnation, message.head.to_incarnation) = (1, node.incarnation());
             // The next sequence of the stream is among these.
             for sequence in 1..20 {
-                message.head.sequence = sequence;
+                message.head.sequence = if is_outside(kind) { 0 } else { sequence };
                 node.receive(message.clone(), job.now);
             }
-            let noted = drops(node.news());
-            assert_eq!(noted.is_empty(), is_read, "{kind:?}: {noted:?}");
-            assert!(noted.iter().all(|drop| *drop == (Peer::SCHEDULER, UNREADABLE)), "{noted:?}");
+            drops(node.news());
+            assert!(count(&node.ignored(), kind, why) > 0, "{kind:?} {why:?} at {address}");
         }
     }
+}
+
+/// Each sentence of the checks is that of one of these faults.
+#[test]
+fn every_check_of_a_message_has_a_message_that_fails_it() {
+    let sources =
+        [include_str!("../../message/kinds.rs"), include_str!("../../message/payload.rs")];
+    let lines = sources.iter().flat_map(|text| text.lines());
+    let code =
+        lines.filter(|line| !line.trim_start().starts_with("//") && !line.contains("reason ="));
+    let sentences = code.filter_map(|line| line.split('"').nth(1)).collect::<BTreeSet<_>>();
+    let faults = faults_of_a_server(0).into_iter().chain(faults_of_a_worker());
+    let faults = faults.chain(faults_of_a_member()).chain(faults_of_the_scheduler());
+    let told = faults.filter_map(|(_, why)| match why {
+        DropReason::Invalid(why) => Some(why),
+        _ => None,
+    });
+    let told = told.collect::<BTreeSet<_>>();
+    assert!(sentences.len() > 25, "{sentences:?}");
+    assert_eq!(sentences.difference(&told).collect::<Vec<_>>(), Vec::<&&str>::new());
 }
 
 fn peer_of(address: &str) -> Peer {

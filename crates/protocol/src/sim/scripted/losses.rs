@@ -41,7 +41,7 @@ fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
     let failure = Failure::new(Reason::PeerLost, "worker 1 at worker-1 is lost");
     let mut message = Message::of_key(MessageKind::Failed, 7, 1, failed::encode(&failure));
     message.head.request = pull;
-    job.worker(0).message(Peer::server(0), message);
+    assert_eq!(job.worker(0).message(Peer::server(0), message), Ok(()));
     let refused = job.push(0, 7, 8).unwrap_err();
     assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
 }
