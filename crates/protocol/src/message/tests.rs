@@ -1,12 +1,12 @@
 //! Frames and fields: encoded ones are decoded, all other bytes are refused, and none causes a panic.
 
-use crate::job::LONGEST_MS;
 use super::body::{accused, awaited};
 use super::facts::MOST_REPORT;
 use super::failed;
 use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
 use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
 use super::{JobView, Look, MemberReport};
+use crate::job::LONGEST_MS;
 use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
