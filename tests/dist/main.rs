@@ -23,6 +23,7 @@ mod ends;
 #[cfg(feature = "fault-injection")]
 mod faults;
 mod golden;
+mod ignored;
 mod job;
 mod keys;
 mod lists;
