@@ -18,8 +18,7 @@
 //! 1. **An event**: [`Node::receive`] for a frame that has arrived, [`Node::tick`] when its timer is due, a
 //!    request such as [`Worker::push`], an answer such as [`Server::value`]. `now` is the current moment.
 //! 2. **Actions**: [`Worker::actions`] or [`Server::actions`], which the driver carries out, now or later,
-//!    those of one slice in their order. [`Node::news`] has events for logs and traces; the list grows until
-//!    it is taken.
+//!    those of one slice in their order. [`Node::news`] has events for logs and traces.
 //! 3. **Frames**: [`Node::send`], whose frames go to the addresses that they name.
 //! 4. **The timer**: [`Node::wake_at`] is the moment of the next [`Node::tick`]. It may be in the past.
 //!
@@ -40,6 +39,14 @@
 //! peers reject them, [`Node::down`] and [`Node::refused`] make failure detection faster; without them
 //! silence has the effect. Where peers prove their identity, [`AuthenticatedPeer::admit`] and [`is_at`] are called
 //! before a frame is received.
+//!
+//! **Requirements** on the driver, which debug builds assert where a machine can see them: the incarnation of a
+//! process is not 0, and larger than that of each earlier process of its role and rank; no two processes of a
+//! job have one incarnation in one role; [`Limits::max_rounds_ahead`] and [`Limits::slice_bytes`] are not 0; and
+//! [`Node::news`] is taken after every event.
+//!
+//! **Messages without an effect** are never dropped in silence: [`Node::ignored`] and [`Scheduler::ignored`]
+//! count them by kind and [`DropReason`], and each is an event.
 //!
 //! **Values** are of the driver's type, which implements [`Data`]. Machines cut them into slices and keep
 //! clones until these are acknowledged.
