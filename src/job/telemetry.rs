@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use crate::config::JobConfig;
 use crate::observer;
-use crate::runtime::{Driver, DriverHost, ProtocolMachine};
+use crate::runtime::{Driver, DriverHost};
 use crate::trace::Tracer;
+use kvstore_protocol::{Machine as _, ProcessStats};
 
 /// Tracer of this process, if an option sets one.
 pub(crate) fn tracer(job: &JobConfig) -> Option<Arc<Tracer>> {
@@ -15,24 +16,17 @@ pub(crate) fn tracer(job: &JobConfig) -> Option<Arc<Tracer>> {
 /// Connects the machine to the tracer.
 pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<Tracer>>) {
     let Some(tracer) = tracer else { return };
-    driver.step(|machine, now| match machine {
-        ProtocolMachine::Node(node) => {
-            tracer.align(now);
-            node.trace(tracer.rounds(), now);
-        }
-        ProtocolMachine::Scheduler(_) => {}
+    driver.step(|machine, now| {
+        tracer.align(now);
+        machine.trace(tracer.rounds(), now);
     });
 }
 
 /// Statistics of the process, as one more member of the store's.
-pub(crate) fn facts<H: DriverHost>(driver: &Arc<Driver<H>>) -> String {
-    let said = driver.step(|machine, now| match machine {
-        ProtocolMachine::Node(node) => Some(node.facts(now)),
-        ProtocolMachine::Scheduler(_) => None,
-    });
-    let facts = said.flatten().map(|said| {
+pub(crate) fn facts(stats: Option<ProcessStats>) -> String {
+    let facts = stats.map(|said| {
         // Lists would change the length between two calls.
-        let said = kvstore_protocol::ProcessStats { waiting: Vec::new(), late: Vec::new(), ..said };
+        let said = ProcessStats { waiting: Vec::new(), late: Vec::new(), ..said };
         observer::facts(&said, None)
     });
     let json = facts.and_then(|facts| serde_json::to_string(&facts).ok());

@@ -1,14 +1,13 @@
 //! Authorization of frames: each must fit the identity that the engine has authenticated. Also called: access
 //! control.
 
-use super::ProtocolMachine;
 use super::buffers::Bytes;
 use super::event_log::DropLog;
 use crate::credentials::{CredentialKind, Identity};
 use crate::log::Level;
 use crate::role::Role;
 use kvstore_protocol::{
-    AdmissionError, AuthenticatedPeer, Header, MemberRole, Message, Peer, is_at,
+    AdmissionError, AuthenticatedPeer, Header, Machine, MemberRole, Message, Peer, is_at,
 };
 
 /// Drops frames that the sender's credential does not permit.
@@ -33,7 +32,7 @@ pub(super) fn keep_known(
     who: Identity,
     from: &str,
     messages: &mut Vec<Message<Bytes>>,
-    machine: &ProtocolMachine,
+    machine: &impl Machine<Bytes>,
     ledger: &DropLog,
 ) {
     messages.retain(|message| {

@@ -14,12 +14,14 @@ use crate::local::Local;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
-use crate::runtime::{Bytes, Driver, DriverHost, ProtocolMachine};
+use crate::runtime::{Bytes, Driver, DriverHost};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 use crate::trace::Tracer;
 
-use kvstore_protocol::{Mode, Node, NodeRole, Placement, ServerAction, SliceName, Table};
+use kvstore_protocol::{
+    Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, Table,
+};
 
 /// Maximum settings kept. A push under an older setting is merged under the oldest of these.
 const MOST_SETTINGS: usize = 4_096;
@@ -140,16 +142,16 @@ impl DispatchState {
 }
 
 impl DriverHost for ServerDispatch {
+    type Machine = Node<Bytes, Server<Bytes>>;
     type Todo = Vec<Arc<SliceQueue>>;
 
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
 
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<SliceQueue>>) {
-        let asynchronous = node.mode() != Mode::Sync;
-        let NodeRole::Server(server) = &mut node.part else { return };
-        let actions = server.actions();
+    fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Arc<SliceQueue>>) {
+        let asynchronous = node.limits().mode != Mode::Sync;
+        let actions = node.part.actions();
         if actions.is_empty() {
             return;
         }
@@ -185,13 +187,11 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
     if replies.is_empty() {
         return;
     }
-    driver.step(|machine, _| {
-        let ProtocolMachine::Node(node) = machine else { return };
-        let NodeRole::Server(server) = &mut node.part else { return };
+    driver.step(|node, _| {
         for (answer, value) in replies.drain(..) {
             match value {
-                Ok(data) => server.value(&answer, data),
-                Err(failure) => server.no_value(&answer, &failure),
+                Ok(data) => node.part.value(&answer, data),
+                Err(failure) => node.part.no_value(&answer, &failure),
             }
         }
     });

@@ -20,12 +20,12 @@ use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 use crate::metrics;
 use crate::role::Role;
-use crate::runtime::{Driver, DriverHost, NoopHandler, ProtocolMachine};
+use crate::runtime::{Driver, DriverHost, NoopHandler, member};
 use crate::sys::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
 use crate::transport::{self, TransportConfig};
 use dispatch::ServerDispatch;
-use kvstore_protocol::{NodeRole, NodeStart, Peer};
+use kvstore_protocol::{Machine as _, Node, NodeStart, Scheduler, Server};
 
 pub(crate) struct ServerProcess {
     local: Arc<Local>,
@@ -79,7 +79,7 @@ impl ServerProcess {
         Driver::start(
             NoopHandler,
             &|inbox| transport::open(&self.place, &inbox),
-            |_, incarnation| ProtocolMachine::scheduler(limits, incarnation),
+            |_, incarnation| Scheduler::new(limits, incarnation, 0),
         )
     }
 
@@ -91,16 +91,13 @@ impl ServerProcess {
             ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
             &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {
-                let (role, scheduler) = (options::role(self.job.role), &self.job.root);
                 let rank = options::rank(&self.job, &self.place);
-                let birth = NodeStart { role, rank, incarnation, address, scheduler };
-                let mut machine = ProtocolMachine::node(limits, &birth);
-                if let ProtocolMachine::Node(node) = &mut machine
-                    && let (NodeRole::Server(server), true) = (&mut node.part, whole)
-                {
-                    server.keep_whole();
+                let birth = NodeStart { rank, incarnation, address, scheduler: &self.job.root };
+                let mut node = Node::<_, Server<_>>::new(limits, &birth, 0);
+                if whole {
+                    node.part.keep_whole();
                 }
-                machine
+                node
             },
         )
     }
@@ -114,7 +111,7 @@ impl ServerProcess {
         if self.aborted.load(Ordering::SeqCst) {
             driver.stop();
         }
-        let end = driver.wait(None, ProtocolMachine::end);
+        let end = driver.wait(None, |machine| machine.end().cloned());
         driver.flush();
         // Before the driver stops: the rank is not available later.
         if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
@@ -146,10 +143,10 @@ impl JobMember for ServerProcess {
     /// Known once the job has started, or if an option sets it.
     fn rank(&self) -> u32 {
         let me = match self.running.get() {
-            Some(ServingProcess::Server(driver)) => driver.peek(ProtocolMachine::me),
+            Some(ServingProcess::Server(driver)) => driver.peek(member).flatten(),
             _ => None,
         };
-        me.map_or(self.job.rank.unwrap_or(0), |peer: Peer| peer.rank)
+        me.map_or(self.job.rank.unwrap_or(0), |peer| peer.rank)
     }
 
     fn stats(&self) -> String {
@@ -160,19 +157,13 @@ impl JobMember for ServerProcess {
             self.workers()
         );
         if let Some(ServingProcess::Server(driver)) = self.running.get() {
-            let counts = driver.peek(|machine| match machine {
-                ProtocolMachine::Node(node) => match &node.part {
-                    NodeRole::Server(server) => Some((server.held_bytes(), server.duplicates())),
-                    NodeRole::Worker(_) => None,
-                },
-                ProtocolMachine::Scheduler(_) => None,
-            });
+            let counts = driver.peek(|node| (node.part.held_bytes(), node.part.duplicates()));
             let (held, duplicates) = counts.unwrap_or_default();
             let address = driver.address();
             let _ = write!(
                 text,
                 ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
-                telemetry::facts(driver)
+                telemetry::facts(driver.step(Node::facts))
             );
         }
         text

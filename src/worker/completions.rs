@@ -5,6 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::WorkerMachine;
 use super::call::PendingCall;
 use crate::error::Error;
 use crate::job::errors::error_of;
@@ -13,9 +14,7 @@ use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::sys::sync::Mutex;
 use crate::trace::{TraceEvent, TraceKind, Tracer};
-use kvstore_protocol::{
-    CallKind, Ended, Failure, Header, Node, NodeRole, OpId, SequenceMap, WorkerAction,
-};
+use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
 
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
@@ -132,15 +131,15 @@ impl Completion {
 }
 
 impl DriverHost for CompletionTable {
+    type Machine = Node<Bytes, WorkerMachine>;
     type Todo = Vec<Completion>;
 
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
 
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Completion>) {
-        let NodeRole::Worker(worker) = &mut node.part else { return };
-        let actions = worker.actions();
+    fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Completion>) {
+        let actions = node.part.actions();
         if actions.is_empty() {
             return;
         }
@@ -173,7 +172,7 @@ impl DriverHost for CompletionTable {
     fn landing(
         &self,
         driver: &Arc<Driver<Self>>,
-        node: &Node<Bytes>,
+        node: &Self::Machine,
         head: &Header,
         len: usize,
     ) -> Option<ReceiveTarget> {

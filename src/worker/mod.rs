@@ -34,7 +34,7 @@ use crate::local::table::Slot;
 use crate::local::ticket::{OperationLabel, Tickets};
 use crate::local::{Local, LocalOperation, poisoned};
 use crate::role::Role;
-use crate::runtime::{Bytes, Driver, ProtocolMachine};
+use crate::runtime::{Bytes, Driver, member};
 use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
@@ -42,7 +42,9 @@ use crate::transport;
 use call::PendingCall;
 use collective::Collective;
 use completions::CompletionTable;
-use kvstore_protocol::{Failure, KeySpec, NodeStart, OpId, Placement, Reason, Time};
+use kvstore_protocol::{
+    Failure, KeySpec, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time,
+};
 use lookup::StoreKeyNames;
 use submit::AT_ONCE;
 
@@ -75,27 +77,25 @@ impl WorkerStore {
         kind: StoreKind,
     ) -> Result<Self> {
         let limits = options::limits(job, kind);
-        let role = options::role(job.role);
         let driver = Driver::start(
             CompletionTable::new(Arc::clone(local), telemetry::tracer(job)),
             &|inbox| transport::open(place, &inbox),
             |address, incarnation| {
-                let scheduler = &job.root;
                 let rank = options::rank(job, place);
-                let birth = NodeStart { role, rank, incarnation, address, scheduler };
+                let birth = NodeStart { rank, incarnation, address, scheduler: &job.root };
+                let mut node = Node::new(limits, &birth, 0);
                 // A credential may say reader as well; the option suffices without credentials.
                 if options::reads_only(job, place) {
-                    ProtocolMachine::reader(limits, &birth)
-                } else {
-                    ProtocolMachine::node(limits, &birth)
+                    node.only_read();
                 }
+                node
             },
         )
         .map_err(|error| error.at("create"))?;
         // No deadline: the machine has the timeout of the start.
         let started = driver.wait(None, |machine| match machine.end() {
-            Some(Err(failure)) => Some(Err(failure)),
-            _ => machine.me().map(Ok),
+            Some(Err(failure)) => Some(Err(failure.clone())),
+            _ => member(machine).map(Ok),
         });
         if let Some(bug) = driver.bug() {
             return Err(bug.at("create"));
@@ -148,13 +148,7 @@ impl WorkerStore {
         &self,
         work: impl FnOnce(&mut WorkerMachine, &CompletionTable, Time) -> Result<T>,
     ) -> Result<T> {
-        let done = self.driver.step(|machine, now| match machine {
-            ProtocolMachine::Node(node) => match &mut node.part {
-                kvstore_protocol::NodeRole::Worker(worker) => work(worker, &self.driver.host, now),
-                kvstore_protocol::NodeRole::Server(_) => Err(closed()),
-            },
-            ProtocolMachine::Scheduler(_) => Err(closed()),
-        });
+        let done = self.driver.step(|node, now| work(&mut node.part, &self.driver.host, now));
         done.unwrap_or_else(|| Err(closed()))
     }
 
@@ -433,7 +427,7 @@ impl JobMember for WorkerStore {
             ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
             self.rank,
             self.workers,
-            telemetry::facts(&self.driver)
+            telemetry::facts(self.driver.step(Node::facts))
         )
     }
 
@@ -514,10 +508,8 @@ impl JobMember for WorkerStore {
         let number = Tickets::<LocalOperation>::number(ticket);
         let Some(call) = self.driver.host.call_of(number) else { return };
         let stop = |some: &[OpId]| {
-            self.driver.step(|machine, _| {
-                let ProtocolMachine::Node(node) = machine else { return 0 };
-                let kvstore_protocol::NodeRole::Worker(worker) = &mut node.part else { return 0 };
-                some.iter().for_each(|operation| worker.abandon(*operation));
+            self.driver.step(|node, _| {
+                some.iter().for_each(|operation| node.part.abandon(*operation));
                 self.driver.host.forget(some)
             })
         };

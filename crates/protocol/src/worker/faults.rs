@@ -7,11 +7,6 @@ use crate::message::{Awaited, Header};
 use crate::peers::DropReason;
 
 impl<D: Data> Worker<D> {
-    /// Reasons of dropped messages since the last call.
-    pub(crate) fn faults(&mut self) -> Vec<DropReason> {
-        std::mem::take(&mut self.faults)
-    }
-
     pub(super) fn fault(&mut self, why: DropReason) {
         self.faults.push(why);
     }

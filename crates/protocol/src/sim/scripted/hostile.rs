@@ -2,6 +2,7 @@
 
 use super::Job;
 use crate::job::{MemberRole, Peer};
+use crate::machine::Machine as _;
 use crate::message::{Body, Header, KeySpec, Message, MessageKind, Placement};
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, limits};
