@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask};
+use super::slice_trace::SliceTrace;
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::KeyPartition;
@@ -82,11 +83,10 @@ impl DispatchState {
     ) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
-                let shard = shard_of(slice, &place)
+                let shard = shard_of(slice, &place, tracer.cloned())
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
-                let shard = shard.ok()?.traced(slice.slice, tracer.cloned());
-                self.shards.insert(slice, Arc::new(shard));
+                self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, SliceTask::Install(data))
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
@@ -198,7 +198,7 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
 }
 
 /// A slice as a key of its own, for the arithmetic. The only slice of an uncut key has the key's shape.
-fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
+fn shard_of(name: SliceName, place: &Placement, tracer: Option<Arc<Tracer>>) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
@@ -213,5 +213,6 @@ fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
+    let steps = SliceTrace { tracer, key: key.id(), slice: name.slice };
+    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole, steps)
 }

@@ -7,7 +7,6 @@ mod inputs;
 #[cfg(test)]
 mod long_lists;
 mod lookup;
-pub(crate) mod read_only;
 mod rows;
 mod submit;
 
@@ -58,6 +57,8 @@ pub(crate) struct WorkerStore {
     rank: u32,
     workers: u32,
     server_updater: bool,
+    /// A read-only worker (also called: reader): it only pulls, and no round waits for it.
+    reads_only: bool,
     /// Keys that this worker uses without having initialised them.
     found: Mutex<HashSet<Key>>,
     /// Whether new keys are placed on a single server, for a rule that needs it.
@@ -77,6 +78,8 @@ impl WorkerStore {
         kind: StoreKind,
     ) -> Result<Self> {
         let limits = options::limits(job, kind);
+        // A credential may say reader as well; the option suffices without credentials.
+        let reads_only = options::reads_only(job, place);
         let driver = Driver::start(
             CompletionTable::new(Arc::clone(local), telemetry::tracer(job)),
             &|inbox| transport::open(place, &inbox),
@@ -84,8 +87,7 @@ impl WorkerStore {
                 let rank = options::rank(job, place);
                 let birth = NodeStart { rank, incarnation, address, scheduler: &job.root };
                 let mut node = Node::new(limits, &birth, 0);
-                // A credential may say reader as well; the option suffices without credentials.
-                if options::reads_only(job, place) {
+                if reads_only {
                     node.only_read();
                 }
                 node
@@ -107,17 +109,19 @@ impl WorkerStore {
             return Err(fail!(Timeout, "create: processes of the job are still missing"));
         }
         match started.unwrap_or_else(|| Err(closed())) {
-            Ok(me) => Ok(Self::named(Self {
+            Ok(me) => Self {
                 local: Arc::clone(local),
                 rank: me.rank,
                 workers: job.workers,
                 server_updater: job.server_updater,
+                reads_only,
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
                 unfinished: Mutex::default(),
                 driver,
-            })),
+            }
+            .begin(),
             Err(failure) => {
                 driver.stop();
                 Err(error_of(&local.keys.names, &failure).at("create"))
@@ -125,14 +129,31 @@ impl WorkerStore {
         }
     }
 
-    /// Gives the machine the names of keys, for observers of the job and for the directory.
-    fn named(self) -> Self {
+    /// Gives the machine the names of keys, for observers of the job and for the directory. A reader declares
+    /// its pushes done at once.
+    fn begin(self) -> Result<Self> {
         let names = StoreKeyNames(Arc::downgrade(&self.local.keys.names));
         let _ = self.step(|worker, _, _| {
             worker.name_keys(names);
             Ok(())
         });
-        self
+        if self.reads_only {
+            self.local.fault("done");
+            self.finish_pushing().map_err(|error| error.at("create"))?;
+        }
+        Ok(self)
+    }
+
+    fn finish_pushing(&self) -> Result<()> {
+        self.request(self.local.deadline(), WorkerMachine::finish_pushing)
+    }
+
+    /// Refuses a call that changes the job, if this worker only reads.
+    fn check_writes(&self, call: &str) -> Result<()> {
+        if self.reads_only {
+            return Err(self.refusal(call, "it is a reader, which only pulls"));
+        }
+        Ok(())
     }
 
     /// Converts a deadline to the machine's clock.
@@ -206,6 +227,7 @@ impl WorkerStore {
 
     /// Initialises keys in the local table and on the servers.
     fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
+        self.check_writes(call)?;
         let local = &self.local;
         let adopted = self.let_go_of_found(values.keys)?;
         let made = local.keys.make(&local.keys.scene(call), values);
@@ -328,6 +350,7 @@ impl WorkerStore {
 
     /// Changes a merge setting, on all servers.
     fn change(&self, call: &'static str, change: &Change) -> Result<()> {
+        self.check_writes(call)?;
         let after =
             change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
         let slots = self.local.keys.table.slots();
@@ -411,8 +434,8 @@ impl JobMember for WorkerStore {
 
     /// Updaters run on the servers: one that is set on a worker would never run.
     fn updates(&self) -> Result<bool> {
-        if self.server_updater {
-            return Ok(false);
+        if self.server_updater || self.reads_only {
+            return Ok(self.reads_only);
         }
         Err(fail!(
             Role,
@@ -479,6 +502,7 @@ impl JobMember for WorkerStore {
     }
 
     fn remove(&self, keys: &[Key]) -> Result<()> {
+        self.check_writes("remove")?;
         self.find("remove", keys.iter().copied())?;
         let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
         self.leave_unfinished();
@@ -522,16 +546,17 @@ impl JobMember for WorkerStore {
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
+        self.check_writes("barrier")?;
         self.leave_unfinished();
         self.request(deadline, WorkerMachine::barrier)
     }
 
     fn done(&self) -> Result<()> {
-        let deadline = self.local.deadline();
-        self.request(deadline, WorkerMachine::finish_pushing)
+        if self.reads_only { Ok(()) } else { self.finish_pushing() }
     }
 
     fn save(&self, path: &Path) -> Result<()> {
+        self.check_writes("save")?;
         match self.alone()? {
             Some(why) => {
                 self.leave_unfinished();
@@ -542,6 +567,7 @@ impl JobMember for WorkerStore {
     }
 
     fn load(&self, path: &Path) -> Result<()> {
+        self.check_writes("load")?;
         self.load_together(path)
     }
 
