@@ -91,7 +91,7 @@ pub(crate) struct Driver<H: DriverHost> {
     bug: OnceLock<Error>,
     outbox: Outbox,
     ledger: DropLog,
-    engine: OnceLock<Arc<dyn Transport>>,
+    engine: Arc<dyn Transport>,
     began: Instant,
     pub(crate) blocks: Arc<BlockPool>,
     pub(crate) host: H,
@@ -121,29 +121,29 @@ impl<H: DriverHost> Driver<H> {
     ) -> Result<Arc<Self>> {
         let door = Arc::new(DriverInbox(OnceLock::new()));
         let engine = open(door.clone())?;
-        let driver = Arc::new(Self {
-            core: Mutex::new(Core { machine: None, wake: 0, told: (false, false), stopped: false }),
-            changed: Condvar::new(),
-            bug: OnceLock::new(),
-            outbox: Outbox::default(),
-            ledger: DropLog::default(),
-            engine: OnceLock::new(),
-            began: Instant::now(),
-            blocks: Arc::default(),
-            host,
-        });
         let machine = make(engine.address(), incarnation());
-        let broken = Arc::downgrade(&driver);
-        let alarm = move |panic: &str| {
-            if let Some(driver) = broken.upgrade() {
-                driver.break_down(panic);
-            }
-        };
         let Limits { workers, servers, .. } = *machine.limits();
         let members = workers as usize + servers as usize + 1;
-        driver.outbox.open(Arc::clone(&engine), members, Box::new(alarm));
-        driver.core.lock().machine = Some(machine);
-        let _ = driver.engine.set(engine);
+        let (machine, told) = (Some(machine), (false, false));
+        let driver = Arc::new_cyclic(|driver: &Weak<Self>| {
+            let broken = Weak::clone(driver);
+            let alarm = move |panic: &str| {
+                if let Some(driver) = broken.upgrade() {
+                    driver.break_down(panic);
+                }
+            };
+            Self {
+                core: Mutex::new(Core { machine, wake: 0, told, stopped: false }),
+                changed: Condvar::new(),
+                bug: OnceLock::new(),
+                outbox: Outbox::new(Arc::clone(&engine), members, Arc::new(alarm)),
+                ledger: DropLog::default(),
+                engine,
+                began: Instant::now(),
+                blocks: Arc::default(),
+                host,
+            }
+        });
         let _ = door.0.set(Arc::downgrade(&driver));
         driver.start_timer()?;
         Ok(driver)
@@ -162,7 +162,7 @@ impl<H: DriverHost> Driver<H> {
 
     /// The address at which peers know this process.
     pub(crate) fn address(&self) -> &str {
-        self.engine.get().map_or("", |engine| engine.address())
+        self.engine.address()
     }
 
     /// Runs `work` on the machine, then carries out the actions and sends the messages that result. None
@@ -298,9 +298,7 @@ impl<H: DriverHost> Driver<H> {
         drop(self.halt());
         self.outbox.close();
         self.ledger.close();
-        if let Some(engine) = self.engine.get() {
-            engine.close();
-        }
+        self.engine.close();
     }
 
     fn start_timer(self: &Arc<Self>) -> Result<()> {

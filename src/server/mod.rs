@@ -59,35 +59,10 @@ impl ServerProcess {
     }
 
     fn serve_as_server(&self) -> Result<()> {
-        let driver = self.start_server()?;
-        telemetry::trace(&driver, self.tracer.as_ref());
-        self.run(&driver, ServingProcess::Server)
-    }
-
-    fn serve_as_scheduler(&self) -> Result<()> {
-        let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
-        let driver = self.start_scheduler()?;
-        let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
-        let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
-        let result = self.run(&driver, ServingProcess::Scheduler);
-        drop(endpoint);
-        result
-    }
-
-    fn start_scheduler(&self) -> Result<Arc<Driver<NoopHandler>>> {
-        let limits = options::limits(&self.job, self.kind);
-        Driver::start(
-            NoopHandler,
-            &|inbox| transport::open(&self.place, &inbox),
-            |_, incarnation| Scheduler::new(limits, incarnation, 0),
-        )
-    }
-
-    fn start_server(&self) -> Result<Arc<Driver<ServerDispatch>>> {
         let limits = options::limits(&self.job, self.kind);
         // A user's updater needs uncut keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
-        Driver::start(
+        let driver = Driver::start(
             ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
             &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {
@@ -99,7 +74,24 @@ impl ServerProcess {
                 }
                 node
             },
-        )
+        )?;
+        telemetry::trace(&driver, self.tracer.as_ref());
+        self.run(&driver, ServingProcess::Server)
+    }
+
+    fn serve_as_scheduler(&self) -> Result<()> {
+        let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
+        let limits = options::limits(&self.job, self.kind);
+        let driver = Driver::start(
+            NoopHandler,
+            &|inbox| transport::open(&self.place, &inbox),
+            |_, incarnation| Scheduler::new(limits, incarnation, 0),
+        )?;
+        let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
+        let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
+        let result = self.run(&driver, ServingProcess::Scheduler);
+        drop(endpoint);
+        result
     }
 
     fn run<H: DriverHost>(

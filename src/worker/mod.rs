@@ -41,10 +41,8 @@ use crate::transport;
 use call::PendingCall;
 use collective::Collective;
 use completions::CompletionTable;
-use kvstore_protocol::{
-    Failure, KeySpec, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time,
-};
-use lookup::StoreKeyNames;
+use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
+use lookup::{StoreKeyNames, spec_of};
 use submit::AT_ONCE;
 
 pub(crate) type WorkerMachine = kvstore_protocol::Worker<Bytes>;
@@ -266,10 +264,8 @@ impl WorkerStore {
             let mut slot = Arc::try_unwrap(slot).map_err(|_| internal("a new key is in use"))?;
             let empty = Buffer::new(0)?;
             let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
-            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-            let spec = KeySpec { dtype: slot.dtype.code(), shape, whole };
             let block = Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()));
-            orders.push((slot.key.id(), spec, Bytes::of_block(block)));
+            orders.push((slot.key.id(), spec_of(&slot, whole), Bytes::of_block(block)));
             slots.push(Arc::new(slot));
         }
         let (call, result) = self.request_each(orders, |worker, (key, spec, data), now| {
