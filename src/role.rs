@@ -1,22 +1,29 @@
-//! The roles of processes in a job.
+//! The role of a process in its job.
 
-/// The role of a process in its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg(feature = "dist")]
+pub use kvstore_protocol::MemberRole as Role;
+
+/// Role of a process in its job. In this build, without jobs, each process is a worker.
+#[cfg(not(feature = "dist"))]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// Pushes and pulls.
-    Worker,
-    /// Holds keys and merges pushes.
-    Server,
-    /// Brings the others together.
-    Scheduler,
+    /// Keeps the membership and the barriers; one for each job.
+    Scheduler = 0,
+    /// Pushes and pulls values: a client of the servers.
+    Worker = 1,
+    /// Holds slices of values; server 0 also holds the directory of keys.
+    Server = 2,
 }
 
+#[cfg(not(feature = "dist"))]
 impl Role {
-    pub(crate) fn name(self) -> &'static str {
+    /// Its name, in small letters.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
-            Role::Worker => "worker",
-            Role::Server => "server",
-            Role::Scheduler => "scheduler",
+            Self::Scheduler => "scheduler",
+            Self::Worker => "worker",
+            Self::Server => "server",
         }
     }
 }

@@ -29,7 +29,7 @@ const KINDS: [(CredentialKind, &str); 4] = [
 ];
 
 impl CredentialKind {
-    fn role(self) -> Role {
+    pub(crate) fn role(self) -> Role {
         match self {
             CredentialKind::Scheduler => Role::Scheduler,
             CredentialKind::Server => Role::Server,

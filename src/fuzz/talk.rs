@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::runtime::{BlockPool, Bytes};
+use kvstore_protocol::testing::AnyNode;
 use kvstore_protocol::{
-    AuthenticatedPeer, Body, Header, Limits, MS, MemberRole, Message, MessageKind, Mode, Node,
-    NodeRole, NodeStart, OnLoss, Peer, Scheduler, ServerAction, Time, is_at,
+    AuthenticatedPeer, Body, Header, Limits, MS, Machine as _, MemberRole, Message, MessageKind,
+    Mode, NodeStart, OnLoss, Peer, Scheduler, ServerAction, Time, is_at,
 };
 
 const LIMITS: Limits = Limits {
@@ -36,7 +37,7 @@ const READER: AuthenticatedPeer =
 /// A scheduler, a server and two workers, the first of which the fuzz input plays.
 struct FuzzJob {
     scheduler: Scheduler<Bytes>,
-    nodes: Vec<(&'static str, Node<Bytes>)>,
+    nodes: Vec<(&'static str, AnyNode<Bytes>)>,
     blocks: Arc<BlockPool>,
     now: Time,
     /// The last sequence numbers of the streams of worker 0: to the scheduler, and to the server.
@@ -48,11 +49,11 @@ struct FuzzJob {
 impl FuzzJob {
     fn new(joined: bool, speaker: Option<AuthenticatedPeer>) -> Self {
         let node = |(role, rank, incarnation, address)| {
-            let birth =
-                NodeStart { role, rank: Some(rank), incarnation, address, scheduler: "root" };
-            let mut node = Node::new(LIMITS, &birth, 0);
-            if address == PLAYED && speaker.is_some() {
-                node.only_read();
+            let birth = NodeStart { rank: Some(rank), incarnation, address, scheduler: "root" };
+            let mut node = AnyNode::new(role, LIMITS, &birth, 0);
+            if let (AnyNode::Worker(worker), PLAYED, true) = (&mut node, address, speaker.is_some())
+            {
+                worker.only_read();
             }
             (address, node)
         };
@@ -99,7 +100,8 @@ impl FuzzJob {
             if node.wake_at() <= now {
                 node.tick(now);
             }
-            if let NodeRole::Server(server) = &mut node.part {
+            if let AnyNode::Server(node) = node {
+                let server = &mut node.part;
                 let actions = server.actions();
                 assert!(server.held_bytes() <= LIMITS.hold_bytes, "more than it may hold");
                 for action in actions {

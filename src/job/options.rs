@@ -148,12 +148,3 @@ pub(crate) fn reads_only(job: &JobConfig, place: &TransportConfig) -> bool {
 pub(crate) fn rank(job: &JobConfig, place: &TransportConfig) -> Option<u32> {
     job.rank.or_else(|| place.credentials.as_ref()?.identity.rank)
 }
-
-/// Role in the terms of the protocol.
-pub(crate) fn role(role: Role) -> kvstore_protocol::MemberRole {
-    match role {
-        Role::Worker => kvstore_protocol::MemberRole::Worker,
-        Role::Server => kvstore_protocol::MemberRole::Server,
-        Role::Scheduler => kvstore_protocol::MemberRole::Scheduler,
-    }
-}

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Result, fail};
 use crate::observer::{PreviousReports, view};
-use crate::runtime::{Driver, NoopHandler, ProtocolMachine};
+use crate::runtime::{Driver, NoopHandler};
+use kvstore_protocol::Scheduler;
 
 pub(crate) use http::MetricsServer;
 #[cfg(any(fuzzing, test))]
@@ -39,23 +40,12 @@ pub(crate) fn serve(
 /// The view of the job now, or None at its end.
 fn look(root: &str, driver: &Arc<Driver<NoopHandler>>) -> Option<crate::observer::View> {
     let asked = driver.now();
-    let scheduler = |machine: &mut ProtocolMachine, now| match machine {
-        ProtocolMachine::Scheduler(scheduler) => scheduler.ask_for_reports(now),
-        ProtocolMachine::Node(_) => {}
-    };
-    driver.step(scheduler)?;
+    driver.step(Scheduler::ask_for_reports)?;
     let end = Instant::now() + PATIENCE;
-    let complete = |machine: &ProtocolMachine| match machine {
-        ProtocolMachine::Scheduler(scheduler) => Some(scheduler.has_reports_since(asked)),
-        ProtocolMachine::Node(_) => None,
-    };
-    while !driver.peek(complete)? && Instant::now() < end {
+    while !driver.peek(|scheduler| scheduler.has_reports_since(asked))? && Instant::now() < end {
         std::thread::sleep(LOOK_AGAIN);
     }
     let now = driver.now();
-    let seen = driver.peek(|machine| match machine {
-        ProtocolMachine::Scheduler(scheduler) => Some(scheduler.seen(0, usize::MAX, now)),
-        ProtocolMachine::Node(_) => None,
-    })?;
+    let seen = driver.peek(|scheduler| scheduler.seen(0, usize::MAX, now))?;
     Some(view(root, &seen, &mut PreviousReports::new()))
 }

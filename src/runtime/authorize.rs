@@ -1,15 +1,11 @@
 //! Authorization of frames: each must fit the identity that the engine has authenticated. Also called: access
 //! control.
 
-use super::ProtocolMachine;
 use super::buffers::Bytes;
 use super::event_log::DropLog;
-use crate::credentials::{CredentialKind, Identity};
+use crate::credentials::Identity;
 use crate::log::Level;
-use crate::role::Role;
-use kvstore_protocol::{
-    AdmissionError, AuthenticatedPeer, Header, MemberRole, Message, Peer, is_at,
-};
+use kvstore_protocol::{AdmissionError, AuthenticatedPeer, Header, Machine, Message, Peer, is_at};
 
 /// Drops frames that the sender's credential does not permit.
 pub(super) fn keep_own(
@@ -33,7 +29,7 @@ pub(super) fn keep_known(
     who: Identity,
     from: &str,
     messages: &mut Vec<Message<Bytes>>,
-    machine: &ProtocolMachine,
+    machine: &impl Machine<Bytes>,
     ledger: &DropLog,
 ) {
     messages.retain(|message| {
@@ -52,24 +48,11 @@ pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
 }
 
 fn speaker(who: Identity) -> AuthenticatedPeer {
-    let role = match who.kind {
-        CredentialKind::Scheduler => MemberRole::Scheduler,
-        CredentialKind::Server => MemberRole::Server,
-        CredentialKind::Worker | CredentialKind::Reader => MemberRole::Worker,
-    };
-    AuthenticatedPeer { role, rank: who.rank, reads: who.is_reader() }
-}
-
-fn role_of(part: MemberRole) -> Role {
-    match part {
-        MemberRole::Scheduler => Role::Scheduler,
-        MemberRole::Worker => Role::Worker,
-        MemberRole::Server => Role::Server,
-    }
+    AuthenticatedPeer { role: who.kind.role(), rank: who.rank, reads: who.is_reader() }
 }
 
 fn note(ledger: &DropLog, who: Identity, from: &str, head: &Header, breach: AdmissionError) {
-    let (kind, role) = (head.kind, role_of(head.role).name());
+    let (kind, role) = (head.kind, head.role.name());
     let why = match breach {
         AdmissionError::Identity => "role or rank are not those of its credential",
         AdmissionError::Address => "the address is not that of the process that it speaks for",

@@ -28,9 +28,7 @@ use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
 use crate::transport::{Inbox, Transport, who_and_address};
 use crate::{panics, spans};
-use kvstore_protocol::{
-    Failure, Header, Limits, Message, Node, NodeStart, Peer, PeerEvent, Scheduler, Time,
-};
+use kvstore_protocol::{Header, Limits, Machine, Message, Peer, PeerEvent, Scheduler, Time};
 
 /// Flush timeout and poll interval at shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -39,21 +37,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// Number of messages of a delivery that one step processes.
 const PORTION: usize = 64;
 
-/// State machine of a process: a member node, or the scheduler.
-pub(crate) enum ProtocolMachine {
-    Node(Box<Node<Bytes>>),
-    Scheduler(Box<Scheduler<Bytes>>),
-}
-
 /// Carries out the actions that the state machine of a process requests.
 pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
+    type Machine: Machine<Bytes> + Send;
     type Todo: Default;
 
+    /// Prepares the machine for a delivery; called with the machine locked.
+    fn expect(_machine: &mut Self::Machine, _now: Time) {}
+
     /// Takes the machine's actions, with the machine locked: nothing here may take long.
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Self::Todo);
+    fn collect(&self, _machine: &mut Self::Machine, _todo: &mut Self::Todo) {}
 
     /// Carries out the actions, without the lock.
-    fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Self::Todo);
+    fn carry_out(&self, _driver: &Arc<Driver<Self>>, _todo: Self::Todo) {}
 
     /// Keeps the events of traced rounds, if the process is traced.
     fn tracer(&self) -> Option<&Tracer> {
@@ -67,7 +63,7 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     fn landing(
         &self,
         _driver: &Arc<Driver<Self>>,
-        _node: &Node<Bytes>,
+        _machine: &Self::Machine,
         _head: &Header,
         _len: usize,
     ) -> Option<ReceiveTarget> {
@@ -75,33 +71,34 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
     }
 }
 
-/// No-op host: the scheduler has no data plane.
+/// Host of the scheduler, which has no data plane.
 pub(crate) struct NoopHandler;
 
 impl DriverHost for NoopHandler {
+    type Machine = Scheduler<Bytes>;
     type Todo = ();
 
-    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
-
-    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
+    fn expect(scheduler: &mut Scheduler<Bytes>, now: Time) {
+        scheduler.tell_time(clock(), now);
+    }
 }
 
-pub(crate) struct Driver<H> {
-    core: Mutex<Core>,
+pub(crate) struct Driver<H: DriverHost> {
+    core: Mutex<Core<H::Machine>>,
     /// Wakes the timer, and the threads that wait for the job to start or to end.
     changed: Condvar,
     /// The panic that has stopped the driver, if one has.
     bug: OnceLock<Error>,
     outbox: Outbox,
     ledger: DropLog,
-    engine: OnceLock<Arc<dyn Transport>>,
+    engine: Arc<dyn Transport>,
     began: Instant,
     pub(crate) blocks: Arc<BlockPool>,
     pub(crate) host: H,
 }
 
-struct Core {
-    machine: Option<ProtocolMachine>,
+struct Core<M> {
+    machine: Option<M>,
     /// When the timer is due.
     wake: Time,
     /// Whether the job has started, and whether it has ended, as last signalled to waiting threads.
@@ -110,7 +107,7 @@ struct Core {
 }
 
 /// Inbox of a driver that may no longer exist.
-struct DriverInbox<H>(OnceLock<Weak<Driver<H>>>);
+struct DriverInbox<H: DriverHost>(OnceLock<Weak<Driver<H>>>);
 
 /// Opens the engine for an inbox.
 pub(crate) type TransportOpener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Transport>>;
@@ -120,31 +117,33 @@ impl<H: DriverHost> Driver<H> {
     pub(crate) fn start(
         host: H,
         open: TransportOpener<'_>,
-        make: impl FnOnce(&str, u64) -> ProtocolMachine,
+        make: impl FnOnce(&str, u64) -> H::Machine,
     ) -> Result<Arc<Self>> {
         let door = Arc::new(DriverInbox(OnceLock::new()));
         let engine = open(door.clone())?;
-        let driver = Arc::new(Self {
-            core: Mutex::new(Core { machine: None, wake: 0, told: (false, false), stopped: false }),
-            changed: Condvar::new(),
-            bug: OnceLock::new(),
-            outbox: Outbox::default(),
-            ledger: DropLog::default(),
-            engine: OnceLock::new(),
-            began: Instant::now(),
-            blocks: Arc::default(),
-            host,
-        });
         let machine = make(engine.address(), incarnation());
-        let broken = Arc::downgrade(&driver);
-        let alarm = move |panic: &str| {
-            if let Some(driver) = broken.upgrade() {
-                driver.break_down(panic);
+        let Limits { workers, servers, .. } = *machine.limits();
+        let members = workers as usize + servers as usize + 1;
+        let (machine, told) = (Some(machine), (false, false));
+        let driver = Arc::new_cyclic(|driver: &Weak<Self>| {
+            let broken = Weak::clone(driver);
+            let alarm = move |panic: &str| {
+                if let Some(driver) = broken.upgrade() {
+                    driver.break_down(panic);
+                }
+            };
+            Self {
+                core: Mutex::new(Core { machine, wake: 0, told, stopped: false }),
+                changed: Condvar::new(),
+                bug: OnceLock::new(),
+                outbox: Outbox::new(Arc::clone(&engine), members, Arc::new(alarm)),
+                ledger: DropLog::default(),
+                engine,
+                began: Instant::now(),
+                blocks: Arc::default(),
+                host,
             }
-        };
-        driver.outbox.open(Arc::clone(&engine), machine.members(), Box::new(alarm));
-        driver.core.lock().machine = Some(machine);
-        let _ = driver.engine.set(engine);
+        });
         let _ = door.0.set(Arc::downgrade(&driver));
         driver.start_timer()?;
         Ok(driver)
@@ -163,7 +162,7 @@ impl<H: DriverHost> Driver<H> {
 
     /// The address at which peers know this process.
     pub(crate) fn address(&self) -> &str {
-        self.engine.get().map_or("", |engine| engine.address())
+        self.engine.address()
     }
 
     /// Runs `work` on the machine, then carries out the actions and sends the messages that result. None
@@ -173,7 +172,7 @@ impl<H: DriverHost> Driver<H> {
     /// calls wait for them, before the panic resumes.
     pub(crate) fn step<T>(
         self: &Arc<Self>,
-        work: impl FnOnce(&mut ProtocolMachine, Time) -> T,
+        work: impl FnOnce(&mut H::Machine, Time) -> T,
     ) -> Option<T> {
         self.step_from(None, work)
     }
@@ -182,7 +181,7 @@ impl<H: DriverHost> Driver<H> {
     fn step_from<T>(
         self: &Arc<Self>,
         from: Option<&str>,
-        work: impl FnOnce(&mut ProtocolMachine, Time) -> T,
+        work: impl FnOnce(&mut H::Machine, Time) -> T,
     ) -> Option<T> {
         let (mut todo, mut news) = (H::Todo::default(), None);
         let result = panics::catch(|| self.advance(work, &mut todo, &mut news));
@@ -202,7 +201,7 @@ impl<H: DriverHost> Driver<H> {
 
     fn advance<T>(
         &self,
-        work: impl FnOnce(&mut ProtocolMachine, Time) -> T,
+        work: impl FnOnce(&mut H::Machine, Time) -> T,
         todo: &mut H::Todo,
         news: &mut Option<(Peer, Vec<PeerEvent>)>,
     ) -> Option<T> {
@@ -213,16 +212,10 @@ impl<H: DriverHost> Driver<H> {
         let core_now = &mut *core;
         let machine = core_now.machine.as_mut().filter(|_| !core_now.stopped)?;
         let result = work(machine, now);
-        let (frames, wake, told) = match machine {
-            ProtocolMachine::Node(node) => {
-                self.host.collect(node, todo);
-                (node.send(now), node.wake_at(), (node.has_started(), node.end().is_some()))
-            }
-            ProtocolMachine::Scheduler(it) => {
-                (it.send(now), it.wake_at(), (true, it.end().is_some()))
-            }
-        };
-        *news = Some(machine.news());
+        self.host.collect(machine, todo);
+        let (frames, wake) = (machine.send(now), machine.wake_at());
+        let told = (machine.has_started(), machine.end().is_some());
+        *news = Some((machine.me(), machine.news()));
         self.outbox.post(frames, &mut ways);
         if wake < core_now.wake || told != core_now.told {
             core_now.wake = core_now.wake.min(wake);
@@ -255,7 +248,7 @@ impl<H: DriverHost> Driver<H> {
     }
 
     /// Stops the machine for good.
-    fn halt(&self) -> Option<ProtocolMachine> {
+    fn halt(&self) -> Option<H::Machine> {
         let mut core = self.core.lock();
         core.stopped = true;
         self.changed.notify_all();
@@ -266,7 +259,7 @@ impl<H: DriverHost> Driver<H> {
     pub(crate) fn wait<T>(
         &self,
         end: Option<Instant>,
-        ready: impl Fn(&ProtocolMachine) -> Option<T>,
+        ready: impl Fn(&H::Machine) -> Option<T>,
     ) -> Option<T> {
         let mut core = self.core.lock();
         loop {
@@ -288,8 +281,8 @@ impl<H: DriverHost> Driver<H> {
     }
 
     /// Reads the machine, if it exists.
-    pub(crate) fn peek<T>(&self, look: impl FnOnce(&ProtocolMachine) -> Option<T>) -> Option<T> {
-        self.core.lock().machine.as_ref().and_then(look)
+    pub(crate) fn peek<T>(&self, look: impl FnOnce(&H::Machine) -> T) -> Option<T> {
+        self.core.lock().machine.as_ref().map(look)
     }
 
     /// Waits until all queued messages are sent, with a timeout: a peer may receive no more.
@@ -305,9 +298,7 @@ impl<H: DriverHost> Driver<H> {
         drop(self.halt());
         self.outbox.close();
         self.ledger.close();
-        if let Some(engine) = self.engine.get() {
-            engine.close();
-        }
+        self.engine.close();
     }
 
     fn start_timer(self: &Arc<Self>) -> Result<()> {
@@ -334,15 +325,12 @@ impl<H: DriverHost> Driver<H> {
                 }
                 std::mem::replace(&mut core.wake, Time::MAX)
             };
-            self.step(|machine, now| match machine {
-                ProtocolMachine::Node(node) => {
-                    // 0 stands for at once.
-                    if due > 0 {
-                        node.note_delay(now.saturating_sub(due));
-                    }
-                    node.tick(now);
+            self.step(|machine, now| {
+                // 0 stands for at once.
+                if due > 0 {
+                    machine.note_delay(now.saturating_sub(due));
                 }
-                ProtocolMachine::Scheduler(scheduler) => scheduler.tick(now),
+                machine.tick(now);
             });
         }
     }
@@ -354,9 +342,8 @@ impl<H: DriverHost> Driver<H> {
                 return None;
             }
             let core = self.core.lock();
-            let machine = core.machine.as_ref().filter(|_| !core.stopped);
-            let Some(ProtocolMachine::Node(node)) = machine else { return None };
-            self.host.landing(self, node, head, len)
+            let machine = core.machine.as_ref().filter(|_| !core.stopped)?;
+            self.host.landing(self, machine, head, len)
         };
         let (blocks, landings) = (&self.blocks, Vec::new());
         let mut reader = inbox::FrameReader { blocks, land: &land, landings };
@@ -376,7 +363,11 @@ impl<H: DriverHost> Driver<H> {
                 if let Some(who) = who {
                     authorize::keep_known(who, from, &mut some, machine, &self.ledger);
                 }
-                machine.receive(from, some, broken.filter(|_| last), now);
+                H::expect(machine, now);
+                some.into_iter().for_each(|message| machine.receive(message, now));
+                if let Some(BadDelivery::Bad(bad)) = broken.filter(|_| last) {
+                    machine.bad_frame(from, bad, now);
+                }
             });
             if last {
                 return;
@@ -414,18 +405,12 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
 
     fn down(&self, address: &str) {
         self.tell(|driver| {
-            let stranger = driver.step(|machine, now| match machine {
-                ProtocolMachine::Node(node) => {
-                    node.down(address, now);
-                    false
-                }
-                ProtocolMachine::Scheduler(scheduler) => {
-                    scheduler.down(address, now);
-                    !scheduler.knows(address)
-                }
+            let known = driver.step(|machine, now| {
+                machine.down(address, now);
+                machine.knows(address)
             });
             // Observers are stateless clients: one that has disconnected needs no path any more.
-            if stranger == Some(true) {
+            if known == Some(false) {
                 driver.outbox.forget(address);
             }
         });
@@ -434,94 +419,14 @@ impl<H: DriverHost> Inbox for DriverInbox<H> {
     fn refused(&self, address: &str, reason: &str) {
         log(Level::Warn, || format!("no way to {address}: {reason}"));
         self.tell(|driver| {
-            driver.step(|machine, now| match machine {
-                ProtocolMachine::Node(node) => node.refused(address, reason, now),
-                ProtocolMachine::Scheduler(_) => {}
-            });
+            driver.step(|machine, now| machine.refused(address, reason, now));
         });
     }
 }
 
-impl ProtocolMachine {
-    pub(crate) fn node(limits: Limits, birth: &NodeStart<'_>) -> Self {
-        Self::Node(Box::new(Node::new(limits, birth, 0)))
-    }
-
-    /// A worker that only pulls.
-    pub(crate) fn reader(limits: Limits, birth: &NodeStart<'_>) -> Self {
-        let mut node = Node::new(limits, birth, 0);
-        node.only_read();
-        Self::Node(Box::new(node))
-    }
-
-    pub(crate) fn scheduler(limits: Limits, incarnation: u64) -> Self {
-        Self::Scheduler(Box::new(Scheduler::new(limits, incarnation, 0)))
-    }
-
-    fn receive(
-        &mut self,
-        from: &str,
-        messages: Vec<Message<Bytes>>,
-        broken: Option<BadDelivery>,
-        now: Time,
-    ) {
-        match self {
-            Self::Node(node) => {
-                messages.into_iter().for_each(|message| node.receive(message, now));
-                if let Some(BadDelivery::Bad(bad)) = broken {
-                    node.bad_frame(from, bad, now);
-                }
-            }
-            Self::Scheduler(scheduler) => {
-                scheduler.tell_time(clock(), now);
-                messages.into_iter().for_each(|message| scheduler.receive(message, now));
-                if let Some(BadDelivery::Bad(bad)) = broken {
-                    scheduler.bad_frame(from, bad);
-                }
-            }
-        }
-    }
-
-    /// The role and rank of this process, and the events since the last call.
-    fn news(&mut self) -> (Peer, Vec<PeerEvent>) {
-        match self {
-            Self::Node(node) => (node.me(), node.news()),
-            Self::Scheduler(scheduler) => (Peer::SCHEDULER, scheduler.news()),
-        }
-    }
-
-    /// Address and incarnation of a member with a stream.
-    fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
-        match self {
-            Self::Node(node) => node.linked(peer),
-            Self::Scheduler(scheduler) => scheduler.linked(peer),
-        }
-    }
-
-    /// Number of processes of the job.
-    fn members(&self) -> usize {
-        let limits = match self {
-            Self::Node(node) => node.limits(),
-            Self::Scheduler(scheduler) => scheduler.limits(),
-        };
-        limits.workers as usize + limits.servers as usize + 1
-    }
-
-    /// Result of this process's part in the job, once it has ended.
-    pub(crate) fn end(&self) -> Option<std::result::Result<(), Failure>> {
-        match self {
-            Self::Node(node) => node.end().cloned(),
-            Self::Scheduler(scheduler) => scheduler.end().cloned(),
-        }
-    }
-
-    /// Role and rank of this process, once its job has started.
-    pub(crate) fn me(&self) -> Option<Peer> {
-        match self {
-            Self::Node(node) => node.has_started().then(|| node.me()),
-            Self::Scheduler(_) => Some(Peer::SCHEDULER),
-        }
-    }
+/// Role and rank of a member, once its job has started.
+pub(crate) fn member(machine: &impl Machine<Bytes>) -> Option<Peer> {
+    machine.has_started().then(|| machine.me())
 }
 
 /// Microseconds since 1970, by the system clock.

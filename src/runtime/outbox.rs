@@ -5,8 +5,8 @@
 //! path that may block has a thread of its own.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use foldhash::HashMap;
 
@@ -40,17 +40,16 @@ const LENT: usize = 16 << 10;
 const CALM: u64 = 512 << 10;
 
 /// Called after a panic on a sending thread.
-type PanicHandler = Box<dyn Fn(&str) + Send + Sync>;
+type PanicHandler = Arc<dyn Fn(&str) + Send + Sync>;
 
 type PeerQueues = HashMap<Arc<str>, Arc<PeerPath>>;
 
-#[derive(Default)]
 pub(crate) struct Outbox {
-    engine: OnceLock<Arc<dyn Transport>>,
-    alarm: Arc<OnceLock<PanicHandler>>,
+    engine: Arc<dyn Transport>,
+    alarm: PanicHandler,
     ways: Mutex<PeerQueues>,
     /// Number of members of the job: this many paths stay open, whatever the number of further peers.
-    members: AtomicUsize,
+    members: usize,
     posts: AtomicU64,
 }
 
@@ -59,7 +58,7 @@ pub(crate) struct PeerPath {
     to: Arc<str>,
     state: Mutex<PathState>,
     wake: Condvar,
-    alarm: Arc<OnceLock<PanicHandler>>,
+    alarm: PanicHandler,
     /// Whether the peer is a member of the job.
     is_of_member: AtomicBool,
 }
@@ -78,10 +77,8 @@ struct PathState {
 }
 
 impl Outbox {
-    pub(crate) fn open(&self, engine: Arc<dyn Transport>, members: usize, alarm: PanicHandler) {
-        let _ = self.alarm.set(alarm);
-        self.members.store(members, Ordering::Relaxed);
-        let _ = self.engine.set(engine);
+    pub(crate) fn new(engine: Arc<dyn Transport>, members: usize, alarm: PanicHandler) -> Self {
+        Self { engine, alarm, ways: Mutex::default(), members, posts: AtomicU64::new(0) }
     }
 
     /// Queues frames; their paths are added to `ways`, and the caller flushes them afterwards.
@@ -108,7 +105,6 @@ impl Outbox {
     }
 
     fn way(&self, to: &Arc<str>, is_of_member: bool) -> Option<Arc<PeerPath>> {
-        let engine = self.engine.get()?;
         let mut ways = self.ways.lock();
         let known = ways.get(to).cloned();
         if known.is_none() && !is_of_member && !has_room(&mut ways) {
@@ -116,7 +112,7 @@ impl Outbox {
             return None;
         }
         let way = known.unwrap_or_else(|| {
-            let way = Arc::new(self.new_way(to, engine.line(to)));
+            let way = Arc::new(self.new_way(to, self.engine.line(to)));
             ways.insert(Arc::clone(to), Arc::clone(&way));
             way
         });
@@ -150,7 +146,7 @@ impl Outbox {
     /// member.
     fn release_member(&self, ways: &PeerQueues, new: &Arc<PeerPath>) {
         let members = || ways.values().filter(|way| way.is_of_member());
-        if members().count() > self.members.load(Ordering::Relaxed) {
+        if members().count() > self.members {
             let others = members().filter(|way| !Arc::ptr_eq(way, new));
             if let Some(way) = others.min_by_key(|way| way.state.lock().used) {
                 way.is_of_member.store(false, Ordering::Relaxed);
@@ -257,10 +253,8 @@ impl PeerPath {
     }
 
     fn serve_guarded(&self) {
-        if let Err(panic) = panics::catch(|| self.serve())
-            && let Some(alarm) = self.alarm.get()
-        {
-            alarm(&panic);
+        if let Err(panic) = panics::catch(|| self.serve()) {
+            (self.alarm)(&panic);
         }
     }
 

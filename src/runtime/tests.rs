@@ -1,23 +1,27 @@
 //! A job of three processes over the in-process engine.
 
+use std::marker::PhantomData;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use super::{Bytes, Driver, DriverHost, NoopHandler, ProtocolMachine, incarnation};
+use super::{Bytes, Driver, DriverHost, NoopHandler, incarnation, member};
 use crate::log::{Level, log, set_logger};
 use crate::sys::sync::Mutex;
 use crate::transport::Exchange;
-use kvstore_protocol::{Limits, MS, MemberRole, Mode, Node, NodeStart, OnLoss};
+use kvstore_protocol::{
+    Limits, MS, Machine, Mode, Node, NodeStart, OnLoss, Scheduler, Server, Time, Worker,
+};
 
 /// Host that carries out no action of its machine.
-struct Lazy;
+struct Lazy<R>(PhantomData<fn() -> R>);
 
-impl DriverHost for Lazy {
+impl<R> DriverHost for Lazy<R>
+where
+    R: Send + 'static,
+    Node<Bytes, R>: Machine<Bytes>,
+{
+    type Machine = Node<Bytes, R>;
     type Todo = ();
-
-    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {}
-
-    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
 }
 
 /// Host that logs while its machine is locked.
@@ -26,13 +30,12 @@ struct Noisy;
 const NOISE: &str = "noise of a test";
 
 impl DriverHost for Noisy {
+    type Machine = Node<Bytes, Worker<Bytes>>;
     type Todo = ();
 
-    fn collect(&self, _: &mut Node<Bytes>, (): &mut ()) {
+    fn collect(&self, _: &mut Self::Machine, (): &mut ()) {
         log(Level::Error, || NOISE.into());
     }
-
-    fn carry_out(&self, _: &Arc<Driver<Self>>, (): ()) {}
 }
 
 fn limits() -> Limits {
@@ -57,12 +60,12 @@ fn limits() -> Limits {
 fn node<H: DriverHost>(
     host: H,
     exchange: &Arc<Exchange>,
-    role: MemberRole,
     address: &'static str,
+    make: fn(Limits, &NodeStart<'_>, Time) -> H::Machine,
 ) -> Arc<Driver<H>> {
     Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
-        let birth = NodeStart { role, rank: None, incarnation, address, scheduler: "root" };
-        ProtocolMachine::node(limits(), &birth)
+        let birth = NodeStart { rank: None, incarnation, address, scheduler: "root" };
+        make(limits(), &birth, 0)
     })
     .unwrap()
 }
@@ -70,16 +73,16 @@ fn node<H: DriverHost>(
 #[test]
 fn processes_meet_and_a_stopped_one_is_missed() {
     let exchange = Arc::new(Exchange::default());
-    let server = node(Lazy, &exchange, MemberRole::Server, "server");
-    let worker = node(Lazy, &exchange, MemberRole::Worker, "worker");
+    let server = node(Lazy::<Server<_>>(PhantomData), &exchange, "server", Node::new);
+    let worker = node(Lazy::<Worker<_>>(PhantomData), &exchange, "worker", Node::new);
     let scheduler =
         Driver::start(NoopHandler, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
-            ProtocolMachine::scheduler(limits(), incarnation)
+            Scheduler::new(limits(), incarnation, 0)
         })
         .unwrap();
     let end = Some(Instant::now() + Duration::from_secs(20));
-    assert_eq!(server.wait(end, ProtocolMachine::me).unwrap().to_string(), "server 0");
-    assert_eq!(worker.wait(end, ProtocolMachine::me).unwrap().to_string(), "worker 0");
+    assert_eq!(server.wait(end, member).unwrap().to_string(), "server 0");
+    assert_eq!(worker.wait(end, member).unwrap().to_string(), "worker 0");
     assert_eq!(worker.address(), "worker");
     server.stop();
     assert!(server.step(|_, _| ()).is_none(), "a stopped driver does nothing");
@@ -89,12 +92,12 @@ fn processes_meet_and_a_stopped_one_is_missed() {
 
 #[test]
 fn who_hears_the_log_may_ask_the_machine() {
-    let driver = node(Noisy, &Arc::default(), MemberRole::Worker, "noisy");
+    let driver = node(Noisy, &Arc::default(), "noisy", Node::new);
     let (heard, hears) = mpsc::channel();
     let (heard, asked) = (Mutex::new(heard), Arc::downgrade(&driver));
     let sink = move |_, text: &str| {
         if let (NOISE, Some(driver)) = (text, asked.upgrade()) {
-            driver.peek(|_| Some(()));
+            driver.peek(|_| ());
             let _ = heard.lock().send(());
         }
     };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask};
+use super::slice_trace::SliceTrace;
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::KeyPartition;
@@ -14,12 +15,14 @@ use crate::local::Local;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::log::{Level, log};
-use crate::runtime::{Bytes, Driver, DriverHost, ProtocolMachine};
+use crate::runtime::{Bytes, Driver, DriverHost};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
 use crate::trace::Tracer;
 
-use kvstore_protocol::{Mode, Node, NodeRole, Placement, ServerAction, SliceName, Table};
+use kvstore_protocol::{
+    Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, Table,
+};
 
 /// Maximum settings kept. A push under an older setting is merged under the oldest of these.
 const MOST_SETTINGS: usize = 4_096;
@@ -80,11 +83,10 @@ impl DispatchState {
     ) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
-                let shard = shard_of(slice, &place)
+                let shard = shard_of(slice, &place, tracer.cloned())
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
-                let shard = shard.ok()?.traced(slice.slice, tracer.cloned());
-                self.shards.insert(slice, Arc::new(shard));
+                self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, SliceTask::Install(data))
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
@@ -140,16 +142,16 @@ impl DispatchState {
 }
 
 impl DriverHost for ServerDispatch {
+    type Machine = Node<Bytes, Server<Bytes>>;
     type Todo = Vec<Arc<SliceQueue>>;
 
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
 
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<SliceQueue>>) {
-        let asynchronous = node.mode() != Mode::Sync;
-        let NodeRole::Server(server) = &mut node.part else { return };
-        let actions = server.actions();
+    fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Arc<SliceQueue>>) {
+        let asynchronous = node.limits().mode != Mode::Sync;
+        let actions = node.part.actions();
         if actions.is_empty() {
             return;
         }
@@ -185,20 +187,18 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
     if replies.is_empty() {
         return;
     }
-    driver.step(|machine, _| {
-        let ProtocolMachine::Node(node) = machine else { return };
-        let NodeRole::Server(server) = &mut node.part else { return };
+    driver.step(|node, _| {
         for (answer, value) in replies.drain(..) {
             match value {
-                Ok(data) => server.value(&answer, data),
-                Err(failure) => server.no_value(&answer, &failure),
+                Ok(data) => node.part.value(&answer, data),
+                Err(failure) => node.part.no_value(&answer, &failure),
             }
         }
     });
 }
 
 /// A slice as a key of its own, for the arithmetic. The only slice of an uncut key has the key's shape.
-fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
+fn shard_of(name: SliceName, place: &Placement, tracer: Option<Arc<Tracer>>) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
@@ -213,5 +213,6 @@ fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
+    let steps = SliceTrace { tracer, key: key.id(), slice: name.slice };
+    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole, steps)
 }

@@ -20,12 +20,12 @@ use crate::local::kind::StoreKind;
 use crate::local::merger::Merger;
 use crate::metrics;
 use crate::role::Role;
-use crate::runtime::{Driver, DriverHost, NoopHandler, ProtocolMachine};
+use crate::runtime::{Driver, DriverHost, NoopHandler, member};
 use crate::sys::sync::{AtomicBool, Ordering};
 use crate::trace::Tracer;
 use crate::transport::{self, TransportConfig};
 use dispatch::ServerDispatch;
-use kvstore_protocol::{NodeRole, NodeStart, Peer};
+use kvstore_protocol::{Machine as _, Node, NodeStart, Scheduler, Server};
 
 pub(crate) struct ServerProcess {
     local: Arc<Local>,
@@ -59,50 +59,39 @@ impl ServerProcess {
     }
 
     fn serve_as_server(&self) -> Result<()> {
-        let driver = self.start_server()?;
+        let limits = options::limits(&self.job, self.kind);
+        // A user's updater needs uncut keys.
+        let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
+        let driver = Driver::start(
+            ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
+            &|inbox| transport::open(&self.place, &inbox),
+            |address, incarnation| {
+                let rank = options::rank(&self.job, &self.place);
+                let birth = NodeStart { rank, incarnation, address, scheduler: &self.job.root };
+                let mut node = Node::<_, Server<_>>::new(limits, &birth, 0);
+                if whole {
+                    node.part.keep_whole();
+                }
+                node
+            },
+        )?;
         telemetry::trace(&driver, self.tracer.as_ref());
         self.run(&driver, ServingProcess::Server)
     }
 
     fn serve_as_scheduler(&self) -> Result<()> {
         let listener = self.job.metrics.as_deref().map(metrics::listen).transpose()?;
-        let driver = self.start_scheduler()?;
+        let limits = options::limits(&self.job, self.kind);
+        let driver = Driver::start(
+            NoopHandler,
+            &|inbox| transport::open(&self.place, &inbox),
+            |_, incarnation| Scheduler::new(limits, incarnation, 0),
+        )?;
         let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
         let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
         let result = self.run(&driver, ServingProcess::Scheduler);
         drop(endpoint);
         result
-    }
-
-    fn start_scheduler(&self) -> Result<Arc<Driver<NoopHandler>>> {
-        let limits = options::limits(&self.job, self.kind);
-        Driver::start(
-            NoopHandler,
-            &|inbox| transport::open(&self.place, &inbox),
-            |_, incarnation| ProtocolMachine::scheduler(limits, incarnation),
-        )
-    }
-
-    fn start_server(&self) -> Result<Arc<Driver<ServerDispatch>>> {
-        let limits = options::limits(&self.job, self.kind);
-        // A user's updater needs uncut keys.
-        let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
-        Driver::start(
-            ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
-            &|inbox| transport::open(&self.place, &inbox),
-            |address, incarnation| {
-                let (role, scheduler) = (options::role(self.job.role), &self.job.root);
-                let rank = options::rank(&self.job, &self.place);
-                let birth = NodeStart { role, rank, incarnation, address, scheduler };
-                let mut machine = ProtocolMachine::node(limits, &birth);
-                if let ProtocolMachine::Node(node) = &mut machine
-                    && let (NodeRole::Server(server), true) = (&mut node.part, whole)
-                {
-                    server.keep_whole();
-                }
-                machine
-            },
-        )
     }
 
     fn run<H: DriverHost>(
@@ -114,7 +103,7 @@ impl ServerProcess {
         if self.aborted.load(Ordering::SeqCst) {
             driver.stop();
         }
-        let end = driver.wait(None, ProtocolMachine::end);
+        let end = driver.wait(None, |machine| machine.end().cloned());
         driver.flush();
         // Before the driver stops: the rank is not available later.
         if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
@@ -146,10 +135,10 @@ impl JobMember for ServerProcess {
     /// Known once the job has started, or if an option sets it.
     fn rank(&self) -> u32 {
         let me = match self.running.get() {
-            Some(ServingProcess::Server(driver)) => driver.peek(ProtocolMachine::me),
+            Some(ServingProcess::Server(driver)) => driver.peek(member).flatten(),
             _ => None,
         };
-        me.map_or(self.job.rank.unwrap_or(0), |peer: Peer| peer.rank)
+        me.map_or(self.job.rank.unwrap_or(0), |peer| peer.rank)
     }
 
     fn stats(&self) -> String {
@@ -160,19 +149,13 @@ impl JobMember for ServerProcess {
             self.workers()
         );
         if let Some(ServingProcess::Server(driver)) = self.running.get() {
-            let counts = driver.peek(|machine| match machine {
-                ProtocolMachine::Node(node) => match &node.part {
-                    NodeRole::Server(server) => Some((server.held_bytes(), server.duplicates())),
-                    NodeRole::Worker(_) => None,
-                },
-                ProtocolMachine::Scheduler(_) => None,
-            });
+            let counts = driver.peek(|node| (node.part.held_bytes(), node.part.duplicates()));
             let (held, duplicates) = counts.unwrap_or_default();
             let address = driver.address();
             let _ = write!(
                 text,
                 ",\"address\":\"{address}\",\"held_bytes\":{held},\"duplicates\":{duplicates}{}",
-                telemetry::facts(driver)
+                telemetry::facts(driver.step(|node, now| (node.facts(now), node.ignored())))
             );
         }
         text

@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::slice_trace::{SliceTrace, TracedStep};
-use super::slice_value::SliceValue;
+use super::slice_value::{SliceContext, SliceValue};
 use crate::codec::Origin;
 use crate::error::{Result, fail};
+use crate::job::encoding;
 use crate::local::Local;
 use crate::local::merger::{Handling, Merger};
 use crate::local::table::Slot;
 use crate::runtime::{BlockPool, Bytes};
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::trace::{TraceKind, Tracer};
+use crate::trace::TraceKind;
 use kvstore_protocol::{Failure, Reason, ValueRequest};
 
 /// Bytes of a cache line.
@@ -62,17 +63,9 @@ struct TaskQueue {
 }
 
 impl SliceQueue {
-    pub(super) fn new(slot: Slot, block: u64, whole: bool) -> Result<Self> {
+    pub(super) fn new(slot: Slot, block: u64, whole: bool, steps: SliceTrace) -> Result<Self> {
         let (queue, state) = (Mutex::default(), Mutex::new(SliceValue::new()?));
-        let (steps, round) = (SliceTrace::default(), AtomicU64::new(0));
-        Ok(Self { slot, block, whole, queue, state, steps, round })
-    }
-
-    /// Traces its tasks under this slice number of its key.
-    pub(super) fn traced(mut self, slice: u32, tracer: Option<Arc<Tracer>>) -> Self {
-        let key = self.slot.key.id();
-        self.steps = SliceTrace { tracer, key, slice };
-        self
+        Ok(Self { slot, block, whole, queue, state, steps, round: AtomicU64::new(0) })
     }
 
     /// Begins the span of a task; the span ends when the returned guard is dropped.
@@ -121,28 +114,20 @@ impl SliceQueue {
         }
         while let Some(job) = queue.jobs.pop_front() {
             drop(queue);
-            self.one(job, local, blocks, reply);
+            self.one(job, SliceContext { slot: &self.slot, local, blocks }, reply);
             queue = self.queue.lock();
         }
         queue.busy = false;
     }
 
-    fn one(
-        &self,
-        job: SliceTask,
-        local: &Local,
-        blocks: &Arc<BlockPool>,
-        reply: &mut dyn FnMut(SliceReply),
-    ) {
+    fn one(&self, job: SliceTask, of: SliceContext<'_>, reply: &mut dyn FnMut(SliceReply)) {
         // The span begins before the state is locked: a subscriber may run code of the program.
         let _step = self.begin(&job);
-        local.fault("slice");
+        of.local.fault("slice");
         let mut state = self.state.lock();
         let result = match job {
-            SliceTask::Install(data) => state.install(data, blocks),
-            SliceTask::Restore(data, handling) => {
-                state.restore(&self.slot, &data, &handling, blocks)
-            }
+            SliceTask::Install(data) => state.install(data, of.blocks),
+            SliceTask::Restore(data, handling) => state.restore(of, &data, &handling),
             SliceTask::Add { first, rows: true, data, .. } => {
                 state.begin(first);
                 state.add_rows(data);
@@ -150,9 +135,8 @@ impl SliceQueue {
             }
             SliceTask::Add { first, data, origin, handling, .. } => {
                 let round = origin.round.wrapping_add(state.ahead(origin.rank));
-                let added = self
-                    .decode(data, Origin { round, ..origin }, handling, local, blocks)
-                    .and_then(|data| state.add(&self.slot, first, data, local, blocks));
+                let added = decode(of, data, Origin { round, ..origin }, handling)
+                    .and_then(|data| state.add(of, first, data));
                 if let Err(error) = added {
                     state.lost.get_or_insert(error);
                 }
@@ -162,19 +146,19 @@ impl SliceQueue {
                 state.failure = None;
                 match state.lost.take() {
                     Some(error) => Err(error),
-                    None => self
-                        .check_whole(&handling.merger)
-                        .and_then(|()| state.close(&self.slot, &handling, local, blocks)),
+                    None => {
+                        self.check_whole(&handling.merger).and_then(|()| state.close(of, &handling))
+                    }
                 }
             }
             SliceTask::Answer(answer, handling) => {
-                let value = state.answer(&self.slot, &answer.wanted, handling.as_deref(), blocks);
+                let value = state.answer(of, &answer.wanted, handling.as_deref());
                 reply((answer, value));
                 Ok(())
             }
         };
         if let Err(error) = result {
-            let key = local.keys.names.label(self.slot.key);
+            let key = of.local.keys.names.label(self.slot.key);
             let reason = match error.kind() {
                 crate::ErrorKind::Callback => Reason::Callback,
                 _ => Reason::Invalid,
@@ -199,21 +183,19 @@ impl SliceQueue {
             _ => Ok(()),
         }
     }
+}
 
-    /// Decodes a contribution.
-    fn decode(
-        &self,
-        data: Bytes,
-        origin: Origin,
-        handling: Option<Arc<Handling>>,
-        local: &Local,
-        blocks: &Arc<BlockPool>,
-    ) -> Result<Bytes> {
-        let Some(handling) = handling else { return Ok(data) };
-        let codec = handling.codec.as_ref();
-        let codec = codec.ok_or_else(|| fail!(InvalidArgument, "no codec is set"))?;
-        crate::job::encoding::decode(codec, local.keys.team, &self.slot, origin, &data, blocks)
-    }
+/// Decodes a contribution.
+fn decode(
+    SliceContext { slot, local, blocks }: SliceContext<'_>,
+    data: Bytes,
+    origin: Origin,
+    handling: Option<Arc<Handling>>,
+) -> Result<Bytes> {
+    let Some(handling) = handling else { return Ok(data) };
+    let codec = handling.codec.as_ref();
+    let codec = codec.ok_or_else(|| fail!(InvalidArgument, "no codec is set"))?;
+    encoding::decode(codec, local.keys.team, slot, origin, &data, blocks)
 }
 
 #[cfg(test)]
@@ -231,7 +213,7 @@ mod tests {
             Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
         };
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = SliceQueue::new(slot, 0, true).unwrap();
+        let shard = SliceQueue::new(slot, 0, true, SliceTrace::default()).unwrap();
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };

@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
-use crate::job::slice_state::RestoredSlice;
+use crate::job::slice_state::{self, RestoredSlice};
 use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::local::Local;
 use crate::local::apply::{CallLimits, KeyPush};
@@ -19,6 +19,14 @@ use crate::runtime::{Block, BlockPool, Bytes};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, Buffer, DType, Lent};
 use kvstore_protocol::{Data as _, Failure, Reason};
+
+/// The slice as a key of its own, and the store and the memory of its server.
+#[derive(Clone, Copy)]
+pub(super) struct SliceContext<'a> {
+    pub(super) slot: &'a Slot,
+    pub(super) local: &'a Local,
+    pub(super) blocks: &'a Arc<BlockPool>,
+}
 
 /// State of one slice.
 pub(super) struct SliceValue {
@@ -83,16 +91,14 @@ impl SliceValue {
     /// Applies a restore request.
     pub(super) fn restore(
         &mut self,
-        slot: &Slot,
+        of: SliceContext<'_>,
         data: &Bytes,
         handling: &Handling,
-        blocks: &Arc<BlockPool>,
     ) -> Result<()> {
-        let read = |bytes: &[u8]| match RestoredSlice::read(bytes, slot)? {
+        let read = |bytes: &[u8]| match RestoredSlice::read(bytes, of.slot)? {
             RestoredSlice::State(bytes) => {
-                let merger = &handling.merger;
-                let restored =
-                    crate::job::slice_state::restore(slot, &mut self.value, bytes, merger, blocks);
+                let (merger, value) = (&handling.merger, &mut self.value);
+                let restored = slice_state::restore(of.slot, value, bytes, merger, of.blocks);
                 if restored.is_ok() {
                     self.shared = None;
                 }
@@ -140,35 +146,23 @@ impl SliceValue {
     }
 
     /// Adds a contribution after the earlier ones.
-    pub(super) fn add(
-        &mut self,
-        slot: &Slot,
-        first: bool,
-        data: Bytes,
-        local: &Local,
-        blocks: &Arc<BlockPool>,
-    ) -> Result<()> {
+    pub(super) fn add(&mut self, of: SliceContext<'_>, first: bool, data: Bytes) -> Result<()> {
         self.begin(first);
         if !self.pieces.is_empty() {
             self.pieces.push(StagedPush::Whole(data));
             return Ok(());
         }
         let Some(before) = self.last.replace(data) else { return Ok(()) };
-        self.sum = Some(fold(self.sum.take(), &before, slot, local, blocks)?);
+        self.sum = Some(fold(of, self.sum.take(), &before)?);
         Ok(())
     }
 
     /// Merges the sum of the round into the stored value.
-    pub(super) fn close(
-        &mut self,
-        slot: &Slot,
-        handling: &Handling,
-        local: &Local,
-        blocks: &Arc<BlockPool>,
-    ) -> Result<()> {
+    pub(super) fn close(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
         if !self.pieces.is_empty() {
-            return self.close_rows(slot, handling, local, blocks);
+            return self.close_rows(of, handling);
         }
+        let SliceContext { slot, blocks, .. } = of;
         let Some(last) = self.last.take() else { return Ok(()) };
         let sum = self.sum.take();
         if let (Merger::Assign, None) = (&handling.merger, &sum) {
@@ -179,12 +173,10 @@ impl SliceValue {
             self.shared = Some(fresh);
             return Ok(());
         }
-        self.take_back(slot, &handling.merger, blocks)?;
+        self.take_back(of, !matches!(handling.merger, Merger::Assign))?;
         let sum = match sum {
             // Adds the last contribution too; the merge rounds the sum once.
-            Some(sum) if sum.dtype != slot.dtype => {
-                Some(fold(Some(sum), &last, slot, local, blocks)?)
-            }
+            Some(sum) if sum.dtype != slot.dtype => Some(fold(of, Some(sum), &last)?),
             sum => sum,
         };
         let rounded = sum.as_ref().is_some_and(|sum| sum.dtype != slot.dtype);
@@ -196,7 +188,7 @@ impl SliceValue {
                 Some(sum) if rounded => smallvec![sum],
                 so_far => so_far.into_iter().chain([newest]).collect(),
             };
-            self.merge(slot, &values, &handling.merger, local)
+            self.merge(of, &values, &handling.merger)
         });
         if let Some(sum) = sum {
             blocks.give_back(sum.buffer);
@@ -205,16 +197,11 @@ impl SliceValue {
     }
 
     /// Merges a round of rows.
-    fn close_rows(
-        &mut self,
-        slot: &Slot,
-        handling: &Handling,
-        local: &Local,
-        blocks: &Arc<BlockPool>,
-    ) -> Result<()> {
+    fn close_rows(&mut self, of: SliceContext<'_>, handling: &Handling) -> Result<()> {
+        let SliceContext { slot, local, .. } = of;
         let pieces = std::mem::take(&mut self.pieces);
         // A merge of some rows needs the stored content.
-        self.take_back_with(slot, true, blocks)?;
+        self.take_back(of, true)?;
         let units = slot.rows();
         let unit_bytes = slot.row_length() * slot.dtype.size();
         let mut parts = Vec::new();
@@ -240,31 +227,17 @@ impl SliceValue {
         .map(|_| ())
     }
 
-    fn merge(
-        &mut self,
-        slot: &Slot,
-        values: &[Lent],
-        merger: &Merger,
-        local: &Local,
-    ) -> Result<()> {
+    fn merge(&mut self, of: SliceContext<'_>, values: &[Lent], merger: &Merger) -> Result<()> {
         let ours = !matches!(merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
-        as_push(slot, values, |push| local.applier.merge(push, merger, &mut self.value, None))
+        let applier = &of.local.applier;
+        as_push(of.slot, values, |push| applier.merge(push, merger, &mut self.value, None))
             .map(|_| ())
     }
 
-    /// Makes the stored value exclusively owned again, for a change in place.
-    fn take_back(&mut self, slot: &Slot, merger: &Merger, blocks: &Arc<BlockPool>) -> Result<()> {
-        self.take_back_with(slot, !matches!(merger, Merger::Assign), blocks)
-    }
-
-    /// Like `take_back`; `content` keeps the stored content, for a merge that does not replace all of it.
-    fn take_back_with(
-        &mut self,
-        slot: &Slot,
-        content: bool,
-        blocks: &Arc<BlockPool>,
-    ) -> Result<()> {
+    /// Makes the stored value exclusively owned again, for a change in place; `content` keeps the stored
+    /// content, for a merge that does not replace all of it.
+    fn take_back(&mut self, of: SliceContext<'_>, content: bool) -> Result<()> {
         let Some(shared) = self.shared.take() else { return Ok(()) };
         match Arc::try_unwrap(shared) {
             Ok(block) => {
@@ -275,9 +248,9 @@ impl SliceValue {
             Err(shared) => {
                 // Messages still refer to the block. It remains the value if there is no memory for another.
                 let fresh = if content {
-                    own(Bytes::of_block(Arc::clone(&shared)), blocks)
+                    own(Bytes::of_block(Arc::clone(&shared)), of.blocks)
                 } else {
-                    blocks.take(slot.bytes())
+                    of.blocks.take(of.slot.bytes())
                 };
                 match fresh {
                     Ok(buffer) => self.value.buffer = buffer,
@@ -294,10 +267,9 @@ impl SliceValue {
     /// Data for a request: the stored value, rows of it, a residual, or the whole state.
     pub(super) fn answer(
         &mut self,
-        slot: &Slot,
+        SliceContext { slot, blocks, .. }: SliceContext<'_>,
         wanted: &[u8],
         handling: Option<&Handling>,
-        blocks: &Arc<BlockPool>,
     ) -> std::result::Result<Bytes, Failure> {
         if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
@@ -312,7 +284,7 @@ impl SliceValue {
             Some((&WANT_STATE, _)) => {
                 // State of an earlier rule is dropped: no later push reads it.
                 let merger = handling.map_or(&Merger::Assign, |it| &it.merger);
-                crate::job::slice_state::encode(&self.value, shared.bytes(), merger, blocks)
+                slice_state::encode(&self.value, shared.bytes(), merger, blocks)
             }
             Some(_) => Err(fail!(InvalidArgument, "the pull wants what no server has")),
         };
@@ -332,13 +304,8 @@ impl SliceValue {
 }
 
 /// Adds a contribution to the sum before it, if there is one, in memory of its own.
-fn fold(
-    before: Option<SliceSum>,
-    next: &Bytes,
-    slot: &Slot,
-    local: &Local,
-    blocks: &Arc<BlockPool>,
-) -> Result<SliceSum> {
+fn fold(of: SliceContext<'_>, before: Option<SliceSum>, next: &Bytes) -> Result<SliceSum> {
+    let SliceContext { slot, local, blocks } = of;
     let dtype = match slot.dtype {
         DType::F16 | DType::BF16 => DType::F32,
         dtype => dtype,

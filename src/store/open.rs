@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::server::ServerProcess;
 use crate::worker::WorkerStore;
-use crate::worker::read_only::ReadOnlyWorker;
 
 use super::StoreKind;
 use crate::config::{Config, JobConfig};
@@ -32,11 +31,7 @@ pub(crate) fn open(
     take_kept(&mut job);
     Ok(if job.role == Role::Worker {
         let place = crate::job::options::place(&job)?;
-        let worker = WorkerStore::open(local, &job, &place, kind)?;
-        if crate::job::options::reads_only(&job, &place) {
-            return Ok(Box::new(ReadOnlyWorker::new(worker)?));
-        }
-        Box::new(worker)
+        Box::new(WorkerStore::open(local, &job, &place, kind)?)
     } else {
         Box::new(ServerProcess::new(local, job, kind)?)
     })

@@ -5,6 +5,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::WorkerMachine;
 use super::call::PendingCall;
 use crate::error::Error;
 use crate::job::errors::error_of;
@@ -13,9 +14,7 @@ use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::sys::sync::Mutex;
 use crate::trace::{TraceEvent, TraceKind, Tracer};
-use kvstore_protocol::{
-    CallKind, Ended, Failure, Header, Node, NodeRole, OpId, SequenceMap, WorkerAction,
-};
+use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
 
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
@@ -25,9 +24,15 @@ pub(super) struct CompletionTable {
 }
 
 /// Work for a pending call.
-pub(super) enum Completion {
-    Fill { call: Arc<PendingCall>, part: usize, slice: u32, round: u64, at: u64, data: Bytes },
-    Finished { call: Arc<PendingCall>, part: usize, ended: Ended, result: Result<(), Failure> },
+pub(super) struct Completion {
+    call: Arc<PendingCall>,
+    part: usize,
+    what: CompletionKind,
+}
+
+enum CompletionKind {
+    Fill { slice: u32, round: u64, at: u64, data: Bytes },
+    Finished { ended: Ended, result: Result<(), Failure> },
 }
 
 impl CompletionTable {
@@ -77,14 +82,14 @@ impl CompletionTable {
         calls.find(|call| call.ticket == Some(sequence)).cloned()
     }
 
-    fn run(&self, errand: Completion) {
+    fn run(&self, call: &PendingCall, part: usize, what: CompletionKind) {
         self.local.fault("errand");
-        match errand {
-            Completion::Fill { call, part, slice, round, at, data } => {
+        match what {
+            CompletionKind::Fill { slice, round, at, data } => {
                 call.fill(part, (slice, round), at, data);
             }
-            Completion::Finished { call, part, ended, result } => {
-                self.note(&call, &ended, result.is_ok());
+            CompletionKind::Finished { ended, result } => {
+                self.note(call, &ended, result.is_ok());
                 if let Err(failure) = result {
                     call.fail(part, error_of(&self.local.keys.names, &failure));
                 }
@@ -123,24 +128,16 @@ impl CompletionTable {
     }
 }
 
-impl Completion {
-    fn call(&self) -> &Arc<PendingCall> {
-        match self {
-            Completion::Fill { call, .. } | Completion::Finished { call, .. } => call,
-        }
-    }
-}
-
 impl DriverHost for CompletionTable {
+    type Machine = Node<Bytes, WorkerMachine>;
     type Todo = Vec<Completion>;
 
     fn tracer(&self) -> Option<&Tracer> {
         self.tracer.as_deref()
     }
 
-    fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Completion>) {
-        let NodeRole::Worker(worker) = &mut node.part else { return };
-        let actions = worker.actions();
+    fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Completion>) {
+        let actions = node.part.actions();
         if actions.is_empty() {
             return;
         }
@@ -152,8 +149,8 @@ impl DriverHost for CompletionTable {
                 WorkerAction::Fill { op, slice, round, at, data } => {
                     if let Some((call, part)) = open.get(op) {
                         call.expect();
-                        let (call, part) = (Arc::clone(call), *part);
-                        todo.push(Completion::Fill { call, part, slice, round, at, data });
+                        let what = CompletionKind::Fill { slice, round, at, data };
+                        todo.push(Completion { call: Arc::clone(call), part: *part, what });
                     }
                 }
                 WorkerAction::Told { op, fields } => {
@@ -163,7 +160,8 @@ impl DriverHost for CompletionTable {
                 }
                 WorkerAction::Finished { op, ended, result } => {
                     if let Some((call, part)) = open.remove(op) {
-                        todo.push(Completion::Finished { call, part, ended, result });
+                        let what = CompletionKind::Finished { ended, result };
+                        todo.push(Completion { call, part, what });
                     }
                 }
             }
@@ -173,7 +171,7 @@ impl DriverHost for CompletionTable {
     fn landing(
         &self,
         driver: &Arc<Driver<Self>>,
-        node: &Node<Bytes>,
+        node: &Self::Machine,
         head: &Header,
         len: usize,
     ) -> Option<ReceiveTarget> {
@@ -186,10 +184,9 @@ impl DriverHost for CompletionTable {
 
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Completion>) {
         let mut bug = None;
-        for errand in todo {
-            let call = Arc::clone(errand.call());
+        for Completion { call, part, what } in todo {
             // The event is settled even after a panic: otherwise the call would never end.
-            if let Err(panic) = panics::catch(|| self.run(errand)) {
+            if let Err(panic) = panics::catch(|| self.run(&call, part, what)) {
                 let error = panics::internal(&panic);
                 call.fail(0, error);
                 bug = Some(panic);

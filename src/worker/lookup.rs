@@ -109,6 +109,12 @@ impl WorkerStore {
     }
 }
 
+/// Shape of a key, for its initialisation on the servers.
+pub(super) fn spec_of(slot: &Slot, whole: bool) -> KeySpec {
+    let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
+    KeySpec { dtype: slot.dtype.code(), shape, whole }
+}
+
 /// Table entry for a key that another worker has initialised.
 fn slot_of(key: Key, order: u64, spec: &KeySpec) -> Result<Slot> {
     let unknown = || fail!(Unsupported, "{} has a dtype that this release does not know", key.id());

@@ -7,7 +7,6 @@ mod inputs;
 #[cfg(test)]
 mod long_lists;
 mod lookup;
-pub(crate) mod read_only;
 mod rows;
 mod submit;
 
@@ -34,7 +33,7 @@ use crate::local::table::Slot;
 use crate::local::ticket::{OperationLabel, Tickets};
 use crate::local::{Local, LocalOperation, poisoned};
 use crate::role::Role;
-use crate::runtime::{Bytes, Driver, ProtocolMachine};
+use crate::runtime::{Bytes, Driver, member};
 use crate::search;
 use crate::sys::sync::Mutex;
 use crate::tensor::Buffer;
@@ -42,8 +41,8 @@ use crate::transport;
 use call::PendingCall;
 use collective::Collective;
 use completions::CompletionTable;
-use kvstore_protocol::{Failure, KeySpec, NodeStart, OpId, Placement, Reason, Time};
-use lookup::StoreKeyNames;
+use kvstore_protocol::{Failure, Machine as _, Node, NodeStart, OpId, Placement, Reason, Time};
+use lookup::{StoreKeyNames, spec_of};
 use submit::AT_ONCE;
 
 pub(crate) type WorkerMachine = kvstore_protocol::Worker<Bytes>;
@@ -56,6 +55,8 @@ pub(crate) struct WorkerStore {
     rank: u32,
     workers: u32,
     server_updater: bool,
+    /// A read-only worker (also called: reader): it only pulls, and no round waits for it.
+    reads_only: bool,
     /// Keys that this worker uses without having initialised them.
     found: Mutex<HashSet<Key>>,
     /// Whether new keys are placed on a single server, for a rule that needs it.
@@ -75,27 +76,26 @@ impl WorkerStore {
         kind: StoreKind,
     ) -> Result<Self> {
         let limits = options::limits(job, kind);
-        let role = options::role(job.role);
+        // A credential may say reader as well; the option suffices without credentials.
+        let reads_only = options::reads_only(job, place);
         let driver = Driver::start(
             CompletionTable::new(Arc::clone(local), telemetry::tracer(job)),
             &|inbox| transport::open(place, &inbox),
             |address, incarnation| {
-                let scheduler = &job.root;
                 let rank = options::rank(job, place);
-                let birth = NodeStart { role, rank, incarnation, address, scheduler };
-                // A credential may say reader as well; the option suffices without credentials.
-                if options::reads_only(job, place) {
-                    ProtocolMachine::reader(limits, &birth)
-                } else {
-                    ProtocolMachine::node(limits, &birth)
+                let birth = NodeStart { rank, incarnation, address, scheduler: &job.root };
+                let mut node = Node::new(limits, &birth, 0);
+                if reads_only {
+                    node.only_read();
                 }
+                node
             },
         )
         .map_err(|error| error.at("create"))?;
         // No deadline: the machine has the timeout of the start.
         let started = driver.wait(None, |machine| match machine.end() {
-            Some(Err(failure)) => Some(Err(failure)),
-            _ => machine.me().map(Ok),
+            Some(Err(failure)) => Some(Err(failure.clone())),
+            _ => member(machine).map(Ok),
         });
         if let Some(bug) = driver.bug() {
             return Err(bug.at("create"));
@@ -107,17 +107,19 @@ impl WorkerStore {
             return Err(fail!(Timeout, "create: processes of the job are still missing"));
         }
         match started.unwrap_or_else(|| Err(closed())) {
-            Ok(me) => Ok(Self::named(Self {
+            Ok(me) => Self {
                 local: Arc::clone(local),
                 rank: me.rank,
                 workers: job.workers,
                 server_updater: job.server_updater,
+                reads_only,
                 found: Mutex::default(),
                 whole: Mutex::default(),
                 unsent: Mutex::default(),
                 unfinished: Mutex::default(),
                 driver,
-            })),
+            }
+            .begin(),
             Err(failure) => {
                 driver.stop();
                 Err(error_of(&local.keys.names, &failure).at("create"))
@@ -125,14 +127,31 @@ impl WorkerStore {
         }
     }
 
-    /// Gives the machine the names of keys, for observers of the job and for the directory.
-    fn named(self) -> Self {
+    /// Gives the machine the names of keys, for observers of the job and for the directory. A reader declares
+    /// its pushes done at once.
+    fn begin(self) -> Result<Self> {
         let names = StoreKeyNames(Arc::downgrade(&self.local.keys.names));
         let _ = self.step(|worker, _, _| {
             worker.name_keys(names);
             Ok(())
         });
-        self
+        if self.reads_only {
+            self.local.fault("done");
+            self.finish_pushing().map_err(|error| error.at("create"))?;
+        }
+        Ok(self)
+    }
+
+    fn finish_pushing(&self) -> Result<()> {
+        self.request(self.local.deadline(), WorkerMachine::finish_pushing)
+    }
+
+    /// Refuses a call that changes the job, if this worker only reads.
+    fn check_writes(&self, call: &str) -> Result<()> {
+        if self.reads_only {
+            return Err(self.refusal(call, "it is a reader, which only pulls"));
+        }
+        Ok(())
     }
 
     /// Converts a deadline to the machine's clock.
@@ -148,13 +167,7 @@ impl WorkerStore {
         &self,
         work: impl FnOnce(&mut WorkerMachine, &CompletionTable, Time) -> Result<T>,
     ) -> Result<T> {
-        let done = self.driver.step(|machine, now| match machine {
-            ProtocolMachine::Node(node) => match &mut node.part {
-                kvstore_protocol::NodeRole::Worker(worker) => work(worker, &self.driver.host, now),
-                kvstore_protocol::NodeRole::Server(_) => Err(closed()),
-            },
-            ProtocolMachine::Scheduler(_) => Err(closed()),
-        });
+        let done = self.driver.step(|node, now| work(&mut node.part, &self.driver.host, now));
         done.unwrap_or_else(|| Err(closed()))
     }
 
@@ -212,6 +225,7 @@ impl WorkerStore {
 
     /// Initialises keys in the local table and on the servers.
     fn create(&self, call: &'static str, values: &Pairs<'_>) -> Result<()> {
+        self.check_writes(call)?;
         let local = &self.local;
         let adopted = self.let_go_of_found(values.keys)?;
         let made = local.keys.make(&local.keys.scene(call), values);
@@ -250,10 +264,8 @@ impl WorkerStore {
             let mut slot = Arc::try_unwrap(slot).map_err(|_| internal("a new key is in use"))?;
             let empty = Buffer::new(0)?;
             let buffer = std::mem::replace(&mut slot.value.get_mut().buffer, empty);
-            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-            let spec = KeySpec { dtype: slot.dtype.code(), shape, whole };
             let block = Arc::new(self.driver.blocks.wrap(buffer, slot.bytes()));
-            orders.push((slot.key.id(), spec, Bytes::of_block(block)));
+            orders.push((slot.key.id(), spec_of(&slot, whole), Bytes::of_block(block)));
             slots.push(Arc::new(slot));
         }
         let (call, result) = self.request_each(orders, |worker, (key, spec, data), now| {
@@ -334,6 +346,7 @@ impl WorkerStore {
 
     /// Changes a merge setting, on all servers.
     fn change(&self, call: &'static str, change: &Change) -> Result<()> {
+        self.check_writes(call)?;
         let after =
             change.apply(&self.local.handling.read().clone()).map_err(|error| error.at(call))?;
         let slots = self.local.keys.table.slots();
@@ -417,8 +430,8 @@ impl JobMember for WorkerStore {
 
     /// Updaters run on the servers: one that is set on a worker would never run.
     fn updates(&self) -> Result<bool> {
-        if self.server_updater {
-            return Ok(false);
+        if self.server_updater || self.reads_only {
+            return Ok(self.reads_only);
         }
         Err(fail!(
             Role,
@@ -433,7 +446,7 @@ impl JobMember for WorkerStore {
             ",\"role\":\"worker\",\"rank\":{},\"num_workers\":{}{}",
             self.rank,
             self.workers,
-            telemetry::facts(&self.driver)
+            telemetry::facts(self.driver.step(|node, now| (node.facts(now), node.ignored())))
         )
     }
 
@@ -485,6 +498,7 @@ impl JobMember for WorkerStore {
     }
 
     fn remove(&self, keys: &[Key]) -> Result<()> {
+        self.check_writes("remove")?;
         self.find("remove", keys.iter().copied())?;
         let slots = self.local.keys.find(&self.local.keys.scene("remove"), keys)?;
         self.leave_unfinished();
@@ -514,10 +528,8 @@ impl JobMember for WorkerStore {
         let number = Tickets::<LocalOperation>::number(ticket);
         let Some(call) = self.driver.host.call_of(number) else { return };
         let stop = |some: &[OpId]| {
-            self.driver.step(|machine, _| {
-                let ProtocolMachine::Node(node) = machine else { return 0 };
-                let kvstore_protocol::NodeRole::Worker(worker) = &mut node.part else { return 0 };
-                some.iter().for_each(|operation| worker.abandon(*operation));
+            self.driver.step(|node, _| {
+                some.iter().for_each(|operation| node.part.abandon(*operation));
                 self.driver.host.forget(some)
             })
         };
@@ -530,16 +542,17 @@ impl JobMember for WorkerStore {
     }
 
     fn barrier(&self, deadline: Deadline) -> Result<()> {
+        self.check_writes("barrier")?;
         self.leave_unfinished();
         self.request(deadline, WorkerMachine::barrier)
     }
 
     fn done(&self) -> Result<()> {
-        let deadline = self.local.deadline();
-        self.request(deadline, WorkerMachine::finish_pushing)
+        if self.reads_only { Ok(()) } else { self.finish_pushing() }
     }
 
     fn save(&self, path: &Path) -> Result<()> {
+        self.check_writes("save")?;
         match self.alone()? {
             Some(why) => {
                 self.leave_unfinished();
@@ -550,6 +563,7 @@ impl JobMember for WorkerStore {
     }
 
     fn load(&self, path: &Path) -> Result<()> {
+        self.check_writes("load")?;
         self.load_together(path)
     }
 

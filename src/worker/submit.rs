@@ -60,7 +60,15 @@ pub(super) enum KeyOperation<V = OutgoingValue> {
 }
 
 impl WorkerStore {
+    fn check_call(&self, call: DataCall) -> Result<()> {
+        match call {
+            DataCall::Pull | DataCall::PullRows => Ok(()),
+            _ => self.check_writes(call.name()),
+        }
+    }
+
     pub(super) fn plan_rows(&self, call: DataCall, pairs: &RowPairs<'_>) -> Result<Plan> {
+        self.check_call(call)?;
         self.find(call.name(), pairs.rows.keys.iter().copied())?;
         let mut plan = Plan::default();
         let part =
@@ -112,6 +120,7 @@ impl WorkerStore {
         outs: &Pairs<'_>,
     ) -> Result<(Plan, DataCall)> {
         let name = call.name();
+        self.check_call(call)?;
         let (mut plan, patience) = (Plan::default(), self.local.patience());
         if call == DataCall::Broadcast {
             self.create(name, values)?;

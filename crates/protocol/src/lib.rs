@@ -10,21 +10,21 @@
 //! | process | machine | its driver |
 //! |---|---|---|
 //! | scheduler | [`Scheduler`] | moves frames and time |
-//! | server | [`Node`] with [`NodeRole::Server`] | also carries out [`ServerAction`]s and answers pulls |
-//! | worker | [`Node`] with [`NodeRole::Worker`] | also makes the requests of [`Worker`] and carries out [`WorkerAction`]s |
+//! | server | [`Node`] of a [`Server`] | also carries out [`ServerAction`]s and answers pulls |
+//! | worker | [`Node`] of a [`Worker`] | also makes the requests of [`Worker`] and carries out [`WorkerAction`]s |
 //!
 //! # Driving a machine
 //!
-//! 1. **An event**: [`Node::receive`] for a frame that has arrived, [`Node::tick`] when its timer is due, a
+//! 1. **An event**: [`Machine::receive`] for a frame that has arrived, [`Machine::tick`] when its timer is due, a
 //!    request such as [`Worker::push`], an answer such as [`Server::value`]. `now` is the current moment.
 //! 2. **Actions**: [`Worker::actions`] or [`Server::actions`], which the driver carries out, now or later,
-//!    those of one slice in their order. [`Node::news`] has events for logs and traces.
-//! 3. **Frames**: [`Node::send`], whose frames go to the addresses that they name.
-//! 4. **The timer**: [`Node::wake_at`] is the moment of the next [`Node::tick`]. It may be in the past.
+//!    those of one slice in their order. [`Machine::news`] has events for logs and traces.
+//! 3. **Frames**: [`Machine::send`], whose frames go to the addresses that they name.
+//! 4. **The timer**: [`Machine::wake_at`] is the moment of the next [`Machine::tick`]. It may be in the past.
 //!
-//! The driver repeats these steps until [`Node::end`] is some result, and takes the actions once more then.
-//! The timer of a new node is due at once: its first tick asks the scheduler to join. [`Scheduler`] has
-//! functions of these names, and no actions. A driver with threads needs a lock for the steps of a machine,
+//! The driver repeats these steps until [`Machine::end`] is some result, and takes the actions once more then.
+//! The timer of a new node is due at once: its first tick asks the scheduler to join. [`Scheduler`] has no
+//! actions. A driver with threads needs a lock for the steps of a machine,
 //! which `&mut self` demands, but none to carry out actions.
 //!
 //! **Time** is in microseconds ([`MS`] is a millisecond) since any moment, by a monotonic clock of each
@@ -35,18 +35,18 @@
 //! **The network** may lose, duplicate, delay and reorder frames: machines retransmit until a frame is
 //! acknowledged. It must not alter them. Those that travel as bytes have checksums: [`write()`] and
 //! [`write_front`] encode a frame, [`PartialFrame`] decodes its header, and docs/wire.md of the repository is the
-//! specification. Bytes that are no frame are reported to [`Node::bad_frame`]. If connections have ends, or
-//! peers reject them, [`Node::down`] and [`Node::refused`] make failure detection faster; without them
+//! specification. Bytes that are no frame are reported to [`Machine::bad_frame`]. If connections have ends, or
+//! peers reject them, [`Machine::down`] and [`Machine::refused`] make failure detection faster; without them
 //! silence has the effect. Where peers prove their identity, [`AuthenticatedPeer::admit`] and [`is_at`] are called
 //! before a frame is received.
 //!
 //! **Requirements** on the driver, which debug builds assert where a machine can see them: the incarnation of a
 //! process is not 0, and larger than that of each earlier process of its role and rank; no two processes of a
 //! job have one incarnation in one role; [`Limits::max_rounds_ahead`] and [`Limits::slice_bytes`] are not 0; and
-//! [`Node::news`] is taken after every event.
+//! [`Machine::news`] is taken after every event.
 //!
-//! **Messages without an effect** are never dropped in silence: [`Node::ignored`] and [`Scheduler::ignored`]
-//! count them by kind and [`DropReason`], and each is an event.
+//! **Messages without an effect** are never dropped in silence: [`Machine::ignored`]
+//! counts them by kind and [`DropReason`], and each is an event.
 //!
 //! **Values** are of the driver's type, which implements [`Data`]. Machines cut them into slices and keep
 //! clones until these are acknowledged.
@@ -58,8 +58,8 @@
 //!
 //! ```
 //! use kvstore_protocol::{
-//!     Data, KeySpec, Limits, MS, MemberRole, Mode, Node, NodeRole, NodeStart, OnLoss, Scheduler, ServerAction,
-//!     WorkerAction,
+//!     Data, KeySpec, Limits, MS, Machine, Mode, Node, NodeStart, OnLoss, Scheduler, Server, ServerAction,
+//!     Worker, WorkerAction,
 //! };
 //!
 //! #[derive(Clone)]
@@ -91,60 +91,50 @@
 //!     one_way_at_a_time: false,
 //! };
 //! let mut now = 0;
-//! let node = |role, address| {
-//!     let start = NodeStart { role, rank: None, incarnation: 1, address, scheduler: "scheduler" };
-//!     Node::<Bytes>::new(limits.clone(), &start, now)
-//! };
+//! let start = |address| NodeStart { rank: None, incarnation: 1, address, scheduler: "scheduler" };
 //! let mut scheduler = Scheduler::<Bytes>::new(limits.clone(), 1, now);
-//! let mut server = node(MemberRole::Server, "server");
-//! let mut worker = node(MemberRole::Worker, "worker");
+//! let mut server = Node::<_, Server<Bytes>>::new(limits.clone(), &start("server"), now);
+//! let mut worker = Node::<_, Worker<Bytes>>::new(limits.clone(), &start("worker"), now);
 //!
 //! // The program of the worker: requests, which take effect once the job has started.
-//! if let NodeRole::Worker(worker) = &mut worker.part {
-//!     let float32 = 2 | 32 << 8 | 1 << 16;
-//!     let spec = KeySpec { dtype: float32, shape: vec![2], whole: false };
-//!     let (key, deadline) = (7, 10_000 * MS);
-//!     worker.init(key, spec, Bytes(vec![0; 8]), now, deadline).unwrap();
-//!     worker.push(key, Bytes(vec![1, 2, 3, 4, 5, 6, 7, 8]), 0, now, deadline).unwrap();
-//!     worker.barrier(now, deadline).unwrap();
-//!     worker.pull(key, 0, now, deadline).unwrap();
-//!     worker.close(now, deadline).unwrap();
-//! }
+//! let program = &mut worker.part;
+//! let float32 = 2 | 32 << 8 | 1 << 16;
+//! let spec = KeySpec { dtype: float32, shape: vec![2], whole: false };
+//! let (key, deadline) = (7, 10_000 * MS);
+//! program.init(key, spec, Bytes(vec![0; 8]), now, deadline).unwrap();
+//! program.push(key, Bytes(vec![1, 2, 3, 4, 5, 6, 7, 8]), 0, now, deadline).unwrap();
+//! program.barrier(now, deadline).unwrap();
+//! program.pull(key, 0, now, deadline).unwrap();
+//! program.close(now, deadline).unwrap();
 //!
 //! let (mut sum, mut value, mut pulled) = (Vec::new(), Vec::new(), vec![0; 8]);
 //! while scheduler.end().is_none() {
 //!     now += MS;
 //!     // Timers.
-//!     if scheduler.wake_at() <= now {
-//!         scheduler.tick(now);
-//!     }
-//!     for node in [&mut server, &mut worker] {
-//!         if node.wake_at() <= now {
-//!             node.tick(now);
+//!     let machines: [&mut dyn Machine<Bytes>; 3] = [&mut scheduler, &mut server, &mut worker];
+//!     for machine in machines {
+//!         if machine.wake_at() <= now {
+//!             machine.tick(now);
 //!         }
 //!     }
 //!     // Actions of the server: the arithmetic.
-//!     if let NodeRole::Server(server) = &mut server.part {
-//!         for action in server.actions() {
-//!             match action {
-//!                 ServerAction::Install { data, .. } => value = data.0,
-//!                 ServerAction::Add { data, .. } => sum = data.0,
-//!                 ServerAction::Close { .. } => value.clone_from(&sum),
-//!                 ServerAction::Answer(answer) => server.value(&answer, Bytes(value.clone())),
-//!                 _ => {}
-//!             }
+//!     for action in server.part.actions() {
+//!         match action {
+//!             ServerAction::Install { data, .. } => value = data.0,
+//!             ServerAction::Add { data, .. } => sum = data.0,
+//!             ServerAction::Close { .. } => value.clone_from(&sum),
+//!             ServerAction::Answer(answer) => server.part.value(&answer, Bytes(value.clone())),
+//!             _ => {}
 //!         }
 //!     }
 //!     // Actions of the worker: outputs and results.
-//!     if let NodeRole::Worker(worker) = &mut worker.part {
-//!         for action in worker.actions() {
-//!             match action {
-//!                 WorkerAction::Fill { at, data, .. } => {
-//!                     pulled[at as usize..][..data.0.len()].copy_from_slice(&data.0);
-//!                 }
-//!                 WorkerAction::Finished { result, .. } => result.unwrap(),
-//!                 WorkerAction::Told { .. } => {}
+//!     for action in worker.part.actions() {
+//!         match action {
+//!             WorkerAction::Fill { at, data, .. } => {
+//!                 pulled[at as usize..][..data.0.len()].copy_from_slice(&data.0);
 //!             }
+//!             WorkerAction::Finished { result, .. } => result.unwrap(),
+//!             WorkerAction::Told { .. } => {}
 //!         }
 //!     }
 //!     // The network.
@@ -164,7 +154,7 @@
 //! # Modules
 //!
 //! Imports point one way: `node` joins `worker`, `server` and `membership` with the streams to their peers
-//! (`peers`, `stream`); all of them use `message`; `job` is at the bottom. Frames pass
+//! (`peers`, `stream`); `machine` has their interfaces; all of them use `message`; `job` is at the bottom. Frames pass
 //! `membership::admission` before they reach a state machine. Statistics of a process are in `telemetry`.
 
 #![allow(clippy::len_without_is_empty, reason = "what has a length here is no collection")]
@@ -173,6 +163,7 @@
 
 mod drops;
 mod job;
+mod machine;
 mod membership;
 mod message;
 mod node;
@@ -195,13 +186,14 @@ pub use job::{
     Data, Failure, JobTerms, LONGEST_MS, Limits, MS, MemberRole, Mode, NO_RANK, OnLoss, Peer,
     Reason, Time,
 };
+pub use machine::Machine;
 pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};
 pub use message::{
     BadFrame, Body, BundleEntry, BundleParts, HEADER, Header, JobView, KeySpec, Look, MemberReport,
     MemberState, Message, MessageKind, PartialFrame, Placement, SliceName, VERSION, VerifiedFrame,
     copy, is_echo, read_table, write, write_front, write_parts,
 };
-pub use node::{Node, NodeRole, NodeStart};
+pub use node::{Node, NodeStart};
 pub use peers::{OutgoingFrame, PeerEvent, TracedMessage};
 pub use sequence_map::SequenceMap;
 pub use server::{Server, ServerAction, ValueRequest};

@@ -6,35 +6,26 @@ use std::sync::Arc;
 
 use super::drops::{DropReason, Handled};
 use super::job::{
-    Data, DeliveryToken, Failure, Limits, MS, MemberRole, Mode, NO_RANK, Peer, Reason, Time,
+    Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time,
 };
+use super::machine::{Machine, NodeRole, SchedulerRequest};
 use super::membership::{Client, ClientEvent, GOODBYE};
 use super::message::kinds::{Report, Suspect};
 use super::message::{
     BadFrame, Content, Header, Look, MemberState, Message, MessageKind, Standing, echo_of,
 };
 use super::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
+#[cfg(test)]
 use super::server::Server;
 use super::stream::CONTROL;
 use super::telemetry::ProcessStats;
-use super::worker::{OpId, SchedulerRequest, Worker};
+use super::worker::{OpId, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
 const COMPARE_AGAIN: Time = 1_000 * MS;
 
-/// The role-specific machine of a node.
-#[derive(Debug)]
-pub enum NodeRole<D> {
-    /// Takes the requests of a program.
-    Worker(Worker<D>),
-    /// Merges pushes and answers pulls, with the arithmetic of the driver.
-    Server(Server<D>),
-}
-
 /// Identity and addresses of a new node.
 pub struct NodeStart<'a> {
-    /// [`MemberRole::Worker`] or [`MemberRole::Server`].
-    pub role: MemberRole,
     /// Rank of the process, below the number of its role in [`Limits`]. None: the scheduler assigns one.
     pub rank: Option<u32>,
     /// Larger than that of every earlier process of the same role and rank, different from that of every
@@ -47,15 +38,12 @@ pub struct NodeStart<'a> {
     pub scheduler: &'a str,
 }
 
-/// A worker or a server of one job.
-///
-/// The driver calls [`receive`](Self::receive) and [`tick`](Self::tick), then takes the actions of
-/// [`part`](Self::part), then calls [`send`](Self::send) and [`wake_at`](Self::wake_at): see the front page.
-pub struct Node<D> {
+/// A worker or a server of one job: `R` is its [`Worker`] or [`Server`].
+pub struct Node<D, R> {
     net: Peers<D>,
     client: Client,
     /// Machine of the role: the driver makes requests there and takes actions from there.
-    pub part: NodeRole<D>,
+    pub part: R,
     end: Option<Result<(), Failure>>,
     /// Silent peers that were reported to the scheduler.
     suspects: BTreeSet<Peer>,
@@ -66,111 +54,23 @@ pub struct Node<D> {
     compare_at: Time,
 }
 
-impl<D: Data> Node<D> {
+#[expect(private_bounds, reason = "only the worker and the server of this crate are roles")]
+impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// A node that joins the job with its first [`tick`](Self::tick); the timeout of the start begins now.
     #[must_use]
     pub fn new(limits: Limits, birth: &NodeStart, now: Time) -> Self {
         debug_assert!(birth.incarnation > 0, "0 is the incarnation of no process");
         limits.check();
-        let me = Peer { role: birth.role, rank: birth.rank.unwrap_or(NO_RANK) };
-        let part = match birth.role {
-            MemberRole::Worker => NodeRole::Worker(Worker::new(&limits)),
-            MemberRole::Server | MemberRole::Scheduler => NodeRole::Server(Server::new(&limits)),
-        };
-        let client = Client::new(&limits, me, birth.address, birth.scheduler, now);
-        let net = Peers::new(limits, me, birth.incarnation, now);
+        let me = Peer { role: R::ROLE, rank: birth.rank.unwrap_or(NO_RANK) };
         Self {
-            net,
-            client,
-            part,
+            client: Client::new(&limits, me, birth.address, birth.scheduler, now),
+            part: R::new(&limits),
+            net: Peers::new(limits, me, birth.incarnation, now),
             end: None,
             suspects: BTreeSet::new(),
             leaving: false,
             delay: 0,
             compare_at: Time::MAX,
-        }
-    }
-
-    /// Address and incarnation of a member that this node has a stream to.
-    pub fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
-        self.net.linked(peer)
-    }
-
-    /// Limits of the job; a server has adopted the terms of the workers once the job has started.
-    pub fn limits(&self) -> &Limits {
-        &self.net.limits
-    }
-
-    /// Role and rank; the rank is [`NO_RANK`] until the scheduler has assigned one.
-    pub fn me(&self) -> Peer {
-        self.net.me
-    }
-
-    /// Makes this worker a reader, which only pulls and whose loss concerns no other member. Called before
-    /// the first [`tick`](Self::tick).
-    pub fn only_read(&mut self) {
-        self.client.only_read();
-    }
-
-    /// Whether the job has started: all members have joined.
-    pub fn has_started(&self) -> bool {
-        self.client.has_started()
-    }
-
-    /// Consistency of pushes in this job.
-    pub fn mode(&self) -> Mode {
-        self.net.limits.mode
-    }
-
-    /// Result of the job for this process, once it has ended; nothing is sent after it.
-    pub fn end(&self) -> Option<&Result<(), Failure>> {
-        self.end.as_ref()
-    }
-
-    /// Takes a frame that has arrived, intact; its header says who sent it.
-    pub fn receive(&mut self, message: Message<D>, now: Time) {
-        self.net.notice_pause(now);
-        self.tell_time(now);
-        let (from, kind) = (message.head.sender(), message.head.kind);
-        if kind == MessageKind::Look {
-            let handled = self.echo(message, now);
-            return self.net.note_handled(from, kind, handled);
-        }
-        let room = match &self.part {
-            NodeRole::Server(server) if from.role == MemberRole::Worker => server.room_for(from),
-            _ => usize::MAX,
-        };
-        match self.net.receive(message, now, room) {
-            Incoming::Linked(received) => {
-                if from == Peer::SCHEDULER {
-                    self.client.heard();
-                } else if self.suspects.remove(&from) {
-                    self.tell_suspicion(from, Suspect::TAKEN_BACK);
-                }
-                received.delivered.into_iter().for_each(|token| self.delivered(from, token));
-                for message in received.next.into_iter().chain(received.early) {
-                    self.message(from, message, now);
-                }
-            }
-            Incoming::Stranger(message) if from == Peer::SCHEDULER => {
-                let handled = match kind {
-                    MessageKind::Report => self.report(message, now),
-                    MessageKind::Seen => self.compared(message, now),
-                    _ => match self.client.stranger(&message, &mut self.net, now) {
-                        Ok(true) => return self.receive(message, now),
-                        Ok(false) => Ok(()),
-                        Err(why) => Err(why),
-                    },
-                };
-                self.net.note_handled(from, kind, handled);
-            }
-            Incoming::Stranger(_) => self.net.note_drop(from, kind, DropReason::Stranger),
-            // Noted before.
-            Incoming::Stale | Incoming::Former(..) => {}
-        }
-        // The next messages may concern members that this one has named. All else waits for `send`.
-        if from == Peer::SCHEDULER {
-            self.settle(now);
         }
     }
 
@@ -195,8 +95,8 @@ impl<D: Data> Node<D> {
         }
         let (head, echo) = (message.head, Look::echo(message.body.fields()));
         let content = Content::read(&head, message.body).map_err(DropReason::Invalid)?;
-        match (&self.part, content, echo) {
-            (NodeRole::Server(_), Content::Look(look), Some(bytes)) => {
+        match (content, echo) {
+            (Content::Look(look), Some(bytes)) if R::ROLE == MemberRole::Server => {
                 let answer = Message::new(MessageKind::Seen, echo_of(bytes));
                 self.net.answer_look(&head, &look, answer);
                 Ok(())
@@ -205,162 +105,18 @@ impl<D: Data> Node<D> {
         }
     }
 
-    /// Operation that a slice of a value is for, and the offset of the slice in its key in bytes; None if the
-    /// worker would drop it. Lets a driver receive the payload of `len` bytes in place, before
-    /// [`receive`](Self::receive).
-    pub fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
-        match &self.part {
-            NodeRole::Worker(worker) if self.net.is_new(head) => worker.awaits(head, len),
-            _ => None,
-        }
-    }
-
-    /// Reports a delivery from an address that is no frame of this version. Such a delivery is lost; the peer
-    /// retransmits it.
-    pub fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time) {
-        self.net.note_bad();
-        self.client.bad_frame(from, bad);
-        self.settle(now);
-    }
-
-    /// Reports the end of a connection to an address. Optional: silence has the effect later.
-    pub fn down(&mut self, address: &str, now: Time) {
-        // A member whose connection ends may have another one soon: its silence decides.
-        if self.client.is_scheduler(address) {
-            self.client.miss(now);
-            self.settle(now);
-        }
-    }
-
-    /// Reports that the peer at an address rejects connections of this process, and why. Optional: without
-    /// its scheduler a node never joins, without one of its servers a worker fails; both then end at once.
-    pub fn refused(&mut self, address: &str, reason: &str, now: Time) {
-        let joining = self.client.is_scheduler(address) && !self.has_started();
-        let server =
-            self.client.book().peer_at(address).filter(|peer| peer.role == MemberRole::Server);
-        if joining || (server.is_some() && self.net.me.role == MemberRole::Worker) {
-            let peer = server.unwrap_or(Peer::SCHEDULER);
-            self.client.refused(format!("{}: no way to {peer}: {reason}", self.net.me));
-            self.settle(now);
-        }
-    }
-
-    /// Handles all timers that are due. Called at the moment of [`wake_at`](Self::wake_at), and any time
-    /// before: too early a call does no harm.
-    pub fn tick(&mut self, now: Time) {
-        self.net.notice_pause(now);
-        self.tell_time(now);
-        for peer in self.net.silent(now) {
-            let state = self.client.book().find(peer).map(|member| member.state);
-            match (peer, state) {
-                (Peer::SCHEDULER, _) => self.client.miss(now),
-                (_, Some(MemberState::Here)) => self.suspect(peer),
-                _ => self.net.disconnect(peer),
-            }
-        }
-        if self.is_cut_off(now) {
-            self.end_alone();
-        }
-        self.client.tick(&mut self.net, now);
-        if now >= self.compare_at {
-            self.compare_at = now + COMPARE_AGAIN;
-            self.client.ask_time(&mut self.net, now);
-        }
-        match &mut self.part {
-            NodeRole::Worker(worker) => worker.tick(now),
-            NodeRole::Server(server) => server.tick(),
-        }
-        self.settle(now);
-    }
-
-    /// Records the delay of a [`tick`](Self::tick) behind its [`wake_at`](Self::wake_at), for [`ProcessStats`].
-    pub fn note_delay(&mut self, delay: Time) {
-        self.delay = self.delay.max(delay);
-    }
-
-    /// Frames that are due. Called after every event, and after the requests and answers of the driver.
-    pub fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
-        self.settle(now);
-        if self.end.is_some() {
-            return Vec::new();
-        }
-        self.net.send(now)
-    }
-
-    /// Events for logs and traces since the last call.
-    pub fn news(&mut self) -> Vec<PeerEvent> {
-        self.net.news()
-    }
-
-    /// Moment of the next [`tick`](Self::tick), at the latest; 0 is at once, `Time::MAX` never. Valid until
-    /// the next event.
-    pub fn wake_at(&self) -> Time {
-        if self.end.is_some() {
-            return Time::MAX;
-        }
-        let part = match &self.part {
-            NodeRole::Worker(worker) => worker.wake_at(),
-            NodeRole::Server(server) => server.wake_at(),
-        };
-        let own = self.net.wake_at().min(self.compare_at);
-        let own = own.min(self.cut_off_at().unwrap_or(Time::MAX));
-        part.min(own).min(self.client.wake_at(&self.net.limits))
-    }
-
-    /// Incarnation of this process.
-    #[cfg(test)]
-    pub(super) fn incarnation(&self) -> u64 {
-        self.net.incarnation
-    }
-
-    /// Delivers a slice a second time outside of its link, as after a change of servers.
-    #[cfg(test)]
-    pub(super) fn come_again(&mut self, message: Message<D>, now: Time) {
-        let from = Peer { role: message.head.role, rank: message.head.rank };
-        let linked = self.net.incarnation_of(from) == Some(message.head.incarnation);
-        if let (NodeRole::Server(server), true) = (&mut self.part, linked) {
-            let kind = message.head.kind;
-            let handled = server.message(from, message);
-            self.net.note_handled(from, kind, handled);
-        }
-        self.settle(now);
-    }
-
-    /// Sends any message, as a process of another implementation might.
     #[cfg(test)]
     pub(super) fn say(&mut self, to: Peer, message: Message<D>) {
         self.net.post(OutgoingMessage { to, message, priority: CONTROL, token: None });
     }
 
-    fn tell_time(&mut self, now: Time) {
-        match &mut self.part {
-            NodeRole::Worker(worker) => worker.tell_time(now),
-            NodeRole::Server(server) => server.tell_time(now),
-        }
-    }
-
-    /// Counts of frames and messages of peers that had no effect, by kind and reason.
-    pub fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
-        self.net.ignored()
-    }
-
     /// Statistics of this process.
     pub fn facts(&mut self, now: Time) -> ProcessStats {
-        self.tell_time(now);
+        self.part.tell_time(now);
         let (traffic, delay) = (self.net.traffic(), self.delay);
         let mut facts = ProcessStats { age: now, traffic, delay, ..ProcessStats::default() };
-        match &mut self.part {
-            NodeRole::Worker(worker) => worker.report(&mut facts),
-            NodeRole::Server(server) => server.report(&mut facts),
-        }
+        self.part.report(&mut facts);
         facts
-    }
-
-    /// Traces pushes and values of these rounds, first and last, as [`PeerEvent::Passed`], and compares the clock
-    /// with the scheduler's, as [`PeerEvent::Clock`].
-    pub fn trace(&mut self, rounds: (u64, u64), now: Time) {
-        self.compare_at = now;
-        self.net.traced = Some(rounds);
     }
 
     /// The scheduler has answered with its clock; the request is the moment of the question.
@@ -423,26 +179,22 @@ impl<D: Data> Node<D> {
         if token == GOODBYE {
             return self.leave_now();
         }
-        match &mut self.part {
-            NodeRole::Worker(worker) => worker.delivered(by.rank, token),
-            NodeRole::Server(server) => server.delivered(by.rank, token),
-        }
+        self.part.delivered(by.rank, token);
     }
 
     /// No frames of members arrive. The Leave of a worker may have ended the job before each server had
     /// acknowledged it.
     fn end_alone(&mut self) {
-        match &self.part {
-            NodeRole::Worker(worker) if worker.is_closing() => self.leave_now(),
-            _ => self.client.cut_off(self.net.me, &self.net.limits),
+        if self.part.is_closing() {
+            self.leave_now();
+        } else {
+            self.client.cut_off(self.net.me, &self.net.limits);
         }
     }
 
     /// The scheduler knows of the leave, or is away as well.
     fn leave_now(&mut self) {
-        if let NodeRole::Worker(worker) = &mut self.part {
-            worker.left();
-        }
+        self.part.left();
         self.end.get_or_insert(Ok(()));
     }
 
@@ -458,21 +210,16 @@ impl<D: Data> Node<D> {
             };
         }
         let kind = message.head.kind;
-        let handled = match &mut self.part {
-            _ if from == Peer::SCHEDULER => {
-                let handled = self.client.message(message, &mut self.net);
-                self.net.note_handled(from, kind, handled);
-                // The following messages may concern members that this one has named.
-                return self.settle(now);
-            }
-            NodeRole::Worker(worker) => worker.message(from, message),
-            NodeRole::Server(server) => {
-                if kind == MessageKind::Leave {
-                    self.client.left(from);
-                }
-                server.message(from, message)
-            }
-        };
+        if from == Peer::SCHEDULER {
+            let handled = self.client.message(message, &mut self.net);
+            self.net.note_handled(from, kind, handled);
+            // The following messages may concern members that this one has named.
+            return self.settle(now);
+        }
+        if kind == MessageKind::Leave {
+            self.client.left(from);
+        }
+        let handled = self.part.message(from, message);
         self.net.note_handled(from, kind, handled);
     }
 
@@ -481,14 +228,9 @@ impl<D: Data> Node<D> {
         for event in self.client.events() {
             self.event(event, now);
         }
-        let letters = match &mut self.part {
-            NodeRole::Worker(worker) => worker.letters(),
-            NodeRole::Server(server) => server.letters(),
-        };
-        letters.into_iter().for_each(|letter| self.net.post(letter));
-        let NodeRole::Worker(worker) = &mut self.part else { return };
-        for want in worker.wants() {
-            match want {
+        self.part.letters().into_iter().for_each(|letter| self.net.post(letter));
+        for request in self.part.requests() {
+            match request {
                 SchedulerRequest::Barrier => {
                     self.client.arrive(&mut self.net);
                 }
@@ -500,7 +242,7 @@ impl<D: Data> Node<D> {
                 }
             }
         }
-        if worker.has_ended() {
+        if self.part.has_ended() {
             self.end.get_or_insert(Ok(()));
         }
     }
@@ -510,17 +252,12 @@ impl<D: Data> Node<D> {
             ClientEvent::Members => {
                 self.adopt_terms();
                 self.relink(now);
-                match &mut self.part {
-                    NodeRole::Worker(worker) => worker.members(self.client.book()),
-                    NodeRole::Server(server) => server.members(self.client.book()),
-                }
+                self.part.members(self.client.book());
             }
             ClientEvent::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
                 self.net.note(PeerEvent::Fatal(failure.text.clone()));
-                if let NodeRole::Worker(worker) = &mut self.part {
-                    worker.fatal(&failure);
-                }
+                self.part.fatal(&failure);
                 self.end.get_or_insert(Err(failure));
             }
             ClientEvent::Left => self.leave_now(),
@@ -528,38 +265,24 @@ impl<D: Data> Node<D> {
                 self.leaving = true;
                 self.client.leave(&mut self.net);
             }
-            ClientEvent::Released(barrier) => {
-                if let NodeRole::Worker(worker) = &mut self.part {
-                    worker.released(barrier);
-                }
-            }
-            ClientEvent::Awaited(barrier, peers) => {
-                if let NodeRole::Worker(worker) = &mut self.part {
-                    worker.barrier_awaits(barrier, &peers);
-                }
-            }
+            ClientEvent::Released(barrier) => self.part.released(barrier),
+            ClientEvent::Awaited(barrier, peers) => self.part.barrier_awaits(barrier, &peers),
         }
     }
 
     /// A server adopts the terms of the workers when the job starts, before any other message.
     fn adopt_terms(&mut self) {
         let Some(terms) = self.client.book().terms else { return };
-        if let (NodeRole::Server(server), true) = (&mut self.part, self.net.limits.terms() != terms)
-        {
+        if R::ROLE == MemberRole::Server && self.net.limits.terms() != terms {
             self.net.limits.adopt(&terms);
-            server.adopt(&self.net.limits);
+            self.part.adopt(&self.net.limits);
         }
     }
 
     /// Links the members that this one exchanges data with: a worker all servers, a server all workers.
     fn relink(&mut self, now: Time) {
-        let other = if self.net.me.role == MemberRole::Worker {
-            MemberRole::Server
-        } else {
-            MemberRole::Worker
-        };
         let book = self.client.book();
-        for member in book.members.iter().filter(|member| member.peer.role == other) {
+        for member in book.members.iter().filter(|member| member.peer.role == R::PARTNERS) {
             let linked = self.net.incarnation_of(member.peer) == Some(member.incarnation);
             match member.state {
                 MemberState::Here if !linked && !member.address.is_empty() => {
@@ -572,5 +295,182 @@ impl<D: Data> Node<D> {
                 _ => {}
             }
         }
+    }
+}
+
+impl<D: Data> Node<D, Worker<D>> {
+    /// Makes this worker a reader, which only pulls and whose loss concerns no other member. Called before
+    /// the first [`tick`](Self::tick).
+    pub fn only_read(&mut self) {
+        self.client.only_read();
+    }
+
+    /// Operation that a slice of a value is for, and the offset of the slice in its key in bytes; None if the
+    /// worker would drop it. Lets a driver receive the payload of `len` bytes in place, before
+    /// [`receive`](Self::receive).
+    pub fn awaits(&self, head: &Header, len: u64) -> Option<(OpId, u64)> {
+        if self.net.is_new(head) { self.part.awaits(head, len) } else { None }
+    }
+}
+
+#[cfg(test)]
+impl<D: Data> Node<D, Server<D>> {
+    /// Delivers a slice a second time outside of its link, as after a change of servers.
+    #[cfg(test)]
+    pub(super) fn come_again(&mut self, message: Message<D>, now: Time) {
+        let from = Peer { role: message.head.role, rank: message.head.rank };
+        let linked = self.net.incarnation_of(from) == Some(message.head.incarnation);
+        if linked {
+            let kind = message.head.kind;
+            let handled = self.part.message(from, message);
+            self.net.note_handled(from, kind, handled);
+        }
+        self.settle(now);
+    }
+}
+
+impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
+    fn me(&self) -> Peer {
+        self.net.me
+    }
+
+    fn limits(&self) -> &Limits {
+        &self.net.limits
+    }
+
+    fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        self.net.linked(peer)
+    }
+
+    fn has_started(&self) -> bool {
+        self.client.has_started()
+    }
+
+    fn end(&self) -> Option<&Result<(), Failure>> {
+        self.end.as_ref()
+    }
+
+    fn receive(&mut self, message: Message<D>, now: Time) {
+        self.net.notice_pause(now);
+        self.part.tell_time(now);
+        let (from, kind) = (message.head.sender(), message.head.kind);
+        if kind == MessageKind::Look {
+            let handled = self.echo(message, now);
+            return self.net.note_handled(from, kind, handled);
+        }
+        match self.net.receive(message, now, self.part.room_for(from)) {
+            Incoming::Linked(received) => {
+                if from == Peer::SCHEDULER {
+                    self.client.heard();
+                } else if self.suspects.remove(&from) {
+                    self.tell_suspicion(from, Suspect::TAKEN_BACK);
+                }
+                received.delivered.into_iter().for_each(|token| self.delivered(from, token));
+                for message in received.next.into_iter().chain(received.early) {
+                    self.message(from, message, now);
+                }
+            }
+            Incoming::Stranger(message) if from == Peer::SCHEDULER => {
+                let handled = match kind {
+                    MessageKind::Report => self.report(message, now),
+                    MessageKind::Seen => self.compared(message, now),
+                    _ => match self.client.stranger(&message, &mut self.net, now) {
+                        Ok(true) => return self.receive(message, now),
+                        Ok(false) => Ok(()),
+                        Err(why) => Err(why),
+                    },
+                };
+                self.net.note_handled(from, kind, handled);
+            }
+            Incoming::Stranger(_) => self.net.note_drop(from, kind, DropReason::Stranger),
+            // Noted before.
+            Incoming::Stale | Incoming::Former(..) => {}
+        }
+        // The next messages may concern members that this one has named. All else waits for `send`.
+        if from == Peer::SCHEDULER {
+            self.settle(now);
+        }
+    }
+
+    fn bad_frame(&mut self, from: &str, bad: BadFrame, now: Time) {
+        self.net.note_bad();
+        self.client.bad_frame(from, bad);
+        self.settle(now);
+    }
+
+    fn down(&mut self, address: &str, now: Time) {
+        // A member whose connection ends may have another one soon: its silence decides.
+        if self.client.is_scheduler(address) {
+            self.client.miss(now);
+            self.settle(now);
+        }
+    }
+
+    fn refused(&mut self, address: &str, reason: &str, now: Time) {
+        let joining = self.client.is_scheduler(address) && !self.has_started();
+        let server =
+            self.client.book().peer_at(address).filter(|peer| peer.role == MemberRole::Server);
+        if joining || (server.is_some() && R::PARTNERS == MemberRole::Server) {
+            let peer = server.unwrap_or(Peer::SCHEDULER);
+            self.client.refused(format!("{}: no way to {peer}: {reason}", self.net.me));
+            self.settle(now);
+        }
+    }
+
+    fn tick(&mut self, now: Time) {
+        self.net.notice_pause(now);
+        self.part.tell_time(now);
+        for peer in self.net.silent(now) {
+            let state = self.client.book().find(peer).map(|member| member.state);
+            match (peer, state) {
+                (Peer::SCHEDULER, _) => self.client.miss(now),
+                (_, Some(MemberState::Here)) => self.suspect(peer),
+                _ => self.net.disconnect(peer),
+            }
+        }
+        if self.is_cut_off(now) {
+            self.end_alone();
+        }
+        self.client.tick(&mut self.net, now);
+        if now >= self.compare_at {
+            self.compare_at = now + COMPARE_AGAIN;
+            self.client.ask_time(&mut self.net, now);
+        }
+        self.part.tick(now);
+        self.settle(now);
+    }
+
+    fn note_delay(&mut self, delay: Time) {
+        self.delay = self.delay.max(delay);
+    }
+
+    fn trace(&mut self, rounds: (u64, u64), now: Time) {
+        self.compare_at = now;
+        self.net.traced = Some(rounds);
+    }
+
+    fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
+        self.settle(now);
+        if self.end.is_some() {
+            return Vec::new();
+        }
+        self.net.send(now)
+    }
+
+    fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+        self.net.ignored()
+    }
+
+    fn news(&mut self) -> Vec<PeerEvent> {
+        self.net.news()
+    }
+
+    fn wake_at(&self) -> Time {
+        if self.end.is_some() {
+            return Time::MAX;
+        }
+        let own = self.net.wake_at().min(self.compare_at);
+        let own = own.min(self.cut_off_at().unwrap_or(Time::MAX));
+        self.part.wake_at().min(own).min(self.client.wake_at(&self.net.limits))
     }
 }

@@ -204,9 +204,7 @@ fn whoever_has_something_to_send_waits_for_nobody() {
 
 fn outbox() -> Outbox {
     let (exchange, inbox): (_, Arc<dyn Inbox>) = (Arc::new(Exchange::default()), Arc::new(Deaf));
-    let outbox = Outbox::default();
-    outbox.open(exchange.join("here", &inbox), MEMBERS, Box::new(|_| {}));
-    outbox
+    Outbox::new(exchange.join("here", &inbox), MEMBERS, Arc::new(|_| {}))
 }
 
 /// Posts a message to an address; its paths are not flushed.

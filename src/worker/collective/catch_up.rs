@@ -9,6 +9,7 @@ use crate::error::{ErrorKind, Result, fail};
 use crate::job::settings::Change;
 use crate::key::Key;
 use crate::local::table::Slot;
+use crate::worker::lookup::spec_of;
 use crate::worker::{WorkerMachine, WorkerStore};
 use kvstore_protocol::{Failure, OpId, Time};
 
@@ -53,10 +54,7 @@ impl WorkerStore {
 
     /// Whether the table entry of a key matches its placement.
     fn is_as_placed(&self, slot: &Arc<Slot>) -> bool {
-        self.place(slot.key).is_ok_and(|place| {
-            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs());
-            place.spec.dtype == slot.dtype.code() && shape.eq(place.spec.shape.iter().copied())
-        })
+        self.place(slot.key).is_ok_and(|place| place.spec == spec_of(slot, place.spec.whole))
     }
 
     /// Requests a setting or a key; None if there is none.

@@ -21,7 +21,8 @@ use crate::optim::Stored;
 use crate::runtime::Bytes;
 use crate::tensor::{Array, Buffer};
 use crate::worker::WorkerStore;
-use kvstore_protocol::{KeySpec, Placement};
+use crate::worker::lookup::spec_of;
+use kvstore_protocol::Placement;
 
 impl WorkerStore {
     /// Saves the whole job: all workers call it.
@@ -239,8 +240,7 @@ impl WorkerStore {
 
     /// Initialises a key that only the file has.
     fn bring(&self, slot: &Slot, deadline: Deadline) -> Result<()> {
-        let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-        let spec = KeySpec { dtype: slot.dtype.code(), shape, whole: self.keeps_whole() };
+        let spec = spec_of(slot, self.keeps_whole());
         let block = self.driver.blocks.make(slot.bytes(), |bytes| bytes.fill(0))?;
         let data = Bytes::of_block(Arc::new(block));
         self.request(deadline, |worker, now, end| worker.init(slot.key.id(), spec, data, now, end))

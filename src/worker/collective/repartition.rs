@@ -13,7 +13,8 @@ use crate::local::merger::Merger;
 use crate::local::table::Slot;
 use crate::runtime::Bytes;
 use crate::worker::WorkerStore;
-use kvstore_protocol::{KeySpec, Placement};
+use crate::worker::lookup::spec_of;
+use kvstore_protocol::Placement;
 
 impl WorkerStore {
     pub(crate) fn keeps_whole(&self) -> bool {
@@ -84,8 +85,7 @@ impl WorkerStore {
         collective.step(|kept, deadline| {
             let value =
                 kept.value.clone().ok_or_else(|| fail!(Internal, "a key without a value"))?;
-            let shape = slot.shape.iter().map(|extent| extent.unsigned_abs()).collect();
-            let spec = KeySpec { dtype: slot.dtype.code(), shape, whole: true };
+            let spec = spec_of(slot, true);
             self.request(deadline, |worker, now, end| worker.init(key, spec, value, now, end))
         })?;
         // The codec continues its count of pushes.

@@ -8,10 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
 use clap::{Args, value_parser};
+use kvstore::Role;
 
 use crate::address::split_root;
 use crate::launch::hosts::slurm::{self, variable};
-use crate::launch::plan::{LaunchPlan, Process, ProcessRole, SchedulerAddress};
+use crate::launch::plan::{LaunchPlan, Process, SchedulerAddress};
 use crate::launch::processes::local::StartError;
 use crate::launch::run;
 use crate::messages;
@@ -172,7 +173,7 @@ fn port_of(step: &str) -> u16 {
 /// Debian has it: other hosts could not reach that.
 fn own_place(process: &Process, root: &SchedulerAddress) -> Option<(String, Option<String>)> {
     let is_address = root.host.parse::<std::net::IpAddr>().is_ok();
-    if process.name.role != ProcessRole::Scheduler || is_address || variable("KV_BIND").is_some() {
+    if process.name.role != Role::Scheduler || is_address || variable("KV_BIND").is_some() {
         return None;
     }
     let mut addresses = (root.host.as_str(), root.port).to_socket_addrs().ok()?;

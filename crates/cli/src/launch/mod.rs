@@ -18,12 +18,12 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-use kvstore::{Config, JobFile};
+use kvstore::{Config, JobFile, Role};
 use signal_hook::consts::SIGCHLD;
 
 use crate::launch::hosts::agents::AgentNews;
 use crate::launch::hosts::placement::ProcessPlacement;
-use crate::launch::plan::{Process, ProcessRole};
+use crate::launch::plan::Process;
 use crate::launch::processes::all::{
     HostEvent, JobProcess, LabeledOutputs, Processes, StartRefusal,
 };
@@ -187,7 +187,7 @@ impl LaunchContext<'_> {
             let now = Instant::now();
             for (member, ending) in crew.newly_ended() {
                 job.ended(member, ending, now);
-                if !ending.is_failure() && crew.members[member].name.role == ProcessRole::Worker {
+                if !ending.is_failure() && crew.members[member].name.role == Role::Worker {
                     attendance.ended(job.workers_have_ended(), now);
                 }
             }
@@ -256,7 +256,7 @@ impl LaunchContext<'_> {
         };
         let has_left = |(index, member): &(usize, &JobProcess)| {
             let well = job.ending(*index).is_some_and(|ending| !ending.is_failure());
-            well && member.name.role == ProcessRole::Worker && !crew.lives_on(*index)
+            well && member.name.role == Role::Worker && !crew.lives_on(*index)
         };
         if absent().any(|it| has_left(&it)) {
             let all = job.workers_have_ended();

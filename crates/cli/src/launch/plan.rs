@@ -7,33 +7,25 @@ use std::io::{self, Read};
 use std::path::Path;
 use std::process::Command;
 
-use kvstore::{Config, JobFile};
+use kvstore::{Config, JobFile, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::settings;
 
-/// The role of a process in its job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum ProcessRole {
+/// How agents are told a [`Role`].
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Role")]
+enum RoleName {
     Scheduler,
     Server,
     Worker,
 }
 
-impl ProcessRole {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ProcessRole::Scheduler => "scheduler",
-            ProcessRole::Server => "server",
-            ProcessRole::Worker => "worker",
-        }
-    }
-}
-
 /// A process by its role and its rank in it, as messages name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessName {
-    pub(crate) role: ProcessRole,
+    #[serde(with = "RoleName")]
+    pub(crate) role: Role,
     pub(crate) rank: u32,
 }
 
@@ -41,7 +33,7 @@ impl fmt::Display for ProcessName {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.role {
             // A job has only one scheduler.
-            ProcessRole::Scheduler => formatter.pad("scheduler"),
+            Role::Scheduler => formatter.pad("scheduler"),
             role => formatter.pad(&format!("{} {}", role.name(), self.rank)),
         }
     }
@@ -75,10 +67,10 @@ pub(crate) enum SignalTarget {
 }
 
 impl SignalTarget {
-    pub(crate) fn has(self, role: ProcessRole) -> bool {
+    pub(crate) fn has(self, role: Role) -> bool {
         match self {
-            Self::Workers => role == ProcessRole::Worker,
-            Self::Servers => role != ProcessRole::Worker,
+            Self::Workers => role == Role::Worker,
+            Self::Servers => role != Role::Worker,
             Self::All => true,
         }
     }
@@ -136,18 +128,18 @@ impl LaunchPlan {
     /// The processes in the order in which they are to be started.
     pub(crate) fn processes(&self) -> Vec<Process> {
         let ranks = |role, count| (0..count).map(move |rank| ProcessName { role, rank });
-        ranks(ProcessRole::Scheduler, u32::from(self.root.is_some()))
-            .chain(ranks(ProcessRole::Server, self.servers))
-            .chain(ranks(ProcessRole::Worker, self.workers))
+        ranks(Role::Scheduler, u32::from(self.root.is_some()))
+            .chain(ranks(Role::Server, self.servers))
+            .chain(ranks(Role::Worker, self.workers))
             .map(|name| self.process(name))
             .collect()
     }
 
     fn process(&self, name: ProcessName) -> Process {
         let own = match name.role {
-            ProcessRole::Scheduler => true,
-            ProcessRole::Server => !self.serve_with_program,
-            ProcessRole::Worker => false,
+            Role::Scheduler => true,
+            Role::Server => !self.serve_with_program,
+            Role::Worker => false,
         };
         let words = match self.program.split_first() {
             Some((program, arguments)) if !own => (Some(program.clone()), arguments.to_vec()),
@@ -158,7 +150,7 @@ impl LaunchPlan {
             program: words.0,
             arguments: words.1,
             environment: self.environment(name),
-            reads_input: name.role == ProcessRole::Worker && self.workers == 1,
+            reads_input: name.role == Role::Worker && self.workers == 1,
         }
     }
 
@@ -180,8 +172,8 @@ impl LaunchPlan {
             ("DMLC_PS_ROOT_PORT", root.map(|root| root.port.to_string())),
             ("DMLC_NUM_WORKER", number(self.workers)),
             ("DMLC_NUM_SERVER", number(self.servers)),
-            ("DMLC_WORKER_ID", rank_of(ProcessRole::Worker)),
-            ("DMLC_SERVER_ID", rank_of(ProcessRole::Server)),
+            ("DMLC_WORKER_ID", rank_of(Role::Worker)),
+            ("DMLC_SERVER_ID", rank_of(Role::Server)),
         ];
         let set = |(name, value): &(String, String)| (variable(name), Some(value.clone()));
         let own = variables.into_iter().map(|(variable, value)| (variable.to_owned(), value));

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
+use kvstore::Role;
 use serde::Serialize;
 
 use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::hosts::shell::quote;
-use crate::launch::plan::{LaunchPlan, Process, ProcessRole};
+use crate::launch::plan::{LaunchPlan, Process};
 
 /// The JSON form of a process.
 #[derive(Serialize)]
@@ -27,9 +28,9 @@ struct ProcessJson<'a> {
 /// The words of a process; none if it runs a program that was not given.
 fn words(process: &Process, plan: &LaunchPlan) -> io::Result<Vec<String>> {
     let own = match process.name.role {
-        ProcessRole::Scheduler => true,
-        ProcessRole::Server => !plan.serve_with_program,
-        ProcessRole::Worker => false,
+        Role::Scheduler => true,
+        Role::Server => !plan.serve_with_program,
+        Role::Worker => false,
     };
     if !own && plan.program.is_empty() {
         return Ok(Vec::new());

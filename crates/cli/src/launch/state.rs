@@ -5,10 +5,11 @@
 
 use std::time::{Duration, Instant};
 
+use kvstore::Role;
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
 use crate::ending::{ExitReason, signal_status};
-use crate::launch::plan::{ProcessRole, SignalTarget};
+use crate::launch::plan::SignalTarget;
 
 /// Grace periods of processes.
 #[derive(Debug, Clone, Copy)]
@@ -37,7 +38,7 @@ enum JobPhase {
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
 pub(crate) struct JobState {
-    members: Vec<(ProcessRole, Option<(ExitReason, Instant)>)>,
+    members: Vec<(Role, Option<(ExitReason, Instant)>)>,
     patience: GraceTimes,
     /// Whether the job goes on without workers that fail, as long as there are others.
     goes_on: bool,
@@ -55,7 +56,7 @@ pub(crate) struct JobState {
 
 impl JobState {
     /// A job whose processes have just been started.
-    pub(crate) fn new(roles: impl IntoIterator<Item = ProcessRole>, patience: GraceTimes) -> Self {
+    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, patience: GraceTimes) -> Self {
         Self {
             members: roles.into_iter().map(|role| (role, None)).collect(),
             patience,
@@ -122,9 +123,9 @@ impl JobState {
         let may_succeed = |ending: Option<(ExitReason, Instant)>| {
             ending.is_none_or(|(ending, _)| !ending.is_failure())
         };
-        let mut others = self.members.iter().filter(|(role, _)| *role == ProcessRole::Worker);
+        let mut others = self.members.iter().filter(|(role, _)| *role == Role::Worker);
         self.goes_on
-            && self.members[member].0 == ProcessRole::Worker
+            && self.members[member].0 == Role::Worker
             && others.any(|(_, ending)| may_succeed(*ending))
     }
 
@@ -205,14 +206,14 @@ impl JobState {
     }
 
     pub(crate) fn workers_have_ended(&self) -> bool {
-        self.have_ended(|role| role == ProcessRole::Worker)
+        self.have_ended(|role| role == Role::Worker)
     }
 
     pub(crate) fn all_have_ended(&self) -> bool {
         self.have_ended(|_| true)
     }
 
-    fn have_ended(&self, of: impl Fn(ProcessRole) -> bool) -> bool {
+    fn have_ended(&self, of: impl Fn(Role) -> bool) -> bool {
         self.members.iter().all(|&(role, ending)| ending.is_some() || !of(role))
     }
 
@@ -236,7 +237,7 @@ impl JobState {
         let has_failed = |ending: &Option<(ExitReason, Instant)>| {
             ending.is_some_and(|(ending, _)| ending.is_failure())
         };
-        self.members.iter().any(|(role, ending)| *role == ProcessRole::Worker && has_failed(ending))
+        self.members.iter().any(|(role, ending)| *role == Role::Worker && has_failed(ending))
     }
 
     /// The first process that failed, and how.
@@ -271,8 +272,8 @@ mod tests {
     use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
     use super::{ExitReason, GraceTimes, JobState};
-    use crate::launch::plan::ProcessRole::{Scheduler, Server, Worker};
     use crate::launch::plan::SignalTarget::{All, Servers, Workers};
+    use kvstore::Role::{Scheduler, Server, Worker};
 
     const LINGER: Duration = Duration::from_secs(1);
     const GRACE: Duration = Duration::from_secs(5);

@@ -7,10 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use kvstore::{Config, Store};
+use kvstore::{Config, Role, Store};
 
 use crate::ending::signal_status;
-use crate::launch::plan::ProcessRole;
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::serve::refusals;
@@ -44,7 +43,7 @@ pub(crate) struct ServeOptions {
 }
 
 impl ServeOptions {
-    fn config(&self, role: ProcessRole, rank: Option<u32>) -> kvstore::Result<Config> {
+    fn config(&self, role: Role, rank: Option<u32>) -> kvstore::Result<Config> {
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         let named = [
             ("root", self.root.clone()),
@@ -85,7 +84,7 @@ impl Service {
 }
 
 /// Serves until the job ends.
-pub(crate) fn serve(role: ProcessRole, options: &ServeOptions, rank: Option<u32>) -> ExitCode {
+pub(crate) fn serve(role: Role, options: &ServeOptions, rank: Option<u32>) -> ExitCode {
     if let Err(text) = settings::check(&options.set) {
         say(role.name(), text);
         return ExitCode::from(2);

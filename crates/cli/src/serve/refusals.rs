@@ -4,11 +4,11 @@ use std::fmt::{Debug, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
+use kvstore::Role;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-use crate::launch::plan::ProcessRole;
 use crate::messages::say;
 
 /// Minimum interval of log lines: a peer that retries again and again must not fill a disk.
@@ -19,12 +19,12 @@ const TLS: &str = "zenoh_link_tls";
 const TOKENS: &str = "zenoh_transport::unicast::establishment::accept";
 
 struct Refusals {
-    role: ProcessRole,
+    role: Role,
     last: Mutex<Option<Instant>>,
 }
 
 /// From now on this process logs the peers that it rejects.
-pub(crate) fn announce(role: ProcessRole) {
+pub(crate) fn announce(role: Role) {
     // This program has no other subscriber.
     let _ = tracing::subscriber::set_global_default(Refusals { role, last: Mutex::new(None) });
 }

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use kvstore::Role;
 
-use crate::launch::plan::ProcessRole;
 use crate::serve::node::{self, ServeOptions};
 
 /// Runs the scheduler of a distributed job until the job ends.
@@ -17,5 +17,5 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    node::serve(ProcessRole::Scheduler, &arguments.options, None)
+    node::serve(Role::Scheduler, &arguments.options, None)
 }

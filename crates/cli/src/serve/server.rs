@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use kvstore::Role;
 
-use crate::launch::plan::ProcessRole;
 use crate::serve::node::{self, ServeOptions};
 
 /// Runs a server of a distributed job until the job ends.
@@ -19,5 +19,5 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    node::serve(ProcessRole::Server, &arguments.options, arguments.rank)
+    node::serve(Role::Server, &arguments.options, arguments.rank)
 }

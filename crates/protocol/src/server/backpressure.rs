@@ -47,14 +47,14 @@ impl WorkerBacklog {
         Some(DeliveryToken { operation: bytes, attempt: 0 })
     }
 
-    fn delivered(&mut self, token: DeliveryToken) {
+    pub(super) fn delivered(&mut self, token: DeliveryToken) {
         self.copied = self.copied.saturating_sub(token.operation);
     }
 }
 
 impl<D: Data> Server<D> {
     /// Maximum queued messages to a worker at which its stream is still taken; 0 at its bounds.
-    pub(crate) fn room_for(&self, peer: Peer) -> usize {
+    pub(super) fn room_for(&self, peer: Peer) -> usize {
         let Some(waiting) = self.waiting.get(peer.rank as usize) else { return 0 };
         let most = MOST + 4 * self.slices;
         let full = waiting.pulls >= most
@@ -63,13 +63,6 @@ impl<D: Data> Server<D> {
             || self.directory.is_full(peer.rank);
         let in_line = MOST_IN_LINE + 4 * self.slices;
         if full { 0 } else { usize::try_from(in_line).unwrap_or(usize::MAX) }
-    }
-
-    /// A worker has acknowledged an answer.
-    pub(crate) fn delivered(&mut self, by: u32, token: DeliveryToken) {
-        if let Some(waiting) = self.waiting.get_mut(by as usize) {
-            waiting.delivered(token);
-        }
     }
 
     /// Failure of a pull that can never be answered. Its round is that of the last push before it, which has
@@ -107,6 +100,7 @@ impl<D: Data> Server<D> {
 mod tests {
     use super::*;
     use crate::job::Reason;
+    use crate::machine::NodeRole as _;
     use crate::message::kinds::{Declare, Describe, Done, Init, Offer, Push, Ready};
     use crate::message::{KeySpec, Message, MessageKind, Placement, Proposal, failed};
     use crate::server::ServerAction;

@@ -43,11 +43,6 @@ impl ServerTally {
 }
 
 impl<D: Data> Server<D> {
-    /// Sets the time of the next event.
-    pub(crate) fn tell_time(&mut self, now: Time) {
-        self.tally.now = now;
-    }
-
     /// Records the lateness of a worker, if its push that has just been settled closed a round.
     pub(super) fn note_late(&mut self, rank: u32, before: Option<Time>, rounds: u64) {
         let several = self.workers.active().nth(1).is_some();

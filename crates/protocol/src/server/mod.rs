@@ -10,6 +10,7 @@ mod backpressure;
 mod directory;
 mod facts;
 mod keys;
+mod role;
 mod rounds;
 
 use std::collections::BTreeSet;
@@ -18,14 +19,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::drops::{DropReason, Handled};
-use super::job::{
-    AT_ONCE, Data, Failure, Limits, MemberRole, OnLoss, Peer, Reason, Time, take_all,
-};
+use super::job::{AT_ONCE, Data, Failure, Limits, MemberRole, Peer, Reason, take_all};
 use super::message::kinds::{
     Ask, Awaited, Credit, Describe, Done, Failed, Grant, Init, Offer, Pull, Push, Remove, Setting,
     Value,
 };
-use super::message::{Book, Content, MemberState, Message, Placement, SliceName};
+use super::message::{Content, Message, Placement, SliceName};
 use super::peers::OutgoingMessage;
 use super::stream::{CONTROL, LAST};
 use backpressure::WorkerBacklog;
@@ -158,7 +157,7 @@ impl Workers {
     }
 }
 
-/// The machine of one server, in [`NodeRole::Server`](crate::NodeRole::Server).
+/// The machine of one server, the role of a [`Node`](crate::Node).
 #[derive(Debug)]
 pub struct Server<D> {
     workers: Workers,
@@ -187,47 +186,9 @@ pub struct Server<D> {
 }
 
 impl<D: Data> Server<D> {
-    pub(super) fn new(limits: &Limits) -> Self {
-        let workers = limits.workers as usize;
-        Self {
-            workers: Workers {
-                limits: limits.clone(),
-                here: vec![true; workers],
-                done: vec![false; workers],
-            },
-            keys: ServerKeys::default(),
-            directory: Directory::new(limits),
-            used: vec![0; workers],
-            owed: vec![0; workers],
-            waiting: vec![WorkerBacklog::default(); workers],
-            slices: 0,
-            held_bytes: 0,
-            duplicates: 0,
-            broken: None,
-            letters: Vec::new(),
-            actions: Vec::new(),
-            tally: facts::ServerTally::new(limits.workers),
-            steps: Vec::new(),
-            sweep: (Vec::new(), Vec::new()),
-        }
-    }
-
-    /// Starts over under other limits, before any event.
-    pub(super) fn adopt(&mut self, limits: &Limits) {
-        let whole = self.directory.is_whole();
-        *self = Self::new(limits);
-        if whole {
-            self.keep_whole();
-        }
-    }
-
     /// Actions since the last call, for the driver to carry out. Called after every event of the node.
     pub fn actions(&mut self) -> Vec<ServerAction<D>> {
         take_all(&mut self.actions)
-    }
-
-    pub(super) fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
-        take_all(&mut self.letters)
     }
 
     /// Bytes of contributions that are held out of turn; at most [`Limits::hold_bytes`].
@@ -265,35 +226,6 @@ impl<D: Data> Server<D> {
     /// before the start.
     pub fn keep_whole(&mut self) {
         self.directory.keep_whole();
-    }
-
-    /// The members have changed.
-    pub(super) fn members(&mut self, book: &Book) {
-        let mut news = false;
-        for member in book.members.iter().filter(|member| member.peer.role == MemberRole::Worker) {
-            if member.reads {
-                self.only_reads(member.peer.rank);
-            }
-            let Some(here) = self.workers.here.get_mut(member.peer.rank as usize) else { continue };
-            if !*here || member.state == MemberState::Here {
-                continue;
-            }
-            *here = false;
-            news = true;
-            for slice in self.keys.values_mut().flat_map(|key| key.slices.iter_mut().flatten()) {
-                self.held_bytes -= slice.forget(member.peer.rank);
-            }
-            self.waiting[member.peer.rank as usize] = WorkerBacklog::default();
-            let fails = self.workers.limits.on_loss == OnLoss::Fail;
-            if member.state == MemberState::Lost && !member.reads && fails && self.broken.is_none()
-            {
-                let text = format!("{} at {} is lost", member.peer, member.address);
-                self.broken = Some(Failure::new(Reason::PeerLost, text));
-            }
-        }
-        if news {
-            self.settle_all();
-        }
     }
 
     /// Takes a message of a worker, or returns the reason to drop it.
@@ -613,18 +545,6 @@ impl<D: Data> Server<D> {
             self.settle(SliceName { key, generation, slice });
         }
         self.settle_removal(key, generation);
-    }
-
-    /// Continues a sweep that did not fit into one step.
-    pub(super) fn tick(&mut self) {
-        if self.is_sweeping() {
-            self.sweep();
-        }
-    }
-
-    /// Moment of the next `tick`, at the latest.
-    pub(super) fn wake_at(&self) -> Time {
-        if self.is_sweeping() { 0 } else { Time::MAX }
     }
 
     fn is_sweeping(&self) -> bool {

@@ -14,11 +14,13 @@ use super::program::{self, Line};
 use super::reader::{self, READER, Reader};
 use super::scenario::{Scenario, Trouble};
 use crate::job::{Data, Failure, MS, MemberRole, OnLoss, Peer, Reason, Time};
+use crate::machine::Machine as _;
+use crate::machine::NodeRole as _;
 use crate::membership::Scheduler;
 use crate::message::{Message, MessageKind};
-use crate::node::{Node, NodeRole, NodeStart};
+use crate::node::{Node, NodeStart};
 use crate::peers::{OutgoingFrame, PeerEvent};
-use crate::testing::Random;
+use crate::testing::{AnyNode, Random};
 use crate::{server, worker};
 
 pub(super) const SCHEDULER: &str = "scheduler";
@@ -28,7 +30,7 @@ const END: Time = 600_000 * MS;
 
 pub(super) enum Machine {
     Scheduler(Box<Scheduler<Bytes>>),
-    Node(Box<Node<Bytes>>),
+    Node(AnyNode<Bytes>),
 }
 
 /// Program of a worker, and its open calls.
@@ -152,8 +154,8 @@ impl Cluster {
             Some((role, rank)) => {
                 let rank = rank.parse().ok().filter(|_| self.scenario.own_ranks);
                 let role = if role == "worker" { MemberRole::Worker } else { MemberRole::Server };
-                let birth = NodeStart { role, rank, incarnation, address, scheduler: SCHEDULER };
-                Machine::Node(Box::new(Node::new(limits, &birth, now)))
+                let birth = NodeStart { rank, incarnation, address, scheduler: SCHEDULER };
+                Machine::Node(AnyNode::new(role, limits, &birth, now))
             }
         };
         let program = Program::default();
@@ -209,7 +211,9 @@ impl Cluster {
             Machine::Scheduler(scheduler) => scheduler.receive(message, now),
             Machine::Node(node) => {
                 node.receive(message, now);
-                again.into_iter().for_each(|copy| node.come_again(copy, now));
+                if let AnyNode::Server(node) = node {
+                    again.into_iter().for_each(|copy| node.come_again(copy, now));
+                }
             }
         }
         self.after(&to);
@@ -297,11 +301,11 @@ impl Cluster {
             }
             Machine::Node(node) => {
                 assert!(process.program.open.is_empty(), "{address}: an operation never ended");
-                match (&node.part, node.end()) {
-                    (NodeRole::Server(server), Some(Ok(()))) => {
-                        self.met.duplicates += server.duplicates();
+                match (node, node.end()) {
+                    (AnyNode::Server(node), Some(Ok(()))) => {
+                        self.met.duplicates += node.part.duplicates();
                         let calm = self.fails().is_none();
-                        assert!(!calm || server.is_at_rest(), "{address} waits for something");
+                        assert!(!calm || node.part.is_at_rest(), "{address} waits for something");
                     }
                     (_, Some(Err(failure))) => {
                         self.met.evictions += u64::from(failure.reason == Reason::Evicted);
@@ -316,16 +320,16 @@ impl Cluster {
         }
     }
 
-    fn act(&mut self, node: &mut Node<Bytes>, program: &mut Program) {
+    fn act(&mut self, node: &mut AnyNode<Bytes>, program: &mut Program) {
         loop {
             let me = node.me();
-            let busy = match &mut node.part {
-                NodeRole::Server(server) => self.serve(me.rank, server),
-                NodeRole::Worker(worker) => {
-                    let actions = worker.actions();
+            let busy = match node {
+                AnyNode::Server(node) => self.serve(me.rank, &mut node.part),
+                AnyNode::Worker(node) => {
+                    let actions = node.part.actions();
                     let busy = !actions.is_empty();
                     for action in actions {
-                        self.finish(action, worker, program, me);
+                        self.finish(action, &node.part, program, me);
                     }
                     busy | (node.has_started() && self.step(node, program, me))
                 }
@@ -349,9 +353,14 @@ impl Cluster {
     }
 
     /// Runs one line of the program; false when it blocks.
-    fn step(&mut self, node: &mut Node<Bytes>, program: &mut Program, me: Peer) -> bool {
+    fn step(
+        &mut self,
+        node: &mut Node<Bytes, worker::Worker<Bytes>>,
+        program: &mut Program,
+        me: Peer,
+    ) -> bool {
         let (now, scenario) = (self.network.now, &self.scenario);
-        let NodeRole::Worker(worker) = &mut node.part else { return false };
+        let worker = &mut node.part;
         program.lines.get_or_insert_with(|| program::write(scenario, me.rank));
         self.cancel(worker, program);
         let Some(lines) = &mut program.lines else { return false };

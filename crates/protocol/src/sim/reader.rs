@@ -12,6 +12,7 @@ use super::cluster::{Cluster, Machine, SCHEDULER};
 use super::frames::{read_frame, write_frame};
 use super::network::Happening;
 use crate::job::{Limits, MS, MemberRole, Mode, NO_RANK, Peer, Time};
+use crate::machine::Machine as _;
 use crate::membership::{AuthenticatedPeer, is_at};
 use crate::message::{
     Body, Book, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind, Proposal, accused,

@@ -10,12 +10,14 @@ use super::bandwidth::{Event, Nanos, Network};
 use super::cluster::SCHEDULER;
 use super::trainer::{Stage, Trainer};
 use crate::job::{Limits, MemberRole, Time};
+use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::SliceName;
 use crate::message::{HEADER, Message};
-use crate::node::{Node, NodeRole, NodeStart};
+use crate::node::NodeStart;
 use crate::peers::OutgoingFrame;
 use crate::server::{ServerAction, ValueRequest};
+use crate::testing::AnyNode;
 
 /// Configuration of a training job, and its length.
 #[derive(Clone)]
@@ -42,8 +44,8 @@ pub(super) struct Outcome {
 
 enum Machine {
     Scheduler(Box<Scheduler<Length>>),
-    Worker(Box<Node<Length>>, Trainer),
-    Server(Box<Node<Length>>, Adder),
+    Worker(AnyNode<Length>, Trainer),
+    Server(AnyNode<Length>, Adder),
 }
 
 /// Arithmetic of a server, which takes time.
@@ -185,13 +187,14 @@ impl Job {
             }
             Machine::Worker(node, trainer) => {
                 let started = node.has_started();
-                if let (NodeRole::Worker(worker), true) = (&mut node.part, started) {
-                    trainer.act(worker, now);
+                if let (AnyNode::Worker(node), true) = (&mut *node, started) {
+                    trainer.act(&mut node.part, now);
                 }
                 (node.send(micros), node.wake_at(), trainer.next(now))
             }
             Machine::Server(node, adder) => {
-                if let NodeRole::Server(server) = &mut node.part {
+                if let AnyNode::Server(node) = node {
+                    let server = &mut node.part;
                     let actions = server.actions();
                     actions.iter().for_each(|a| adder.act(a, self.setup.adds, now));
                     while adder.next() <= now {
@@ -220,9 +223,9 @@ impl Job {
     }
 }
 
-fn node(setup: &Setup, role: MemberRole, rank: u32, address: &str) -> Box<Node<Length>> {
+fn node(setup: &Setup, role: MemberRole, rank: u32, address: &str) -> AnyNode<Length> {
     // The scheduler tells processes of a role apart by their incarnations.
     let incarnation = u64::from(rank) + 1;
-    let birth = NodeStart { role, rank: Some(rank), incarnation, address, scheduler: SCHEDULER };
-    Box::new(Node::new(setup.limits.clone(), &birth, 0))
+    let birth = NodeStart { rank: Some(rank), incarnation, address, scheduler: SCHEDULER };
+    AnyNode::new(role, setup.limits.clone(), &birth, 0)
 }

@@ -2,9 +2,11 @@
 //! networks of simulated trainings, for the tests of this crate and of its users. Releases do not have it
 //! (feature `testing`).
 
+mod any_node;
 mod networks;
 mod random;
 
+pub use any_node::AnyNode;
 pub use networks::{Layer, Net, resnet_50, vgg_19};
 pub use random::Random;
 

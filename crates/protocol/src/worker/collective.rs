@@ -2,8 +2,9 @@
 
 use super::keys::WorkerKey;
 use super::operation::{CatchUpTarget, OpId, Operation, OperationKind};
-use super::{DIRECTORY, PushPhase, SchedulerRequest, Worker};
+use super::{DIRECTORY, PushPhase, Worker};
 use crate::job::{AT_ONCE, Data, Peer};
+use crate::machine::SchedulerRequest;
 use crate::message::kinds::{Declare, Done, Leave};
 use crate::message::{Message, Proposal};
 use crate::stream::{CONTROL, LAST};
@@ -128,36 +129,5 @@ impl<D: Data> Worker<D> {
         if self.ops.get(id).is_some_and(Operation::is_leaving) {
             self.finish_if_complete(id);
         }
-    }
-
-    /// The scheduler has opened barriers up to this one.
-    pub(crate) fn released(&mut self, barrier: u64) {
-        self.released = self.released.max(barrier);
-        let open = |op: &Operation<D>| matches!(op.what, OperationKind::Barrier { number, .. } if number <= barrier);
-        for id in self.ids(open) {
-            self.finish(id, Ok(()));
-        }
-        self.go_on();
-    }
-
-    pub(crate) fn barrier_awaits(&mut self, barrier: u64, peers: &[Peer]) {
-        for op in self.ops.values_mut() {
-            if matches!(op.what, OperationKind::Barrier { number, .. } if number == barrier) {
-                op.awaited = Some(peers.to_vec());
-            }
-        }
-    }
-
-    /// All operations have ended, and Leave was sent to the servers.
-    pub(crate) fn is_closing(&self) -> bool {
-        self.ops.iter().any(|(_, op)| op.started && matches!(op.what, OperationKind::Close))
-    }
-
-    /// The scheduler has acknowledged the leave.
-    pub(crate) fn left(&mut self) {
-        self.ended = true;
-        let closing = |op: &Operation<D>| matches!(op.what, OperationKind::Close);
-        let close = self.ops.iter().find(|(_, op)| closing(op)).map(|(id, _)| id);
-        close.into_iter().for_each(|id| self.finish(id, Ok(())));
     }
 }

@@ -73,11 +73,6 @@ impl WorkerTally {
 }
 
 impl<D: Data> Worker<D> {
-    /// Sets the time of the next event.
-    pub(crate) fn tell_time(&mut self, now: Time) {
-        self.tally.now = now;
-    }
-
     /// Sets the names of keys, for observers, and for the directory, which compares their hashes.
     pub fn name_keys(&mut self, naming: impl KeyNameLookup + 'static) {
         self.tally.naming = Some(Box::new(naming));

@@ -9,6 +9,7 @@ mod facts;
 mod keys;
 mod operation;
 mod requests;
+mod role;
 mod slices;
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,9 @@ use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
     label, take_all,
 };
+use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
-use super::message::{Book, Content, Decision, Header, MemberState, Message, Placement, SliceName};
+use super::message::{Content, Decision, Header, Message, Placement, SliceName};
 use super::peers::OutgoingMessage;
 use super::sequence_map::SequenceMap;
 use super::stream::{CONTROL, LAST};
@@ -78,15 +80,6 @@ pub enum WorkerAction<D> {
     },
 }
 
-/// Request to the scheduler, which the node sends.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum SchedulerRequest {
-    Barrier,
-    AskBarrier(u64),
-    Done,
-    Leave,
-}
-
 /// Whether the program may push.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PushPhase {
@@ -97,7 +90,7 @@ enum PushPhase {
     Announced,
 }
 
-/// The machine of one worker, in [`NodeRole::Worker`](crate::NodeRole::Worker).
+/// The machine of one worker, the role of a [`Node`](crate::Node).
 ///
 /// Each request returns the number of an operation at once, or the failure of a request that can never
 /// succeed. The operation ends with a [`WorkerAction::Finished`], at the latest at its `deadline`, a moment of the
@@ -156,56 +149,9 @@ pub struct Worker<D> {
 }
 
 impl<D: Data> Worker<D> {
-    pub(super) fn new(limits: &Limits) -> Self {
-        let servers = limits.servers as usize;
-        Self {
-            limits: limits.clone(),
-            started: false,
-            ops: SequenceMap::default(),
-            waiting: BTreeSet::new(),
-            collective: BTreeSet::new(),
-            changes: BTreeSet::new(),
-            touched: TouchedKeys::default(),
-            next_op: 1,
-            wake: Time::MAX,
-            keys: Table::default(),
-            flows: (0..servers).map(|_| FlowControl::new(limits.credit())).collect(),
-            servers_here: vec![true; servers],
-            workers_lost: BTreeSet::new(),
-            queue: Vec::new(),
-            barriers: 0,
-            arrived: 0,
-            released: 0,
-            barrier_given_up: None,
-            setting_given_up: None,
-            settings: 0,
-            setting: 0,
-            pushes: PushPhase::Open,
-            announcing: None,
-            closing: false,
-            ended: false,
-            rounds_lost: None,
-            all_lost: None,
-            letters: Vec::new(),
-            wants: Vec::new(),
-            actions: Vec::new(),
-            tally: Box::default(),
-            #[cfg(test)]
-            looks: std::cell::Cell::default(),
-        }
-    }
-
     /// Actions since the last call, for the driver to carry out. Called after every event of the node.
     pub fn actions(&mut self) -> Vec<WorkerAction<D>> {
         take_all(&mut self.actions)
-    }
-
-    pub(super) fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
-        take_all(&mut self.letters)
-    }
-
-    pub(super) fn wants(&mut self) -> Vec<SchedulerRequest> {
-        std::mem::take(&mut self.wants)
     }
 
     /// Shape and placement of a key, once this worker knows them.
@@ -272,37 +218,6 @@ impl<D: Data> Worker<D> {
         self.limits.mode == Mode::Sync
     }
 
-    /// Whether the worker has left the job, or was evicted or cut off.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
-    /// The members are known, or have changed.
-    pub(super) fn members(&mut self, book: &Book) {
-        self.started = true;
-        for gone in book.members.iter().filter(|member| member.state != MemberState::Here) {
-            let is_lost = gone.state == MemberState::Lost;
-            let how = if is_lost { "is lost" } else { "has left, as the job is over" };
-            let text = format!("{} at {} {how}", gone.peer, gone.address);
-            let failure = Failure::new(Reason::PeerLost, text);
-            match gone.peer.role {
-                MemberRole::Server => {
-                    self.lose_all(&failure);
-                    self.stop_waiting_for(gone.peer);
-                }
-                MemberRole::Worker if !is_lost => {}
-                MemberRole::Worker => {
-                    self.workers_lost.insert(gone.peer.rank);
-                    if self.limits.on_loss == OnLoss::Fail && !gone.reads {
-                        self.lose_rounds(&failure);
-                    }
-                }
-                MemberRole::Scheduler => {}
-            }
-        }
-        self.pump_all();
-    }
-
     /// Rounds, barriers and other collective calls cannot end any more.
     fn lose_rounds(&mut self, failure: &Failure) {
         if self.rounds_lost.is_none() {
@@ -319,15 +234,6 @@ impl<D: Data> Worker<D> {
             self.all_lost = Some(failure.clone());
             self.fail_where(|op| !op.is_leaving(), failure);
         }
-    }
-
-    /// This process was evicted or refused, or cannot continue.
-    pub(super) fn fatal(&mut self, failure: &Failure) {
-        self.all_lost = Some(failure.clone());
-        self.fail_where(|_| true, failure);
-        self.letters.clear();
-        self.wants.clear();
-        self.ended = true;
     }
 
     /// Messages to a lost server will not arrive; leaving continues without it.
@@ -602,17 +508,6 @@ impl<D: Data> Worker<D> {
         true
     }
 
-    /// A server has acknowledged the message of this token.
-    pub(super) fn delivered(&mut self, server: u32, token: DeliveryToken) {
-        let id = token.operation;
-        if let Some(op) = self.ops.get_mut(id) {
-            op.undelivered.arrive(server, token.attempt);
-            self.touched.add(op.key);
-            self.finish_if_complete(id);
-            self.go_on();
-        }
-    }
-
     /// Sends a message whose acknowledgement the operation waits for.
     fn send_awaited(&mut self, id: OpId, to: Peer, message: impl Into<Message<D>>, priority: i32) {
         let mut message = message.into();
@@ -711,34 +606,6 @@ impl<D: Data> Worker<D> {
             self.pump(key);
         }
         self.pump_collective();
-    }
-
-    /// Ends overdue operations, and queries the members that others wait for.
-    pub(super) fn tick(&mut self, now: Time) {
-        if self.announcing.is_some() && !self.ended {
-            self.announce_more();
-            self.go_on();
-        }
-        if now < self.wake {
-            return;
-        }
-        let due = |op: &Operation<D>| !op.abandoned && op.next_moment() <= now;
-        for id in self.ids(due).into_iter().take(MOST_DUE) {
-            let Some(op) = self.ops.get_mut(id) else { continue };
-            if now < op.deadline {
-                self.look_after(id, now);
-                continue;
-            }
-            self.overdue(id, now);
-        }
-        let live = self.ops.iter().map(|(_, op)| op).filter(|op| !op.abandoned);
-        self.wake = live.map(Operation::next_moment).min().unwrap_or(Time::MAX);
-        self.go_on();
-    }
-
-    /// Moment of the next `tick`, at the latest.
-    pub(super) fn wake_at(&self) -> Time {
-        if self.announcing.is_some() && !self.ended { 0 } else { self.wake }
     }
 
     fn ask(&mut self, id: OpId) {

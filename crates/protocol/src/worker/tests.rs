@@ -4,6 +4,7 @@
 use super::{OpId, Worker, WorkerAction};
 use crate::drops::DropReason;
 use crate::job::{Limits, MS, MemberRole, Peer, Time};
+use crate::machine::NodeRole as _;
 use crate::message::{Book, KeySpec, MemberState, Standing};
 use crate::peers::OutgoingMessage;
 use crate::server::{Server, ServerAction};

@@ -162,13 +162,14 @@ mod tests {
     use std::os::unix::ffi::OsStringExt;
 
     use super::*;
-    use crate::launch::plan::{ProcessName, ProcessRole};
+    use crate::launch::plan::ProcessName;
+    use kvstore::Role;
 
     #[test]
     fn an_order_is_a_line_and_keeps_words_that_are_no_text() {
         let odd = OsString::from_vec(b"\xff\n'".to_vec());
         let process = Process {
-            name: ProcessName { role: ProcessRole::Worker, rank: 3 },
+            name: ProcessName { role: Role::Worker, rank: 3 },
             program: Some(odd.clone()),
             arguments: vec![odd.clone()],
             environment: vec![("A".into(), Some("x\ny".into())), ("B".into(), None)],

@@ -8,12 +8,13 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::PathBuf;
 
 use clap::Args;
+use kvstore::Role;
 
 use crate::address::{local_address_of, split_root};
 use crate::launch::hosts::hostfile::{self, HostSlots};
 use crate::launch::hosts::shell;
 use crate::launch::hosts::slurm;
-use crate::launch::plan::{Process, ProcessRole, SchedulerAddress};
+use crate::launch::plan::{Process, SchedulerAddress};
 use crate::launch::processes::all::RemoteShell;
 
 /// The name of this machine in lists of hosts.
@@ -117,9 +118,9 @@ impl ProcessPlacement {
     pub(crate) fn host(&self, process: &Process) -> Option<&str> {
         let (workers, servers) = &self.places;
         let places = match process.name.role {
-            ProcessRole::Scheduler => return None,
-            ProcessRole::Server => servers,
-            ProcessRole::Worker => workers,
+            Role::Scheduler => return None,
+            Role::Server => servers,
+            Role::Worker => workers,
         };
         let host = &self.others.as_ref()?.hosts.get(*places.get(process.name.rank as usize)?)?;
         Some(host.name.as_str()).filter(|host| *host != HERE)

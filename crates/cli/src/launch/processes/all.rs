@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
+use kvstore::Role;
+
 use crate::ending::ExitReason;
 use crate::launch::hosts::agent_protocol::{AgentReport, StartRequest};
 use crate::launch::hosts::agents::{AgentConnection, AgentNews};
-use crate::launch::plan::{Process, ProcessName, ProcessRole, SignalTarget};
+use crate::launch::plan::{Process, ProcessName, SignalTarget};
 use crate::launch::processes::local::{LocalProcesses, StartError};
 use crate::launch::processes::output::{OutputLabel, OutputSource};
 
@@ -61,7 +63,7 @@ impl JobProcess {
     }
 
     fn label(&self) -> OutputLabel {
-        let rank = (self.name.role == ProcessRole::Worker).then_some(self.name.rank);
+        let rank = (self.name.role == Role::Worker).then_some(self.name.rank);
         OutputLabel { text: self.title(), rank }
     }
 }

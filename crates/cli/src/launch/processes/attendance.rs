@@ -8,9 +8,9 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use kvstore::{Config, Observer, Result, View};
+use kvstore::{Config, Observer, Result, Role, View};
 
-use crate::launch::plan::{ProcessName, ProcessRole};
+use crate::launch::plan::ProcessName;
 
 /// Interval of the lines that name processes which have not called `kv_create`.
 const LINE: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ pub(crate) struct Attendees {
 impl Attendees {
     pub(crate) fn has_joined(&self, name: ProcessName) -> bool {
         let is_it = |(role, rank): &(String, u32)| role == name.role.name() && *rank == name.rank;
-        name.role == ProcessRole::Scheduler || self.joined.iter().any(is_it)
+        name.role == Role::Scheduler || self.joined.iter().any(is_it)
     }
 }
 
@@ -217,13 +217,9 @@ mod tests {
         let seen = Attendees { has_started: false, joined: vec![("worker".into(), 1)] };
         let name = |role, rank| ProcessName { role, rank };
         assert!(
-            seen.has_joined(name(ProcessRole::Worker, 1))
-                && seen.has_joined(name(ProcessRole::Scheduler, 0))
+            seen.has_joined(name(Role::Worker, 1)) && seen.has_joined(name(Role::Scheduler, 0))
         );
-        assert!(
-            !seen.has_joined(name(ProcessRole::Worker, 0))
-                && !seen.has_joined(name(ProcessRole::Server, 1))
-        );
+        assert!(!seen.has_joined(name(Role::Worker, 0)) && !seen.has_joined(name(Role::Server, 1)));
     }
 
     #[test]

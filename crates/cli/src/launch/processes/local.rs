@@ -9,10 +9,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvstore::Role;
 use signal_hook::consts::SIGKILL;
 
 use crate::ending::ExitReason;
-use crate::launch::plan::{Process, ProcessRole, SignalTarget};
+use crate::launch::plan::{Process, SignalTarget};
 use crate::launch::processes::input;
 use crate::launch::processes::output::OutputSource;
 use crate::launch::processes::reaper::Reaper;
@@ -53,7 +54,7 @@ pub(crate) struct LocalProcesses {
 
 #[derive(Debug)]
 struct RunningChild {
-    role: ProcessRole,
+    role: Role,
     child: Child,
     /// Whether its end has been reported.
     told: bool,
@@ -74,11 +75,7 @@ impl LocalProcesses {
             .map_err(|error| StartError::new(command.get_program(), &error))
     }
 
-    fn connect(
-        &mut self,
-        role: ProcessRole,
-        command: &mut Command,
-    ) -> io::Result<[OutputSource; 2]> {
+    fn connect(&mut self, role: Role, command: &mut Command) -> io::Result<[OutputSource; 2]> {
         let (out, out_writer) = io::pipe()?;
         let (err, err_writer) = io::pipe()?;
         command.stdout(out_writer).stderr(err_writer);

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::drops::{DropReason, Handled};
 use crate::job::{Data, Failure, Limits, MS, MemberRole, OnLoss, Peer, Reason, Time, list};
+use crate::machine::Machine;
 use crate::message::kinds::{Ask, Awaited, Barrier, Evicted, Leave, Refused, Released};
 use crate::message::{
     BadFrame, Book, Content, MemberState, Message, MessageKind, Standing, VERSION,
@@ -42,10 +43,8 @@ pub(super) struct MemberProgress {
     pub(super) rumoured: Option<String>,
 }
 
-/// The scheduler of one job.
-///
-/// The driver calls [`receive`](Self::receive) and [`tick`](Self::tick), then [`send`](Self::send) and
-/// [`wake_at`](Self::wake_at), until [`end`](Self::end) is there: see the front page.
+/// The scheduler of one job. Its end is that of the job: all members have left, or it did not start, or the
+/// scheduler was cut off.
 pub struct Scheduler<D> {
     pub(super) net: Peers<D>,
     pub(super) book: Book,
@@ -98,28 +97,30 @@ impl<D: Data> Scheduler<D> {
             watch: MemberReports::default(),
         }
     }
+}
 
-    /// Address and incarnation of a member that the scheduler has a stream to.
-    #[must_use]
-    pub fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
-        self.net.linked(peer)
+impl<D: Data> Machine<D> for Scheduler<D> {
+    fn me(&self) -> Peer {
+        Peer::SCHEDULER
     }
 
-    /// Limits of the job, with the terms of the workers once one has joined.
-    #[must_use]
-    pub fn limits(&self) -> &Limits {
+    fn limits(&self) -> &Limits {
         &self.net.limits
     }
 
-    /// Result of the job, once it has ended: all members have left, or it did not start, or the scheduler was
-    /// cut off.
-    #[must_use]
-    pub fn end(&self) -> Option<&Result<(), Failure>> {
+    fn linked(&self, peer: Peer) -> Option<(&str, u64)> {
+        self.net.linked(peer)
+    }
+
+    fn has_started(&self) -> bool {
+        self.started
+    }
+
+    fn end(&self) -> Option<&Result<(), Failure>> {
         self.end.as_ref()
     }
 
-    /// Takes a frame that has arrived, intact; its header says who sent it.
-    pub fn receive(&mut self, message: Message<D>, now: Time) {
+    fn receive(&mut self, message: Message<D>, now: Time) {
         self.net.notice_pause(now);
         // An observer need not know the identity of the job.
         let (peer, kind) = (message.head.sender(), message.head.kind);
@@ -157,9 +158,7 @@ impl<D: Data> Scheduler<D> {
         self.settle();
     }
 
-    /// Reports a delivery from an address that is no frame of this version; a process of another version is
-    /// refused.
-    pub fn bad_frame(&mut self, from: &str, bad: BadFrame) {
+    fn bad_frame(&mut self, from: &str, bad: BadFrame, _: Time) {
         self.net.note_bad();
         if let BadFrame::Version(theirs) = bad {
             let text = format!(
@@ -170,14 +169,7 @@ impl<D: Data> Scheduler<D> {
         }
     }
 
-    /// Whether an address is that of a member; resources of any other may be freed.
-    #[must_use]
-    pub fn knows(&self, address: &str) -> bool {
-        self.book.members.iter().any(|member| member.address == address)
-    }
-
-    /// Reports the end of a connection to an address. Optional: silence has the effect later.
-    pub fn down(&mut self, address: &str, now: Time) {
+    fn down(&mut self, address: &str, now: Time) {
         self.net.notice_pause(now);
         let Some(peer) = self.book.peer_at(address) else { return };
         // Transports close silent connections too: after a partition, or a pause of this process, the
@@ -188,9 +180,11 @@ impl<D: Data> Scheduler<D> {
         self.settle();
     }
 
-    /// Handles all timers that are due. Called at the moment of [`wake_at`](Self::wake_at), and any time
-    /// before: too early a call does no harm.
-    pub fn tick(&mut self, now: Time) {
+    fn knows(&self, address: &str) -> bool {
+        self.book.members.iter().any(|member| member.address == address)
+    }
+
+    fn tick(&mut self, now: Time) {
         self.net.notice_pause(now);
         self.check_liveness(now);
         self.judge(now);
@@ -207,26 +201,19 @@ impl<D: Data> Scheduler<D> {
         self.settle();
     }
 
-    /// Frames that are due. Called after every event.
-    pub fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
+    fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>> {
         self.net.send(now)
     }
 
-    /// Events for logs since the last call.
-    pub fn news(&mut self) -> Vec<PeerEvent> {
+    fn news(&mut self) -> Vec<PeerEvent> {
         self.net.news()
     }
 
-    /// Counts of frames and messages of peers that had no effect, by kind and reason.
-    #[must_use]
-    pub fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+    fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
         self.net.ignored()
     }
 
-    /// Moment of the next [`tick`](Self::tick), at the latest; `Time::MAX` is never. Valid until the next
-    /// event.
-    #[must_use]
-    pub fn wake_at(&self) -> Time {
+    fn wake_at(&self) -> Time {
         let missing = self.progress.values().filter_map(|progress| progress.missing_at);
         let missing = missing.filter(|_| !self.in_doubt);
         let disputes = self.disputes.iter().map(|dispute| dispute.due);
@@ -235,7 +222,9 @@ impl<D: Data> Scheduler<D> {
         let own = start.into_iter().chain(gone.filter(|_| self.end.is_none()));
         missing.chain(disputes).chain(own).chain([self.net.wake_at()]).min().unwrap_or(Time::MAX)
     }
+}
 
+impl<D: Data> Scheduler<D> {
     fn stranger(&mut self, peer: Peer, message: Message<D>, now: Time) -> Handled {
         let incarnation = message.head.incarnation;
         match message.head.kind {
@@ -395,13 +384,6 @@ impl<D: Data> Scheduler<D> {
 
     fn late(&self, barrier: u64) -> Vec<Peer> {
         self.active().filter(|(_, p)| p.arrived < barrier).map(|(peer, _)| peer).collect()
-    }
-
-    /// Whether the job has started.
-    #[cfg(any(fuzzing, test, feature = "testing"))]
-    #[must_use]
-    pub fn has_started(&self) -> bool {
-        self.started
     }
 
     /// State that no frame of a reader changes: the other members, the terms, and their progress.

@@ -147,6 +147,7 @@ impl<D: Data> Scheduler<D> {
 mod tests {
     use super::{ASK_AGAIN, MOST_LOOKS};
     use crate::job::{MemberRole, NO_RANK};
+    use crate::machine::Machine as _;
     use crate::membership::Scheduler;
     use crate::message::{Header, Look, Message, MessageKind};
     use crate::sim::{Bytes, limits};

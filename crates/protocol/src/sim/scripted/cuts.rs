@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Job, SCHEDULER};
 use crate::job::{Limits, MS, OnLoss, Peer, Reason, Time};
+use crate::machine::Machine as _;
 use crate::message::MemberState;
 use crate::sim::limits;
 

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::Job;
 use crate::drops::DropReason;
 use crate::job::{Failure, MemberRole, Peer, Reason, Time};
+use crate::machine::Machine as _;
 use crate::message::kinds::{
     Alive, Awaited, Barrier, Credit, Declare, Describe, Done, Failed, Grant, Init, NO_BARRIER,
     NO_GENERATION, NO_ROUND, Offer, Place, Pull, Push, Ready, Refused, Released, Remove, Removed,
@@ -13,9 +14,9 @@ use crate::message::kinds::{
 use crate::message::{
     Body, Book, Decision, Header, Hello, KeySpec, Look, Message, MessageKind, Placement, Proposal,
 };
-use crate::node::Node;
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, limits};
+use crate::testing::AnyNode;
 
 /// A process with the stream of a linked peer may send anything: no machine panics, and no other peer is
 /// affected.
@@ -289,7 +290,7 @@ fn is_outside(kind: MessageKind) -> bool {
 
 /// Sends a message and returns the frame in which it arrives.
 fn frame_of(
-    hostile: &mut Node<Bytes>,
+    hostile: &mut AnyNode<Bytes>,
     to: (Peer, &str),
     message: Message<Bytes>,
     now: Time,
@@ -310,7 +311,7 @@ fn count(ignored: &[(MessageKind, DropReason, u64)], kind: MessageKind, why: Dro
 }
 
 /// Sends the faults of a peer to a node; each is noted and counted by its kind and reason, once.
-fn check_faults(job: &mut Job, mut hostile: Node<Bytes>, to: (Peer, &str), faults: Vec<Fault>) {
+fn check_faults(job: &mut Job, mut hostile: AnyNode<Bytes>, to: (Peer, &str), faults: Vec<Fault>) {
     let by = hostile.me();
     for (number, (message, why)) in faults.into_iter().enumerate() {
         let kind = message.head.kind;
@@ -376,10 +377,12 @@ fn what_a_member_drops_of_the_scheduler_is_noted() {
     for (message, why) in faults_of_the_scheduler() {
         for address in ["worker-0", "server-0"] {
             let mut job = Job::started(&limits());
+            let me = job.nodes[address].me();
+            let incarnation = job.scheduler.linked(me).unwrap().1;
             let node = job.nodes.get_mut(address).unwrap();
             let (mut message, kind) = (message.clone(), message.head.kind);
             (message.head.role, message.head.job) = (MemberRole::Scheduler, limits().job);
-            (message.head.incarnation, message.head.to_incarnation) = (1, node.incarnation());
+            (message.head.incarnation, message.head.to_incarnation) = (1, incarnation);
             // The next sequence of the stream is among these.
             for sequence in 1..20 {
                 message.head.sequence = if is_outside(kind) { 0 } else { sequence };

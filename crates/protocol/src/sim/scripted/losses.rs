@@ -2,6 +2,7 @@
 
 use super::{Job, SCHEDULER};
 use crate::job::{Failure, Limits, MS, OnLoss, Peer, Reason};
+use crate::machine::Machine as _;
 use crate::message::{Message, MessageKind, failed};
 use crate::sim::limits;
 

@@ -17,10 +17,12 @@ use super::cluster::SCHEDULER;
 use super::model::Model;
 use super::program::F32;
 use crate::job::{Failure, Limits, MS, MemberRole, Time};
+use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::KeySpec;
-use crate::node::{Node, NodeRole, NodeStart};
+use crate::node::NodeStart;
 use crate::peers::OutgoingFrame;
+use crate::testing::AnyNode;
 use crate::worker::{OpId, Worker};
 use crate::{server, worker};
 
@@ -30,7 +32,7 @@ type Results = BTreeMap<OpId, Result<(), Failure>>;
 struct Job {
     now: Time,
     scheduler: Scheduler<Bytes>,
-    nodes: BTreeMap<Arc<str>, Node<Bytes>>,
+    nodes: BTreeMap<Arc<str>, AnyNode<Bytes>>,
     results: BTreeMap<Arc<str>, Results>,
     closed: u64,
     most_held: u64,
@@ -64,7 +66,7 @@ impl Job {
         let mut job = Self::new(limits);
         (0..limits.workers).for_each(|rank| job.join(limits, MemberRole::Worker, rank));
         (0..limits.servers).for_each(|rank| job.join(limits, MemberRole::Server, rank));
-        assert!(job.nodes.values().all(Node::has_started));
+        assert!(job.nodes.values().all(|node| node.has_started()));
         job
     }
 
@@ -87,9 +89,9 @@ impl Job {
         reads: bool,
     ) {
         let incarnation = self.now + 1 + self.nodes.len() as u64;
-        let birth = NodeStart { role, rank, incarnation, address, scheduler: "scheduler" };
-        let mut node = Node::new(limits.clone(), &birth, self.now);
-        if reads {
+        let birth = NodeStart { rank, incarnation, address, scheduler: "scheduler" };
+        let mut node = AnyNode::new(role, limits.clone(), &birth, self.now);
+        if let (AnyNode::Worker(node), true) = (&mut node, reads) {
             node.only_read();
         }
         node.tick(self.now);
@@ -98,9 +100,9 @@ impl Job {
     }
 
     fn worker(&mut self, rank: u32) -> &mut Worker<Bytes> {
-        match &mut self.nodes.get_mut(&*format!("worker-{rank}")).unwrap().part {
-            NodeRole::Worker(worker) => worker,
-            NodeRole::Server(_) => panic!("a server"),
+        match self.nodes.get_mut(&*format!("worker-{rank}")).unwrap() {
+            AnyNode::Worker(node) => &mut node.part,
+            AnyNode::Server(_) => panic!("a server"),
         }
     }
 
@@ -207,13 +209,13 @@ impl Job {
                 continue;
             }
             let me = node.me();
-            match &mut node.part {
-                NodeRole::Worker(worker) => {
-                    note(worker, self.results.entry(address.clone()).or_default());
+            match node {
+                AnyNode::Worker(node) => {
+                    note(&mut node.part, self.results.entry(address.clone()).or_default());
                 }
-                NodeRole::Server(server) => {
-                    self.most_held = self.most_held.max(server.held_bytes());
-                    self.closed += serve(server, me.rank, self.model.as_mut());
+                AnyNode::Server(node) => {
+                    self.most_held = self.most_held.max(node.part.held_bytes());
+                    self.closed += serve(&mut node.part, me.rank, self.model.as_mut());
                 }
             }
             frames.extend(node.send(now).into_iter().map(|frame| (address.clone(), frame)));

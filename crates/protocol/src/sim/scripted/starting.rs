@@ -2,10 +2,13 @@
 
 use super::{Job, SCHEDULER};
 use crate::job::{Limits, MS, MemberRole, OnLoss, Peer, Reason};
+use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::{BadFrame, Message, MessageKind};
 use crate::node::{Node, NodeStart};
+use crate::server::Server;
 use crate::sim::{Bytes, limits};
+use crate::worker::Worker;
 
 #[test]
 fn a_process_that_expects_another_job_is_refused_at_once() {
@@ -41,17 +44,11 @@ fn a_second_process_of_one_rank_is_refused_and_the_first_stays() {
 fn another_version_of_the_protocol_is_refused_on_both_sides() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7));
+    job.scheduler.bad_frame("tcp/old:1", BadFrame::Version(7), job.now);
     let frames = job.scheduler.send(job.now);
     assert_eq!((&*frames[0].to, frames[0].message.head.kind), ("tcp/old:1", MessageKind::Refused));
-    let birth = NodeStart {
-        role: MemberRole::Worker,
-        rank: None,
-        incarnation: 1,
-        address: "new",
-        scheduler: "scheduler",
-    };
-    let mut node = Node::<Bytes>::new(limits, &birth, 0);
+    let birth = NodeStart { rank: None, incarnation: 1, address: "new", scheduler: "scheduler" };
+    let mut node = Node::<_, Worker<Bytes>>::new(limits, &birth, 0);
     node.bad_frame("somebody", BadFrame::Version(7), 1);
     assert!(node.end().is_none(), "only the scheduler decides about the job");
     node.bad_frame("scheduler", BadFrame::Version(7), 1);
@@ -65,14 +62,14 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
     let mut job = Job::new(&limits);
     let flood = |job: &mut Job| {
         let strangers = (0..10_000).map(|number| format!("stranger-{number}"));
-        strangers.for_each(|name| job.scheduler.bad_frame(&name, BadFrame::Version(7)));
+        strangers.for_each(|name| job.scheduler.bad_frame(&name, BadFrame::Version(7), job.now));
         job.scheduler.send(job.now).len()
     };
     assert!((100..300).contains(&flood(&mut job)));
     assert_eq!(flood(&mut job), 0);
     (0..limits.workers).for_each(|rank| job.join(&limits, MemberRole::Worker, rank));
     (0..limits.servers).for_each(|rank| job.join(&limits, MemberRole::Server, rank));
-    assert!(job.nodes.values().all(Node::has_started));
+    assert!(job.nodes.values().all(|node| node.has_started()));
     // A repeated request is answered after an interval.
     job.join(&limits, MemberRole::Worker, 5);
     assert!(job.nodes["worker-5"].end().is_none());
@@ -100,14 +97,9 @@ fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
 #[test]
 fn a_scheduler_that_does_not_answer_is_named() {
     let limits = limits();
-    let birth = NodeStart {
-        role: MemberRole::Server,
-        rank: Some(0),
-        incarnation: 1,
-        address: "here",
-        scheduler: "tcp/nobody:9",
-    };
-    let mut node = Node::<Bytes>::new(limits.clone(), &birth, 0);
+    let birth =
+        NodeStart { rank: Some(0), incarnation: 1, address: "here", scheduler: "tcp/nobody:9" };
+    let mut node = Node::<_, Server<Bytes>>::new(limits.clone(), &birth, 0);
     let mut hellos = 0;
     while node.end().is_none() {
         let now = node.wake_at();
@@ -240,7 +232,7 @@ fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
     assert_eq!(job.nodes["first"].end(), None);
     assert_eq!(job.nodes["first"].me(), Peer::worker(1));
     job.join(&limits, MemberRole::Server, 0);
-    assert!(job.nodes.values().all(Node::has_started));
+    assert!(job.nodes.values().all(|node| node.has_started()));
 }
 
 #[test]
@@ -265,10 +257,10 @@ fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
     worker.say(Peer::SCHEDULER, Message::new(MessageKind::Leave, Vec::new()));
     job.settle();
     job.nodes.remove("worker-0");
-    assert!(!job.nodes.values().any(Node::has_started));
+    assert!(!job.nodes.values().any(|node| node.has_started()));
     job.join(&limits, MemberRole::Worker, 1);
     job.join_at("another", &limits, MemberRole::Worker, 0);
-    assert!(job.nodes.values().all(Node::has_started));
+    assert!(job.nodes.values().all(|node| node.has_started()));
 }
 
 /// The reader has received the start, and the worker has not.

@@ -1,0 +1,118 @@
+//! The server as the role of its node: what events of the node change in it.
+
+use super::backpressure::WorkerBacklog;
+use super::directory::Directory;
+use super::keys::ServerKeys;
+use super::{Server, Workers, facts};
+use crate::drops::Handled;
+use crate::job::{
+    Data, DeliveryToken, Failure, Limits, MemberRole, OnLoss, Peer, Reason, Time, take_all,
+};
+use crate::machine::NodeRole;
+use crate::message::{Book, MemberState, Message};
+use crate::peers::OutgoingMessage;
+use crate::telemetry::ProcessStats;
+
+impl<D: Data> NodeRole<D> for Server<D> {
+    const ROLE: MemberRole = MemberRole::Server;
+    const PARTNERS: MemberRole = MemberRole::Worker;
+
+    fn new(limits: &Limits) -> Self {
+        let workers = limits.workers as usize;
+        Self {
+            workers: Workers {
+                limits: limits.clone(),
+                here: vec![true; workers],
+                done: vec![false; workers],
+            },
+            keys: ServerKeys::default(),
+            directory: Directory::new(limits),
+            used: vec![0; workers],
+            owed: vec![0; workers],
+            waiting: vec![WorkerBacklog::default(); workers],
+            slices: 0,
+            held_bytes: 0,
+            duplicates: 0,
+            broken: None,
+            letters: Vec::new(),
+            actions: Vec::new(),
+            tally: facts::ServerTally::new(limits.workers),
+            steps: Vec::new(),
+            sweep: (Vec::new(), Vec::new()),
+        }
+    }
+
+    fn tell_time(&mut self, now: Time) {
+        self.tally.now = now;
+    }
+
+    /// Continues a sweep that did not fit into one step.
+    fn tick(&mut self, _: Time) {
+        if self.is_sweeping() {
+            self.sweep();
+        }
+    }
+
+    fn wake_at(&self) -> Time {
+        if self.is_sweeping() { 0 } else { Time::MAX }
+    }
+
+    fn letters(&mut self) -> Vec<OutgoingMessage<D>> {
+        take_all(&mut self.letters)
+    }
+
+    fn report(&mut self, facts: &mut ProcessStats) {
+        Server::report(self, facts);
+    }
+
+    fn members(&mut self, book: &Book) {
+        let mut news = false;
+        for member in book.members.iter().filter(|member| member.peer.role == MemberRole::Worker) {
+            if member.reads {
+                self.only_reads(member.peer.rank);
+            }
+            let Some(here) = self.workers.here.get_mut(member.peer.rank as usize) else { continue };
+            if !*here || member.state == MemberState::Here {
+                continue;
+            }
+            *here = false;
+            news = true;
+            for slice in self.keys.values_mut().flat_map(|key| key.slices.iter_mut().flatten()) {
+                self.held_bytes -= slice.forget(member.peer.rank);
+            }
+            self.waiting[member.peer.rank as usize] = WorkerBacklog::default();
+            let fails = self.workers.limits.on_loss == OnLoss::Fail;
+            if member.state == MemberState::Lost && !member.reads && fails && self.broken.is_none()
+            {
+                let text = format!("{} at {} is lost", member.peer, member.address);
+                self.broken = Some(Failure::new(Reason::PeerLost, text));
+            }
+        }
+        if news {
+            self.settle_all();
+        }
+    }
+
+    fn message(&mut self, from: Peer, message: Message<D>) -> Handled {
+        Server::message(self, from, message)
+    }
+
+    /// A worker has acknowledged an answer.
+    fn delivered(&mut self, by: u32, token: DeliveryToken) {
+        if let Some(waiting) = self.waiting.get_mut(by as usize) {
+            waiting.delivered(token);
+        }
+    }
+
+    fn room_for(&self, peer: Peer) -> usize {
+        if peer.role == MemberRole::Worker { self.room_for(peer) } else { usize::MAX }
+    }
+
+    fn adopt(&mut self, limits: &Limits) {
+        let whole = self.directory.is_whole();
+        *self = Self::new(limits);
+        if whole {
+            self.keep_whole();
+        }
+    }
+}
