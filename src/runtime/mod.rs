@@ -338,7 +338,7 @@ impl<H: DriverHost> Driver<H> {
     fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
         let (who, from) = who_and_address(from);
         let land = |head: &Header, len: usize| {
-            if who.is_some_and(|who| !authorize::speaks_for_itself(who, head)) {
+            if who.is_some_and(|who| !authorize::speaker(who).is(head)) {
                 return None;
             }
             let core = self.core.lock();

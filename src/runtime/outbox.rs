@@ -63,6 +63,7 @@ pub(crate) struct PeerPath {
     is_of_member: AtomicBool,
 }
 
+#[derive(Default)]
 struct PathState {
     messages: VecDeque<Message<Bytes>>,
     bytes: u64,
@@ -124,15 +125,7 @@ impl Outbox {
     }
 
     fn new_way(&self, to: &Arc<str>, line: Box<dyn Sender>) -> PeerPath {
-        let state = PathState {
-            messages: VecDeque::new(),
-            bytes: 0,
-            backlog: 0,
-            line: Some(line),
-            has_thread: false,
-            closed: false,
-            used: 0,
-        };
+        let state = PathState { line: Some(line), ..PathState::default() };
         PeerPath {
             to: Arc::clone(to),
             state: Mutex::new(state),

@@ -123,22 +123,15 @@ impl WorkerStore {
     ) -> Result<T> {
         let deadline = self.local.deadline();
         let unfinished = self.unfinished.lock().take();
-        if unfinished.as_ref().is_some_and(|it| it.call != call || it.about != about) {
-            self.clear();
-        }
         let mut collective = match unfinished {
             Some(it) if it.call == call && it.about == about => {
                 Box::new(Collective { deadline, next: 0, gave_up: None, ..*it })
             }
-            _ => Box::new(Collective {
-                call,
-                about,
-                deadline,
-                ended: Vec::new(),
-                next: 0,
-                gave_up: None,
-                kept: StepResults::default(),
-            }),
+            other => {
+                other.into_iter().for_each(|_| self.clear());
+                let (ended, kept) = (Vec::new(), StepResults::default());
+                Box::new(Collective { call, about, deadline, ended, next: 0, gave_up: None, kept })
+            }
         };
         let result = steps(&mut collective);
         if collective.gave_up.is_some() {
