@@ -69,21 +69,18 @@ pub(crate) fn place(job: &JobConfig) -> Result<TransportConfig> {
     check_room(job).map_err(|error: Error| error.at("create"))?;
     let credentials = Credentials::load(job)?;
     let root: Arc<str> = job.root.as_str().into();
-    let calls = match job.role {
-        Role::Scheduler => DialPolicy::Nobody,
-        Role::Server => DialPolicy::Scheduler,
-        Role::Worker => DialPolicy::Everybody,
-    };
-    let listen = match job.role {
-        Role::Worker => None,
-        Role::Scheduler => {
-            let port = job.root.rsplit_once(':').map_or("0", |(_, port)| port);
-            Some(job.bind.as_ref().map_or_else(|| job.root.clone(), |bind| with_port(bind, port)))
+    let (calls, listen) = match (job.role, &job.bind) {
+        (Role::Worker, _) => (DialPolicy::Everybody, None),
+        (Role::Server, Some(bind)) => (DialPolicy::Scheduler, Some(with_port(bind, "0"))),
+        (Role::Server, None) => {
+            let listen = SocketAddr::new(local_address(&job.root)?, 0);
+            (DialPolicy::Scheduler, Some(listen.to_string()))
         }
-        Role::Server => match &job.bind {
-            Some(bind) => Some(with_port(bind, "0")),
-            None => Some(SocketAddr::new(local_address(&job.root)?, 0).to_string()),
-        },
+        (Role::Scheduler, bind) => {
+            let port = job.root.rsplit_once(':').map_or("0", |(_, port)| port);
+            let listen = bind.as_ref().map_or_else(|| job.root.clone(), |it| with_port(it, port));
+            (DialPolicy::Nobody, Some(listen))
+        }
     };
     if let Some(listen) = &listen
         && !job.secrets.insecure

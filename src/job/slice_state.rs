@@ -20,14 +20,13 @@ const AHEAD: u32 = 3;
 
 /// Restore request for a slice; the first number is its code, the second one a rank.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum StateUpdate<'a> {
-    /// Replaces the whole state by these pieces.
-    State(&'a [&'a [u8]]),
+pub(crate) enum StateUpdate {
+    /// Replaces the whole state.
+    State,
     /// Deposits the codec residual of a worker after this many pushes, until a `Taken` frees it.
     Laid {
         rank: u32,
         pushes: u64,
-        array: &'a [u8],
     },
     Taken {
         rank: u32,
@@ -39,11 +38,12 @@ pub(crate) enum StateUpdate<'a> {
     },
 }
 
-impl StateUpdate<'_> {
-    pub(crate) fn join(&self, blocks: &Arc<BlockPool>) -> Result<Bytes> {
-        let (code, rank, number): (u32, u32, Option<u64>) = match *self {
-            Self::State(_) => (STATE, 0, None),
-            Self::Laid { rank, pushes, .. } => (LAID, rank, Some(pushes)),
+impl StateUpdate {
+    /// Encodes the request with its data: the pieces of a state, or the array of a residual.
+    pub(crate) fn join(self, data: &[&[u8]], blocks: &Arc<BlockPool>) -> Result<Bytes> {
+        let (code, rank, number): (u32, u32, Option<u64>) = match self {
+            Self::State => (STATE, 0, None),
+            Self::Laid { rank, pushes } => (LAID, rank, Some(pushes)),
             Self::Taken { rank } => (TAKEN, rank, None),
             Self::Ahead { rank, ahead } => (AHEAD, rank, Some(ahead)),
         };
@@ -51,40 +51,13 @@ impl StateUpdate<'_> {
         let number = number.map(u64::to_le_bytes);
         let mut parts: Vec<&[u8]> = vec![&code, &rank];
         parts.extend(number.iter().map(|it| &it[..]));
-        match self {
-            Self::State(pieces) => parts.extend(*pieces),
-            Self::Laid { array, .. } => parts.push(array),
-            Self::Taken { .. } | Self::Ahead { .. } => {}
-        }
+        parts.extend(data);
         Ok(Bytes::of_block(Arc::new(blocks.join(&parts)?)))
     }
 
-    /// Query of a pull for a deposited residual: the number of pushes, and the array.
-    pub(crate) fn wanted(rank: u32) -> Vec<u8> {
-        [&[WANT_UNSENT][..], &rank.to_le_bytes()].concat()
-    }
-}
-
-/// A restore request, as a server decodes it.
-pub(crate) enum RestoredSlice<'a> {
-    State(&'a [u8]),
-    /// The deposit begins behind this many bytes.
-    Laid {
-        rank: u32,
-        front: u64,
-    },
-    Taken {
-        rank: u32,
-    },
-    Ahead {
-        rank: u32,
-        ahead: u64,
-    },
-}
-
-impl<'a> RestoredSlice<'a> {
-    /// Decodes a restore request for a slice.
-    pub(crate) fn read(bytes: &'a [u8], slot: &Slot) -> Result<Self> {
+    /// Decodes a restore request for a slice; gives also its data. That of a deposit begins with the number of
+    /// pushes.
+    pub(crate) fn read<'a>(bytes: &'a [u8], slot: &Slot) -> Result<(Self, &'a [u8])> {
         let unfit = || fail!(Corrupt, "an unreadable state was brought to a slice");
         let (code, rest) = bytes.split_first_chunk().ok_or_else(unfit)?;
         let (rank, rest) = rest.split_first_chunk().ok_or_else(unfit)?;
@@ -92,13 +65,20 @@ impl<'a> RestoredSlice<'a> {
         let (number, array) = rest.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let fits = rest.len() >= number.len()
             && [0, slot.count * DType::F32.size()].contains(&array.len());
-        match u32::from_le_bytes(*code) {
-            STATE => Ok(Self::State(rest)),
-            LAID if fits => Ok(Self::Laid { rank, front: (bytes.len() - rest.len()) as u64 }),
-            TAKEN => Ok(Self::Taken { rank }),
-            AHEAD if fits => Ok(Self::Ahead { rank, ahead: u64::from_le_bytes(*number) }),
-            _ => Err(unfit()),
-        }
+        let number = u64::from_le_bytes(*number);
+        let update = match u32::from_le_bytes(*code) {
+            STATE => Self::State,
+            LAID if fits => Self::Laid { rank, pushes: number },
+            TAKEN => Self::Taken { rank },
+            AHEAD if fits => Self::Ahead { rank, ahead: number },
+            _ => return Err(unfit()),
+        };
+        Ok((update, rest))
+    }
+
+    /// Query of a pull for a deposited residual: the number of pushes, and the array.
+    pub(crate) fn wanted(rank: u32) -> Vec<u8> {
+        [&[WANT_UNSENT][..], &rank.to_le_bytes()].concat()
     }
 }
 

@@ -42,12 +42,8 @@ pub(super) fn keep_known(
     });
 }
 
-/// Whether the role and rank of a frame are those of the sender's credential.
-pub(super) fn speaks_for_itself(who: Identity, head: &Header) -> bool {
-    speaker(who).is(head)
-}
-
-fn speaker(who: Identity) -> AuthenticatedPeer {
+/// The process that a credential stands for.
+pub(super) fn speaker(who: Identity) -> AuthenticatedPeer {
     AuthenticatedPeer { role: who.kind.role(), rank: who.rank, reads: who.is_reader() }
 }
 

@@ -28,7 +28,7 @@ use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
 use crate::transport::{Inbox, Transport, who_and_address};
 use crate::{panics, spans};
-use kvstore_protocol::{Header, Limits, Machine, Message, Peer, PeerEvent, Scheduler, Time};
+use kvstore_protocol::{Header, Limits, MS, Machine, Message, Peer, PeerEvent, Scheduler, Time};
 
 /// Flush timeout and poll interval at shutdown.
 const LAST_WORDS: Duration = Duration::from_millis(500);
@@ -338,7 +338,7 @@ impl<H: DriverHost> Driver<H> {
     fn arrived(self: &Arc<Self>, from: &str, len: usize, pieces: &mut dyn Iterator<Item = &[u8]>) {
         let (who, from) = who_and_address(from);
         let land = |head: &Header, len: usize| {
-            if who.is_some_and(|who| !authorize::speaks_for_itself(who, head)) {
+            if who.is_some_and(|who| !authorize::speaker(who).is(head)) {
                 return None;
             }
             let core = self.core.lock();
@@ -440,8 +440,7 @@ pub(crate) fn clock() -> u64 {
 pub(crate) fn incarnation() -> u64 {
     const CHANCE: u32 = 22;
     static LAST: AtomicU64 = AtomicU64::new(0);
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let moment = u64::try_from(since.as_millis()).unwrap_or(u64::MAX) << CHANCE;
+    let moment = (clock() / MS) << CHANCE;
     let chance = RandomState::new().build_hasher().finish() >> (u64::BITS - CHANCE);
     let next = |last: u64| Some((moment | chance).max(last + 1));
     let last = LAST.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next).unwrap_or_default();

@@ -63,6 +63,7 @@ pub(crate) struct PeerPath {
     is_of_member: AtomicBool,
 }
 
+#[derive(Default)]
 struct PathState {
     messages: VecDeque<Message<Bytes>>,
     bytes: u64,
@@ -124,15 +125,7 @@ impl Outbox {
     }
 
     fn new_way(&self, to: &Arc<str>, line: Box<dyn Sender>) -> PeerPath {
-        let state = PathState {
-            messages: VecDeque::new(),
-            bytes: 0,
-            backlog: 0,
-            line: Some(line),
-            has_thread: false,
-            closed: false,
-            used: 0,
-        };
+        let state = PathState { line: Some(line), ..PathState::default() };
         PeerPath {
             to: Arc::clone(to),
             state: Mutex::new(state),
@@ -156,11 +149,7 @@ impl Outbox {
 
     /// Whether all posted messages have been sent, or dropped.
     pub(crate) fn is_empty(&self) -> bool {
-        let is_idle = |way: &Arc<PeerPath>| {
-            let state = way.state.lock();
-            state.line.is_some() && !state.has_work()
-        };
-        self.ways.lock().values().all(is_idle)
+        self.ways.lock().values().all(|way| way.state.lock().is_idle())
     }
 
     /// Closes the path to an address that no process has any more.
@@ -190,8 +179,7 @@ fn end_oldest(ways: &mut PeerQueues) -> bool {
     let strangers = ways.values().filter(|way| !way.is_of_member());
     let idle = strangers.filter_map(|way| {
         let state = way.state.lock();
-        let is_idle = state.line.is_some() && !state.has_work();
-        is_idle.then(|| (state.used, Arc::clone(&way.to)))
+        state.is_idle().then(|| (state.used, Arc::clone(&way.to)))
     });
     let Some((_, to)) = idle.min() else { return false };
     ways.remove(&to).inspect(|way| way.end()).is_some()
@@ -347,6 +335,11 @@ impl PathState {
     /// Whether there is something to send, as far as is known while no thread sends.
     fn has_work(&self) -> bool {
         !self.messages.is_empty() || self.line.as_ref().is_some_and(|line| line.owes())
+    }
+
+    /// Whether all posted messages have been sent, or dropped.
+    fn is_idle(&self) -> bool {
+        self.line.is_some() && !self.has_work()
     }
 
     /// Whether a queued message can be sent without blocking on the peer.

@@ -34,13 +34,10 @@ pub(crate) struct ServerProcess {
     kind: StoreKind,
     serves: AtomicBool,
     aborted: AtomicBool,
-    running: OnceLock<ServingProcess>,
+    /// The driver while it serves: of a server, or of the scheduler.
+    server: OnceLock<Arc<Driver<ServerDispatch>>>,
+    scheduler: OnceLock<Arc<Driver<NoopHandler>>>,
     tracer: Option<Arc<Tracer>>,
-}
-
-enum ServingProcess {
-    Server(Arc<Driver<ServerDispatch>>),
-    Scheduler(Arc<Driver<NoopHandler>>),
 }
 
 impl ServerProcess {
@@ -54,7 +51,8 @@ impl ServerProcess {
             kind,
             serves: AtomicBool::new(false),
             aborted: AtomicBool::new(false),
-            running: OnceLock::new(),
+            server: OnceLock::new(),
+            scheduler: OnceLock::new(),
         })
     }
 
@@ -76,7 +74,7 @@ impl ServerProcess {
             },
         )?;
         telemetry::trace(&driver, self.tracer.as_ref());
-        self.run(&driver, ServingProcess::Server)
+        self.run(&driver, &self.server)
     }
 
     fn serve_as_scheduler(&self) -> Result<()> {
@@ -89,7 +87,7 @@ impl ServerProcess {
         )?;
         let endpoint = listener.map(|it| metrics::serve(it, &self.job.root, &driver));
         let endpoint = endpoint.transpose().inspect_err(|_| driver.stop())?;
-        let result = self.run(&driver, ServingProcess::Scheduler);
+        let result = self.run(&driver, &self.scheduler);
         drop(endpoint);
         result
     }
@@ -97,9 +95,9 @@ impl ServerProcess {
     fn run<H: DriverHost>(
         &self,
         driver: &Arc<Driver<H>>,
-        wrap: impl FnOnce(Arc<Driver<H>>) -> ServingProcess,
+        running: &OnceLock<Arc<Driver<H>>>,
     ) -> Result<()> {
-        let _ = self.running.set(wrap(Arc::clone(driver)));
+        let _ = running.set(Arc::clone(driver));
         if self.aborted.load(Ordering::SeqCst) {
             driver.stop();
         }
@@ -134,10 +132,7 @@ impl JobMember for ServerProcess {
 
     /// Known once the job has started, or if an option sets it.
     fn rank(&self) -> u32 {
-        let me = match self.running.get() {
-            Some(ServingProcess::Server(driver)) => driver.peek(member).flatten(),
-            _ => None,
-        };
+        let me = self.server.get().and_then(|driver| driver.peek(member).flatten());
         me.map_or(self.job.rank.unwrap_or(0), |peer| peer.rank)
     }
 
@@ -148,7 +143,7 @@ impl JobMember for ServerProcess {
             self.rank(),
             self.workers()
         );
-        if let Some(ServingProcess::Server(driver)) = self.running.get() {
+        if let Some(driver) = self.server.get() {
             let counts = driver.peek(|node| (node.part.held_bytes(), node.part.duplicates()));
             let (held, duplicates) = counts.unwrap_or_default();
             let address = driver.address();
@@ -180,10 +175,7 @@ impl JobMember for ServerProcess {
 
     fn abort(&self) {
         self.aborted.store(true, Ordering::SeqCst);
-        match self.running.get() {
-            Some(ServingProcess::Server(driver)) => driver.stop(),
-            Some(ServingProcess::Scheduler(driver)) => driver.stop(),
-            None => {}
-        }
+        self.server.get().into_iter().for_each(|driver| driver.stop());
+        self.scheduler.get().into_iter().for_each(|driver| driver.stop());
     }
 }

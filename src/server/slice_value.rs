@@ -8,7 +8,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::error::{Error, Result, fail};
 use crate::job::row_runs;
-use crate::job::slice_state::{self, RestoredSlice};
+use crate::job::slice_state::{self, StateUpdate};
 use crate::job::wanted::{WANT_ROWS, WANT_STATE, WANT_UNSENT, WANT_VALUE};
 use crate::local::Local;
 use crate::local::apply::{CallLimits, KeyPush};
@@ -95,24 +95,25 @@ impl SliceValue {
         data: &Bytes,
         handling: &Handling,
     ) -> Result<()> {
-        let read = |bytes: &[u8]| match RestoredSlice::read(bytes, of.slot)? {
-            RestoredSlice::State(bytes) => {
+        let read = |bytes: &[u8]| match StateUpdate::read(bytes, of.slot)? {
+            (StateUpdate::State, state) => {
                 let (merger, value) = (&handling.merger, &mut self.value);
-                let restored = slice_state::restore(of.slot, value, bytes, merger, of.blocks);
+                let restored = slice_state::restore(of.slot, value, state, merger, of.blocks);
                 if restored.is_ok() {
                     self.shared = None;
                 }
                 restored
             }
-            RestoredSlice::Laid { rank, front } => {
-                self.laid.insert(rank, data.part(front, data.len() - front));
+            (StateUpdate::Laid { rank, .. }, deposit) => {
+                let len = deposit.len() as u64;
+                self.laid.insert(rank, data.part(data.len() - len, len));
                 Ok(())
             }
-            RestoredSlice::Taken { rank } => {
+            (StateUpdate::Taken { rank }, _) => {
                 self.laid.remove(&rank);
                 Ok(())
             }
-            RestoredSlice::Ahead { rank, ahead } => {
+            (StateUpdate::Ahead { rank, ahead }, _) => {
                 self.ahead.insert(rank, ahead);
                 Ok(())
             }

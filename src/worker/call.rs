@@ -60,6 +60,7 @@ unsafe impl Send for PullTarget {}
 // SAFETY: the memory behind the pointer is lent to the call; slices are written to disjoint ranges.
 unsafe impl Sync for PullTarget {}
 
+#[derive(Default)]
 struct CallProgress {
     plan: Plan,
     operations: Vec<OpId>,
@@ -71,13 +72,7 @@ struct CallProgress {
 
 impl PendingCall {
     pub(super) fn new(ticket: Option<u64>, plan: Plan, parts: Vec<PendingKey>) -> Arc<Self> {
-        let state = CallProgress {
-            plan,
-            operations: Vec::new(),
-            failure: None,
-            told: Vec::new(),
-            result: None,
-        };
+        let state = CallProgress { plan, ..CallProgress::default() };
         let (state, changed) = (Mutex::new(state), Condvar::new());
         let (remaining, span) = (AtomicUsize::new(1), Mutex::new(Carried::current()));
         Arc::new(Self { ticket, state, changed, remaining, parts, span })

@@ -119,8 +119,7 @@ impl WorkerStore {
                 };
                 let sum = self.driver.blocks.take(bytes)?;
                 self.add_up(slot, &lent[range], &sum)?;
-                let key = slot.key.id();
-                let round = self.step(|worker, _, _| Ok(worker.pushes_before_next(key)))?;
+                let round = self.pushes(slot.key)?;
                 let rank = self.rank.into();
                 let source = EncodingSource { slot, sum: &sum, slice_bytes, rank, round };
                 let team = self.local.keys.team;

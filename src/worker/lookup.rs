@@ -40,10 +40,10 @@ impl WorkerStore {
         let mut refused = false;
         // Steps are bounded, so that a long list does not block the machine.
         while list.peek().is_some() && !refused {
-            let some = self.step(|worker, desk, now| {
+            let some = self.step(|worker, now| {
                 for (part, item) in list.by_ref().take(AT_ONCE.0) {
                     match ask(worker, item, now) {
-                        Ok(operation) => desk.enter(operation, &call, part),
+                        Ok(operation) => self.driver.host.enter(operation, &call, part),
                         Err(failure) => {
                             call.fail(part, self.error(&failure));
                             refused = true;
@@ -51,7 +51,6 @@ impl WorkerStore {
                         }
                     }
                 }
-                Ok(())
             });
             if let Err(error) = some {
                 call.fail(usize::MAX, error);
@@ -87,14 +86,14 @@ impl WorkerStore {
     fn adopt(&self, call: &'static str, keys: &[Key]) -> Result<Option<Key>> {
         let mut lacking = None;
         for some in keys.chunks(AT_ONCE.0) {
-            let slots: Vec<Option<Slot>> = self.step(|worker, _, _| {
+            let slots: Vec<Option<Slot>> = self.step(|worker, _| {
                 let slot = |key: &Key| {
                     let place = worker.place_of(key.id());
                     let order = |key| self.local.keys.table.next_order(key);
                     place.map(|place| slot_of(*key, order(*key), &place.spec)).transpose()
                 };
-                some.iter().map(slot).collect()
-            })?;
+                some.iter().map(slot).collect::<Result<_>>()
+            })??;
             for (key, slot) in some.iter().zip(slots) {
                 let Some(slot) = slot else {
                     lacking = lacking.or(Some(*key));

@@ -131,10 +131,7 @@ impl WorkerStore {
     /// its pushes done at once.
     fn begin(self) -> Result<Self> {
         let names = StoreKeyNames(Arc::downgrade(&self.local.keys.names));
-        let _ = self.step(|worker, _, _| {
-            worker.name_keys(names);
-            Ok(())
-        });
+        let _ = self.step(|worker, _| worker.name_keys(names));
         if self.reads_only {
             self.local.fault("done");
             self.finish_pushing().map_err(|error| error.at("create"))?;
@@ -162,13 +159,9 @@ impl WorkerStore {
         }
     }
 
-    /// Runs a step of the worker's machine.
-    fn step<T>(
-        &self,
-        work: impl FnOnce(&mut WorkerMachine, &CompletionTable, Time) -> Result<T>,
-    ) -> Result<T> {
-        let done = self.driver.step(|node, now| work(&mut node.part, &self.driver.host, now));
-        done.unwrap_or_else(|| Err(closed()))
+    /// Runs a step of the worker's machine; an error if the machine has stopped.
+    fn step<T>(&self, work: impl FnOnce(&mut WorkerMachine, Time) -> T) -> Result<T> {
+        self.driver.step(|node, now| work(&mut node.part, now)).ok_or_else(closed)
     }
 
     /// Makes one request about the job or a key, and waits for its end.
@@ -188,11 +181,12 @@ impl WorkerStore {
     ) -> (Result<()>, Vec<u8>) {
         let call = PendingCall::new(None, Plan::default(), Vec::new());
         let end = self.moment(deadline);
-        let asked = self.step(|worker, desk, now| {
+        let asked = self.step(|worker, now| {
             let operation = ask(worker, now, end).map_err(|failure| self.error(&failure))?;
-            desk.enter(operation, &call, 0);
+            self.driver.host.enter(operation, &call, 0);
             Ok(())
         });
+        let asked = asked.flatten();
         if asked.is_err() {
             return (asked, Vec::new());
         }
@@ -212,10 +206,7 @@ impl WorkerStore {
             }
         }
         // An error means that the machine has stopped; it has failed the call already.
-        let _ = self.step(|worker, _, now| {
-            worker.expire(&call.operations(), now);
-            Ok(())
-        });
+        let _ = self.step(|worker, now| worker.expire(&call.operations(), now));
         call.wait(None).unwrap_or_else(|| Err(internal("a call without a result")))
     }
 
@@ -275,9 +266,8 @@ impl WorkerStore {
             let made: Vec<_> = call.operations().into_iter().zip(&slots).collect();
             for some in made.chunks(AT_ONCE.0) {
                 // A stopped machine has failed the call already.
-                let _ = self.step(|worker, _, _| {
+                let _ = self.step(|worker, _| {
                     some.iter().for_each(|(init, slot)| worker.disown(*init, slot.key.id()));
-                    Ok(())
                 });
             }
             return Err(error);
@@ -292,12 +282,11 @@ impl WorkerStore {
         }
         let (mut kept, mut gone) = (Vec::new(), Vec::new());
         for some in slots.chunks(AT_ONCE.0) {
-            self.step(|worker, _, _| {
+            self.step(|worker, _| {
                 for slot in some {
                     let is_there = worker.place_of(slot.key.id()).is_some();
                     if is_there { &mut kept } else { &mut gone }.push(Arc::clone(slot));
                 }
-                Ok(())
             })?;
         }
         Ok((kept, gone))
@@ -329,12 +318,12 @@ impl WorkerStore {
     }
 
     fn is_done(&self) -> Result<bool> {
-        self.step(|worker, _, _| Ok(worker.is_done()))
+        self.step(|worker, _| worker.is_done())
     }
 
     /// Placement of a key.
     fn place(&self, key: Key) -> Result<Placement> {
-        let place = || self.step(|worker, _, _| Ok(worker.place_of(key.id()).cloned()));
+        let place = || self.step(|worker, _| worker.place_of(key.id()).cloned());
         if let Some(place) = place()? {
             return Ok(place);
         }
@@ -366,9 +355,7 @@ impl WorkerStore {
     ) -> Result<()> {
         let call = collective.call;
         let before = self.keep_whole_for(&after.merger);
-        let (set, told) = collective.step_told(|_, deadline| {
-            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
-        });
+        let (set, told) = self.propose(fields, collective);
         let set = match set {
             Ok(()) => self.local.change_handling(|handling| *handling = after, |_| Ok(())),
             Err(error) => {
@@ -528,8 +515,8 @@ impl JobMember for WorkerStore {
         let number = Tickets::<LocalOperation>::number(ticket);
         let Some(call) = self.driver.host.call_of(number) else { return };
         let stop = |some: &[OpId]| {
-            self.driver.step(|node, _| {
-                some.iter().for_each(|operation| node.part.abandon(*operation));
+            self.step(|worker, _| {
+                some.iter().for_each(|operation| worker.abandon(*operation));
                 self.driver.host.forget(some)
             })
         };

@@ -223,7 +223,7 @@ impl WorkerStore {
         priority: i32,
         end: Time,
     ) -> Result<()> {
-        self.step(|worker, desk, now| {
+        self.step(|worker, now| {
             for (part, KeyRequest { key, what }) in (first..).zip(orders) {
                 let operation = match what {
                     KeyOperation::PushPull(value) => {
@@ -237,14 +237,14 @@ impl WorkerStore {
                     KeyOperation::Restore(slices) => worker.restore(key, slices, now, end),
                 };
                 match operation {
-                    Ok(operation) => desk.enter(operation, call, part),
+                    Ok(operation) => self.driver.host.enter(operation, call, part),
                     // No request has begun: the machine refuses either the first of a call or none.
                     Err(failure) if part == 0 => return Err(self.error(&failure)),
                     Err(failure) => call.fail(part, self.error(&failure)),
                 }
             }
             Ok(())
-        })
+        })?
     }
 }
 

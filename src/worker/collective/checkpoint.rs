@@ -271,7 +271,7 @@ impl WorkerStore {
             };
             let parts = arrays.iter().map(|array| &array[part(array)]);
             let all: Vec<&[u8]> = std::iter::once(&head[..]).chain(parts).collect();
-            slices.push(StateUpdate::State(&all).join(&self.driver.blocks)?);
+            slices.push(StateUpdate::State.join(&all, &self.driver.blocks)?);
         }
         Ok(slices)
     }

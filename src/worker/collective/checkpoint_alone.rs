@@ -33,11 +33,11 @@ struct PeerLoss {
 impl WorkerStore {
     /// Reasons why this worker makes no more collective calls; None if it still makes them.
     pub(crate) fn alone(&self) -> Result<Option<SoloState>> {
-        self.step(|worker, _, _| {
+        self.step(|worker, _| {
             let (is_done, in_rounds) = (worker.is_done(), worker.is_in_rounds());
             let loss = worker.lost_worker();
             let loss = loss.map(|failure| PeerLoss { text: failure.text.clone(), in_rounds });
-            Ok((loss.is_some() || is_done).then_some(SoloState { loss, is_done }))
+            (loss.is_some() || is_done).then_some(SoloState { loss, is_done })
         })
     }
 

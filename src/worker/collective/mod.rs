@@ -27,7 +27,7 @@ use crate::runtime::Bytes;
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Result of a step, and the decision of the job in it.
-type StepOutcome = (Result<()>, Vec<u8>);
+pub(crate) type StepOutcome = (Result<()>, Vec<u8>);
 
 /// One collective call, and its progress.
 pub(crate) struct Collective {
@@ -123,22 +123,15 @@ impl WorkerStore {
     ) -> Result<T> {
         let deadline = self.local.deadline();
         let unfinished = self.unfinished.lock().take();
-        if unfinished.as_ref().is_some_and(|it| it.call != call || it.about != about) {
-            self.clear();
-        }
         let mut collective = match unfinished {
             Some(it) if it.call == call && it.about == about => {
                 Box::new(Collective { deadline, next: 0, gave_up: None, ..*it })
             }
-            _ => Box::new(Collective {
-                call,
-                about,
-                deadline,
-                ended: Vec::new(),
-                next: 0,
-                gave_up: None,
-                kept: StepResults::default(),
-            }),
+            other => {
+                other.into_iter().for_each(|_| self.clear());
+                let (ended, kept) = (Vec::new(), StepResults::default());
+                Box::new(Collective { call, about, deadline, ended, next: 0, gave_up: None, kept })
+            }
         };
         let result = steps(&mut collective);
         if collective.gave_up.is_some() {
@@ -182,16 +175,13 @@ impl WorkerStore {
     pub(crate) fn agree_on_leader(&self, collective: &mut Collective) -> Result<u32> {
         let call = collective.call;
         let own = Change::Lead { rank: self.rank }.encode();
-        let (set, decided) = collective.step_told(|_, deadline| {
-            self.request_told(deadline, |worker, now, end| worker.set(own, now, end))
-        });
-        if decided.is_empty() {
-            return set.map(|()| self.rank).map_err(|error| error.at(call));
+        let (set, decided) = self.propose(own, collective);
+        if !decided.is_empty()
+            && let Change::Lead { rank } = Change::decode(&decided)?
+        {
+            return Ok(rank);
         }
-        match Change::decode(&decided)? {
-            Change::Lead { rank } => Ok(rank),
-            _ => set.map(|()| self.rank).map_err(|error| error.at(call)),
-        }
+        set.map(|()| self.rank).map_err(|error| error.at(call))
     }
 
     /// Sends the outcome to the other workers.
@@ -228,9 +218,14 @@ impl WorkerStore {
 
     /// Agrees on a setting with all workers; empty fields propose nothing, and take the leader's decision.
     pub(crate) fn agree(&self, fields: Vec<u8>, collective: &mut Collective) -> Result<Vec<u8>> {
-        let (set, told) = collective.step_told(|_, deadline| {
-            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
-        });
+        let (set, told) = self.propose(fields, collective);
         set.map(|()| told)
+    }
+
+    /// Proposes a setting; gives also the decision of the job, if it is another one.
+    pub(crate) fn propose(&self, fields: Vec<u8>, collective: &mut Collective) -> StepOutcome {
+        collective.step_told(|_, deadline| {
+            self.request_told(deadline, |worker, now, end| worker.set(fields, now, end))
+        })
     }
 }

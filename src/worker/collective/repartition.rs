@@ -7,7 +7,6 @@ use super::{Collective, StepResults};
 use crate::deadline::Deadline;
 use crate::error::{Result, fail};
 use crate::job::settings::Change;
-use crate::job::slice_state::StateUpdate;
 use crate::job::wanted::WANT_VALUE;
 use crate::local::merger::Merger;
 use crate::local::table::Slot;
@@ -46,11 +45,10 @@ impl WorkerStore {
         }
         collective.step(|kept, _| {
             kept.whole = self.local.keys.table.slots().iter().map(|slot| slot.key.id()).collect();
-            self.step(|worker, _, _| {
+            self.step(|worker, _| {
                 let is_cut = |place: &Placement| place.servers.len() > 1;
                 // Keys that only a file has are not placed yet.
                 kept.whole.retain(|key| worker.place_of(*key).is_some_and(is_cut));
-                Ok(())
             })
         })?;
         let keys = collective.kept.whole.clone();
@@ -95,7 +93,7 @@ impl WorkerStore {
             Ok(())
         })?;
         collective.step(|&mut StepResults { ahead, .. }, deadline| {
-            self.bring_each(slot, |_, _| StateUpdate::Ahead { rank: self.rank, ahead }, deadline)
+            self.count_ahead(slot, ahead, deadline)
         })
     }
 

@@ -226,14 +226,14 @@ impl WorkerStore {
     ) -> Result<()> {
         let part = |place: &Placement, slice| {
             let array = array.get(in_array(place, slot, slice)).unwrap_or_default();
-            StateUpdate::Laid { rank, pushes, array }
+            (StateUpdate::Laid { rank, pushes }, array)
         };
         self.bring_each(slot, part, deadline)
     }
 
     /// Frees on the servers the deposit of `lay_down`.
     fn take_away(&self, slot: &Arc<Slot>, rank: u32, deadline: Deadline) -> Result<()> {
-        self.bring_each(slot, |_, _| StateUpdate::Taken { rank }, deadline)
+        self.bring_each(slot, |_, _| (StateUpdate::Taken { rank }, &[]), deadline)
     }
 
     /// Fetches all deposits of a worker for these keys. Deposits of a lost worker are left over from an
@@ -245,7 +245,7 @@ impl WorkerStore {
         kept: &mut StepResults,
         deadline: Deadline,
     ) -> Result<()> {
-        if self.step(|worker, _, _| Ok(worker.is_lost(rank)))? {
+        if self.step(|worker, _| worker.is_lost(rank))? {
             return kept.each(slots, |_, slot| self.take_away(slot, rank, deadline));
         }
         kept.each(slots, |kept, slot| {
@@ -318,7 +318,7 @@ impl WorkerStore {
         let residuals = Residuals::restore(codec, arrays, slot.count, std::ptr::null(), fill)?;
         let ahead = pushes.wrapping_sub(self.pushes(slot.key)?);
         self.unsent.lock().take_up(slot.key.id(), residuals, ahead);
-        self.bring_each(slot, |_, _| StateUpdate::Ahead { rank: self.rank, ahead }, deadline)
+        self.count_ahead(slot, ahead, deadline)
     }
 }
 

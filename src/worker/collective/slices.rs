@@ -26,8 +26,8 @@ impl WorkerStore {
     }
 
     /// Pushes of this worker in the present generation of a key.
-    pub(super) fn pushes(&self, key: Key) -> Result<u64> {
-        self.step(|worker, _, _| Ok(worker.pushes_before_next(key.id())))
+    pub(crate) fn pushes(&self, key: Key) -> Result<u64> {
+        self.step(|worker, _| worker.pushes_before_next(key.id()))
     }
 
     /// Answers to one query, by slice, after this worker's pushes.
@@ -97,14 +97,28 @@ impl WorkerStore {
     pub(super) fn bring_each<'a>(
         &self,
         slot: &Arc<Slot>,
-        part: impl Fn(&Placement, u32) -> StateUpdate<'a>,
+        part: impl Fn(&Placement, u32) -> (StateUpdate, &'a [u8]),
         deadline: Deadline,
     ) -> Result<()> {
         let place = self.place(slot.key)?;
         let slices = 0..u32::try_from(place.servers.len()).unwrap_or(0);
-        let join = |slice| part(&place, slice).join(&self.driver.blocks);
+        let join = |slice| {
+            let (update, array) = part(&place, slice);
+            update.join(&[array], &self.driver.blocks)
+        };
         let slices = slices.map(join).collect::<Result<_>>()?;
         self.restore(slot, slices, deadline)
+    }
+
+    /// Tells the servers of a key how many further pushes of this worker count for its codec.
+    pub(super) fn count_ahead(
+        &self,
+        slot: &Arc<Slot>,
+        ahead: u64,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let rank = self.rank;
+        self.bring_each(slot, |_, _| (StateUpdate::Ahead { rank, ahead }, &[]), deadline)
     }
 
     /// Joins the slices without the first `front` bytes of each.
