@@ -93,7 +93,7 @@ fn a_frame_with_one_changed_byte_is_refused() {
 
 fn any_part(random: &mut Random) -> Message<Bytes> {
     let kinds = [MessageKind::Push, MessageKind::Pull, MessageKind::Value];
-    let kind = kinds[usize::try_from(random.below(3)).unwrap()];
+    let kind = kinds[random.index(3)];
     let bytes = some_bytes(random, 40);
     let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
     let head = Header { kind, replicas: None, ..any_header(random) };
@@ -326,7 +326,7 @@ fn what_is_seen_is_read_as_it_was_written_or_refused() {
         let seen = any_seen(&mut random);
         let mut bytes = seen.encode();
         assert_eq!(JobView::decode(&bytes), Some(seen.clone()));
-        let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+        let at = random.index(bytes.len());
         bytes[at] = u8::try_from(random.below(256)).unwrap();
         assert!(JobView::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
         assert_eq!(JobView::decode(&bytes[..at]), None);
@@ -381,12 +381,12 @@ fn fields_of_any_bytes_are_read_or_refused() {
         let mut bytes = if round % 2 == 0 {
             some_bytes(&mut random, 80)
         } else {
-            good[usize::try_from(random.below(good.len() as u64)).unwrap()].clone()
+            good[random.index(good.len())].clone()
         };
         if !bytes.is_empty() {
-            let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            let at = random.index(bytes.len());
             bytes[at] = u8::try_from(random.below(256)).unwrap();
-            bytes.truncate(bytes.len() - usize::from(random.below(4) == 0));
+            bytes.truncate(bytes.len() - usize::from(random.one_in(4)));
         }
         // Decoded fields are encoded to the bytes that they came from.
         for again in [
