@@ -181,7 +181,7 @@ impl SliceQueue {
             };
             let text = format!("on the server: {key}: {}", error.message());
             crate::log::log(crate::Level::Error, || text.clone());
-            state.failure = Some(Failure { reason, text });
+            state.failure = Some(Failure::new(reason, text));
         }
     }
 

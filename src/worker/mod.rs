@@ -100,7 +100,7 @@ impl WorkerStore {
         if let Some(bug) = driver.bug() {
             return Err(bug.at("create"));
         }
-        let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
+        let closed = || Failure::new(Reason::Closed, "the store was closed");
         telemetry::trace(&driver, driver.host.tracer.as_ref());
         if started.is_none() && interrupt::requested() {
             driver.stop();

@@ -1,11 +1,10 @@
 //! A worker or a server (also: member, endpoint): its machine, its links, and its client of the scheduler.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::job::{
-    Data, DeliveryToken, Failure, Limits, MS, MemberRole, Mode, NO_RANK, Peer, Reason, Time,
+    Data, DeliveryToken, Failure, Limits, MS, MemberRole, Mode, NO_RANK, Peer, Reason, Time, words,
 };
 use super::membership::{Client, ClientEvent, GOODBYE};
 use super::message::{
@@ -173,11 +172,11 @@ impl<D: Data> Node<D> {
         if failure.reason == Reason::Evicted
             && let Some(peer) = self.net.unanswered()
         {
-            let _ = write!(
-                failure.text,
+            let hint = format!(
                 "; {peer} never acknowledged what was sent to it last: packets of full size may be lost \
                  on the way (MTU), for which `kvstore doctor` looks"
             );
+            failure.text.extend(words(hint));
         }
     }
 
@@ -481,7 +480,7 @@ impl<D: Data> Node<D> {
             }
             ClientEvent::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
-                self.net.note(PeerEvent::Fatal(failure.text.clone()));
+                self.net.note(PeerEvent::Fatal(failure.to_string()));
                 if let NodeRole::Worker(worker) = &mut self.part {
                     worker.fatal(&failure);
                 }

@@ -238,7 +238,7 @@ impl Client {
             MessageKind::Refused | MessageKind::Evicted => {
                 let refused = message.head.kind == MessageKind::Refused;
                 if !refused || !self.has_started() {
-                    let failure = failed::decode(message.fields());
+                    let failure = failed::decode(message.fields(), message.head.key);
                     let nothing = Failure::new(Reason::Refused, "refused without a reason");
                     self.end(ClientEvent::Fatal(failure.unwrap_or(nothing)));
                 }

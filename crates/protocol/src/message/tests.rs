@@ -7,7 +7,7 @@ use super::{
 };
 use super::{JobView, Look, MOST_REPORT, MemberReport};
 use super::{accused, failed};
-use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason};
+use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason, naming};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
     BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, StragglerDelay,
@@ -354,7 +354,7 @@ fn fields() -> Vec<Vec<u8>> {
     assert_eq!(Book::decode(&book.encode()), Some(book.clone()));
     assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
     assert_eq!(Placement::decode(&place.encode()), Some(place.clone()));
-    assert_eq!(failed::decode(&failed::encode(&failure)), Some(failure.clone()));
+    assert_eq!(failed::decode(&failed::encode(&failure), 0), Some(failure.clone()));
     assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
     let declare = Declare { name: 0x1234, spec: Some(spec) };
     assert_eq!(Declare::decode(&declare.encode()), Some(declare.clone()));
@@ -393,7 +393,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
             Book::decode(&bytes).map(|read| read.encode()),
             Placement::decode(&bytes).map(|read| read.encode()),
             Awaited::decode(&bytes).map(|read| read.encode()),
-            failed::decode(&bytes).map(|read| failed::encode(&read)),
+            failed::decode(&bytes, 0).map(|read| failed::encode(&read)),
             ProcessStats::decode(&bytes).map(|read| read.encode()),
             JobView::decode(&bytes).map(|read| read.encode()),
         ] {
@@ -427,4 +427,17 @@ fn a_hello_says_each_peer_timeout_that_can_be_set_and_no_longer_one() {
         let hello = Hello { terms: Some(terms), ..Hello::default() };
         assert_eq!(Hello::decode(&hello.encode()).is_some(), taken, "{ms} in a hello");
     }
+}
+
+#[test]
+fn the_text_of_a_failed_call_names_the_key_of_the_header() {
+    let key = 1 << 63 | 0x12;
+    let text = naming("init: ", key, " exists already, not key 7 or key 0x12");
+    let failure = Failure { reason: Reason::KeyExists, text };
+    let bytes = failed::encode(&failure);
+    assert!(String::from_utf8_lossy(&bytes).contains("init: key 0x8000000000000012 exists"));
+    let read = failed::decode(&bytes, key).unwrap();
+    assert_eq!(read, failure);
+    let named = read.text(|_| "key \"w\"".into());
+    assert_eq!(named, "init: key \"w\" exists already, not key 7 or key 0x12");
 }

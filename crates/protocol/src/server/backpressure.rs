@@ -136,7 +136,7 @@ mod tests {
         server.message(Peer::worker(rank), message);
         let failed = |letter: crate::peers::OutgoingMessage<Bytes>| {
             assert_eq!(letter.message.head.kind, MessageKind::Failed);
-            failed::decode(letter.message.fields()).unwrap().reason
+            failed::decode(letter.message.fields(), 0).unwrap().reason
         };
         server.letters().pop().map(failed)
     }

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
-    label, take_all,
+    naming, take_all,
 };
 use super::message::{
     Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
@@ -375,10 +375,12 @@ impl<D: Data> Worker<D> {
             (MessageKind::Value, Body::Data(data)) => self.value(&head, data),
             (MessageKind::Removed, _) => self.removed(&head),
             (MessageKind::Awaited, Body::Fields(fields)) => self.note_awaited(&head, &fields),
-            (MessageKind::Failed, Body::Fields(fields)) => match failed::decode(&fields) {
-                Some(failure) => self.failed(&head, failure),
-                None => self.fault(DropReason::Unreadable),
-            },
+            (MessageKind::Failed, Body::Fields(fields)) => {
+                match failed::decode(&fields, head.key) {
+                    Some(failure) => self.failed(&head, failure),
+                    None => self.fault(DropReason::Unreadable),
+                }
+            }
             _ => self.fault(DropReason::Unreadable),
         }
         self.go_on();
@@ -527,7 +529,7 @@ impl<D: Data> Worker<D> {
             if failure.reason != Reason::PeerLost {
                 return self.finish(head.request, Err(failure));
             }
-            let text = format!("the round cannot close: {}", failure.text);
+            let text = format!("the round cannot close: {failure}");
             self.finish(head.request, Err(Failure::new(failure.reason, text)));
             // A server may know of a loss before the scheduler's book arrives here.
             if self.limits.on_loss == OnLoss::Fail {
@@ -755,9 +757,6 @@ impl<D: Data> Worker<D> {
 
 /// Failure of a learned key whose name in the job is not the one here.
 fn other_name(key: u64) -> Failure {
-    let text = format!(
-        "{}: the job has another name with the same 63-bit hash; rename one of the two",
-        label(key)
-    );
-    Failure::new(Reason::NameCollision, text)
+    let text = ": the job has another name with the same 63-bit hash; rename one of the two";
+    Failure { reason: Reason::NameCollision, text: naming("", key, text) }
 }

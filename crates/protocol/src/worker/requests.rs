@@ -7,7 +7,7 @@ use super::operation::{
     CatchUpTarget, OpId, Operation, OperationKind, PullDependency, RemovalRollback,
 };
 use super::{DIRECTORY, PushPhase, Worker, WorkerKey};
-use crate::job::{Data, Failure, Mode, Peer, Reason, Time, label};
+use crate::job::{Data, Failure, Mode, Peer, Reason, Time, naming};
 use crate::message::{Body, Declare, Header, KeySpec, Message, MessageKind, ROUNDS_OVER, flags};
 use crate::peers::OutgoingMessage;
 use crate::stream::{CONTROL, LAST};
@@ -27,8 +27,8 @@ impl<D: Data> Worker<D> {
         deadline: Time,
     ) -> Result<OpId, Failure> {
         if spec.bytes() != Some(data.len()) {
-            let text = format!("init: {}: the value has not the bytes of its shape", label(key));
-            return Err(Failure::new(Reason::Invalid, text));
+            let text = naming("init: ", key, ": the value has not the bytes of its shape");
+            return Err(Failure { reason: Reason::Invalid, text });
         }
         self.request(OperationKind::Init { spec, data }, key, now, deadline)
     }
