@@ -2,24 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::config::JobConfig;
 use crate::observer;
 use crate::runtime::{Driver, DriverHost, ProtocolMachine};
-use crate::trace::Tracer;
-
-/// Tracer of this process, if an option sets one.
-pub(crate) fn tracer(job: &JobConfig) -> Option<Arc<Tracer>> {
-    job.trace.as_ref().map(|(prefix, rounds)| Arc::new(Tracer::new(prefix, *rounds)))
-}
 
 /// Connects the machine to the tracer.
-pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<Tracer>>) {
-    let Some(tracer) = tracer else { return };
+pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>) {
+    let Some(rounds) = driver.tracer.rounds() else { return };
     driver.step(|machine, now| match machine {
-        ProtocolMachine::Node(node) => {
-            tracer.align(now);
-            node.trace(tracer.rounds(), now);
-        }
+        ProtocolMachine::Node(node) => node.trace(rounds, now),
         ProtocolMachine::Scheduler(_) => {}
     });
 }

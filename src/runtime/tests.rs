@@ -60,10 +60,15 @@ fn node<H: DriverHost>(
     role: MemberRole,
     address: &'static str,
 ) -> Arc<Driver<H>> {
-    Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
-        let birth = NodeStart { role, rank: None, incarnation, address, scheduler: "root" };
-        ProtocolMachine::node(limits(), &birth)
-    })
+    Driver::start(
+        host,
+        None,
+        &|inbox| Ok(exchange.join(address, &inbox)),
+        |address, incarnation| {
+            let birth = NodeStart { role, rank: None, incarnation, address, scheduler: "root" };
+            ProtocolMachine::node(limits(), &birth)
+        },
+    )
     .unwrap()
 }
 
@@ -72,11 +77,13 @@ fn processes_meet_and_a_stopped_one_is_missed() {
     let exchange = Arc::new(Exchange::default());
     let server = node(Lazy, &exchange, MemberRole::Server, "server");
     let worker = node(Lazy, &exchange, MemberRole::Worker, "worker");
-    let scheduler =
-        Driver::start(NoopHandler, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
-            ProtocolMachine::scheduler(limits(), incarnation)
-        })
-        .unwrap();
+    let scheduler = Driver::start(
+        NoopHandler,
+        None,
+        &|inbox| Ok(exchange.join("root", &inbox)),
+        |_, incarnation| ProtocolMachine::scheduler(limits(), incarnation),
+    )
+    .unwrap();
     let end = Some(Instant::now() + Duration::from_secs(20));
     assert_eq!(server.wait(end, ProtocolMachine::me).unwrap().to_string(), "server 0");
     assert_eq!(worker.wait(end, ProtocolMachine::me).unwrap().to_string(), "worker 0");

@@ -17,7 +17,6 @@ use crate::log::{Level, log};
 use crate::runtime::{Bytes, Driver, DriverHost, ProtocolMachine};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
-use crate::trace::Tracer;
 
 use kvstore_protocol::{Mode, Node, NodeRole, Placement, ServerAction, SliceName, Table};
 
@@ -32,7 +31,6 @@ const AHEAD: usize = 4;
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
-    tracer: Option<Arc<Tracer>>,
     books: Mutex<DispatchState>,
 }
 
@@ -48,10 +46,10 @@ struct DispatchState {
 }
 
 impl ServerDispatch {
-    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
+    pub(super) fn new(local: Arc<Local>) -> Self {
         let first = Arc::new(local.handling.read().clone());
         let books = DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() };
-        Self { local, tracer, books: Mutex::new(books) }
+        Self { local, books: Mutex::new(books) }
     }
 }
 
@@ -73,18 +71,13 @@ impl DispatchState {
     }
 
     /// Queues an action on its slice; gives the slice if it has work.
-    fn enter(
-        &mut self,
-        action: ServerAction<Bytes>,
-        tracer: Option<&Arc<Tracer>>,
-    ) -> Option<Arc<SliceQueue>> {
+    fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
                 let shard = shard_of(slice, &place)
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
-                let shard = shard.ok()?.traced(slice.slice, tracer.cloned());
-                self.shards.insert(slice, Arc::new(shard));
+                self.shards.insert(slice, Arc::new(shard.ok()?));
                 (slice, SliceTask::Install(data))
             }
             ServerAction::Add { slice, round, rank, first, codec, setting, data } => {
@@ -142,10 +135,6 @@ impl DispatchState {
 impl DriverHost for ServerDispatch {
     type Todo = Vec<Arc<SliceQueue>>;
 
-    fn tracer(&self) -> Option<&Tracer> {
-        self.tracer.as_deref()
-    }
-
     fn collect(&self, node: &mut Node<Bytes>, todo: &mut Vec<Arc<SliceQueue>>) {
         let asynchronous = node.mode() != Mode::Sync;
         let NodeRole::Server(server) = &mut node.part else { return };
@@ -156,7 +145,7 @@ impl DriverHost for ServerDispatch {
         let mut books = self.books.lock();
         books.asynchronous = asynchronous;
         for action in actions {
-            if let Some(shard) = books.enter(action, self.tracer.as_ref())
+            if let Some(shard) = books.enter(action)
                 && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
             {
                 todo.push(shard);
@@ -167,7 +156,7 @@ impl DriverHost for ServerDispatch {
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<SliceQueue>>) {
         let (mut replies, mut bytes) = (Vec::new(), 0);
         for shard in todo {
-            shard.work(&self.local, &driver.blocks, &mut |reply| {
+            shard.work(&self.local, &driver.tracer, &driver.blocks, &mut |reply| {
                 replies.push(reply);
                 bytes += shard.bytes();
             });
@@ -213,5 +202,5 @@ fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole)
+    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, name.slice, block, whole)
 }

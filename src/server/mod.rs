@@ -2,7 +2,6 @@
 
 mod dispatch;
 mod slice_queue;
-mod slice_trace;
 mod slice_value;
 
 use std::fmt::Write;
@@ -22,7 +21,6 @@ use crate::metrics;
 use crate::role::Role;
 use crate::runtime::{Driver, DriverHost, NoopHandler, ProtocolMachine};
 use crate::sys::sync::{AtomicBool, Ordering};
-use crate::trace::Tracer;
 use crate::transport::{self, TransportConfig};
 use dispatch::ServerDispatch;
 use kvstore_protocol::{NodeRole, NodeStart, Peer};
@@ -35,7 +33,6 @@ pub(crate) struct ServerProcess {
     serves: AtomicBool,
     aborted: AtomicBool,
     running: OnceLock<ServingProcess>,
-    tracer: Option<Arc<Tracer>>,
 }
 
 enum ServingProcess {
@@ -49,7 +46,6 @@ impl ServerProcess {
             local: Arc::clone(local),
             // Configuration errors are reported before the job starts.
             place: options::place(&job)?,
-            tracer: telemetry::tracer(&job),
             job,
             kind,
             serves: AtomicBool::new(false),
@@ -60,7 +56,7 @@ impl ServerProcess {
 
     fn serve_as_server(&self) -> Result<()> {
         let driver = self.start_server()?;
-        telemetry::trace(&driver, self.tracer.as_ref());
+        telemetry::trace(&driver);
         self.run(&driver, ServingProcess::Server)
     }
 
@@ -78,6 +74,7 @@ impl ServerProcess {
         let limits = options::limits(&self.job, self.kind);
         Driver::start(
             NoopHandler,
+            None,
             &|inbox| transport::open(&self.place, &inbox),
             |_, incarnation| ProtocolMachine::scheduler(limits, incarnation),
         )
@@ -88,7 +85,8 @@ impl ServerProcess {
         // A user's updater needs uncut keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         Driver::start(
-            ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
+            ServerDispatch::new(Arc::clone(&self.local)),
+            self.job.trace.clone(),
             &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {
                 let (role, scheduler) = (options::role(self.job.role), &self.job.root);
@@ -117,9 +115,7 @@ impl ServerProcess {
         let end = driver.wait(None, ProtocolMachine::end);
         driver.flush();
         // Before the driver stops: the rank is not available later.
-        if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
-            tracer.finish("server", self.rank());
-        }
+        driver.tracer.finish("server", self.rank());
         driver.stop();
         if let Some(bug) = driver.bug() {
             self.local.poison();

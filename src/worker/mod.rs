@@ -77,7 +77,8 @@ impl WorkerStore {
         let limits = options::limits(job, kind);
         let role = options::role(job.role);
         let driver = Driver::start(
-            CompletionTable::new(Arc::clone(local), telemetry::tracer(job)),
+            CompletionTable::new(Arc::clone(local)),
+            job.trace.clone(),
             &|inbox| transport::open(place, &inbox),
             |address, incarnation| {
                 let scheduler = &job.root;
@@ -101,7 +102,7 @@ impl WorkerStore {
             return Err(bug.at("create"));
         }
         let closed = || Failure::new(Reason::Closed, "the store was closed");
-        telemetry::trace(&driver, driver.host.tracer.as_ref());
+        telemetry::trace(&driver);
         if started.is_none() && interrupt::requested() {
             driver.stop();
             return Err(fail!(Timeout, "create: processes of the job are still missing"));
@@ -399,9 +400,7 @@ impl JobMember for WorkerStore {
         let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
         let why = if is_poisoned { poisoned() } else { closed() };
         self.driver.host.abort(&why, &self.driver.blocks);
-        if let Some(tracer) = &self.driver.host.tracer {
-            tracer.finish("worker", self.rank);
-        }
+        self.driver.tracer.finish("worker", self.rank);
     }
 
     /// Leaves the job; pending calls have ended before.
