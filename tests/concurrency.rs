@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::gate::Gate;
-use common::random::{Random, reduction};
+use common::random::{self, Random, reduction};
 use common::updater::add;
 use common::watchdog::bounded;
 use kvstore::{Config, ErrorKind, Key, Result, Store, Tensor, TensorMut, UpdaterError};
@@ -251,7 +251,7 @@ fn operations_with_tickets_are_applied_once_or_cancelled() {
         (0..4).for_each(|id| store.init(key(id), &[0i64]).unwrap());
         store.set_updater(counting(&calls, &total)).unwrap();
         let (finished, submitted) = (AtomicI64::new(0), AtomicUsize::new(0));
-        let seed = Random::from_environment("cancels").next();
+        let seed = random::from_environment("cancels").next();
         together(|rank| {
             let mut random = Random::new(seed ^ rank as u64);
             let mut waiting = Vec::new();
@@ -259,7 +259,7 @@ fn operations_with_tickets_are_applied_once_or_cancelled() {
                 let value = i64::try_from(round).unwrap();
                 let priority = random.pick(&[-1, 0, 1]);
                 let pending =
-                    store.push_owned(key(random.below(4)), vec![value], priority).unwrap();
+                    store.push_owned(key(random.index(4)), vec![value], priority).unwrap();
                 submitted.fetch_add(1, Ordering::SeqCst);
                 match random.below(4) {
                     0 => drop(pending),
@@ -400,7 +400,7 @@ fn keys_may_come_and_go_under_pushes_and_pulls() {
             .map(|name| store.intern(name).unwrap())
             .chain([key(0), key(1)])
             .collect();
-        let seed = Random::from_environment("removals").next();
+        let seed = random::from_environment("removals").next();
         together(|rank| {
             let mut random = Random::new(seed ^ rank as u64);
             for _ in 0..rounds {

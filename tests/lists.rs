@@ -14,7 +14,7 @@ mod common;
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 
-use common::random::{Random, operations};
+use common::random::{self, Random, operations};
 use kvstore::DType;
 
 /// A tensor of the C interface.
@@ -263,7 +263,7 @@ impl Player {
         let Some(key) = self.absent.pop() else { return };
         let dtype = self.random.pick(&[DType::F32, DType::F32, DType::F16, DType::I64, DType::U8]);
         let shape = self.random.pick(SHAPES);
-        let piece = Piece::new(64 + 8 * self.random.below(1 << 13), dtype, shape);
+        let piece = Piece::new(64 + 8 * self.random.index(1 << 13), dtype, shape);
         for side in &mut self.sides {
             assert_eq!(side.init(key, &piece), 0);
         }
@@ -271,7 +271,7 @@ impl Player {
     }
 
     fn remove(&mut self) {
-        let gone = self.random.below(self.living.len());
+        let gone = self.random.index(self.living.len());
         let (key, ..) = self.living.swap_remove(gone);
         for side in &self.sides {
             // SAFETY: one key.
@@ -319,14 +319,14 @@ impl Player {
             3 if self.random.one_in(4) => {
                 let reach = self.random.pick(&[64, 1 << 12, 1 << 17]);
                 for piece in pieces {
-                    piece.at = 64 + self.random.below(reach) * 8;
+                    piece.at = 64 + self.random.index(reach) * 8;
                 }
                 return;
             }
             _ => {}
         }
         let gap = self.random.pick(&[0, 8, 64]);
-        let mut next = 64 + 8 * self.random.below(1 << 13);
+        let mut next = 64 + 8 * self.random.index(1 << 13);
         for index in order {
             pieces[index].at = next;
             next += (pieces[index].bytes() + gap).next_multiple_of(8);
@@ -339,7 +339,7 @@ impl Player {
             keys.iter().map(|&(_, dtype, shape)| Piece::new(0, dtype, shape)).collect();
         self.place(&mut pieces);
         if self.random.one_in(4) {
-            let odd = self.random.below(pieces.len());
+            let odd = self.random.index(pieces.len());
             self.make_odd(&mut pieces[odd]);
         }
         pieces
@@ -365,7 +365,7 @@ impl Player {
 
     fn call(&mut self) -> Call {
         let mut call = Call { has_ticket: self.random.one_in(5), ..Call::default() };
-        let kind = self.random.below(4);
+        let kind = self.random.index(4);
         let keys = self.keys();
         if kind != 0 {
             call.values = self.pieces(&keys);
@@ -381,7 +381,7 @@ impl Player {
         }
         if self.random.one_in(12) {
             let keys = if call.keys.is_empty() { &mut call.out_keys } else { &mut call.keys };
-            let at = self.random.below(keys.len());
+            let at = self.random.index(keys.len());
             keys[at] = self.random.pick(&self.absent);
         }
         call
@@ -416,7 +416,7 @@ impl Player {
 
 #[test]
 fn the_short_way_differs_in_nothing() {
-    let mut player = Player::new(Random::from_environment("lists"));
+    let mut player = Player::new(random::from_environment("lists"));
     for round in 0..operations(8_000) {
         match player.random.below(40) {
             0 => player.init(),

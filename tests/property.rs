@@ -18,7 +18,7 @@ use std::time::Duration;
 use common::folder::Folder;
 use common::memory::{Memory, array};
 use common::model::{Call, Mode, Model, Outcome, Value};
-use common::random::{Random, operations, reduction};
+use common::random::{self, Random, operations, reduction};
 use common::scalar::{Scalar, same_bits};
 use common::watchdog::bounded;
 use kvstore::{Config, DType, Error, ErrorKind, Key, Result, Scope, Store, Tensor, TensorMut};
@@ -163,7 +163,7 @@ impl Player<'_> {
     /// Pairs of living keys with repeats; one in twelve lists has one bad pair.
     fn pairs(&mut self) -> Vec<(Key, Value)> {
         let longest = self.random.pick(&[1, 2, 5, 18]);
-        let count = self.random.below(longest) + 1;
+        let count = self.random.index(longest) + 1;
         let mut pairs: Vec<(Key, Value)> = (0..count).filter_map(|_| self.good_pair()).collect();
         if self.random.one_in(12) {
             let bad = self.bad_pair();
@@ -314,7 +314,7 @@ impl Player<'_> {
 
     /// Queues operations that borrow their buffers, with calls without tickets in between.
     fn scope(&mut self, store: &Store) {
-        let count = self.random.below(12) + 1;
+        let count = self.random.index(12) + 1;
         let calls: Vec<Call> = (0..count).map(|_| self.any_call()).collect();
         let mut steps: Vec<(Step, Option<i32>)> = Vec::new();
         for call in calls {
@@ -455,7 +455,7 @@ fn open(random: &mut Random) -> (Store, Model) {
 fn random_sequences_do_what_the_model_does() {
     bounded("property", || {
         let (total, folder) = (operations(100_000), Folder::new("property-of-calls"));
-        let mut random = Random::from_environment("property");
+        let mut random = random::from_environment("property");
         let mut done = 0;
         while done < total {
             let (store, model) = open(&mut random);
@@ -476,7 +476,7 @@ fn random_sequences_do_what_the_model_does() {
 #[test]
 fn values_that_several_threads_share_do_what_the_model_does() {
     bounded("property of large values", || {
-        let mut random = Random::from_environment("property of large values");
+        let mut random = random::from_environment("property of large values");
         let folder = Folder::new("property-of-large-values");
         for dtype in
             DType::ALL.iter().copied().cycle().take(DType::ALL.len() * 2 / reduction().min(4))

@@ -16,7 +16,7 @@ use std::fs;
 use std::time::Duration;
 
 use common::memory::{Memory, array};
-use common::random::{Random, operations};
+use common::random::{self, Random, operations};
 use common::scalar::{Scalar, convert_bits, same_bits, sum_bits};
 use common::watchdog::bounded;
 use kvstore::{Config, DType, ErrorKind, Key, Store, Tensor, TensorMut};
@@ -73,14 +73,14 @@ impl Player {
     }
 
     fn part(&mut self) -> Part {
-        let key = self.random.below(self.tables.len());
+        let key = self.random.index(self.tables.len());
         let (mut dtype, shape) = (self.tables[key].dtype, self.tables[key].shape.clone());
         if dtype.is_float() && self.random.one_in(4) {
             dtype = self.random.pick(&[DType::F16, DType::BF16, DType::F32, DType::F64]);
         }
         let id_shape = self.random.pick(&[vec![], vec![0], vec![1], vec![7], vec![2, 3], vec![30]]);
         let count: usize = id_shape.iter().product();
-        let ids: Vec<i64> = (0..count).map(|_| self.random.below(shape[0]) as i64).collect();
+        let ids: Vec<i64> = (0..count).map(|_| self.random.index(shape[0]) as i64).collect();
         let row_shape = [&id_shape[..], &shape[1..]].concat();
         let bits = self.bits(dtype, row_shape.iter().product());
         let id_bits: Vec<u64> = ids.iter().map(|&id| id as u64).collect();
@@ -162,7 +162,7 @@ fn run(store: &Store, seed: u64, adds: bool) {
         player.tables.push(Table { key, dtype: *dtype, shape, bits });
     }
     for _ in 0..operations(150) {
-        let count = 1 + player.random.below(6);
+        let count = 1 + player.random.index(6);
         let mut parts: Vec<Part> = (0..count).map(|_| player.part()).collect();
         let keys = keys(&player, &parts);
         let queued = player.random.one_in(3);
@@ -194,7 +194,7 @@ fn run(store: &Store, seed: u64, adds: bool) {
 #[test]
 fn rows_are_summed_replaced_and_pulled_as_a_scalar_loop_does_it() {
     bounded("rows", || {
-        let mut random = Random::from_environment("rows");
+        let mut random = random::from_environment("rows");
         for (threads, isa) in [("1", "auto"), ("4", "auto"), ("2", "scalar")] {
             let seed = random.next();
             run(&Store::open("local", &config(threads, isa)).unwrap(), seed, false);
@@ -205,7 +205,7 @@ fn rows_are_summed_replaced_and_pulled_as_a_scalar_loop_does_it() {
 #[test]
 fn an_updater_gets_the_dense_sum() {
     bounded("rows", || {
-        let mut random = Random::from_environment("rows");
+        let mut random = random::from_environment("rows");
         let store = Store::open("device", &config("2", "auto")).unwrap();
         store
             .set_updater(|_, input, stored| {
@@ -229,7 +229,7 @@ fn large_tables_give_the_same_bits_for_any_number_of_threads() {
     const LENGTH: usize = 64;
     let mut random = Random::new(7);
     let table: Vec<f32> = (0..ROWS * LENGTH).map(|_| f32::random(&mut random)).collect();
-    let ids: Vec<i64> = (0..30_000).map(|_| random.below(ROWS) as i64).collect();
+    let ids: Vec<i64> = (0..30_000).map(|_| random.index(ROWS) as i64).collect();
     let rows: Vec<f32> = (0..ids.len() * LENGTH).map(|_| f32::random(&mut random)).collect();
     let shape = [ROWS as i64, LENGTH as i64];
     let row_shape = [ids.len() as i64, LENGTH as i64];

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::ffi::c_void;
 use std::io;
 
+use kvstore_protocol::testing::Random;
 use serde_json::json;
 
 use crate::api::Tensor;
@@ -43,12 +44,8 @@ impl Batch {
     fn new(length: usize) -> Self {
         let count = TABLE_BYTES / 4;
         let array = |len: usize| RefCell::new(Array::new(MALLOC, len, element));
-        let mut state = 1u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (state >> 33) as usize
-        };
-        let mut batch = || (0..BATCH).map(|_| (random() % (count / length)) as i64).collect();
+        let mut random = Random::new(1);
+        let mut batch = || (0..BATCH).map(|_| random.index(count / length) as i64).collect();
         let ids = RefCell::new((0..BATCHES).map(|_| batch()).collect());
         let history = RefCell::new(Array::new(MALLOC, count, |_| 1.0));
         Self { length, table: array(count), history, rows: array(BATCH * length), ids }

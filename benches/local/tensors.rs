@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ptr::null_mut;
 
 use half::{bf16, f16};
+use kvstore_protocol::testing::Random;
 
 use crate::api::Tensor;
 use crate::memory::Array;
@@ -62,15 +63,9 @@ impl Keys {
 
     /// The same in an order without pattern, always the same one.
     pub fn shuffled(mut self) -> Self {
-        let mut state = 1u64;
-        for i in (1..self.numbers.len()).rev() {
-            state = state
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            let j = (state >> 33) as usize % (i + 1);
-            self.numbers.swap(i, j);
-            self.shapes.swap(i, j);
-        }
+        let mut pairs: Vec<_> = self.numbers.into_iter().zip(self.shapes).collect();
+        Random::new(1).shuffle(&mut pairs);
+        (self.numbers, self.shapes) = pairs.into_iter().unzip();
         self.name.push_str(", shuffled");
         self
     }

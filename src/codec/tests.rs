@@ -12,6 +12,7 @@ use half::{bf16, f16};
 use super::{BLOCK, Codec, KINDS, Origin, Residuals};
 use crate::kernel::Isa;
 use crate::tensor::DType;
+use kvstore_protocol::testing::Random;
 
 const ORIGIN: Origin = Origin { key: 7, rank: 1, round: 3, block: 5 };
 const SIZES: &[usize] = &[0, 1, 3, 15, 16, 17, 31, 32, 33, 1000, 2047, 2048, 2049, 4096, 5000];
@@ -46,59 +47,47 @@ fn isas() -> Vec<Isa> {
     ["scalar", "avx2", "avx512", "auto"].iter().filter_map(|isa| Isa::choose(isa).ok()).collect()
 }
 
-/// `SplitMix64` (Steele, Lea and Flood, 2014).
-struct Random(u64);
+/// Around 1, with both signs.
+fn usual(random: &mut Random) -> f32 {
+    let bits = random.next();
+    let magnitude = f32::from_bits(((120 + bits % 9) << 23 | bits >> 41) as u32);
+    if bits >> 8 & 1 == 0 { magnitude } else { -magnitude }
+}
 
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
+fn special(random: &mut Random) -> f32 {
+    let all = [
+        0.0,
+        f32::MAX,
+        f32::MIN_POSITIVE,
+        f32::from_bits(1),
+        f32::from_bits(200),
+        0.5,
+        0.125,
+        0.01,
+        1.0,
+        65_519.9,
+        65_520.0,
+        f32::INFINITY,
+        f32::NAN,
+        f32::from_bits(0x7F80_0001),
+    ];
+    let bits = random.next();
+    let it = all[(bits >> 8) as usize % all.len()];
+    if bits & 1 == 0 { it } else { -it }
+}
 
-    /// Around 1, with both signs.
-    fn usual(&mut self) -> f32 {
-        let bits = self.next();
-        let magnitude = f32::from_bits(((120 + bits % 9) << 23 | bits >> 41) as u32);
-        if bits >> 8 & 1 == 0 { magnitude } else { -magnitude }
-    }
-
-    fn special(&mut self) -> f32 {
-        let all = [
-            0.0,
-            f32::MAX,
-            f32::MIN_POSITIVE,
-            f32::from_bits(1),
-            f32::from_bits(200),
-            0.5,
-            0.125,
-            0.01,
-            1.0,
-            65_519.9,
-            65_520.0,
-            f32::INFINITY,
-            f32::NAN,
-            f32::from_bits(0x7F80_0001),
-        ];
-        let bits = self.next();
-        let it = all[(bits >> 8) as usize % all.len()];
-        if bits & 1 == 0 { it } else { -it }
-    }
-
-    fn numbers(&mut self, count: usize, one_special_in: u64) -> Vec<f32> {
-        let number = |_| {
-            if self.next().is_multiple_of(one_special_in) { self.special() } else { self.usual() }
-        };
-        (0..count).map(number).collect()
-    }
+fn numbers(random: &mut Random, count: usize, one_special_in: u64) -> Vec<f32> {
+    let number = |_| {
+        if random.one_in(one_special_in) { special(random) } else { usual(random) }
+    };
+    (0..count).map(number).collect()
 }
 
 /// Numbers of every kind: usual ones, with some special ones, almost all equal, all zero.
 fn arrays(count: usize) -> Vec<Vec<f32>> {
-    let mut random = Random(count as u64);
+    let mut random = Random::new(count as u64);
     let mut arrays: Vec<Vec<f32>> =
-        [u64::MAX, 50, 2].iter().map(|&rare| random.numbers(count, rare)).collect();
+        [u64::MAX, 50, 2].iter().map(|&rare| numbers(&mut random, count, rare)).collect();
     arrays.push((0..count).map(|i| if i % 100 == 99 { 2.0 } else { -1.0 }).collect());
     arrays.push(vec![0.0; count]);
     arrays.push(vec![f32::from_bits(190); count]);
@@ -242,7 +231,7 @@ fn the_other_layouts_are_little_endian() {
 #[test]
 fn cutting_between_blocks_changes_nothing() {
     for codec in codecs() {
-        let input = Random(9).numbers(3 * BLOCK + 77, 100);
+        let input = numbers(&mut Random::new(9), 3 * BLOCK + 77, 100);
         let whole = encoded(&codec, Isa::Scalar, ORIGIN, &input);
         let mut pieces = Vec::new();
         for (at, piece) in
@@ -262,7 +251,7 @@ fn cutting_between_blocks_changes_nothing() {
 
 #[test]
 fn bytes_of_strangers_are_refused_or_decoded_and_never_trusted() {
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     for codec in codecs() {
         for count in [1, 5, 40, 2048, 2060] {
             let mut out = vec![0.0; count];
@@ -303,11 +292,11 @@ fn send(codec: &Codec, origin: Origin, value: &[f32], residual: Option<&mut [f32
 fn what_has_arrived_and_what_is_left_are_what_was_pushed() {
     const COUNT: usize = 500;
     for codec in codecs().iter().filter(|codec| codec.feedback) {
-        let (mut residual, mut random) = (vec![0.0; COUNT], Random(13));
+        let (mut residual, mut random) = (vec![0.0; COUNT], Random::new(13));
         let (mut pushed, mut arrived) = (vec![0.0f64; COUNT], vec![0.0f64; COUNT]);
         let (mut most, rounds) = (0.0f64, 40);
         for round in 0..rounds {
-            let value = random.numbers(COUNT, u64::MAX);
+            let value = numbers(&mut random, COUNT, u64::MAX);
             let sent = send(codec, Origin { round, ..ORIGIN }, &value, Some(&mut residual));
             for i in 0..COUNT {
                 pushed[i] += f64::from(value[i]);

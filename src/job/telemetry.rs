@@ -2,24 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::config::JobConfig;
 use crate::observer;
 use crate::runtime::{Driver, DriverHost};
-use crate::trace::Tracer;
 use kvstore_protocol::{DropReason, Machine as _, MessageKind, ProcessStats};
 
-/// Tracer of this process, if an option sets one.
-pub(crate) fn tracer(job: &JobConfig) -> Option<Arc<Tracer>> {
-    job.trace.as_ref().map(|(prefix, rounds)| Arc::new(Tracer::new(prefix, *rounds)))
-}
-
 /// Connects the machine to the tracer.
-pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>, tracer: Option<&Arc<Tracer>>) {
-    let Some(tracer) = tracer else { return };
-    driver.step(|machine, now| {
-        tracer.align(now);
-        machine.trace(tracer.rounds(), now);
-    });
+pub(crate) fn trace<H: DriverHost>(driver: &Arc<Driver<H>>) {
+    let Some(rounds) = driver.tracer.rounds() else { return };
+    driver.step(|machine, now| machine.trace(rounds, now));
 }
 
 /// Statistics of a node, and its counts of frames and messages without an effect, as two more members of the

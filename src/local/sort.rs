@@ -68,19 +68,16 @@ fn scatter(from: &[SortItem], to: &mut [SortItem], shift: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kvstore_protocol::testing::Random;
 
     #[test]
     fn items_are_sorted_whatever_their_numbers() {
-        let mut state = 1u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state ^ state >> 29
-        };
+        let mut random = Random::new(1);
         let mut sorter = Sorter::default();
         for mask in [0, 1, 0x7FF, 0x800, 0xF_F000, 1 << 63, 0x8000_0000_0000_0FFF, u64::MAX] {
             for len in [0, 1, 2, SHORT, SHORT + 1, 5000] {
                 sorter.items.clear();
-                sorter.items.extend((0..len).map(|index| (random() & mask, index)));
+                sorter.items.extend((0..len).map(|index| (random.next() & mask, index)));
                 let mut expected = sorter.items.clone();
                 expected.sort_unstable();
                 sorter.sort();

@@ -45,32 +45,29 @@ impl DropLog {
         }
     }
 
-    /// Logs the losses, evictions and drops among the events of the process `me`; `from` is the address of
-    /// the frames that caused them.
-    pub(super) fn tell(&self, me: Peer, from: Option<&str>, news: &[PeerEvent]) {
-        for news in news {
-            match news {
-                PeerEvent::Lost(peer, address, reason) => {
-                    self.note(Level::Warn, peer.to_string(), address, format!("lost: {reason}"));
-                }
-                PeerEvent::Evicted(peer, address) => {
-                    let reason = "evicted: it was declared lost, and still speaks".into();
-                    self.note(Level::Warn, peer.to_string(), address, reason);
-                }
-                PeerEvent::Fatal(text) => {
-                    self.note(Level::Warn, me.to_string(), "this process", text.clone());
-                }
-                PeerEvent::Dropped(peer, kind, why) => {
-                    let level = if why.is_harmless() { Level::Debug } else { Level::Warn };
-                    let from = from.unwrap_or("?");
-                    self.note(level, peer.to_string(), from, why.effect(*kind));
-                }
-                PeerEvent::Up(..)
-                | PeerEvent::Down(_)
-                | PeerEvent::Epoch(_)
-                | PeerEvent::Passed(_)
-                | PeerEvent::Clock { .. } => {}
+    /// Logs an event of the process `me` if it is a loss, an eviction or a drop; `from` is the address of the
+    /// frames that caused it.
+    pub(super) fn tell(&self, me: Peer, from: Option<&str>, event: &PeerEvent) {
+        match event {
+            PeerEvent::Lost(peer, address, reason) => {
+                self.note(Level::Warn, peer.to_string(), address, format!("lost: {reason}"));
             }
+            PeerEvent::Evicted(peer, address) => {
+                let reason = "evicted: it was declared lost, and still speaks".into();
+                self.note(Level::Warn, peer.to_string(), address, reason);
+            }
+            PeerEvent::Fatal(text) => {
+                self.note(Level::Warn, me.to_string(), "this process", text.clone());
+            }
+            PeerEvent::Dropped(peer, kind, why) => {
+                let level = if why.is_harmless() { Level::Debug } else { Level::Warn };
+                self.note(level, peer.to_string(), from.unwrap_or("?"), why.effect(*kind));
+            }
+            PeerEvent::Up(..)
+            | PeerEvent::Down(_)
+            | PeerEvent::Epoch(_)
+            | PeerEvent::Passed(_)
+            | PeerEvent::Clock { .. } => {}
         }
     }
 

@@ -24,10 +24,10 @@ use outbox::Outbox;
 use crate::error::{Error, Result};
 use crate::interrupt;
 use crate::log::{DeferredLog, Level, log};
+use crate::panics;
 use crate::sys::sync::{Condvar, Mutex};
 use crate::trace::Tracer;
 use crate::transport::{Inbox, Transport, who_and_address};
-use crate::{panics, spans};
 use kvstore_protocol::{Header, Limits, MS, Machine, Message, Peer, PeerEvent, Scheduler, Time};
 
 /// Flush timeout and poll interval at shutdown.
@@ -50,11 +50,6 @@ pub(crate) trait DriverHost: Send + Sync + Sized + 'static {
 
     /// Carries out the actions, without the lock.
     fn carry_out(&self, _driver: &Arc<Driver<Self>>, _todo: Self::Todo) {}
-
-    /// Keeps the events of traced rounds, if the process is traced.
-    fn tracer(&self) -> Option<&Tracer> {
-        None
-    }
 
     /// A bug has stopped the driver: fails the calls that wait.
     fn broken(&self, _bug: &Error, _blocks: &Arc<BlockPool>) {}
@@ -93,6 +88,7 @@ pub(crate) struct Driver<H: DriverHost> {
     ledger: DropLog,
     engine: Arc<dyn Transport>,
     began: Instant,
+    pub(crate) tracer: Tracer,
     pub(crate) blocks: Arc<BlockPool>,
     pub(crate) host: H,
 }
@@ -113,14 +109,17 @@ struct DriverInbox<H: DriverHost>(OnceLock<Weak<Driver<H>>>);
 pub(crate) type TransportOpener<'a> = &'a dyn Fn(Arc<dyn Inbox>) -> Result<Arc<dyn Transport>>;
 
 impl<H: DriverHost> Driver<H> {
-    /// Opens the engine and starts the machine that `make` makes for its address.
+    /// Opens the engine and starts the machine that `make` makes for its address. `trace` has the path prefix
+    /// and the rounds of a trace file.
     pub(crate) fn start(
         host: H,
+        trace: Option<(String, (u64, u64))>,
         open: TransportOpener<'_>,
         make: impl FnOnce(&str, u64) -> H::Machine,
     ) -> Result<Arc<Self>> {
         let door = Arc::new(DriverInbox(OnceLock::new()));
         let engine = open(door.clone())?;
+        let began = Instant::now();
         let machine = make(engine.address(), incarnation());
         let Limits { workers, servers, .. } = *machine.limits();
         let members = workers as usize + servers as usize + 1;
@@ -139,7 +138,8 @@ impl<H: DriverHost> Driver<H> {
                 outbox: Outbox::new(Arc::clone(&engine), members, Arc::new(alarm)),
                 ledger: DropLog::default(),
                 engine,
-                began: Instant::now(),
+                began,
+                tracer: Tracer::new(trace, began),
                 blocks: Arc::default(),
                 host,
             }
@@ -190,11 +190,10 @@ impl<H: DriverHost> Driver<H> {
         }
         self.host.carry_out(self, todo);
         if let Some((who, news)) = news {
-            spans::tell(who, &news);
-            if let Some(tracer) = self.host.tracer() {
-                tracer.tell(&news);
+            for event in &news {
+                self.tracer.tell(who, event);
+                self.ledger.tell(who, from, event);
             }
-            self.ledger.tell(who, from, &news);
         }
         result.unwrap_or_else(|panic| resume_unwind(Box::new(panic)))
     }

@@ -63,10 +63,15 @@ fn node<H: DriverHost>(
     address: &'static str,
     make: fn(Limits, &NodeStart<'_>, Time) -> H::Machine,
 ) -> Arc<Driver<H>> {
-    Driver::start(host, &|inbox| Ok(exchange.join(address, &inbox)), |address, incarnation| {
-        let birth = NodeStart { rank: None, incarnation, address, scheduler: "root" };
-        make(limits(), &birth, 0)
-    })
+    Driver::start(
+        host,
+        None,
+        &|inbox| Ok(exchange.join(address, &inbox)),
+        |address, incarnation| {
+            let birth = NodeStart { rank: None, incarnation, address, scheduler: "root" };
+            make(limits(), &birth, 0)
+        },
+    )
     .unwrap()
 }
 
@@ -75,11 +80,13 @@ fn processes_meet_and_a_stopped_one_is_missed() {
     let exchange = Arc::new(Exchange::default());
     let server = node(Lazy::<Server<_>>(PhantomData), &exchange, "server", Node::new);
     let worker = node(Lazy::<Worker<_>>(PhantomData), &exchange, "worker", Node::new);
-    let scheduler =
-        Driver::start(NoopHandler, &|inbox| Ok(exchange.join("root", &inbox)), |_, incarnation| {
-            Scheduler::new(limits(), incarnation, 0)
-        })
-        .unwrap();
+    let scheduler = Driver::start(
+        NoopHandler,
+        None,
+        &|inbox| Ok(exchange.join("root", &inbox)),
+        |_, incarnation| Scheduler::new(limits(), incarnation, 0),
+    )
+    .unwrap();
     let end = Some(Instant::now() + Duration::from_secs(20));
     assert_eq!(server.wait(end, member).unwrap().to_string(), "server 0");
     assert_eq!(worker.wait(end, member).unwrap().to_string(), "worker 0");

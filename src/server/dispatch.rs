@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::slice_queue::{SliceQueue, SliceReply, SliceTask};
-use super::slice_trace::SliceTrace;
 use crate::codec::{self, Origin};
 use crate::error::{Result, fail};
 use crate::job::row_runs::KeyPartition;
@@ -18,7 +17,6 @@ use crate::log::{Level, log};
 use crate::runtime::{Bytes, Driver, DriverHost};
 use crate::sys::sync::Mutex;
 use crate::tensor::{DType, element_count};
-use crate::trace::Tracer;
 
 use kvstore_protocol::{
     Machine as _, Mode, Node, Placement, Server, ServerAction, SliceName, Table,
@@ -35,7 +33,6 @@ const AHEAD: usize = 4;
 
 pub(super) struct ServerDispatch {
     local: Arc<Local>,
-    tracer: Option<Arc<Tracer>>,
     books: Mutex<DispatchState>,
 }
 
@@ -51,10 +48,10 @@ struct DispatchState {
 }
 
 impl ServerDispatch {
-    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
+    pub(super) fn new(local: Arc<Local>) -> Self {
         let first = Arc::new(local.handling.read().clone());
         let books = DispatchState { handlings: [(0, first)].into(), ..DispatchState::default() };
-        Self { local, tracer, books: Mutex::new(books) }
+        Self { local, books: Mutex::new(books) }
     }
 }
 
@@ -76,14 +73,10 @@ impl DispatchState {
     }
 
     /// Queues an action on its slice; gives the slice if it has work.
-    fn enter(
-        &mut self,
-        action: ServerAction<Bytes>,
-        tracer: Option<&Arc<Tracer>>,
-    ) -> Option<Arc<SliceQueue>> {
+    fn enter(&mut self, action: ServerAction<Bytes>) -> Option<Arc<SliceQueue>> {
         let (name, job) = match action {
             ServerAction::Install { slice, place, data } => {
-                let shard = shard_of(slice, &place, tracer.cloned())
+                let shard = shard_of(slice, &place)
                     .inspect_err(|error| log(Level::Error, || format!("init: {error}")));
                 self.last = None;
                 self.shards.insert(slice, Arc::new(shard.ok()?));
@@ -145,10 +138,6 @@ impl DriverHost for ServerDispatch {
     type Machine = Node<Bytes, Server<Bytes>>;
     type Todo = Vec<Arc<SliceQueue>>;
 
-    fn tracer(&self) -> Option<&Tracer> {
-        self.tracer.as_deref()
-    }
-
     fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Arc<SliceQueue>>) {
         let asynchronous = node.limits().mode != Mode::Sync;
         let actions = node.part.actions();
@@ -158,7 +147,7 @@ impl DriverHost for ServerDispatch {
         let mut books = self.books.lock();
         books.asynchronous = asynchronous;
         for action in actions {
-            if let Some(shard) = books.enter(action, self.tracer.as_ref())
+            if let Some(shard) = books.enter(action)
                 && !todo.last().is_some_and(|last| Arc::ptr_eq(last, &shard))
             {
                 todo.push(shard);
@@ -169,7 +158,7 @@ impl DriverHost for ServerDispatch {
     fn carry_out(&self, driver: &Arc<Driver<Self>>, todo: Vec<Arc<SliceQueue>>) {
         let (mut replies, mut bytes) = (Vec::new(), 0);
         for shard in todo {
-            shard.work(&self.local, &driver.blocks, &mut |reply| {
+            shard.work(&self.local, &driver.tracer, &driver.blocks, &mut |reply| {
                 replies.push(reply);
                 bytes += shard.bytes();
             });
@@ -198,7 +187,7 @@ fn reply(driver: &Arc<Driver<ServerDispatch>>, replies: &mut Vec<SliceReply>) {
 }
 
 /// A slice as a key of its own, for the arithmetic. The only slice of an uncut key has the key's shape.
-fn shard_of(name: SliceName, place: &Placement, tracer: Option<Arc<Tracer>>) -> Result<SliceQueue> {
+fn shard_of(name: SliceName, place: &Placement) -> Result<SliceQueue> {
     let key = Key::from(name.key);
     let unknown = || fail!(Unsupported, "key {} has a dtype or a shape that is unknown", key.id());
     let dtype = DType::from_code(place.spec.dtype).ok_or_else(unknown)?;
@@ -213,6 +202,5 @@ fn shard_of(name: SliceName, place: &Placement, tracer: Option<Arc<Tracer>>) -> 
     };
     let count = element_count(&shape).ok_or_else(unknown)?;
     let block = start / dtype.size() as u64 / codec::BLOCK as u64;
-    let steps = SliceTrace { tracer, key: key.id(), slice: name.slice };
-    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, block, whole, steps)
+    SliceQueue::new(Slot::new(key, 0, dtype, &shape, count)?, name.slice, block, whole)
 }

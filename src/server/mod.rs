@@ -2,7 +2,6 @@
 
 mod dispatch;
 mod slice_queue;
-mod slice_trace;
 mod slice_value;
 
 use std::fmt::Write;
@@ -22,7 +21,6 @@ use crate::metrics;
 use crate::role::Role;
 use crate::runtime::{Driver, DriverHost, NoopHandler, member};
 use crate::sys::sync::{AtomicBool, Ordering};
-use crate::trace::Tracer;
 use crate::transport::{self, TransportConfig};
 use dispatch::ServerDispatch;
 use kvstore_protocol::{Machine as _, Node, NodeStart, Scheduler, Server};
@@ -37,7 +35,6 @@ pub(crate) struct ServerProcess {
     /// The driver while it serves: of a server, or of the scheduler.
     server: OnceLock<Arc<Driver<ServerDispatch>>>,
     scheduler: OnceLock<Arc<Driver<NoopHandler>>>,
-    tracer: Option<Arc<Tracer>>,
 }
 
 impl ServerProcess {
@@ -46,7 +43,6 @@ impl ServerProcess {
             local: Arc::clone(local),
             // Configuration errors are reported before the job starts.
             place: options::place(&job)?,
-            tracer: telemetry::tracer(&job),
             job,
             kind,
             serves: AtomicBool::new(false),
@@ -61,7 +57,8 @@ impl ServerProcess {
         // A user's updater needs uncut keys.
         let whole = matches!(self.local.handling.read().merger, Merger::Updater(_));
         let driver = Driver::start(
-            ServerDispatch::new(Arc::clone(&self.local), self.tracer.clone()),
+            ServerDispatch::new(Arc::clone(&self.local)),
+            self.job.trace.clone(),
             &|inbox| transport::open(&self.place, &inbox),
             |address, incarnation| {
                 let rank = options::rank(&self.job, &self.place);
@@ -73,7 +70,7 @@ impl ServerProcess {
                 node
             },
         )?;
-        telemetry::trace(&driver, self.tracer.as_ref());
+        telemetry::trace(&driver);
         self.run(&driver, &self.server)
     }
 
@@ -82,6 +79,7 @@ impl ServerProcess {
         let limits = options::limits(&self.job, self.kind);
         let driver = Driver::start(
             NoopHandler,
+            None,
             &|inbox| transport::open(&self.place, &inbox),
             |_, incarnation| Scheduler::new(limits, incarnation, 0),
         )?;
@@ -104,9 +102,7 @@ impl ServerProcess {
         let end = driver.wait(None, |machine| machine.end().cloned());
         driver.flush();
         // Before the driver stops: the rank is not available later.
-        if let (Some(tracer), Role::Server) = (&self.tracer, self.job.role) {
-            tracer.finish("server", self.rank());
-        }
+        driver.tracer.finish("server", self.rank());
         driver.stop();
         if let Some(bug) = driver.bug() {
             self.local.poison();

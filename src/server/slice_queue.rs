@@ -5,7 +5,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::slice_trace::{SliceTrace, TracedStep};
 use super::slice_value::{SliceContext, SliceValue};
 use crate::codec::Origin;
 use crate::error::{Result, fail};
@@ -16,7 +15,7 @@ use crate::local::table::Slot;
 use crate::runtime::{BlockPool, Bytes};
 use crate::sys;
 use crate::sys::sync::Mutex;
-use crate::trace::TraceKind;
+use crate::trace::{SliceWork, Tracer, WorkSpan};
 use kvstore_protocol::{Failure, Reason, ValueRequest};
 
 /// Bytes of a cache line.
@@ -44,13 +43,14 @@ pub(super) type SliceReply = (ValueRequest, std::result::Result<Bytes, Failure>)
 
 pub(super) struct SliceQueue {
     slot: Slot,
+    /// Number in the key.
+    slice: u32,
     /// Index of its first codec block in the key.
     block: u64,
     /// The key has no other slice.
     whole: bool,
     queue: Mutex<TaskQueue>,
     state: Mutex<SliceValue>,
-    steps: SliceTrace,
     /// Round of the last contribution.
     round: AtomicU64,
 }
@@ -63,23 +63,24 @@ struct TaskQueue {
 }
 
 impl SliceQueue {
-    pub(super) fn new(slot: Slot, block: u64, whole: bool, steps: SliceTrace) -> Result<Self> {
+    pub(super) fn new(slot: Slot, slice: u32, block: u64, whole: bool) -> Result<Self> {
         let (queue, state) = (Mutex::default(), Mutex::new(SliceValue::new()?));
-        Ok(Self { slot, block, whole, queue, state, steps, round: AtomicU64::new(0) })
+        Ok(Self { slot, slice, block, whole, queue, state, round: AtomicU64::new(0) })
     }
 
     /// Begins the span of a task; the span ends when the returned guard is dropped.
-    fn begin(&self, job: &SliceTask) -> Option<TracedStep<'_>> {
+    fn begin<'a>(&self, job: &SliceTask, tracer: &'a Tracer) -> Option<WorkSpan<'a>> {
         // Relaxed: one thread at a time works on a slice.
-        let (what, round) = match job {
+        let (is_sum, round) = match job {
             SliceTask::Add { origin, .. } => {
                 self.round.store(origin.round + 1, Ordering::Relaxed);
-                (TraceKind::Sum, origin.round + 1)
+                (true, origin.round + 1)
             }
-            SliceTask::Close(_) => (TraceKind::Update, self.round.load(Ordering::Relaxed)),
+            SliceTask::Close(_) => (false, self.round.load(Ordering::Relaxed)),
             _ => return None,
         };
-        Some(self.steps.begin(what, round))
+        let (key, slice) = (self.slot.key.id(), self.slice);
+        Some(tracer.work(SliceWork { is_sum, key, slice, round }))
     }
 
     /// Prefetches it: a task follows soon.
@@ -105,6 +106,7 @@ impl SliceQueue {
     pub(super) fn work(
         &self,
         local: &Local,
+        tracer: &Tracer,
         blocks: &Arc<BlockPool>,
         reply: &mut dyn FnMut(SliceReply),
     ) {
@@ -114,15 +116,16 @@ impl SliceQueue {
         }
         while let Some(job) = queue.jobs.pop_front() {
             drop(queue);
+            // A subscriber may run code of the program when the span begins and ends: nothing is locked.
+            let span = self.begin(&job, tracer);
             self.one(job, SliceContext { slot: &self.slot, local, blocks }, reply);
+            drop(span);
             queue = self.queue.lock();
         }
         queue.busy = false;
     }
 
     fn one(&self, job: SliceTask, of: SliceContext<'_>, reply: &mut dyn FnMut(SliceReply)) {
-        // The span begins before the state is locked: a subscriber may run code of the program.
-        let _step = self.begin(&job);
         of.local.fault("slice");
         let mut state = self.state.lock();
         let result = match job {
@@ -165,7 +168,7 @@ impl SliceQueue {
             };
             let text = format!("on the server: {key}: {}", error.message());
             crate::log::log(crate::Level::Error, || text.clone());
-            state.failure = Some(Failure { reason, text });
+            state.failure = Some(Failure::new(reason, text));
         }
     }
 
@@ -213,7 +216,7 @@ mod tests {
             Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))
         };
         let slot = Slot::new(Key::from(1u64), 0, DType::U8, &[16], 16).unwrap();
-        let shard = SliceQueue::new(slot, 0, true, SliceTrace::default()).unwrap();
+        let shard = SliceQueue::new(slot, 0, 0, true).unwrap();
         let plain = Arc::new(Handling::PLAIN);
         let add = |first, data, handling| {
             let origin = Origin { key: 1, rank: 0, round: 0, block: 0 };
@@ -224,7 +227,8 @@ mod tests {
         // An encoded contribution without a codec in force.
         shard.post(add(false, bytes(3), Some(Arc::clone(&plain))));
         shard.post(SliceTask::Close(Arc::clone(&plain)));
-        let work = || shard.work(&local, &blocks, &mut |_| panic!("nobody asks"));
+        let tracer = Tracer::new(None, std::time::Instant::now());
+        let work = || shard.work(&local, &tracer, &blocks, &mut |_| panic!("nobody asks"));
         work();
         let stored = || {
             let mut state = shard.state.lock();

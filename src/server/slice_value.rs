@@ -275,8 +275,7 @@ impl SliceValue {
         if let Some(failure) = self.failure.as_ref().filter(|_| wanted != [WANT_VALUE]) {
             return Err(failure.clone());
         }
-        let failed =
-            |error: Error| Failure { reason: Reason::Invalid, text: error.message().into() };
+        let failed = |error: Error| Failure::new(Reason::Invalid, error.message());
         let shared = self.share(slot, blocks).map_err(failed)?;
         let block = match wanted.split_first() {
             None | Some((&WANT_VALUE, _)) => return Ok(Bytes::of_block(shared)),

@@ -135,16 +135,14 @@ pub(crate) fn work(is_sum: bool, key: u64, slice: u32, round: u64) -> Entered {
 }
 
 /// Reports a change in the job, as one of its processes sees it.
-pub(crate) fn tell(me: Peer, news: &[PeerEvent]) {
-    for news in news {
-        match news {
-            PeerEvent::Up(peer, address) => {
-                debug!(target: JOB, parent: None, %me, %peer, %address, "connected");
-            }
-            PeerEvent::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
-            PeerEvent::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
-            // All other news is for the log only.
-            _ => {}
+pub(crate) fn tell(me: Peer, event: &PeerEvent) {
+    match event {
+        PeerEvent::Up(peer, address) => {
+            debug!(target: JOB, parent: None, %me, %peer, %address, "connected");
         }
+        PeerEvent::Down(peer) => debug!(target: JOB, parent: None, %me, %peer, "disconnected"),
+        PeerEvent::Epoch(epoch) => debug!(target: JOB, parent: None, %me, epoch, "epoch"),
+        // All other events are for the log or the trace file only.
+        _ => {}
     }
 }

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{TraceBuffer, TraceEvent, TraceKind};
+use super::{SliceWork, TraceBuffer, TraceEvent, signed};
 use crate::checkpoint::Replacement;
+use kvstore_protocol::{Ended, TracedMessage};
 
 /// Writes the file of one process, in place of an older one: a symbolic link is replaced, and not followed.
 /// Times are those of the common clock, if it was compared with ours.
@@ -33,40 +34,42 @@ pub(super) fn write(path: &str, role: &str, rank: u32, kept: &TraceBuffer) -> st
 /// Entries of the file for an event. Calls overlap, and so each is a begin and an end. Work has a thread of
 /// its own. A message is one instant here, and another one in the peer's file.
 fn lines(event: &TraceEvent, process: u64, number: usize, offset: i64) -> Vec<Value> {
-    let time = |at: u64| i64::try_from(at).unwrap_or(i64::MAX).saturating_add(offset);
-    let (begin, end) = (time(event.begin), time(event.end));
-    let args = json!({"key": key(event.key), "slice": event.slice, "round": event.round});
-    let call = |name: &str| {
-        let id = format!("{process}.{number}");
-        let args = json!({"key": key(event.key), "round": event.round});
-        let line = |phase: &str, at: i64| {
-            json!({"ph": phase, "cat": "call", "id": id, "name": name, "pid": process, "tid": 0,
-                "ts": at, "args": args})
-        };
-        vec![line("b", begin), line("e", end)]
-    };
-    let work = |name: &str| {
-        vec![json!({"ph": "X", "cat": "work", "name": name, "pid": process, "tid": event.thread,
-            "ts": begin, "dur": end - begin, "args": args})]
-    };
-    let message = |name: &str, what: &str| {
-        let (worker, server, request) = event.between;
-        let TraceEvent { key: id, slice, round, .. } = event;
-        let id = format!("{what}.{worker}.{server}.{id:x}.{slice}.{round}.{request}");
-        vec![json!({"ph": "i", "s": "t", "cat": "message", "name": format!("{name} {what}"),
-            "pid": process, "tid": 0, "ts": begin,
-            "args": {"id": id, "key": key(event.key), "slice": slice, "round": round}})]
-    };
-    match event.what {
-        TraceKind::Push => call("push"),
-        TraceKind::Pull => call("pull"),
-        TraceKind::Pushpull => call("pushpull"),
-        TraceKind::Sum => work("sum"),
-        TraceKind::Update => work("update"),
-        TraceKind::SentPush => message("sent", "push"),
-        TraceKind::GotPush => message("got", "push"),
-        TraceKind::SentValue => message("sent", "value"),
-        TraceKind::GotValue => message("got", "value"),
+    let time = |at: u64| signed(at).saturating_add(offset);
+    match *event {
+        TraceEvent::Call(Ended { call, key: id, round, began, end }) => {
+            let line = |(phase, at): (&str, u64)| {
+                json!({"ph": phase, "cat": "call", "id": format!("{process}.{number}"),
+                    "name": call.name(), "pid": process, "tid": 0, "ts": time(at),
+                    "args": {"key": key(id), "round": round}})
+            };
+            [("b", began), ("e", end)].map(line).into()
+        }
+        TraceEvent::Work { work, begin, end, thread } => {
+            let SliceWork { is_sum, key: id, slice, round } = work;
+            vec![json!({"ph": "X", "cat": "work", "name": if is_sum { "sum" } else { "update" },
+                "pid": process, "tid": thread, "ts": time(begin), "dur": time(end) - time(begin),
+                "args": {"key": key(id), "slice": slice, "round": round}})]
+        }
+        TraceEvent::Message(TracedMessage {
+            is_value,
+            is_sent,
+            key: id,
+            slice,
+            round,
+            worker,
+            server,
+            request,
+            at,
+        }) => {
+            let what = if is_value { "value" } else { "push" };
+            let name = format!("{} {what}", if is_sent { "sent" } else { "got" });
+            let of = format!("{what}.{worker}.{server}.{id:x}.{slice}.{round}.{request}");
+            vec![
+                json!({"ph": "i", "s": "t", "cat": "message", "name": name, "pid": process, "tid": 0,
+                "ts": time(at),
+                "args": {"id": of, "key": key(id), "slice": slice, "round": round}}),
+            ]
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use crate::spans::Carried;
 use crate::sys::DefaultFloats;
 use crate::sys::sync::{Condvar, Mutex};
 use crate::tensor::Buffer;
+use crate::trace::Tracer;
 use kvstore_protocol::{Ended, OpId};
 
 pub(super) struct PendingCall {
@@ -101,10 +102,10 @@ impl PendingCall {
         self.state.lock().operations.clone()
     }
 
-    /// Reports the end of an operation to the subscribers of its span.
-    pub(super) fn ended(&self, ended: &Ended, ok: bool) {
+    /// Reports the end of an operation.
+    pub(super) fn ended(&self, ended: &Ended, ok: bool, tracer: &Tracer) {
         let span = self.span.lock().clone();
-        span.ended(ended, ok, self.parts.len() == 1);
+        tracer.ended(&span, ended, ok, self.parts.len() == 1);
     }
 
     /// Takes its span: the call reports no further event.

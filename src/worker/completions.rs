@@ -13,14 +13,12 @@ use crate::local::{Local, poisoned};
 use crate::panics;
 use crate::runtime::{BlockPool, Bytes, Driver, DriverHost, ReceiveTarget};
 use crate::sys::sync::Mutex;
-use crate::trace::{TraceEvent, TraceKind, Tracer};
-use kvstore_protocol::{CallKind, Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
+use crate::trace::Tracer;
+use kvstore_protocol::{Ended, Failure, Header, Node, OpId, SequenceMap, WorkerAction};
 
 pub(super) struct CompletionTable {
     pub(super) local: Arc<Local>,
     open: Mutex<SequenceMap<(Arc<PendingCall>, usize)>>,
-    /// Tracer of some rounds, if an option sets one.
-    pub(super) tracer: Option<Arc<Tracer>>,
 }
 
 /// Work for a pending call.
@@ -36,8 +34,8 @@ enum CompletionKind {
 }
 
 impl CompletionTable {
-    pub(super) fn new(local: Arc<Local>, tracer: Option<Arc<Tracer>>) -> Self {
-        Self { local, open: Mutex::default(), tracer }
+    pub(super) fn new(local: Arc<Local>) -> Self {
+        Self { local, open: Mutex::default() }
     }
 
     /// Registers an operation of a call. Called with the machine locked.
@@ -82,35 +80,19 @@ impl CompletionTable {
         calls.find(|call| call.ticket == Some(sequence)).cloned()
     }
 
-    fn run(&self, call: &PendingCall, part: usize, what: CompletionKind) {
+    fn run(&self, call: &PendingCall, part: usize, what: CompletionKind, tracer: &Tracer) {
         self.local.fault("errand");
         match what {
             CompletionKind::Fill { slice, round, at, data } => {
                 call.fill(part, (slice, round), at, data);
             }
             CompletionKind::Finished { ended, result } => {
-                self.note(call, &ended, result.is_ok());
+                call.ended(&ended, result.is_ok(), tracer);
                 if let Err(failure) = result {
                     call.fail(part, error_of(&self.local.keys.names, &failure));
                 }
             }
         }
-    }
-
-    /// Reports the end of one key of a call to the tracer and the span.
-    fn note(&self, call: &PendingCall, ended: &Ended, ok: bool) {
-        call.ended(ended, ok);
-        let Some(tracer) = self.tracer.as_ref().filter(|it| ok && it.wants(ended.round)) else {
-            return;
-        };
-        let what = match ended.call {
-            CallKind::Push => TraceKind::Push,
-            CallKind::Pushpull => TraceKind::Pushpull,
-            CallKind::Pull => TraceKind::Pull,
-            _ => return,
-        };
-        let event = TraceEvent::new(what, ended.key, 0, ended.round);
-        tracer.machine(TraceEvent { begin: ended.began, end: ended.end, ..event });
     }
 
     /// Whether no call is open.
@@ -131,10 +113,6 @@ impl CompletionTable {
 impl DriverHost for CompletionTable {
     type Machine = Node<Bytes, WorkerMachine>;
     type Todo = Vec<Completion>;
-
-    fn tracer(&self) -> Option<&Tracer> {
-        self.tracer.as_deref()
-    }
 
     fn collect(&self, node: &mut Self::Machine, todo: &mut Vec<Completion>) {
         let actions = node.part.actions();
@@ -186,7 +164,7 @@ impl DriverHost for CompletionTable {
         let mut bug = None;
         for Completion { call, part, what } in todo {
             // The event is settled even after a panic: otherwise the call would never end.
-            if let Err(panic) = panics::catch(|| self.run(&call, part, what)) {
+            if let Err(panic) = panics::catch(|| self.run(&call, part, what, &driver.tracer)) {
                 let error = panics::internal(&panic);
                 call.fail(0, error);
                 bug = Some(panic);

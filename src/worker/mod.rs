@@ -79,7 +79,8 @@ impl WorkerStore {
         // A credential may say reader as well; the option suffices without credentials.
         let reads_only = options::reads_only(job, place);
         let driver = Driver::start(
-            CompletionTable::new(Arc::clone(local), telemetry::tracer(job)),
+            CompletionTable::new(Arc::clone(local)),
+            job.trace.clone(),
             &|inbox| transport::open(place, &inbox),
             |address, incarnation| {
                 let rank = options::rank(job, place);
@@ -100,8 +101,8 @@ impl WorkerStore {
         if let Some(bug) = driver.bug() {
             return Err(bug.at("create"));
         }
-        let closed = || Failure { reason: Reason::Closed, text: "the store was closed".into() };
-        telemetry::trace(&driver, driver.host.tracer.as_ref());
+        let closed = || Failure::new(Reason::Closed, "the store was closed");
+        telemetry::trace(&driver);
         if started.is_none() && interrupt::requested() {
             driver.stop();
             return Err(fail!(Timeout, "create: processes of the job are still missing"));
@@ -399,9 +400,7 @@ impl JobMember for WorkerStore {
         let is_poisoned = self.local.poisoned.load(Ordering::SeqCst);
         let why = if is_poisoned { poisoned() } else { closed() };
         self.driver.host.abort(&why, &self.driver.blocks);
-        if let Some(tracer) = &self.driver.host.tracer {
-            tracer.finish("worker", self.rank);
-        }
+        self.driver.tracer.finish("worker", self.rank);
     }
 
     /// Leaves the job; pending calls have ended before.

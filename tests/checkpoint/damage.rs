@@ -6,7 +6,7 @@ use std::path::Path;
 use kvstore::{ErrorKind, Store};
 
 use super::common::folder::Folder;
-use super::common::random::{Random, operations};
+use super::common::random::{self, operations};
 use super::{open, pull, refused, snapshot};
 
 /// CRC-32C, bit by bit (RFC 3720, appendix B.4).
@@ -110,7 +110,7 @@ fn every_altered_byte_is_found() {
     let trial = Trial::new("altered");
     let file = good(&trial.folder.file("good"));
     let mut damaged = file.clone();
-    let mut random = Random::from_environment("altered bytes");
+    let mut random = random::from_environment("altered bytes");
     for at in 0..file.len() {
         for change in [1, 0x80, 1 + random.below(255) as u8] {
             damaged[at] ^= change;
@@ -151,7 +151,7 @@ fn every_other_length_is_found() {
 #[test]
 fn garbage_is_refused() {
     let trial = Trial::new("garbage");
-    let mut random = Random::from_environment("garbage");
+    let mut random = random::from_environment("garbage");
     let file = good(&trial.folder.file("good"));
     for round in 0..operations(2000).min(1_000_000) {
         let mut bytes: Vec<u8> = if random.one_in(2) {
@@ -161,13 +161,13 @@ fn garbage_is_refused() {
         };
         // Pieces of it moved, doubled, or cut out; a length that may fit.
         for _ in 0..random.below(4) {
-            let (from, to) = (random.below(bytes.len() + 1), random.below(bytes.len() + 1));
+            let (from, to) = (random.index(bytes.len() + 1), random.index(bytes.len() + 1));
             let piece = bytes[from.min(to)..from.max(to)].to_vec();
-            let at = random.below(bytes.len() + 1);
+            let at = random.index(bytes.len() + 1);
             bytes.splice(at..at, piece);
         }
         if let (Some(length), true) = (bytes.first_chunk_mut(), random.one_in(2)) {
-            *length = (random.below(300) as u64).to_le_bytes();
+            *length = random.below(300).to_le_bytes();
         }
         if bytes != file {
             trial.refuse(&bytes, &format!("round {round}"));

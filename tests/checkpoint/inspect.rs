@@ -5,7 +5,7 @@ use std::fs;
 use kvstore::{ErrorKind, Inspection, Store, TensorState};
 
 use super::common::folder::Folder;
-use super::common::random::{Random, operations};
+use super::common::random::{self, operations};
 use super::open;
 
 /// A store with everything that a file can have.
@@ -101,15 +101,15 @@ fn files_of_noise_are_answered() {
     let path = folder.file("a");
     store().save(&path).unwrap();
     let sound = fs::read(&path).unwrap();
-    let mut random = Random::from_environment("inspect");
+    let mut random = random::from_environment("inspect");
     for _ in 0..operations(100) {
         let mut bytes = sound.clone();
         for _ in 0..=random.below(8) {
-            let at = random.below(bytes.len().min(1200));
+            let at = random.index(bytes.len().min(1200));
             bytes[at] = random.next() as u8;
         }
         if random.one_in(2) {
-            bytes.resize(random.below(2 * bytes.len()), 0);
+            bytes.resize(random.index(2 * bytes.len()), 0);
         }
         fs::write(&path, &bytes).unwrap();
         assert!(!Inspection::read(&path).is_ok_and(|found| found.is_intact()) || bytes == sound);

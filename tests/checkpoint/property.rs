@@ -3,7 +3,7 @@
 use kvstore::{ErrorKind, Key, Store};
 
 use super::common::folder::Folder;
-use super::common::random::{Random, operations};
+use super::common::random::{self, Random, operations};
 use super::common::watchdog::bounded;
 use super::{RULES, open_with, snapshot};
 
@@ -45,7 +45,7 @@ fn saving_and_loading_at_any_point_changes_nothing() {
     bounded("property of checkpoints", || {
         let folder = Folder::new("property");
         let (one, other) = (folder.file("one"), folder.file("other"));
-        let mut random = Random::from_environment("property of checkpoints");
+        let mut random = random::from_environment("property of checkpoints");
         for _ in 0..operations(200).min(4000) {
             let straight = open_with("1", "auto");
             let mut resumed = open_with("2", "auto");

@@ -3,6 +3,7 @@
 use kvstore::{DType, Key, Store, Tensor};
 
 use super::common::folder::Folder;
+use super::common::random::Random;
 use super::common::scalar::Scalar;
 use super::{RULES, open_with, snapshot};
 use crate::with_type;
@@ -17,8 +18,7 @@ const SCHEDULES: &[&str] = &[
 
 /// The n-th number of these tests, between -1 and 1.
 fn number(n: usize) -> f64 {
-    let mixed = (n as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    ((mixed >> 40) as f64) / f64::from(1 << 23) - 1.0
+    (Random::new(n as u64).next() >> 40) as f64 / f64::from(1 << 23) - 1.0
 }
 
 /// Tensors of one training: an integer key, and names whose order of init is not theirs.

@@ -7,7 +7,7 @@ use kvstore::{Config, Key, Store, Tensor, TensorMut, f16};
 use ndarray::{Array2, s};
 
 use super::common::gate::Gate;
-use super::common::random::Random;
+use super::common::random::{self, Random};
 use super::common::updater::add;
 use super::common::watchdog::bounded;
 use super::{CODECS, bits, open, open_with, pull};
@@ -38,7 +38,7 @@ fn two_bit(threshold: f32, value: &[f32], residual: &mut [f32]) -> Vec<f32> {
 
 #[test]
 fn random_pushes_equal_a_scalar_loop() {
-    let mut random = Random::from_environment("random_pushes_equal_a_scalar_loop");
+    let mut random = random::from_environment("random_pushes_equal_a_scalar_loop");
     for merger in ["assign", "updater", "sgd"] {
         let store = open();
         let counts = [1, 33, 5000];
@@ -54,7 +54,7 @@ fn random_pushes_equal_a_scalar_loop() {
         let mut stored = counts.map(|count| vec![0.0f32; count]);
         let mut residuals = counts.map(|count| vec![vec![0.0f32; count]; 4]);
         for _ in 0..60 {
-            let key = random.below(counts.len());
+            let key = random.index(counts.len());
             let values: Vec<Vec<f32>> =
                 (0..=random.below(4)).map(|_| numbers(&mut random, counts[key])).collect();
             let tensors: Vec<Tensor<'_>> = values.iter().map(Tensor::from).collect();

@@ -169,7 +169,7 @@ struct Pushed<T> {
 
 impl<T: Float> Pushed<T> {
     fn random(random: &mut Random) -> Self {
-        let ids: Vec<i64> = (0..random.below(4)).map(|_| random.below(ROWS) as i64).collect();
+        let ids: Vec<i64> = (0..random.below(4)).map(|_| random.index(ROWS) as i64).collect();
         let rows = (0..ids.len() * ROW).map(|_| T::of(small(random))).collect();
         Self { ids, rows }
     }

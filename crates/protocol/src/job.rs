@@ -94,7 +94,7 @@ pub(crate) fn list(peers: &[Peer]) -> String {
     }
 }
 
-/// Key in texts. Names of keys are replaced by the store, which has them.
+/// Key in texts of a process that does not have its name.
 pub(crate) fn label(key: u64) -> String {
     if key >> 63 == 0 { format!("key {key}") } else { format!("key {key:#018x}") }
 }
@@ -157,19 +157,52 @@ impl Reason {
     }
 }
 
-/// A failed request: its kind for programs, its text for users.
+/// Part of a text for users.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum TextPart {
+    Words(String),
+    /// A key, of which the store has the name.
+    Key(u64),
+}
+
+/// A text that names no key.
+pub(crate) fn words(text: impl Into<String>) -> Vec<TextPart> {
+    vec![TextPart::Words(text.into())]
+}
+
+/// A text that names a key.
+pub(crate) fn naming(before: &str, key: u64, after: impl Into<String>) -> Vec<TextPart> {
+    vec![TextPart::Words(before.into()), TextPart::Key(key), TextPart::Words(after.into())]
+}
+
+/// A failed request: its kind for programs, its text for users. It is displayed with the numbers of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// Kind of the failure.
     pub reason: Reason,
-    /// Text for users: the call, the key, the round, and the members that it waits for.
-    pub text: String,
+    /// The call, the key, the round, and the members that it waits for.
+    pub(crate) text: Vec<TextPart>,
 }
 
 impl Failure {
-    /// A failure with this text.
+    /// A failure with this text, which names no key.
     pub fn new(reason: Reason, text: impl Into<String>) -> Self {
-        Self { reason, text: text.into() }
+        Self { reason, text: words(text) }
+    }
+
+    /// Text for users, with the names that `name` has for keys.
+    pub fn text(&self, name: impl Fn(u64) -> String) -> String {
+        let part = |part: &TextPart| match part {
+            TextPart::Words(words) => words.clone(),
+            TextPart::Key(key) => name(*key),
+        };
+        self.text.iter().map(part).collect()
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(label))
     }
 }
 

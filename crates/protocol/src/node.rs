@@ -1,12 +1,11 @@
 //! A worker or a server (also: member, endpoint): its machine, its links, and its client of the scheduler.
 
 use std::collections::BTreeSet;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use super::drops::{DropReason, Handled};
 use super::job::{
-    Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time,
+    Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time, words,
 };
 use super::machine::{Machine, NodeRole, SchedulerRequest};
 use super::membership::{Client, ClientEvent, GOODBYE};
@@ -80,11 +79,11 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         if failure.reason == Reason::Evicted
             && let Some(peer) = self.net.unanswered()
         {
-            let _ = write!(
-                failure.text,
+            let hint = format!(
                 "; {peer} never acknowledged what was sent to it last: packets of full size may be lost \
                  on the way (MTU), for which `kvstore doctor` looks"
             );
+            failure.text.extend(words(hint));
         }
     }
 
@@ -256,7 +255,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             }
             ClientEvent::Fatal(mut failure) => {
                 self.hint_at_packets(&mut failure);
-                self.net.note(PeerEvent::Fatal(failure.text.clone()));
+                self.net.note(PeerEvent::Fatal(failure.to_string()));
                 self.part.fatal(&failure);
                 self.end.get_or_insert(Err(failure));
             }

@@ -105,8 +105,8 @@ mod tests {
                 Placer::new(u32::try_from(servers).unwrap(), 8_192 << random.below(4), BLOCK);
             for _ in 0..=random.below(60) {
                 let large = random.below(200_000);
-                let elements = if random.below(2) == 0 { random.below(4_000) } else { large };
-                let place = placer.add(spec(elements, random.below(9) == 0)).unwrap();
+                let elements = if random.one_in(2) { random.below(4_000) } else { large };
+                let place = placer.add(spec(elements, random.one_in(9))).unwrap();
                 let sum: u64 = (0..).zip(&place.servers).map(|(i, _)| place.range(i).1).sum();
                 assert_eq!(sum, elements * 4, "the slices make up the key, seed {seed}");
             }

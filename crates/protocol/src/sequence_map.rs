@@ -122,7 +122,7 @@ mod tests {
             let mut random = Random::new(seed);
             let (mut recent, mut map, mut next) = (SequenceMap::default(), BTreeMap::new(), 1);
             for _ in 0..20_000 {
-                if random.below(2) == 0 {
+                if random.one_in(2) {
                     next += 1 + random.below(3) / 2;
                     recent.insert(next, next * 7);
                     map.insert(next, next * 7);

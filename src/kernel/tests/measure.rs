@@ -109,7 +109,7 @@ fn wide_of<T: Stored<Wide: Wide>>(i: usize) -> T::Wide {
 
 #[test]
 fn all_builds_measure_in_one_order() {
-    let mut random = Random(73);
+    let mut random = Random::new(73);
     check_all::<f32>(&mut random, false);
     check_all::<f64>(&mut random, false);
     check_all::<f16>(&mut random, false);

@@ -15,6 +15,7 @@ use half::{bf16, f16};
 
 use super::{Isa, Pass, Traffic};
 use crate::tensor::{DType, Element};
+use kvstore_protocol::testing::Random;
 
 const INPUTS: &[usize] = &[1, 2, 3, 4, 5, 6, 7, 8, 9, 17, 33];
 const SIZES: &[usize] = &[0, 1, 7, 8, 15, 63, 64, 65, 1000, 2047, 2048, 2049, 4097];
@@ -26,22 +27,6 @@ fn is_small() -> bool {
 
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
-}
-
-/// `SplitMix64` (Steele, Lea and Flood, 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ mixed >> 31
-    }
-
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[(self.next() % from.len() as u64) as usize]
-    }
 }
 
 /// The properties of an element type that the tests need.
@@ -146,7 +131,7 @@ struct Out<T> {
 
 /// Content of the guard area around outs.
 fn guard<T: Number>() -> T {
-    T::random(&mut Random(1))
+    T::random(&mut Random::new(1))
 }
 
 impl<T: Number> Out<T> {
@@ -227,7 +212,7 @@ fn check_sums<T: Number>(random: &mut Random) {
 
 #[test]
 fn sums_of_all_builds_are_those_of_a_scalar_loop() {
-    let mut random = Random(2026);
+    let mut random = Random::new(2026);
     check_sums::<f32>(&mut random);
     check_sums::<f64>(&mut random);
     check_sums::<f16>(&mut random);
@@ -460,7 +445,7 @@ fn arrays_of_any_size_and_offset_convert_as_their_elements_do() {
         check_arrays::<A, f32>(random);
         check_arrays::<A, f64>(random);
     }
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     from::<f16>(&mut random);
     from::<bf16>(&mut random);
     from::<f32>(&mut random);

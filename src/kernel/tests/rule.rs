@@ -166,7 +166,7 @@ fn check_all<T: Stored>(random: &mut Random, with_master: bool) {
 
 #[test]
 fn rules_of_all_builds_are_those_of_a_scalar_loop() {
-    let mut random = Random(71);
+    let mut random = Random::new(71);
     check_all::<f32>(&mut random, false);
     check_all::<f64>(&mut random, false);
     check_all::<f16>(&mut random, false);
@@ -175,7 +175,7 @@ fn rules_of_all_builds_are_those_of_a_scalar_loop() {
 
 #[test]
 fn a_master_keeps_what_a_half_loses() {
-    let mut random = Random(72);
+    let mut random = Random::new(72);
     check_all::<f16>(&mut random, true);
     check_all::<bf16>(&mut random, true);
 }

@@ -8,8 +8,9 @@ use super::{NoTurn, OperationLabel, ReadyOperation, TicketWork, Tickets, Turn};
 use crate::deadline::Deadline;
 use crate::error::{ErrorKind, fail};
 use crate::search;
+use kvstore_protocol::testing::Random;
 
-const KEYS: usize = 12;
+const KEYS: u64 = 12;
 const RUNNERS: usize = 3;
 /// Operations that are pending at a time, at most.
 const CROWD: usize = 24;
@@ -36,21 +37,9 @@ impl TicketWork for Toy {
     }
 }
 
-/// `SplitMix64`.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((mixed ^ mixed >> 31) % end as u64).unwrap()
-    }
-
-    /// One to four keys.
-    fn keys(&mut self) -> u32 {
-        (0..=self.below(4)).fold(0, |keys, _| keys | 1 << self.below(KEYS))
-    }
+/// One to four keys.
+fn any_keys(random: &mut Random) -> u32 {
+    (0..=random.below(4)).fold(0, |keys, _| keys | 1 << random.below(KEYS))
 }
 
 enum What {
@@ -76,7 +65,7 @@ struct Trial {
 impl Trial {
     fn new(seed: u64) -> Self {
         let tickets = Tickets::new(1, Box::new(|key| format!("key {key}")));
-        Self { tickets, living: Vec::new(), random: Random(seed), ends: [0; 3] }
+        Self { tickets, living: Vec::new(), random: Random::new(seed), ends: [0; 3] }
     }
 
     /// Whether no living operation among the first `place` shares a key.
@@ -85,7 +74,8 @@ impl Trial {
     }
 
     fn submit(&mut self) {
-        let (keys, priority) = (self.random.keys(), i32::try_from(self.random.below(3)).unwrap());
+        let (keys, priority) =
+            (any_keys(&mut self.random), i32::try_from(self.random.below(3)).unwrap());
         let (ticket, ready) = self.tickets.submit(priority, Toy(keys)).unwrap();
         assert_eq!(ready, self.is_free(self.living.len(), keys));
         self.living.push(Living { keys, what: What::Queued { ticket, priority } });
@@ -93,7 +83,7 @@ impl Trial {
 
     /// A call without a ticket and without patience.
     fn call(&mut self) {
-        let keys = self.random.keys();
+        let keys = any_keys(&mut self.random);
         let visit = |visit: &mut dyn FnMut(u64)| each_key(keys, visit);
         let now = Deadline::after(Duration::ZERO);
         match self.tickets.enter(label(keys), visit, now) {
@@ -148,7 +138,7 @@ impl Trial {
         if self.living.is_empty() {
             return;
         }
-        let place = self.random.below(self.living.len());
+        let place = self.random.index(self.living.len());
         match self.living.remove(place).what {
             What::Turn(turn) => {
                 self.tickets.leave(turn);
@@ -159,7 +149,7 @@ impl Trial {
                 self.ends[1] += 1;
             }
             What::Running { ticket, job } => {
-                let stops = self.random.below(4) == 0;
+                let stops = self.random.one_in(4);
                 let result = if stops { Err(fail!(Cancelled, "stopped")) } else { Ok(()) };
                 self.tickets.finish(job.sequence, result);
                 self.expect(ticket, stops.then_some(ErrorKind::Cancelled));

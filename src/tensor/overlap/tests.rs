@@ -8,6 +8,7 @@ use crate::deadline::LazyDeadline;
 use crate::search;
 use crate::tensor::layout::{self, RowWalk};
 use crate::tensor::{DType, Lent, RawTensor, RawTensors};
+use kvstore_protocol::testing::Random;
 
 /// Where the memory begins. It is never read.
 const BASE: usize = 1 << 20;
@@ -120,85 +121,73 @@ impl Toys {
     }
 }
 
-/// `SplitMix64`.
-struct Random(u64);
+fn extent(random: &mut Random, most: usize) -> i64 {
+    i64::try_from(1 + random.index(most)).unwrap()
+}
 
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        usize::try_from((mixed ^ mixed >> 31) % end as u64).unwrap()
-    }
+/// A tensor somewhere in a matrix with rows of so many bytes.
+fn toy(random: &mut Random, row: usize, at: Position) -> Toy {
+    let dtype = [DType::U8, DType::F16, DType::F32, DType::F32][random.index(4)];
+    let width = dtype.size();
+    let offset = random.index(6 * row / width) * width;
+    let step = i64::try_from(row / width).unwrap();
+    let (tall, wide) = (extent(random, 5), extent(random, 4));
+    let (shape, strides): (Vec<i64>, Vec<i64>) = match random.below(8) {
+        0 | 1 => (vec![tall, wide], vec![step, 1]),
+        2 | 3 => (vec![tall], vec![step]),
+        4 => (vec![wide], vec![1]),
+        5 => (vec![extent(random, 3), tall, wide], vec![2 * step, step, 1]),
+        6 => (vec![tall, wide], vec![step, 2]),
+        _ => (vec![wide, tall], vec![-1, step]),
+    };
+    // Negative strides need room before the first element.
+    let offset = if strides[0] < 0 { offset + 4 * width } else { offset };
+    Toy::new(offset, dtype, &shape, &strides, at)
+}
 
-    fn extent(&mut self, most: usize) -> i64 {
-        i64::try_from(1 + self.below(most)).unwrap()
-    }
-
-    /// A tensor somewhere in a matrix with rows of so many bytes.
-    fn toy(&mut self, row: usize, at: Position) -> Toy {
-        let dtype = [DType::U8, DType::F16, DType::F32, DType::F32][self.below(4)];
-        let width = dtype.size();
-        let offset = self.below(6 * row / width) * width;
-        let step = i64::try_from(row / width).unwrap();
-        let (tall, wide) = (self.extent(5), self.extent(4));
-        let (shape, strides): (Vec<i64>, Vec<i64>) = match self.below(8) {
-            0 | 1 => (vec![tall, wide], vec![step, 1]),
-            2 | 3 => (vec![tall], vec![step]),
-            4 => (vec![wide], vec![1]),
-            5 => (vec![self.extent(3), tall, wide], vec![2 * step, step, 1]),
-            6 => (vec![tall, wide], vec![step, 2]),
-            _ => (vec![wide, tall], vec![-1, step]),
-        };
-        // Negative strides need room before the first element.
-        let offset = if strides[0] < 0 { offset + 4 * width } else { offset };
-        Toy::new(offset, dtype, &shape, &strides, at)
-    }
-
-    fn toys(&mut self) -> Toys {
-        let row = [8, 16, 24, 40][self.below(4)];
-        let (outs, values) = (1 + self.below(5), self.below(3));
-        let mut toys = Toys::default();
-        let mut group = 0;
-        while toys.outs.len() < outs {
-            group += self.below(2);
-            let at = Position { group, index: toys.outs.len() };
-            let out = if self.below(6) == 0 { self.copy(&toys.outs, at) } else { None };
-            let out = out.unwrap_or_else(|| self.toy(row, at));
-            let strides = out.lent.strides();
-            if !strides.is_some_and(|strides| layout::overlaps_itself(&out.shape, strides)) {
-                toys.outs.push(out);
-            }
+fn toys(random: &mut Random) -> Toys {
+    let row = [8, 16, 24, 40][random.index(4)];
+    let (outs, values) = (1 + random.index(5), random.index(3));
+    let mut toys = Toys::default();
+    let mut group = 0;
+    while toys.outs.len() < outs {
+        group += random.index(2);
+        let at = Position { group, index: toys.outs.len() };
+        let out = if random.one_in(6) { copy(random, &toys.outs, at) } else { None };
+        let out = out.unwrap_or_else(|| toy(random, row, at));
+        let strides = out.lent.strides();
+        if !strides.is_some_and(|strides| layout::overlaps_itself(&out.shape, strides)) {
+            toys.outs.push(out);
         }
-        for index in 0..values {
-            let at = Position { group: self.below(group + 1), index };
-            let value = if self.below(2) == 0 { self.copy(&toys.outs, at) } else { None };
-            toys.values.push(value.unwrap_or_else(|| self.toy(row, at)));
-        }
-        toys
     }
+    for index in 0..values {
+        let at = Position { group: random.index(group + 1), index };
+        let value = if random.one_in(2) { copy(random, &toys.outs, at) } else { None };
+        toys.values.push(value.unwrap_or_else(|| toy(random, row, at)));
+    }
+    toys
+}
 
-    /// One of the tensors again; as a value of its own group, if it can be.
-    fn copy(&mut self, from: &[Toy], at: Position) -> Option<Toy> {
-        let like = from.get(self.below(from.len().max(1)))?;
-        let offset = like.lent.data().addr() - BASE;
-        let (shape, strides) = if let Some(strides) = like.lent.strides() {
-            (like.shape.clone(), strides.to_vec())
-        } else {
-            let count = layout::count(&like.shape).unwrap();
-            (vec![i64::try_from(count).unwrap()], vec![1])
-        };
-        let group = at.group.max(like.at.group);
-        Some(Toy::new(offset, like.lent.dtype(), &shape, &strides, Position { group, ..at }))
-    }
+/// One of the tensors again; as a value of its own group, if it can be.
+fn copy(random: &mut Random, from: &[Toy], at: Position) -> Option<Toy> {
+    let like = from.get(random.index(from.len().max(1)))?;
+    let offset = like.lent.data().addr() - BASE;
+    let (shape, strides) = if let Some(strides) = like.lent.strides() {
+        (like.shape.clone(), strides.to_vec())
+    } else {
+        let count = layout::count(&like.shape).unwrap();
+        (vec![i64::try_from(count).unwrap()], vec![1])
+    };
+    let group = at.group.max(like.at.group);
+    Some(Toy::new(offset, like.lent.dtype(), &shape, &strides, Position { group, ..at }))
 }
 
 #[test]
 fn the_verdicts_are_those_of_comparing_each_pair() {
-    let mut random = Random(1);
+    let mut random = Random::new(1);
     let (mut accepted, mut shadowing) = (0, 0);
     for layout in 0..10_000 {
-        let toys = random.toys();
+        let toys = toys(&mut random);
         let (found, expected) = (toys.find(None), toys.find_in_pairs());
         accepted += usize::from(expected.is_some());
         shadowing += usize::from(expected.as_ref().is_some_and(|it| !it.is_empty()));

@@ -36,7 +36,7 @@ impl WorkerStore {
         self.step(|worker, _| {
             let (is_done, in_rounds) = (worker.is_done(), worker.is_in_rounds());
             let loss = worker.lost_worker();
-            let loss = loss.map(|failure| PeerLoss { text: failure.text.clone(), in_rounds });
+            let loss = loss.map(|failure| PeerLoss { text: failure.to_string(), in_rounds });
             (loss.is_some() || is_done).then_some(SoloState { loss, is_done })
         })
     }

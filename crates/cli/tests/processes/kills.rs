@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use kvstore::{Config, Key, Store, Tensor};
 
-use super::common::random::Random;
+use super::common::random::{self, Random};
 use super::deaths::{check_leaving, is_missed};
 use super::job::{End, Job, LIMIT, MARGIN, Process, Running, Turn, amount, soon};
 use super::program::{CODEC, COUNT, PAUSE_MS, PROGRAM, ROUNDS, RULE, SMALL};
@@ -61,8 +61,8 @@ impl Drawn {
         let reader = random.below(3) == 0;
         Self {
             reader,
-            victim: random.below(1 + SERVERS + WORKERS + usize::from(reader)),
-            moment: Duration::from_millis(random.below(MOST_MS) as u64),
+            victim: random.index(1 + SERVERS + WORKERS + usize::from(reader)),
+            moment: Duration::from_millis(random.index(MOST_MS) as u64),
             blow: random.pick(&[Blow::Kill, Blow::Kill, Blow::LongStop, Blow::ShortStop]),
             shm: random.below(2) == 0,
             goes_on: random.below(2) == 0,
@@ -300,7 +300,7 @@ fn jobs() -> usize {
 #[test]
 fn jobs_end_as_promised_whatever_is_hit_whenever() {
     let _turn = Turn::take();
-    let mut random = Random::from_environment("kills");
+    let mut random = random::from_environment("kills");
     let (jobs, met) = (jobs(), Mutex::new(BTreeMap::<String, usize>::new()));
     thread::scope(|scope| {
         for turn in 0..AT_ONCE {

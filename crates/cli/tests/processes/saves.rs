@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvstore::{Config, Store};
 
 use super::common::folder::Folder;
-use super::common::random::Random;
+use super::common::random;
 use super::job::{Job, LIMIT, Turn, amount};
 use super::program::{COUNT, FILE, PAUSE_MS, ROUNDS};
 
@@ -67,11 +67,11 @@ fn kill_at(victim: usize, word: &str, pause: Duration) {
 #[test]
 fn a_worker_that_is_killed_before_during_and_after_a_save_leaves_a_whole_file() {
     let _turn = Turn::take();
-    let mut random = Random::from_environment("saves");
+    let mut random = random::from_environment("saves");
     for _ in 0..amount(1, 50) {
         for victim in [0, 1] {
             for word in ["saved 1 ", "saving 3", "saved 3 "] {
-                let pause = Duration::from_micros(random.below(20_000) as u64);
+                let pause = Duration::from_micros(random.below(20_000));
                 kill_at(victim, word, pause);
             }
         }

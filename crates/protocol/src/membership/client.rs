@@ -238,7 +238,7 @@ impl Client {
             MessageKind::Refused if self.has_started() => Err(DropReason::Outdated),
             MessageKind::Refused | MessageKind::Evicted => {
                 // A reason of a later release cannot be read.
-                let failure = failed::decode(message.fields());
+                let failure = failed::decode(message.fields(), message.head.key);
                 let nothing = Failure::new(Reason::Refused, "refused without a reason");
                 self.end(ClientEvent::Fatal(failure.unwrap_or(nothing)));
                 Ok(false)

@@ -435,17 +435,21 @@ pub(crate) mod accused {
 /// Fields of a Failed: a failure.
 pub(crate) mod failed {
     use super::{Failure, FieldReader, Reason, put_text};
+    use crate::job::{TextPart, label, words};
 
     pub(crate) fn encode(failure: &Failure) -> Vec<u8> {
         let mut out = vec![failure.reason as u8];
-        put_text(&mut out, &failure.text);
+        put_text(&mut out, &failure.to_string());
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Failure> {
+    /// Decodes a failure about a key. Bytes have no parts: the directory's texts about an init, and those of a
+    /// merge rule that failed on a server, contain the number of the key.
+    pub(crate) fn decode(bytes: &[u8], key: u64) -> Option<Failure> {
         let mut from = FieldReader::new(bytes);
-        let failure = Failure { reason: Reason::from_code(from.u8()?)?, text: from.text()? };
+        let (reason, text) = (Reason::from_code(from.u8()?)?, from.text()?);
         from.end()?;
-        Some(failure)
+        let parts: Vec<_> = text.split(&label(key)).map(words).collect();
+        Some(Failure { reason, text: parts.join(&TextPart::Key(key)) })
     }
 }

@@ -96,7 +96,6 @@ fields! {
     Book: "its address book cannot be read", Book::decode, Book::encode;
     Look: "its query cannot be read", Look::decode, |look: &Look| look.encode(0);
     JobView: "its state of the job cannot be read", JobView::decode, JobView::encode;
-    Failure: "its failure cannot be read", failed::decode, failed::encode;
     Placement: "its placement cannot be read, or does not make up the key",
         Placement::decode, Placement::encode;
     (Peer, u64): "the accused member cannot be read",
@@ -104,6 +103,16 @@ fields! {
     Vec<Peer>: "its list of members cannot be read",
         awaited::decode, |peers: &Vec<Peer>| awaited::encode(peers.as_slice());
     Option<Box<ProcessStats>>: "its statistics cannot be read, or are too long", read_report, put_report;
+}
+
+impl<D> Payload<D> for Failure {
+    fn take(head: &Header, body: Option<Body<D>>) -> Result<Self, &'static str> {
+        failed::decode(&fields(body)?, head.key).ok_or("its failure cannot be read")
+    }
+
+    fn put(self) -> Body<D> {
+        Body::Fields(failed::encode(&self))
+    }
 }
 
 /// A report, or the request for one, which has no fields.

@@ -7,7 +7,7 @@ use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
 use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
 use super::{JobView, Look, MemberReport};
 use crate::job::LONGEST_MS;
-use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason};
+use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason, naming};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
     BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, StragglerDelay,
@@ -93,7 +93,7 @@ fn a_frame_with_one_changed_byte_is_refused() {
 
 fn any_part(random: &mut Random) -> Message<Bytes> {
     let kinds = [MessageKind::Push, MessageKind::Pull, MessageKind::Value];
-    let kind = kinds[usize::try_from(random.below(3)).unwrap()];
+    let kind = kinds[random.index(3)];
     let bytes = some_bytes(random, 40);
     let (fields, data) = (Body::Fields(bytes.clone()), Body::Data(Bytes::new(&bytes)));
     let head = Header { kind, replicas: None, ..any_header(random) };
@@ -326,7 +326,7 @@ fn what_is_seen_is_read_as_it_was_written_or_refused() {
         let seen = any_seen(&mut random);
         let mut bytes = seen.encode();
         assert_eq!(JobView::decode(&bytes), Some(seen.clone()));
-        let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+        let at = random.index(bytes.len());
         bytes[at] = u8::try_from(random.below(256)).unwrap();
         assert!(JobView::decode(&bytes).is_none_or(|it| it.encode().len() == bytes.len()));
         assert_eq!(JobView::decode(&bytes[..at]), None);
@@ -354,7 +354,7 @@ fn fields() -> Vec<Vec<u8>> {
     assert_eq!(Book::decode(&book.encode()), Some(book.clone()));
     assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
     assert_eq!(Placement::decode(&place.encode()), Some(place.clone()));
-    assert_eq!(failed::decode(&failed::encode(&failure)), Some(failure.clone()));
+    assert_eq!(failed::decode(&failed::encode(&failure), 0), Some(failure.clone()));
     assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
     let proposal = Proposal::Key(0x1234, Some(spec));
     assert_eq!(Proposal::decode_key(&proposal.encode()), Some(proposal.clone()));
@@ -381,19 +381,19 @@ fn fields_of_any_bytes_are_read_or_refused() {
         let mut bytes = if round % 2 == 0 {
             some_bytes(&mut random, 80)
         } else {
-            good[usize::try_from(random.below(good.len() as u64)).unwrap()].clone()
+            good[random.index(good.len())].clone()
         };
         if !bytes.is_empty() {
-            let at = usize::try_from(random.below(bytes.len() as u64)).unwrap();
+            let at = random.index(bytes.len());
             bytes[at] = u8::try_from(random.below(256)).unwrap();
-            bytes.truncate(bytes.len() - usize::from(random.below(4) == 0));
+            bytes.truncate(bytes.len() - usize::from(random.one_in(4)));
         }
         // Decoded fields are encoded to the bytes that they came from.
         for again in [
             Book::decode(&bytes).map(|read| read.encode()),
             Placement::decode(&bytes).map(|read| read.encode()),
             awaited::decode(&bytes).map(|read| awaited::encode(&read)),
-            failed::decode(&bytes).map(|read| failed::encode(&read)),
+            failed::decode(&bytes, 0).map(|read| failed::encode(&read)),
             ProcessStats::decode(&bytes).map(|read| read.encode()),
             JobView::decode(&bytes).map(|read| read.encode()),
         ] {
@@ -427,4 +427,17 @@ fn a_hello_says_each_peer_timeout_that_can_be_set_and_no_longer_one() {
         let hello = Hello { terms: Some(terms), ..Hello::default() };
         assert_eq!(Hello::decode(&hello.encode()).is_some(), taken, "{ms} in a hello");
     }
+}
+
+#[test]
+fn the_text_of_a_failed_call_names_the_key_of_the_header() {
+    let key = 1 << 63 | 0x12;
+    let text = naming("init: ", key, " exists already, not key 7 or key 0x12");
+    let failure = Failure { reason: Reason::KeyExists, text };
+    let bytes = failed::encode(&failure);
+    assert!(String::from_utf8_lossy(&bytes).contains("init: key 0x8000000000000012 exists"));
+    let read = failed::decode(&bytes, key).unwrap();
+    assert_eq!(read, failure);
+    let named = read.text(|_| "key \"w\"".into());
+    assert_eq!(named, "init: key \"w\" exists already, not key 7 or key 0x12");
 }

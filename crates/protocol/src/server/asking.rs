@@ -61,7 +61,7 @@ impl Directory {
         if entry.agreement.is_ready() {
             return;
         }
-        let failure = Failure::new(lost.reason, format!("its init cannot end: {}", lost.text));
+        let failure = Failure::new(lost.reason, format!("its init cannot end: {lost}"));
         for finder in std::mem::take(&mut entry.finders) {
             self.fail_search(finder, key, &failure);
         }

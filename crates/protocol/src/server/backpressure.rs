@@ -134,7 +134,7 @@ mod tests {
         let _ = server.message(Peer::worker(rank), a_pull(round, vec![0; wanted]));
         let failed = |letter: crate::peers::OutgoingMessage<Bytes>| {
             assert_eq!(letter.message.head.kind, MessageKind::Failed);
-            failed::decode(letter.message.fields()).unwrap().reason
+            failed::decode(letter.message.fields(), 0).unwrap().reason
         };
         server.letters().pop().map(failed)
     }

@@ -8,7 +8,7 @@ use foldhash::HashMap;
 use super::Workers;
 use super::agreement::{Agreement, Proposed};
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, Failure, Limits, Peer, Reason, label};
+use crate::job::{Data, Failure, Limits, Peer, Reason, naming};
 use crate::message::kinds::{Ask, Declare, Failed, Place, Ready, Remove, Removed};
 use crate::message::{Decision, KeySpec, Message, Placement, Proposal};
 use crate::placement::{MOST_SLICES, Placer};
@@ -156,11 +156,10 @@ impl Directory {
             return None;
         }
         let text = format!(
-            "{}: worker {} has another name with the same 63-bit hash; rename one of the two",
-            label(key),
+            ": worker {} has another name with the same 63-bit hash; rename one of the two",
             ours.rank
         );
-        Some(Failure::new(Reason::NameCollision, text))
+        Some(Failure { reason: Reason::NameCollision, text: naming("", key, text) })
     }
 
     /// Answers a worker that is done with the next key, or with a setting.
@@ -202,8 +201,8 @@ impl Directory {
             Ok(None) => self.settle(key, workers),
             Ok(Some(wish)) => self.grant(key, &wish),
             Err(Proposed { rank, request, .. }) => {
-                let text = format!("init: {} exists already", label(key));
-                self.fail(rank, key, request, &Failure::new(Reason::KeyExists, text));
+                let text = naming("init: ", key, " exists already");
+                self.fail(rank, key, request, &Failure { reason: Reason::KeyExists, text });
             }
         }
     }
@@ -240,13 +239,12 @@ impl Directory {
             return self.tell(key, rank, request, true);
         }
         let text = format!(
-            "init: {} is too large: a key has at most {MOST_SLICES} slices; a larger slice_bytes \
-             makes fewer",
-            label(key)
+            " is too large: a key has at most {MOST_SLICES} slices; a larger slice_bytes makes fewer"
         );
+        let failure = Failure { reason: Reason::Invalid, text: naming("init: ", key, text) };
         self.past.insert(key, entry.generation);
         self.entries.remove(&key);
-        self.fail(rank, key, request, &Failure::new(Reason::Invalid, text));
+        self.fail(rank, key, request, &failure);
     }
 
     /// The provider has sent the value, or the setting, to all servers.
@@ -284,13 +282,13 @@ impl Directory {
         };
         entry.agreement.forget(wish.rank);
         let text = format!(
-            "init: {}: {} on worker {}, the key is {}; use one shape and dtype on all ranks",
-            label(key),
+            ": {} on worker {}, the key is {}; use one shape and dtype on all ranks",
             describe(theirs),
             wish.rank,
             describe(ours)
         );
-        self.fail(wish.rank, key, wish.request, &Failure::new(reason, text));
+        let failure = Failure { reason, text: naming("init: ", key, text) };
+        self.fail(wish.rank, key, wish.request, &failure);
     }
 
     fn tell(&mut self, key: u64, rank: u32, request: u64, provide: bool) {

@@ -139,7 +139,7 @@ impl Cluster {
         }
         match line {
             Line::Ask(key, _) => {
-                assert!(!exists, "key {key} is there, and is not found: {}", failure.text);
+                assert!(!exists, "key {key} is there, and is not found: {failure}");
                 self.met.asked += 1;
                 true
             }

@@ -312,7 +312,7 @@ impl Cluster {
                         let victim = self.victim == Some(node.me());
                         let alone = self.is_alone(failure);
                         self.deserted.extend(alone.then(|| address.clone()));
-                        assert!(victim || alone, "{address} was not hit: {}", failure.text);
+                        assert!(victim || alone, "{address} was not hit: {failure}");
                     }
                     _ => {}
                 }
@@ -553,17 +553,17 @@ impl Cluster {
         if self.victim == Some(me) {
             let known =
                 matches!(failure.reason, Reason::Evicted | Reason::PeerLost | Reason::Closed);
-            assert!(known, "{me} was hit and learns: {}", failure.text);
+            assert!(known, "{me} was hit and learns: {failure}");
             return;
         }
         let Some(victim) = self.fails() else {
-            panic!("{me}: nothing may fail here: {}", failure.text);
+            panic!("{me}: nothing may fail here: {failure}");
         };
-        assert_eq!(failure.reason, Reason::PeerLost, "{}", failure.text);
-        assert!(failure.text.contains(&victim.to_string()), "{}", failure.text);
-        assert!(failure.text.contains(" at "), "the address is missing: {}", failure.text);
+        assert_eq!(failure.reason, Reason::PeerLost, "{failure}");
+        assert!(failure.to_string().contains(&victim.to_string()), "{failure}");
+        assert!(failure.to_string().contains(" at "), "the address is missing: {failure}");
         let limit = self.struck.max(began) + self.time_for_news();
-        assert!(self.network.now <= limit, "too late: {}", failure.text);
+        assert!(self.network.now <= limit, "too late: {failure}");
     }
 
     /// Maximum time until all processes know of a death; some frames about it may be lost.

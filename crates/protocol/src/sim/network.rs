@@ -81,7 +81,7 @@ impl Network {
         for _ in 0..copies {
             let mut bytes = bytes.to_vec();
             if self.random.per_mille(scenario.damage) {
-                let at = usize::try_from(self.random.below(bytes.len() as u64)).unwrap();
+                let at = self.random.index(bytes.len());
                 bytes[at] ^= 1 << self.random.below(8);
             }
             let time = now + scenario.latency + self.random.below(scenario.jitter);

@@ -56,7 +56,7 @@ struct Writer<'a> {
 /// Generates the program of a rank.
 pub(super) fn write(scenario: &Scenario, rank: u32) -> VecDeque<Line> {
     let mut own = Random::new(scenario.seed.wrapping_mul(31).wrapping_add(u64::from(rank)));
-    let slow = own.below(4) == 0;
+    let slow = own.one_in(4);
     let mut writer = Writer {
         scenario,
         rank,
@@ -94,7 +94,7 @@ impl Writer<'_> {
             return self.lines.push_back(line);
         }
         let (time, cancelled) =
-            (self.own.below(400 * MS) >> (4 * self.own.below(3)), self.own.below(2) == 0);
+            (self.own.below(400 * MS) >> (4 * self.own.below(3)), self.own.one_in(2));
         self.lines.extend([Line::Hasty(Box::new(line), time + 1, cancelled), Line::Settle]);
     }
 
@@ -103,9 +103,9 @@ impl Writer<'_> {
         let spec = KeySpec { dtype: F32, shape: vec![elements], whole: key == 3 };
         let values: Vec<_> = (0..elements).map(|e| value_of(key, self.rank, 0, e)).collect();
         // "Pull, else init": of all ranks, and in any order.
-        if self.own.below(3) == 0 {
+        if self.own.one_in(3) {
             self.add(Line::Ask(key, elements));
-            if self.own.below(2) == 0 {
+            if self.own.one_in(2) {
                 self.lines.push_back(Line::Wait);
             }
         }
@@ -119,7 +119,7 @@ impl Writer<'_> {
             self.lines.extend([Line::Pull(key, 0), Line::Wait]);
         }
         self.add(Line::Remove(key));
-        if self.own.below(2) == 0 {
+        if self.own.one_in(2) {
             self.lines.push_back(Line::Wait);
         }
     }
@@ -151,7 +151,7 @@ impl Writer<'_> {
         // With staleness 0, ranks that wait for every push must push in equal order, or they block each
         // other.
         let level = self.scenario.limits.mode == Mode::Async { staleness: Some(0) };
-        let patient = self.own.below(2) == 0 && !level;
+        let patient = self.own.one_in(2) && !level;
         for key in self.keys_in_any_order() {
             if self.slow {
                 let pause = self.own.below(100 * MS);
@@ -180,9 +180,9 @@ impl Writer<'_> {
                 self.push(key, false);
             }
         }
-        if self.own.below(2) == 0 {
+        if self.own.one_in(2) {
             self.lines.push_back(Line::Done);
-            if self.own.below(2) == 0 {
+            if self.own.one_in(2) {
                 self.lines.push_back(Line::Wait);
             }
             for key in self.keys_in_any_order() {
@@ -214,10 +214,7 @@ impl Writer<'_> {
 
     fn keys_in_any_order(&mut self) -> Vec<u64> {
         let mut keys: Vec<_> = (0..self.scenario.keys).collect();
-        for i in (1..keys.len()).rev() {
-            let other = usize::try_from(self.own.below(i as u64 + 1)).unwrap();
-            keys.swap(i, other);
-        }
+        self.own.shuffle(&mut keys);
         keys
     }
 }

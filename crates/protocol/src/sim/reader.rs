@@ -51,7 +51,7 @@ impl Reader {
     pub(super) fn new(seed: u64, limits: &Limits) -> Self {
         let mut random = Random::new(seed ^ 0x4ead);
         let me = Peer::worker(limits.workers - 1);
-        let rank = Some(me.rank).filter(|_| random.below(2) == 0);
+        let rank = Some(me.rank).filter(|_| random.one_in(2));
         let speaker = AuthenticatedPeer { role: MemberRole::Worker, rank, reads: true };
         let (streams, book) = (BTreeMap::new(), Book::default());
         let Limits { job, servers, .. } = *limits;
@@ -163,7 +163,7 @@ impl Reader {
             MessageKind::Suspect => accused::encode(Peer::server(0), self.random.below(9)),
             MessageKind::Declare => {
                 let spec = KeySpec { dtype: super::program::F32, shape: vec![3], whole: false };
-                Proposal::Key(0, Some(spec).filter(|_| self.random.below(2) == 0)).encode()
+                Proposal::Key(0, Some(spec).filter(|_| self.random.one_in(2))).encode()
             }
             _ => (0..self.random.below(20)).map(|byte| byte.to_le_bytes()[0]).collect(),
         };

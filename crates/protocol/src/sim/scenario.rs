@@ -81,7 +81,7 @@ impl Scenario {
         let kinds = TROUBLES.len() as u64;
         let trouble = TROUBLES[usize::try_from(seed % kinds).unwrap()];
         let on_loss = match trouble {
-            Trouble::WorkerDies if random.below(2) == 0 => OnLoss::Fail,
+            Trouble::WorkerDies if random.one_in(2) => OnLoss::Fail,
             _ => OnLoss::Continue,
         };
         let mode = match random.below(6) {
@@ -99,11 +99,11 @@ impl Scenario {
             start_timeout: 60_000 * MS,
             block_elements: 4,
             slice_bytes: 16 << random.below(3),
-            hold_bytes: [40, 200, 1_000, 100_000][usize::try_from(random.below(4)).unwrap()],
+            hold_bytes: [40, 200, 1_000, 100_000][random.index(4)],
             max_rounds_ahead: 1 + random.below(3),
             window_frames: usize::try_from(1 + random.below(32)).unwrap(),
             window_bytes: 16 << random.below(8),
-            one_way_at_a_time: random.below(2) == 0,
+            one_way_at_a_time: random.one_in(2),
         };
         // Low enough that six heartbeats in a row are never lost.
         let bad = random.below(2);
@@ -117,7 +117,7 @@ impl Scenario {
             latency: 20 + random.below(3_000),
             jitter: 1 + bad * random.below(20 * MS),
             again: random.below(2) * 100,
-            own_ranks: random.below(2) == 0,
+            own_ranks: random.one_in(2),
             keys: 1 + random.below(4),
             phases: 2 + random.below(6),
             reader: false,

@@ -69,7 +69,7 @@ impl Trainer {
         loop {
             for action in worker.actions() {
                 if let WorkerAction::Finished { op, result, .. } = action {
-                    result.unwrap_or_else(|failure| panic!("{}", failure.text));
+                    result.unwrap_or_else(|failure| panic!("{failure}"));
                     let layer = self.open.remove(&op);
                     layer.into_iter().for_each(|layer| self.missing[layer] -= 1);
                 }

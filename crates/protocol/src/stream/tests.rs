@@ -55,12 +55,12 @@ fn a_stream_arrives_whole_in_order_and_once_over_any_engine() {
             wire.extend(frames(&mut one, now, &limits).into_iter().map(|frame| (true, frame)));
             wire.extend(frames(&mut other, now, &limits).into_iter().map(|f| (false, f)));
             for _ in 0..wire.len() {
-                let at = usize::try_from(random.below(wire.len() as u64)).unwrap();
+                let at = random.index(wire.len());
                 let (forth, frame) = match random.below(4) {
                     0 => wire[at].clone(),
                     _ => wire.swap_remove(at),
                 };
-                if random.below(5) == 0 {
+                if random.one_in(5) {
                     continue;
                 }
                 let to = if forth { &mut other } else { &mut one };

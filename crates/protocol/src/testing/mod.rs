@@ -31,6 +31,6 @@ pub fn parse(bytes: &[u8]) {
     again(ProcessStats::decode(bytes).map(|read| read.encode()));
     again(JobView::decode(bytes).map(|read| read.encode()));
     again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));
-    again(failed::decode(bytes).map(|read| failed::encode(&read)));
+    again(failed::decode(bytes, 0).map(|read| failed::encode(&read)));
     let _ = (Look::decode(bytes), Look::echo(bytes));
 }

@@ -25,8 +25,34 @@ impl Random {
         self.next() % end
     }
 
+    /// Index below `end`, which is not 0.
+    #[allow(clippy::cast_possible_truncation, reason = "below a usize")]
+    pub fn index(&mut self, end: usize) -> usize {
+        self.below(end as u64) as usize
+    }
+
     /// True in `chance` of 1,000 cases.
     pub fn per_mille(&mut self, chance: u64) -> bool {
         self.below(1_000) < chance
+    }
+
+    /// True in one of `times` cases.
+    pub fn one_in(&mut self, times: u64) -> bool {
+        self.below(times) == 0
+    }
+
+    /// A copy of one of the items.
+    ///
+    /// # Panics
+    /// `from` is empty.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.index(from.len())].clone()
+    }
+
+    /// Shuffles the items (Fisher and Yates).
+    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+        for i in (1..items.len()).rev() {
+            items.swap(i, self.index(i + 1));
+        }
     }
 }

@@ -2,68 +2,74 @@
 
 use super::keys::WorkerKey;
 use super::operation::{CatchUpTarget, Operation, OperationKind, PullDependency, RemovalRollback};
-use crate::job::{Failure, MS, Peer, Reason, Time, label, list};
+use crate::job::{Failure, MS, Peer, Reason, TextPart, Time, list, naming, words};
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
-fn name<D>(op: &Operation<D>) -> String {
-    let key = label(op.key);
+fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
     let round = match op.round() {
         0 => String::new(),
         round => format!(", round {round}"),
     };
-    match &op.what {
-        OperationKind::Init { .. } => format!("init: {key}"),
-        OperationKind::Push { answer: false, .. } => format!("push: {key}{round}"),
-        OperationKind::Push { .. } => format!("pushpull: {key}{round}"),
+    let (call, round) = match &op.what {
+        OperationKind::Init { .. } => ("init: ", round),
+        OperationKind::Push { answer: false, .. } => ("push: ", round),
+        OperationKind::Push { .. } => ("pushpull: ", round),
         OperationKind::Pull { after: PullDependency::All, .. } => {
-            format!("pull: {key}, behind all pushes")
+            ("pull: ", ", behind all pushes".into())
         }
-        OperationKind::Pull { .. } => format!("pull: {key}{round}"),
-        OperationKind::Restore { .. } => format!("load: {key}"),
-        OperationKind::Find => format!("find: {key}"),
-        OperationKind::Remove { .. } => format!("remove: {key}"),
+        OperationKind::Pull { .. } => ("pull: ", round),
+        OperationKind::Restore { .. } => ("load: ", round),
+        OperationKind::Find => ("find: ", round),
+        OperationKind::Remove { .. } => ("remove: ", round),
         OperationKind::Set { version, .. }
         | OperationKind::Learn(CatchUpTarget::Setting(version)) => {
-            format!("setting {version}")
+            return words(format!("setting {version}"));
         }
-        OperationKind::Learn(CatchUpTarget::Key(_)) => "find".into(),
-        OperationKind::Barrier { number, .. } => format!("barrier {number}"),
-        OperationKind::Done => "done".into(),
-        OperationKind::Close => "close".into(),
-    }
+        OperationKind::Learn(CatchUpTarget::Key(_)) => return words("find"),
+        OperationKind::Barrier { number, .. } => return words(format!("barrier {number}")),
+        OperationKind::Done => return words("done"),
+        OperationKind::Close => return words("close"),
+    };
+    naming(call, op.key, round)
+}
+
+/// The words before the first key.
+fn beginning(text: &[TextPart]) -> &str {
+    if let Some(TextPart::Words(words)) = text.first() { words } else { "" }
 }
 
 /// A failure from elsewhere, with the name of the call that it ended.
 pub(super) fn during<D>(op: &Operation<D>, failure: Failure) -> Failure {
     let name = name(op);
-    let call = name.split(':').next().unwrap_or(&name);
-    match failure.text.strip_prefix(call).and_then(|rest| rest.strip_prefix(": ")) {
-        Some(_) => failure,
-        None => Failure { text: format!("{name}: {}", failure.text), ..failure },
+    let call = beginning(&name).trim_end_matches(": ");
+    match beginning(&failure.text).strip_prefix(call) {
+        Some(rest) if rest.starts_with(": ") => failure,
+        _ => Failure { text: [name, words(": "), failure.text].concat(), ..failure },
     }
 }
 
 /// `an earlier call of this worker, pull: key 7, round 3, of 1200 ms ago`
-pub(super) fn earlier<D>(op: &Operation<D>, now: Time) -> String {
+pub(super) fn earlier<D>(op: &Operation<D>, now: Time) -> Vec<TextPart> {
     let age = now.saturating_sub(op.began) / MS;
-    format!("an earlier call of this worker, {}, of {age} ms ago", name(op))
+    let (call, when) = ("an earlier call of this worker, ", format!(", of {age} ms ago"));
+    [words(call), name(op), words(when)].concat()
 }
 
 /// Failure of a passed deadline; `earlier` is the operation that this one waits for before it starts.
 pub(super) fn overdue<D>(
     op: &Operation<D>,
     key: Option<&WorkerKey>,
-    earlier: Option<String>,
+    earlier: Option<Vec<TextPart>>,
 ) -> Failure {
     let waited = (op.deadline.saturating_sub(op.began)) / MS;
     let awaited = op.awaited.as_deref().filter(|peers| !peers.is_empty());
-    let for_what = match (earlier, awaited, op.started) {
-        (Some(earlier), _, _) => earlier,
-        (None, Some(peers), true) => list(peers),
-        (None, None, true) => silent(op, key).to_string(),
-        (None, Some(peers), false) => format!("the init of {}", list(peers)),
-        (None, None, false) => "the init of its key".into(),
+    let member = || match (awaited, op.started) {
+        (Some(peers), true) => list(peers),
+        (None, true) => silent(op, key).to_string(),
+        (Some(peers), false) => format!("the init of {}", list(peers)),
+        (None, false) => "the init of its key".into(),
     };
+    let for_what = earlier.unwrap_or_else(|| words(member()));
     let kept = match op.what {
         OperationKind::Remove { back: RemovalRollback::No | RemovalRollback::Asked }
             if op.started =>
@@ -73,8 +79,9 @@ pub(super) fn overdue<D>(
         OperationKind::Remove { .. } => "; the key is kept",
         _ => "",
     };
-    let text = format!("{}: not done within {waited} ms, waiting for {for_what}{kept}", name(op));
-    Failure::new(Reason::Timeout, text)
+    let late = words(format!(": not done within {waited} ms, waiting for "));
+    let text = [name(op), late, for_what, words(kept)].concat();
+    Failure { reason: Reason::Timeout, text }
 }
 
 /// Without an answer to the query: the member that did not answer.

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use super::drops::{DropReason, Handled};
 use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
-    label, take_all,
+    naming, take_all,
 };
 use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
@@ -457,7 +457,7 @@ impl<D: Data> Worker<D> {
                 self.finish(request, Err(failure));
                 return Ok(());
             }
-            let text = format!("the round cannot close: {}", failure.text);
+            let text = format!("the round cannot close: {failure}");
             self.finish(request, Err(Failure::new(failure.reason, text)));
             // A server may know of a loss before the scheduler's book arrives here.
             if self.limits.on_loss == OnLoss::Fail {
@@ -643,9 +643,6 @@ impl<D: Data> Worker<D> {
 
 /// Failure of a learned key whose name in the job is not the one here.
 fn other_name(key: u64) -> Failure {
-    let text = format!(
-        "{}: the job has another name with the same 63-bit hash; rename one of the two",
-        label(key)
-    );
-    Failure::new(Reason::NameCollision, text)
+    let text = ": the job has another name with the same 63-bit hash; rename one of the two";
+    Failure { reason: Reason::NameCollision, text: naming("", key, text) }
 }

@@ -8,7 +8,7 @@ use super::operation::{
 };
 use super::{DIRECTORY, PushPhase, Worker, WorkerKey};
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, Failure, Mode, Peer, Reason, Time, label};
+use crate::job::{Data, Failure, Mode, Peer, Reason, Time, naming};
 use crate::message::kinds::{Declare, Grant, Offer, Pull, Push, Remove, Restore};
 use crate::message::{KeySpec, Proposal, ROUNDS_OVER};
 use crate::peers::OutgoingMessage;
@@ -29,8 +29,8 @@ impl<D: Data> Worker<D> {
         deadline: Time,
     ) -> Result<OpId, Failure> {
         if spec.bytes() != Some(data.len()) {
-            let text = format!("init: {}: the value has not the bytes of its shape", label(key));
-            return Err(Failure::new(Reason::Invalid, text));
+            let text = naming("init: ", key, ": the value has not the bytes of its shape");
+            return Err(Failure { reason: Reason::Invalid, text });
         }
         self.request(OperationKind::Init { spec, data }, key, now, deadline)
     }

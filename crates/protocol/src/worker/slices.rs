@@ -82,7 +82,7 @@ mod tests {
             let (mut slices, mut set): (Slices, _) = ((0..0).collect(), BTreeSet::new());
             for _ in 0..2_000 {
                 let slice = u32::try_from(random.below(most)).unwrap();
-                if random.below(2) == 0 {
+                if random.one_in(2) {
                     slices.insert(slice);
                     set.insert(slice);
                 } else {

@@ -164,6 +164,7 @@ mod tests {
     use super::*;
     use crate::launch::plan::ProcessName;
     use kvstore::Role;
+    use kvstore_protocol::testing::Random;
 
     #[test]
     fn an_order_is_a_line_and_keeps_words_that_are_no_text() {
@@ -219,17 +220,11 @@ mod tests {
     /// Every input yields a result, and no more bytes are read than the input has.
     #[test]
     fn noise_is_answered() {
-        let mut state = 7u64;
+        // Frequent parts of frames.
+        let kinds = [b'r', b'o', b'\n', b'{', 0, 0, 0, 1, 2, 9];
+        let mut random = Random::new(7);
         let mut byte = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            // Frequent parts of frames.
-            let kinds = [b'r', b'o', b'\n', b'{', 0, 0, 0, 1, 2, 9];
-            let at = usize::try_from(state >> 33).unwrap();
-            if at.is_multiple_of(3) {
-                (state >> 40).to_le_bytes()[0]
-            } else {
-                kinds[at % kinds.len()]
-            }
+            if random.one_in(3) { random.next().to_le_bytes()[0] } else { random.pick(&kinds) }
         };
         for _ in 0..20_000 {
             let bytes: Vec<u8> = (0..24).map(|_| byte()).collect();

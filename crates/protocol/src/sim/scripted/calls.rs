@@ -73,7 +73,7 @@ fn what_can_never_succeed_is_refused() {
     let now = job.now;
     job.worker(0).finish_pushing(now, now + MS).unwrap();
     let refused = job.push(0, 7, 8).unwrap_err();
-    assert_eq!(refused.text, "push: key 7: this worker is done; it may only pull and close");
+    assert_eq!(refused.to_string(), "push: key 7: this worker is done; it may only pull and close");
     job.worker(0).close(now, now + MS).unwrap();
     assert_eq!(job.worker(0).barrier(now, now + MS).unwrap_err().reason, Reason::Closed);
 }

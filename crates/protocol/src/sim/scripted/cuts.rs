@@ -94,7 +94,7 @@ impl Job {
     }
 
     fn assert_evicted(&self, address: &str) {
-        assert_eq!(self.end_of(address).reason, Reason::Evicted, "{}", self.end_of(address).text);
+        assert_eq!(self.end_of(address).reason, Reason::Evicted, "{}", self.end_of(address));
     }
 }
 
@@ -218,7 +218,7 @@ fn a_scheduler_whose_members_have_all_ended_during_a_cut_says_so() {
     let failure = job.scheduler.end().expect("an end").as_ref().unwrap_err();
     assert_eq!(failure.reason, Reason::PeerLost);
     assert_eq!(
-        failure.text,
+        failure.to_string(),
         "the scheduler has not heard any member of the job for 60000 ms: it was cut off, or worker 0, \
          worker 1, server 0, server 1 ended"
     );
@@ -253,7 +253,7 @@ fn a_member_that_is_cut_off_from_all_others_says_so() {
             "{} has not heard any member of the job for 5000 ms: it was cut off, or the job has ended",
             address.replace('-', " ")
         );
-        assert_eq!(job.end_of(address).text, expected);
+        assert_eq!(job.end_of(address).to_string(), expected);
         job.assert_evicted(address);
     }
 }
@@ -292,7 +292,7 @@ fn a_worker_that_wakes_soon_after_it_was_lost_is_told_at_once() {
     job.wake("worker-1");
     job.pass(SECOND / 2);
     job.assert_evicted("worker-1");
-    assert!(job.end_of("worker-1").text.ends_with("and the job declared it lost"));
+    assert!(job.end_of("worker-1").to_string().ends_with("and the job declared it lost"));
     job.pass(SECOND / 2);
     assert_eq!(job.scheduler.end(), Some(&Ok(())));
 }

@@ -422,8 +422,7 @@ fn peer_of(address: &str) -> Peer {
 }
 
 fn any_message(random: &mut Random, request: u64) -> Message<Bytes> {
-    let kind =
-        MessageKind::ALL[usize::try_from(random.below(MessageKind::ALL.len() as u64)).unwrap()];
+    let kind = MessageKind::ALL[random.index(MessageKind::ALL.len())];
     if kind == MessageKind::Bundle {
         return Message::bundle(
             (0..random.below(4)).map(|_| any_message(random, request)).collect(),
@@ -441,7 +440,7 @@ fn any_message(random: &mut Random, request: u64) -> Message<Bytes> {
         round: small(random),
         offset: small(random),
         total: small(random),
-        request: if random.below(2) == 0 { request } else { small(random) },
+        request: if random.one_in(2) { request } else { small(random) },
         setting: random.below(3),
         flags: u16::try_from(random.below(8)).unwrap(),
         ..Header::default()

@@ -29,7 +29,7 @@ fn a_lost_connection_is_news_at_once() {
     assert_eq!(text, "pull: key 7, round 1: the round cannot close: worker 1 at worker-1 is lost");
     assert_eq!(job.text(0, barrier), "barrier 1: worker 1 at worker-1 is lost");
     let refused = job.push(0, 7, 8).unwrap_err();
-    assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
+    assert_eq!(refused.to_string(), "push: key 7: worker 1 at worker-1 is lost");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_loss_that_a_server_knows_of_counts_before_the_scheduler_says_so() {
     message.head.request = pull;
     assert_eq!(job.worker(0).message(Peer::server(0), message), Ok(()));
     let refused = job.push(0, 7, 8).unwrap_err();
-    assert_eq!(refused.text, "push: key 7: worker 1 at worker-1 is lost");
+    assert_eq!(refused.to_string(), "push: key 7: worker 1 at worker-1 is lost");
 }
 
 /// The server drops pushes and offers, and the worker that pulls does not know of the loss.

@@ -116,7 +116,7 @@ impl Job {
     }
 
     fn text(&mut self, rank: u32, op: OpId) -> String {
-        self.result(rank, op).expect("it has ended").as_ref().unwrap_err().text.clone()
+        self.result(rank, op).expect("it has ended").as_ref().unwrap_err().to_string()
     }
 
     fn init(&mut self, rank: u32, key: u64, elements: u64) -> OpId {

@@ -18,12 +18,12 @@ fn a_process_that_expects_another_job_is_refused_at_once() {
     let failure = job.end_of("worker-0");
     assert_eq!(failure.reason, Reason::Refused);
     assert_eq!(
-        failure.text,
+        failure.to_string(),
         "worker 0 at worker-0 expects 3 workers and 1 servers; the job has 2 and 1: start all \
          processes with the same num_workers and num_servers"
     );
     job.join(&limits, MemberRole::Worker, 5);
-    assert!(job.end_of("worker-5").text.contains("room for 2"));
+    assert!(job.end_of("worker-5").to_string().contains("room for 2"));
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_second_process_of_one_rank_is_refused_and_the_first_stays() {
     let mut job = Job::new(&limits);
     job.join(&limits, MemberRole::Worker, 1);
     job.join_at("elsewhere", &limits, MemberRole::Worker, 1);
-    let text = &job.end_of("elsewhere").text;
+    let text = job.end_of("elsewhere").to_string();
     assert_eq!(
         text,
         "there is a worker 1 already, at worker-1; give every process a rank of its own"
@@ -53,7 +53,7 @@ fn another_version_of_the_protocol_is_refused_on_both_sides() {
     assert!(node.end().is_none(), "only the scheduler decides about the job");
     node.bad_frame("scheduler", BadFrame::Version(7), 1);
     let failure = node.end().unwrap().as_ref().unwrap_err();
-    assert!(failure.text.contains("speaks version 7"), "{}", failure.text);
+    assert!(failure.to_string().contains("speaks version 7"), "{failure}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
     job.join(&limits, MemberRole::Worker, 5);
     assert!(job.nodes["worker-5"].end().is_none());
     job.pass(2_000 * MS);
-    assert!(job.end_of("worker-5").text.contains("room for 2"));
+    assert!(job.end_of("worker-5").to_string().contains("room for 2"));
     assert!((100..300).contains(&flood(&mut job)));
 }
 
@@ -88,9 +88,12 @@ fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
     assert!(job.nodes.values().all(|node| node.end().is_none()));
     job.pass(1_000 * MS);
     let end = job.scheduler.end().unwrap().as_ref().unwrap_err();
-    assert_eq!(end.text, "the job did not start within 60000 ms: worker 0, worker 2 did not come");
+    assert_eq!(
+        end.to_string(),
+        "the job did not start within 60000 ms: worker 0, worker 2 did not come"
+    );
     for address in ["worker-1", "server-0"] {
-        assert!(job.end_of(address).text.contains("worker 0, worker 2 did not come"));
+        assert!(job.end_of(address).to_string().contains("worker 0, worker 2 did not come"));
     }
 }
 
@@ -108,7 +111,7 @@ fn a_scheduler_that_does_not_answer_is_named() {
         hellos += node.send(now).len();
     }
     assert!(hellos > 50, "it goes on asking");
-    let text = &node.end().unwrap().as_ref().unwrap_err().text;
+    let text = node.end().unwrap().as_ref().unwrap_err().to_string();
     assert!(text.contains("the scheduler at tcp/nobody:9 does not answer"), "{text}");
 }
 
@@ -244,7 +247,7 @@ fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
     job.enter("second", &limits, MemberRole::Worker, None, false);
     miss_scheduler(&mut job, &["worker-0"]);
     job.pass(1_000 * MS);
-    assert!(job.end_of("worker-0").text.contains("there is a worker 0 already, at second"));
+    assert!(job.end_of("worker-0").to_string().contains("there is a worker 0 already, at second"));
 }
 
 #[test]
