@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 
 use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
-    naming, take_all,
+    naming, take_all, words,
 };
 use super::message::{
     Body, Book, Header, MemberState, Message, MessageKind, Placement, failed, flags,
@@ -529,8 +529,8 @@ impl<D: Data> Worker<D> {
             if failure.reason != Reason::PeerLost {
                 return self.finish(head.request, Err(failure));
             }
-            let text = format!("the round cannot close: {failure}");
-            self.finish(head.request, Err(Failure::new(failure.reason, text)));
+            let text = [words("the round cannot close: "), failure.text.clone()].concat();
+            self.finish(head.request, Err(Failure { text, ..failure }));
             // A server may know of a loss before the scheduler's book arrives here.
             if self.limits.on_loss == OnLoss::Fail {
                 self.lose_rounds(&failure);
