@@ -6,31 +6,19 @@ use crate::job::{Failure, MS, Peer, Reason, TextPart, Time, list, naming, words}
 
 /// `push: key 7, round 3`; a push that has not begun has no round yet.
 fn name<D>(op: &Operation<D>) -> Vec<TextPart> {
-    let round = match op.round() {
-        0 => String::new(),
-        round => format!(", round {round}"),
+    let call = op.kind().name();
+    let which = match op.what {
+        OperationKind::Set { version: number, .. }
+        | OperationKind::Learn(CatchUpTarget::Setting(number))
+        | OperationKind::Barrier { number, .. } => return words(format!("{call} {number}")),
+        OperationKind::Learn(CatchUpTarget::Key(_))
+        | OperationKind::Done
+        | OperationKind::Close => return words(call),
+        OperationKind::Pull { after: PullDependency::All, .. } => ", behind all pushes".into(),
+        _ if op.round() == 0 => String::new(),
+        _ => format!(", round {}", op.round()),
     };
-    let (call, round) = match &op.what {
-        OperationKind::Init { .. } => ("init: ", round),
-        OperationKind::Push { answer: false, .. } => ("push: ", round),
-        OperationKind::Push { .. } => ("pushpull: ", round),
-        OperationKind::Pull { after: PullDependency::All, .. } => {
-            ("pull: ", ", behind all pushes".into())
-        }
-        OperationKind::Pull { .. } => ("pull: ", round),
-        OperationKind::Restore { .. } => ("load: ", round),
-        OperationKind::Find => ("find: ", round),
-        OperationKind::Remove { .. } => ("remove: ", round),
-        OperationKind::Set { version, .. }
-        | OperationKind::Learn(CatchUpTarget::Setting(version)) => {
-            return words(format!("setting {version}"));
-        }
-        OperationKind::Learn(CatchUpTarget::Key(_)) => return words("find"),
-        OperationKind::Barrier { number, .. } => return words(format!("barrier {number}")),
-        OperationKind::Done => return words("done"),
-        OperationKind::Close => return words("close"),
-    };
-    naming(call, op.key, round)
+    naming(&format!("{call}: "), op.key, which)
 }
 
 /// The words before the first key.

@@ -67,7 +67,7 @@ impl WorkerTally {
             OperationKind::Pull { .. } => self.pull.add(took),
             _ => {}
         }
-        let (call, key, round) = (kind(&op.what), op.key, op.round());
+        let (call, key, round) = (op.kind(), op.key, op.round());
         Ended { call, key, round, began: op.began, end: self.now }
     }
 }
@@ -110,7 +110,7 @@ impl<D: Data> Worker<D> {
     }
 
     fn waiting(&self, op: &Operation<D>, now: Time) -> WaitingCall {
-        let call = kind(&op.what);
+        let call = op.kind();
         let round = match op.what {
             OperationKind::Barrier { number, .. } => number,
             OperationKind::Set { version, .. }
@@ -136,23 +136,5 @@ impl<D: Data> Worker<D> {
             _ if !op.started => Vec::new(),
             _ => vec![errors::silent(op, self.keys.get(&op.key))],
         }
-    }
-}
-
-fn kind<D>(what: &OperationKind<D>) -> CallKind {
-    match what {
-        OperationKind::Init { .. } => CallKind::Init,
-        OperationKind::Push { answer: false, .. } => CallKind::Push,
-        OperationKind::Push { .. } => CallKind::Pushpull,
-        OperationKind::Pull { .. } => CallKind::Pull,
-        OperationKind::Restore { .. } => CallKind::Load,
-        OperationKind::Find | OperationKind::Learn(CatchUpTarget::Key(_)) => CallKind::Find,
-        OperationKind::Remove { .. } => CallKind::Remove,
-        OperationKind::Set { .. } | OperationKind::Learn(CatchUpTarget::Setting(_)) => {
-            CallKind::Setting
-        }
-        OperationKind::Barrier { .. } => CallKind::Barrier,
-        OperationKind::Done => CallKind::Done,
-        OperationKind::Close => CallKind::Close,
     }
 }

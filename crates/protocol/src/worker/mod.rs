@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 use super::drops::{DropReason, Handled};
 use super::job::{
     AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
-    naming, take_all,
+    naming, take_all, words,
 };
 use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
@@ -457,8 +457,8 @@ impl<D: Data> Worker<D> {
                 self.finish(request, Err(failure));
                 return Ok(());
             }
-            let text = format!("the round cannot close: {failure}");
-            self.finish(request, Err(Failure::new(failure.reason, text)));
+            let text = [words("the round cannot close: "), failure.text.clone()].concat();
+            self.finish(request, Err(Failure { reason: failure.reason, text }));
             // A server may know of a loss before the scheduler's book arrives here.
             if self.limits.on_loss == OnLoss::Fail {
                 self.lose_rounds(&failure);

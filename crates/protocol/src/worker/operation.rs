@@ -6,6 +6,7 @@ use super::slices::Slices;
 use super::undelivered::Undelivered;
 use crate::job::{MS, Peer, Time};
 use crate::message::KeySpec;
+use crate::telemetry::CallKind;
 
 /// Number of an operation of one worker, ascending from 1.
 pub type OpId = u64;
@@ -180,6 +181,25 @@ impl<D> Operation<D> {
     /// Whether it wants whole values, without queries.
     pub(super) fn wants_whole_value(&self) -> bool {
         !matches!(&self.what, OperationKind::Pull { wanted, .. } if !wanted.is_empty())
+    }
+
+    /// The call, for texts and statistics.
+    pub(super) fn kind(&self) -> CallKind {
+        match &self.what {
+            OperationKind::Init { .. } => CallKind::Init,
+            OperationKind::Push { answer: false, .. } => CallKind::Push,
+            OperationKind::Push { .. } => CallKind::Pushpull,
+            OperationKind::Pull { .. } => CallKind::Pull,
+            OperationKind::Restore { .. } => CallKind::Load,
+            OperationKind::Find | OperationKind::Learn(CatchUpTarget::Key(_)) => CallKind::Find,
+            OperationKind::Remove { .. } => CallKind::Remove,
+            OperationKind::Set { .. } | OperationKind::Learn(CatchUpTarget::Setting(_)) => {
+                CallKind::Setting
+            }
+            OperationKind::Barrier { .. } => CallKind::Barrier,
+            OperationKind::Done => CallKind::Done,
+            OperationKind::Close => CallKind::Close,
+        }
     }
 
     pub(super) fn round(&self) -> u64 {
