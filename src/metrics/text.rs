@@ -244,3 +244,15 @@ fn labels(node: &Node) -> String {
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_page_has_every_number_of_a_job_in_a_fixed_order() {
+        let page = super::of(&crate::observer::sample::second_look());
+        for (line, golden) in page.lines().zip(include_str!("golden.txt").lines()) {
+            assert_eq!(line, golden);
+        }
+        assert_eq!(page.len(), include_str!("golden.txt").len());
+    }
+}

@@ -4,6 +4,8 @@
 mod compose;
 mod echo;
 #[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
 mod tests;
 mod view;
 

@@ -320,6 +320,15 @@ fn the_longest_report_is_short_enough_to_be_kept() {
 }
 
 #[test]
+fn the_numbers_of_a_report_are_read_and_written_in_one_order() {
+    let mut bytes: Vec<u8> = (1..=18u64).flat_map(u64::to_le_bytes).collect();
+    bytes.extend_from_slice(&[0; 3 * 12 + 8 + 4 + 4]);
+    let facts = ProcessStats::decode(&bytes).unwrap();
+    assert_eq!((facts.age, facts.rounds, facts.held_bytes), (1, 3, 15));
+    assert_eq!(facts.encode(), bytes);
+}
+
+#[test]
 fn what_is_seen_is_read_as_it_was_written_or_refused() {
     let mut random = Random::new(9);
     for _ in 0..300 {

@@ -10,6 +10,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
 use super::screen::{Screen, Sort};
+use crate::observe::show::table::table;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (160, 48)];
 const GB: u64 = 1_000_000_000;
@@ -287,4 +288,27 @@ fn rows_are_sorted_and_scrolled() {
     for size in [(1, 1), (20, 3), (79, 10), (300, 100)] {
         draw(&mut screen, size);
     }
+}
+
+#[test]
+fn tables_and_screens_of_every_width_have_each_number_in_its_place() {
+    let mut large = busy();
+    let facts = large.nodes[1].facts.as_mut().unwrap();
+    (facts.round, facts.keys, facts.resent) = (12_345_678, 70_000, 4_000_000);
+    large.nodes[2].state = State::Left;
+    large.nodes[4].facts = None;
+    let mut all = String::new();
+    for view in [busy(), idle(), with_a_dead_one(), large] {
+        all += &table(&view);
+        for width in [48, 60, 80, 157, 158] {
+            let mut screen = Screen::new(view.clone(), Duration::from_secs(1));
+            for line in text(&draw(&mut screen, (width, 24))) {
+                writeln!(all, "{}", line.trim_end()).unwrap();
+            }
+        }
+    }
+    for (line, golden) in all.lines().zip(include_str!("golden.txt").lines()) {
+        assert_eq!(line, golden);
+    }
+    assert_eq!(all.len(), include_str!("golden.txt").len());
 }
