@@ -27,6 +27,16 @@ pub enum MemberRole {
 }
 
 impl MemberRole {
+    /// Name for logs, views and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Worker => "worker",
+            Self::Server => "server",
+        }
+    }
+
     #[must_use]
     pub(crate) fn from_code(code: u8) -> Option<Self> {
         [Self::Scheduler, Self::Worker, Self::Server].into_iter().find(|role| *role as u8 == code)
@@ -64,14 +74,11 @@ impl Peer {
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match self.role {
-            MemberRole::Scheduler => return f.write_str("the scheduler"),
-            MemberRole::Worker => "worker",
-            MemberRole::Server => "server",
-        };
-        match self.rank {
-            NO_RANK => write!(f, "a {name} without a rank"),
-            rank => write!(f, "{name} {rank}"),
+        let name = self.role.name();
+        match (self.role, self.rank) {
+            (MemberRole::Scheduler, _) => write!(f, "the {name}"),
+            (_, NO_RANK) => write!(f, "a {name} without a rank"),
+            (_, rank) => write!(f, "{name} {rank}"),
         }
     }
 }
