@@ -14,7 +14,7 @@ use super::message::{
 use super::peers::{DropReason, Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 use super::server::Server;
 use super::stream::CONTROL;
-use super::telemetry::ProcessStats;
+use super::telemetry::{ProcessCounters, ProcessStats};
 use super::worker::{OpId, SchedulerRequest, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
@@ -321,8 +321,8 @@ impl<D: Data> Node<D> {
     /// Statistics of this process.
     pub fn facts(&mut self, now: Time) -> ProcessStats {
         self.tell_time(now);
-        let (traffic, delay) = (self.net.traffic(), self.delay);
-        let mut facts = ProcessStats { age: now, traffic, delay, ..ProcessStats::default() };
+        let counters = ProcessCounters { heartbeat_delay_us: self.delay, ..self.net.traffic() };
+        let mut facts = ProcessStats { age: now, counters, ..ProcessStats::default() };
         match &mut self.part {
             NodeRole::Worker(worker) => worker.report(&mut facts),
             NodeRole::Server(server) => server.report(&mut facts),
