@@ -82,7 +82,8 @@ pub use key::{Key, KeyInfo};
 pub use log::{Level, set_logger};
 #[cfg(feature = "dist")]
 pub use observer::{
-    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, Rates, State, View, WaitedFor, Waiting,
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Observer, ProcessCounters, Rates, State, Unit, View,
+    WaitedFor, Waiting,
 };
 pub use role::Role;
 pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};

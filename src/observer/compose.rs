@@ -2,12 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use super::view::{Facts, Latency, Node, POWERS, Rates, State, View, WaitedFor, Waiting};
+use super::view::{
+    Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting,
+};
 use crate::key::Key;
-use kvstore_protocol::{Histogram, JobView, MS, MemberReport, MemberRole, Mode, Peer, Time};
+use kvstore_protocol::{
+    Histogram, JobView, MS, MemberReport, MemberRole, MemberState, Mode, Peer, ProcessStats, Time,
+    WaitingCall,
+};
 
 /// Reports of the previous look, for comparison.
-pub(crate) type PreviousReports = BTreeMap<Peer, kvstore_protocol::ProcessStats>;
+pub(crate) type PreviousReports = BTreeMap<Peer, ProcessStats>;
 
 const MOST_MISSING: usize = 64;
 /// Time after which a waiting call counts as held up by the peers it waits for.
@@ -23,13 +28,14 @@ pub(crate) fn view(root: &str, seen: &JobView, before: &mut PreviousReports) -> 
     let silent = terms.map_or(Time::MAX, |terms| terms.peer_timeout / 4);
     let scheduler = MemberReport {
         peer: Peer::SCHEDULER,
-        state: kvstore_protocol::MemberState::Here,
+        state: MemberState::Here,
         address: root.into(),
         heard: Some(0),
         report: Some((0, seen.facts.clone())),
     };
     let mut sights: Vec<&MemberReport> = std::iter::once(&scheduler).chain(&seen.sights).collect();
-    sights.sort_by_key(|sight| (order(sight.peer.role), sight.peer.rank));
+    // By name: the scheduler, servers, workers.
+    sights.sort_by_key(|sight| (sight.peer.role.name(), sight.peer.rank));
     let view = View {
         root: root.into(),
         clock_ms: seen.clock / MS,
@@ -52,14 +58,6 @@ pub(crate) fn view(root: &str, seen: &JobView, before: &mut PreviousReports) -> 
     view
 }
 
-fn order(role: MemberRole) -> u8 {
-    match role {
-        MemberRole::Scheduler => 0,
-        MemberRole::Server => 1,
-        MemberRole::Worker => 2,
-    }
-}
-
 fn missing(seen: &JobView) -> Vec<String> {
     let servers = (0..seen.servers).map(Peer::server);
     let workers = (0..seen.workers).map(Peer::worker);
@@ -71,17 +69,13 @@ fn missing(seen: &JobView) -> Vec<String> {
 fn node(sight: &MemberReport, silent: Time, before: &PreviousReports) -> Node {
     let is_silent = sight.heard.is_none_or(|ago| ago > silent);
     let state = match sight.state {
-        kvstore_protocol::MemberState::Here if is_silent => State::Silent,
-        kvstore_protocol::MemberState::Here => State::Here,
-        kvstore_protocol::MemberState::Lost => State::Lost,
-        kvstore_protocol::MemberState::Left => State::Left,
+        MemberState::Here if is_silent => State::Silent,
+        MemberState::Here => State::Here,
+        MemberState::Lost => State::Lost,
+        MemberState::Left => State::Left,
     };
     Node {
-        role: match sight.peer.role {
-            MemberRole::Scheduler => "scheduler",
-            MemberRole::Server => "server",
-            MemberRole::Worker => "worker",
-        },
+        role: sight.peer.role.name(),
         rank: sight.peer.rank,
         address: sight.address.clone(),
         state,
@@ -92,49 +86,26 @@ fn node(sight: &MemberReport, silent: Time, before: &PreviousReports) -> Node {
 }
 
 /// Report of the process, in the same incarnation, at the previous look.
-fn last<'a>(
-    sight: &MemberReport,
-    before: &'a PreviousReports,
-) -> Option<&'a kvstore_protocol::ProcessStats> {
+fn last<'a>(sight: &MemberReport, before: &'a PreviousReports) -> Option<&'a ProcessStats> {
     let age = sight.report.as_ref()?.1.age;
     before.get(&sight.peer).filter(|old| old.age <= age)
 }
 
 /// Facts of one process, compared with its previous report.
-pub(crate) fn facts(
-    said: &kvstore_protocol::ProcessStats,
-    before: Option<&kvstore_protocol::ProcessStats>,
-) -> Facts {
-    let traffic = &said.traffic;
-    let latency = |now: &Histogram, old: fn(&kvstore_protocol::ProcessStats) -> &Histogram| {
+pub(crate) fn facts(said: &ProcessStats, before: Option<&ProcessStats>) -> Facts {
+    let latency = |now: &Histogram, old: fn(&ProcessStats) -> &Histogram| {
         let recent = before.map_or_else(|| now.clone(), |before| now.since(old(before)));
         Latency {
             count: now.count(),
             p50_us: recent.quantile(500),
             p99_us: recent.quantile(990),
             sum_us: now.sum,
-            below: POWERS.map(|power| now.below(power)),
+            below: LATENCY_BOUNDS_US.map(|bound| now.below(bound.ilog2())),
         }
     };
     Facts {
         age_s: seconds(said.age),
-        round: said.round,
-        rounds: said.rounds,
-        bytes_in: traffic.bytes_in,
-        bytes_out: traffic.bytes_out,
-        messages_in: traffic.messages_in,
-        messages_out: traffic.messages_out,
-        resent: traffic.resent,
-        bad_frames: traffic.bad,
-        queued: traffic.queued,
-        in_flight_bytes: traffic.in_flight,
-        keys: said.keys,
-        slices: said.slices,
-        stored_bytes: said.stored_bytes,
-        held_bytes: said.held_bytes,
-        duplicates: said.duplicates,
-        failures: said.failures,
-        heartbeat_delay_us: said.delay,
+        counters: said.counters,
         rates: before.and_then(|before| rates(said, before)),
         push: latency(&said.push, |before| &before.push),
         pull: latency(&said.pull, |before| &before.pull),
@@ -153,24 +124,22 @@ pub(crate) fn facts(
     }
 }
 
-fn rates(
-    now: &kvstore_protocol::ProcessStats,
-    before: &kvstore_protocol::ProcessStats,
-) -> Option<Rates> {
+fn rates(now: &ProcessStats, before: &ProcessStats) -> Option<Rates> {
     let over_s = seconds(now.age.saturating_sub(before.age));
     if over_s <= 0.0 {
         return None;
     }
+    let (now, before) = (&now.counters, &before.counters);
     let rate = |now: u64, before: u64| number(now.saturating_sub(before)) / over_s;
     Some(Rates {
         over_s,
-        bytes_in_per_s: rate(now.traffic.bytes_in, before.traffic.bytes_in),
-        bytes_out_per_s: rate(now.traffic.bytes_out, before.traffic.bytes_out),
+        bytes_in_per_s: rate(now.bytes_in, before.bytes_in),
+        bytes_out_per_s: rate(now.bytes_out, before.bytes_out),
         rounds_per_s: rate(now.rounds, before.rounds),
     })
 }
 
-fn waiting(call: &kvstore_protocol::WaitingCall) -> Waiting {
+fn waiting(call: &WaitingCall) -> Waiting {
     let key = match &call.name {
         _ if !call.call.has_key() => None,
         name if name.is_empty() => Some(number_of(call.key)),
@@ -228,7 +197,7 @@ fn seconds(time: Time) -> f64 {
     number(time) / 1e6
 }
 
-#[allow(clippy::cast_precision_loss, reason = "for people")]
-fn number(count: u64) -> f64 {
+#[allow(clippy::cast_precision_loss, reason = "for people, and for formats with float64 only")]
+pub(crate) fn number(count: u64) -> f64 {
     count as f64
 }

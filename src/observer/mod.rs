@@ -4,6 +4,8 @@
 mod compose;
 mod echo;
 #[cfg(test)]
+pub(crate) mod sample;
+#[cfg(test)]
 mod tests;
 mod view;
 
@@ -12,7 +14,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-pub(crate) use compose::{PreviousReports, facts, view};
+pub(crate) use compose::{PreviousReports, facts, number, view};
+pub use kvstore_protocol::{ProcessCounters, Unit};
 pub use view::{Facts, LATENCY_BOUNDS_US, Latency, Node, Rates, State, View, WaitedFor, Waiting};
 
 use crate::config::{Config, JobConfig};

@@ -1,4 +1,4 @@
-//! Answers that no scheduler of a job sends.
+//! Answers that no scheduler of a job sends; the JSON of a job.
 
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, OnceLock};
@@ -56,4 +56,13 @@ fn a_scheduler_of_another_version_is_told_from_one_that_is_silent() {
     bytes[0] = 0;
     let error = look(bytes, Duration::from_millis(50));
     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+}
+
+#[test]
+fn json_has_every_number_of_a_job_in_a_fixed_order() {
+    let json = serde_json::to_string_pretty(&super::sample::second_look()).unwrap() + "\n";
+    for (line, golden) in json.lines().zip(include_str!("golden.json").lines()) {
+        assert_eq!(line, golden);
+    }
+    assert_eq!(json.len(), include_str!("golden.json").len());
 }

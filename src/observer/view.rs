@@ -1,6 +1,7 @@
 //! The public view of a job, for programs and for people.
 
-use serde::Serialize;
+use kvstore_protocol::{Counter, ProcessCounters, Unit};
+use serde::{Serialize, Serializer};
 
 /// A running job, as its scheduler and the reports of its processes show it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
@@ -51,6 +52,17 @@ pub struct Node {
     pub facts: Option<Facts>,
 }
 
+impl Node {
+    /// Value and unit of a counter, by its name in JSON. None for a role without it, and without a report.
+    #[must_use]
+    pub fn counter(&self, name: &str) -> Option<(u64, Unit)> {
+        let is_ours = |(metric, _): &(&str, _)| Counter::is_of(metric, self.role);
+        let counter = ProcessCounters::table().find(|counter| counter.name == name)?;
+        let facts = self.facts.as_ref().filter(|_| counter.metrics.iter().any(is_ours))?;
+        Some(((counter.value)(&facts.counters), counter.unit))
+    }
+}
+
 /// Whether a process takes part in its job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -70,41 +82,9 @@ pub enum State {
 pub struct Facts {
     /// Time since its start.
     pub age_s: f64,
-    /// The last round that a worker has pushed, or that a server has closed.
-    pub round: u64,
-    /// A worker's pushes that have ended; rounds of slices that a server has closed.
-    pub rounds: u64,
-    /// Bytes received, with all headers of messages.
-    pub bytes_in: u64,
-    /// Bytes sent.
-    pub bytes_out: u64,
-    /// Messages received.
-    pub messages_in: u64,
-    /// Messages sent.
-    pub messages_out: u64,
-    /// Messages retransmitted, because they were not acknowledged in time.
-    pub resent: u64,
-    /// Deliveries with an invalid frame.
-    pub bad_frames: u64,
-    /// Messages that are queued to be sent.
-    pub queued: u64,
-    /// Bytes sent and not acknowledged yet.
-    pub in_flight_bytes: u64,
-    /// Keys that it knows.
-    pub keys: u64,
-    /// Slices of keys that a server has.
-    pub slices: u64,
-    /// Bytes of values that a server has.
-    pub stored_bytes: u64,
-    /// Bytes of pushes that a server holds until their turn.
-    pub held_bytes: u64,
-    /// Pushes that a server received more than once.
-    pub duplicates: u64,
-    /// A worker's calls that have failed.
-    pub failures: u64,
-    /// The longest delay of a heartbeat, in microseconds. Its cause is other work of the process, such as
-    /// that on a long list of keys, or that the process did not run.
-    pub heartbeat_delay_us: u64,
+    /// Its counters: members of JSON like all others.
+    #[serde(flatten, serialize_with = "counters")]
+    pub counters: ProcessCounters,
     /// Changes since the previous look; None at the first one.
     pub rates: Option<Rates>,
     /// Latency of a worker's pushes.
@@ -121,6 +101,10 @@ pub struct Facts {
     pub waited_for: Vec<WaitedFor>,
 }
 
+fn counters<S: Serializer>(counters: &ProcessCounters, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(ProcessCounters::table().map(|it| (it.name, (it.value)(counters))))
+}
+
 /// Changes per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Rates {
@@ -130,7 +114,7 @@ pub struct Rates {
     pub bytes_in_per_s: f64,
     /// Bytes sent.
     pub bytes_out_per_s: f64,
-    /// Rounds, counted as in [`Facts::rounds`].
+    /// Rounds, counted as in [`ProcessCounters::rounds`].
     pub rounds_per_s: f64,
 }
 
@@ -151,17 +135,20 @@ pub struct Latency {
     pub below: [u64; LATENCY_BOUNDS_US.len()],
 }
 
-/// Times in microseconds: powers of two.
-pub const LATENCY_BOUNDS_US: [u64; 11] = {
-    let mut bounds = [0; 11];
-    let mut at = 0;
-    while at < bounds.len() {
-        bounds[at] = 1 << POWERS[at];
-        at += 1;
-    }
-    bounds
-};
-pub(super) const POWERS: [u32; 11] = [6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26];
+/// Times in microseconds: powers of two, each four times the one before.
+pub const LATENCY_BOUNDS_US: [u64; 11] = [
+    1 << 6,
+    1 << 8,
+    1 << 10,
+    1 << 12,
+    1 << 14,
+    1 << 16,
+    1 << 18,
+    1 << 20,
+    1 << 22,
+    1 << 24,
+    1 << 26,
+];
 
 /// A pending call.
 #[derive(Debug, Clone, PartialEq, Serialize)]

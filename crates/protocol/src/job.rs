@@ -27,7 +27,7 @@ pub enum MemberRole {
 }
 
 impl MemberRole {
-    /// Its name, in small letters.
+    /// Name for logs, views and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

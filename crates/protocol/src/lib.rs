@@ -199,6 +199,7 @@ pub use sequence_map::SequenceMap;
 pub use server::{Server, ServerAction, ValueRequest};
 pub use table::Table;
 pub use telemetry::{
-    CallKind, Histogram, ProcessStats, StragglerDelay, TrafficCounters, WaitingCall,
+    CONTENTS, CallKind, Counter, FAULTS, Histogram, ProcessCounters, ProcessStats, ROUNDS,
+    StragglerDelay, TRAFFIC, Unit, WaitingCall,
 };
 pub use worker::{Ended, KeyNameLookup, OpId, PullDependency, Worker, WorkerAction};

@@ -17,7 +17,7 @@ use super::peers::{Incoming, OutgoingFrame, OutgoingMessage, PeerEvent, Peers};
 #[cfg(test)]
 use super::server::Server;
 use super::stream::CONTROL;
-use super::telemetry::ProcessStats;
+use super::telemetry::{ProcessCounters, ProcessStats};
 use super::worker::{OpId, Worker};
 
 /// Interval of clock comparisons while rounds are traced.
@@ -112,8 +112,8 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// Statistics of this process.
     pub fn facts(&mut self, now: Time) -> ProcessStats {
         self.part.tell_time(now);
-        let (traffic, delay) = (self.net.traffic(), self.delay);
-        let mut facts = ProcessStats { age: now, traffic, delay, ..ProcessStats::default() };
+        let counters = ProcessCounters { heartbeat_delay_us: self.delay, ..self.net.traffic() };
+        let mut facts = ProcessStats { age: now, counters, ..ProcessStats::default() };
         self.part.report(&mut facts);
         facts
     }

@@ -8,7 +8,7 @@ use super::drops::{DropReason, Handled};
 use super::job::{Data, DeliveryToken, Limits, MS, MemberRole, Peer, Time, take_all};
 use super::message::{HEADER, Header, Look, Message, MessageKind};
 use super::stream::{Received, ReliableStream};
-use super::telemetry::TrafficCounters;
+use super::telemetry::ProcessCounters;
 
 /// Maximum echoes in each `ECHO_SPAN`; an observer repeats a probe that has no answer.
 const MOST_ECHOES: u32 = 32;
@@ -122,7 +122,7 @@ pub(super) struct Peers<D> {
     any_heard: Time,
     /// Moment of the last pause of this process.
     paused: Option<Time>,
-    traffic: TrafficCounters,
+    traffic: ProcessCounters,
     /// Counts of frames and messages without an effect.
     ignored: BTreeMap<(MessageKind, DropReason), u64>,
     /// First and last traced round.
@@ -137,7 +137,7 @@ pub(super) struct Peers<D> {
 impl<D: Data> Peers<D> {
     pub(super) fn new(limits: Limits, me: Peer, incarnation: u64, now: Time) -> Self {
         let lines = BTreeMap::new();
-        let (frames, traffic) = (Vec::new(), TrafficCounters::default());
+        let (frames, traffic) = (Vec::new(), ProcessCounters::default());
         Self {
             limits,
             me,
@@ -354,14 +354,15 @@ impl<D: Data> Peers<D> {
 
     /// Counts a delivery that is no frame.
     pub(super) fn note_bad(&mut self) {
-        self.traffic.bad += 1;
+        self.traffic.bad_frames += 1;
     }
 
-    /// Traffic of all links so far, with their queues and windows now.
-    pub(super) fn traffic(&self) -> TrafficCounters {
+    /// Counters of the traffic of all links so far, with their queues and windows now.
+    pub(super) fn traffic(&self) -> ProcessCounters {
         let backlogs = self.lines.values().map(|line| line.link.backlog());
-        let (queued, in_flight) = backlogs.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
-        TrafficCounters { queued, in_flight, ..self.traffic }
+        let (queued, in_flight_bytes) =
+            backlogs.fold((0, 0), |sum, it| (sum.0 + it.0, sum.1 + it.1));
+        ProcessCounters { queued, in_flight_bytes, ..self.traffic }
     }
 
     /// Moment of the last event.

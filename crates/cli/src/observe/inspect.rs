@@ -48,11 +48,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 /// A key with all its tensors.
 #[derive(Serialize)]
 struct InspectedKey<'a> {
-    name: &'a str,
-    dtype: &'static str,
-    shape: &'a [i64],
-    bytes: u64,
-    checksum: &'static str,
+    #[serde(flatten)]
+    value: InspectedPart<'a>,
     /// Pushes under the optimizer.
     #[serde(skip_serializing_if = "Option::is_none")]
     updates: Option<i64>,
@@ -91,23 +88,14 @@ struct Document<'a> {
 fn sorted(found: &Inspection) -> (Vec<InspectedKey<'_>>, Vec<InspectedPart<'_>>) {
     let (mut keys, mut others): (Vec<InspectedKey<'_>>, _) = (Vec::new(), Vec::new());
     for tensor in &found.tensors {
-        let InspectedTensor { name, key, part, dtype, shape, bytes, state, .. } = tensor;
+        let InspectedTensor { name, key, part, .. } = tensor;
         // The parts of a key stand behind its value.
-        let owner = keys.last_mut().filter(|last| Some(last.name) == key.as_deref());
+        let owner = keys.last_mut().filter(|last| Some(last.value.name) == key.as_deref());
         match (key, part, owner) {
             (Some(name), None, _) => {
                 let updates = found.updates.get(keys.len()).copied();
-                let (dtype, checksum) = (dtype.name(), state.name());
-                let parts = Vec::new();
-                keys.push(InspectedKey {
-                    name,
-                    dtype,
-                    shape,
-                    bytes: *bytes,
-                    checksum,
-                    updates,
-                    parts,
-                });
+                let value = InspectedPart::new(tensor, name);
+                keys.push(InspectedKey { value, updates, parts: Vec::new() });
             }
             (Some(_), Some(part), Some(owner)) => {
                 owner.parts.push(InspectedPart::new(tensor, part));
@@ -149,42 +137,38 @@ fn print_table(found: &Inspection, out: &mut impl Write) -> io::Result<()> {
     for (name, text) in found.texts.iter().filter(|(name, _)| !said.contains(&name.as_str())) {
         writeln!(out, "{} {}", plain(name), plain(text))?;
     }
-    let bytes: u64 = keys.iter().map(|key| key.bytes).sum();
+    let bytes: u64 = keys.iter().map(|key| key.value.bytes).sum();
     writeln!(out, "size       {} bytes; {} keys with {bytes}\n", found.bytes, keys.len())?;
     let head = ["key", "dtype", "shape", "bytes", "updates", "belongs to it", "checksum"];
     let mut rows = vec![head.map(str::to_owned)];
-    rows.extend(keys.iter().map(row));
-    let other = |part: &InspectedPart<'_>| {
-        let InspectedPart { name, dtype, shape, bytes, checksum } = part;
-        let empty = String::new;
-        let (shape, bytes) = (extents(shape), bytes.to_string());
-        [plain(name), (*dtype).into(), shape, bytes, empty(), empty(), (*checksum).into()]
-    };
+    rows.extend(keys.iter().map(|key| row(&key.value, key.updates, &key.parts)));
     // Every optimizer has them: printed only if something is wrong.
-    rows.extend(
-        others.iter().filter(|part| part.checksum != TensorState::Intact.name()).map(other),
-    );
+    let wrong = others.iter().filter(|part| part.checksum != TensorState::Intact.name());
+    rows.extend(wrong.map(|part| row(part, None, &[])));
     print_rows(&rows, out)?;
     print_verdict(found, out)
 }
 
-fn row(key: &InspectedKey<'_>) -> [String; 7] {
-    let parts: Vec<String> = key.parts.iter().map(|part| plain(part.name)).collect();
-    let all = key.parts.iter().map(|part| (part.name, part.checksum));
-    let wrong: Vec<String> = std::iter::once(("", key.checksum))
-        .chain(all)
+fn row(
+    value: &InspectedPart<'_>,
+    updates: Option<i64>,
+    parts: &[InspectedPart<'_>],
+) -> [String; 7] {
+    let names: Vec<String> = parts.iter().map(|part| plain(part.name)).collect();
+    let wrong: Vec<String> = std::iter::once(("", value.checksum))
+        .chain(parts.iter().map(|part| (part.name, part.checksum)))
         .filter(|(_, checksum)| *checksum != TensorState::Intact.name())
         .map(|(name, checksum)| format!("{} {checksum}", plain(name)).trim().to_owned())
         .collect();
     let checksum =
         if wrong.is_empty() { TensorState::Intact.name().into() } else { wrong.join(", ") };
     [
-        plain(key.name),
-        key.dtype.into(),
-        extents(key.shape),
-        key.bytes.to_string(),
-        key.updates.map_or(String::new(), |updates| updates.to_string()),
-        parts.join(" "),
+        plain(value.name),
+        value.dtype.into(),
+        extents(value.shape),
+        value.bytes.to_string(),
+        updates.map_or(String::new(), |updates| updates.to_string()),
+        names.join(" "),
         checksum,
     ]
 }

@@ -56,19 +56,20 @@ fn a_look_shows_who_does_what_and_who_waits_for_whom() {
     for node in &view.nodes {
         let facts = node.facts.as_ref().unwrap();
         assert_eq!(node.state, State::Here, "{node:?}");
-        assert!(facts.age_s > 0.0 && facts.bytes_in > 0 && facts.messages_out > 0, "{facts:?}");
+        let it = &facts.counters;
+        assert!(facts.age_s > 0.0 && it.bytes_in > 0 && it.messages_out > 0, "{facts:?}");
         let rates = facts.rates.unwrap();
         assert!(node.role == "scheduler" || rates.bytes_in_per_s > 0.0, "{node:?}");
         match node.role {
             "worker" => {
-                assert!(facts.round >= 3 && facts.push.count >= 6 && facts.keys == 2, "{facts:?}");
+                assert!(it.round >= 3 && facts.push.count >= 6 && it.keys == 2, "{facts:?}");
                 assert!(facts.push.p50_us <= facts.push.p99_us);
             }
-            "server" => assert!(facts.stored_bytes > 0 && facts.rounds > 0, "{facts:?}"),
+            "server" => assert!(it.stored_bytes > 0 && it.rounds > 0, "{facts:?}"),
             _ => {}
         }
     }
-    let stored = |rank| node(&view, "server", rank).facts.as_ref().unwrap().stored_bytes;
+    let stored = |rank| node(&view, "server", rank).facts.as_ref().unwrap().counters.stored_bytes;
     assert_eq!(stored(0) + stored(1), 4 * (200_000 + 3));
 
     running.workers()[1].signal("STOP");

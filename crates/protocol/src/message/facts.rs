@@ -1,11 +1,11 @@
 //! Fields of observation (also: monitoring): statistics of a process, and the state of all members.
 
 use super::body::{MemberState, put_terms, take_terms};
-use super::reader::{FieldReader, put_count, put_text};
+use super::reader::{FieldReader, put_count, put_cut_text, put_text};
 use crate::job::{JobTerms, MemberRole, Peer, Time};
 use crate::telemetry::{
-    BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats,
-    StragglerDelay, TrafficCounters, WaitingCall,
+    BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessCounters,
+    ProcessStats, StragglerDelay, WaitingCall,
 };
 
 /// Maximum bytes of a report; the scheduler drops a longer one.
@@ -49,25 +49,14 @@ fn take_histogram(from: &mut FieldReader) -> Option<Histogram> {
     Some(histogram)
 }
 
-/// The first `MOST_NAME` bytes of a name, at most.
-fn short(name: &str) -> &str {
-    let mut end = name.len().min(MOST_NAME);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    &name[..end]
-}
-
 impl ProcessStats {
     #[must_use]
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
-        let t = &self.traffic;
-        put_numbers(&mut out, &[self.age, self.round, self.rounds]);
-        put_numbers(&mut out, &[t.bytes_in, t.bytes_out, t.messages_in, t.messages_out]);
-        put_numbers(&mut out, &[t.resent, t.bad, t.queued, t.in_flight]);
-        put_numbers(&mut out, &[self.keys, self.slices, self.stored_bytes, self.held_bytes]);
-        put_numbers(&mut out, &[self.duplicates, self.failures, self.delay]);
+        put_numbers(&mut out, &[self.age]);
+        for counter in ProcessCounters::table() {
+            put_numbers(&mut out, &[(counter.value)(&self.counters)]);
+        }
         for histogram in [&self.push, &self.pull, &self.pushpull] {
             put_histogram(&mut out, histogram);
         }
@@ -77,7 +66,7 @@ impl ProcessStats {
         for call in waiting {
             out.extend_from_slice(&[call.call as u8, u8::from(call.started)]);
             put_numbers(&mut out, &[call.key, call.round, call.age]);
-            put_text(&mut out, short(&call.name));
+            put_cut_text(&mut out, &call.name, MOST_NAME);
             let awaited = &call.awaited[..call.awaited.len().min(MOST_PEERS)];
             put_count(&mut out, awaited.len());
             awaited.iter().for_each(|peer| put_peer(&mut out, *peer));
@@ -95,16 +84,7 @@ impl ProcessStats {
         let mut from = FieldReader::new(bytes);
         let facts = Self {
             age: from.u64()?,
-            round: from.u64()?,
-            rounds: from.u64()?,
-            traffic: take_traffic(&mut from)?,
-            keys: from.u64()?,
-            slices: from.u64()?,
-            stored_bytes: from.u64()?,
-            held_bytes: from.u64()?,
-            duplicates: from.u64()?,
-            failures: from.u64()?,
-            delay: from.u64()?,
+            counters: ProcessCounters::take(|| from.u64())?,
             push: take_histogram(&mut from)?,
             pull: take_histogram(&mut from)?,
             pushpull: take_histogram(&mut from)?,
@@ -118,19 +98,6 @@ impl ProcessStats {
         let fits = facts.waiting.len() <= MOST_WAITING && facts.late.len() <= MOST_PEERS;
         fits.then_some(facts)
     }
-}
-
-fn take_traffic(from: &mut FieldReader) -> Option<TrafficCounters> {
-    Some(TrafficCounters {
-        bytes_in: from.u64()?,
-        bytes_out: from.u64()?,
-        messages_in: from.u64()?,
-        messages_out: from.u64()?,
-        resent: from.u64()?,
-        bad: from.u64()?,
-        queued: from.u64()?,
-        in_flight: from.u64()?,
-    })
 }
 
 fn take_waiting(from: &mut FieldReader) -> Option<WaitingCall> {

@@ -63,7 +63,12 @@ impl<'a> FieldReader<'a> {
 
 /// Writes a text behind its length, cut at 65,535 bytes.
 pub(super) fn put_text(out: &mut Vec<u8>, text: &str) {
-    let mut end = text.len().min(usize::from(u16::MAX));
+    put_cut_text(out, text, usize::from(u16::MAX));
+}
+
+/// Writes a text behind its length, cut at `most` bytes, 65,535 or fewer.
+pub(super) fn put_cut_text(out: &mut Vec<u8>, text: &str, most: usize) {
+    let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
         end -= 1;
     }

@@ -250,10 +250,10 @@ fn the_format_is_the_documented_one() {
 }
 
 fn any_facts(random: &mut Random, full: bool) -> ProcessStats {
-    let mut facts =
-        ProcessStats { age: random.next(), held_bytes: random.next(), ..ProcessStats::default() };
-    facts.traffic.bytes_in = random.next();
-    facts.traffic.resent = random.next();
+    let mut facts = ProcessStats { age: random.next(), ..ProcessStats::default() };
+    facts.counters.held_bytes = random.next();
+    facts.counters.bytes_in = random.next();
+    facts.counters.resent = random.next();
     for histogram in [&mut facts.push, &mut facts.pull, &mut facts.pushpull] {
         histogram.sum = random.next();
         let used = if full { BUCKETS as u64 } else { random.below(9) };
@@ -317,6 +317,16 @@ fn the_longest_report_is_short_enough_to_be_kept() {
     more.waiting[0].name += "m";
     more.late.push(more.late[0]);
     assert_eq!(ProcessStats::decode(&more.encode()), Some(facts));
+}
+
+#[test]
+fn the_numbers_of_a_report_are_read_and_written_in_one_order() {
+    let mut bytes: Vec<u8> = (1..=18u64).flat_map(u64::to_le_bytes).collect();
+    bytes.extend_from_slice(&[0; 3 * 12 + 8 + 4 + 4]);
+    let facts = ProcessStats::decode(&bytes).unwrap();
+    let counters = facts.counters;
+    assert_eq!((facts.age, counters.rounds, counters.held_bytes), (1, 3, 15));
+    assert_eq!(facts.encode(), bytes);
 }
 
 #[test]

@@ -54,13 +54,13 @@ impl<D: Data> Server<D> {
 
     /// Fills in the statistics of this server.
     pub(crate) fn report(&self, facts: &mut ProcessStats) {
-        facts.round = self.tally.round;
-        facts.rounds = self.tally.rounds;
-        facts.keys = self.keys.len() as u64;
-        facts.slices = self.keys.slice_names().count() as u64;
-        facts.stored_bytes = self.tally.stored_bytes;
-        facts.held_bytes = self.held_bytes;
-        facts.duplicates = self.duplicates;
+        facts.counters.round = self.tally.round;
+        facts.counters.rounds = self.tally.rounds;
+        facts.counters.keys = self.keys.len() as u64;
+        facts.counters.slices = self.keys.slice_names().count() as u64;
+        facts.counters.stored_bytes = self.tally.stored_bytes;
+        facts.counters.held_bytes = self.held_bytes;
+        facts.counters.duplicates = self.duplicates;
         let mut late: Vec<StragglerDelay> =
             self.tally.late.iter().filter(|late| late.rounds > 0).copied().collect();
         late.sort_unstable_by_key(|late| (std::cmp::Reverse(late.time), late.rank));

@@ -50,7 +50,7 @@ impl Cluster {
             let Some((_, facts)) = sight.report else { continue };
             self.met.reports += 1;
             self.met.waiting += facts.waiting.len() as u64;
-            assert!(facts.held_bytes <= limits.hold_bytes);
+            assert!(facts.counters.held_bytes <= limits.hold_bytes);
             let worker = sight.peer.role == MemberRole::Worker;
             assert!(worker || facts.waiting.is_empty(), "only workers make calls");
         }

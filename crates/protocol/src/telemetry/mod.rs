@@ -3,8 +3,10 @@
 //! All counters are updated by the machines, in steps that the driver serialises anyway, and every list has a
 //! bound: a report has a known maximum size in a job of any size.
 
+mod counters;
 mod histogram;
 
+pub use counters::{CONTENTS, Counter, FAULTS, ProcessCounters, ROUNDS, TRAFFIC, Unit};
 pub(crate) use histogram::BUCKETS;
 pub use histogram::Histogram;
 
@@ -16,27 +18,6 @@ pub(crate) const MOST_WAITING: usize = 16;
 pub(crate) const MOST_PEERS: usize = 16;
 /// Maximum bytes of a key's name.
 pub(crate) const MOST_NAME: usize = 64;
-
-/// Traffic of all links of a process; bytes are those of frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TrafficCounters {
-    /// Bytes received, duplicates included.
-    pub bytes_in: u64,
-    /// Bytes sent, retransmissions included.
-    pub bytes_out: u64,
-    /// Frames received, duplicates included.
-    pub messages_in: u64,
-    /// Frames sent, retransmissions included.
-    pub messages_out: u64,
-    /// Retransmissions.
-    pub resent: u64,
-    /// Deliveries that are no frames.
-    pub bad: u64,
-    /// Messages in send queues now.
-    pub queued: u64,
-    /// Unacknowledged payload bytes now.
-    pub in_flight: u64,
-}
 
 /// Kind of a call of a program; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -133,26 +114,8 @@ pub struct StragglerDelay {
 pub struct ProcessStats {
     /// Age of the process: the driver's clock, which is 0 at its start.
     pub age: Time,
-    /// Worker: last round of an ended push. Server: last closed round.
-    pub round: u64,
-    /// Worker: ended pushes. Server: closed rounds, summed over slices.
-    pub rounds: u64,
-    /// Traffic of all links.
-    pub traffic: TrafficCounters,
-    /// Worker: keys whose place is known. Server: keys with slices.
-    pub keys: u64,
-    /// Server: slices.
-    pub slices: u64,
-    /// Server: bytes of values.
-    pub stored_bytes: u64,
-    /// Server: bytes of pushes held out of turn.
-    pub held_bytes: u64,
-    /// Server: duplicate pushes.
-    pub duplicates: u64,
-    /// Worker: failed calls.
-    pub failures: u64,
-    /// Maximum delay of a heartbeat.
-    pub delay: Time,
+    /// Counters and gauges.
+    pub counters: ProcessCounters,
     /// Worker: latency of pushes.
     pub push: Histogram,
     /// Worker: latency of pulls.

@@ -100,10 +100,10 @@ impl<D: Data> Worker<D> {
             }
         }
         let tally = &self.tally;
-        facts.round = tally.round;
-        facts.rounds = tally.rounds;
-        facts.failures = tally.failures;
-        facts.keys = self.keys.values().filter(|key| key.place().is_some()).count() as u64;
+        facts.counters.round = tally.round;
+        facts.counters.rounds = tally.rounds;
+        facts.counters.failures = tally.failures;
+        facts.counters.keys = self.keys.values().filter(|key| key.place().is_some()).count() as u64;
         facts.push.clone_from(&tally.push);
         facts.pull.clone_from(&tally.pull);
         facts.pushpull.clone_from(&tally.pushpull);

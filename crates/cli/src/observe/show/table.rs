@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use kvstore::View;
 
-use super::cells::{Column, WIDE, name, number};
+use super::cells::{Column, WIDE_ENOUGH, fitting, name, number};
 use super::{units, waits};
 
 /// One line about the job as a whole.
@@ -56,16 +56,16 @@ fn listed(names: &[String]) -> String {
 pub(crate) fn fullest(view: &View) -> Option<(String, u64, u64)> {
     let limit = view.hold_bytes?;
     let servers = view.nodes.iter().filter(|node| node.role == "server");
-    let held = servers.filter_map(|node| Some((node, node.facts.as_ref()?.held_bytes)));
+    let held = servers.filter_map(|node| Some((node, node.facts.as_ref()?.counters.held_bytes)));
     held.max_by_key(|(_, held)| *held).map(|(node, held)| (name(node), held, limit))
 }
 
 /// The whole job.
 pub(crate) fn table(view: &View) -> String {
     let mut text = format!("{}\n{}\n\n", headline(view), verdict(view).1);
-    line(&mut text, WIDE, |column| column.title.into());
+    line(&mut text, |column, _| column.title.into());
     for node in &view.nodes {
-        line(&mut text, WIDE, |column| (column.cell)(view, node));
+        line(&mut text, |column, width| (column.cell)(view, node, width));
     }
     for wait in waits::of(view) {
         let (age, who, whom, verb) = (wait.age(), wait.who(), wait.whom(), wait.verb());
@@ -79,10 +79,10 @@ pub(crate) fn table(view: &View) -> String {
     text
 }
 
-fn line(text: &mut String, columns: &[Column], cell: impl Fn(&Column) -> String) {
+fn line(text: &mut String, cell: impl Fn(&Column, u16) -> String) {
     let mut row = String::new();
-    for column in columns {
-        let (cell, width) = (cell(column), usize::from(column.width));
+    for (column, width) in fitting(WIDE_ENOUGH) {
+        let (cell, width) = (cell(column, width), usize::from(width));
         let _ = if column.right {
             write!(row, "{cell:>width$}  ")
         } else {

@@ -34,24 +34,20 @@ pub(crate) enum Sort {
 }
 
 impl Sort {
+    const NAMES: [(Self, &str); 5] = [
+        (Self::Node, "node"),
+        (Self::In, "bytes in"),
+        (Self::Out, "bytes out"),
+        (Self::Round, "round"),
+        (Self::Latency, "latency"),
+    ];
+
     pub(crate) fn next(self) -> Self {
-        match self {
-            Sort::Node => Sort::In,
-            Sort::In => Sort::Out,
-            Sort::Out => Sort::Round,
-            Sort::Round => Sort::Latency,
-            Sort::Latency => Sort::Node,
-        }
+        Self::NAMES[(self as usize + 1) % Self::NAMES.len()].0
     }
 
     fn name(self) -> &'static str {
-        match self {
-            Sort::Node => "node",
-            Sort::In => "bytes in",
-            Sort::Out => "bytes out",
-            Sort::Round => "round",
-            Sort::Latency => "latency",
-        }
+        Self::NAMES[self as usize].1
     }
 
     /// Most first; by node as they are.
@@ -63,7 +59,7 @@ impl Sort {
                 Sort::Node => 0.0,
                 Sort::In => facts.rates.map_or(-1.0, |rates| rates.bytes_in_per_s),
                 Sort::Out => facts.rates.map_or(-1.0, |rates| rates.bytes_out_per_s),
-                Sort::Round => number(facts.round),
+                Sort::Round => number(facts.counters.round),
                 Sort::Latency => slowest.into_iter().flatten().max().map_or(-1.0, number),
             }
         };
@@ -206,9 +202,9 @@ impl Screen {
         let room = usize::from(area.height.saturating_sub(1));
         self.scroll = self.scroll.min(nodes.len().saturating_sub(room));
         let hidden = nodes.len().saturating_sub(self.scroll + room);
-        let rows = nodes.iter().skip(self.scroll).map(|node| row(&self.view, node, columns));
-        let titles = columns.iter().map(|column| aligned(column, column.title));
-        let widths = columns.iter().map(|column| Constraint::Length(column.width));
+        let rows = nodes.iter().skip(self.scroll).map(|node| row(&self.view, node, &columns));
+        let titles = columns.iter().map(|(column, _)| aligned(column, column.title));
+        let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
         Table::new(rows, widths)
             .header(Row::new(titles).style(STRONG.add_modifier(Modifier::REVERSED)))
             .column_spacing(1)
@@ -249,7 +245,7 @@ fn aligned(column: &Column, text: &str) -> Line<'static> {
     if column.right { line.right_aligned() } else { line }
 }
 
-fn row(view: &View, node: &Node, columns: &[Column]) -> Row<'static> {
+fn row(view: &View, node: &Node, columns: &[(&Column, u16)]) -> Row<'static> {
     let style = match node.state {
         State::Lost => BAD,
         State::Silent => CAREFUL,
@@ -257,7 +253,8 @@ fn row(view: &View, node: &Node, columns: &[Column]) -> Row<'static> {
         State::Here if is_slowest(view, node) => CAREFUL,
         State::Here => Style::new(),
     };
-    let cells = columns.iter().map(|column| aligned(column, &(column.cell)(view, node)));
+    let cell = |column: &Column, width| aligned(column, &(column.cell)(view, node, width));
+    let cells = columns.iter().map(|(column, width)| cell(column, *width));
     Row::new(cells.collect::<Vec<_>>()).style(style)
 }
 

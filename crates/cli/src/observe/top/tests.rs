@@ -4,12 +4,13 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use kvstore::{Facts, Latency, Node, Rates, State, View, WaitedFor, Waiting};
+use kvstore::{Facts, Latency, Node, ProcessCounters, Rates, State, View, WaitedFor, Waiting};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::buffer::Buffer;
 
 use super::screen::{Screen, Sort};
+use crate::observe::show::table::table;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (160, 48)];
 const GB: u64 = 1_000_000_000;
@@ -28,11 +29,14 @@ fn node(role: &'static str, rank: u32, address: String, facts: Facts) -> Node {
 fn busy() -> View {
     let facts = |bytes_in: f64, bytes_out: f64| Facts {
         age_s: 11_532.0,
-        round: 81_204,
-        rounds: 4_872_240,
-        bytes_in: 9_140 * GB,
-        bytes_out: 9_130 * GB,
-        keys: 161,
+        counters: ProcessCounters {
+            round: 81_204,
+            rounds: 4_872_240,
+            bytes_in: 9_140 * GB,
+            bytes_out: 9_130 * GB,
+            keys: 161,
+            ..ProcessCounters::default()
+        },
         rates: Some(Rates {
             over_s: 1.0,
             bytes_in_per_s: bytes_in,
@@ -41,28 +45,23 @@ fn busy() -> View {
         }),
         ..Facts::default()
     };
-    let mut nodes = vec![node(
-        "scheduler",
-        0,
-        "10.0.0.1:9091".into(),
-        Facts { round: 0, keys: 0, ..facts(2_112.0, 2_480.0) },
-    )];
+    let mut scheduler = facts(2_112.0, 2_480.0);
+    (scheduler.counters.round, scheduler.counters.keys) = (0, 0);
+    let mut nodes = vec![node("scheduler", 0, "10.0.0.1:9091".into(), scheduler)];
     for rank in 0..2 {
-        let held_bytes = 31_400_000 + u64::from(rank) * 170_000_000;
-        let facts = Facts {
-            stored_bytes: 51_100_000,
-            slices: 204,
-            held_bytes,
+        let mut facts = Facts {
             waited_for: vec![WaitedFor { worker: 3, rounds: 700, seconds: 1.5 }],
             ..facts(1.14e9, 1.13e9)
         };
+        let counters = &mut facts.counters;
+        (counters.stored_bytes, counters.slices) = (51_100_000, 204);
+        counters.held_bytes = 31_400_000 + u64::from(rank) * 170_000_000;
         nodes.push(node("server", rank, format!("10.0.0.{}:41{}27", rank + 1, rank), facts));
     }
     for rank in 0..4 {
-        let facts = Facts {
+        let mut facts = Facts {
             push: latency(830, 4_100),
             pull: latency(2_300, 18_000),
-            resent: u64::from(rank == 3) * 12,
             pending: 40,
             waiting: vec![Waiting {
                 call: "pull",
@@ -73,6 +72,7 @@ fn busy() -> View {
             }],
             ..facts(5.7e8, 5.66e8)
         };
+        facts.counters.resent = u64::from(rank == 3) * 12;
         nodes.push(node("worker", rank, format!("node-{rank}.417{rank}.5b0b{rank}e69"), facts));
     }
     View {
@@ -98,7 +98,7 @@ fn idle() -> View {
     for facts in view.nodes.iter_mut().filter_map(|node| node.facts.as_mut()) {
         facts.rates = Some(Rates { over_s: 1.0, ..Rates::default() });
         (facts.push, facts.pull) = (Latency::default(), Latency::default());
-        (facts.held_bytes, facts.pending) = (0, 0);
+        (facts.counters.held_bytes, facts.pending) = (0, 0);
         facts.waiting.clear();
     }
     view
@@ -287,4 +287,27 @@ fn rows_are_sorted_and_scrolled() {
     for size in [(1, 1), (20, 3), (79, 10), (300, 100)] {
         draw(&mut screen, size);
     }
+}
+
+#[test]
+fn tables_and_screens_of_every_width_have_each_number_in_its_place() {
+    let mut large = busy();
+    let counters = &mut large.nodes[1].facts.as_mut().unwrap().counters;
+    (counters.round, counters.keys, counters.resent) = (12_345_678, 70_000, 4_000_000);
+    large.nodes[2].state = State::Left;
+    large.nodes[4].facts = None;
+    let mut all = String::new();
+    for view in [busy(), idle(), with_a_dead_one(), large] {
+        all += &table(&view);
+        for width in [48, 60, 80, 157, 158] {
+            let mut screen = Screen::new(view.clone(), Duration::from_secs(1));
+            for line in text(&draw(&mut screen, (width, 24))) {
+                writeln!(all, "{}", line.trim_end()).unwrap();
+            }
+        }
+    }
+    for (line, golden) in all.lines().zip(include_str!("golden.txt").lines()) {
+        assert_eq!(line, golden);
+    }
+    assert_eq!(all.len(), include_str!("golden.txt").len());
 }

@@ -122,7 +122,7 @@ impl<D: Data> Scheduler<D> {
             terms: self.book.terms,
             facts: ProcessStats {
                 age: now,
-                traffic: self.net.traffic(),
+                counters: self.net.traffic(),
                 ..ProcessStats::default()
             },
             members: u32::try_from(self.book.members.len()).unwrap_or(u32::MAX),
