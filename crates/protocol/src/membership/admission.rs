@@ -4,7 +4,7 @@
 //! The transport has verified the credential before; here the frame is compared with it.
 
 use crate::job::{Data, MemberRole, NO_RANK};
-use crate::message::{Body, Book, Header, Hello, Message, MessageKind, Proposal};
+use crate::message::{Body, Book, Field as _, Header, Hello, Message, MessageKind, Proposal};
 
 /// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reader::{FieldReader, put_count, put_text};
+use super::fields::{Field, FieldReader, codes, record};
 use crate::job::{Failure, JobTerms, LONGEST_MS, MS, MemberRole, Mode, OnLoss, Peer, Reason};
 
 /// State of a member; the codes are those of the wire.
@@ -40,26 +40,29 @@ const READS: u8 = 4;
 const IS_DONE: u8 = 1;
 const ONLY_READS: u8 = 2;
 
-/// Writes terms, or that they are not known.
-pub(super) fn put_terms(out: &mut Vec<u8>, terms: Option<&JobTerms>) {
-    let Some(terms) = terms else { return out.push(0) };
-    let (mode, staleness) = match terms.mode {
-        Mode::Sync => (1, 0),
-        Mode::Async { staleness: None } => (2, 0),
-        Mode::Async { staleness: Some(most) } => (3, most),
-    };
-    out.extend_from_slice(&[mode, u8::from(terms.on_loss == OnLoss::Continue)]);
-    let numbers = [staleness, terms.peer_timeout / MS, terms.slice_bytes, terms.hold_bytes];
-    for number in numbers.into_iter().chain([terms.max_rounds_ahead]) {
-        out.extend_from_slice(&number.to_le_bytes());
-    }
-}
+codes!(MemberState);
 
-/// Terms, or None if the sender does not know them; `Err` if they cannot be read.
-pub(super) fn take_terms(from: &mut FieldReader) -> Result<Option<JobTerms>, ()> {
-    match from.u8().ok_or(())? {
-        0 => Ok(None),
-        mode => take_known_terms(mode, from).map(Some).ok_or(()),
+/// Terms, or that they are not known.
+impl Field for Option<JobTerms> {
+    const LEAST: usize = 1;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        let Some(terms) = self else { return out.push(0) };
+        let (mode, staleness) = match terms.mode {
+            Mode::Sync => (1, 0),
+            Mode::Async { staleness: None } => (2, 0),
+            Mode::Async { staleness: Some(most) } => (3, most),
+        };
+        out.extend_from_slice(&[mode, u8::from(terms.on_loss == OnLoss::Continue)]);
+        let numbers = [staleness, terms.peer_timeout / MS, terms.slice_bytes, terms.hold_bytes];
+        numbers.into_iter().chain([terms.max_rounds_ahead]).for_each(|number| number.put(out));
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        match from.u8()? {
+            0 => Some(None),
+            mode => take_known_terms(mode, from).map(Some),
+        }
     }
 }
 
@@ -147,44 +150,25 @@ impl Book {
             "each process has one seat: {self:?}"
         );
     }
+}
 
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.put(&mut out);
-        out
-    }
+record!(Book: 9 { epoch, terms, members });
+
+impl Field for Standing {
+    const LEAST: usize = 16;
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.epoch.to_le_bytes());
-        put_terms(out, self.terms.as_ref());
-        put_count(out, self.members.len());
-        for member in &self.members {
-            out.push(member.peer.role as u8);
-            out.extend_from_slice(&member.peer.rank.to_le_bytes());
-            out.extend_from_slice(&member.incarnation.to_le_bytes());
-            out.push(member.state as u8 + if member.reads { READS } else { 0 });
-            put_text(out, &member.address);
-        }
+        self.peer.put(out);
+        self.incarnation.put(out);
+        out.push(self.state as u8 + if self.reads { READS } else { 0 });
+        self.address.put(out);
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {
-        let epoch = from.u32()?;
-        let terms = take_terms(from).ok()?;
-        let members = from.list(16, |from| {
-            let peer = Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? };
-            let (incarnation, state) = (from.u64()?, from.u8()?);
-            let (reads, address) = (state & READS != 0, from.text()?);
-            let state = MemberState::from_code(state & !READS)?;
-            Some(Standing { peer, incarnation, state, reads, address })
-        })?;
-        Some(Self { epoch, terms, members })
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = FieldReader::new(bytes);
-        let book = Self::take(&mut from)?;
-        from.end()?;
-        Some(book)
+        let (peer, incarnation, state) = (Peer::take(from)?, from.u64()?, from.u8()?);
+        let (reads, address) = (state & READS != 0, from.text()?);
+        let state = MemberState::from_code(state & !READS)?;
+        Some(Self { peer, incarnation, state, reads, address })
     }
 }
 
@@ -207,37 +191,25 @@ pub(crate) struct Hello {
     pub reads: bool,
 }
 
-impl Hello {
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        out.extend_from_slice(&self.workers.to_le_bytes());
-        out.extend_from_slice(&self.servers.to_le_bytes());
-        put_text(&mut out, &self.address);
-        put_terms(&mut out, self.terms.as_ref());
-        self.book.put(&mut out);
-        out.extend_from_slice(&self.arrived.to_le_bytes());
-        out.extend_from_slice(&self.passed.to_le_bytes());
+impl Field for Hello {
+    const LEAST: usize = 37;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.workers, self.servers).put(out);
+        self.address.put(out);
+        self.terms.put(out);
+        self.book.put(out);
+        (self.arrived, self.passed).put(out);
         let reads = if self.reads { ONLY_READS } else { 0 };
         out.push(reads + if self.done { IS_DONE } else { 0 });
-        out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = FieldReader::new(bytes);
-        let mut hello = Self {
-            workers: from.u32()?,
-            servers: from.u32()?,
-            address: from.text()?,
-            terms: take_terms(&mut from).ok()?,
-            book: Book::take(&mut from)?,
-            arrived: from.u64()?,
-            passed: from.u64()?,
-            ..Self::default()
-        };
-        let last = from.u8()?;
-        (hello.done, hello.reads) = (last & IS_DONE != 0, last & ONLY_READS != 0);
-        from.end()?;
-        Some(hello)
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let (workers, servers) = Field::take(from)?;
+        let (address, terms, book) = (from.text()?, Field::take(from)?, Field::take(from)?);
+        let ((arrived, passed), last) = (Field::take(from)?, from.u8()?);
+        let (done, reads) = (last & IS_DONE != 0, last & ONLY_READS != 0);
+        Some(Self { workers, servers, address, terms, book, arrived, passed, done, reads })
     }
 }
 
@@ -264,24 +236,9 @@ impl KeySpec {
     pub fn bytes(&self) -> Option<u64> {
         self.shape.iter().try_fold(self.item_bytes(), |size, extent| size.checked_mul(*extent))
     }
-
-    fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.dtype.to_le_bytes());
-        out.push(u8::from(self.whole));
-        put_count(out, self.shape.len());
-        for extent in &self.shape {
-            out.extend_from_slice(&extent.to_le_bytes());
-        }
-    }
-
-    fn take(from: &mut FieldReader) -> Option<Self> {
-        Some(Self {
-            dtype: from.u32()?,
-            whole: from.u8()? != 0,
-            shape: from.list(8, FieldReader::u64)?,
-        })
-    }
 }
+
+record!(KeySpec: 9 { dtype, whole, shape });
 
 /// What a Declare proposes or looks up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -297,11 +254,8 @@ impl Proposal {
     pub(crate) fn encode(&self) -> Vec<u8> {
         match self {
             Self::Key(name, spec) => {
-                let mut out = name.to_le_bytes().to_vec();
-                out.push(u8::from(spec.is_some()));
-                if let Some(spec) = spec {
-                    spec.put(&mut out);
-                }
+                let mut out = (*name, spec.is_some()).encode();
+                spec.iter().for_each(|spec| spec.put(&mut out));
                 out
             }
             Self::Setting(fields) => fields.clone(),
@@ -311,8 +265,8 @@ impl Proposal {
     /// Decodes the proposal, or the look-up, of a key.
     pub(crate) fn decode_key(bytes: &[u8]) -> Option<Self> {
         let mut from = FieldReader::new(bytes);
-        let name = from.u64()?;
-        let spec = if from.u8()? == 0 { None } else { Some(KeySpec::take(&mut from)?) };
+        let (name, has_spec) = Field::take(&mut from)?;
+        let spec = if has_spec { Some(KeySpec::take(&mut from)?) } else { None };
         from.end()?;
         Some(Self::Key(name, spec))
     }
@@ -349,32 +303,24 @@ pub struct Placement {
     pub servers: Vec<u16>,
 }
 
+impl Field for Placement {
+    const LEAST: usize = 21;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.spec.put(out);
+        self.slice_bytes.put(out);
+        self.servers.put(out);
+    }
+
+    /// Reads a placement whose slices make up the key, and no other: later code need not check that.
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let (spec, (slice_bytes, servers)) = <(KeySpec, (u64, Vec<u16>))>::take(from)?;
+        let slices = spec.bytes()?.div_ceil(slice_bytes.max(1)).max(1);
+        (slices == servers.len() as u64).then_some(Self { spec, slice_bytes, servers })
+    }
+}
+
 impl Placement {
-    #[must_use]
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        self.spec.put(&mut out);
-        out.extend_from_slice(&self.slice_bytes.to_le_bytes());
-        put_count(&mut out, self.servers.len());
-        for server in &self.servers {
-            out.extend_from_slice(&server.to_le_bytes());
-        }
-        out
-    }
-
-    /// Decodes a place whose slices make up the key, and no other: later code need not check that.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = FieldReader::new(bytes);
-        let place = Self {
-            spec: KeySpec::take(&mut from)?,
-            slice_bytes: from.u64()?,
-            servers: from.list(2, FieldReader::u16)?,
-        };
-        from.end()?;
-        let slices = place.spec.bytes()?.div_ceil(place.slice_bytes.max(1)).max(1);
-        (slices == place.servers.len() as u64).then_some(place)
-    }
-
     /// Offset of a slice in the value, and its length, in bytes.
     #[must_use]
     pub fn range(&self, slice: u32) -> (u64, u64) {
@@ -388,67 +334,20 @@ pub(crate) fn range(bytes: u64, slice_bytes: u64, slice: u32) -> (u64, u64) {
     (at, (bytes - at).min(slice_bytes))
 }
 
-/// Fields of an Awaited: the members that a request, a barrier or the start waits for.
-pub(crate) mod awaited {
-    use super::{FieldReader, MemberRole, Peer, put_count};
-
-    pub(crate) fn encode(peers: &[Peer]) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_count(&mut out, peers.len());
-        for peer in peers {
-            out.push(peer.role as u8);
-            out.extend_from_slice(&peer.rank.to_le_bytes());
-        }
-        out
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Vec<Peer>> {
-        let mut from = FieldReader::new(bytes);
-        let peers = from.list(5, |from| {
-            Some(Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? })
-        })?;
-        from.end()?;
-        Some(peers)
-    }
-}
-
-/// Fields of a Suspect: a member and its incarnation.
-pub(crate) mod accused {
-    use super::{FieldReader, MemberRole, Peer};
-
-    pub(crate) fn encode(peer: Peer, incarnation: u64) -> Vec<u8> {
-        let mut out = vec![peer.role as u8];
-        out.extend_from_slice(&peer.rank.to_le_bytes());
-        out.extend_from_slice(&incarnation.to_le_bytes());
-        out
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Option<(Peer, u64)> {
-        let mut from = FieldReader::new(bytes);
-        let peer = Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? };
-        let incarnation = from.u64()?;
-        from.end()?;
-        Some((peer, incarnation))
-    }
-}
-
 /// Fields of a Failed: a failure.
 pub(crate) mod failed {
-    use super::{Failure, FieldReader, Reason, put_text};
+    use super::{Failure, Field, Reason};
     use crate::job::{TextPart, label, words};
 
     pub(crate) fn encode(failure: &Failure) -> Vec<u8> {
-        let mut out = vec![failure.reason as u8];
-        put_text(&mut out, &failure.to_string());
-        out
+        (failure.reason as u8, failure.to_string()).encode()
     }
 
     /// Decodes a failure about a key. Bytes have no parts: the directory's texts about an init, and those of a
     /// merge rule that failed on a server, contain the number of the key.
     pub(crate) fn decode(bytes: &[u8], key: u64) -> Option<Failure> {
-        let mut from = FieldReader::new(bytes);
-        let (reason, text) = (Reason::from_code(from.u8()?)?, from.text()?);
-        from.end()?;
+        let (reason, text) = <(u8, String)>::decode(bytes)?;
+        let reason = Reason::from_code(reason)?;
         let parts: Vec<_> = text.split(&label(key)).map(words).collect();
         Some(Failure { reason, text: parts.join(&TextPart::Key(key)) })
     }

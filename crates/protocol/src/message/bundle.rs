@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use super::fields::FieldReader;
 use super::header::{BadFrame, Cursor, Header, MessageKind};
-use super::reader::FieldReader;
 use super::{Body, Message};
 use crate::job::Data;
 

@@ -1,8 +1,8 @@
 //! Fields of observation (also: monitoring): statistics of a process, and the state of all members.
 
-use super::body::{MemberState, put_terms, take_terms};
-use super::reader::{FieldReader, put_count, put_cut_text, put_text};
-use crate::job::{JobTerms, MemberRole, Peer, Time};
+use super::body::MemberState;
+use super::fields::{Field, FieldReader, put_cut_text, put_list, record};
+use crate::job::{JobTerms, Peer, Time};
 use crate::telemetry::{
     BUCKETS, CallKind, Histogram, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessCounters,
     ProcessStats, StragglerDelay, WaitingCall,
@@ -11,103 +11,96 @@ use crate::telemetry::{
 /// Maximum bytes of a report; the scheduler drops a longer one.
 pub(crate) const MOST_REPORT: usize = 16 << 10;
 
-fn put_peer(out: &mut Vec<u8>, peer: Peer) {
-    out.push(peer.role as u8);
-    out.extend_from_slice(&peer.rank.to_le_bytes());
-}
+impl Field for Histogram {
+    const LEAST: usize = 12;
 
-fn take_peer(from: &mut FieldReader) -> Option<Peer> {
-    Some(Peer { role: MemberRole::from_code(from.u8()?)?, rank: from.u32()? })
-}
+    fn put(&self, out: &mut Vec<u8>) {
+        self.sum.put(out);
+        let used = (0u8..).zip(self.counts).filter(|(_, count)| *count > 0);
+        used.collect::<Vec<_>>().put(out);
+    }
 
-fn put_numbers(out: &mut Vec<u8>, numbers: &[u64]) {
-    numbers.iter().for_each(|number| out.extend_from_slice(&number.to_le_bytes()));
-}
-
-fn put_histogram(out: &mut Vec<u8>, histogram: &Histogram) {
-    let used = (0u8..).zip(&histogram.counts).filter(|(_, count)| **count > 0);
-    put_numbers(out, &[histogram.sum]);
-    put_count(out, used.clone().count());
-    for (at, count) in used {
-        out.push(at);
-        put_numbers(out, &[*count]);
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let (sum, used) = <(u64, Vec<(u8, u64)>)>::take(from)?;
+        let (mut histogram, mut next) = (Self { sum, ..Self::default() }, 0);
+        for (at, count) in used {
+            // Each bucket once, in ascending order, and no empty one.
+            let at = usize::from(at);
+            if at < next || at >= BUCKETS || count == 0 {
+                return None;
+            }
+            histogram.counts[at] = count;
+            next = at + 1;
+        }
+        Some(histogram)
     }
 }
 
-fn take_histogram(from: &mut FieldReader) -> Option<Histogram> {
-    let mut histogram = Histogram { sum: from.u64()?, ..Histogram::default() };
-    let mut next = 0;
-    let used = from.list(9, |from| Some((usize::from(from.u8()?), from.u64()?)))?;
-    for (at, count) in used {
-        // Each bucket once, in ascending order, and no empty one.
-        if at < next || at >= BUCKETS || count == 0 {
-            return None;
-        }
-        histogram.counts[at] = count;
-        next = at + 1;
+impl Field for ProcessCounters {
+    const LEAST: usize = 0;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        Self::table().for_each(|counter| (counter.value)(self).put(out));
     }
-    Some(histogram)
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        Self::take(|| from.u64())
+    }
 }
 
-impl ProcessStats {
-    #[must_use]
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_numbers(&mut out, &[self.age]);
-        for counter in ProcessCounters::table() {
-            put_numbers(&mut out, &[(counter.value)(&self.counters)]);
-        }
-        for histogram in [&self.push, &self.pull, &self.pushpull] {
-            put_histogram(&mut out, histogram);
-        }
-        put_numbers(&mut out, &[self.pending]);
-        let waiting = &self.waiting[..self.waiting.len().min(MOST_WAITING)];
-        put_count(&mut out, waiting.len());
-        for call in waiting {
-            out.extend_from_slice(&[call.call as u8, u8::from(call.started)]);
-            put_numbers(&mut out, &[call.key, call.round, call.age]);
-            put_cut_text(&mut out, &call.name, MOST_NAME);
-            let awaited = &call.awaited[..call.awaited.len().min(MOST_PEERS)];
-            put_count(&mut out, awaited.len());
-            awaited.iter().for_each(|peer| put_peer(&mut out, *peer));
-        }
-        let late = &self.late[..self.late.len().min(MOST_PEERS)];
-        put_count(&mut out, late.len());
-        for late in late {
-            out.extend_from_slice(&late.rank.to_le_bytes());
-            put_numbers(&mut out, &[late.rounds, late.time]);
-        }
-        out
+/// The first items of a list, at most `most`.
+fn first<T>(items: &[T], most: usize) -> &[T] {
+    &items[..items.len().min(most)]
+}
+
+impl Field for ProcessStats {
+    const LEAST: usize = 0;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        self.age.put(out);
+        self.counters.put(out);
+        [&self.push, &self.pull, &self.pushpull].into_iter().for_each(|times| times.put(out));
+        self.pending.put(out);
+        put_list(out, first(&self.waiting, MOST_WAITING));
+        put_list(out, first(&self.late, MOST_PEERS));
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = FieldReader::new(bytes);
+    fn take(from: &mut FieldReader) -> Option<Self> {
         let facts = Self {
             age: from.u64()?,
-            counters: ProcessCounters::take(|| from.u64())?,
-            push: take_histogram(&mut from)?,
-            pull: take_histogram(&mut from)?,
-            pushpull: take_histogram(&mut from)?,
+            counters: Field::take(from)?,
+            push: Field::take(from)?,
+            pull: Field::take(from)?,
+            pushpull: Field::take(from)?,
             pending: from.u64()?,
-            waiting: from.list(32, take_waiting)?,
-            late: from.list(20, |from| {
-                Some(StragglerDelay { rank: from.u32()?, rounds: from.u64()?, time: from.u64()? })
-            })?,
+            waiting: Field::take(from)?,
+            late: Field::take(from)?,
         };
-        from.end()?;
         let fits = facts.waiting.len() <= MOST_WAITING && facts.late.len() <= MOST_PEERS;
         fits.then_some(facts)
     }
 }
 
-fn take_waiting(from: &mut FieldReader) -> Option<WaitingCall> {
-    let (call, started) = (CallKind::from_code(from.u8()?)?, from.u8()? != 0);
-    let (key, round, age) = (from.u64()?, from.u64()?, from.u64()?);
-    let name = from.text()?;
-    let awaited = from.list(5, take_peer)?;
-    let fits = name.len() <= MOST_NAME && awaited.len() <= MOST_PEERS;
-    fits.then_some(WaitingCall { call, started, key, name, round, age, awaited })
+impl Field for WaitingCall {
+    const LEAST: usize = 32;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.call as u8, self.started).put(out);
+        [self.key, self.round, self.age].into_iter().for_each(|number| number.put(out));
+        put_cut_text(out, &self.name, MOST_NAME);
+        put_list(out, first(&self.awaited, MOST_PEERS));
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let (call, started) = (CallKind::from_code(from.u8()?)?, bool::take(from)?);
+        let (key, round, age) = (from.u64()?, from.u64()?, from.u64()?);
+        let (name, awaited) = <(String, Vec<Peer>)>::take(from)?;
+        let fits = name.len() <= MOST_NAME && awaited.len() <= MOST_PEERS;
+        fits.then_some(Self { call, started, key, name, round, age, awaited })
+    }
 }
+
+record!(StragglerDelay: 20 { rank, rounds, time });
 
 /// Query of the job's state, or a probe of the network path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -123,8 +116,8 @@ impl Look {
     #[must_use]
     pub fn encode(&self, ballast: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.address.len() + 6 + ballast);
-        put_text(&mut out, &self.address);
-        out.extend_from_slice(&self.skip.to_le_bytes());
+        self.address.put(&mut out);
+        self.skip.put(&mut out);
         out.resize(out.len() + ballast, 0);
         out
     }
@@ -147,7 +140,7 @@ impl Look {
     pub fn encode_echo(&self, there: usize, back: u32) -> Vec<u8> {
         let mut out = self.encode(0);
         out.push(ECHO);
-        out.extend_from_slice(&back.to_le_bytes());
+        back.put(&mut out);
         out.resize(out.len() + there, 0);
         out
     }
@@ -211,9 +204,10 @@ pub struct JobView {
     pub sights: Vec<MemberReport>,
 }
 
+/// Writes statistics behind their length.
 fn put_report(out: &mut Vec<u8>, facts: &ProcessStats) {
     let facts = facts.encode();
-    put_count(out, facts.len());
+    u32::try_from(facts.len()).unwrap_or(u32::MAX).put(out);
     out.extend_from_slice(&facts);
 }
 
@@ -224,60 +218,58 @@ fn take_report(from: &mut FieldReader) -> Option<ProcessStats> {
 
 const NEVER: Time = Time::MAX;
 
-impl JobView {
-    #[must_use]
-    pub(crate) fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        put_numbers(&mut out, &[self.clock, self.job]);
-        for number in [self.workers, self.servers, self.epoch] {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        put_terms(&mut out, self.terms.as_ref());
-        put_report(&mut out, &self.facts);
-        out.extend_from_slice(&self.members.to_le_bytes());
-        put_count(&mut out, self.sights.len());
-        for sight in &self.sights {
-            put_peer(&mut out, sight.peer);
-            out.push(sight.state as u8);
-            put_text(&mut out, &sight.address);
-            let said = sight.report.as_ref().map_or(NEVER, |(ago, _)| *ago);
-            put_numbers(&mut out, &[sight.heard.unwrap_or(NEVER), said]);
-            if let Some((_, facts)) = &sight.report {
-                put_report(&mut out, facts);
-            }
-        }
-        out
+impl Field for JobView {
+    const LEAST: usize = 0;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.clock, self.job).put(out);
+        [self.workers, self.servers, self.epoch].into_iter().for_each(|number| number.put(out));
+        self.terms.put(out);
+        put_report(out, &self.facts);
+        self.members.put(out);
+        self.sights.put(out);
     }
 
-    /// Decodes the fields of a Seen; None if they are an echo or cannot be read.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut from = FieldReader::new(bytes);
-        let seen = Self {
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        Some(Self {
             clock: from.u64()?,
             job: from.u64()?,
             workers: from.u32()?,
             servers: from.u32()?,
             epoch: from.u32()?,
-            terms: take_terms(&mut from).ok()?,
-            facts: take_report(&mut from)?,
+            terms: Field::take(from)?,
+            facts: take_report(from)?,
             members: from.u32()?,
-            sights: from.list(24, take_sight)?,
-        };
-        from.end()?;
-        Some(seen)
+            sights: Field::take(from)?,
+        })
     }
 }
 
-fn take_sight(from: &mut FieldReader) -> Option<MemberReport> {
-    let (peer, state) = (take_peer(from)?, MemberState::from_code(from.u8()?)?);
-    let address = from.text()?;
-    let (heard, said) = (from.u64()?, from.u64()?);
-    let report = if said == NEVER { None } else { Some((said, take_report(from)?)) };
-    Some(MemberReport {
-        peer,
-        state,
-        address,
-        heard: Some(heard).filter(|ago| *ago != NEVER),
-        report,
-    })
+impl JobView {
+    /// Decodes the fields of a Seen; None if they are an echo or cannot be read.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Field::decode(bytes)
+    }
+}
+
+impl Field for MemberReport {
+    const LEAST: usize = 24;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.peer, self.state).put(out);
+        self.address.put(out);
+        let said = self.report.as_ref().map_or(NEVER, |(ago, _)| *ago);
+        (self.heard.unwrap_or(NEVER), said).put(out);
+        if let Some((_, facts)) = &self.report {
+            put_report(out, facts);
+        }
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        let (peer, state) = Field::take(from)?;
+        let (address, heard, said) = (from.text()?, from.u64()?, from.u64()?);
+        let report = if said == NEVER { None } else { Some((said, take_report(from)?)) };
+        let heard = Some(heard).filter(|ago| *ago != NEVER);
+        Some(Self { peer, state, address, heard, report })
+    }
 }

@@ -1,7 +1,7 @@
 //! The frame (also: packet): a fixed header, the replicas, the payload; two checksums.
 
 use super::body::SliceName;
-use super::reader::FieldReader;
+use super::fields::FieldReader;
 use crate::job::{MemberRole, Peer};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");

@@ -3,10 +3,10 @@
 mod body;
 mod bundle;
 mod facts;
+mod fields;
 mod header;
 pub(crate) mod kinds;
 mod payload;
-mod reader;
 #[cfg(test)]
 mod tests;
 
@@ -16,12 +16,11 @@ use super::job::Data;
 
 pub(crate) use body::{Book, Decision, Hello, Proposal, Standing, failed, range};
 pub use body::{KeySpec, MemberState, Placement, SliceName};
-#[cfg(any(fuzzing, test, feature = "testing"))]
-pub(crate) use body::{accused, awaited};
 pub use bundle::{BundleEntry, BundleParts, read_table, write_parts};
 pub(crate) use bundle::{MOST_BYTES, MOST_PARTS};
 pub(crate) use facts::echo_of;
 pub use facts::{JobView, Look, MemberReport, is_echo};
+pub(crate) use fields::Field;
 #[cfg(test)]
 pub(crate) use header::decode;
 #[cfg(any(fuzzing, test, feature = "testing"))]

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::Body;
-use super::body::{Book, Decision, Hello, Placement, Proposal, accused, awaited, failed};
+use super::body::{Book, Decision, Hello, Placement, Proposal, failed};
 use super::bundle::BundleParts;
 use super::facts::{JobView, Look, MOST_REPORT};
+use super::fields::Field;
 use super::header::{Header, flags};
 use crate::job::{Data, Failure, Peer};
 use crate::telemetry::ProcessStats;
@@ -98,10 +99,8 @@ fields! {
     JobView: "its state of the job cannot be read", JobView::decode, JobView::encode;
     Placement: "its placement cannot be read, or does not make up the key",
         Placement::decode, Placement::encode;
-    (Peer, u64): "the accused member cannot be read",
-        accused::decode, |(peer, incarnation): &(Peer, u64)| accused::encode(*peer, *incarnation);
-    Vec<Peer>: "its list of members cannot be read",
-        awaited::decode, |peers: &Vec<Peer>| awaited::encode(peers.as_slice());
+    (Peer, u64): "the accused member cannot be read", Field::decode, Field::encode;
+    Vec<Peer>: "its list of members cannot be read", Field::decode, Field::encode;
     Option<Box<ProcessStats>>: "its statistics cannot be read, or are too long", read_report, put_report;
 }
 

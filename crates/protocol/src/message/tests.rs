@@ -1,8 +1,8 @@
 //! Frames and fields: encoded ones are decoded, all other bytes are refused, and none causes a panic.
 
-use super::body::{accused, awaited};
 use super::facts::MOST_REPORT;
 use super::failed;
+use super::fields::Field;
 use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
 use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
 use super::{JobView, Look, MemberReport};
@@ -194,7 +194,7 @@ fn sizes_are_checked_before_anything_is_taken() {
     let mut list = 7u32.to_le_bytes().to_vec();
     list.extend_from_slice(&u32::MAX.to_le_bytes());
     assert_eq!(Book::decode(&list), None);
-    assert_eq!(awaited::decode(&u32::MAX.to_le_bytes()), None);
+    assert_eq!(Vec::<Peer>::decode(&u32::MAX.to_le_bytes()), None);
 }
 
 #[test]
@@ -365,19 +365,19 @@ fn fields() -> Vec<Vec<u8>> {
     assert_eq!(Hello::decode(&hello.encode()), Some(hello.clone()));
     assert_eq!(Placement::decode(&place.encode()), Some(place.clone()));
     assert_eq!(failed::decode(&failed::encode(&failure), 0), Some(failure.clone()));
-    assert_eq!(accused::decode(&accused::encode(peer, 7)), Some((peer, 7)));
+    assert_eq!(Field::decode(&(peer, 7u64).encode()), Some((peer, 7u64)));
     let proposal = Proposal::Key(0x1234, Some(spec));
     assert_eq!(Proposal::decode_key(&proposal.encode()), Some(proposal.clone()));
     let peers = vec![peer, Peer::server(1)];
-    assert_eq!(awaited::decode(&awaited::encode(&peers)), Some(peers.clone()));
+    assert_eq!(Vec::<Peer>::decode(&peers.encode()), Some(peers.clone()));
     vec![
         book.encode(),
         hello.encode(),
         place.encode(),
         proposal.encode(),
-        awaited::encode(&peers),
+        peers.encode(),
         failed::encode(&failure),
-        accused::encode(peer, 7),
+        (peer, 7u64).encode(),
         any_facts(&mut Random::new(4), false).encode(),
         any_seen(&mut Random::new(5)).encode(),
     ]
@@ -402,7 +402,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
         for again in [
             Book::decode(&bytes).map(|read| read.encode()),
             Placement::decode(&bytes).map(|read| read.encode()),
-            awaited::decode(&bytes).map(|read| awaited::encode(&read)),
+            Vec::<Peer>::decode(&bytes).map(|read| read.encode()),
             failed::decode(&bytes, 0).map(|read| failed::encode(&read)),
             ProcessStats::decode(&bytes).map(|read| read.encode()),
             JobView::decode(&bytes).map(|read| read.encode()),
@@ -413,7 +413,7 @@ fn fields_of_any_bytes_are_read_or_refused() {
             Look::decode(&bytes),
             Hello::decode(&bytes),
             Proposal::decode_key(&bytes),
-            accused::decode(&bytes),
+            <(Peer, u64)>::decode(&bytes),
         );
         assert!(decode(&bytes, MOST).is_err());
     }

@@ -15,7 +15,8 @@ use crate::job::{Limits, MS, MemberRole, Mode, NO_RANK, Peer, Time};
 use crate::machine::Machine as _;
 use crate::membership::{AuthenticatedPeer, is_at};
 use crate::message::{
-    Body, Book, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind, Proposal, accused,
+    Body, Book, Field as _, Header, Hello, KeySpec, Look, MemberState, Message, MessageKind,
+    Proposal,
 };
 use crate::testing::Random;
 
@@ -160,7 +161,7 @@ impl Reader {
             MessageKind::Hello => self.hello(forged).encode(),
             MessageKind::Book => self.forged_book().encode(),
             MessageKind::Look => Look { address: READER.into(), skip: 0 }.encode(0),
-            MessageKind::Suspect => accused::encode(Peer::server(0), self.random.below(9)),
+            MessageKind::Suspect => (Peer::server(0), self.random.below(9)).encode(),
             MessageKind::Declare => {
                 let spec = KeySpec { dtype: super::program::F32, shape: vec![3], whole: false };
                 Proposal::Key(0, Some(spec).filter(|_| self.random.one_in(2))).encode()

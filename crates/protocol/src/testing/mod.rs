@@ -17,9 +17,8 @@ pub use crate::message::encode;
 /// # Panics
 /// Decoded fields have another length when they are encoded again.
 pub fn parse(bytes: &[u8]) {
-    use crate::message::{
-        Book, Hello, JobView, Look, Placement, Proposal, accused, awaited, failed,
-    };
+    use crate::job::Peer;
+    use crate::message::{Book, Field as _, Hello, JobView, Look, Placement, Proposal, failed};
     use crate::telemetry::ProcessStats;
 
     let again = |read: Option<Vec<u8>>| assert!(read.is_none_or(|it| it.len() == bytes.len()));
@@ -27,10 +26,10 @@ pub fn parse(bytes: &[u8]) {
     again(Hello::decode(bytes).map(|read| read.encode()));
     again(Proposal::decode_key(bytes).map(|read| read.encode()));
     again(Placement::decode(bytes).map(|read| read.encode()));
-    again(awaited::decode(bytes).map(|read| awaited::encode(&read)));
+    again(Vec::<Peer>::decode(bytes).map(|read| read.encode()));
     again(ProcessStats::decode(bytes).map(|read| read.encode()));
     again(JobView::decode(bytes).map(|read| read.encode()));
-    again(accused::decode(bytes).map(|(peer, of)| accused::encode(peer, of)));
+    again(<(Peer, u64)>::decode(bytes).map(|read| read.encode()));
     again(failed::decode(bytes, 0).map(|read| failed::encode(&read)));
     let _ = (Look::decode(bytes), Look::echo(bytes));
 }

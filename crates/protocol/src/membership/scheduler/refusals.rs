@@ -3,7 +3,7 @@
 use super::Scheduler;
 use crate::job::{Data, Failure, MS, Reason, Time};
 use crate::message::kinds::Refused;
-use crate::message::{Hello, Message, MessageKind};
+use crate::message::{Field as _, Hello, Message, MessageKind};
 
 /// Burst of refusals. A refusal is a frame outside of the streams, to an address of its own, and a flood of
 /// refused processes must not delay members.

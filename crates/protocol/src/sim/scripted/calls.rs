@@ -3,7 +3,7 @@
 use super::Job;
 use crate::drops::DropReason;
 use crate::job::{Failure, Limits, MS, Peer, Reason};
-use crate::message::{Body, Message, MessageKind, failed};
+use crate::message::{Body, Field as _, Message, MessageKind, failed};
 use crate::sim::{Bytes, limits};
 
 #[test]

@@ -12,7 +12,8 @@ use crate::message::kinds::{
     Report, Restore, Setting, Suspect, TOO_LONG, Value,
 };
 use crate::message::{
-    Body, Book, Decision, Header, Hello, KeySpec, Look, Message, MessageKind, Placement, Proposal,
+    Body, Book, Decision, Field as _, Header, Hello, KeySpec, Look, Message, MessageKind,
+    Placement, Proposal,
 };
 use crate::peers::{OutgoingFrame, PeerEvent};
 use crate::sim::{Bytes, Random, limits};
