@@ -37,7 +37,7 @@ pub struct NodeStart<'a> {
     pub scheduler: &'a str,
 }
 
-/// A worker or a server of one job: `R` is its [`Worker`] or [`Server`].
+/// A worker or a server of one job: `R` is its [`Worker`] or [`Server`](crate::Server).
 pub struct Node<D, R> {
     net: Peers<D>,
     client: Client,

@@ -41,7 +41,7 @@ pub enum PeerEvent {
     Lost(Peer, String, String),
     /// The scheduler notifies a lost process, at this address, of its eviction.
     Evicted(Peer, String),
-    /// This process cannot continue: the reason. [`Node::end`](crate::Node::end) has the failure.
+    /// This process cannot continue: the reason. [`Machine::end`](crate::Machine::end) has the failure.
     Fatal(String),
     /// A frame or a message of this kind, with this role and rank, had no effect.
     Dropped(Peer, MessageKind, DropReason),

@@ -38,8 +38,8 @@ impl AuthenticatedPeer {
         self.role == head.role && (self.rank.is_none() || self.rank == rank)
     }
 
-    /// Admits a frame from an address, before [`Node::receive`](crate::Node::receive) or
-    /// [`Scheduler::receive`](crate::Scheduler::receive); `Err` is the reason to drop it. The Hello of a
+    /// Admits a frame from an address, before [`Machine::receive`](crate::Machine::receive);
+    /// `Err` is the reason to drop it. The Hello of a
     /// reader loses the fields that a reader must not decide.
     pub fn admit<D: Data>(
         self,
@@ -76,7 +76,7 @@ impl AuthenticatedPeer {
 }
 
 /// Whether a frame is from the address of the linked process of its role and rank: `linked` is the result of
-/// [`Node::linked`](crate::Node::linked) or [`Scheduler::linked`](crate::Scheduler::linked). The Hello of
+/// [`Machine::linked`](crate::Machine::linked). The Hello of
 /// another incarnation is admitted: the scheduler decides on it.
 #[must_use]
 pub fn is_at(head: &Header, linked: Option<(&str, u64)>, from: &str) -> bool {

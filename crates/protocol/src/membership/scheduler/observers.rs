@@ -43,7 +43,7 @@ impl MemberReports {
 
 impl<D: Data> Scheduler<D> {
     /// Sets the clock of the machine, in microseconds since 1970, for observers and traces. Called before
-    /// [`receive`](Self::receive).
+    /// [`receive`](crate::Machine::receive).
     pub fn tell_time(&mut self, clock: u64, now: Time) {
         self.watch.clock = (clock, now);
     }
