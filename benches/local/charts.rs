@@ -40,7 +40,7 @@ fn sweep(report: &mut Report, swept: &[&Measured], call: Call, threads: usize) -
         found.map(|it| it.ratio())
     };
     let line = |rule: Rule| ChartLine {
-        name: rule.name(),
+        name: rule.name().to_owned(),
         colour: rule as usize,
         mark: rule as usize,
         values: SIZES.iter().map(|len| find(rule, *len)).collect(),

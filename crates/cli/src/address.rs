@@ -3,16 +3,16 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
+use anyhow::{Context, anyhow};
+
 /// A host, and a port if there is one.
-pub(crate) fn split_root(text: &str) -> io::Result<(String, Option<u16>)> {
+pub(crate) fn split_root(text: &str) -> anyhow::Result<(String, Option<u16>)> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok((address.ip().to_string(), Some(address.port())));
     }
     match text.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') => {
-            let port = port.parse().map_err(|_| {
-                io::Error::new(io::ErrorKind::InvalidInput, format!("{port:?} is no port"))
-            })?;
+            let port = port.parse().map_err(|_| anyhow!("{port:?} is no port"))?;
             Ok((host.to_owned(), Some(port)))
         }
         _ => Ok((text.trim_matches(['[', ']']).to_owned(), None)),
@@ -36,10 +36,10 @@ pub(crate) fn local_address(remote: SocketAddr) -> io::Result<IpAddr> {
 }
 
 /// Own address of this machine on the route to a host, which may stand behind the name of a user.
-pub(crate) fn local_address_of(host: &str) -> io::Result<IpAddr> {
+pub(crate) fn local_address_of(host: &str) -> anyhow::Result<IpAddr> {
     let host = host.rsplit_once('@').map_or(host, |(_, host)| host);
-    let unknown = || io::Error::new(io::ErrorKind::NotFound, "the host is unknown");
-    local_address((host, 9).to_socket_addrs()?.next().ok_or_else(unknown)?)
+    let first = (host, 9).to_socket_addrs()?.next().context("the host is unknown")?;
+    Ok(local_address(first)?)
 }
 
 #[cfg(test)]

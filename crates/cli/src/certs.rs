@@ -1,14 +1,14 @@
 //! `kvstore certs`: a private authority, the certificates of a job's processes, and join tokens.
 
-use std::fmt::Write as _;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use clap::{Args, Subcommand, ValueEnum};
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use clap::{Args, Subcommand};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -16,7 +16,10 @@ use rcgen::{
 use ring::hmac;
 
 use crate::messages::say;
+use crate::sys::{hex, random};
 
+/// The source of errors of random numbers.
+const RANDOM: &str = "/dev/urandom";
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum clock difference of machines.
 const SKEW: Duration = Duration::from_secs(5 * 60);
@@ -55,8 +58,8 @@ enum CertsCommand {
         #[command(flatten)]
         place: OutputFolder,
         /// Derive a token of `job.token` that is good for such processes only
-        #[arg(long = "for", value_name = "ROLE")]
-        role: Option<TokenRole>,
+        #[arg(long = "for", value_name = "ROLE", value_parser = ["worker", "reader"])]
+        role: Option<String>,
         /// Derive it for the process of this rank only
         #[arg(long, requires = "role")]
         rank: Option<u16>,
@@ -93,41 +96,26 @@ struct ListenerOptions {
     hosts: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum TokenRole {
-    Worker,
-    Reader,
-}
-
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    match make(&arguments.command) {
-        Ok(files) => {
-            say("certs", format_args!("wrote {}", files.join(" and ")));
-            ExitCode::SUCCESS
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let files = match &arguments.command {
+        CertsCommand::Init { place, days } => authority(&place.dir, *days)?,
+        CertsCommand::Scheduler(listener) => {
+            ensure!(listener.common.rank.is_none(), "there is one scheduler, which has no rank");
+            listening(listener, "scheduler")?
         }
-        Err(reason) => {
-            say("certs", reason);
-            ExitCode::FAILURE
+        CertsCommand::Server(listener) => listening(listener, "server")?,
+        CertsCommand::Worker(caller) => certificate(caller, "worker", &[])?,
+        CertsCommand::Reader(caller) => certificate(caller, "reader", &[])?,
+        CertsCommand::Token { place, role: None, .. } => {
+            let token = random::<32>().context(RANDOM)? + "\n";
+            write(&place.dir, &[("job.token", &token)])?
         }
-    }
-}
-
-fn make(command: &CertsCommand) -> Result<Vec<String>, String> {
-    match command {
-        CertsCommand::Init { place, days } => authority(&place.dir, *days),
-        CertsCommand::Scheduler(listener) => listening(listener, "scheduler"),
-        CertsCommand::Server(listener) => listening(listener, "server"),
-        CertsCommand::Worker(caller) => certificate(caller, "worker", &[]),
-        CertsCommand::Reader(caller) => certificate(caller, "reader", &[]),
-        CertsCommand::Token { place, role: None, .. } => job_token(&place.dir),
         CertsCommand::Token { place, role: Some(role), rank } => {
-            let role = match role {
-                TokenRole::Worker => "worker",
-                TokenRole::Reader => "reader",
-            };
-            derived_token(&place.dir, &named(role, *rank))
+            derived_token(&place.dir, &named(role, *rank))?
         }
-    }
+    };
+    say("certs", format_args!("wrote {}", files.join(" and ")));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `worker.3`, or `worker` for all of them.
@@ -135,21 +123,17 @@ fn named(role: &str, rank: Option<u16>) -> String {
     rank.map_or_else(|| role.to_owned(), |rank| format!("{role}.{rank}"))
 }
 
-fn authority(dir: &Path, days: u32) -> Result<Vec<String>, String> {
+fn authority(dir: &Path, days: u32) -> Result<Vec<String>> {
     // Two authorities have different names, so that errors identify an unknown one.
-    let name = format!("kvstore authority {}", hex(&random::<4>()?));
+    let name = format!("kvstore authority {}", random::<4>().context(RANDOM)?);
     let mut params = parameters(&[], &name, days)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    let key = KeyPair::generate().map_err(|error| error.to_string())?;
-    let certificate = params.self_signed(&key).map_err(|error| error.to_string())?;
-    write(dir, &[("ca.pem", &certificate.pem()), ("ca.key", &key.serialize_pem())])
+    let key = KeyPair::generate()?;
+    write(dir, &[("ca.pem", &params.self_signed(&key)?.pem()), ("ca.key", &key.serialize_pem())])
 }
 
-fn listening(listener: &ListenerOptions, role: &str) -> Result<Vec<String>, String> {
-    if role == "scheduler" && listener.common.rank.is_some() {
-        return Err("there is one scheduler, which has no rank".into());
-    }
+fn listening(listener: &ListenerOptions, role: &str) -> Result<Vec<String>> {
     let mut hosts = listener.hosts.clone();
     if hosts.is_empty() {
         hosts = ["localhost", "127.0.0.1", "::1"].map(Into::into).to_vec();
@@ -160,11 +144,7 @@ fn listening(listener: &ListenerOptions, role: &str) -> Result<Vec<String>, Stri
 }
 
 /// A process with hosts may be dialled; every process may dial.
-fn certificate(
-    caller: &ClientCertArgs,
-    role: &str,
-    hosts: &[String],
-) -> Result<Vec<String>, String> {
+fn certificate(caller: &ClientCertArgs, role: &str, hosts: &[String]) -> Result<Vec<String>> {
     let (dir, name) = (&caller.place.dir, named(role, caller.rank));
     let mut params = parameters(hosts, &name, caller.days)?;
     params.use_authority_key_identifier_extension = true;
@@ -174,18 +154,16 @@ fn certificate(
         params.extended_key_usages.push(ExtendedKeyUsagePurpose::ServerAuth);
     }
     let hint = "; `kvstore certs init` makes an authority";
-    let signer = read(dir, "ca.key", hint)?;
-    let signer = KeyPair::from_pem(&signer).map_err(|error| format!("ca.key: {error}"))?;
-    let issuer = Issuer::from_ca_cert_pem(&read(dir, "ca.pem", hint)?, signer)
-        .map_err(|error| format!("ca.pem: {error}"))?;
-    let key = KeyPair::generate().map_err(|error| error.to_string())?;
-    let certificate = params.signed_by(&key, &issuer).map_err(|error| error.to_string())?;
+    let signer = KeyPair::from_pem(&read(dir, "ca.key", hint)?).context("ca.key")?;
+    let issuer = Issuer::from_ca_cert_pem(&read(dir, "ca.pem", hint)?, signer).context("ca.pem")?;
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer)?;
     let names = [format!("{name}.pem"), format!("{name}.key")];
     write(dir, &[(&names[0], &certificate.pem()), (&names[1], &key.serialize_pem())])
 }
 
-fn parameters(hosts: &[String], name: &str, days: u32) -> Result<CertificateParams, String> {
-    let mut params = CertificateParams::new(hosts).map_err(|error| error.to_string())?;
+fn parameters(hosts: &[String], name: &str, days: u32) -> Result<CertificateParams> {
+    let mut params = CertificateParams::new(hosts)?;
     params.distinguished_name.push(DnType::CommonName, name);
     let now = SystemTime::now();
     params.not_before = (now - SKEW).into();
@@ -193,61 +171,38 @@ fn parameters(hosts: &[String], name: &str, days: u32) -> Result<CertificatePara
     Ok(params)
 }
 
-fn job_token(dir: &Path) -> Result<Vec<String>, String> {
-    write(dir, &[("job.token", &(hex(&random::<32>()?) + "\n"))])
-}
-
 /// Derived from the job's token as the library does.
-fn derived_token(dir: &Path, name: &str) -> Result<Vec<String>, String> {
+fn derived_token(dir: &Path, name: &str) -> Result<Vec<String>> {
     let job = read(dir, "job.token", "; `kvstore certs token` makes one")?;
     let key = hmac::Key::new(hmac::HMAC_SHA256, job.trim().as_bytes());
     let tag = hmac::sign(&key, format!("kvstore token {name}").as_bytes());
     write(dir, &[(&format!("{name}.token"), &format!("{name}:{}\n", hex(tag.as_ref())))])
 }
 
-fn random<const N: usize>() -> Result<[u8; N], String> {
-    let mut bytes = [0; N];
-    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
-    read.map_err(|error| format!("/dev/urandom: {error}"))?;
-    Ok(bytes)
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
-}
-
-fn read(dir: &Path, name: &str, hint: &str) -> Result<String, String> {
+fn read(dir: &Path, name: &str, hint: &str) -> Result<String> {
     let path = dir.join(name);
     fs::read_to_string(&path).map_err(|error| {
         let hint = if error.kind() == io::ErrorKind::NotFound { hint } else { "" };
-        format!("{}: {error}{hint}", path.display())
+        anyhow!("{}: {error}{hint}", path.display())
     })
 }
 
 /// Writes new files, or none, that only their owner may read.
-fn write(dir: &Path, files: &[(&str, &str)]) -> Result<Vec<String>, String> {
-    let wrong = |path: &Path, error: io::Error| format!("{}: {error}", path.display());
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|error| wrong(dir, error))?;
+fn write(dir: &Path, files: &[(&str, &str)]) -> Result<Vec<String>> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| dir.display().to_string())?;
     let paths: Vec<PathBuf> = files.iter().map(|(name, _)| dir.join(name)).collect();
     if let Some(path) = paths.iter().find(|path| path.symlink_metadata().is_ok()) {
-        return Err(format!(
+        bail!(
             "{} exists already, and nothing is overwritten; remove it, or choose another folder with \
              --dir",
             path.display()
-        ));
+        );
     }
     for (path, (_, content)) in paths.iter().zip(files) {
-        let mut options = OpenOptions::new();
-        options.write(true).create_new(true).mode(0o600);
-        let written = options.open(path).and_then(|mut file| file.write_all(content.as_bytes()));
-        written.map_err(|error| wrong(path, error))?;
+        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+        let written = file.and_then(|mut file| file.write_all(content.as_bytes()));
+        written.with_context(|| path.display().to_string())?;
     }
     Ok(paths.iter().map(|path| path.display().to_string()).collect())
 }

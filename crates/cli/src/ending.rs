@@ -1,6 +1,9 @@
 //! How a process of a job ended, and the exit status for shells. Also called: wait status.
 
-use std::fmt;
+use std::error::Error;
+use std::ffi::OsStr;
+use std::fmt::{self, Display};
+use std::io;
 
 use serde::{Deserialize, Serialize};
 use signal_hook::low_level::signal_name;
@@ -34,7 +37,7 @@ impl ExitReason {
     }
 }
 
-impl fmt::Display for ExitReason {
+impl Display for ExitReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             ExitReason::Status(status) => write!(formatter, "status {status}"),
@@ -46,6 +49,44 @@ impl fmt::Display for ExitReason {
         }
     }
 }
+
+/// An error that gives this program an exit status of its own; others give it 1.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) text: String,
+    pub(crate) status: u8,
+}
+
+impl Failure {
+    /// A command line that cannot be executed.
+    pub(crate) fn usage(error: impl Display) -> Self {
+        Self { text: format!("{error:#}"), status: 2 }
+    }
+
+    /// A program that could not be started, in a few words, with the status by which shells report it.
+    pub(crate) fn start(program: &OsStr, error: &io::Error) -> Self {
+        let program = program.display();
+        let (text, status) = match error.kind() {
+            io::ErrorKind::NotFound => (format!("{program}: program not found"), 127),
+            io::ErrorKind::PermissionDenied => (format!("{program}: not executable"), 126),
+            _ => (format!("{program}: {error}"), 126),
+        };
+        Self { text, status }
+    }
+
+    /// A process of this name that could not be started.
+    pub(crate) fn of(self, name: impl Display) -> Self {
+        Self { text: format!("cannot start {name}: {}", self.text), ..self }
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl Error for Failure {}
 
 /// The exit status of a program that a signal ended.
 pub(crate) fn signal_status(signal: i32) -> u8 {

@@ -2,13 +2,11 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Command};
 use clap_complete::Shell;
-
-use crate::messages::say;
 
 const NAME: &str = "kvstore";
 
@@ -30,27 +28,18 @@ pub(crate) struct Man {
     folder: PathBuf,
 }
 
-pub(crate) fn completions(arguments: &Completions, mut definition: Command) -> ExitCode {
+pub(crate) fn completions(
+    arguments: &Completions,
+    mut definition: Command,
+) -> anyhow::Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(arguments.shell, &mut definition, NAME, &mut text);
-    end("completions", io::stdout().write_all(&text))
+    io::stdout().write_all(&text)?;
+    Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn man(arguments: &Man, definition: Command) -> ExitCode {
-    end("man", write_pages(&arguments.folder, definition))
-}
-
-fn write_pages(folder: &Path, definition: Command) -> io::Result<()> {
-    fs::create_dir_all(folder)?;
-    clap_mangen::generate_to(definition, folder)
-}
-
-fn end(command: &str, result: io::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(command, error);
-            ExitCode::FAILURE
-        }
-    }
+pub(crate) fn man(arguments: &Man, definition: Command) -> anyhow::Result<ExitCode> {
+    fs::create_dir_all(&arguments.folder)?;
+    clap_mangen::generate_to(definition, &arguments.folder)?;
+    Ok(ExitCode::SUCCESS)
 }

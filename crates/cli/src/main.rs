@@ -26,10 +26,11 @@ mod settings;
 mod sys;
 
 use std::env;
-use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+
+use ending::Failure;
 
 /// Starts and runs the processes of distributed key-value stores.
 #[derive(Debug, Parser)]
@@ -43,8 +44,8 @@ struct CommandLine {
 enum Command {
     Run(launch::run::Arguments),
     Join(launch::join::Arguments),
-    Server(serve::server::Arguments),
-    Scheduler(serve::scheduler::Arguments),
+    Server(serve::ServerOptions),
+    Scheduler(serve::SchedulerOptions),
     Inspect(observe::inspect::Arguments),
     Completions(generate::Completions),
     Man(generate::Man),
@@ -57,26 +58,35 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let command = env::args_os().nth(1).and_then(|word| word.into_string().ok());
     // Internal subcommands of `kvstore run` are hidden from the help.
-    match env::args_os().nth(1).as_deref().and_then(OsStr::to_str) {
-        Some("keeper") => return launch::processes::reaper::keep(),
-        Some("agent") => return launch::hosts::agent::serve(),
-        _ => {}
-    }
+    let result = match command.as_deref() {
+        Some("keeper") => launch::processes::reaper::keep(),
+        Some("agent") => launch::hosts::agent::serve(),
+        _ => run(),
+    };
+    result.unwrap_or_else(|error| {
+        messages::say(&command.unwrap_or_default(), format_args!("{error:#}"));
+        ExitCode::from(error.downcast_ref::<Failure>().map_or(1, |failure| failure.status))
+    })
+}
+
+/// Executes a subcommand; the caller prints its error.
+fn run() -> anyhow::Result<ExitCode> {
     let words = launch::np::understood(env::args_os(), &definition());
     match CommandLine::parse_from(words).command {
         Command::Run(arguments) => launch::run::run(&arguments),
         Command::Join(arguments) => launch::join::run(&arguments),
-        Command::Server(arguments) => serve::server::run(&arguments),
-        Command::Scheduler(arguments) => serve::scheduler::run(&arguments),
-        Command::Inspect(arguments) => observe::inspect::run(&arguments),
+        Command::Server(arguments) => serve::server(&arguments),
+        Command::Scheduler(arguments) => serve::scheduler(&arguments),
+        Command::Inspect(arguments) => Ok(observe::inspect::run(&arguments)),
         Command::Completions(arguments) => generate::completions(&arguments, definition()),
         Command::Man(arguments) => generate::man(&arguments, definition()),
         Command::Certs(arguments) => certs::run(&arguments),
-        Command::Status(arguments) => observe::status::run(&arguments),
-        Command::Top(arguments) => observe::top::run(&arguments),
+        Command::Status(arguments) => Ok(observe::status::run(&arguments)),
+        Command::Top(arguments) => Ok(observe::top::run(&arguments)),
         Command::Doctor(arguments) => doctor::run(&arguments),
-        Command::Trace(arguments) => observe::trace::run(&arguments),
+        Command::Trace(arguments) => Ok(observe::trace::run(&arguments)),
         Command::Bench(arguments) => bench::run(&arguments),
     }
 }

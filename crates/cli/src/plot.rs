@@ -31,8 +31,8 @@ pub struct ChartFrame<'a> {
     pub y: &'a str,
 }
 
-pub struct ChartLine<'a> {
-    pub name: &'a str,
+pub struct ChartLine {
+    pub name: String,
     /// Related lines may share one of the two.
     pub colour: usize,
     pub mark: usize,
@@ -56,15 +56,10 @@ impl Chart {
     /// Axes with about five steps from 0 to `most` or a little more.
     pub fn new(frame: &ChartFrame<'_>, right: f64, bottom: f64, most: f64) -> Self {
         let step = step(most);
-        let most = (most / step).ceil() * step;
-        let mut chart = Self::empty(frame, right, bottom, (None, most));
-        let steps = (most / step).round() as usize;
-        for value in (0..=steps).map(|index| index as f64 * step) {
-            let digits = usize::from(step < 1.0);
-            chart.grid(value, &format!("{value:.digits$}"));
-        }
-        chart.axes(frame);
-        chart
+        let steps = (most / step).ceil();
+        let digits = usize::from(step < 1.0);
+        let ticks = (0..=steps as usize).map(|index| (index as f64 * step, digits));
+        Self::with_ticks(frame, right, bottom, (None, steps * step), ticks)
     }
 
     /// Axes whose vertical one is logarithmic, from one power of ten to another.
@@ -77,21 +72,18 @@ impl Chart {
         let first = least.log10().floor() as i32;
         let last = (most.log10().ceil() as i32).max(first + 1);
         let range = (Some(10f64.powi(first)), 10f64.powi(last));
-        let mut chart = Self::empty(frame, right, bottom, range);
-        for power in first..=last {
-            let digits = usize::try_from(-power).unwrap_or(0);
-            let value = 10f64.powi(power);
-            chart.grid(value, &format!("{value:.digits$}"));
-        }
-        chart.axes(frame);
-        chart
+        let digits = |power: i32| usize::try_from(-power).unwrap_or(0);
+        let ticks = (first..=last).map(|power| (10f64.powi(power), digits(power)));
+        Self::with_ticks(frame, right, bottom, range, ticks)
     }
 
-    fn empty(
+    /// Axes and texts; the ticks of the vertical axis are values and their digits.
+    fn with_ticks(
         frame: &ChartFrame<'_>,
         right: f64,
         bottom: f64,
         (least, most): (Option<f64>, f64),
+        ticks: impl Iterator<Item = (f64, usize)>,
     ) -> Self {
         let svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
@@ -99,26 +91,21 @@ impl Chart {
              <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"6\" fill=\"#ffffff\"/>\n",
             escape(frame.title)
         );
-        let mut chart = Self { svg, left: 76.0, right, top: 84.0, bottom, most, least };
+        let (left, top) = (76.0, 84.0);
+        let mut chart = Self { svg, left, right, top, bottom, most, least };
         chart.text(24.0, 30.0, "class=\"title\"", frame.title);
         chart.text(24.0, 52.0, "", frame.subtitle);
-        chart
-    }
-
-    fn grid(&mut self, value: f64, text: &str) {
-        let y = self.y(value);
-        self.path("grid", self.left, y, &format!("H{:.1}", self.right));
-        self.text(self.left - 9.0, y + 4.0, END, text);
-    }
-
-    fn axes(&mut self, frame: &ChartFrame<'_>) {
-        let middle = f64::midpoint(self.top, self.bottom);
+        for (value, digits) in ticks {
+            let y = chart.y(value);
+            chart.path("grid", left, y, &format!("H{right:.1}"));
+            chart.text(left - 9.0, y + 4.0, END, format_args!("{value:.digits$}"));
+        }
+        let middle = f64::midpoint(top, bottom);
         let turned = format!("transform=\"rotate(-90 26 {middle})\" text-anchor=\"middle\"");
-        self.text(26.0, middle, &turned, frame.y);
-        let middle = f64::midpoint(self.left, self.right);
-        self.text(middle, HEIGHT - 16.0, MIDDLE, frame.x);
-        let corner = format!("V{:.1}H{:.1}", self.bottom, self.right);
-        self.path("axis", self.left, self.top, &corner);
+        chart.text(26.0, middle, &turned, frame.y);
+        chart.text(f64::midpoint(left, right), HEIGHT - 16.0, MIDDLE, frame.x);
+        chart.path("axis", left, top, &format!("V{bottom:.1}H{right:.1}"));
+        chart
     }
 
     pub fn y(&self, value: f64) -> f64 {
@@ -139,7 +126,7 @@ impl Chart {
     }
 
     /// A mark whose form tells the lines apart without colours.
-    fn mark(&mut self, x: f64, y: f64, line: &ChartLine<'_>) {
+    fn mark(&mut self, x: f64, y: f64, line: &ChartLine) {
         let colour = COLOURS[line.colour % COLOURS.len()];
         let form = match line.mark % COLOURS.len() {
             0 => format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\""),
@@ -170,11 +157,23 @@ pub fn lines(
     frame: &ChartFrame<'_>,
     places: &[String],
     limit: Option<&str>,
-    lines: &[ChartLine<'_>],
+    lines: &[ChartLine],
 ) -> String {
     let longest = lines.iter().map(|line| line.name.len()).max().unwrap_or(0);
     let right = WIDTH - (46.0 + 6.6 * longest as f64).max(142.0);
-    let mut chart = on_axis(frame, right, limit, lines);
+    let bottom = HEIGHT - 62.0;
+    let values = || lines.iter().flat_map(|line| line.values.iter().flatten().copied());
+    let most = values().fold(0.0, f64::max);
+    let mut chart = if let Some(name) = limit {
+        let mut chart = Chart::new(frame, right, bottom, most.max(1.1));
+        chart.path("goal", chart.left, chart.y(1.0), &format!("H{right:.1}"));
+        chart.text(right + 12.0, chart.y(1.0) + 4.0, "class=\"note\"", name);
+        chart
+    } else {
+        let least = values().fold(f64::INFINITY, f64::min);
+        let range = if least <= most { (least, most) } else { (1.0, 10.0) };
+        Chart::logarithmic(frame, right, bottom, range)
+    };
     let gap = (chart.right - chart.left) / places.len() as f64;
     let left = chart.left;
     let x = |index: usize| left + gap * (index as f64 + 0.5);
@@ -187,37 +186,12 @@ pub fn lines(
         draw(&mut chart, line, &x);
         let y = chart.bottom - row * (lines.len() - 1 - index) as f64 - 8.0;
         chart.mark(chart.right + 18.0, y - 4.0, line);
-        chart.text(chart.right + 32.0, y, "", line.name);
+        chart.text(chart.right + 32.0, y, "", &line.name);
     }
     chart.end()
 }
 
-fn on_axis(
-    frame: &ChartFrame<'_>,
-    right: f64,
-    limit: Option<&str>,
-    lines: &[ChartLine<'_>],
-) -> Chart {
-    let values = || lines.iter().flat_map(|line| line.values.iter().flatten());
-    let bottom = HEIGHT - 62.0;
-    match limit {
-        None => {
-            let least = values().copied().fold(f64::INFINITY, f64::min);
-            let most = values().copied().fold(0.0, f64::max);
-            let range = if least <= most { (least, most) } else { (1.0, 10.0) };
-            Chart::logarithmic(frame, right, bottom, range)
-        }
-        Some(name) => {
-            let most = values().fold(1.1, |most: f64, value| most.max(*value));
-            let mut chart = Chart::new(frame, right, bottom, most);
-            chart.path("goal", chart.left, chart.y(1.0), &format!("H{:.1}", chart.right));
-            chart.text(chart.right + 12.0, chart.y(1.0) + 4.0, "class=\"note\"", name);
-            chart
-        }
-    }
-}
-
-fn draw(chart: &mut Chart, line: &ChartLine<'_>, x: &impl Fn(usize) -> f64) {
+fn draw(chart: &mut Chart, line: &ChartLine, x: &impl Fn(usize) -> f64) {
     let places = line.values.iter().enumerate();
     let points: Vec<(f64, f64)> =
         places.filter_map(|(index, value)| Some((x(index), chart.y((*value)?)))).collect();

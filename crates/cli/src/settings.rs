@@ -28,11 +28,9 @@ pub(crate) fn check(set: &[(String, String)]) -> std::result::Result<(), &'stati
 /// The options of `--set`, then those with an option of their own that are given.
 pub(crate) fn config(set: &[(String, String)], named: &[(&str, Option<String>)]) -> Result<Config> {
     let mut config = Config::new();
-    for (name, value) in set {
+    let named = named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+    for (name, value) in set.iter().map(|(name, value)| (&**name, &**value)).chain(named) {
         config.set(name, value)?;
-    }
-    for (name, value) in named {
-        value.as_ref().map_or(Ok(()), |value| config.set(name, value))?;
     }
     Ok(config)
 }

@@ -1,16 +1,15 @@
 //! Coordination of the workers of a benchmark job: they exchange numbers through the store. Also
 //! called: all-gather.
 
-use std::error::Error;
-use std::fmt;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::{Result, anyhow, bail};
 use kvstore::{Deadline, ErrorKind, Key, Store, Tensor, TensorMut};
 
-use super::BenchResult;
 use super::asked::BenchWork;
 use super::case::{BenchOptimizer, MOMENTUM};
 
@@ -56,7 +55,7 @@ impl<'a> BenchGroup<'a> {
     }
 
     /// Waits for all workers, however slow one is: the job itself detects a lost worker.
-    pub(crate) fn barrier(&self) -> BenchResult<()> {
+    pub(crate) fn barrier(&self) -> Result<()> {
         Ok(self.store.barrier(Deadline::Never)?)
     }
 
@@ -70,30 +69,28 @@ impl<'a> BenchGroup<'a> {
     /// Ensures that all workers run this command, and measure equal work; returns the machine of
     /// each. Before it has succeeded, the job may be another user's: only keys with names of our
     /// own are touched.
-    pub(crate) fn meet(&mut self, work: &BenchWork) -> BenchResult<Vec<u64>> {
+    pub(crate) fn meet(&mut self, work: &BenchWork) -> Result<Vec<u64>> {
         let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         let told = self.exchange(&[number_of(&work.text()), number_of(&machine)]);
         let told = told.map_err(|error| {
             let known = error.downcast_ref::<kvstore::Error>().map(kvstore::Error::kind);
-            if known != Some(ErrorKind::Timeout) && !error.is::<Silent>() {
+            if known != Some(ErrorKind::Timeout) && !error.is::<io::Error>() {
                 return error;
             }
-            format!("{error}; every worker of the job has to be `kvstore bench`").into()
+            anyhow!("{error}; every worker of the job has to be `kvstore bench`")
         })?;
-        if let Some(rank) =
-            told.iter().position(|it| it[0].to_bits() != told[self.rank][0].to_bits())
-        {
-            return Err(format!(
+        let differs = |it: &Vec<f64>| it[0].to_bits() != told[self.rank][0].to_bits();
+        if let Some(rank) = told.iter().position(differs) {
+            bail!(
                 "worker {rank} was told to measure something else, or is of another release; start \
                  all with the same command"
-            )
-            .into());
+            );
         }
         Ok(told.iter().map(|it| it[1].to_bits()).collect())
     }
 
     /// Sets how pushes merge from now on.
-    pub(crate) fn set_rule(&mut self, optimizer: BenchOptimizer) -> BenchResult<()> {
+    pub(crate) fn set_rule(&mut self, optimizer: BenchOptimizer) -> Result<()> {
         match optimizer {
             BenchOptimizer::None => return Ok(()),
             BenchOptimizer::Sgd => self.store.set_optimizer("sgd", "learning_rate=1")?,
@@ -111,7 +108,7 @@ impl<'a> BenchGroup<'a> {
     /// Each worker has a key that only it pushes to; where a round needs the other workers' pushes
     /// too, they are zeros. The first exchange has no barrier: a foreign job may be at one of its
     /// own.
-    pub(crate) fn exchange(&mut self, mine: &[f64]) -> BenchResult<Vec<Vec<f64>>> {
+    pub(crate) fn exchange(&mut self, mine: &[f64]) -> Result<Vec<Vec<f64>>> {
         if self.workers == 1 {
             return Ok(vec![mine.to_vec()]);
         }
@@ -138,7 +135,7 @@ impl<'a> BenchGroup<'a> {
     }
 
     /// Pulls until all workers have pushed: in a job with rounds, once.
-    fn listen(&self, keys: &[Key], lists: &mut [Vec<f64>]) -> BenchResult<()> {
+    fn listen(&self, keys: &[Key], lists: &mut [Vec<f64>]) -> Result<()> {
         let start = Instant::now();
         loop {
             let mut outs: Vec<TensorMut<'_>> =
@@ -149,24 +146,13 @@ impl<'a> BenchGroup<'a> {
                 return Ok(());
             };
             if self.timeout.is_some_and(|timeout| start.elapsed() > timeout) {
-                return Err(Box::new(Silent(silent)));
+                let text = format!("worker {silent} has not answered in time");
+                bail!(io::Error::new(io::ErrorKind::TimedOut, text));
             }
             thread::sleep(STEP);
         }
     }
 }
-
-/// The worker of this rank has pushed nothing within the timeout.
-#[derive(Debug)]
-struct Silent(usize);
-
-impl fmt::Display for Silent {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "worker {} has not answered in time", self.0)
-    }
-}
-
-impl Error for Silent {}
 
 fn views(lists: &[Vec<f64>]) -> Vec<Tensor<'_>> {
     lists.iter().map(|it| it.as_slice().into()).collect()

@@ -1,43 +1,14 @@
 //! Options of `kvstore bench`: the cases to measure.
 
-use std::fmt::Write;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use anyhow::{Result, bail, ensure};
+use clap::Args;
 use kvstore::DType;
 
-use super::BenchResult;
-use super::case::{BenchCase, BenchCases, BenchOp, BenchOptimizer};
+use super::case::{BenchCase, BenchCases, BenchOp, BenchOptimizer, name};
 use super::values::{BenchValues, new_values};
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-#[value(rename_all = "snake_case")]
-pub(crate) enum BenchCallKind {
-    Local,
-    Device,
-    DistSync,
-    DistAsync,
-    DistDeviceSync,
-    DistDeviceAsync,
-}
-
-impl BenchCallKind {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Local => "local",
-            Self::Device => "device",
-            Self::DistSync => "dist_sync",
-            Self::DistAsync => "dist_async",
-            Self::DistDeviceSync => "dist_device_sync",
-            Self::DistDeviceAsync => "dist_device_async",
-        }
-    }
-
-    pub(crate) fn is_distributed(self) -> bool {
-        !matches!(self, Self::Local | Self::Device)
-    }
-}
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchWork {
@@ -87,33 +58,25 @@ pub(crate) struct BenchWork {
 }
 
 impl BenchWork {
-    pub(crate) fn check(&self) -> BenchResult<()> {
-        let element = self.dtype.size();
+    pub(crate) fn check(&self) -> Result<()> {
+        let (element, dtype) = (self.dtype.size(), self.dtype.name());
         if let Some(size) = self.sizes.iter().find(|size| **size % element != 0) {
-            let name = self.dtype.name();
-            return Err(format!(
-                "a value of {size} bytes is no whole number of {name}; use a multiple of {element}"
-            )
-            .into());
+            bail!(
+                "a value of {size} bytes is no whole number of {dtype}; use a multiple of {element}"
+            );
         }
         // The 16-bit result of many steps has no closed form to compare with.
-        if self.optimizer != BenchOptimizer::None && !matches!(self.dtype, DType::F32 | DType::F64)
-        {
-            return Err(format!(
-                "the results of --optimizer {} are checked in float32 and float64 only, not in {}",
-                self.optimizer.name(),
-                self.dtype.name()
-            )
-            .into());
-        }
-        if self.cases().measured.is_empty() {
-            let most = size_name(self.most);
-            return Err(format!(
-                "every case has more than {most} in one call; say --most, or use fewer keys or \
-                 smaller sizes"
-            )
-            .into());
-        }
+        ensure!(
+            self.optimizer == BenchOptimizer::None || matches!(self.dtype, DType::F32 | DType::F64),
+            "the results of --optimizer {} are checked in float32 and float64 only, not in {dtype}",
+            name(&self.optimizer)
+        );
+        ensure!(
+            !self.cases().measured.is_empty(),
+            "every case has more than {} in one call; say --most, or use fewer keys or smaller \
+             sizes",
+            size_name(self.most)
+        );
         Ok(())
     }
 
@@ -139,13 +102,11 @@ impl BenchWork {
 
     /// The options that must be equal on all workers, as a text.
     pub(crate) fn text(&self) -> String {
-        let mut text = String::from(kvstore::VERSION);
         let Self { sizes, keys, ops, optimizer, dtype, most, seconds, rounds, .. } = self;
-        let _ = write!(
-            text,
-            " {sizes:?} {keys:?} {ops:?} {optimizer:?} {dtype:?} {most} {seconds} {rounds:?}"
-        );
-        text
+        format!(
+            "{} {sizes:?} {keys:?} {ops:?} {optimizer:?} {dtype:?} {most} {seconds} {rounds:?}",
+            kvstore::VERSION
+        )
     }
 }
 
@@ -159,7 +120,7 @@ pub(crate) fn size_name(bytes: usize) -> String {
     bytes.to_string()
 }
 
-fn bytes(text: &str) -> std::result::Result<usize, String> {
+fn bytes(text: &str) -> Result<usize, String> {
     const FORM: &str = "must be bytes such as 512, 4K, 64M or 1G";
     let (digits, shift) = match text.char_indices().last() {
         Some((at, 'k' | 'K')) => (&text[..at], 10),
@@ -172,16 +133,16 @@ fn bytes(text: &str) -> std::result::Result<usize, String> {
     bytes.ok_or_else(|| FORM.to_owned())
 }
 
-fn count(text: &str) -> std::result::Result<NonZeroUsize, String> {
+fn count(text: &str) -> Result<NonZeroUsize, String> {
     text.parse().map_err(|_| "must be a number of keys from 1 on".to_owned())
 }
 
-fn seconds(text: &str) -> std::result::Result<f64, String> {
+fn seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.001..=600.0).contains(seconds));
     seconds.ok_or_else(|| "must be seconds from 0.001 to 600".to_owned())
 }
 
-fn dtype(text: &str) -> std::result::Result<DType, String> {
+fn dtype(text: &str) -> Result<DType, String> {
     let named = DType::ALL.iter().find(|dtype| dtype.name() == text);
     named.copied().ok_or_else(|| {
         let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();

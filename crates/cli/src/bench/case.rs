@@ -11,14 +11,6 @@ pub(crate) enum BenchOp {
 }
 
 impl BenchOp {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Push => "push",
-            Self::Pull => "pull",
-            Self::Pushpull => "pushpull",
-        }
-    }
-
     /// How often the bytes of the keys go in or out.
     pub(crate) fn ways(self) -> f64 {
         if self == Self::Pushpull { 2.0 } else { 1.0 }
@@ -33,14 +25,9 @@ pub(crate) enum BenchOptimizer {
     Momentum,
 }
 
-impl BenchOptimizer {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Sgd => "sgd",
-            Self::Momentum => "momentum",
-        }
-    }
+/// The name of a call or an optimizer, as on the command line.
+pub(crate) fn name(value: &impl ValueEnum) -> String {
+    value.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// The work of one round.

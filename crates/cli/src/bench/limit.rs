@@ -3,13 +3,12 @@
 
 use std::thread;
 
+use anyhow::Result;
 use kvstore::{Config, StoreKind};
 
-use super::BenchResult;
 use super::agree::BenchGroup;
-use super::case::BenchCase;
-use super::case::BenchOp;
-use super::wire::{BenchTransport, Wire};
+use super::case::{BenchCase, BenchOp};
+use super::wire::Wire;
 
 /// From this many bytes on, all processors copy together.
 const MANY: usize = 16 << 20;
@@ -28,7 +27,7 @@ impl Limit {
         machines: &[u64],
         config: &Config,
         cases: &[BenchCase],
-    ) -> BenchResult<Self> {
+    ) -> Result<Self> {
         if matches!(group.store.kind(), StoreKind::Local | StoreKind::Device) {
             return Ok(Self::Copy(Copy::default()));
         }
@@ -40,32 +39,25 @@ impl Limit {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Copy(_) => "a copy in memory",
-            Self::Wire(wire) => match wire.place {
-                BenchTransport::Loopback => "raw TCP over the loopback",
-                BenchTransport::Network => "raw TCP to a worker on another machine",
-            },
+            Self::Wire(wire) => wire.name,
         }
     }
 
-    pub(crate) fn prepare(&mut self, case: &BenchCase) -> BenchResult<()> {
+    pub(crate) fn prepare(&mut self, case: &BenchCase) -> Result<()> {
         match self {
-            Self::Copy(copy) => {
-                *copy = Copy::new(case);
-                Ok(())
-            }
-            Self::Wire(wire) => Ok(wire.prepare(case.bytes())?),
+            Self::Copy(copy) => *copy = Copy::new(case),
+            Self::Wire(wire) => wire.prepare(case.bytes())?,
         }
+        Ok(())
     }
 
     /// Moves the bytes of a case once.
-    pub(crate) fn round(&mut self, op: BenchOp) -> BenchResult<()> {
+    pub(crate) fn round(&mut self, op: BenchOp) -> Result<()> {
         match self {
-            Self::Copy(copy) => {
-                copy.round(op);
-                Ok(())
-            }
-            Self::Wire(wire) => Ok(wire.round(op)?),
+            Self::Copy(copy) => copy.round(op),
+            Self::Wire(wire) => wire.round(op)?,
         }
+        Ok(())
     }
 }
 

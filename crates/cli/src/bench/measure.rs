@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
+use anyhow::{Result, bail};
 use kvstore::Key;
 
-use super::BenchResult;
 use super::agree::BenchGroup;
 use super::asked::BenchWork;
-use super::case::{BenchCase, BenchOp, BenchOptimizer, History};
+use super::case::{BenchCase, BenchOp, BenchOptimizer, History, name};
 use super::limit::Limit;
 use super::values::BenchValues;
 
@@ -43,18 +43,19 @@ impl Measured {
         quantile(&all, 0.5)
     }
 
-    pub(crate) fn slowest(&self) -> f64 {
-        self.workers.iter().map(|times| times.p99).fold(0.0, f64::max)
+    /// The medians of the workers, and the slowest p99.
+    pub(crate) fn overall(&self) -> Times {
+        Times {
+            p50: self.median(|times| times.p50),
+            p99: self.workers.iter().map(|times| times.p99).fold(0.0, f64::max),
+            limit: self.median(|times| times.limit),
+        }
     }
 
     /// Bytes that a worker moves in a second, 10^9 of them, when a round takes so many seconds.
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     pub(crate) fn gb_per_s(&self, seconds: f64) -> f64 {
         self.case.op.ways() * self.case.bytes() as f64 / seconds / 1e9
-    }
-
-    pub(crate) fn ratio(&self) -> f64 {
-        self.median(|times| times.limit) / self.median(|times| times.p50)
     }
 }
 
@@ -73,7 +74,7 @@ pub(crate) fn measure(
     limit: &mut Limit,
     work: &BenchWork,
     case: &BenchCase,
-) -> BenchResult<Measured> {
+) -> Result<Measured> {
     let history = History {
         optimizer: work.optimizer,
         workers: group.workers,
@@ -84,12 +85,11 @@ pub(crate) fn measure(
     let values = work.values(case);
     let mut race = BenchRun { group, limit, case: *case, keys, values, history };
     race.prepare()?;
-    let (mut ours, mut limits) = if let Some(rounds) = work.rounds {
-        race.take_turns(rounds.into(), f64::INFINITY)?
-    } else {
-        let rounds = race.rounds(work.seconds)?;
-        race.take_turns(rounds, work.seconds)?
+    let (rounds, seconds) = match work.rounds {
+        Some(rounds) => (rounds.into(), f64::INFINITY),
+        None => (race.rounds(work.seconds)?, work.seconds),
     };
+    let (mut ours, mut limits) = race.take_turns(rounds, seconds)?;
     race.check()?;
     race.group.barrier()?;
     race.group.store.remove(&race.keys)?;
@@ -102,7 +102,7 @@ pub(crate) fn measure(
 }
 
 impl BenchRun<'_, '_> {
-    fn prepare(&mut self) -> BenchResult<()> {
+    fn prepare(&mut self) -> Result<()> {
         self.limit.prepare(&self.case)?;
         self.values.clear();
         self.group.store.init_list(&self.keys, &self.values.lend().0)?;
@@ -117,7 +117,7 @@ impl BenchRun<'_, '_> {
 
     /// Number of rounds in so many seconds; all workers compute an equal one.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive")]
-    fn rounds(&mut self, seconds: f64) -> BenchResult<usize> {
+    fn rounds(&mut self, seconds: f64) -> Result<usize> {
         let mut times = Vec::new();
         self.run(FIRST, &mut times)?;
         self.run_limit(FIRST, &mut times)?;
@@ -129,7 +129,7 @@ impl BenchRun<'_, '_> {
 
     /// Seconds of the rounds of the store and of the limit: of so many, or of fewer if they are
     /// slower than the first ones.
-    fn take_turns(&mut self, rounds: usize, seconds: f64) -> BenchResult<(Vec<f64>, Vec<f64>)> {
+    fn take_turns(&mut self, rounds: usize, seconds: f64) -> Result<(Vec<f64>, Vec<f64>)> {
         let (mut ours, mut limits) = (Vec::new(), Vec::new());
         let turns = TURNS.min(rounds);
         let start = Instant::now();
@@ -150,12 +150,12 @@ impl BenchRun<'_, '_> {
     }
 
     /// The maximum over all workers, equal on each.
-    fn most(&mut self, mine: f64) -> BenchResult<f64> {
+    fn most(&mut self, mine: f64) -> Result<f64> {
         let all = self.group.exchange(&[mine])?;
         Ok(all.iter().map(|it| it[0]).fold(0.0, f64::max))
     }
 
-    fn run(&mut self, rounds: usize, times: &mut Vec<f64>) -> BenchResult<()> {
+    fn run(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
         self.call(self.case.op, rounds, times)?;
         if self.case.op != BenchOp::Pull {
             self.history.pushes += rounds;
@@ -163,7 +163,7 @@ impl BenchRun<'_, '_> {
         Ok(())
     }
 
-    fn run_limit(&mut self, rounds: usize, times: &mut Vec<f64>) -> BenchResult<()> {
+    fn run_limit(&mut self, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
         for _ in 0..rounds {
             let start = Instant::now();
             self.limit.round(self.case.op)?;
@@ -172,7 +172,7 @@ impl BenchRun<'_, '_> {
         Ok(())
     }
 
-    fn call(&mut self, op: BenchOp, rounds: usize, times: &mut Vec<f64>) -> BenchResult<()> {
+    fn call(&mut self, op: BenchOp, rounds: usize, times: &mut Vec<f64>) -> Result<()> {
         let (values, mut outs) = self.values.lend();
         let (store, keys) = (self.group.store, &self.keys);
         for _ in 0..rounds {
@@ -187,37 +187,33 @@ impl BenchRun<'_, '_> {
         Ok(())
     }
 
-    fn call_once(&mut self, op: BenchOp) -> BenchResult<()> {
+    fn call_once(&mut self, op: BenchOp) -> Result<()> {
         self.call(op, 1, &mut Vec::new())
     }
 
     /// One more round with other values, whose result is compared with the expected one.
-    fn check(&mut self) -> BenchResult<()> {
+    fn check(&mut self) -> Result<()> {
         let BenchRun { case, history, .. } = *self;
         self.values.clear();
         self.values.fill(history.rank(self.group.rank), 1);
         self.group.barrier()?;
-        self.call_once(if case.op == BenchOp::Pushpull {
-            BenchOp::Pushpull
-        } else {
-            BenchOp::Push
-        })?;
+        let is_both = case.op == BenchOp::Pushpull;
+        self.call_once(if is_both { case.op } else { BenchOp::Push })?;
         // Without rounds, the other workers' pushes may arrive later.
-        if case.op != BenchOp::Pushpull || history.is_async {
+        if !is_both || history.is_async {
             self.group.barrier()?;
             self.call_once(BenchOp::Pull)?;
         }
         let exactly = history.optimizer == BenchOptimizer::None;
         match self.values.difference(history.stored(), exactly) {
             None => Ok(()),
-            Some(text) => Err(format!(
+            Some(text) => bail!(
                 "{} of {} keys of {} bytes came back wrong: {text}; the times of a store that is \
                  wrong mean nothing",
-                case.op.name(),
+                name(&case.op),
                 case.keys,
                 case.size
-            )
-            .into()),
+            ),
         }
     }
 }

@@ -15,36 +15,35 @@ mod values;
 mod wire;
 
 use std::env;
-use std::ffi::OsString;
 use std::process::ExitCode;
-use std::sync::mpsc;
 use std::time::Duration;
 
+use anyhow::{Result, anyhow, bail};
 use clap::{Args, value_parser};
 use kvstore::{Config, Deadline, ErrorKind, Store};
 
+use crate::ending::Failure;
 use crate::launch::hosts::placement::ProcessPlacement;
 use crate::launch::plan::{self, LaunchPlan};
 use crate::launch::run;
-use crate::launch::state::GraceTimes;
-use crate::launch::{LaunchContext, LaunchFailure};
-use crate::messages;
+use crate::launch::state::EndPolicy;
+use crate::launch::{LaunchContext, Launcher};
 use crate::settings;
 use crate::sys;
 
 use agree::BenchGroup;
-use asked::{BenchCallKind, BenchWork};
+use asked::BenchWork;
 use limit::Limit;
 use report::BenchReport;
 
 const COMMAND: &str = "bench";
+/// Types of stores.
+const KINDS: [&str; 6] =
+    ["local", "device", "dist_sync", "dist_async", "dist_device_sync", "dist_device_async"];
 /// How long the calls of a store may take, unless the option `timeout_ms` says otherwise.
 const TIMEOUT_MS: &str = "60000";
 /// How long leaving the job may take.
 const LEAVE: Duration = Duration::from_secs(10);
-
-/// The error that ends a measurement.
-type BenchResult<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// Measures pushes and pulls, beside what the machine can do.
 ///
@@ -67,8 +66,8 @@ pub(crate) struct Arguments {
     local: bool,
 
     /// The type of the store
-    #[arg(long = "type", value_name = "TYPE", value_enum, default_value_t = BenchCallKind::DistSync)]
-    kind: BenchCallKind,
+    #[arg(long = "type", value_name = "TYPE", value_parser = KINDS, default_value = "dist_sync")]
+    kind: String,
 
     /// Address of the scheduler of a job all of whose workers are this command; else `KV_ROOT`
     #[arg(long, value_name = "HOST:PORT")]
@@ -86,53 +85,30 @@ pub(crate) struct Arguments {
     work: BenchWork,
 }
 
-fn say(text: impl std::fmt::Display) {
-    messages::say(COMMAND, text);
-}
-
-/// Measures, or starts a job that does. Called on the main thread, with which its processes end.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+/// Measures, or starts a job that does.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     sys::prepare_for_tls(&arguments.set);
-    let config = match arguments.check().and_then(|()| arguments.config()) {
-        Ok(config) => config,
-        Err(error) => {
-            say(error);
-            return ExitCode::from(2);
-        }
-    };
-    let is_member = match config.get("root") {
-        Ok(root) => root.is_some(),
-        Err(error) => {
-            say(error);
-            return ExitCode::from(2);
-        }
-    };
-    if arguments.kind().is_distributed() && !is_member {
-        return match arguments.start_job() {
-            Ok(status) => ExitCode::from(status),
-            Err(failure) => failure.tell(COMMAND),
-        };
+    settings::check(&arguments.set).map_err(Failure::usage)?;
+    arguments.work.check().map_err(Failure::usage)?;
+    let config = arguments.config().map_err(Failure::usage)?;
+    let is_member = config.get("root").map_err(Failure::usage)?.is_some();
+    if arguments.is_distributed() && !is_member {
+        return arguments.start_job();
     }
-    match arguments.measure(&config) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say(error);
-            ExitCode::FAILURE
-        }
-    }
+    arguments.measure(&config)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 impl Arguments {
-    fn kind(&self) -> BenchCallKind {
-        if self.local { BenchCallKind::Local } else { self.kind }
+    fn kind(&self) -> &str {
+        if self.local { "local" } else { &self.kind }
     }
 
-    fn check(&self) -> BenchResult<()> {
-        settings::check(&self.set)?;
-        self.work.check()
+    fn is_distributed(&self) -> bool {
+        self.kind().starts_with("dist")
     }
 
-    fn config(&self) -> BenchResult<Config> {
+    fn config(&self) -> kvstore::Result<Config> {
         let number = |number: Option<u32>| number.map(|number| number.to_string());
         let named = [
             ("root", self.root.clone()),
@@ -148,56 +124,48 @@ impl Arguments {
     }
 
     /// Runs a job on this machine whose workers are this command with the same arguments.
-    fn start_job(&self) -> std::result::Result<u8, LaunchFailure> {
-        sys::raise_file_limit();
-        let (sender, events) = mpsc::channel();
-        run::watch_signals(sender.clone())?;
+    fn start_job(&self) -> Result<ExitCode> {
+        let launcher = Launcher::new(COMMAND, &self.set)?;
         let site = ProcessPlacement::here(self.num_workers.unwrap_or(1));
         let program = env::current_exe()?.into_os_string();
-        let words: Vec<OsString> = std::iter::once(program).chain(env::args_os().skip(1)).collect();
         let plan = LaunchPlan {
-            workers: site.workers(),
+            workers: site.workers,
             servers: self.num_servers.unwrap_or(1),
             serve_with_program: false,
-            program: words,
+            program: std::iter::once(program).chain(env::args_os().skip(1)).collect(),
             root: Some(site.root()?),
             job: plan::job_name()?,
             token: plan::token_for(&self.set)?,
             settings: self.set.clone(),
             restarts: 0,
         };
-        let file = run::keep_token(COMMAND, &plan);
-        let launch = LaunchContext {
-            command: COMMAND,
-            is_plain: true,
-            site: &site,
-            file: file.as_ref(),
-            target: None,
-            patience: GraceTimes {
-                grace: Duration::from_secs(5),
-                linger: Duration::from_millis(500),
-            },
+        let policy = EndPolicy {
+            grace: Duration::from_secs(5),
+            linger: Duration::from_millis(500),
             goes_on: false,
-            verbose: false,
-            serial: 0,
-            sender,
-            events: &events,
         };
-        Ok(launch.run(plan.processes())?.status)
+        let launch = LaunchContext {
+            launcher: &launcher,
+            plan: &plan,
+            site: &site,
+            is_plain: true,
+            target: None,
+            policy,
+            verbose: false,
+        };
+        Ok(ExitCode::from(launch.run()?.status))
     }
 
     /// Measures as one worker.
-    fn measure(&self, config: &Config) -> BenchResult<()> {
-        let role = config.get("role")?;
-        if self.kind().is_distributed() && role.as_deref().is_some_and(|role| role != "worker") {
-            let role = role.unwrap_or_default();
-            return Err(format!(
+    fn measure(&self, config: &Config) -> Result<()> {
+        let role = config.get("role")?.filter(|role| role != "worker" && self.is_distributed());
+        if let Some(role) = role {
+            bail!(
                 "it is started as a {role} of a job, and it is for workers: leave \
                  --serve-with-program out"
-            )
-            .into());
+            );
         }
-        let store = Store::open(self.kind().name(), config).map_err(explained)?;
+        let store = Store::open(self.kind(), config).map_err(explained)?;
         let timeout = config.get("timeout_ms")?.and_then(|text| text.parse().ok());
         let mut group = BenchGroup::new(&store, timeout);
         let met = group.meet(&self.work);
@@ -219,7 +187,7 @@ impl Arguments {
         group: &mut BenchGroup<'_>,
         machines: &[u64],
         config: &Config,
-    ) -> BenchResult<()> {
+    ) -> Result<()> {
         let cases = self.work.cases();
         let mut limit = Limit::new(group, machines, config, &cases.measured)?;
         group.set_rule(self.work.optimizer)?;
@@ -233,13 +201,12 @@ impl Arguments {
 }
 
 /// The error of a worker that cannot join its job, with its likely cause.
-fn explained(error: kvstore::Error) -> Box<dyn std::error::Error> {
+fn explained(error: kvstore::Error) -> anyhow::Error {
     if matches!(error.kind(), ErrorKind::Refused | ErrorKind::Option) {
-        return format!(
+        return anyhow!(
             "{error}; the workers of a job are fixed when it starts: let the job run this command, as \
              in `kvstore run -n 2 -s 1 -- kvstore bench`, or unset KV_ROOT for a job of its own"
-        )
-        .into();
+        );
     }
     error.into()
 }

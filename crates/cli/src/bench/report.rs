@@ -1,15 +1,16 @@
 //! Results of a benchmark, as a table, as an object, and as a chart.
 
-use std::fmt::Write as _;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::BenchResult;
 use super::agree::BenchGroup;
 use super::asked::{BenchWork, size_name};
-use super::case::BenchOp;
+use super::case::{BenchCase, BenchOp, name};
 use super::limit::Limit;
 use super::measure::{Measured, Times};
 use crate::plot::{ChartFrame, ChartLine, lines};
@@ -25,9 +26,8 @@ pub(crate) struct BenchReport<'a> {
     all: Vec<Measured>,
 }
 
-/// The columns of the table: titles, and how wide they are.
-const COLUMNS: [(&str, usize); 9] = [
-    ("op", 8),
+/// The columns of the table behind the first one: titles, and how wide they are.
+const COLUMNS: [(&str, usize); 8] = [
     ("keys", 6),
     ("size", 6),
     ("rounds", 6),
@@ -44,7 +44,7 @@ impl<'a> BenchReport<'a> {
         group: &BenchGroup<'_>,
         limit: &Limit,
         servers: Option<u32>,
-    ) -> BenchResult<Self> {
+    ) -> Result<Self> {
         let report = Self {
             work,
             is_first: group.rank == 0,
@@ -56,15 +56,15 @@ impl<'a> BenchReport<'a> {
         };
         report.check_file()?;
         report.table(|| format!("{}; the limit is {}\n", report.about(), report.limit))?;
-        report.table(|| row(&COLUMNS.map(|(title, _)| title.to_owned())))?;
+        report.table(|| row("op", &titles()))?;
         Ok(report)
     }
 
     /// Whether the chart file can be written, before hours are spent.
-    fn check_file(&self) -> BenchResult<()> {
+    fn check_file(&self) -> Result<()> {
         if let Some(file) = self.work.svg.as_ref().filter(|_| self.is_first) {
             let opened = OpenOptions::new().create(true).append(true).open(file);
-            opened.map_err(|error| format!("{}: {error}", file.display()))?;
+            opened.with_context(|| file.display().to_string())?;
         }
         Ok(())
     }
@@ -80,39 +80,32 @@ impl<'a> BenchReport<'a> {
             let servers = self.servers.and_then(|count| usize::try_from(count).ok());
             text += &servers.map_or(String::new(), |count| plural(count, "server"));
         }
-        let (dtype, optimizer) = (self.work.dtype.name(), self.work.optimizer.name());
+        let (dtype, optimizer) = (self.work.dtype.name(), name(&self.work.optimizer));
         format!("{text}, {dtype}, optimizer {optimizer}")
     }
 
     /// Prints a line of the table, if enabled on this worker.
-    fn table(&self, text: impl FnOnce() -> String) -> BenchResult<()> {
+    fn table(&self, text: impl FnOnce() -> String) -> Result<()> {
         if self.is_first && !self.work.json { print(&text()) } else { Ok(()) }
     }
 
-    pub(crate) fn add(&mut self, measured: Measured) -> BenchResult<()> {
-        let times = Times {
-            p50: measured.median(|times| times.p50),
-            p99: measured.slowest(),
-            limit: measured.median(|times| times.limit),
-        };
+    pub(crate) fn add(&mut self, measured: Measured) -> Result<()> {
         self.table(|| {
-            let case = measured.case;
-            let [p50, p99, rate, limit, ratio] = cells(&measured, &times);
-            let (keys, rounds) = (case.keys.to_string(), measured.rounds.to_string());
-            let name = case.op.name().to_owned();
-            row(&[name, keys, size_name(case.size), rounds, p50, p99, rate, limit, ratio])
+            let (case, rounds) = (measured.case, measured.rounds.to_string());
+            let cells = cells(&measured, &measured.overall()).to_vec();
+            let first = vec![case.keys.to_string(), size_name(case.size), rounds];
+            row(name(&case.op), &[first, cells].concat())
         })?;
         self.all.push(measured);
         Ok(())
     }
 
-    pub(crate) fn end(&self, left_out: &[(usize, usize)]) -> BenchResult<()> {
+    pub(crate) fn end(&self, left_out: &[(usize, usize)]) -> Result<()> {
         if !self.is_first {
             return Ok(());
         }
         if self.work.json {
-            let text = serde_json::to_string_pretty(&self.object(left_out))?;
-            print(&text)?;
+            print(&serde_json::to_string_pretty(&self.object(left_out))?)?;
         }
         let largest = self.all.iter().max_by_key(|it| it.case.bytes());
         if let Some(measured) = largest.filter(|_| self.workers > 1) {
@@ -120,14 +113,13 @@ impl<'a> BenchReport<'a> {
         }
         if !left_out.is_empty() {
             self.table(|| {
-                let name = |(keys, size): &(usize, usize)| format!("{keys} x {}", size_name(*size));
+                let name = |&(keys, size): &(usize, usize)| format!("{keys} x {}", size_name(size));
                 let names: Vec<String> = left_out.iter().map(name).collect();
                 format!("\nleft out, see --most: {}", names.join(", "))
             })?;
         }
         if let Some(file) = &self.work.svg {
-            let at = |error: io::Error| format!("{}: {error}", file.display());
-            fs::write(file, self.picture()).map_err(at)?;
+            fs::write(file, self.picture()).with_context(|| file.display().to_string())?;
         }
         Ok(())
     }
@@ -141,7 +133,7 @@ impl<'a> BenchReport<'a> {
             "num_workers": self.workers,
             "num_servers": self.servers.filter(|_| self.kind.starts_with("dist")),
             "dtype": self.work.dtype.name(),
-            "optimizer": self.work.optimizer.name(),
+            "optimizer": name(&self.work.optimizer),
             "limit": self.limit,
             "cases": self.all.iter().map(case_object).collect::<Vec<Value>>(),
             "left_out": left_out,
@@ -150,36 +142,25 @@ impl<'a> BenchReport<'a> {
 
     /// Throughput over size, a line for each call and each number of keys.
     fn picture(&self) -> String {
-        let mut sizes: Vec<usize> = self.all.iter().map(|it| it.case.size).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        let mut kinds: Vec<(BenchOp, usize)> = Vec::new();
-        for case in self.all.iter().map(|it| it.case) {
-            if !kinds.contains(&(case.op, case.keys)) {
-                kinds.push((case.op, case.keys));
-            }
-        }
-        kinds.sort_by_key(|&(op, keys)| (keys, op as usize));
-        let mut counts: Vec<usize> = kinds.iter().map(|(_, keys)| *keys).collect();
-        counts.dedup();
-        let name = |(op, keys): &(BenchOp, usize)| {
-            format!("{}, {keys} {}", op.name(), if *keys == 1 { "key" } else { "keys" })
-        };
-        let names: Vec<String> = kinds.iter().map(name).collect();
-        let line = |(&(op, keys), name)| {
+        let of = |it: &Measured| (it.case.keys, it.case.op as usize);
+        let sizes: BTreeSet<usize> = self.all.iter().map(|it| it.case.size).collect();
+        let counts: BTreeSet<usize> = self.all.iter().map(|it| it.case.keys).collect();
+        let kinds: BTreeMap<_, _> = self.all.iter().map(|it| (of(it), it.case.op)).collect();
+        let line = |(&kind, &op): (&(usize, usize), &BenchOp)| {
+            let (keys, colour) = kind;
             let at = |size: &usize| {
-                let is_it = |it: &&Measured| {
-                    it.case.op == op && it.case.keys == keys && it.case.size == *size
-                };
+                let is_it = |it: &&Measured| of(it) == kind && it.case.size == *size;
                 let found = self.all.iter().find(is_it)?;
                 Some(found.gb_per_s(found.median(|times| times.p50)))
             };
-            let values = sizes.iter().map(at).collect();
-            let mark = counts.iter().position(|count| *count == keys).unwrap_or(0);
-            ChartLine { name, colour: op as usize, mark, values }
+            ChartLine {
+                name: format!("{}, {keys} {}", name(&op), if keys == 1 { "key" } else { "keys" }),
+                colour,
+                mark: counts.range(..keys).count(),
+                values: sizes.iter().map(at).collect(),
+            }
         };
-        let drawn: Vec<ChartLine<'_>> =
-            kinds.iter().zip(names.iter().map(String::as_str)).map(line).collect();
+        let drawn: Vec<ChartLine> = kinds.iter().map(line).collect();
         let frame = ChartFrame {
             title: "Throughput of pushes and pulls",
             subtitle: &format!("{}; medians of kvstore bench", self.about()),
@@ -192,8 +173,8 @@ impl<'a> BenchReport<'a> {
 }
 
 /// Prints a line. A closed standard output ends the command.
-fn print(text: &str) -> BenchResult<()> {
-    writeln!(io::stdout(), "{text}").map_err(|error| format!("nobody reads this: {error}").into())
+fn print(text: &str) -> Result<()> {
+    writeln!(io::stdout(), "{text}").context("nobody reads this")
 }
 
 /// Times in milliseconds, rates, and their ratio.
@@ -213,33 +194,31 @@ fn figure(number: f64) -> String {
     if number < 0.1 { format!("{number:.6}") } else { format!("{number:.3}") }
 }
 
-fn row(cells: &[String; 9]) -> String {
-    let [first, others @ ..] = cells;
-    let mut text = format!("{first:<0$}", COLUMNS[0].1);
-    for (cell, (_, width)) in others.iter().zip(&COLUMNS[1..]) {
-        let _ = write!(text, "  {cell:>width$}");
-    }
-    text
+fn titles() -> [String; 8] {
+    COLUMNS.map(|(title, _)| title.to_owned())
+}
+
+/// A row: the first cell, and those of the last columns.
+fn row(first: impl Display, cells: &[String]) -> String {
+    let columns = &COLUMNS[COLUMNS.len() - cells.len()..];
+    let put = |row, (cell, (_, width)): (&String, &(&str, usize))| format!("{row}  {cell:>width$}");
+    cells.iter().zip(columns).fold(format!("{first:<8}"), put)
 }
 
 /// The workers one by one: a slow network card shows in the limit of its worker.
 fn each_worker(measured: &Measured) -> String {
-    let case = measured.case;
-    let mut text = format!(
-        "\neach worker, {} of {} x {}:\nworker       p50 ms     p99 ms      GB/s     limit    ratio",
-        case.op.name(),
-        case.keys,
-        size_name(case.size)
-    );
+    let BenchCase { op, keys, size } = measured.case;
+    let title = format!("\neach worker, {} of {keys} x {}:\n", name(&op), size_name(size));
+    let mut text = title + &row("worker", &titles()[3..]);
     for (rank, times) in measured.workers.iter().enumerate() {
-        let [p50, p99, rate, limit, ratio] = cells(measured, times);
-        let _ = write!(text, "\n{rank:<8}  {p50:>9}  {p99:>9}  {rate:>8}  {limit:>8}  {ratio:>7}");
+        text += "\n";
+        text += &row(rank, &cells(measured, times));
     }
     text
 }
 
 fn case_object(measured: &Measured) -> Value {
-    let p50 = measured.median(|times| times.p50);
+    let all = measured.overall();
     let worker = |times: &Times| {
         json!({
             "p50_ms": times.p50 * 1e3,
@@ -249,15 +228,15 @@ fn case_object(measured: &Measured) -> Value {
         })
     };
     json!({
-        "op": measured.case.op.name(),
+        "op": name(&measured.case.op),
         "keys": measured.case.keys,
         "size": measured.case.size,
         "rounds": measured.rounds,
-        "p50_ms": p50 * 1e3,
-        "p99_ms": measured.slowest() * 1e3,
-        "gb_per_s": measured.gb_per_s(p50),
-        "limit_gb_per_s": measured.gb_per_s(measured.median(|times| times.limit)),
-        "ratio": measured.ratio(),
+        "p50_ms": all.p50 * 1e3,
+        "p99_ms": all.p99 * 1e3,
+        "gb_per_s": measured.gb_per_s(all.p50),
+        "limit_gb_per_s": measured.gb_per_s(all.limit),
+        "ratio": all.limit / all.p50,
         "workers": measured.workers.iter().map(worker).collect::<Vec<Value>>(),
     })
 }

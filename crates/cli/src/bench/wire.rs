@@ -6,13 +6,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Result;
 use kvstore::Config;
 
+use super::COMMAND;
 use super::agree::{BenchGroup, number_of};
 use super::case::BenchOp;
-use super::{BenchResult, say};
 use crate::address::{local_address_of, split_root};
 use crate::launch::plan::job_name;
+use crate::messages::say;
 
 /// Timeout of a connection, and of a silence on it.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -23,14 +25,12 @@ const PREPARE: u8 = 0;
 const TAKE: u8 = 1;
 const GIVE: u8 = 2;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BenchTransport {
-    Loopback,
-    Network,
-}
+const LOOPBACK: &str = "raw TCP over the loopback";
+const NETWORK: &str = "raw TCP to a worker on another machine";
 
 pub(crate) struct Wire {
-    pub(crate) place: BenchTransport,
+    /// Its name in the report.
+    pub(crate) name: &'static str,
     stream: TcpStream,
     value: Vec<u8>,
     out: Vec<u8>,
@@ -43,7 +43,7 @@ impl Wire {
         machines: &[u64],
         config: &Config,
         most: usize,
-    ) -> BenchResult<Self> {
+    ) -> Result<Self> {
         let partner = partner(group.rank, machines);
         let is_alone = machines.iter().all(|machine| *machine == machines[0]);
         let own = if is_alone { Ipv4Addr::LOCALHOST.into() } else { own_address(config)? };
@@ -56,19 +56,20 @@ impl Wire {
             let (address, password) = all[rank].split_at(5);
             connect(address_of(address), password[0])
         };
-        let (place, stream) = match partner.map(connect) {
-            Some(Ok(stream)) => (BenchTransport::Network, stream),
+        let (name, stream) = match partner.map(connect) {
+            Some(Ok(stream)) => (NETWORK, stream),
             Some(Err(error)) => {
                 let (rank, partner) = (group.rank, partner.unwrap_or(0));
-                say(format_args!(
+                let text = format_args!(
                     "worker {rank} cannot connect to worker {partner}, and compares with its \
                      loopback: {error}"
-                ));
-                (BenchTransport::Loopback, connect(rank)?)
+                );
+                say(COMMAND, text);
+                (LOOPBACK, connect(rank)?)
             }
-            None => (BenchTransport::Loopback, connect(group.rank)?),
+            None => (LOOPBACK, connect(group.rank)?),
         };
-        Ok(Self { place, stream, value: Vec::new(), out: Vec::new() })
+        Ok(Self { name, stream, value: Vec::new(), out: Vec::new() })
     }
 
     pub(crate) fn prepare(&mut self, bytes: usize) -> io::Result<()> {
@@ -103,22 +104,18 @@ fn partner(rank: usize, machines: &[u64]) -> Option<usize> {
 }
 
 /// This machine's address on the way to the scheduler.
-fn own_address(config: &Config) -> BenchResult<IpAddr> {
+fn own_address(config: &Config) -> Result<IpAddr> {
     let root = config.get("root")?.unwrap_or_default();
-    Ok(local_address_of(&split_root(&root)?.0)?)
+    local_address_of(&split_root(&root)?.0)
 }
 
 fn connect(address: SocketAddr, password: f64) -> io::Result<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&address, CONNECT)?;
-    set_up(&stream)?;
-    stream.write_all(&password.to_bits().to_le_bytes())?;
-    Ok(stream)
-}
-
-fn set_up(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(SILENCE))?;
-    stream.set_write_timeout(Some(SILENCE))
+    stream.set_write_timeout(Some(SILENCE))?;
+    stream.write_all(&password.to_bits().to_le_bytes())?;
+    Ok(stream)
 }
 
 /// Serves as long as this process lives.
@@ -163,11 +160,10 @@ fn serve(mut stream: TcpStream, password: f64, most: usize) -> io::Result<()> {
 
 /// An address as numbers that a float64 has exactly.
 fn words(address: SocketAddr) -> [f64; 5] {
-    let address_v6 = match address.ip() {
-        IpAddr::V4(address) => address.to_ipv6_mapped(),
-        IpAddr::V6(address) => address,
+    let bits = match address.ip() {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
     };
-    let bits = address_v6.to_bits();
     let word = |shift: u32| f64::from(u32::try_from(bits >> shift & 0xFFFF_FFFF).unwrap_or(0));
     [word(96), word(64), word(32), word(0), f64::from(address.port())]
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use kvstore::{Config, Observer, Result, View};
 
-use super::{CheckOutcome, bad, good};
+use super::{CheckResult, bad};
 
 #[derive(Debug, Args)]
 pub(crate) struct DoctorOptions {
@@ -48,8 +48,10 @@ pub(crate) struct DoctorOptions {
 }
 
 /// State shared by all checks.
+#[derive(Default)]
 pub(crate) struct DoctorContext {
-    config: Config,
+    /// The configuration that the process would have.
+    pub(crate) config: Config,
     wrong: Vec<String>,
     pub(crate) timeout: Duration,
     pub(crate) measure_bytes: usize,
@@ -90,7 +92,7 @@ const NAMES: [&str; 18] = [
 
 impl DoctorOptions {
     /// The options that are set, as far as they are assignments.
-    pub(crate) fn options(&self) -> Vec<(String, String)> {
+    pub(crate) fn settings(&self) -> Vec<(String, String)> {
         let split =
             |text: &String| text.split_once('=').map(|(name, value)| (name.into(), value.into()));
         self.set.iter().filter_map(split).collect()
@@ -100,27 +102,20 @@ impl DoctorOptions {
 impl DoctorContext {
     pub(crate) fn new(asked: &DoctorOptions) -> Self {
         let (mut config, mut wrong) = (Config::new(), Vec::new());
-        let mut set = |name: &str, value: &str| {
-            if let Err(error) = config.set(name, value) {
-                wrong.push(error.message().trim_start_matches("config: ").to_owned());
-            }
-        };
-        for assignment in &asked.set {
-            match assignment.split_once('=') {
-                Some((name, value)) => set(name, value),
-                None => wrong_assignment(&mut set, assignment),
-            }
-        }
-        for (name, value) in [
+        // An assignment without a value is an option without a name, which is refused as such.
+        let set = asked.set.iter().map(|text| text.split_once('=').unwrap_or((text, "")));
+        let named = [
             ("root", &asked.root),
             ("role", &asked.role),
             ("rank", &asked.rank),
             ("num_workers", &asked.num_workers),
             ("num_servers", &asked.num_servers),
             ("bind", &asked.bind),
-        ] {
-            if let Some(value) = value {
-                set(name, value);
+        ];
+        let named = named.iter().filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+        for (name, value) in set.chain(named) {
+            if let Err(error) = config.set(name, value) {
+                wrong.push(error.message().trim_start_matches("config: ").to_owned());
             }
         }
         Self {
@@ -128,23 +123,13 @@ impl DoctorContext {
             wrong,
             timeout: Duration::from_millis(asked.timeout_ms.clamp(1, 3_600_000)),
             measure_bytes: asked.measure_mb.min(128) << 20,
-            addresses: Vec::new(),
-            reached: false,
-            observer: None,
-            view: None,
-            loses_packets: false,
-            seen_ms: 0,
+            ..Self::default()
         }
     }
 
     /// The observer for all checks, or the error that prevents one.
     pub(crate) fn open(&mut self) -> &mut Result<Observer> {
         self.observer.get_or_insert_with(|| Observer::open(&self.config))
-    }
-
-    /// The configuration that the process would have.
-    pub(crate) fn config(&self) -> &Config {
-        &self.config
     }
 
     /// An option, set or from the environment; one that does not fit is reported by `options`.
@@ -163,30 +148,20 @@ impl DoctorContext {
     pub(crate) fn role(&self) -> String {
         self.option("role").unwrap_or_else(|| "worker".into())
     }
-
-    fn check_all(&self) -> Vec<String> {
-        let found = NAMES.iter().map(|name| self.config.get(name));
-        let errors = found.filter_map(Result::err).map(|error| error.message().to_owned());
-        self.wrong.iter().cloned().chain(errors).collect()
-    }
-}
-
-/// An assignment without a value is an option without a name, which is refused as such.
-fn wrong_assignment(set: &mut impl FnMut(&str, &str), assignment: &str) {
-    set(assignment, "");
 }
 
 /// Whether options are known, fit, and are there.
-pub(crate) fn options(case: &mut DoctorContext) -> CheckOutcome {
-    let wrong = case.check_all();
+pub(crate) fn options(case: &mut DoctorContext) -> CheckResult {
+    let found = NAMES.iter().map(|name| case.config.get(name));
+    let errors = found.filter_map(Result::err).map(|error| error.message().to_owned());
+    let wrong: Vec<String> = case.wrong.iter().cloned().chain(errors).collect();
     if !wrong.is_empty() {
-        return bad(wrong.join("; "), "docs/config.md has the values of every option");
+        return Err(bad(wrong.join("; "), "docs/config.md has the values of every option"));
     }
-    let needed: &[&str] = &["root", "num_workers", "num_servers"];
-    let missing: Vec<&str> =
-        needed.iter().copied().filter(|name| case.option(name).is_none()).collect();
+    let needed = ["root", "num_workers", "num_servers"].into_iter();
+    let missing: Vec<&str> = needed.filter(|name| case.option(name).is_none()).collect();
     match missing[..] {
-        [] => good(format!(
+        [] => Ok(format!(
             "a {} of a job of {} workers and {} servers at {}",
             case.role(),
             case.option("num_workers").unwrap_or_default(),
@@ -194,11 +169,11 @@ pub(crate) fn options(case: &mut DoctorContext) -> CheckOutcome {
             case.root().unwrap_or_default()
         )),
         ["num_workers", "num_servers"] if case.role() == "worker" => {
-            good("no world size was given: only what needs none is checked")
+            Ok("no world size was given: only what needs none is checked".into())
         }
-        _ => bad(
+        _ => Err(bad(
             format!("not set: {}", missing.join(", ")),
             "set the option, or KV_ and its name in the environment; `kvstore run` sets all of them",
-        ),
+        )),
     }
 }

@@ -1,10 +1,10 @@
 //! Limits of this machine.
 
-use std::path::Path;
+use rustix::fs::statvfs;
+use rustix::process::{Resource, getrlimit};
 
 use super::case::DoctorContext;
-use super::system;
-use super::{CheckOutcome, bad, good, skipped};
+use super::{CheckResult, bad, skipped};
 use crate::observe::show::units;
 
 /// Open files for each process that one has a connection to, and for everything else.
@@ -14,44 +14,41 @@ const FILES_BESIDE: u64 = 64;
 const LEAST_SHARED: u64 = 64 << 20;
 
 /// Whether the limit on open files allows a connection to every process of the job.
-pub(crate) fn files(case: &mut DoctorContext) -> CheckOutcome {
-    let Some((soft, hard)) = system::file_limit() else {
-        return skipped("the system does not tell the limit");
-    };
+pub(crate) fn files(case: &mut DoctorContext) -> CheckResult {
+    let limit = getrlimit(Resource::Nofile);
+    let [soft, hard] = [limit.current, limit.maximum].map(|limit| limit.unwrap_or(u64::MAX));
     let others = ["num_workers", "num_servers"].map(|name| case.number(name).unwrap_or(1));
     let others = others.into_iter().map(u64::from).sum::<u64>() + 1;
     let needed = FILES_BESIDE + FILES_EACH * others;
     if soft >= needed {
-        return good(format!("{soft} are allowed, about {needed} are needed"));
+        return Ok(format!("{soft} are allowed, about {needed} are needed"));
     }
     let todo = if hard >= needed {
         format!("ulimit -n {needed}, in the shell that starts the process")
     } else {
         format!("the hard limit is {hard}: raise it in /etc/security/limits.conf or in the service")
     };
-    bad(format!("{soft} open files are allowed, about {needed} are needed"), todo)
+    Err(bad(format!("{soft} open files are allowed, about {needed} are needed"), todo))
 }
 
 /// Whether there is room in /dev/shm. The library's own shared memory has no name there, but counts
 /// as memory; data loaders and other libraries of a training do use it.
-pub(crate) fn shared_memory(_: &mut DoctorContext) -> CheckOutcome {
-    let folder = Path::new("/dev/shm");
-    let Some((size, free)) = system::space(folder) else {
-        return skipped("there is no /dev/shm");
-    };
+pub(crate) fn shared_memory(_: &mut DoctorContext) -> CheckResult {
+    let space = statvfs("/dev/shm").map_err(|_| skipped("there is no /dev/shm"))?;
+    let [size, free] = [space.f_blocks, space.f_bavail].map(|blocks| blocks * space.f_frsize);
     #[allow(clippy::cast_precision_loss, reason = "for people")]
     let text = |bytes: u64| units::bytes(bytes as f64);
     if size < LEAST_SHARED {
-        return bad(
+        return Err(bad(
             format!("/dev/shm is too small: it has {} in all", text(size)),
             "in a container give it more, as with docker's --shm-size=1g; or mount it larger",
-        );
+        ));
     }
     if free < LEAST_SHARED {
-        return bad(
+        return Err(bad(
             format!("/dev/shm is full: {} of {} are free", text(free), text(size)),
             "look at its files: programs that were killed leave theirs behind; remove what nobody uses",
-        );
+        ));
     }
-    good(format!("{} of {} are free in /dev/shm", text(free), text(size)))
+    Ok(format!("{} of {} are free in /dev/shm", text(free), text(size)))
 }

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use crate::messages::say;
+use crate::ending::Failure;
 use crate::settings;
 use case::DoctorContext;
 
@@ -31,79 +31,68 @@ pub(crate) struct Arguments {
     pub(crate) asked: case::DoctorOptions,
 }
 
-/// Result of a check.
+/// Why a check has not succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum CheckOutcome {
-    Good(String),
-    /// The finding, and its remedy.
+pub(crate) enum Finding {
+    /// The problem, and its remedy.
     Bad(String, String),
     /// Not checked, with the reason.
     Skipped(String),
 }
 
-pub(crate) fn good(text: impl Into<String>) -> CheckOutcome {
-    CheckOutcome::Good(text.into())
+/// Result of a check; a success has a text too.
+pub(crate) type CheckResult = Result<String, Finding>;
+
+pub(crate) fn bad(found: impl Into<String>, todo: impl Into<String>) -> Finding {
+    Finding::Bad(found.into(), todo.into())
 }
 
-pub(crate) fn bad(found: impl Into<String>, todo: impl Into<String>) -> CheckOutcome {
-    CheckOutcome::Bad(found.into(), todo.into())
+pub(crate) fn skipped(why: impl Into<String>) -> Finding {
+    Finding::Skipped(why.into())
 }
 
-pub(crate) fn skipped(why: impl Into<String>) -> CheckOutcome {
-    CheckOutcome::Skipped(why.into())
-}
+type Check = fn(&mut DoctorContext) -> CheckResult;
 
-pub(crate) struct CheckResult {
-    name: &'static str,
-    run: fn(&mut DoctorContext) -> CheckOutcome,
-}
-
-const CHECKS: &[CheckResult] = &[
-    CheckResult { name: "options", run: case::options },
-    CheckResult { name: "address", run: network::address },
-    CheckResult { name: "interface", run: network::interface },
-    CheckResult { name: "port", run: network::port },
-    CheckResult { name: "open files", run: machine::files },
-    CheckResult { name: "shared memory", run: machine::shared_memory },
-    CheckResult { name: "credentials", run: job::credentials },
-    CheckResult { name: "scheduler", run: network::scheduler },
-    CheckResult { name: "packets", run: packets::scheduler },
-    CheckResult { name: "answer", run: job::answer },
-    CheckResult { name: "world size", run: job::world_size },
-    CheckResult { name: "rank", run: job::rank },
-    CheckResult { name: "clock", run: job::clock },
-    CheckResult { name: "processes", run: job::processes },
-    CheckResult { name: "packets of servers", run: packets::servers },
-    CheckResult { name: "bandwidth", run: job::bandwidth },
+const CHECKS: &[(&str, Check)] = &[
+    ("options", case::options),
+    ("address", network::address),
+    ("interface", network::interface),
+    ("port", network::port),
+    ("open files", machine::files),
+    ("shared memory", machine::shared_memory),
+    ("credentials", job::credentials),
+    ("scheduler", network::scheduler),
+    ("packets", packets::scheduler),
+    ("answer", job::answer),
+    ("world size", job::world_size),
+    ("rank", job::rank),
+    ("clock", job::clock),
+    ("processes", job::processes),
+    ("packets of servers", packets::servers),
+    ("bandwidth", job::bandwidth),
 ];
 
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    if let Err(text) = settings::check(&arguments.asked.options()) {
-        say("doctor", text);
-        return ExitCode::from(2);
-    }
-    crate::sys::prepare_for_tls(&arguments.asked.options());
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    let settings = arguments.asked.settings();
+    settings::check(&settings).map_err(Failure::usage)?;
+    crate::sys::prepare_for_tls(&settings);
     let mut case = DoctorContext::new(&arguments.asked);
     let mut out = io::stdout().lock();
     let mut problems = 0;
-    for check in CHECKS {
-        let outcome = (check.run)(&mut case);
-        problems += usize::from(matches!(outcome, CheckOutcome::Bad(..)));
+    for (name, check) in CHECKS {
+        let result = check(&mut case);
+        problems += usize::from(matches!(result, Err(Finding::Bad(..))));
         // The reader may have closed the pipe; the status still counts.
-        let _ = out.write_all(text(check.name, &outcome).as_bytes());
+        let _ = match result {
+            Ok(text) => writeln!(out, "ok    {name}: {text}"),
+            Err(Finding::Skipped(why)) => writeln!(out, "-     {name}: not checked: {why}"),
+            Err(Finding::Bad(found, todo)) => writeln!(out, "BAD   {name}: {found}\n      {todo}"),
+        };
     }
     let _ = match problems {
         0 => writeln!(out, "\nnothing was found"),
         1 => writeln!(out, "\n1 problem was found"),
         count => writeln!(out, "\n{count} problems were found"),
     };
-    if problems == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn text(name: &str, outcome: &CheckOutcome) -> String {
-    match outcome {
-        CheckOutcome::Good(text) => format!("ok    {name}: {text}\n"),
-        CheckOutcome::Skipped(why) => format!("-     {name}: not checked: {why}\n"),
-        CheckOutcome::Bad(found, todo) => format!("BAD   {name}: {found}\n      {todo}\n"),
-    }
+    Ok(ExitCode::from(u8::from(problems > 0)))
 }

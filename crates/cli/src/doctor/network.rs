@@ -5,49 +5,43 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 
 use super::case::DoctorContext;
 use super::system::{self, Interface};
-use super::{CheckOutcome, bad, good, skipped};
+use super::{CheckResult, Finding, bad, skipped};
 use crate::address::{host_of, local_address};
 
 /// Whether the scheduler's host has an address.
-pub(crate) fn address(case: &mut DoctorContext) -> CheckOutcome {
-    let Some(root) = case.root() else { return skipped("no root is set") };
-    match root.to_socket_addrs() {
-        Ok(found) => {
-            case.addresses = found.collect();
-            let texts: Vec<_> = case.addresses.iter().map(ToString::to_string).collect();
-            let loopback = case.addresses.iter().all(|address| address.ip().is_loopback());
-            let named = !root.starts_with("localhost")
-                && root.rsplit_once(':').is_some_and(|(host, _)| host.parse::<IpAddr>().is_err());
-            if loopback && named && !root.starts_with('[') {
-                return bad(
-                    format!("{root} is {}, the loopback of this machine alone", texts.join(", ")),
-                    "use an address that means the same on all machines; /etc/hosts may map the \
-                     machine's own name to the loopback",
-                );
-            }
-            good(format!("{root} is {}", texts.join(", ")))
-        }
-        Err(error) => bad(
+pub(crate) fn address(case: &mut DoctorContext) -> CheckResult {
+    let root = case.root().ok_or_else(|| skipped("no root is set"))?;
+    let found = root.to_socket_addrs().map_err(|error| {
+        bad(
             format!("{root:?} is no address: {error}"),
             "use a host and a port, such as 10.0.0.1:9091; check the name on this machine",
-        ),
+        )
+    })?;
+    case.addresses = found.collect();
+    let texts: Vec<_> = case.addresses.iter().map(ToString::to_string).collect();
+    let loopback = case.addresses.iter().all(|address| address.ip().is_loopback());
+    let named = !root.starts_with("localhost")
+        && root.rsplit_once(':').is_some_and(|(host, _)| host.parse::<IpAddr>().is_err());
+    if loopback && named && !root.starts_with('[') {
+        return Err(bad(
+            format!("{root} is {}, the loopback of this machine alone", texts.join(", ")),
+            "use an address that means the same on all machines; /etc/hosts may map the machine's \
+             own name to the loopback",
+        ));
     }
+    Ok(format!("{root} is {}", texts.join(", ")))
 }
 
 /// The interface of the route to the scheduler, and whether this process listens on it.
-pub(crate) fn interface(case: &mut DoctorContext) -> CheckOutcome {
-    let Some(root) = case.addresses.first().copied() else {
-        return skipped("the address of the scheduler is not known");
-    };
-    let own = match local_address(root) {
-        Ok(own) => own,
-        Err(error) => {
-            return bad(
-                format!("there is no way to {root}: {error}"),
-                "this machine has no route there: is the interface up, is it the right network?",
-            );
-        }
-    };
+pub(crate) fn interface(case: &mut DoctorContext) -> CheckResult {
+    let root = case.addresses.first().copied();
+    let root = root.ok_or_else(|| skipped("the address of the scheduler is not known"))?;
+    let own = local_address(root).map_err(|error| {
+        bad(
+            format!("there is no way to {root}: {error}"),
+            "this machine has no route there: is the interface up, is it the right network?",
+        )
+    })?;
     let bind = case.option("bind").filter(|_| case.role() != "worker");
     let bound = bind.as_deref().and_then(|bind| host_of(bind).parse().ok());
     let is_here = root.ip() == own;
@@ -61,64 +55,58 @@ pub(crate) fn judge_interface(
     is_here: bool,
     bound: Option<IpAddr>,
     all: &[Interface],
-) -> CheckOutcome {
-    let called = |ip: IpAddr| {
-        all.iter().find(|it| it.ip == ip).map_or_else(
-            || ip.to_string(),
-            |it| {
-                let speed =
-                    it.megabits.map_or_else(String::new, |speed| format!(", {speed} Mbit/s"));
-                format!("{} ({ip}{speed})", it.name)
-            },
-        )
+) -> CheckResult {
+    let find = |ip: IpAddr| all.iter().find(|it| it.ip == ip);
+    let called = |ip: IpAddr| match find(ip) {
+        Some(Interface { name, megabits: Some(speed), .. }) => {
+            format!("{name} ({ip}, {speed} Mbit/s)")
+        }
+        Some(Interface { name, .. }) => format!("{name} ({ip})"),
+        None => ip.to_string(),
     };
     let chosen = called(own);
     if let Some(bound) = bound.filter(|bound| !bound.is_unspecified() && *bound != own) {
+        let listens = called(bound);
+        let name_of = |ip| find(ip).map(|it| &it.name);
         if bound.is_loopback() && !root.ip().is_loopback() {
-            return bad(
+            return Err(bad(
                 format!(
-                    "this process would listen at {}, and {root} is reached over {chosen}: other \
-                     machines cannot reach it",
-                    called(bound)
+                    "this process would listen at {listens}, and {root} is reached over {chosen}: \
+                     other machines cannot reach it"
                 ),
                 format!("set bind={own}, or leave it away"),
-            );
-        }
-        let name_of = |ip| all.iter().find(|it| it.ip == ip).map(|it| &it.name);
-        if name_of(bound).is_some() && name_of(bound) != name_of(own) {
-            return bad(
-                format!(
-                    "this process would listen at {}, and {root} is reached over {chosen}: values \
-                     take another way than you may think",
-                    called(bound)
-                ),
-                format!("set bind={own}, or use the address of the scheduler in the other network"),
-            );
+            ));
         }
         if name_of(bound).is_none() {
-            return bad(
+            return Err(bad(
                 format!("bind is {bound}, which is no address of this machine"),
                 format!("set bind={own}, or leave it away"),
-            );
+            ));
+        }
+        if name_of(bound) != name_of(own) {
+            return Err(bad(
+                format!(
+                    "this process would listen at {listens}, and {root} is reached over {chosen}: \
+                     values take another way than you may think"
+                ),
+                format!("set bind={own}, or use the address of the scheduler in the other network"),
+            ));
         }
     }
-    let faster = all.iter().filter(|it| it.is_up && it.megabits > speed_of(all, own));
+    let speed = find(own).and_then(|it| it.megabits);
+    let faster = all.iter().filter(|it| it.is_up && it.megabits > speed);
     match faster.max_by_key(|it| it.megabits) {
-        Some(other) if !is_here && speed_of(all, own).is_some() => good(format!(
+        Some(other) if !is_here && speed.is_some() => Ok(format!(
             "{root} is reached over {chosen}; {} is faster: is the scheduler's address the one in \
              that network?",
             called(other.ip)
         )),
-        _ => good(format!("{root} is reached over {chosen}")),
+        _ => Ok(format!("{root} is reached over {chosen}")),
     }
 }
 
-fn speed_of(all: &[Interface], ip: IpAddr) -> Option<u32> {
-    all.iter().find(|it| it.ip == ip)?.megabits
-}
-
 /// Whether this process can listen at its configured address.
-pub(crate) fn port(case: &mut DoctorContext) -> CheckOutcome {
+pub(crate) fn port(case: &mut DoctorContext) -> CheckResult {
     let role = case.role();
     let listens = match (role.as_str(), case.option("bind")) {
         ("worker", _) => None,
@@ -129,17 +117,16 @@ pub(crate) fn port(case: &mut DoctorContext) -> CheckOutcome {
     let metrics = case.option("metrics").filter(|_| role == "scheduler");
     let wanted: Vec<String> = listens.into_iter().chain(metrics).collect();
     if wanted.is_empty() {
-        return skipped(format!("a {role} needs no port of its own, or takes any free one"));
+        let why = format!("a {role} needs no port of its own, or takes any free one");
+        return Err(skipped(why));
     }
     for address in &wanted {
-        if let Err(error) = TcpListener::bind(address) {
-            return refused(address, &error);
-        }
+        TcpListener::bind(address).map_err(|error| refused(address, &error))?;
     }
-    good(format!("free: {}", wanted.join(", ")))
+    Ok(format!("free: {}", wanted.join(", ")))
 }
 
-fn refused(address: &str, error: &std::io::Error) -> CheckOutcome {
+fn refused(address: &str, error: &std::io::Error) -> Finding {
     let port = address.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
     match error.kind() {
         ErrorKind::AddrInUse => {
@@ -164,23 +151,22 @@ fn refused(address: &str, error: &std::io::Error) -> CheckOutcome {
 }
 
 /// Whether a process listens at the scheduler's address.
-pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckOutcome {
-    let Some(root) = case.addresses.first().copied() else {
-        return skipped("its address is not known");
-    };
+pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckResult {
+    let root = case.addresses.first().copied();
+    let root = root.ok_or_else(|| skipped("its address is not known"))?;
     match TcpStream::connect_timeout(&root, case.timeout) {
         Ok(_) => {
             case.reached = true;
-            good(format!("something listens at {root}"))
+            Ok(format!("something listens at {root}"))
         }
         Err(_) if case.role() == "scheduler" => {
-            skipped("this process would be the scheduler, and none runs yet")
+            Err(skipped("this process would be the scheduler, and none runs yet"))
         }
-        Err(error) => unreachable_for(root, &error, case.timeout.as_millis()),
+        Err(error) => Err(unreachable_for(root, &error, case.timeout.as_millis())),
     }
 }
 
-fn unreachable_for(root: SocketAddr, error: &std::io::Error, waited_ms: u128) -> CheckOutcome {
+fn unreachable_for(root: SocketAddr, error: &std::io::Error, waited_ms: u128) -> Finding {
     match error.kind() {
         ErrorKind::ConnectionRefused => bad(
             format!("nothing listens at {root}: the connection is refused"),

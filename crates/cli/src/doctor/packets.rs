@@ -7,7 +7,7 @@ use std::time::Duration;
 use kvstore::{Observer, State};
 
 use super::case::DoctorContext;
-use super::{CheckOutcome, bad, good, skipped};
+use super::{CheckResult, Finding, bad, skipped};
 
 /// Bytes that fit into one packet of any network, with all headers.
 const SMALL: u32 = 64;
@@ -26,18 +26,12 @@ pub(crate) struct AnsweredFrames {
     pub(crate) back: bool,
 }
 
-impl AnsweredFrames {
-    pub(crate) fn are_all(self) -> bool {
-        self.small && self.there && self.back
-    }
-}
-
 /// Sends a small and a large frame each way; `server` is the address of one, None the scheduler.
 fn ask(case: &DoctorContext, server: Option<&str>) -> AnsweredFrames {
     let timeout = case.timeout.min(TIMEOUT);
     let passes = |there: u32, back: u32| {
         let there = usize::try_from(there).unwrap_or(usize::MAX);
-        Observer::echo(case.config(), server, there, back, timeout).unwrap_or(false)
+        Observer::echo(&case.config, server, there, back, timeout).unwrap_or(false)
     };
     let small = passes(SMALL, SMALL);
     let (there, back) = (small && passes(LARGE, SMALL), small && passes(SMALL, LARGE));
@@ -45,53 +39,51 @@ fn ask(case: &DoctorContext, server: Option<&str>) -> AnsweredFrames {
 }
 
 /// To the scheduler.
-pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckOutcome {
+pub(crate) fn scheduler(case: &mut DoctorContext) -> CheckResult {
     if !case.reached {
-        return skipped("nothing was reached");
+        return Err(skipped("nothing was reached"));
     }
-    if let Err(error) = case.open() {
-        return skipped(error.message().to_owned());
-    }
+    case.open().as_ref().map_err(|error| skipped(error.message()))?;
     let to = format!("the scheduler at {}", case.root().unwrap_or_default());
-    let outcome = judge(&to, ask(case, None));
-    case.loses_packets = matches!(outcome, CheckOutcome::Bad(..));
-    outcome
+    let result = judge(&to, ask(case, None));
+    case.loses_packets = matches!(result, Err(Finding::Bad(..)));
+    result
 }
 
 /// To the servers that are there.
-pub(crate) fn servers(case: &mut DoctorContext) -> CheckOutcome {
-    let Some(view) = &case.view else { return skipped("no scheduler has answered") };
+pub(crate) fn servers(case: &mut DoctorContext) -> CheckResult {
+    let view = case.view.as_ref().ok_or_else(|| skipped("no scheduler has answered"))?;
     let here = view.nodes.iter().filter(|node| node.role == "server" && node.state == State::Here);
     let servers: Vec<(u32, String)> =
         here.take(MOST).map(|node| (node.rank, node.address.clone())).collect();
     let mut silent = Vec::new();
     for (rank, address) in &servers {
         let to = format!("server {rank} at {address}");
-        let passed = ask(case, Some(address));
-        if passed.small && !passed.are_all() {
-            return judge(&to, passed);
+        match judge(&to, ask(case, Some(address))) {
+            Ok(_) => {}
+            Err(Finding::Skipped(_)) => silent.push(to),
+            lost => return lost,
         }
-        silent.extend((!passed.small).then_some(to));
     }
     match (servers.is_empty(), silent.is_empty()) {
-        (true, _) => skipped("no server is there"),
-        (false, true) => good(format!("full-size ones pass to and from {} servers", servers.len())),
-        (false, false) => skipped(format!("no answer came from {}", silent.join(", "))),
+        (true, _) => Err(skipped("no server is there")),
+        (false, true) => Ok(format!("full-size ones pass to and from {} servers", servers.len())),
+        (false, false) => Err(skipped(format!("no answer came from {}", silent.join(", ")))),
     }
 }
 
-pub(crate) fn judge(to: &str, passed: AnsweredFrames) -> CheckOutcome {
+pub(crate) fn judge(to: &str, passed: AnsweredFrames) -> CheckResult {
     let ways = match (passed.there, passed.back) {
-        _ if !passed.small => return skipped(format!("no answer came from {to}")),
-        (true, true) => return good(format!("full-size ones pass to {to} and back")),
+        _ if !passed.small => return Err(skipped(format!("no answer came from {to}"))),
+        (true, true) => return Ok(format!("full-size ones pass to {to} and back")),
         (false, true) => "to",
         (true, false) => "from",
         (false, false) => "to and from",
     };
-    bad(
+    Err(bad(
         format!("MTU: full-size packets are lost on the way {ways} {to}, and small ones pass"),
         "a tunnel, an overlay or a router on the way drops packets larger than its MTU and does not say \
          so: set that MTU on the interfaces of both machines (`ip link set dev NAME mtu 1400`), or let \
          ICMP's \"fragmentation needed\" pass",
-    )
+    ))
 }

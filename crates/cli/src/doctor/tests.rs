@@ -5,24 +5,24 @@ use std::time::Duration;
 
 use kvstore::ErrorKind;
 
-use super::CheckOutcome;
 use super::job::{judge_answer, judge_bandwidth, judge_clock};
 use super::network::judge_interface;
 use super::packets::{AnsweredFrames, judge};
 use super::system::Interface;
+use super::{CheckResult, Finding};
 
 #[track_caller]
-fn is_bad(outcome: &CheckOutcome, words: &[&str]) {
-    let CheckOutcome::Bad(found, todo) = outcome else { panic!("{outcome:?}") };
+fn is_bad(result: &CheckResult, words: &[&str]) {
+    let Err(Finding::Bad(found, todo)) = result else { panic!("{result:?}") };
     for word in words {
-        assert!(found.contains(word) || todo.contains(word), "{word}: {outcome:?}");
+        assert!(found.contains(word) || todo.contains(word), "{word}: {result:?}");
     }
 }
 
 #[test]
 fn a_clock_that_is_off_is_named_with_its_side() {
     let now = 1_795_302_465_172;
-    assert!(matches!(judge_clock(now, now + 900), CheckOutcome::Good(_)));
+    assert!(judge_clock(now, now + 900).is_ok());
     is_bad(&judge_clock(now + 90_000, now), &["1m30s ahead of", "time server"]);
     is_bad(&judge_clock(now, now + 3_000), &["3.0s behind"]);
 }
@@ -31,8 +31,8 @@ fn a_clock_that_is_off_is_named_with_its_side() {
 fn another_release_and_something_else_are_told_apart() {
     let text =
         "observe: the scheduler at h:1 speaks version 2 of the protocol, this program version 1";
-    is_bad(&judge_answer(ErrorKind::Refused, text), &["version 2", "same release"]);
-    is_bad(&judge_answer(ErrorKind::Timeout, "does not answer"), &["something else listens"]);
+    is_bad(&Err(judge_answer(ErrorKind::Refused, text)), &["version 2", "same release"]);
+    is_bad(&Err(judge_answer(ErrorKind::Timeout, "does not answer")), &["something else listens"]);
 }
 
 #[test]
@@ -41,9 +41,9 @@ fn lost_packets_are_named_with_their_direction() {
     is_bad(&judge("x", passed(false, true)), &["MTU", "on the way to x", "mtu 1400"]);
     is_bad(&judge("x", passed(true, false)), &["on the way from x"]);
     is_bad(&judge("x", passed(false, false)), &["on the way to and from x"]);
-    assert!(matches!(judge("x", passed(true, true)), CheckOutcome::Good(_)));
+    assert!(judge("x", passed(true, true)).is_ok());
     let none = AnsweredFrames { small: false, there: false, back: false };
-    assert!(matches!(judge("x", none), CheckOutcome::Skipped(_)));
+    assert!(matches!(judge("x", none), Err(Finding::Skipped(_))));
 }
 
 #[test]
@@ -64,18 +64,18 @@ fn the_wrong_card_is_named_with_the_right_one() {
     let judge = |bound: Option<&str>| {
         judge_interface(root, ip("192.168.1.7"), false, bound.map(ip), &cards)
     };
-    let CheckOutcome::Good(text) = judge(None) else { panic!() };
+    let Ok(text) = judge(None) else { panic!() };
     assert!(text.contains("eth0 (192.168.1.7, 1000 Mbit/s)"), "{text}");
     assert!(text.contains("ib0 (10.0.0.7, 100000 Mbit/s) is faster"), "{text}");
     is_bad(&judge(Some("127.0.0.1")), &["lo (127.0.0.1)", "eth0", "bind=192.168.1.7"]);
     is_bad(&judge(Some("10.0.0.7")), &["ib0", "eth0"]);
     is_bad(&judge(Some("10.9.9.9")), &["no address of this machine"]);
-    assert!(matches!(judge(Some("0.0.0.0")), CheckOutcome::Good(_)));
+    assert!(judge(Some("0.0.0.0")).is_ok());
 }
 
 #[test]
 fn a_slow_way_is_named_with_its_bandwidth() {
     let trip = Duration::from_micros(300);
-    assert!(matches!(judge_bandwidth(1.2e9, trip), CheckOutcome::Good(_)));
+    assert!(judge_bandwidth(1.2e9, trip).is_ok());
     is_bad(&judge_bandwidth(1.2e6, trip), &["1.2 MB/s", "300us", "interface"]);
 }

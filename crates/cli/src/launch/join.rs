@@ -2,20 +2,20 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io;
 use std::net::{Ipv4Addr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
+use anyhow::{Context, Result, bail, ensure};
 use clap::{Args, value_parser};
+
 use kvstore::Role;
 
 use crate::address::split_root;
+use crate::ending::Failure;
 use crate::launch::hosts::slurm::{self, variable};
 use crate::launch::plan::{LaunchPlan, Process, SchedulerAddress};
-use crate::launch::processes::local::StartError;
 use crate::launch::run;
-use crate::messages;
 use crate::settings;
 
 /// Becomes one process of a job whose processes another launcher starts, all with the same command.
@@ -69,73 +69,58 @@ const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 10_000;
 
 /// Replaces this program by that of its role (exec); returns only on failure.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let checked = settings::check(&arguments.set).map_err(str::to_owned);
-    let process = match checked.and_then(|()| arguments.process()) {
-        Ok(process) => process,
-        Err(text) => {
-            messages::say("join", text);
-            return ExitCode::from(2);
-        }
-    };
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    settings::check(&arguments.set).map_err(Failure::usage)?;
+    let process = arguments.process().map_err(Failure::usage)?;
     let executable = env::current_exe().unwrap_or_else(|_| "kvstore".into());
     let mut command = process.command(&executable);
     let error = command.exec();
-    let error = StartError::new(command.get_program(), &error);
-    messages::say("join", format_args!("cannot start {}: {}", process.name, error.text));
-    ExitCode::from(error.status)
+    bail!(Failure::start(command.get_program(), &error).of(process.name))
 }
 
 impl Arguments {
-    fn process(&self) -> Result<Process, String> {
+    fn process(&self) -> Result<Process> {
         let (index, count) = self.place()?;
         let others = if self.num_servers == 0 { 0 } else { self.num_servers + 1 };
-        let workers =
-            count.checked_sub(others).filter(|&workers| workers > 0).ok_or_else(|| {
-                format!(
-                    "{count} processes are too few for a scheduler, {} servers and a worker",
-                    self.num_servers
-                )
-            })?;
+        let workers = count.saturating_sub(others);
+        ensure!(
+            workers > 0,
+            "{count} processes are too few for a scheduler, {} servers and a worker",
+            self.num_servers
+        );
         let root = if self.num_servers == 0 { None } else { Some(self.root()?) };
-        let step = step();
         let plan = LaunchPlan {
             workers,
             servers: self.num_servers,
             serve_with_program: self.serve_with_program,
             program: self.program.clone(),
             root: root.clone(),
-            job: variable("KV_JOB").or(step).unwrap_or_default(),
+            job: variable("KV_JOB").or_else(step).unwrap_or_default(),
             token: None,
             settings: self.set.clone(),
             restarts: number("SLURM_RESTART_COUNT").unwrap_or(0),
         };
         let mut processes = plan.processes();
-        if usize::try_from(index).map_or(true, |index| index >= processes.len()) {
-            return Err(format!("this is process {index}, and there are {count}, from 0"));
-        }
+        ensure!(index < count, "this is process {index}, and there are {count}, from 0");
         let mut process = processes.swap_remove(index as usize);
         process.environment.extend(root.and_then(|root| own_place(&process, &root)));
         Ok(process)
     }
 
     /// The number of this process, and how many there are.
-    fn place(&self) -> Result<(u32, u32), String> {
+    fn place(&self) -> Result<(u32, u32)> {
         let said = self.index.zip(self.count);
         let found = LAUNCHERS.iter().find_map(|(index, count)| number(index).zip(number(count)));
-        said.or(found).ok_or_else(|| {
-            "neither srun nor mpirun has started this; say --index and --count".into()
-        })
+        said.or(found).context("neither srun nor mpirun has started this; say --index and --count")
     }
 
-    fn root(&self) -> Result<SchedulerAddress, String> {
+    fn root(&self) -> Result<SchedulerAddress> {
         let Some(text) = self.root.clone().or_else(|| variable("KV_ROOT")) else {
             return root_of_slurm();
         };
-        match split_root(&text).map_err(|error: io::Error| error.to_string())? {
-            (host, Some(port)) => Ok(SchedulerAddress { host, port }),
-            (_, None) => Err(format!("{text:?} has no port; say --root HOST:PORT")),
-        }
+        let (host, port) = split_root(&text)?;
+        let port = port.with_context(|| format!("{text:?} has no port; say --root HOST:PORT"))?;
+        Ok(SchedulerAddress { host, port })
     }
 }
 
@@ -150,11 +135,11 @@ fn step() -> Option<String> {
 }
 
 /// All processes find one address without communication: the first task runs on the first node.
-fn root_of_slurm() -> Result<SchedulerAddress, String> {
+fn root_of_slurm() -> Result<SchedulerAddress> {
     let list = variable("SLURM_STEP_NODELIST").or_else(|| variable("SLURM_JOB_NODELIST"));
     let nodes = list.as_deref().and_then(slurm::expand);
     let (Some(nodes), Some(step)) = (nodes, step()) else {
-        return Err("where does the scheduler listen? say --root HOST:PORT".into());
+        bail!("where does the scheduler listen? say --root HOST:PORT");
     };
     let host = if nodes.len() == 1 { Ipv4Addr::LOCALHOST.to_string() } else { nodes[0].clone() };
     let reserved = variable("SLURM_STEP_RESV_PORTS");

@@ -12,10 +12,8 @@ pub(crate) mod run;
 pub(crate) mod state;
 pub(crate) mod summary;
 
-use std::env;
 use std::io;
-use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use kvstore::{Config, JobFile, Role};
@@ -23,84 +21,64 @@ use signal_hook::consts::SIGCHLD;
 
 use crate::launch::hosts::agents::AgentNews;
 use crate::launch::hosts::placement::ProcessPlacement;
-use crate::launch::plan::Process;
-use crate::launch::processes::all::{
-    HostEvent, JobProcess, LabeledOutputs, Processes, StartRefusal,
-};
+use crate::launch::plan::LaunchPlan;
+use crate::launch::processes::all::{JobProcess, LabeledOutputs, Processes};
 use crate::launch::processes::attendance::{self, AttendanceResult, JoinMonitor};
 use crate::launch::processes::output::{self, OutputLabel};
-use crate::launch::state::{GraceTimes, JobState};
+use crate::launch::processes::signals;
+use crate::launch::state::{EndPolicy, JobState};
 use crate::messages;
+use crate::sys;
 
 /// Poll interval for the end of orphaned descendants: the system sends no signal for them.
 const LEFT_OVER_STEP: Duration = Duration::from_millis(20);
 /// Timeout for the end and the last report of agents.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
-/// Events of the launcher.
-pub(crate) enum LaunchEvent {
+/// Events of the launcher; those of a job have its number.
+enum LaunchEvent {
     Signal(i32),
     /// All output has been forwarded.
     Copied,
-    /// Attendance of the job with this number.
     Attendance(u32, AttendanceResult),
-    /// News of a connection of the job with this number.
-    News(u32, usize, AgentNews),
+    /// News of a connection.
+    News(u32, (usize, AgentNews)),
 }
 
-/// Why a job could not be started.
-pub(crate) enum LaunchFailure {
-    Process(StartRefusal),
-    System(io::Error),
-}
-
-impl From<StartRefusal> for LaunchFailure {
-    fn from(refused: StartRefusal) -> Self {
-        LaunchFailure::Process(refused)
-    }
-}
-
-impl From<io::Error> for LaunchFailure {
-    fn from(error: io::Error) -> Self {
-        LaunchFailure::System(error)
-    }
-}
-
-impl LaunchFailure {
-    /// Prints it as this subcommand, and returns the exit status.
-    pub(crate) fn tell(&self, command: &str) -> ExitCode {
-        match self {
-            LaunchFailure::Process(StartRefusal { name, error }) => {
-                messages::say(command, format_args!("cannot start {name}: {}", error.text));
-                ExitCode::from(error.status)
-            }
-            LaunchFailure::System(error) => {
-                messages::say(command, error);
-                ExitCode::FAILURE
-            }
-        }
-    }
-}
-
-/// The inputs of a launcher beside the processes.
-pub(crate) struct LaunchContext<'a> {
+/// Starts jobs, one after the other. Called on the main thread, with which their processes end.
+pub(crate) struct Launcher {
     /// The name of the subcommand in messages.
-    pub(crate) command: &'static str,
+    command: &'static str,
+    sender: Sender<LaunchEvent>,
+    events: Receiver<LaunchEvent>,
+}
+
+impl Launcher {
+    /// A launcher of jobs with these options. To be called before any thread is started.
+    pub(crate) fn new(command: &'static str, settings: &[(String, String)]) -> io::Result<Self> {
+        sys::prepare_for_tls(settings);
+        sys::raise_file_limit();
+        let (sender, events) = mpsc::channel();
+        let signalled = sender.clone();
+        signals::watch(&[signals::ending(), vec![SIGCHLD]].concat(), move |signal| {
+            let _ = signalled.send(LaunchEvent::Signal(signal));
+        })?;
+        Ok(Self { command, sender, events })
+    }
+}
+
+/// A job to run. Its number, which distinguishes it from earlier ones of the launcher, is how often
+/// it was started before.
+pub(crate) struct LaunchContext<'a> {
+    pub(crate) launcher: &'a Launcher,
+    pub(crate) plan: &'a LaunchPlan,
+    pub(crate) site: &'a ProcessPlacement,
     /// Whether the first worker's lines are forwarded without its name.
     pub(crate) is_plain: bool,
-    pub(crate) site: &'a ProcessPlacement,
-    /// The file with the token of the job.
-    pub(crate) file: Option<&'a JobFile>,
     /// Configuration of the attendance observer, where programs may be slow.
     pub(crate) target: Option<Config>,
-    pub(crate) patience: GraceTimes,
-    /// Whether the job goes on without workers that fail.
-    pub(crate) goes_on: bool,
+    pub(crate) policy: EndPolicy,
     pub(crate) verbose: bool,
-    /// Distinguishes this job from earlier ones of the launcher.
-    pub(crate) serial: u32,
-    pub(crate) sender: Sender<LaunchEvent>,
-    pub(crate) events: &'a Receiver<LaunchEvent>,
 }
 
 /// How a job ended.
@@ -111,26 +89,31 @@ pub(crate) struct JobOutcome {
 }
 
 impl LaunchContext<'_> {
-    /// Runs a job until it has ended.
-    pub(crate) fn run(&self, processes: Vec<Process>) -> Result<JobOutcome, LaunchFailure> {
-        let mut crew = Processes::new(self.file.map_or(&[], JobFile::paths))?;
-        let sources = match self.start(&mut crew, processes) {
+    /// Runs the job until it has ended.
+    pub(crate) fn run(&self) -> anyhow::Result<JobOutcome> {
+        let file = self.keep_token();
+        if let (Some(root), true) = (&self.plan.root, self.verbose) {
+            self.say(format_args!("`kvstore top {root}` shows the job"));
+        }
+        let files = file.as_ref().map_or(&[][..], JobFile::paths);
+        let mut crew = Processes::new(files, self.verbose)?;
+        let sources = match self.start(&mut crew) {
             Ok(sources) => sources,
-            Err(failure) => {
+            Err(error) => {
                 crew.close();
                 crew.finish();
-                return Err(failure);
+                return Err(error);
             }
         };
         for member in crew.members.iter().filter(|member| self.verbose && member.host.is_none()) {
-            self.say(format_args!("{} is process {}", member.name, member.number.unwrap_or(0)));
+            self.say(member.started_line());
         }
-        let sender = self.sender.clone();
+        let sender = self.launcher.sender.clone();
         let closer = output::copy(self.labelled(sources), move || {
             let _ = sender.send(LaunchEvent::Copied);
         })?;
         let roles = crew.members.iter().map(|member| member.name.role);
-        let mut job = JobState::new(roles, self.patience).go_on(self.goes_on);
+        let mut job = JobState::new(roles, self.policy);
         self.supervise(&mut job, &mut crew);
         crew.close();
         self.wait_for_agents(&mut job, &mut crew);
@@ -144,12 +127,24 @@ impl LaunchContext<'_> {
             summary::lines(&members, &job).iter().for_each(|line| self.say(line));
         }
         let was_refused = members.iter().any(|member| member.refusal.is_some());
-        let may_be_repeated = job.first_failure().is_some() && !job.was_signalled() && !was_refused;
+        let may_be_repeated = job.first_failure().is_some() && !job.was_signalled && !was_refused;
         Ok(JobOutcome { status: job.status(), may_be_repeated })
     }
 
+    /// Stores the token of the job for other processes of its user, as long as the value lives; a
+    /// failure is not fatal.
+    fn keep_token(&self) -> Option<JobFile> {
+        let (root, token) = self.plan.root.as_ref().zip(self.plan.token.as_ref())?;
+        let kept = JobFile::keep(&root.to_string(), token, &self.plan.job);
+        let warn = |error: &io::Error| {
+            let text = "cannot keep the token of the job, and looking at it needs KV_TOKEN";
+            self.say(format_args!("{text}: {error}"));
+        };
+        kept.inspect_err(warn).ok()
+    }
+
     fn say(&self, text: impl std::fmt::Display) {
-        messages::say(self.command, text);
+        messages::say(self.launcher.command, text);
     }
 
     fn labelled(&self, mut sources: LabeledOutputs) -> LabeledOutputs {
@@ -160,29 +155,31 @@ impl LaunchContext<'_> {
         sources
     }
 
-    fn start(
-        &self,
-        crew: &mut Processes,
-        processes: Vec<Process>,
-    ) -> Result<LabeledOutputs, LaunchFailure> {
+    fn start(&self, crew: &mut Processes) -> anyhow::Result<LabeledOutputs> {
         let mut sources = Vec::new();
-        for (host, processes) in self.site.divide(processes, env::vars_os) {
-            let Some((host, route)) = host else {
-                sources.extend(crew.start_here(processes)?);
-                continue;
-            };
-            let (sender, serial) = (self.sender.clone(), self.serial);
-            let tell = move |connection, news| {
-                let _ = sender.send(LaunchEvent::News(serial, connection, news));
-            };
-            sources.extend(crew.start_there(host, route, processes, tell)?);
+        for (host, processes) in self.site.divide(self.plan.processes()) {
+            sources.extend(match host {
+                None => crew.start_here(processes)?,
+                Some((host, route)) => {
+                    crew.start_there(host, route, processes, self.sink(LaunchEvent::News))?
+                }
+            });
         }
         Ok(sources)
     }
 
+    /// Delivers events of this job to its loop.
+    fn sink<T>(&self, event: fn(u32, T) -> LaunchEvent) -> impl FnMut(T) + Send + use<T> {
+        let (sender, serial) = (self.launcher.sender.clone(), self.plan.restarts);
+        move |news| {
+            let _ = sender.send(event(serial, news));
+        }
+    }
+
     /// Runs the event loop of the job until no event is expected any more.
     fn supervise(&self, job: &mut JobState, crew: &mut Processes) {
-        let mut attendance = self.attendance();
+        let tell = Box::new(self.sink(LaunchEvent::Attendance));
+        let mut attendance = JoinMonitor::new(self.target.clone(), Instant::now(), tell);
         loop {
             let now = Instant::now();
             for (member, ending) in crew.newly_ended() {
@@ -210,23 +207,13 @@ impl LaunchContext<'_> {
                 Some(LaunchEvent::Signal(signal)) if signal != SIGCHLD => {
                     job.signalled(signal, Instant::now());
                 }
-                Some(LaunchEvent::News(serial, connection, news)) => {
-                    self.hear(crew, serial, connection, news);
-                }
-                Some(LaunchEvent::Attendance(serial, answer)) if serial == self.serial => {
+                Some(LaunchEvent::News(serial, news)) => self.hear(crew, serial, news),
+                Some(LaunchEvent::Attendance(serial, answer)) if serial == self.plan.restarts => {
                     self.attend(job, crew, &mut attendance, &answer);
                 }
                 _ => {}
             }
         }
-    }
-
-    fn attendance(&self) -> JoinMonitor {
-        let (sender, serial) = (self.sender.clone(), self.serial);
-        let tell = move |answer| {
-            let _ = sender.send(LaunchEvent::Attendance(serial, answer));
-        };
-        JoinMonitor::new(self.target.clone(), Instant::now(), Box::new(tell))
     }
 
     /// Names the processes that have not joined; ends the job if one of them has ended.
@@ -240,7 +227,7 @@ impl LaunchContext<'_> {
         let now = Instant::now();
         let waited = attendance.answered(answer.is_ok(), now);
         let seen = match answer {
-            Ok(seen) if seen.has_started || !job.is_undisturbed() => return attendance.end(),
+            Ok(seen) if seen.started || !job.is_undisturbed() => return attendance.end(),
             Ok(seen) => seen,
             Err(error) => {
                 if waited.is_some() {
@@ -249,7 +236,8 @@ impl LaunchContext<'_> {
                 return;
             }
         };
-        let absent = || crew.members.iter().enumerate().filter(|(_, it)| !seen.has_joined(it.name));
+        let is_absent = |(_, it): &(usize, &JobProcess)| !attendance::has_joined(seen, it.name);
+        let absent = || crew.members.iter().enumerate().filter(is_absent);
         let titles = |has_ended: bool| -> Vec<String> {
             let of = absent().filter(|(index, _)| job.ending(*index).is_some() == has_ended);
             of.map(|(_, member)| member.title()).collect()
@@ -271,29 +259,19 @@ impl LaunchContext<'_> {
         }
     }
 
-    fn hear(&self, crew: &mut Processes, serial: u32, connection: usize, news: AgentNews) {
-        if serial != self.serial {
-            return;
-        }
-        match crew.hear(connection, news) {
-            Some(HostEvent::Started(index)) if self.verbose => {
-                let member = &crew.members[index];
-                self.say(format_args!(
-                    "{} is process {}",
-                    member.title(),
-                    member.number.unwrap_or(0)
-                ));
-            }
-            Some(HostEvent::Trouble(text)) => self.say(text),
-            _ => {}
+    fn hear(&self, crew: &mut Processes, serial: u32, news: (usize, AgentNews)) {
+        if serial == self.plan.restarts
+            && let Some(line) = crew.hear(news)
+        {
+            self.say(line);
         }
     }
 
     /// The next event; None if the deadline passes first.
     fn wait(&self, limit: Option<Duration>) -> Option<LaunchEvent> {
         match limit {
-            Some(limit) => self.events.recv_timeout(limit).ok(),
-            None => self.events.recv().ok(),
+            Some(limit) => self.launcher.events.recv_timeout(limit).ok(),
+            None => self.launcher.events.recv().ok(),
         }
     }
 
@@ -307,8 +285,8 @@ impl LaunchContext<'_> {
             }
             match self.wait(Some(LEFT_OVER_STEP)) {
                 Some(LaunchEvent::Signal(signal)) if signal != SIGCHLD => return,
-                Some(LaunchEvent::News(serial, connection, news)) => {
-                    self.hear(crew, serial, connection, news);
+                Some(LaunchEvent::News(serial, news)) => {
+                    self.hear(crew, serial, news);
                     for (member, ending) in crew.newly_ended() {
                         job.ended(member, ending, Instant::now());
                     }

@@ -38,13 +38,10 @@ pub(crate) fn understood(
 fn replaced(word: &str) -> Option<OsString> {
     let rest = word.strip_prefix(OLD)?;
     let count = rest.strip_prefix('=').unwrap_or(rest);
-    match count {
-        "" => Some(OURS.into()),
-        count if count.bytes().all(|digit| digit.is_ascii_digit()) => {
-            Some(format!("{OURS}={count}").into())
-        }
-        _ => None,
+    if count.is_empty() {
+        return Some(OURS.into());
     }
+    count.bytes().all(|digit| digit.is_ascii_digit()).then(|| format!("{OURS}={count}").into())
 }
 
 /// Whether the word behind this one is the value of an option.

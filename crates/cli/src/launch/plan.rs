@@ -2,15 +2,15 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
-use kvstore::{Config, JobFile, Role};
+use kvstore::{Config, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::settings;
+use crate::sys::{self, random};
 
 /// How agents are told a [`Role`].
 #[derive(Serialize, Deserialize)]
@@ -76,6 +76,13 @@ impl SignalTarget {
     }
 }
 
+/// Which of the two outputs of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum OutputStream {
+    Out,
+    Err,
+}
+
 /// A process to start.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Process {
@@ -135,27 +142,29 @@ impl LaunchPlan {
             .collect()
     }
 
+    /// Whether processes of this role run the program of the user.
+    pub(crate) fn has_program(&self, role: Role) -> bool {
+        role == Role::Worker || (role == Role::Server && self.serve_with_program)
+    }
+
     fn process(&self, name: ProcessName) -> Process {
-        let own = match name.role {
-            Role::Scheduler => true,
-            Role::Server => !self.serve_with_program,
-            Role::Worker => false,
-        };
-        let words = match self.program.split_first() {
-            Some((program, arguments)) if !own => (Some(program.clone()), arguments.to_vec()),
+        let (program, arguments) = match self.program.split_first() {
+            Some((program, arguments)) if self.has_program(name.role) => {
+                (Some(program.clone()), arguments.to_vec())
+            }
             _ => (None, vec![name.role.name().into()]),
         };
         Process {
             name,
-            program: words.0,
-            arguments: words.1,
+            program,
+            arguments,
             environment: self.environment(name),
             reads_input: name.role == Role::Worker && self.workers == 1,
         }
     }
 
     /// The variables of the environment; those of an outer job must not be inherited.
-    pub(crate) fn environment(&self, name: ProcessName) -> Vec<(String, Option<String>)> {
+    fn environment(&self, name: ProcessName) -> Vec<(String, Option<String>)> {
         let number = |number: u32| Some(number.to_string());
         let rank_of = |role| (name.role == role).then(|| name.rank.to_string());
         let root = self.root.as_ref();
@@ -175,11 +184,13 @@ impl LaunchPlan {
             ("DMLC_WORKER_ID", rank_of(Role::Worker)),
             ("DMLC_SERVER_ID", rank_of(Role::Server)),
         ];
-        let set = |(name, value): &(String, String)| (variable(name), Some(value.clone()));
+        let set = |(name, value): &(String, String)| {
+            (format!("KV_{}", name.to_uppercase()), Some(value.clone()))
+        };
         let own = variables.into_iter().map(|(variable, value)| (variable.to_owned(), value));
         let (threads, value) = kvstore::TLS_VARIABLE;
-        let threads = crate::sys::wants_tls(&self.settings)
-            .then(|| (threads.to_owned(), Some(value.to_owned())));
+        let threads =
+            sys::wants_tls(&self.settings).then(|| (threads.to_owned(), Some(value.to_owned())));
         let token = self.token.iter().map(|token| ("KV_TOKEN".to_owned(), Some(token.clone())));
         self.settings.iter().map(set).chain(own).chain(threads).chain(token).collect()
     }
@@ -202,22 +213,6 @@ impl LaunchPlan {
             self.settings.push((NAME.into(), TIMEOUT_MS.into()));
         }
     }
-
-    /// Stores the token that was made for this job for processes of this user, as long as the value
-    /// lives.
-    pub(crate) fn keep_token(&self) -> io::Result<Option<JobFile>> {
-        match (&self.root, &self.token) {
-            (Some(root), Some(token)) => {
-                JobFile::keep(&root.to_string(), token, &self.job).map(Some)
-            }
-            _ => Ok(None),
-        }
-    }
-}
-
-/// The variable of the environment that sets an option of the library.
-fn variable(option: &str) -> String {
-    format!("KV_{}", option.to_uppercase())
 }
 
 /// A unique job name.
@@ -238,19 +233,6 @@ pub(crate) fn token_for(settings: &[(String, String)]) -> io::Result<Option<Stri
         return Ok(None);
     }
     random::<32>().map(Some)
-}
-
-/// So many random bytes, in hexadecimal digits.
-fn random<const BYTES: usize>() -> io::Result<String> {
-    use fmt::Write;
-
-    let mut bytes = [0u8; BYTES];
-    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    let mut text = String::new();
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

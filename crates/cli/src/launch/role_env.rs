@@ -1,10 +1,9 @@
 //! `kvstore run --role-env`: the environment of each process of a job, for other launchers.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{self, Write};
 
-use kvstore::Role;
+use anyhow::{Context, Result};
 use serde::Serialize;
 
 use crate::launch::hosts::placement::ProcessPlacement;
@@ -19,29 +18,21 @@ struct ProcessJson<'a> {
     /// Missing on the machine of the launcher.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<&'a str>,
-    environment: BTreeMap<String, String>,
+    environment: BTreeMap<&'a str, &'a str>,
     /// Missing if no program was given.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     command: Vec<String>,
 }
 
 /// The words of a process; none if it runs a program that was not given.
-fn words(process: &Process, plan: &LaunchPlan) -> io::Result<Vec<String>> {
-    let own = match process.name.role {
-        Role::Scheduler => true,
-        Role::Server => !plan.serve_with_program,
-        Role::Worker => false,
-    };
-    if !own && plan.program.is_empty() {
+fn words(process: &Process, plan: &LaunchPlan) -> Result<Vec<String>> {
+    if plan.program.is_empty() && plan.has_program(process.name.role) {
         return Ok(Vec::new());
     }
     let program = process.program.clone().unwrap_or_else(|| "kvstore".into());
-    std::iter::once(&program).chain(&process.arguments).map(text).collect()
-}
-
-fn text(word: &OsString) -> io::Result<String> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, "PROGRAM is not UTF-8");
-    word.clone().into_string().map_err(|_| bad())
+    let words = std::iter::once(&program).chain(&process.arguments);
+    let texts: Option<Vec<String>> = words.map(|word| Some(word.to_str()?.to_owned())).collect();
+    texts.context("PROGRAM is not UTF-8")
 }
 
 /// The environment variables of a process.
@@ -50,7 +41,7 @@ fn environment(process: &Process) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// A line for each process, which a shell on its machine can run.
-pub(crate) fn print_shell(plan: &LaunchPlan, site: &ProcessPlacement) -> io::Result<()> {
+pub(crate) fn print_shell(plan: &LaunchPlan, site: &ProcessPlacement) -> Result<()> {
     let mut out = io::stdout().lock();
     for process in plan.processes() {
         let host = site.host(&process).map_or(String::new(), |host| format!(" on {host}"));
@@ -61,25 +52,24 @@ pub(crate) fn print_shell(plan: &LaunchPlan, site: &ProcessPlacement) -> io::Res
         let line: Vec<String> = variables.chain(command.iter().map(|word| quote(word))).collect();
         writeln!(out, "{}", line.join(" "))?;
     }
-    out.flush()
+    Ok(out.flush()?)
 }
 
 /// One object, `{"processes": [...]}`.
-pub(crate) fn print_json(plan: &LaunchPlan, site: &ProcessPlacement) -> io::Result<()> {
+pub(crate) fn print_json(plan: &LaunchPlan, site: &ProcessPlacement) -> Result<()> {
     let processes = plan.processes();
     let mut entries = Vec::new();
     for process in &processes {
-        let pairs = environment(process);
         entries.push(ProcessJson {
             role: process.name.role.name(),
             rank: process.name.rank,
             host: site.host(process),
-            environment: pairs.map(|(name, value)| (name.into(), value.into())).collect(),
+            environment: environment(process).collect(),
             command: words(process, plan)?,
         });
     }
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, &BTreeMap::from([("processes", entries)]))?;
     writeln!(out)?;
-    out.flush()
+    Ok(out.flush()?)
 }

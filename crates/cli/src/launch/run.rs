@@ -2,24 +2,19 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io;
 use std::process::ExitCode;
-use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
-use kvstore::JobFile;
-use signal_hook::consts::SIGCHLD;
 
+use crate::ending::Failure;
 use crate::launch::hosts::placement::{self, ProcessPlacement};
 use crate::launch::plan::{self, LaunchPlan};
-use crate::launch::processes::signals;
 use crate::launch::role_env;
-use crate::launch::state::GraceTimes;
-use crate::launch::{JobOutcome, LaunchContext, LaunchEvent, LaunchFailure};
+use crate::launch::state::EndPolicy;
+use crate::launch::{LaunchContext, Launcher};
 use crate::messages;
 use crate::settings;
-use crate::sys;
 
 /// Starts a job: a scheduler, servers, and workers that run PROGRAM.
 ///
@@ -88,10 +83,6 @@ pub(crate) enum SummaryFormat {
 
 const COMMAND: &str = "run";
 
-fn say(text: impl std::fmt::Display) {
-    messages::say(COMMAND, text);
-}
-
 /// A value of `--set`, if the library takes it and `kvstore run` does not set it itself.
 pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     const OURS: [&str; 6] = ["root", "role", "rank", "num_workers", "num_servers", "job"];
@@ -102,89 +93,45 @@ pub(crate) fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name, value))
 }
 
-/// Runs a job until it has ended. Called on the main thread, with which its processes end.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    if let Err(text) = settings::check(&arguments.set) {
-        say(text);
-        return ExitCode::from(2);
-    }
-    let site = match ProcessPlacement::new(
-        &arguments.site,
-        arguments.num_workers,
-        arguments.num_servers,
-    ) {
-        Ok(site) => site,
-        Err(text) => {
-            say(text);
-            return ExitCode::from(2);
+/// Runs a job until it has ended, and after failures again.
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    settings::check(&arguments.set).map_err(Failure::usage)?;
+    let (workers, servers) = (arguments.num_workers, arguments.num_servers);
+    let site = ProcessPlacement::new(&arguments.site, workers, servers).map_err(Failure::usage)?;
+    if arguments.role_env {
+        let plan = plan(arguments, &site, 0)?;
+        match arguments.format {
+            SummaryFormat::Shell => role_env::print_shell(&plan, &site)?,
+            SummaryFormat::Json => role_env::print_json(&plan, &site)?,
         }
-    };
-    let result = if arguments.role_env {
-        print(arguments, &site).map(|()| 0).map_err(LaunchFailure::System)
-    } else {
-        run_jobs(arguments, &site)
-    };
-    match result {
-        Ok(status) => ExitCode::from(status),
-        Err(failure) => failure.tell(COMMAND),
+        return Ok(ExitCode::SUCCESS);
     }
-}
-
-fn print(arguments: &Arguments, site: &ProcessPlacement) -> io::Result<()> {
-    let plan = plan(arguments, site, 0)?;
-    match arguments.format {
-        SummaryFormat::Shell => role_env::print_shell(&plan, site),
-        SummaryFormat::Json => role_env::print_json(&plan, site),
-    }
-}
-
-/// Runs the job, and after failures again.
-fn run_jobs(arguments: &Arguments, site: &ProcessPlacement) -> Result<u8, LaunchFailure> {
-    sys::prepare_for_tls(&arguments.set);
-    sys::raise_file_limit();
-    let (sender, events) = mpsc::channel();
-    watch_signals(sender.clone())?;
-    let patience = GraceTimes {
-        grace: Duration::from_millis(arguments.grace_ms.into()),
-        linger: Duration::from_millis(arguments.linger_ms.into()),
-    };
-    let mut serial = 0;
+    let launcher = Launcher::new(COMMAND, &arguments.set)?;
+    let mut restarts = 0;
     loop {
-        let mut plan = plan(arguments, site, serial)?;
+        let mut plan = plan(arguments, &site, restarts)?;
         plan.wait_for_slow_programs();
-        let file = keep_token(COMMAND, &plan);
         let launch = LaunchContext {
-            command: COMMAND,
+            launcher: &launcher,
+            plan: &plan,
+            site: &site,
             is_plain: false,
-            site,
-            file: file.as_ref(),
             target: plan.target(),
-            patience,
-            goes_on: goes_on(arguments),
+            policy: EndPolicy {
+                grace: Duration::from_millis(arguments.grace_ms.into()),
+                linger: Duration::from_millis(arguments.linger_ms.into()),
+                goes_on: goes_on(arguments),
+            },
             verbose: arguments.verbose,
-            serial,
-            sender: sender.clone(),
-            events: &events,
         };
-        if let (Some(root), true) = (&plan.root, arguments.verbose) {
-            say(format_args!("`kvstore top {root}` shows the job"));
+        let outcome = launch.run()?;
+        if !outcome.may_be_repeated || restarts == arguments.restarts {
+            return Ok(ExitCode::from(outcome.status));
         }
-        let JobOutcome { status, may_be_repeated } = launch.run(plan.processes())?;
-        if !may_be_repeated || serial == arguments.restarts {
-            return Ok(status);
-        }
-        serial += 1;
-        say(format_args!("starts the job again, {serial} of {}", arguments.restarts));
+        restarts += 1;
+        let text = format_args!("starts the job again, {restarts} of {}", arguments.restarts);
+        messages::say(COMMAND, text);
     }
-}
-
-/// Stores the token of a job for other processes of its user; a failure is not fatal.
-pub(crate) fn keep_token(command: &str, plan: &LaunchPlan) -> Option<JobFile> {
-    plan.keep_token().unwrap_or_else(|error| {
-        let text = "cannot keep the token of the job, and looking at it needs KV_TOKEN";
-        messages::say(command, format_args!("{text}: {error}"));
-        None
-    })
 }
 
 /// Whether the library goes on without lost workers: then so does the job.
@@ -195,19 +142,14 @@ fn goes_on(arguments: &Arguments) -> bool {
     set.or_else(|| env::var("KV_ON_WORKER_LOSS").ok()).as_deref() == Some("continue")
 }
 
-/// Forwards signals to a launcher.
-pub(crate) fn watch_signals(sender: Sender<LaunchEvent>) -> io::Result<()> {
-    let mut watched = signals::ending();
-    watched.push(SIGCHLD);
-    signals::watch(&watched, move |signal| {
-        let _ = sender.send(LaunchEvent::Signal(signal));
-    })
-}
-
-fn plan(arguments: &Arguments, site: &ProcessPlacement, restarts: u32) -> io::Result<LaunchPlan> {
+fn plan(
+    arguments: &Arguments,
+    site: &ProcessPlacement,
+    restarts: u32,
+) -> anyhow::Result<LaunchPlan> {
     let has_servers = arguments.num_servers > 0;
     Ok(LaunchPlan {
-        workers: site.workers(),
+        workers: site.workers,
         servers: arguments.num_servers,
         serve_with_program: arguments.serve_with_program,
         program: arguments.program.clone(),

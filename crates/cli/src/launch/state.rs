@@ -5,19 +5,22 @@
 
 use std::time::{Duration, Instant};
 
-use kvstore::Role;
 use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
+
+use kvstore::Role;
 
 use crate::ending::{ExitReason, signal_status};
 use crate::launch::plan::SignalTarget;
 
-/// Grace periods of processes.
+/// Grace periods of processes, and which failures end a job.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GraceTimes {
+pub(crate) struct EndPolicy {
     /// From the request to end (SIGTERM) until SIGKILL.
     pub(crate) grace: Duration,
     /// From the first failure until the others are asked to end.
     pub(crate) linger: Duration,
+    /// Whether the job goes on without workers that fail, as long as there are others.
+    pub(crate) goes_on: bool,
 }
 
 /// The phase of the job, and its deadline.
@@ -39,16 +42,15 @@ enum JobPhase {
 #[allow(clippy::struct_excessive_bools, reason = "what has happened, each by itself")]
 pub(crate) struct JobState {
     members: Vec<(Role, Option<(ExitReason, Instant)>)>,
-    patience: GraceTimes,
-    /// Whether the job goes on without workers that fail, as long as there are others.
-    goes_on: bool,
+    policy: EndPolicy,
     phase: JobPhase,
     first_failure: Option<usize>,
     stopped_by: Option<i32>,
-    was_signalled: bool,
+    /// Whether a signal arrived that was to end the job, even after a failure.
+    pub(crate) was_signalled: bool,
     interrupted: bool,
     /// A worker has ended without having joined, and others wait for it.
-    cannot_start: bool,
+    pub(crate) cannot_start: bool,
     signals: Vec<(SignalTarget, i32)>,
     /// Signals for servers and scheduler once the workers, which may still need them, have ended.
     later: Vec<i32>,
@@ -56,11 +58,10 @@ pub(crate) struct JobState {
 
 impl JobState {
     /// A job whose processes have just been started.
-    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, patience: GraceTimes) -> Self {
+    pub(crate) fn new(roles: impl IntoIterator<Item = Role>, policy: EndPolicy) -> Self {
         Self {
             members: roles.into_iter().map(|role| (role, None)).collect(),
-            patience,
-            goes_on: false,
+            policy,
             phase: JobPhase::Running,
             first_failure: None,
             stopped_by: None,
@@ -70,12 +71,6 @@ impl JobState {
             signals: Vec::new(),
             later: Vec::new(),
         }
-    }
-
-    /// The job goes on without workers that fail, as long as there are others.
-    pub(crate) fn go_on(mut self, goes_on: bool) -> Self {
-        self.goes_on = goes_on;
-        self
     }
 
     /// A process has ended.
@@ -89,9 +84,9 @@ impl JobState {
         }
         if ending.is_failure() && !self.does_without(member) {
             self.first_failure = Some(member);
-            self.phase = JobPhase::Lingering(now + self.patience.linger);
+            self.phase = JobPhase::Lingering(now + self.policy.linger);
         } else if self.phase == JobPhase::Running && self.workers_have_ended() {
-            self.phase = JobPhase::Settling(now + self.patience.grace);
+            self.phase = JobPhase::Settling(now + self.policy.grace);
         }
     }
 
@@ -102,7 +97,7 @@ impl JobState {
             JobPhase::Settling(_) => self.stop(SIGTERM, now),
             JobPhase::Running => {
                 self.cannot_start = true;
-                self.phase = JobPhase::Lingering(now + self.patience.linger);
+                self.phase = JobPhase::Lingering(now + self.policy.linger);
             }
             _ => {}
         }
@@ -113,20 +108,12 @@ impl JobState {
         matches!(self.phase, JobPhase::Running | JobPhase::Settling(_))
     }
 
-    /// Whether it failed because a worker ended without having joined.
-    pub(crate) fn could_not_start(&self) -> bool {
-        self.cannot_start
-    }
-
     /// Whether this is a worker without which the job goes on.
     fn does_without(&self, member: usize) -> bool {
-        let may_succeed = |ending: Option<(ExitReason, Instant)>| {
-            ending.is_none_or(|(ending, _)| !ending.is_failure())
-        };
-        let mut others = self.members.iter().filter(|(role, _)| *role == Role::Worker);
-        self.goes_on
+        let has_failed = |index: usize| self.ending(index).is_some_and(ExitReason::is_failure);
+        self.policy.goes_on
             && self.members[member].0 == Role::Worker
-            && others.any(|(_, ending)| may_succeed(*ending))
+            && self.workers().any(|index| !has_failed(index))
     }
 
     /// All processes have ended, and `left_over` is whether descendants of them are alive.
@@ -167,7 +154,7 @@ impl JobState {
             JobPhase::Stopping(_) if !self.later.is_empty() => {
                 self.signals.push((SignalTarget::Workers, SIGKILL));
                 self.signal_servers();
-                self.phase = JobPhase::Stopping(now + self.patience.grace);
+                self.phase = JobPhase::Stopping(now + self.policy.grace);
             }
             _ => self.phase = JobPhase::Over,
         }
@@ -175,7 +162,7 @@ impl JobState {
 
     fn stop(&mut self, signal: i32, now: Instant) {
         self.send(signal);
-        self.phase = JobPhase::Stopping(now + self.patience.grace);
+        self.phase = JobPhase::Stopping(now + self.policy.grace);
     }
 
     fn send(&mut self, signal: i32) {
@@ -205,16 +192,17 @@ impl JobState {
         std::mem::take(&mut self.signals)
     }
 
+    fn workers(&self) -> impl Iterator<Item = usize> {
+        let is_worker = |&index: &usize| self.members[index].0 == Role::Worker;
+        (0..self.members.len()).filter(is_worker)
+    }
+
     pub(crate) fn workers_have_ended(&self) -> bool {
-        self.have_ended(|role| role == Role::Worker)
+        self.workers().all(|index| self.ending(index).is_some())
     }
 
     pub(crate) fn all_have_ended(&self) -> bool {
-        self.have_ended(|_| true)
-    }
-
-    fn have_ended(&self, of: impl Fn(Role) -> bool) -> bool {
-        self.members.iter().all(|&(role, ending)| ending.is_some() || !of(role))
+        self.members.iter().all(|(_, ending)| ending.is_some())
     }
 
     /// Whether no event is expected any more.
@@ -234,10 +222,7 @@ impl JobState {
 
     /// Whether a worker has failed, though the job may have gone on without it.
     pub(crate) fn has_lost_workers(&self) -> bool {
-        let has_failed = |ending: &Option<(ExitReason, Instant)>| {
-            ending.is_some_and(|(ending, _)| ending.is_failure())
-        };
-        self.members.iter().any(|(role, ending)| *role == Role::Worker && has_failed(ending))
+        self.workers().any(|index| self.ending(index).is_some_and(ExitReason::is_failure))
     }
 
     /// The first process that failed, and how.
@@ -248,11 +233,6 @@ impl JobState {
     /// The signal that ended the job, unless a failure preceded it.
     pub(crate) fn stopped_by(&self) -> Option<i32> {
         self.stopped_by.filter(|_| self.first_failure.is_none())
-    }
-
-    /// Whether a signal arrived that was to end the job, even after a failure.
-    pub(crate) fn was_signalled(&self) -> bool {
-        self.was_signalled
     }
 
     /// The exit status of the launcher.
@@ -271,7 +251,7 @@ mod tests {
 
     use signal_hook::consts::{SIGINT, SIGKILL, SIGTERM};
 
-    use super::{ExitReason, GraceTimes, JobState};
+    use super::{EndPolicy, ExitReason, JobState};
     use crate::launch::plan::SignalTarget::{All, Servers, Workers};
     use kvstore::Role::{Scheduler, Server, Worker};
 
@@ -284,9 +264,13 @@ mod tests {
     const FIRST: usize = 2;
     const SECOND: usize = 3;
 
+    fn job_that(goes_on: bool) -> (JobState, Instant) {
+        let policy = EndPolicy { grace: GRACE, linger: LINGER, goes_on };
+        (JobState::new([Scheduler, Server, Worker, Worker], policy), Instant::now())
+    }
+
     fn job() -> (JobState, Instant) {
-        let patience = GraceTimes { grace: GRACE, linger: LINGER };
-        (JobState::new([Scheduler, Server, Worker, Worker], patience), Instant::now())
+        job_that(false)
     }
 
     fn end_all(job: &mut JobState, members: &[usize], now: Instant) {
@@ -337,8 +321,7 @@ mod tests {
 
     #[test]
     fn a_job_that_goes_on_without_a_worker_succeeds_with_the_others() {
-        let (job, now) = job();
-        let mut job = job.go_on(true);
+        let (mut job, now) = job_that(true);
         job.ended(FIRST, ExitReason::Status(3), now);
         assert_eq!((job.deadline(), job.has_lost_workers()), (None, true));
         end_all(&mut job, &[SECOND], now);
@@ -351,8 +334,7 @@ mod tests {
     #[test]
     fn a_job_cannot_go_on_without_a_server_or_without_its_last_worker() {
         for (first, last) in [(SECOND, FIRST), (FIRST, SERVER)] {
-            let (job, now) = job();
-            let mut job = job.go_on(true);
+            let (mut job, now) = job_that(true);
             job.ended(first, ExitReason::Status(3), now);
             job.ended(last, ExitReason::Status(4), now);
             assert_eq!((job.deadline(), job.status()), (Some(now + LINGER), 4));
@@ -385,7 +367,7 @@ mod tests {
         job.lacks_a_worker(now + MOMENT);
         assert_eq!((job.deadline(), job.status()), (Some(now + MOMENT + LINGER), 1));
         job.tick(now + MOMENT + LINGER);
-        assert_eq!((job.take_signals(), job.could_not_start()), (vec![(Workers, SIGTERM)], true));
+        assert_eq!((job.take_signals(), job.cannot_start), (vec![(Workers, SIGTERM)], true));
     }
 
     #[test]

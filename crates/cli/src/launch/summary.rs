@@ -18,7 +18,7 @@ pub(crate) fn lines(members: &[JobProcess], job: &JobState) -> Vec<String> {
     if let Some((member, ending)) = job.first_failure() {
         let title = members[member].title();
         lines.push(format!("failed because {title} ended first, with {ending}"));
-    } else if job.could_not_start() {
+    } else if job.cannot_start {
         lines.push("failed because a worker ended without having called kv_create".into());
     } else if let Some(signal) = job.stopped_by() {
         lines.push(format!("stopped by {}", ExitReason::Signal(signal)));

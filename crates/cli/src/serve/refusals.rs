@@ -1,11 +1,10 @@
 //! Logs rejected peers, with the reason: the engine reports them to its own log only.
 
-use std::fmt::{Debug, Write};
+use std::fmt::Debug;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use kvstore::Role;
-use tracing::field::{Field, Visit};
+use tracing::field::Field;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
@@ -19,14 +18,14 @@ const TLS: &str = "zenoh_link_tls";
 const TOKENS: &str = "zenoh_transport::unicast::establishment::accept";
 
 struct Refusals {
-    role: Role,
+    command: &'static str,
     last: Mutex<Option<Instant>>,
 }
 
 /// From now on this process logs the peers that it rejects.
-pub(crate) fn announce(role: Role) {
+pub(crate) fn announce(command: &'static str) {
     // This program has no other subscriber.
-    let _ = tracing::subscriber::set_global_default(Refusals { role, last: Mutex::new(None) });
+    let _ = tracing::subscriber::set_global_default(Refusals { command, last: Mutex::new(None) });
 }
 
 impl Subscriber for Refusals {
@@ -40,14 +39,18 @@ impl Subscriber for Refusals {
     }
 
     fn event(&self, event: &Event<'_>) {
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        let Some(reason) = reason_in(event.metadata().target(), &text.0) else { return };
+        let mut text = String::new();
+        event.record(&mut |field: &Field, value: &dyn Debug| {
+            if field.name() == "message" {
+                text = format!("{value:?}");
+            }
+        });
+        let Some(reason) = reason_in(event.metadata().target(), &text) else { return };
         let Ok(mut last) = self.last.lock() else { return };
         if last.is_none_or(|last| last.elapsed() >= PAUSE) {
             *last = Some(Instant::now());
             drop(last);
-            say(self.role.name(), format_args!("refused a connection: {reason}"));
+            say(self.command, format_args!("refused a connection: {reason}"));
         }
     }
 
@@ -62,17 +65,6 @@ impl Subscriber for Refusals {
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
-}
-
-/// The text of an event.
-struct Text(String);
-
-impl Visit for Text {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        if field.name() == "message" {
-            let _ = write!(self.0, "{value:?}");
-        }
-    }
 }
 
 /// The readable part of an engine's log line; None for other lines.

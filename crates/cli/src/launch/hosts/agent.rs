@@ -4,27 +4,27 @@
 //! `kvstore run` starts it by ssh or srun, see `agents.rs`. The main thread never writes, so that a
 //! connection that hangs does not block it.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::env;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::process::{self, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail, ensure};
 use signal_hook::consts::{SIGCHLD, SIGHUP};
 
-use crate::launch::hosts::agent_protocol::{
-    self, AgentOrder, AgentReport, OutputStream, StartRequest,
-};
-use crate::launch::plan::SignalTarget;
+use crate::ending::Failure;
+use crate::launch::hosts::agent_protocol::{self, AgentOrder, AgentReport, StartRequest};
+use crate::launch::plan::{OutputStream, SignalTarget};
 use crate::launch::processes::local::LocalProcesses;
-use crate::launch::processes::output::{self, OutputForm, OutputSource};
+use crate::launch::processes::output::{self, OpenSource, OutputForm};
 use crate::launch::processes::signals;
-use crate::messages::say;
 use crate::sys;
 
 /// Timeout of the first order.
@@ -39,9 +39,8 @@ enum AgentEvent {
     /// No further order can arrive.
     Closed,
     Signal(i32),
-    /// All output has been forwarded; all reports have.
-    Copied,
-    Reported,
+    /// All output has been forwarded, or all reports have.
+    Written,
 }
 
 /// Standard output, for whole frames of several threads.
@@ -59,14 +58,12 @@ impl Write for FrameOutput {
     }
 }
 
-/// Output streams that the launcher no longer reads.
-type MutedOutputs = Arc<Mutex<HashSet<(usize, bool)>>>;
-
 /// Output as frames.
 struct FramedOutput {
     process: usize,
     stream: OutputStream,
-    muted: MutedOutputs,
+    /// Whether the launcher no longer reads it.
+    is_muted: Arc<AtomicBool>,
 }
 
 impl OutputForm for FramedOutput {
@@ -74,22 +71,17 @@ impl OutputForm for FramedOutput {
         agent_protocol::put_output(self.process, self.stream, bytes, text);
     }
 
-    fn end(&mut self, _: &mut Vec<u8>) {}
-
     fn is_wanted(&self) -> bool {
-        let muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
-        !muted.contains(&(self.process, self.stream == OutputStream::Err))
+        !self.is_muted.load(Ordering::Relaxed)
     }
 }
 
 /// A running agent.
 struct Agent {
     children: LocalProcesses,
-    /// The launcher's number of each child.
-    numbers: Vec<usize>,
     reports: Sender<AgentReport>,
-    muted: MutedOutputs,
-    living: usize,
+    /// Marks of outputs that the launcher no longer reads.
+    muted: HashMap<(usize, OutputStream), Arc<AtomicBool>>,
     /// Whether a descendant of the children is alive; None before all children have ended.
     left_over: Option<bool>,
     /// Number of threads that still write to the connection.
@@ -97,58 +89,40 @@ struct Agent {
 }
 
 /// Serves one launcher until the job has ended.
-pub(crate) fn serve() -> ExitCode {
-    if io::stdin().is_terminal() {
-        say("agent", "only `kvstore run` starts this");
-        return ExitCode::from(2);
-    }
-    match serve_launcher() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            say("agent", error);
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn serve_launcher() -> io::Result<()> {
+pub(crate) fn serve() -> Result<ExitCode> {
+    ensure!(!io::stdin().is_terminal(), Failure::usage("only `kvstore run` starts this"));
     sys::raise_file_limit();
     let connection = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let mut connection = FrameOutput(Arc::new(Mutex::new(connection)));
     let (sender, events) = mpsc::channel();
-    watch_signals(sender.clone())?;
+    let signalled = sender.clone();
+    signals::watch(&[signals::ending(), vec![SIGCHLD]].concat(), move |signal| {
+        let _ = signalled.send(AgentEvent::Signal(signal));
+    })?;
     connection.write_all(agent_protocol::GREETING)?;
     let reports = report_on(connection.clone(), sender.clone())?;
     listen(sender.clone())?;
     let Ok(AgentEvent::Order(AgentOrder::Start(start))) = events.recv_timeout(FIRST_ORDER) else {
-        return Err(io::Error::other("the launcher does not say what to start"));
+        bail!("the launcher does not say what to start");
     };
     let silence = Duration::from_millis(start.silence_ms.into());
     let (mut agent, sources) = match Agent::start(&start, &reports) {
         Ok(started) => started,
-        Err(text) => {
-            let _ = reports.send(AgentReport::Useless(text));
+        Err(error) => {
+            let _ = reports.send(AgentReport::Useless(format!("{error:#}")));
             // Until the launcher has received it, and closes the connection.
             while !matches!(events.recv_timeout(silence), Ok(AgentEvent::Closed) | Err(_)) {}
-            return Ok(());
+            return Ok(ExitCode::SUCCESS);
         }
     };
     let closer = output::copy_in_form(sources, connection.clone(), connection, move || {
-        let _ = sender.send(AgentEvent::Copied);
+        let _ = sender.send(AgentEvent::Written);
     })?;
     drop(reports);
     agent.work(&events, silence);
     agent.finish(closer, &events);
     // A thread may still wait for a connection that hangs.
     process::exit(0);
-}
-
-fn watch_signals(sender: Sender<AgentEvent>) -> io::Result<()> {
-    let mut watched = signals::ending();
-    watched.push(SIGCHLD);
-    signals::watch(&watched, move |signal| {
-        let _ = sender.send(AgentEvent::Signal(signal));
-    })
 }
 
 /// Forwards orders, on a thread of its own.
@@ -170,61 +144,48 @@ fn report_on(
 ) -> io::Result<Sender<AgentReport>> {
     let (sender, reports) = mpsc::channel();
     let work = move || {
-        let mut write = |report: &AgentReport| {
+        let _ = reports.iter().try_for_each(|report| {
             let mut frame = Vec::new();
-            agent_protocol::put_report(report, &mut frame);
+            agent_protocol::put_report(&report, &mut frame);
             connection.write_all(&frame)
-        };
-        let _ = reports.iter().try_for_each(|report| write(&report));
-        let _ = done.send(AgentEvent::Reported);
+        });
+        let _ = done.send(AgentEvent::Written);
     };
     thread::Builder::new().name("reports".into()).spawn(work)?;
     Ok(sender)
 }
 
-type StartedAgent = (Agent, Vec<(OutputSource, Box<dyn OutputForm>)>);
-
 impl Agent {
-    fn start(start: &StartRequest, reports: &Sender<AgentReport>) -> Result<StartedAgent, String> {
-        if start.version != kvstore::VERSION {
-            let (ours, theirs) = (kvstore::VERSION, &start.version);
-            return Err(format!("kvstore is release {ours} there, and {theirs} here"));
-        }
+    fn start(
+        start: &StartRequest,
+        reports: &Sender<AgentReport>,
+    ) -> Result<(Self, Vec<OpenSource<FramedOutput>>)> {
+        let (ours, theirs) = (kvstore::VERSION, &start.version);
+        ensure!(ours == theirs, "kvstore is release {ours} there, and {theirs} here");
         env::set_current_dir(&start.folder)
-            .map_err(|error| format!("cannot enter the folder {} there: {error}", start.folder))?;
-        let children = LocalProcesses::new(&[]).map_err(|error| error.to_string())?;
+            .with_context(|| format!("cannot enter the folder {} there", start.folder))?;
         let mut agent = Self {
-            children,
-            numbers: Vec::new(),
+            children: LocalProcesses::new(&[])?,
             reports: reports.clone(),
-            muted: MutedOutputs::default(),
-            living: 0,
+            muted: HashMap::new(),
             left_over: None,
             writers: 2,
         };
         let mut sources = Vec::new();
-        for (number, process) in &start.processes {
-            match agent.children.start(process) {
-                Ok(pair) => sources.extend(agent.framed(*number, pair)),
-                Err(error) => agent.report(AgentReport::Failed(*number, error.text, error.status)),
+        for &(process, ref command) in &start.processes {
+            match agent.children.start(process, command) {
+                Ok((number, pair)) => {
+                    agent.report(AgentReport::Started(process, number));
+                    sources.extend(pair.map(|source| {
+                        let (stream, is_muted) = (source.stream, Arc::default());
+                        agent.muted.insert((process, stream), Arc::clone(&is_muted));
+                        OpenSource { source, form: FramedOutput { process, stream, is_muted } }
+                    }));
+                }
+                Err(error) => agent.report(AgentReport::Failed(process, error.text, error.status)),
             }
         }
         Ok((agent, sources))
-    }
-
-    fn framed(
-        &mut self,
-        number: usize,
-        pair: [OutputSource; 2],
-    ) -> Vec<(OutputSource, Box<dyn OutputForm>)> {
-        self.numbers.push(number);
-        self.living += 1;
-        let process = self.children.numbers().last().unwrap_or(0);
-        self.report(AgentReport::Started(number, process));
-        let form = |stream| -> Box<dyn OutputForm> {
-            Box::new(FramedOutput { process: number, stream, muted: Arc::clone(&self.muted) })
-        };
-        pair.into_iter().zip([form(OutputStream::Out), form(OutputStream::Err)]).collect()
     }
 
     fn report(&self, report: AgentReport) {
@@ -249,7 +210,7 @@ impl Agent {
                 }
                 Ok(AgentEvent::Signal(SIGCHLD)) | Err(RecvTimeoutError::Timeout) => {}
                 // The launcher no longer reads.
-                Ok(AgentEvent::Copied | AgentEvent::Reported) => {
+                Ok(AgentEvent::Written) => {
                     self.writers -= 1;
                     return;
                 }
@@ -263,8 +224,8 @@ impl Agent {
         match order {
             AgentOrder::Signal(audience, signal) => self.children.signal(*audience, *signal),
             AgentOrder::Mute(process, stream) => {
-                let mut muted = self.muted.lock().unwrap_or_else(PoisonError::into_inner);
-                muted.insert((*process, *stream == OutputStream::Err));
+                let mark = self.muted.get(&(*process, *stream));
+                mark.inspect(|mark| mark.store(true, Ordering::Relaxed));
             }
             AgentOrder::Start(_) | AgentOrder::Alive => {}
         }
@@ -273,30 +234,29 @@ impl Agent {
     /// Checks which children have ended, and reports them.
     fn look(&mut self) {
         let ended = self.children.newly_ended();
-        self.living -= ended.len();
-        if self.living == 0 && self.left_over != Some(false) {
+        if self.children.have_ended() && self.left_over != Some(false) {
             let left_over = self.children.have_left_over();
             if self.left_over != Some(left_over) {
                 self.report(AgentReport::LeftOver(left_over));
             }
             self.left_over = Some(left_over);
         }
-        for (child, ending) in ended {
-            self.report(AgentReport::Ended(self.numbers[child], ending));
+        for (process, ending) in ended {
+            self.report(AgentReport::Ended(process, ending));
         }
     }
 
     /// Kills all remaining processes, and forwards the rest of their output.
     fn finish(self, closer: io::PipeWriter, events: &Receiver<AgentEvent>) {
-        let Self { children, numbers, reports, mut writers, .. } = self;
-        for (child, ending) in children.finish() {
-            let _ = reports.send(AgentReport::Ended(numbers[child], ending));
+        let Self { children, reports, mut writers, .. } = self;
+        for (process, ending) in children.finish() {
+            let _ = reports.send(AgentReport::Ended(process, ending));
         }
         drop((closer, reports));
         let end = Instant::now() + LAST_WORDS;
         while writers > 0 {
             match events.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(AgentEvent::Copied | AgentEvent::Reported) => writers -= 1,
+                Ok(AgentEvent::Written) => writers -= 1,
                 Ok(_) => {}
                 Err(_) => return,
             }

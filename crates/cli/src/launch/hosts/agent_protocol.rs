@@ -9,7 +9,7 @@ use std::io::{self, BufRead, Read, Write};
 use serde::{Deserialize, Serialize};
 
 use crate::ending::ExitReason;
-use crate::launch::plan::{Process, SignalTarget};
+use crate::launch::plan::{OutputStream, Process, SignalTarget};
 
 /// Start marker of an agent's output. Any output of the login shell comes before it.
 pub(crate) const GREETING: &[u8] = b"kvstore agent at work\n";
@@ -22,13 +22,6 @@ const LONGEST_FRAME: u32 = 1 << 20;
 
 const REPORT: u8 = b'r';
 const OUTPUT: u8 = b'o';
-
-/// Which of the two outputs of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum OutputStream {
-    Out,
-    Err,
-}
 
 /// Messages of the launcher. Processes have the launcher's numbers.
 #[derive(Debug, Serialize, Deserialize)]

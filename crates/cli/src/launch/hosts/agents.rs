@@ -1,7 +1,7 @@
 //! A connection to the agent of another machine, through ssh or srun.
 
 use std::collections::HashMap;
-use std::io::{self, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::io::{self, BufReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result};
 use signal_hook::consts::SIGKILL;
 
 use crate::ending::ExitReason;
 use crate::launch::hosts::agent_protocol::{
-    self, AgentFrame, AgentOrder, AgentReport, OutputStream, StartRequest,
+    self, AgentFrame, AgentOrder, AgentReport, StartRequest,
 };
-use crate::launch::plan::SignalTarget;
+use crate::launch::plan::{OutputStream, SignalTarget};
 use crate::launch::processes::local::LocalProcesses;
 use crate::launch::processes::output::OutputSource;
 use crate::sys;
@@ -46,20 +47,25 @@ pub(crate) struct AgentConnection {
     orders: Option<Sender<Option<AgentOrder>>>,
     /// Whether forwarding its output is blocked on the reader of ours (backpressure).
     held_up: Arc<AtomicBool>,
+    /// The members of the job on this host.
+    pub(crate) members: Vec<usize>,
+    /// Whether a descendant of them is alive, once the agent has reported it.
+    pub(crate) left_over: Option<bool>,
+    pub(crate) is_open: bool,
 }
 
 /// State shared by the threads of a connection, and their event sink.
 struct ConnectionReader<T> {
     host: String,
-    pipes: OutputPipes,
+    pipes: HashMap<(usize, OutputStream), PipeWriter>,
     orders: Sender<Option<AgentOrder>>,
     held_up: Arc<AtomicBool>,
     silence: Duration,
     tell: T,
 }
 
-/// The output pipes of the processes of a host, with their numbers, and of its connection.
-pub(crate) type HostSources = (NumberedOutputs, OutputSource);
+/// Output pipes, each with the member of the job that writes; None is the connection itself.
+pub(crate) type HostSources = Vec<(Option<usize>, OutputSource)>;
 
 impl AgentConnection {
     /// Connects, and orders the start of processes. Only the main thread may call this.
@@ -69,19 +75,25 @@ impl AgentConnection {
         host: &str,
         start: StartRequest,
         tell: impl FnMut(AgentNews) + Send + 'static,
-    ) -> io::Result<(Self, HostSources)> {
+    ) -> Result<(Self, HostSources)> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let (err, err_writer) = io::pipe()?;
+        let (err, err_writer) = OutputSource::new(OutputStream::Err)?;
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(err_writer);
-        let mut process = children.start_connection(&mut command).map_err(|error| {
-            io::Error::new(error.kind(), format!("cannot run {program}: {error}"))
-        })?;
+        let process = children.start_connection(&mut command);
+        let mut process = process.with_context(|| format!("cannot run {program}"))?;
         drop(command);
-        let (Some(stdin), Some(stdout)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err(io::Error::other("a program without input and output"));
-        };
+        let pipes = process.stdin.take().zip(process.stdout.take());
+        let (stdin, stdout) = pipes.context("a program without input and output")?;
         let silence = Duration::from_millis(start.silence_ms.into());
-        let (pipes, sources) = pipes(start.processes.iter().map(|(number, _)| *number))?;
+        let members: Vec<usize> = start.processes.iter().map(|(member, _)| *member).collect();
+        let (mut pipes, mut sources) = (HashMap::new(), vec![(None, err)]);
+        for &member in &members {
+            for stream in [OutputStream::Out, OutputStream::Err] {
+                let (source, writer) = OutputSource::new(stream)?;
+                pipes.insert((member, stream), writer);
+                sources.push((Some(member), source));
+            }
+        }
         let (orders, queue) = mpsc::channel();
         let held_up = Arc::new(AtomicBool::new(false));
         let reader = ConnectionReader {
@@ -96,9 +108,17 @@ impl AgentConnection {
         let beat = (silence / 5).min(Duration::from_secs(1));
         spawn("orders", move || write_orders(stdin, &queue, beat))?;
         spawn("reports", move || reader.run(stdout))?;
-        let remote =
-            Self { host: host.to_owned(), process, program, orders: Some(orders), held_up };
-        Ok((remote, (sources, OutputSource::err(err))))
+        let remote = Self {
+            host: host.to_owned(),
+            process,
+            program,
+            orders: Some(orders),
+            held_up,
+            members,
+            left_over: None,
+            is_open: true,
+        };
+        Ok((remote, sources))
     }
 
     pub(crate) fn signal(&self, audience: SignalTarget, signal: i32) {
@@ -114,8 +134,9 @@ impl AgentConnection {
         }
     }
 
+    /// Whether the agent is blocked on the reader of our output (backpressure).
     pub(crate) fn is_held_up(&self) -> bool {
-        self.held_up.load(Ordering::Relaxed)
+        self.is_open && self.held_up.load(Ordering::Relaxed)
     }
 
     /// The exit of ssh or srun, if it has ended; waits a moment for it.
@@ -138,23 +159,6 @@ impl AgentConnection {
         sys::signal_group(self.process.id(), SIGKILL);
         let _ = self.process.wait();
     }
-}
-
-type OutputPipes = HashMap<(usize, bool), PipeWriter>;
-type NumberedOutputs = Vec<(usize, [OutputSource; 2])>;
-
-/// Pipes that carry the output of processes inside of this process.
-fn pipes(numbers: impl Iterator<Item = usize>) -> io::Result<(OutputPipes, NumberedOutputs)> {
-    let (mut writers, mut sources) = (HashMap::new(), Vec::new());
-    for number in numbers {
-        let mut pipe = |is_err| -> io::Result<PipeReader> {
-            let (reader, writer) = io::pipe()?;
-            writers.insert((number, is_err), writer);
-            Ok(reader)
-        };
-        sources.push((number, [OutputSource::out(pipe(false)?), OutputSource::err(pipe(true)?)]));
-    }
-    Ok((writers, sources))
 }
 
 fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -209,13 +213,12 @@ impl<T: FnMut(AgentNews)> ConnectionReader<T> {
 
     /// Forwards output. When our own reader has gone, the process is to get a broken pipe.
     fn put(&mut self, process: usize, stream: OutputStream, bytes: &[u8]) {
-        let pipe = (process, stream == OutputStream::Err);
-        let Some(writer) = self.pipes.get_mut(&pipe) else { return };
+        let Some(writer) = self.pipes.get_mut(&(process, stream)) else { return };
         self.held_up.store(true, Ordering::Relaxed);
         let result = writer.write_all(bytes);
         self.held_up.store(false, Ordering::Relaxed);
         if result.is_err() {
-            self.pipes.remove(&pipe);
+            self.pipes.remove(&(process, stream));
             let _ = self.orders.send(Some(AgentOrder::Mute(process, stream)));
         }
     }

@@ -1,12 +1,11 @@
 //! Placement: the hosts of the processes of a job, and the commands that reach them.
 
 use std::env;
-use std::ffi::OsString;
 use std::fs;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Error, Result, anyhow};
 use clap::Args;
 use kvstore::Role;
 
@@ -65,18 +64,14 @@ pub(crate) struct HostOptions {
     root: Option<String>,
 }
 
-/// Other machines, and the commands that reach them.
-#[derive(Debug)]
-struct RemoteHosts {
-    hosts: Vec<HostSlots>,
-    route: RemoteShell,
-}
-
 /// Where the processes of a job run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ProcessPlacement {
-    others: Option<RemoteHosts>,
-    workers: u32,
+    /// The hosts of workers and servers; none if all processes run here.
+    hosts: Vec<HostSlots>,
+    /// The command that reaches them.
+    route: Option<RemoteShell>,
+    pub(crate) workers: u32,
     /// The host of each worker, and of each server.
     places: (Vec<usize>, Vec<usize>),
     /// Variables for other hosts.
@@ -88,30 +83,25 @@ pub(crate) struct ProcessPlacement {
 pub(crate) type HostShare<'a> = (Option<(&'a str, &'a RemoteShell)>, Vec<Process>);
 
 impl ProcessPlacement {
-    pub(crate) fn new(
-        options: &HostOptions,
-        workers: Option<u32>,
-        servers: u32,
-    ) -> Result<Self, String> {
-        let others = options.others()?;
-        let workers =
-            workers.unwrap_or_else(|| others.as_ref().map_or(1, RemoteHosts::most_workers));
-        let places = match &others {
-            Some(others) => hostfile::place(&others.hosts, workers, servers)?,
-            None => (Vec::new(), Vec::new()),
+    pub(crate) fn new(options: &HostOptions, workers: Option<u32>, servers: u32) -> Result<Self> {
+        let (hosts, route) = options.others()?.unzip();
+        let hosts: Vec<HostSlots> = hosts.unwrap_or_default();
+        // As many workers as there are slots.
+        let slots = hosts.iter().map(|host| host.slots.unwrap_or(1));
+        let slots = slots.fold(0, u32::saturating_add).max(1);
+        let workers = workers.unwrap_or(slots);
+        let places = if route.is_some() {
+            hostfile::place(&hosts, workers, servers).map_err(Error::msg)?
+        } else {
+            (Vec::new(), Vec::new())
         };
         let environment = options.environment.clone();
-        Ok(Self { others, workers, places, environment, root: options.root.clone() })
+        Ok(Self { hosts, route, workers, places, environment, root: options.root.clone() })
     }
 
     /// Everything on this machine.
     pub(crate) fn here(workers: u32) -> Self {
-        let places = (Vec::new(), Vec::new());
-        Self { others: None, workers, places, environment: Vec::new(), root: None }
-    }
-
-    pub(crate) fn workers(&self) -> u32 {
-        self.workers
+        Self { workers, ..Self::default() }
     }
 
     /// The host of a process; None is this machine.
@@ -122,23 +112,19 @@ impl ProcessPlacement {
             Role::Server => servers,
             Role::Worker => workers,
         };
-        let host = &self.others.as_ref()?.hosts.get(*places.get(process.name.rank as usize)?)?;
+        let host = self.hosts.get(*places.get(process.name.rank as usize)?)?;
         Some(host.name.as_str()).filter(|host| *host != HERE)
     }
 
     /// Divides the processes of a job among the machines. Processes on other hosts get the
     /// forwarded variables.
-    pub(crate) fn divide<I: Iterator<Item = (OsString, OsString)>>(
-        &self,
-        processes: Vec<Process>,
-        environment: impl Fn() -> I,
-    ) -> Vec<HostShare<'_>> {
+    pub(crate) fn divide(&self, processes: Vec<Process>) -> Vec<HostShare<'_>> {
         let mut shares: Vec<HostShare<'_>> = vec![(None, Vec::new())];
         for mut process in processes {
-            let host = self.host(&process).zip(self.others.as_ref().map(|others| &others.route));
+            let host = self.host(&process).zip(self.route.as_ref());
             if host.is_some() {
                 let own = std::mem::take(&mut process.environment);
-                process.environment = self.passed_on(environment());
+                process.environment = self.passed_on();
                 process.environment.extend(own);
                 process.reads_input = false;
             }
@@ -151,12 +137,10 @@ impl ProcessPlacement {
         shares
     }
 
-    fn passed_on(
-        &self,
-        environment: impl Iterator<Item = (OsString, OsString)>,
-    ) -> Vec<(String, Option<String>)> {
+    /// The variables for other hosts.
+    fn passed_on(&self) -> Vec<(String, Option<String>)> {
         let mut passed: Vec<(String, Option<String>)> = Vec::new();
-        for (name, value) in environment {
+        for (name, value) in env::vars_os() {
             let (Ok(name), Ok(value)) = (name.into_string(), value.into_string()) else { continue };
             if name.starts_with("KV_") || self.environment.contains(&name) {
                 passed.push((name, Some(value)));
@@ -168,7 +152,7 @@ impl ProcessPlacement {
     }
 
     /// An address at which the scheduler can listen, and which all hosts reach.
-    pub(crate) fn root(&self) -> io::Result<SchedulerAddress> {
+    pub(crate) fn root(&self) -> Result<SchedulerAddress> {
         let (host, port) = match &self.root {
             Some(root) => split_root(root)?,
             None => (self.address()?.to_string(), None),
@@ -177,15 +161,13 @@ impl ProcessPlacement {
         Ok(SchedulerAddress { host, port })
     }
 
-    fn address(&self) -> io::Result<IpAddr> {
-        let hosts = self.others.iter().flat_map(|others| &others.hosts);
-        for host in hosts.filter(|host| host.name != HERE) {
+    fn address(&self) -> Result<IpAddr> {
+        for host in self.hosts.iter().filter(|host| host.name != HERE) {
             let address = local_address_of(&host.name).map_err(|error| {
-                let text = format!(
+                anyhow!(
                     "cannot tell this machine's address on the way to {}: {error}; give it with --root",
                     host.name
-                );
-                io::Error::new(error.kind(), text)
+                )
             })?;
             if !address.is_loopback() {
                 return Ok(address);
@@ -195,31 +177,27 @@ impl ProcessPlacement {
     }
 }
 
-impl RemoteHosts {
-    /// As many workers as there are slots.
-    fn most_workers(&self) -> u32 {
-        let slots = self.hosts.iter().map(|host| host.slots.unwrap_or(1));
-        slots.fold(0, u32::saturating_add).max(1)
-    }
-}
-
 impl HostOptions {
-    fn others(&self) -> Result<Option<RemoteHosts>, String> {
-        let here = |error: io::Error| error.to_string();
+    /// Other machines, and the command that reaches them.
+    fn others(&self) -> Result<Option<(Vec<HostSlots>, RemoteShell)>> {
         let hosts = match (&self.hosts, &self.host_file) {
-            (Some(list), _) => Some(hostfile::parse_list(list)?),
+            (Some(list), _) => Some(hostfile::parse_list(list).map_err(Error::msg)?),
             (None, Some(file)) => {
-                let at = |error: String| format!("{}: {error}", file.display());
-                let text = fs::read_to_string(file).map_err(|error| at(error.to_string()))?;
-                Some(hostfile::parse_file(&text).map_err(at)?)
+                let read = fs::read_to_string(file).map_err(Error::from);
+                let hosts = read.and_then(|text| hostfile::parse_file(&text).map_err(Error::msg));
+                Some(hosts.with_context(|| file.display().to_string())?)
             }
             (None, None) => None,
         };
         let program = match &self.remote_program {
             Some(program) => program.clone(),
-            None => text_of(env::current_exe().map_err(here)?)?,
+            None => text_of(&env::current_exe()?)?,
         };
-        let nodes = if self.no_slurm || hosts.is_some() { None } else { slurm::nodes()? };
+        let nodes = if self.no_slurm || hosts.is_some() {
+            None
+        } else {
+            slurm::nodes().map_err(Error::msg)?
+        };
         let (hosts, words, before_host, rest) = match (hosts, nodes) {
             (Some(hosts), _) => {
                 let login = format!("exec {} agent", shell::quote(&program));
@@ -231,25 +209,25 @@ impl HostOptions {
             }
             (None, None) => return Ok(None),
         };
-        let words = shell::split(words)?;
+        let words = shell::split(words).map_err(Error::msg)?;
         let folder = match &self.remote_folder {
             Some(folder) => folder.clone(),
-            None => text_of(env::current_dir().map_err(here)?)?,
+            None => text_of(&env::current_dir()?)?,
         };
         let silence_ms = self.host_timeout_ms;
         let route = RemoteShell { words, before_host, rest, folder, silence_ms };
-        Ok(Some(RemoteHosts { hosts, route }))
+        Ok(Some((hosts, route)))
     }
 }
 
-fn text_of(path: PathBuf) -> Result<String, String> {
-    path.into_os_string().into_string().map_err(|path| format!("{} is not UTF-8", path.display()))
+fn text_of(path: &Path) -> Result<String> {
+    let text = path.to_str().with_context(|| format!("{} is not UTF-8", path.display()))?;
+    Ok(text.to_owned())
 }
 
 /// A port that is free now is still free in a moment, when the scheduler takes it.
-fn free_port(host: &str) -> io::Result<u16> {
-    let listener = TcpListener::bind((host, 0)).map_err(|error| {
-        io::Error::new(error.kind(), format!("cannot listen at {host}: {error}"))
-    })?;
+fn free_port(host: &str) -> Result<u16> {
+    let listener = TcpListener::bind((host, 0));
+    let listener = listener.with_context(|| format!("cannot listen at {host}"))?;
     Ok(listener.local_addr()?.port())
 }

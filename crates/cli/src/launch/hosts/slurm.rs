@@ -55,21 +55,16 @@ pub(crate) fn expand(list: &str) -> Option<Vec<String>> {
 
 /// The parts between commas that stand in no brackets.
 fn items(list: &str) -> Option<Vec<&str>> {
-    let (mut items, mut start, mut inside) = (Vec::new(), 0, false);
-    for (at, letter) in list.char_indices() {
-        match letter {
-            '[' if !inside => inside = true,
-            ']' if inside => inside = false,
-            '[' | ']' => return None,
-            ',' if !inside => {
-                items.push(&list[start..at]);
-                start = at + 1;
-            }
-            _ => {}
+    let (mut inside, mut is_sound) = (false, true);
+    let between = |letter| {
+        if matches!(letter, '[' | ']') {
+            is_sound &= inside == (letter == ']');
+            inside = !inside;
         }
-    }
-    items.push(&list[start..]);
-    (!inside).then_some(items)
+        letter == ',' && !inside
+    };
+    let items = list.split(between).collect();
+    (is_sound && !inside).then_some(items)
 }
 
 /// Appends the names of one item, which may have several pairs of brackets.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use kvstore::{Config, Observer, Result, Role, View};
+use kvstore::{Config, Node, Observer, Result, Role, View};
 
 use crate::launch::plan::ProcessName;
 
@@ -21,29 +21,14 @@ const AFTER_ONE: Duration = Duration::from_secs(1);
 /// Timeout of an answer of the scheduler.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The scheduler's view of the processes of its job.
-#[derive(Debug, Default)]
-pub(crate) struct Attendees {
-    pub(crate) has_started: bool,
-    joined: Vec<(String, u32)>,
-}
-
-impl Attendees {
-    pub(crate) fn has_joined(&self, name: ProcessName) -> bool {
-        let is_it = |(role, rank): &(String, u32)| role == name.role.name() && *rank == name.rank;
-        name.role == Role::Scheduler || self.joined.iter().any(is_it)
-    }
-}
-
-impl From<View> for Attendees {
-    fn from(view: View) -> Self {
-        let joined = view.nodes.iter().map(|node| (node.role.to_owned(), node.rank));
-        Self { has_started: view.started, joined: joined.collect() }
-    }
+/// Whether a process has joined its job, as the scheduler sees it.
+pub(crate) fn has_joined(view: &View, name: ProcessName) -> bool {
+    let is_it = |node: &Node| node.role == name.role.name() && node.rank == name.rank;
+    name.role == Role::Scheduler || view.nodes.iter().any(is_it)
 }
 
 /// Result of a query.
-pub(crate) type AttendanceResult = Result<Attendees>;
+pub(crate) type AttendanceResult = Result<View>;
 type JoinCallback = Box<dyn FnMut(AttendanceResult) + Send>;
 
 /// The schedule of queries, and the thread that sends them.
@@ -157,7 +142,7 @@ fn look(config: &Config, observer: &mut Option<Observer>) -> AttendanceResult {
         Some(observer) => observer,
         None => observer.insert(Observer::open(config)?),
     };
-    observer.look(LOOK).map(Attendees::from)
+    observer.look(LOOK)
 }
 
 /// `worker 1, worker 2 and 3 more`.
@@ -172,6 +157,8 @@ pub(crate) fn list(titles: &[String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use kvstore::State;
+
     use super::*;
 
     fn attendance() -> (JoinMonitor, Instant) {
@@ -214,12 +201,19 @@ mod tests {
 
     #[test]
     fn processes_are_known_by_role_and_rank() {
-        let seen = Attendees { has_started: false, joined: vec![("worker".into(), 1)] };
-        let name = |role, rank| ProcessName { role, rank };
-        assert!(
-            seen.has_joined(name(Role::Worker, 1)) && seen.has_joined(name(Role::Scheduler, 0))
-        );
-        assert!(!seen.has_joined(name(Role::Worker, 0)) && !seen.has_joined(name(Role::Server, 1)));
+        let node = Node {
+            role: "worker",
+            rank: 1,
+            address: String::new(),
+            state: State::Here,
+            heard_ms: None,
+            report_ms: None,
+            facts: None,
+        };
+        let seen = View { nodes: vec![node], ..View::default() };
+        let joined = |role, rank| has_joined(&seen, ProcessName { role, rank });
+        assert!(joined(Role::Worker, 1) && joined(Role::Scheduler, 0));
+        assert!(!joined(Role::Worker, 0) && !joined(Role::Server, 1));
     }
 
     #[test]

@@ -27,6 +27,5 @@ pub(crate) fn relay(mut worker: ChildStdin) -> io::Result<()> {
         sys::fail_background_reads();
         let _ = io::copy(&mut io::stdin().lock(), &mut worker);
     };
-    thread::Builder::new().name("input".into()).spawn(copy)?;
-    Ok(())
+    thread::Builder::new().name("input".into()).spawn(copy).map(drop)
 }

@@ -1,19 +1,19 @@
 //! The processes of a job on this machine while they run.
 
 use std::env;
-use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::io;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvstore::Role;
 use signal_hook::consts::SIGKILL;
 
-use crate::ending::ExitReason;
-use crate::launch::plan::{Process, SignalTarget};
+use kvstore::Role;
+
+use crate::ending::{ExitReason, Failure};
+use crate::launch::plan::{OutputStream, Process, SignalTarget};
 use crate::launch::processes::input;
 use crate::launch::processes::output::OutputSource;
 use crate::launch::processes::reaper::Reaper;
@@ -22,26 +22,6 @@ use crate::sys;
 /// Timeout for the end of a killed process. Only one that waits for a device takes any time.
 const KILL_LIMIT: Duration = Duration::from_secs(5);
 const KILL_STEP: Duration = Duration::from_millis(2);
-
-/// Why a process could not be started, in a few words, with the status by which shells report it.
-#[derive(Debug)]
-pub(crate) struct StartError {
-    pub(crate) text: String,
-    pub(crate) status: u8,
-}
-
-impl StartError {
-    pub(crate) fn new(program: &OsStr, error: &io::Error) -> Self {
-        let program = program.display();
-        let text = match error.kind() {
-            io::ErrorKind::NotFound => format!("{program}: program not found"),
-            io::ErrorKind::PermissionDenied => format!("{program}: not executable"),
-            _ => format!("{program}: {error}"),
-        };
-        let status = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-        Self { text, status }
-    }
-}
 
 /// Processes of a job on this machine, each the leader of a group of its own.
 #[derive(Debug)]
@@ -54,6 +34,8 @@ pub(crate) struct LocalProcesses {
 
 #[derive(Debug)]
 struct RunningChild {
+    /// Its number in the job.
+    member: usize,
     role: Role,
     child: Child,
     /// Whether its end has been reported.
@@ -67,27 +49,37 @@ impl LocalProcesses {
         Ok(Self { keeper: Reaper::start(&executable, files)?, executable, members: Vec::new() })
     }
 
-    /// Starts a process, and returns its output pipes. Only the main thread may call this.
-    pub(crate) fn start(&mut self, process: &Process) -> Result<[OutputSource; 2], StartError> {
+    /// Starts the member of a job with this number, and returns its process id and its output
+    /// pipes. Only the main thread may call this.
+    pub(crate) fn start(
+        &mut self,
+        member: usize,
+        process: &Process,
+    ) -> Result<(u32, [OutputSource; 2]), Failure> {
         let mut command = process.command(&self.executable);
         let input = if process.reads_input { input::source() } else { Stdio::null() };
-        self.connect(process.name.role, command.stdin(input))
-            .map_err(|error| StartError::new(command.get_program(), &error))
+        self.connect(member, process.name.role, command.stdin(input))
+            .map_err(|error| Failure::start(command.get_program(), &error))
     }
 
-    fn connect(&mut self, role: Role, command: &mut Command) -> io::Result<[OutputSource; 2]> {
-        let (out, out_writer) = io::pipe()?;
-        let (err, err_writer) = io::pipe()?;
+    fn connect(
+        &mut self,
+        member: usize,
+        role: Role,
+        command: &mut Command,
+    ) -> io::Result<(u32, [OutputSource; 2])> {
+        let (out, out_writer) = OutputSource::new(OutputStream::Out)?;
+        let (err, err_writer) = OutputSource::new(OutputStream::Err)?;
         command.stdout(out_writer).stderr(err_writer);
         self.keeper.look_after(command)?;
         let child = command.spawn();
         // Our copies of the write ends of its pipes would keep them open.
         command.stdout(Stdio::null()).stderr(Stdio::null());
         let mut child = child?;
-        let stdin = child.stdin.take();
-        self.members.push(RunningChild { role, child, told: false });
+        let (number, stdin) = (child.id(), child.stdin.take());
+        self.members.push(RunningChild { member, role, child, told: false });
         stdin.map_or(Ok(()), input::relay)?;
-        Ok([OutputSource::out(out), OutputSource::err(err)])
+        Ok((number, [out, err]))
     }
 
     /// Starts a command that connects to another machine, in a group that the keeper watches.
@@ -100,12 +92,10 @@ impl LocalProcesses {
     /// they were the cause.
     pub(crate) fn newly_ended(&mut self) -> Vec<(usize, ExitReason)> {
         let mut ended = Vec::new();
-        for (member, running) in self.members.iter_mut().enumerate() {
-            if !running.told
-                && let Some(ending) = sys::ending(running.child.id())
-            {
+        for running in self.members.iter_mut().filter(|running| !running.told) {
+            if let Some(ending) = sys::ending(running.child.id()) {
                 running.told = true;
-                ended.push((member, ending));
+                ended.push((running.member, ending));
             }
         }
         ended.sort_by_key(|(_, ending)| matches!(ending, ExitReason::Status(_)));
@@ -119,20 +109,28 @@ impl LocalProcesses {
         }
     }
 
-    /// The numbers of the processes, in the order in which they were started.
-    pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
-        self.members.iter().map(|running| running.child.id())
+    /// Whether the ends of all of them have been reported.
+    pub(crate) fn have_ended(&self) -> bool {
+        self.members.iter().all(|running| running.told)
     }
 
-    /// Whether a descendant of this process is alive and has not left its group.
+    /// Whether a descendant of this member is alive and has not left its group.
     pub(crate) fn lives_on(&self, member: usize) -> bool {
-        let number = self.members.get(member).map(|running| running.child.id());
-        number.is_some_and(|number| has_members(|group| group == number))
+        self.has_left_over(|running| running.member == member)
     }
 
     /// Whether a descendant of one of these is alive and has not left its group.
     pub(crate) fn have_left_over(&self) -> bool {
-        has_members(|group| self.numbers().any(|number| number == group))
+        self.has_left_over(|_| true)
+    }
+
+    fn has_left_over(&self, is_asked: impl Fn(&RunningChild) -> bool) -> bool {
+        let Ok(folders) = fs::read_dir("/proc") else { return false };
+        let stat = |folder: DirEntry| fs::read_to_string(folder.path().join("stat")).ok();
+        let mut groups = folders.flatten().filter_map(|folder| living_group(&stat(folder)?));
+        groups.any(|group| {
+            self.members.iter().any(|running| running.child.id() == group && is_asked(running))
+        })
     }
 
     /// Kills all remaining processes, and returns the unreported ends.
@@ -140,9 +138,7 @@ impl LocalProcesses {
         self.signal(SignalTarget::All, SIGKILL);
         let start = Instant::now();
         let mut ended = self.newly_ended();
-        let lives =
-            |it: &Self| it.members.iter().any(|running| !running.told) || it.have_left_over();
-        while lives(&self) && start.elapsed() < KILL_LIMIT {
+        while (!self.have_ended() || self.have_left_over()) && start.elapsed() < KILL_LIMIT {
             thread::sleep(KILL_STEP);
             ended.extend(self.newly_ended());
         }
@@ -152,15 +148,6 @@ impl LocalProcesses {
         self.keeper.dismiss();
         ended
     }
-}
-
-/// Whether a process lives in one of the groups that this accepts.
-fn has_members(is_asked: impl Fn(u32) -> bool) -> bool {
-    let Ok(folders) = fs::read_dir("/proc") else { return false };
-    folders
-        .flatten()
-        .filter_map(|folder| living_group(&fs::read_to_string(folder.path().join("stat")).ok()?))
-        .any(is_asked)
 }
 
 /// The group of a process by its line in `/proc/<number>/stat`; None if it has ended.

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::thread;
 use std::time::Duration;
 
+use crate::launch::plan::OutputStream;
 use crate::sys;
 
 /// Longer lines are shown in pieces of this many bytes.
@@ -17,27 +18,18 @@ const ROUNDS: usize = 64;
 /// Retry interval of a write to a full pipe.
 const RETRY: Duration = Duration::from_millis(5);
 
-/// The target stream of a line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OwnStream {
-    Out,
-    Err,
-}
-
 /// One of the two outputs of a process.
 #[derive(Debug)]
 pub(crate) struct OutputSource {
     pipe: PipeReader,
-    stream: OwnStream,
+    pub(crate) stream: OutputStream,
 }
 
 impl OutputSource {
-    pub(crate) fn out(pipe: PipeReader) -> Self {
-        Self { pipe, stream: OwnStream::Out }
-    }
-
-    pub(crate) fn err(pipe: PipeReader) -> Self {
-        Self { pipe, stream: OwnStream::Err }
+    /// A pipe, and its write end.
+    pub(crate) fn new(stream: OutputStream) -> io::Result<(Self, PipeWriter)> {
+        let (pipe, writer) = io::pipe()?;
+        Ok((Self { pipe, stream }, writer))
     }
 }
 
@@ -55,7 +47,7 @@ pub(crate) trait OutputForm: Send {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>);
 
     /// Appends the rest at the end of the output.
-    fn end(&mut self, text: &mut Vec<u8>);
+    fn end(&mut self, _text: &mut Vec<u8>) {}
 
     /// Whether the output still has a reader.
     fn is_wanted(&self) -> bool {
@@ -70,30 +62,26 @@ pub(crate) fn copy(
     done: impl FnOnce() + Send + 'static,
 ) -> io::Result<PipeWriter> {
     let colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    let coloured = |terminal: bool| terminal && colours;
-    let coloured = (coloured(io::stdout().is_terminal()), coloured(io::stderr().is_terminal()));
+    let terminals = [io::stdout().is_terminal(), io::stderr().is_terminal()];
     let width = sources.iter().map(|(label, _)| label.text.len()).max().unwrap_or(0);
     let open = |(label, source): (OutputLabel, OutputSource)| {
-        let coloured = if source.stream == OwnStream::Out { coloured.0 } else { coloured.1 };
-        let form: Box<dyn OutputForm> =
-            Box::new(LineLabeler::new(&before_lines(&label, width, coloured)));
-        (source, form)
+        let coloured = colours && terminals[source.stream as usize];
+        let form = LineLabeler::new(&before_lines(&label, width, coloured));
+        OpenSource { source, form }
     };
-    let open = sources.into_iter().map(open).collect();
-    copy_in_form(open, io::stdout(), io::stderr(), done)
+    copy_in_form(sources.into_iter().map(open).collect(), io::stdout(), io::stderr(), done)
 }
 
 /// As [`copy`], to any target and in any form.
-pub(crate) fn copy_in_form(
-    sources: Vec<(OutputSource, Box<dyn OutputForm>)>,
+pub(crate) fn copy_in_form<F: OutputForm + 'static>(
+    sources: Vec<OpenSource<F>>,
     mut out: impl Write + Send + 'static,
     mut err: impl Write + Send + 'static,
     done: impl FnOnce() + Send + 'static,
 ) -> io::Result<PipeWriter> {
     let (closing, closer) = io::pipe()?;
-    let open = sources.into_iter().map(|(source, form)| OpenSource { source, form }).collect();
     let work = move || {
-        copy_all(open, &closing, &mut out, &mut err);
+        copy_all(sources, &closing, &mut out, &mut err);
         done();
     };
     thread::Builder::new().name("output".into()).spawn(work)?;
@@ -117,12 +105,12 @@ fn before_lines(label: &OutputLabel, width: usize, coloured: bool) -> String {
 }
 
 /// A source that is being copied.
-struct OpenSource {
-    source: OutputSource,
-    form: Box<dyn OutputForm>,
+pub(crate) struct OpenSource<F> {
+    pub(crate) source: OutputSource,
+    pub(crate) form: F,
 }
 
-impl OpenSource {
+impl<F: OutputForm> OpenSource<F> {
     /// Copies available data; returns whether more may arrive.
     fn copy(&mut self, buffer: &mut [u8], out: &mut dyn Write, err: &mut dyn Write) -> bool {
         let mut text = Vec::new();
@@ -143,12 +131,12 @@ impl OpenSource {
     }
 
     fn write(&self, text: &[u8], out: &mut dyn Write, err: &mut dyn Write) -> bool {
-        write_all(if self.source.stream == OwnStream::Out { out } else { err }, text).is_ok()
+        write_all(if self.source.stream == OutputStream::Out { out } else { err }, text).is_ok()
     }
 }
 
-fn copy_all(
-    mut sources: Vec<OpenSource>,
+fn copy_all<F: OutputForm>(
+    mut sources: Vec<OpenSource<F>>,
     closing: &PipeReader,
     out: &mut dyn Write,
     err: &mut dyn Write,
@@ -207,11 +195,10 @@ struct LineLabeler {
 
 impl LineLabeler {
     fn new(label: &str) -> Self {
-        if label.is_empty() {
-            return Self { first: Vec::new(), further: Vec::new(), held: Vec::new(), cut: false };
-        }
-        let first = format!("{label} | ").into_bytes();
-        let further = format!("{label} + ").into_bytes();
+        let [first, further] = ["|", "+"].map(|mark| match label {
+            "" => Vec::new(),
+            _ => format!("{label} {mark} ").into_bytes(),
+        });
         Self { first, further, held: Vec::new(), cut: false }
     }
 
@@ -225,16 +212,13 @@ impl LineLabeler {
 impl OutputForm for LineLabeler {
     fn take(&mut self, bytes: &[u8], text: &mut Vec<u8>) {
         for piece in bytes.split_inclusive(|&byte| byte == b'\n') {
-            let (piece, complete) = match piece.strip_suffix(b"\n") {
-                Some(line) => (line, true),
-                None => (piece, false),
-            };
-            self.held.extend_from_slice(piece);
+            let line = piece.strip_suffix(b"\n");
+            self.held.extend_from_slice(line.unwrap_or(piece));
             while self.held.len() > LONGEST {
                 self.put(border(&self.held), text);
                 self.cut = true;
             }
-            if complete {
+            if line.is_some() {
                 self.put(self.held.len(), text);
                 self.cut = false;
             }
@@ -262,7 +246,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::{
-        LONGEST, LineLabeler, OpenSource, OutputForm, OutputLabel, OutputSource, OwnStream,
+        LONGEST, LineLabeler, OpenSource, OutputForm, OutputLabel, OutputSource, OutputStream,
         before_lines, copy_all, write_all,
     };
 
@@ -324,21 +308,15 @@ mod tests {
         assert_eq!(text, b"as it is\n");
     }
 
-    fn open(stream: OwnStream) -> (OpenSource, io::PipeWriter) {
-        let (pipe, writer) = io::pipe().unwrap();
-        (
-            OpenSource {
-                source: OutputSource { pipe, stream },
-                form: Box::new(LineLabeler::new("w")),
-            },
-            writer,
-        )
+    fn open(stream: OutputStream) -> (OpenSource<LineLabeler>, io::PipeWriter) {
+        let (source, writer) = OutputSource::new(stream).unwrap();
+        (OpenSource { source, form: LineLabeler::new("w") }, writer)
     }
 
     #[test]
     fn what_pipes_hold_at_the_end_is_copied_though_others_keep_them_open() {
-        let (out, mut out_writer) = open(OwnStream::Out);
-        let (err, mut err_writer) = open(OwnStream::Err);
+        let (out, mut out_writer) = open(OutputStream::Out);
+        let (err, mut err_writer) = open(OutputStream::Err);
         let (closing, closer) = io::pipe().unwrap();
         out_writer.write_all(b"one\ntwo").unwrap();
         err_writer.write_all(b"three\n").unwrap();
@@ -360,7 +338,7 @@ mod tests {
                 Ok(())
             }
         }
-        let (out, mut writer) = open(OwnStream::Out);
+        let (out, mut writer) = open(OutputStream::Out);
         let (closing, closer) = io::pipe().unwrap();
         writer.write_all(b"one\n").unwrap();
         let copying = thread::spawn(move || copy_all(vec![out], &closing, &mut Gone, &mut Gone));

@@ -11,9 +11,10 @@ use std::io::{self, IsTerminal, PipeWriter, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 
+use anyhow::ensure;
 use signal_hook::consts::SIGKILL;
 
-use crate::messages::say;
+use crate::ending::Failure;
 use crate::sys;
 
 /// The launcher's side.
@@ -52,12 +53,9 @@ impl Reaper {
 }
 
 /// The keeper's side: waits until the launcher has ended, then kills all groups.
-pub(crate) fn keep() -> ExitCode {
+pub(crate) fn keep() -> anyhow::Result<ExitCode> {
     let mut input = io::stdin().lock();
-    if input.is_terminal() {
-        say("keeper", "only `kvstore run` starts this");
-        return ExitCode::from(2);
-    }
+    ensure!(!input.is_terminal(), Failure::usage("only `kvstore run` starts this"));
     let mut numbers = Vec::new();
     // Data read before an error is valid all the same.
     let _ = input.read_to_end(&mut numbers);
@@ -68,5 +66,5 @@ pub(crate) fn keep() -> ExitCode {
     for number in numbers.as_chunks::<4>().0 {
         sys::signal_group(u32::from_le_bytes(*number), SIGKILL);
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }

@@ -24,6 +24,5 @@ pub(crate) fn watch(
 ) -> io::Result<()> {
     let mut signals = Signals::new(signals)?;
     let forward = move || signals.forever().for_each(&mut deliver);
-    thread::Builder::new().name("signals".into()).spawn(forward)?;
-    Ok(())
+    thread::Builder::new().name("signals".into()).spawn(forward).map(drop)
 }
