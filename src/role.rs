@@ -1,7 +1,7 @@
 //! The role of a process in its job.
 
 #[cfg(feature = "dist")]
-pub use kvstore_protocol::MemberRole as Role;
+pub use kvstore_protocol::Role;
 
 /// Role of a process in its job. In this build, without jobs, each process is a worker.
 #[cfg(not(feature = "dist"))]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use crate::runtime::{BlockPool, Bytes};
 use kvstore_protocol::testing::AnyNode;
 use kvstore_protocol::{
-    AuthenticatedPeer, Body, Header, Limits, MS, Machine as _, MemberRole, Message, MessageKind,
-    Mode, NodeStart, OnLoss, Peer, Scheduler, ServerAction, Time, is_at,
+    AuthenticatedPeer, Body, Header, Limits, MS, Machine as _, Message, MessageKind, Mode,
+    NodeStart, OnLoss, Peer, Role, Scheduler, ServerAction, Time, is_at,
 };
 
 const LIMITS: Limits = Limits {
@@ -31,8 +31,7 @@ const OF_SERVER: u64 = 8;
 const OF_OTHER: u64 = 9;
 /// The process that the fuzz input plays.
 const PLAYED: &str = "worker 0";
-const READER: AuthenticatedPeer =
-    AuthenticatedPeer { role: MemberRole::Worker, rank: None, reads: true };
+const READER: AuthenticatedPeer = AuthenticatedPeer { role: Role::Worker, rank: None, reads: true };
 
 /// A scheduler, a server and two workers, the first of which the fuzz input plays.
 struct FuzzJob {
@@ -58,9 +57,9 @@ impl FuzzJob {
             (address, node)
         };
         let nodes = [
-            (MemberRole::Worker, 0, LIFE, PLAYED),
-            (MemberRole::Server, 0, OF_SERVER, "server"),
-            (MemberRole::Worker, 1, OF_OTHER, "worker 1"),
+            (Role::Worker, 0, LIFE, PLAYED),
+            (Role::Server, 0, OF_SERVER, "server"),
+            (Role::Worker, 1, OF_OTHER, "worker 1"),
         ];
         let (nodes, blocks) = (nodes.map(node).into(), Arc::default());
         let scheduler = Scheduler::new(LIMITS, LIFE, 0);
@@ -202,7 +201,7 @@ fn message(
     *last += u64::from(place < 0xc0);
     let head = Header {
         kind,
-        role: MemberRole::Worker,
+        role: Role::Worker,
         job: LIMITS.job,
         incarnation: LIFE + u64::from(odd & 2 != 0),
         to_incarnation: match (odd & 4 == 0, to_server) {

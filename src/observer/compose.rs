@@ -7,7 +7,7 @@ use super::view::{
 };
 use crate::key::Key;
 use kvstore_protocol::{
-    Histogram, JobView, MS, MemberReport, MemberRole, MemberState, Mode, Peer, ProcessStats, Time,
+    Histogram, JobView, MS, MemberReport, MemberState, Mode, Peer, ProcessStats, Role, Time,
     WaitingCall,
 };
 
@@ -167,7 +167,7 @@ fn straggler(seen: &JobView, before: &PreviousReports) -> Option<u32> {
     for sight in &seen.sights {
         let Some((_, said)) = &sight.report else { continue };
         for call in said.waiting.iter().filter(|call| call.age >= LONG) {
-            let workers = call.awaited.iter().filter(|peer| peer.role == MemberRole::Worker);
+            let workers = call.awaited.iter().filter(|peer| peer.role == Role::Worker);
             workers.for_each(|peer| *awaited.entry(peer.rank).or_default() += 1);
         }
         let Some(old) = last(sight, before) else { continue };

@@ -24,7 +24,7 @@ use crate::error::{Result, fail};
 use crate::runtime::{BadDelivery, BlockPool, TransportOpener, incarnation, read_all};
 use crate::transport::{self, DialPolicy, Inbox, Sender, Transport, TransportConfig};
 use kvstore_protocol::{
-    BadFrame, HEADER, Header, JobView, Look, MemberRole, MessageKind, NO_RANK, is_echo, write,
+    BadFrame, HEADER, Header, JobView, Look, MessageKind, NO_RANK, Role, is_echo, write,
 };
 
 /// Maximum number of answers that were not read yet; more are dropped.
@@ -235,7 +235,7 @@ impl Observer {
         self.requests += 1;
         let head = Header {
             kind: MessageKind::Look,
-            role: MemberRole::Worker,
+            role: Role::Worker,
             rank: NO_RANK,
             incarnation: self.incarnation,
             request: self.requests,

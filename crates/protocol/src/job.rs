@@ -17,7 +17,7 @@ pub(super) const AT_ONCE: usize = if cfg!(test) { 2 } else { 1_024 };
 
 /// Role of a process in its job; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MemberRole {
+pub enum Role {
     /// Keeps the membership and the barriers; one for each job.
     Scheduler = 0,
     /// Pushes and pulls values: a client of the servers.
@@ -26,7 +26,7 @@ pub enum MemberRole {
     Server = 2,
 }
 
-impl MemberRole {
+impl Role {
     /// Name for logs, views and metrics.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -47,7 +47,7 @@ impl MemberRole {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Peer {
     /// Role in the job.
-    pub role: MemberRole,
+    pub role: Role,
     /// Rank among the members of the role, from 0; 0 for the scheduler.
     pub rank: u32,
 }
@@ -57,18 +57,18 @@ pub const NO_RANK: u32 = u32::MAX;
 
 impl Peer {
     /// The scheduler.
-    pub const SCHEDULER: Self = Self { role: MemberRole::Scheduler, rank: 0 };
+    pub const SCHEDULER: Self = Self { role: Role::Scheduler, rank: 0 };
 
     /// The worker of this rank.
     #[must_use]
     pub fn worker(rank: u32) -> Self {
-        Self { role: MemberRole::Worker, rank }
+        Self { role: Role::Worker, rank }
     }
 
     /// The server of this rank.
     #[must_use]
     pub fn server(rank: u32) -> Self {
-        Self { role: MemberRole::Server, rank }
+        Self { role: Role::Server, rank }
     }
 }
 
@@ -76,7 +76,7 @@ impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.role.name();
         match (self.role, self.rank) {
-            (MemberRole::Scheduler, _) => write!(f, "the {name}"),
+            (Role::Scheduler, _) => write!(f, "the {name}"),
             (_, NO_RANK) => write!(f, "a {name} without a rank"),
             (_, rank) => write!(f, "{name} {rank}"),
         }

@@ -183,8 +183,8 @@ mod worker;
 
 pub use drops::DropReason;
 pub use job::{
-    Data, Failure, JobTerms, LONGEST_MS, Limits, MS, MemberRole, Mode, NO_RANK, OnLoss, Peer,
-    Reason, Time,
+    Data, Failure, JobTerms, LONGEST_MS, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role,
+    Time,
 };
 pub use machine::Machine;
 pub use membership::{AdmissionError, AuthenticatedPeer, Scheduler, is_at};

@@ -1,7 +1,7 @@
 //! Interfaces of the state machines: of each process to its driver, and of a role to its node.
 
 use crate::drops::{DropReason, Handled};
-use crate::job::{DeliveryToken, Failure, Limits, MemberRole, Peer, Time};
+use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
 use crate::message::{BadFrame, Book, Message, MessageKind};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
 use crate::telemetry::ProcessStats;
@@ -85,8 +85,8 @@ pub(crate) enum SchedulerRequest {
 /// Machine of a role, as its node moves it. Functions with a body concern one role only.
 pub(crate) trait NodeRole<D> {
     /// Role of the process, and that of the peers with which it exchanges data.
-    const ROLE: MemberRole;
-    const PARTNERS: MemberRole;
+    const ROLE: Role;
+    const PARTNERS: Role;
 
     fn new(limits: &Limits) -> Self;
     fn tell_time(&mut self, now: Time);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::drops::{DropReason, Handled};
 use super::job::{
-    Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time, words,
+    Data, DeliveryToken, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, words,
 };
 use super::machine::{Machine, NodeRole, SchedulerRequest};
 use super::membership::{Client, ClientEvent, GOODBYE};
@@ -95,7 +95,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
         let (head, echo) = (message.head, Look::echo(message.body.fields()));
         let content = Content::read(&head, message.body).map_err(DropReason::Invalid)?;
         match (content, echo) {
-            (Content::Look(look), Some(bytes)) if R::ROLE == MemberRole::Server => {
+            (Content::Look(look), Some(bytes)) if R::ROLE == Role::Server => {
                 let answer = Message::new(MessageKind::Seen, echo_of(bytes));
                 self.net.answer_look(&head, &look, answer);
                 Ok(())
@@ -272,7 +272,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// A server adopts the terms of the workers when the job starts, before any other message.
     fn adopt_terms(&mut self) {
         let Some(terms) = self.client.book().terms else { return };
-        if R::ROLE == MemberRole::Server && self.net.limits.terms() != terms {
+        if R::ROLE == Role::Server && self.net.limits.terms() != terms {
             self.net.limits.adopt(&terms);
             self.part.adopt(&self.net.limits);
         }
@@ -407,9 +407,8 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
 
     fn refused(&mut self, address: &str, reason: &str, now: Time) {
         let joining = self.client.is_scheduler(address) && !self.has_started();
-        let server =
-            self.client.book().peer_at(address).filter(|peer| peer.role == MemberRole::Server);
-        if joining || (server.is_some() && R::PARTNERS == MemberRole::Server) {
+        let server = self.client.book().peer_at(address).filter(|peer| peer.role == Role::Server);
+        if joining || (server.is_some() && R::PARTNERS == Role::Server) {
             let peer = server.unwrap_or(Peer::SCHEDULER);
             self.client.refused(format!("{}: no way to {peer}: {reason}", self.net.me));
             self.settle(now);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::drops::{DropReason, Handled};
-use super::job::{Data, DeliveryToken, Limits, MS, MemberRole, Peer, Time, take_all};
+use super::job::{Data, DeliveryToken, Limits, MS, Peer, Role, Time, take_all};
 use super::message::{HEADER, Header, Look, Message, MessageKind};
 use super::stream::{Received, ReliableStream};
 use super::telemetry::ProcessCounters;
@@ -451,7 +451,7 @@ fn passages<D: Data>(
     is_sent: bool,
     news: &mut Vec<PeerEvent>,
 ) {
-    let (worker, server) = if me.role == MemberRole::Worker { (me, other) } else { (other, me) };
+    let (worker, server) = if me.role == Role::Worker { (me, other) } else { (other, me) };
     let (worker, server) = (worker.rank, server.rank);
     for Message { head, .. } in message.parts() {
         let is_value = head.kind == MessageKind::Value;

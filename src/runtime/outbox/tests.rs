@@ -5,7 +5,7 @@ use crate::runtime::buffers::{BlockPool, Loan};
 use crate::runtime::inbox::read_all;
 use crate::transport::{Exchange, Inbox};
 use kvstore_protocol::testing::encode;
-use kvstore_protocol::{Data, Header, MemberRole, MessageKind};
+use kvstore_protocol::{Data, Header, MessageKind, Role};
 
 const MEMBERS: usize = 4;
 
@@ -72,7 +72,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
     let lent = Bytes::of_loan(Arc::clone(&loan), 300);
     let head = |kind, number: u16| Header {
         kind,
-        role: MemberRole::Worker,
+        role: Role::Worker,
         rank: 3,
         key: u64::MAX - u64::from(number),
         generation: u32::from(number) + 1,
@@ -106,7 +106,7 @@ fn a_bundle_is_read_as_it_was_written_or_not_at_all() {
 
 fn is_read_as_written(parts: Vec<Message<Bytes>>, blocks: &Arc<BlockPool>) {
     let mut bundle = Message::bundle(parts);
-    (bundle.head.role, bundle.head.rank) = (MemberRole::Worker, 3);
+    (bundle.head.role, bundle.head.rank) = (Role::Worker, 3);
     let bytes = sent(std::slice::from_ref(&bundle));
     assert_eq!(bytes.len() as u64, bundle.frame_len());
     for size in [1, 2, 75, 76, 141, bytes.len()] {

@@ -3,14 +3,14 @@
 //!
 //! The transport has verified the credential before; here the frame is compared with it.
 
-use crate::job::{Data, MemberRole, NO_RANK};
+use crate::job::{Data, NO_RANK, Role};
 use crate::message::{Body, Book, Field as _, Header, Hello, Message, MessageKind, Proposal};
 
 /// Identity that a credential proves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuthenticatedPeer {
     /// Role of the holder.
-    pub role: MemberRole,
+    pub role: Role,
     /// Rank of the holder; None for a credential of any process of the role.
     pub rank: Option<u32>,
     /// The holder is a reader: it pulls values, and changes nothing.
@@ -117,7 +117,7 @@ mod tests {
     use crate::sim::{Bytes, limits};
 
     const WORKER: AuthenticatedPeer =
-        AuthenticatedPeer { role: MemberRole::Worker, rank: Some(1), reads: false };
+        AuthenticatedPeer { role: Role::Worker, rank: Some(1), reads: false };
     const READER: AuthenticatedPeer = AuthenticatedPeer { reads: true, ..WORKER };
 
     /// The admitted message of worker 1, which is at `here`.
@@ -127,7 +127,7 @@ mod tests {
         fields: Vec<u8>,
     ) -> Result<Message<Bytes>, AdmissionError> {
         let mut message = Message::new(kind, fields);
-        (message.head.role, message.head.rank) = (MemberRole::Worker, 1);
+        (message.head.role, message.head.rank) = (Role::Worker, 1);
         who.admit("here", &mut message).map(|()| message)
     }
 
@@ -148,7 +148,7 @@ mod tests {
         }
         for other in [
             AuthenticatedPeer { rank: Some(2), ..WORKER },
-            AuthenticatedPeer { role: MemberRole::Server, ..WORKER },
+            AuthenticatedPeer { role: Role::Server, ..WORKER },
         ] {
             let said = kept(other, MessageKind::Hello, own.clone());
             assert_eq!(said.unwrap_err(), AdmissionError::Identity, "{other:?}");
@@ -206,12 +206,12 @@ mod tests {
             let parts =
                 [MessageKind::Pull, other].map(|kind| Message::<Bytes>::new(kind, Vec::new()));
             let mut bundle = Message::bundle(parts.into());
-            (bundle.head.role, bundle.head.rank) = (MemberRole::Worker, 1);
+            (bundle.head.role, bundle.head.rank) = (Role::Worker, 1);
             assert_eq!(READER.admit("here", &mut bundle).is_ok(), allowed, "{other:?}");
         }
         for (round, allowed) in [(0, true), (1, false), (u64::MAX, false)] {
             let mut done = Message::<Bytes>::of_key(MessageKind::Done, 3, 1, Vec::new());
-            (done.head.role, done.head.rank, done.head.round) = (MemberRole::Worker, 1, round);
+            (done.head.role, done.head.rank, done.head.round) = (Role::Worker, 1, round);
             assert_eq!(READER.admit("here", &mut done).is_ok(), allowed, "{round}");
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::drops::{DropReason, Handled};
 use crate::job::{
-    Data, DeliveryToken, Failure, Limits, MS, MemberRole, NO_RANK, Peer, Reason, Time, list,
+    Data, DeliveryToken, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, list,
 };
 use crate::message::kinds::{Ask, Awaited, Barrier, Done, Leave, Released, Report};
 use crate::message::{
@@ -65,7 +65,7 @@ impl Client {
         now: Time,
     ) -> Self {
         let hello = Hello {
-            terms: (role == MemberRole::Worker).then(|| limits.terms()),
+            terms: (role == Role::Worker).then(|| limits.terms()),
             workers: limits.workers,
             servers: limits.servers,
             address: address.into(),

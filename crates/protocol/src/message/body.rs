@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::fields::{Field, FieldReader, codes, record};
-use crate::job::{Failure, JobTerms, LONGEST_MS, MS, MemberRole, Mode, OnLoss, Peer, Reason};
+use crate::job::{Failure, JobTerms, LONGEST_MS, MS, Mode, OnLoss, Peer, Reason, Role};
 
 /// State of a member; the codes are those of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,7 +134,7 @@ impl Book {
     /// pushes, the terms.
     pub(crate) fn is_whole(&self) -> bool {
         let mut here = self.members.iter().filter(|member| member.state == MemberState::Here);
-        let pushes = |member: &Standing| member.peer.role == MemberRole::Worker && !member.reads;
+        let pushes = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
         here.all(|m| !m.address.is_empty() && (self.terms.is_some() || !pushes(m)))
     }
 

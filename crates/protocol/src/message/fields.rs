@@ -1,7 +1,7 @@
 //! Little-endian fields (also: serialisation): a type is written and read in one place, and every length is
 //! checked before memory is allocated.
 
-use crate::job::{MemberRole, Peer};
+use crate::job::{Peer, Role};
 
 /// A type of a field, or of a whole payload.
 pub(crate) trait Field: Sized {
@@ -210,5 +210,5 @@ macro_rules! record {
 
 pub(super) use {codes, record};
 
-codes!(MemberRole);
+codes!(Role);
 record!(Peer: 5 { role, rank });

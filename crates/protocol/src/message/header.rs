@@ -2,7 +2,7 @@
 
 use super::body::SliceName;
 use super::fields::FieldReader;
-use crate::job::{MemberRole, Peer};
+use crate::job::{Peer, Role};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"KVST");
 /// Version of the protocol; frames of another version are no frames of this one.
@@ -136,7 +136,7 @@ pub struct Header {
     /// Kind of the message.
     pub kind: MessageKind,
     /// Role of the sender.
-    pub role: MemberRole,
+    pub role: Role,
     /// Rank of the sender; [`NO_RANK`](crate::NO_RANK) before it has one.
     pub rank: u32,
     /// Job of the sender.
@@ -181,7 +181,7 @@ impl Default for Header {
     fn default() -> Self {
         Self {
             kind: MessageKind::Alive,
-            role: MemberRole::Scheduler,
+            role: Role::Scheduler,
             rank: 0,
             job: 0,
             incarnation: 0,
@@ -434,7 +434,7 @@ impl PartialFrame {
         from.u16()?;
         let payload_checksum = from.u32()?;
         let checksum = from.u32()?;
-        let head = match (MessageKind::from_code(kind), MemberRole::from_code(role)) {
+        let head = match (MessageKind::from_code(kind), Role::from_code(role)) {
             (Some(kind), Some(role)) => Ok(Header { kind, role, ..head }),
             (None, _) => Err(BadFrame::Kind(kind)),
             (_, None) => Err(BadFrame::Role(role)),

@@ -12,7 +12,7 @@ use super::facts::{JobView, Look};
 use super::header::{Header, MessageKind, ROUNDS_OVER, flags};
 use super::payload::Payload;
 use super::{Body, Message};
-use crate::job::{Data, Failure, MemberRole, Peer};
+use crate::job::{Data, Failure, Peer, Role};
 use crate::telemetry::ProcessStats;
 
 pub(crate) const NO_GENERATION: &str = "generations of a key begin at 1";
@@ -178,7 +178,7 @@ messages! {
     /// A member and its incarnation are silent for the sender (stage 0), or are no longer (stage 1).
     Suspect { stage: u64 = round, => accused: (Peer, u64) } [
         stage > Suspect::TAKEN_BACK => "a suspicion is raised or withdrawn",
-        accused.0.role == MemberRole::Scheduler => "it suspects the scheduler that decides",
+        accused.0.role == Role::Scheduler => "it suspects the scheduler that decides",
     ]
     /// Query of the members that a request, a barrier or the start waits for.
     Ask {

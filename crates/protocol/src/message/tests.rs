@@ -7,7 +7,7 @@ use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
 use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
 use super::{JobView, Look, MemberReport};
 use crate::job::LONGEST_MS;
-use crate::job::{Failure, Limits, MS, MemberRole, Peer, Reason, naming};
+use crate::job::{Failure, Limits, MS, Peer, Reason, Role, naming};
 use crate::sim::{Bytes, Random, limits, read_frame, write_frame};
 use crate::telemetry::{
     BUCKETS, CallKind, MOST_NAME, MOST_PEERS, MOST_WAITING, ProcessStats, StragglerDelay,
@@ -21,7 +21,7 @@ fn any_header(random: &mut Random) -> Header {
     let short = |random: &mut Random| u16::try_from(random.below(65_536)).unwrap();
     Header {
         kind: MessageKind::ALL[usize::try_from(random.below(kinds)).unwrap()],
-        role: MemberRole::from_code(u8::try_from(random.below(3)).unwrap()).unwrap(),
+        role: Role::from_code(u8::try_from(random.below(3)).unwrap()).unwrap(),
         rank: u32::try_from(random.next() >> 32).unwrap(),
         job: random.next(),
         incarnation: random.next(),
@@ -213,7 +213,7 @@ fn another_version_is_told_apart_from_nonsense() {
 fn the_format_is_the_documented_one() {
     let head = Header {
         kind: MessageKind::Push,
-        role: MemberRole::Worker,
+        role: Role::Worker,
         rank: 3,
         job: 1,
         incarnation: 2,

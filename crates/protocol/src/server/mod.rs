@@ -19,7 +19,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::drops::{DropReason, Handled};
-use super::job::{AT_ONCE, Data, Failure, Limits, MemberRole, Peer, Reason, take_all};
+use super::job::{AT_ONCE, Data, Failure, Limits, Peer, Reason, Role, take_all};
 use super::message::kinds::{
     Ask, Awaited, Credit, Describe, Done, Failed, Grant, Init, Offer, Pull, Push, Remove, Setting,
     Value,
@@ -231,7 +231,7 @@ impl<D: Data> Server<D> {
     /// Takes a message of a worker, or returns the reason to drop it.
     pub(super) fn message(&mut self, from: Peer, message: Message<D>) -> Handled {
         let rank = from.rank;
-        if from.role != MemberRole::Worker || !self.workers.ranks().contains(&rank) {
+        if from.role != Role::Worker || !self.workers.ranks().contains(&rank) {
             return Err(DropReason::Misdirected);
         }
         let Message { head, body } = message;

@@ -6,7 +6,7 @@ use super::keys::ServerKeys;
 use super::{Server, Workers, facts};
 use crate::drops::Handled;
 use crate::job::{
-    Data, DeliveryToken, Failure, Limits, MemberRole, OnLoss, Peer, Reason, Time, take_all,
+    Data, DeliveryToken, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all,
 };
 use crate::machine::NodeRole;
 use crate::message::{Book, MemberState, Message};
@@ -14,8 +14,8 @@ use crate::peers::OutgoingMessage;
 use crate::telemetry::ProcessStats;
 
 impl<D: Data> NodeRole<D> for Server<D> {
-    const ROLE: MemberRole = MemberRole::Server;
-    const PARTNERS: MemberRole = MemberRole::Worker;
+    const ROLE: Role = Role::Server;
+    const PARTNERS: Role = Role::Worker;
 
     fn new(limits: &Limits) -> Self {
         let workers = limits.workers as usize;
@@ -67,7 +67,7 @@ impl<D: Data> NodeRole<D> for Server<D> {
 
     fn members(&mut self, book: &Book) {
         let mut news = false;
-        for member in book.members.iter().filter(|member| member.peer.role == MemberRole::Worker) {
+        for member in book.members.iter().filter(|member| member.peer.role == Role::Worker) {
             if member.reads {
                 self.only_reads(member.peer.rank);
             }
@@ -105,7 +105,7 @@ impl<D: Data> NodeRole<D> for Server<D> {
     }
 
     fn room_for(&self, peer: Peer) -> usize {
-        if peer.role == MemberRole::Worker { self.room_for(peer) } else { usize::MAX }
+        if peer.role == Role::Worker { self.room_for(peer) } else { usize::MAX }
     }
 
     fn adopt(&mut self, limits: &Limits) {

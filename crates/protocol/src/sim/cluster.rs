@@ -13,7 +13,7 @@ use super::observer::ONLOOKER;
 use super::program::{self, Line};
 use super::reader::{self, READER, Reader};
 use super::scenario::{Scenario, Trouble};
-use crate::job::{Data, Failure, MS, MemberRole, OnLoss, Peer, Reason, Time};
+use crate::job::{Data, Failure, MS, OnLoss, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::machine::NodeRole as _;
 use crate::membership::Scheduler;
@@ -153,7 +153,7 @@ impl Cluster {
             None => Machine::Scheduler(Box::new(Scheduler::new(limits, incarnation, now))),
             Some((role, rank)) => {
                 let rank = rank.parse().ok().filter(|_| self.scenario.own_ranks);
-                let role = if role == "worker" { MemberRole::Worker } else { MemberRole::Server };
+                let role = if role == "worker" { Role::Worker } else { Role::Server };
                 let birth = NodeStart { rank, incarnation, address, scheduler: SCHEDULER };
                 Machine::Node(AnyNode::new(role, limits, &birth, now))
             }

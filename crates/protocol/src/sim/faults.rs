@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::cluster::{Cluster, Machine, Process, SCHEDULER};
 use super::network::{Cut, Happening};
 use super::scenario::Trouble;
-use crate::job::{MS, MemberRole, Peer, Time};
+use crate::job::{MS, Peer, Role, Time};
 
 /// Maximum duration of a cut: shorter than the timeout of members for an absent scheduler.
 const LONGEST_CUT: Time = 30_000 * MS;
@@ -26,7 +26,7 @@ impl Cluster {
         if self.strike(self.scenario.trouble) {
             *self.met.troubles.entry(self.scenario.trouble).or_default() += 1;
         }
-        if let Some(victim) = self.victim.filter(|victim| victim.role == MemberRole::Worker) {
+        if let Some(victim) = self.victim.filter(|victim| victim.role == Role::Worker) {
             self.model.gone.insert(victim.rank);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::cluster::{Cluster, SCHEDULER};
 use super::network::Happening;
-use crate::job::{MS, MemberRole, NO_RANK, Time};
+use crate::job::{MS, NO_RANK, Role, Time};
 use crate::message::{Header, JobView, Look, MessageKind, decode, encode};
 
 pub(super) const ONLOOKER: &str = "onlooker";
@@ -20,7 +20,7 @@ impl Cluster {
         // An observer need not know the name of the job.
         let head = Header {
             kind: MessageKind::Look,
-            role: MemberRole::Worker,
+            role: Role::Worker,
             rank: NO_RANK,
             job: self.network.now,
             incarnation: 5,
@@ -51,7 +51,7 @@ impl Cluster {
             self.met.reports += 1;
             self.met.waiting += facts.waiting.len() as u64;
             assert!(facts.counters.held_bytes <= limits.hold_bytes);
-            let worker = sight.peer.role == MemberRole::Worker;
+            let worker = sight.peer.role == Role::Worker;
             assert!(worker || facts.waiting.is_empty(), "only workers make calls");
         }
     }

@@ -11,7 +11,7 @@ use super::Bytes;
 use super::cluster::{Cluster, Machine, SCHEDULER};
 use super::frames::{read_frame, write_frame};
 use super::network::Happening;
-use crate::job::{Limits, MS, MemberRole, Mode, NO_RANK, Peer, Time};
+use crate::job::{Limits, MS, Mode, NO_RANK, Peer, Role, Time};
 use crate::machine::Machine as _;
 use crate::membership::{AuthenticatedPeer, is_at};
 use crate::message::{
@@ -53,7 +53,7 @@ impl Reader {
         let mut random = Random::new(seed ^ 0x4ead);
         let me = Peer::worker(limits.workers - 1);
         let rank = Some(me.rank).filter(|_| random.one_in(2));
-        let speaker = AuthenticatedPeer { role: MemberRole::Worker, rank, reads: true };
+        let speaker = AuthenticatedPeer { role: Role::Worker, rank, reads: true };
         let (streams, book) = (BTreeMap::new(), Book::default());
         let Limits { job, servers, .. } = *limits;
         Self { me, speaker, incarnation: 7, random, streams, book, job, servers, sent: 0 }

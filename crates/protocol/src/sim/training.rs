@@ -9,7 +9,7 @@ use super::Length;
 use super::bandwidth::{Event, Nanos, Network};
 use super::cluster::SCHEDULER;
 use super::trainer::{Stage, Trainer};
-use crate::job::{Limits, MemberRole, Time};
+use crate::job::{Limits, Role, Time};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::SliceName;
@@ -111,13 +111,13 @@ impl Job {
         add(SCHEDULER.into(), workers + servers, Machine::Scheduler(Box::new(scheduler)));
         for rank in 0..servers {
             let address = format!("server-{rank}");
-            let node = node(&setup, MemberRole::Server, rank, &address);
+            let node = node(&setup, Role::Server, rank, &address);
             let place = if setup.together { rank } else { workers + rank };
             add(address, place, Machine::Server(node, Adder::default()));
         }
         for rank in 0..workers {
             let address = format!("worker-{rank}");
-            let node = node(&setup, MemberRole::Worker, rank, &address);
+            let node = node(&setup, Role::Worker, rank, &address);
             let trainer = Trainer::new(setup.stages.clone(), setup.iterations);
             add(address, rank, Machine::Worker(node, trainer));
         }
@@ -223,7 +223,7 @@ impl Job {
     }
 }
 
-fn node(setup: &Setup, role: MemberRole, rank: u32, address: &str) -> AnyNode<Length> {
+fn node(setup: &Setup, role: Role, rank: u32, address: &str) -> AnyNode<Length> {
     // The scheduler tells processes of a role apart by their incarnations.
     let incarnation = u64::from(rank) + 1;
     let birth = NodeStart { rank: Some(rank), incarnation, address, scheduler: SCHEDULER };

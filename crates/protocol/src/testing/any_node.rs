@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 #[cfg(test)]
 use crate::job::Peer;
-use crate::job::{Data, Limits, MemberRole, Time};
+use crate::job::{Data, Limits, Role, Time};
 use crate::machine::Machine;
 #[cfg(test)]
 use crate::message::Message;
@@ -23,8 +23,8 @@ pub enum AnyNode<D> {
 impl<D: Data> AnyNode<D> {
     /// A worker, or else a server, that joins the job.
     #[must_use]
-    pub fn new(role: MemberRole, limits: Limits, start: &NodeStart<'_>, now: Time) -> Self {
-        if role == MemberRole::Worker {
+    pub fn new(role: Role, limits: Limits, start: &NodeStart<'_>, now: Time) -> Self {
+        if role == Role::Worker {
             Self::Worker(Box::new(Node::new(limits, start, now)))
         } else {
             Self::Server(Box::new(Node::new(limits, start, now)))

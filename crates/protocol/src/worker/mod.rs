@@ -20,8 +20,8 @@ use std::collections::BTreeSet;
 
 use super::drops::{DropReason, Handled};
 use super::job::{
-    AT_ONCE, Data, DeliveryToken, Failure, Limits, MemberRole, Mode, OnLoss, Peer, Reason, Time,
-    naming, take_all, words,
+    AT_ONCE, Data, DeliveryToken, Failure, Limits, Mode, OnLoss, Peer, Reason, Role, Time, naming,
+    take_all, words,
 };
 use super::machine::{NodeRole as _, SchedulerRequest};
 use super::message::kinds::{Ask, Describe, Failed, Init, Place, Ready, Setting, Value};
@@ -43,7 +43,7 @@ use touched::TouchedKeys;
 const MOST_DUE: usize = 16 * AT_ONCE;
 
 /// Server of the directory.
-const DIRECTORY: Peer = Peer { role: MemberRole::Server, rank: 0 };
+const DIRECTORY: Peer = Peer { role: Role::Server, rank: 0 };
 
 /// Action for the driver of a worker, in the order in which they take effect.
 #[derive(Debug)]

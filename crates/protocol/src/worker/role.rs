@@ -8,7 +8,7 @@ use super::touched::TouchedKeys;
 use super::{MOST_DUE, PushPhase, Worker};
 use crate::drops::Handled;
 use crate::job::{
-    Data, DeliveryToken, Failure, Limits, MemberRole, OnLoss, Peer, Reason, Time, take_all,
+    Data, DeliveryToken, Failure, Limits, OnLoss, Peer, Reason, Role, Time, take_all,
 };
 use crate::machine::{NodeRole, SchedulerRequest};
 use crate::message::{Book, MemberState, Message};
@@ -18,8 +18,8 @@ use crate::table::Table;
 use crate::telemetry::ProcessStats;
 
 impl<D: Data> NodeRole<D> for Worker<D> {
-    const ROLE: MemberRole = MemberRole::Worker;
-    const PARTNERS: MemberRole = MemberRole::Server;
+    const ROLE: Role = Role::Worker;
+    const PARTNERS: Role = Role::Server;
 
     fn new(limits: &Limits) -> Self {
         let servers = limits.servers as usize;
@@ -107,18 +107,18 @@ impl<D: Data> NodeRole<D> for Worker<D> {
             let text = format!("{} at {} {how}", gone.peer, gone.address);
             let failure = Failure::new(Reason::PeerLost, text);
             match gone.peer.role {
-                MemberRole::Server => {
+                Role::Server => {
                     self.lose_all(&failure);
                     self.stop_waiting_for(gone.peer);
                 }
-                MemberRole::Worker if !is_lost => {}
-                MemberRole::Worker => {
+                Role::Worker if !is_lost => {}
+                Role::Worker => {
                     self.workers_lost.insert(gone.peer.rank);
                     if self.limits.on_loss == OnLoss::Fail && !gone.reads {
                         self.lose_rounds(&failure);
                     }
                 }
-                MemberRole::Scheduler => {}
+                Role::Scheduler => {}
             }
         }
         self.pump_all();

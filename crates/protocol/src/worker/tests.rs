@@ -3,7 +3,7 @@
 
 use super::{OpId, Worker, WorkerAction};
 use crate::drops::DropReason;
-use crate::job::{Limits, MS, MemberRole, Peer, Time};
+use crate::job::{Limits, MS, Peer, Role, Time};
 use crate::machine::NodeRole as _;
 use crate::message::{Book, KeySpec, MemberState, Standing};
 use crate::peers::OutgoingMessage;
@@ -87,7 +87,7 @@ impl Job {
             }
         }
         for OutgoingMessage { to, message, .. } in self.server.letters() {
-            assert_eq!(to.role, MemberRole::Worker);
+            assert_eq!(to.role, Role::Worker);
             (any, cost.messages) = (true, cost.messages + 1);
             let handled = self.workers[to.rank as usize].message(Peer::server(0), message);
             assert!(handled.err().is_none_or(DropReason::is_harmless));

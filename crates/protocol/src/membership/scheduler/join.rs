@@ -7,7 +7,7 @@
 use super::takeover::Takeover;
 use super::{MemberProgress, Scheduler};
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, JobTerms, MemberRole, NO_RANK, Peer, Time};
+use crate::job::{Data, JobTerms, NO_RANK, Peer, Role, Time};
 use crate::message::{Hello, MemberState, Standing};
 
 impl<D: Data> Scheduler<D> {
@@ -91,18 +91,18 @@ impl<D: Data> Scheduler<D> {
 
     /// The first worker decides the terms of the job; servers and readers do not.
     fn agree(&mut self, peer: Peer, hello: &Hello) {
-        let decides = peer.role == MemberRole::Worker && !hello.reads && self.book.terms.is_none();
+        let decides = peer.role == Role::Worker && !hello.reads && self.book.terms.is_none();
         if let Some(terms) = hello.terms.filter(|_| decides) {
             self.book.terms = Some(terms);
             self.net.limits.adopt(&terms);
         }
     }
 
-    fn count(&self, role: MemberRole) -> u32 {
+    fn count(&self, role: Role) -> u32 {
         match role {
-            MemberRole::Scheduler => 0,
-            MemberRole::Worker => self.net.limits.workers,
-            MemberRole::Server => self.net.limits.servers,
+            Role::Scheduler => 0,
+            Role::Worker => self.net.limits.workers,
+            Role::Server => self.net.limits.servers,
         }
     }
 

@@ -11,7 +11,7 @@ mod takeover;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, Failure, Limits, MS, MemberRole, OnLoss, Peer, Reason, Time, list};
+use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
 use crate::machine::Machine;
 use crate::message::kinds::{Ask, Awaited, Barrier, Evicted, Leave, Refused, Released};
 use crate::message::{
@@ -291,8 +291,7 @@ impl<D: Data> Scheduler<D> {
             self.part(peer, MemberState::Lost);
         } else {
             self.book.members.retain(|member| member.peer != peer);
-            let decides =
-                |member: &Standing| member.peer.role == MemberRole::Worker && !member.reads;
+            let decides = |member: &Standing| member.peer.role == Role::Worker && !member.reads;
             if !self.book.members.iter().any(decides) {
                 self.book.terms = None;
             }
@@ -377,7 +376,7 @@ impl<D: Data> Scheduler<D> {
     /// Active workers: neither lost, nor left, nor done.
     fn active(&self) -> impl Iterator<Item = (Peer, &MemberProgress)> {
         let counts = |peer: Peer, progress: &MemberProgress| {
-            peer.role == MemberRole::Worker && self.book.is_here(peer) && !progress.done
+            peer.role == Role::Worker && self.book.is_here(peer) && !progress.done
         };
         self.progress.iter().map(|(peer, p)| (*peer, p)).filter(move |(peer, p)| counts(*peer, p))
     }
@@ -437,7 +436,7 @@ impl<D: Data> Scheduler<D> {
             let here = |m: &&Standing| m.peer.role == role && m.state == MemberState::Here;
             self.book.members.iter().filter(here).map(|m| m.peer).collect::<Vec<_>>()
         };
-        let (workers, servers) = (here(MemberRole::Worker), here(MemberRole::Server));
+        let (workers, servers) = (here(Role::Worker), here(Role::Server));
         if workers.is_empty() && !self.ending {
             self.ending = true;
             for server in &servers {
@@ -452,9 +451,8 @@ impl<D: Data> Scheduler<D> {
 
     /// A barrier is open when all active workers have arrived, or a worker has passed it.
     fn release(&mut self) {
-        let lost = |m: &Standing| {
-            m.peer.role == MemberRole::Worker && !m.reads && m.state == MemberState::Lost
-        };
+        let lost =
+            |m: &Standing| m.peer.role == Role::Worker && !m.reads && m.state == MemberState::Lost;
         let broken = self.net.limits.on_loss == OnLoss::Fail && self.book.members.iter().any(lost);
         let passed = self.progress.values().map(|p| p.passed.max(p.told)).max().unwrap_or(0);
         let arrived = self.active().map(|(_, p)| p.arrived).min().filter(|_| !broken);

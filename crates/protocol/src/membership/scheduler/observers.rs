@@ -146,7 +146,7 @@ impl<D: Data> Scheduler<D> {
 #[cfg(test)]
 mod tests {
     use super::{ASK_AGAIN, MOST_LOOKS};
-    use crate::job::{MemberRole, NO_RANK};
+    use crate::job::{NO_RANK, Role};
     use crate::machine::Machine as _;
     use crate::membership::Scheduler;
     use crate::message::{Header, Look, Message, MessageKind};
@@ -159,7 +159,7 @@ mod tests {
             for request in 0..10 * u64::from(MOST_LOOKS) {
                 let look = Look { address: format!("a-{request}"), skip: 0 };
                 let mut message = Message::new(MessageKind::Look, look.encode(0));
-                let head = Header { role: MemberRole::Worker, rank: NO_RANK, ..message.head };
+                let head = Header { role: Role::Worker, rank: NO_RANK, ..message.head };
                 message.head = Header { request, incarnation: 3, ..head };
                 scheduler.receive(message, now);
             }

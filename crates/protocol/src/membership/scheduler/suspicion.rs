@@ -4,7 +4,7 @@
 use super::Scheduler;
 use super::takeover::Takeover;
 use crate::drops::{DropReason, Handled};
-use crate::job::{Data, MemberRole, Peer, Time};
+use crate::job::{Data, Peer, Role, Time};
 use crate::message::kinds::Suspect;
 
 /// One member suspects another; unless that ends, the worker of the two is lost.
@@ -59,7 +59,7 @@ impl<D: Data> Scheduler<D> {
             dispute.due = dispute.due.max(self.met_by(&dispute, now));
             let heard = self.net.heard_at(dispute.accused).is_some_and(|at| at > dispute.began);
             if dispute.due <= now && heard {
-                let worker = dispute.accuser.role == MemberRole::Worker;
+                let worker = dispute.accuser.role == Role::Worker;
                 self.lose(if worker { dispute.accuser } else { dispute.accused });
                 continue;
             }

@@ -6,7 +6,7 @@
 //! left while it was cut off.
 
 use super::Scheduler;
-use crate::job::{Data, MemberRole, Peer, Time};
+use crate::job::{Data, Peer, Role, Time};
 use crate::message::kinds::Who;
 use crate::message::{Book, Hello, MemberState, Standing};
 
@@ -89,7 +89,7 @@ impl<D: Data> Scheduler<D> {
             if let Some(known) = self.book.members.iter_mut().find(same) {
                 known.address.clone_from(&other.address);
                 // Its hello to this scheduler had the terms.
-                if known.peer.role == MemberRole::Worker && !known.reads {
+                if known.peer.role == Role::Worker && !known.reads {
                     self.book.terms = before.terms;
                 }
                 names.push((other.peer, known.peer));

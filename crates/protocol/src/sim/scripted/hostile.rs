@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::Job;
 use crate::drops::DropReason;
-use crate::job::{Failure, MemberRole, Peer, Reason, Time};
+use crate::job::{Failure, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::message::kinds::{
     Alive, Awaited, Barrier, Credit, Declare, Describe, Done, Failed, Grant, Init, NO_BARRIER,
@@ -382,7 +382,7 @@ fn what_a_member_drops_of_the_scheduler_is_noted() {
             let incarnation = job.scheduler.linked(me).unwrap().1;
             let node = job.nodes.get_mut(address).unwrap();
             let (mut message, kind) = (message.clone(), message.head.kind);
-            (message.head.role, message.head.job) = (MemberRole::Scheduler, limits().job);
+            (message.head.role, message.head.job) = (Role::Scheduler, limits().job);
             (message.head.incarnation, message.head.to_incarnation) = (1, incarnation);
             // The next sequence of the stream is among these.
             for sequence in 1..20 {

@@ -16,7 +16,7 @@ use super::Bytes;
 use super::cluster::SCHEDULER;
 use super::model::Model;
 use super::program::F32;
-use crate::job::{Failure, Limits, MS, MemberRole, Time};
+use crate::job::{Failure, Limits, MS, Role, Time};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::KeySpec;
@@ -64,18 +64,18 @@ impl Job {
     /// A job that has started.
     fn started(limits: &Limits) -> Self {
         let mut job = Self::new(limits);
-        (0..limits.workers).for_each(|rank| job.join(limits, MemberRole::Worker, rank));
-        (0..limits.servers).for_each(|rank| job.join(limits, MemberRole::Server, rank));
+        (0..limits.workers).for_each(|rank| job.join(limits, Role::Worker, rank));
+        (0..limits.servers).for_each(|rank| job.join(limits, Role::Server, rank));
         assert!(job.nodes.values().all(|node| node.has_started()));
         job
     }
 
-    fn join(&mut self, limits: &Limits, role: MemberRole, rank: u32) {
+    fn join(&mut self, limits: &Limits, role: Role, rank: u32) {
         let address = format!("{role:?}-{rank}").to_lowercase();
         self.join_at(&address, limits, role, rank);
     }
 
-    fn join_at(&mut self, address: &str, limits: &Limits, role: MemberRole, rank: u32) {
+    fn join_at(&mut self, address: &str, limits: &Limits, role: Role, rank: u32) {
         self.enter(address, limits, role, Some(rank), false);
     }
 
@@ -84,7 +84,7 @@ impl Job {
         &mut self,
         address: &str,
         limits: &Limits,
-        role: MemberRole,
+        role: Role,
         rank: Option<u32>,
         reads: bool,
     ) {

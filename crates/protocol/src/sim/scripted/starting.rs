@@ -1,7 +1,7 @@
 //! Processes that join, or are refused.
 
 use super::{Job, SCHEDULER};
-use crate::job::{Limits, MS, MemberRole, OnLoss, Peer, Reason};
+use crate::job::{Limits, MS, OnLoss, Peer, Reason, Role};
 use crate::machine::Machine as _;
 use crate::membership::Scheduler;
 use crate::message::{BadFrame, Message, MessageKind};
@@ -14,7 +14,7 @@ use crate::worker::Worker;
 fn a_process_that_expects_another_job_is_refused_at_once() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&Limits { workers: 3, ..limits.clone() }, MemberRole::Worker, 0);
+    job.join(&Limits { workers: 3, ..limits.clone() }, Role::Worker, 0);
     let failure = job.end_of("worker-0");
     assert_eq!(failure.reason, Reason::Refused);
     assert_eq!(
@@ -22,7 +22,7 @@ fn a_process_that_expects_another_job_is_refused_at_once() {
         "worker 0 at worker-0 expects 3 workers and 1 servers; the job has 2 and 1: start all \
          processes with the same num_workers and num_servers"
     );
-    job.join(&limits, MemberRole::Worker, 5);
+    job.join(&limits, Role::Worker, 5);
     assert!(job.end_of("worker-5").to_string().contains("room for 2"));
 }
 
@@ -30,8 +30,8 @@ fn a_process_that_expects_another_job_is_refused_at_once() {
 fn a_second_process_of_one_rank_is_refused_and_the_first_stays() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Worker, 1);
-    job.join_at("elsewhere", &limits, MemberRole::Worker, 1);
+    job.join(&limits, Role::Worker, 1);
+    job.join_at("elsewhere", &limits, Role::Worker, 1);
     let text = job.end_of("elsewhere").to_string();
     assert_eq!(
         text,
@@ -67,11 +67,11 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
     };
     assert!((100..300).contains(&flood(&mut job)));
     assert_eq!(flood(&mut job), 0);
-    (0..limits.workers).for_each(|rank| job.join(&limits, MemberRole::Worker, rank));
-    (0..limits.servers).for_each(|rank| job.join(&limits, MemberRole::Server, rank));
+    (0..limits.workers).for_each(|rank| job.join(&limits, Role::Worker, rank));
+    (0..limits.servers).for_each(|rank| job.join(&limits, Role::Server, rank));
     assert!(job.nodes.values().all(|node| node.has_started()));
     // A repeated request is answered after an interval.
-    job.join(&limits, MemberRole::Worker, 5);
+    job.join(&limits, Role::Worker, 5);
     assert!(job.nodes["worker-5"].end().is_none());
     job.pass(2_000 * MS);
     assert!(job.end_of("worker-5").to_string().contains("room for 2"));
@@ -82,8 +82,8 @@ fn a_flood_of_strangers_is_refused_little_by_little_and_members_get_in() {
 fn who_does_not_come_is_named_when_the_time_to_start_is_over() {
     let limits = Limits { workers: 3, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Worker, 1);
-    job.join(&limits, MemberRole::Server, 0);
+    job.join(&limits, Role::Worker, 1);
+    job.join(&limits, Role::Server, 0);
     job.pass(limits.start_timeout - 2);
     assert!(job.nodes.values().all(|node| node.end().is_none()));
     job.pass(1_000 * MS);
@@ -124,10 +124,10 @@ fn start_scheduler_again(job: &mut Job, limits: &Limits) {
 /// One worker and two servers, one of which has not received the start; the scheduler has died.
 fn job_without_scheduler(limits: &Limits, unaware: &str) -> Job {
     let mut job = Job::new(limits);
-    job.join(limits, MemberRole::Worker, 0);
-    job.join(limits, MemberRole::Server, 0);
+    job.join(limits, Role::Worker, 0);
+    job.join(limits, Role::Server, 0);
     job.cuts.insert((SCHEDULER.into(), unaware.into()));
-    job.join(limits, MemberRole::Server, 1);
+    job.join(limits, Role::Server, 1);
     assert!(job.nodes.iter().all(|(name, node)| node.has_started() == (&**name != unaware)));
     job.stopped.insert(SCHEDULER.into());
     job
@@ -144,9 +144,9 @@ fn miss_scheduler(job: &mut Job, members: &[&str]) {
 fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
     let limits = Limits { workers: 1, on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Server, 0);
+    job.join(&limits, Role::Server, 0);
     job.cuts.insert((SCHEDULER.into(), "server-0".into()));
-    job.join(&limits, MemberRole::Worker, 0);
+    job.join(&limits, Role::Worker, 0);
     assert!(job.nodes["worker-0"].has_started() && !job.nodes["server-0"].has_started());
     job.stopped.insert(SCHEDULER.into());
     job.pass(2 * limits.peer_timeout);
@@ -162,12 +162,12 @@ fn a_member_whose_scheduler_dies_at_the_start_waits_for_the_next_one() {
 fn a_scheduler_that_is_started_again_keeps_terms_that_it_was_told_before_it_knew_of_the_start() {
     let limits = Limits { workers: 1, servers: 2, on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Server, 0);
-    job.join(&limits, MemberRole::Worker, 0);
+    job.join(&limits, Role::Server, 0);
+    job.join(&limits, Role::Worker, 0);
     for unaware in ["worker-0", "server-1"] {
         job.cuts.insert((SCHEDULER.into(), unaware.into()));
     }
-    job.join(&limits, MemberRole::Server, 1);
+    job.join(&limits, Role::Server, 1);
     let started = |job: &Job| job.nodes.values().filter(|node| node.has_started()).count();
     assert_eq!(started(&job), 1, "server 0");
     job.stopped.insert(SCHEDULER.into());
@@ -225,16 +225,16 @@ fn a_worker_that_leaves_waits_for_no_server_that_has_left() {
 fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.enter("first", &limits, MemberRole::Worker, None, false);
+    job.enter("first", &limits, Role::Worker, None, false);
     assert_eq!(job.nodes["first"].me(), Peer::worker(0));
     start_scheduler_again(&mut job, &limits);
-    job.enter("second", &limits, MemberRole::Worker, None, false);
+    job.enter("second", &limits, Role::Worker, None, false);
     assert_eq!(job.nodes["second"].me(), Peer::worker(0));
     miss_scheduler(&mut job, &["first"]);
     job.pass(1_000 * MS);
     assert_eq!(job.nodes["first"].end(), None);
     assert_eq!(job.nodes["first"].me(), Peer::worker(1));
-    job.join(&limits, MemberRole::Server, 0);
+    job.join(&limits, Role::Server, 0);
     assert!(job.nodes.values().all(|node| node.has_started()));
 }
 
@@ -242,9 +242,9 @@ fn a_process_whose_rank_the_next_scheduler_has_given_away_gets_another_one() {
 fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Worker, 0);
+    job.join(&limits, Role::Worker, 0);
     start_scheduler_again(&mut job, &limits);
-    job.enter("second", &limits, MemberRole::Worker, None, false);
+    job.enter("second", &limits, Role::Worker, None, false);
     miss_scheduler(&mut job, &["worker-0"]);
     job.pass(1_000 * MS);
     assert!(job.end_of("worker-0").to_string().contains("there is a worker 0 already, at second"));
@@ -254,15 +254,15 @@ fn a_process_whose_own_rank_the_next_scheduler_has_given_away_is_refused() {
 fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
     let limits = limits();
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Server, 0);
-    job.join(&limits, MemberRole::Worker, 0);
+    job.join(&limits, Role::Server, 0);
+    job.join(&limits, Role::Worker, 0);
     let worker = job.nodes.get_mut("worker-0").unwrap();
     worker.say(Peer::SCHEDULER, Message::new(MessageKind::Leave, Vec::new()));
     job.settle();
     job.nodes.remove("worker-0");
     assert!(!job.nodes.values().any(|node| node.has_started()));
-    job.join(&limits, MemberRole::Worker, 1);
-    job.join_at("another", &limits, MemberRole::Worker, 0);
+    job.join(&limits, Role::Worker, 1);
+    job.join_at("another", &limits, Role::Worker, 0);
     assert!(job.nodes.values().all(|node| node.has_started()));
 }
 
@@ -271,10 +271,10 @@ fn a_process_that_leaves_before_the_start_starts_no_job_and_frees_its_place() {
 fn a_server_that_hears_a_reader_alone_waits_for_the_next_scheduler() {
     let limits = Limits { on_loss: OnLoss::Continue, ..limits() };
     let mut job = Job::new(&limits);
-    job.join(&limits, MemberRole::Worker, 0);
-    job.enter("reader", &limits, MemberRole::Worker, Some(1), true);
+    job.join(&limits, Role::Worker, 0);
+    job.enter("reader", &limits, Role::Worker, Some(1), true);
     job.cuts.insert((SCHEDULER.into(), "worker-0".into()));
-    job.join(&limits, MemberRole::Server, 0);
+    job.join(&limits, Role::Server, 0);
     assert!(job.nodes["server-0"].has_started() && !job.nodes["worker-0"].has_started());
     job.stopped.insert(SCHEDULER.into());
     job.pass(2 * limits.peer_timeout);
