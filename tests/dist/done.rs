@@ -4,7 +4,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use kvstore::ErrorKind::{InvalidArgument, KeyNotFound, Timeout};
+use kvstore::ErrorKind::{InvalidArgument, KeyNotFound, Role, Timeout};
 use kvstore::{Config, Store, Tensor, TensorMut};
 
 use super::common::folder::Folder;
@@ -173,6 +173,51 @@ fn keys_that_went_or_came_since_are_those_of_the_job() {
     assert_eq!((kept, other, late), ([3.0; 4], [5.0, 6.0], [7.0]));
     first.close(LIMIT).unwrap();
     second.close(LIMIT).unwrap();
+    drop(others.end());
+}
+
+#[test]
+fn a_reader_is_refused_every_call_that_changes_the_job() {
+    let job = Job::new(2, 1);
+    let others = job.start(|_| {});
+    let (root, other) = (others.root.clone(), job.clone().with("role", "reader"));
+    let opening = thread::spawn(move || other.open(1, &root).unwrap());
+    let worker = job.open(0, &others.root).unwrap();
+    let reader = opening.join().unwrap();
+    worker.init(1u64, &[3.0f32; 4]).unwrap();
+    let (keys, values, mut out) = ([1u64.into()], [3.0f32; 4], [0.0f32; 4]);
+    let folder = Folder::new("reads");
+    let file = folder.file("state");
+    let pushed = [Tensor::from(&values)];
+    let rows = Tensor::new(&values, &[1, 4]).unwrap();
+    let refused = [
+        ("init", reader.init(2u64, &values)),
+        ("push", reader.push(1u64, &values)),
+        ("push", reader.push_owned(1u64, values.to_vec(), 0).map(drop)),
+        ("pushpull", reader.pushpull_list(&keys, &pushed, &keys, &mut [(&mut out).into()])),
+        ("broadcast", reader.broadcast_list(&keys, &pushed, &keys, &mut [(&mut out).into()])),
+        ("push_rows", reader.push_rows(1u64, &[0i64][..], rows)),
+        ("remove", reader.remove(&keys)),
+        ("barrier", reader.barrier(LIMIT)),
+        ("save", reader.save(&file)),
+        ("load", reader.load(&file)),
+        ("set_optimizer", reader.set_optimizer("sgd", "")),
+        ("set_hyperparameter", reader.set_hyperparameter("learning_rate", 1.0)),
+        ("set_key_hyperparameter", reader.set_key_hyperparameter(1u64, "lr_mult", 1.0)),
+        ("set_compression", reader.set_compression("2bit", "")),
+    ];
+    for (call, result) in refused {
+        let text = failure(result, Role);
+        let expected =
+            format!("{call}: this process is worker 1; it is a reader, which only pulls");
+        assert_eq!(text, expected);
+    }
+    assert!(!file.exists(), "nothing is written");
+    reader.done().unwrap();
+    reader.pull(1u64, &mut out).unwrap();
+    assert_eq!(out, values);
+    worker.close(LIMIT).unwrap();
+    reader.close(LIMIT).unwrap();
     drop(others.end());
 }
 
