@@ -14,7 +14,7 @@ install(CODE "
   set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
   execute_process(COMMAND \"${CMAKE_STRIP}\" --strip-unneeded
     \"\${prefix}/${CMAKE_INSTALL_LIBDIR}/${KVSTORE_SO_REAL}\" COMMAND_ERROR_IS_FATAL ANY)")
-# Debug sections, and the bitcode that the compiler keeps beside its code, are four fifths of an archive.
+# Debug sections are most of an archive; objects of Rust's standard library also have bitcode.
 install(CODE "
   set(prefix \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}\")
   execute_process(COMMAND \"${CMAKE_OBJCOPY}\" --strip-debug
