@@ -95,5 +95,16 @@ impl DropReason {
     }
 }
 
+/// Number of frames and messages of a kind that had no effect, for one reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DropCount {
+    /// Their kind.
+    pub kind: MessageKind,
+    /// Why they had no effect.
+    pub reason: DropReason,
+    /// Their number since the start of the process.
+    pub count: u64,
+}
+
 /// Result of a message of a peer, or the reason for which it has no effect.
 pub(crate) type Handled = Result<(), DropReason>;

@@ -181,7 +181,7 @@ mod telemetry;
 pub mod testing;
 mod worker;
 
-pub use drops::DropReason;
+pub use drops::{DropCount, DropReason};
 pub use job::{
     Data, Failure, JobTerms, LONGEST_MS, Limits, MS, Mode, NO_RANK, OnLoss, Peer, Reason, Role,
     Time,

@@ -1,8 +1,8 @@
 //! Interfaces of the state machines: of each process to its driver, and of a role to its node.
 
-use crate::drops::{DropReason, Handled};
+use crate::drops::{DropCount, Handled};
 use crate::job::{DeliveryToken, Failure, Limits, Peer, Role, Time};
-use crate::message::{BadFrame, Book, Message, MessageKind};
+use crate::message::{BadFrame, Book, Message};
 use crate::peers::{OutgoingFrame, OutgoingMessage, PeerEvent};
 use crate::telemetry::ProcessStats;
 
@@ -63,7 +63,7 @@ pub trait Machine<D> {
     fn send(&mut self, now: Time) -> Vec<OutgoingFrame<D>>;
 
     /// Counts of frames and messages of peers that had no effect, by kind and reason.
-    fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)>;
+    fn ignored(&self) -> Vec<DropCount>;
 
     /// Events for logs and traces since the last call.
     fn news(&mut self) -> Vec<PeerEvent>;

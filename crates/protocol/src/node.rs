@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::drops::{DropReason, Handled};
+use super::drops::{DropCount, DropReason, Handled};
 use super::job::{
     Data, DeliveryToken, Failure, Limits, MS, NO_RANK, Peer, Reason, Role, Time, words,
 };
@@ -455,7 +455,7 @@ impl<D: Data, R: NodeRole<D>> Machine<D> for Node<D, R> {
         self.net.send(now)
     }
 
-    fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+    fn ignored(&self) -> Vec<DropCount> {
         self.net.ignored()
     }
 

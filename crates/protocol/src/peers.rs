@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::drops::{DropReason, Handled};
+use super::drops::{DropCount, DropReason, Handled};
 use super::job::{Data, DeliveryToken, Limits, MS, Peer, Role, Time, take_all};
 use super::message::{HEADER, Header, Look, Message, MessageKind};
 use super::stream::{Received, ReliableStream};
@@ -338,8 +338,15 @@ impl<D: Data> Peers<D> {
     }
 
     /// Counts of frames and messages without an effect, by kind and reason.
-    pub(super) fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
-        self.ignored.iter().map(|((kind, why), count)| (*kind, *why, *count)).collect()
+    pub(super) fn ignored(&self) -> Vec<DropCount> {
+        let counts = self.ignored.iter();
+        counts
+            .map(|((kind, reason), count)| DropCount {
+                kind: *kind,
+                reason: *reason,
+                count: *count,
+            })
+            .collect()
     }
 
     /// Whether a frame is from a linked incarnation, to this one, and no duplicate.

@@ -149,7 +149,8 @@ impl Look {
     #[must_use]
     pub(crate) fn echo(bytes: &[u8]) -> Option<usize> {
         let mut from = FieldReader::new(bytes);
-        (from.text()?, from.u32()?);
+        from.text()?;
+        from.u32()?;
         let is_echo = from.u8()? == ECHO;
         let back = from.u32()?.clamp(1, MOST_ECHO);
         usize::try_from(back).ok().filter(|_| is_echo)
@@ -247,6 +248,7 @@ impl Field for JobView {
 
 impl JobView {
     /// Decodes the fields of a Seen; None if they are an echo or cannot be read.
+    #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         Field::decode(bytes)
     }

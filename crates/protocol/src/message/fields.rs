@@ -174,6 +174,18 @@ impl<A: Field, B: Field> Field for (A, B) {
     }
 }
 
+impl<T: Field> Field for Box<T> {
+    const LEAST: usize = T::LEAST;
+
+    fn put(&self, out: &mut Vec<u8>) {
+        (**self).put(out);
+    }
+
+    fn take(from: &mut FieldReader) -> Option<Self> {
+        T::take(from).map(Box::new)
+    }
+}
+
 /// Types that are a byte: their code.
 macro_rules! codes {
     ($($type:ty)+) => {$(

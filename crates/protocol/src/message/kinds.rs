@@ -46,7 +46,7 @@ macro_rules! body {
 macro_rules! messages {
     (
         whole {
-            $($(#[$whole_doc:meta])* $whole:ident = $fields:ident $([$($bad:expr => $reason:expr,)*])?;)+
+            $($(#[$whole_doc:meta])* $whole:ident = $fields:ty $([$($bad:expr => $reason:expr,)*])?;)+
         }
         $($(#[$doc:meta])* $kind:ident $(<$data:ident>)? {
             $($field:ident: $type:ty $(= $at:ident)?,)*
@@ -64,7 +64,7 @@ macro_rules! messages {
             }
 
             impl<D: Data> From<$kind $(<$data>)?> for Message<D> {
-                #[allow(unused_mut, unused_variables)]
+                #[allow(unused_mut, unused_variables, reason = "some kinds have no fields")]
                 fn from(of: $kind $(<$data>)?) -> Self {
                     let mut head = Header { kind: MessageKind::$kind, ..Header::default() };
                     $(at!(head, $field $(, $at)?) = of.$field;)*
@@ -75,7 +75,7 @@ macro_rules! messages {
 
             impl $(<$data: Data>)? $kind $(<$data>)? {
                 /// The struct of a message, or why the message is invalid.
-                #[allow(unused_mut, unused_variables)]
+                #[allow(unused_mut, unused_variables, reason = "some kinds have no fields")]
                 fn read<E: Data>(head: &Header, body: Body<E>) -> Result<Self, &'static str>
                 where
                     $($content: Payload<E>,)?
@@ -92,7 +92,7 @@ macro_rules! messages {
                 }
 
                 /// Why a message of these fields is invalid.
-                #[allow(unused_variables)]
+                #[allow(unused_variables, reason = "some kinds have no checks")]
                 pub(crate) fn invalid(&self) -> Option<&'static str> {
                     $(let $field = self.$field;)*
                     $(let $flag = self.$flag;)*
@@ -150,7 +150,7 @@ messages! {
         |it: &Look| it.address.is_empty() => "it has no address for the answer",
     ];
     /// Answer to a Look.
-    Seen = JobView;
+    Seen = Box<JobView>;
     }
 
     /// Acknowledgement and heartbeat, outside of the stream.

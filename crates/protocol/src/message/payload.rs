@@ -96,12 +96,11 @@ fields! {
     Hello: "its introduction cannot be read", Hello::decode, Hello::encode;
     Book: "its address book cannot be read", Book::decode, Book::encode;
     Look: "its query cannot be read", Look::decode, |look: &Look| look.encode(0);
-    JobView: "its state of the job cannot be read", JobView::decode, JobView::encode;
+    Box<JobView>: "its state of the job cannot be read", Field::decode, Field::encode;
     Placement: "its placement cannot be read, or does not make up the key",
         Placement::decode, Placement::encode;
     (Peer, u64): "the accused member cannot be read", Field::decode, Field::encode;
     Vec<Peer>: "its list of members cannot be read", Field::decode, Field::encode;
-    Option<Box<ProcessStats>>: "its statistics cannot be read, or are too long", read_report, put_report;
 }
 
 impl<D> Payload<D> for Failure {
@@ -115,16 +114,20 @@ impl<D> Payload<D> for Failure {
 }
 
 /// A report, or the request for one, which has no fields.
-fn read_report(fields: &[u8]) -> Option<Option<Box<ProcessStats>>> {
-    match fields.len() {
-        0 => Some(None),
-        1..=MOST_REPORT => ProcessStats::decode(fields).map(|facts| Some(Box::new(facts))),
-        _ => None,
+impl<D> Payload<D> for Option<Box<ProcessStats>> {
+    fn take(_: &Header, body: Option<Body<D>>) -> Result<Self, &'static str> {
+        let fields = fields(body)?;
+        if fields.is_empty() {
+            return Ok(None);
+        }
+        let facts = Some(fields).filter(|fields| fields.len() <= MOST_REPORT);
+        let facts = facts.and_then(|fields| ProcessStats::decode(&fields));
+        facts.map(Box::new).map(Some).ok_or("its statistics cannot be read, or are too long")
     }
-}
 
-fn put_report(facts: &Option<Box<ProcessStats>>) -> Vec<u8> {
-    facts.as_ref().map_or_else(Vec::new, |facts| facts.encode())
+    fn put(self) -> Body<D> {
+        Body::Fields(self.map_or_else(Vec::new, |facts| facts.encode()))
+    }
 }
 
 impl<D> Payload<D> for Proposal {

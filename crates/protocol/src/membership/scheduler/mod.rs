@@ -10,7 +10,7 @@ mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::drops::{DropReason, Handled};
+use crate::drops::{DropCount, DropReason, Handled};
 use crate::job::{Data, Failure, Limits, MS, OnLoss, Peer, Reason, Role, Time, list};
 use crate::machine::Machine;
 use crate::message::kinds::{Ask, Awaited, Barrier, Evicted, Leave, Refused, Released};
@@ -209,7 +209,7 @@ impl<D: Data> Machine<D> for Scheduler<D> {
         self.net.news()
     }
 
-    fn ignored(&self) -> Vec<(MessageKind, DropReason, u64)> {
+    fn ignored(&self) -> Vec<DropCount> {
         self.net.ignored()
     }
 

@@ -60,12 +60,11 @@ impl<D: Data> Scheduler<D> {
         if echo.is_none() && look.skip != u32::MAX {
             self.ask_for_reports(now);
         }
-        let answer = match echo {
-            Some(bytes) => Message::new(MessageKind::Seen, echo_of(bytes)),
-            None => {
-                let skip = usize::try_from(look.skip).unwrap_or(usize::MAX);
-                self.seen(skip, PAGE, now).into()
-            }
+        let answer = if let Some(bytes) = echo {
+            Message::new(MessageKind::Seen, echo_of(bytes))
+        } else {
+            let skip = usize::try_from(look.skip).unwrap_or(usize::MAX);
+            Box::new(self.seen(skip, PAGE, now)).into()
         };
         self.net.answer_look(&head, &look, answer);
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Job;
-use crate::drops::DropReason;
+use crate::drops::{DropCount, DropReason};
 use crate::job::{Failure, Peer, Reason, Role, Time};
 use crate::machine::Machine as _;
 use crate::message::kinds::{
@@ -201,8 +201,6 @@ fn faults_of_a_worker() -> Vec<Fault> {
         Restore { key: 0, generation, slice: 0, request: 0, data }
     };
     let end = "the end of a list of pushes is of no key";
-    let mut bundle = Message::bundle(vec![pull(1, 0).into()]);
-    bundle.head.total = 2;
     vec![
         (with(Book::default(), &Book::default().encode()), DropReason::Misdirected),
         invalid(declare(1, true), "a setting is not withdrawn"),
@@ -235,6 +233,14 @@ fn faults_of_a_worker() -> Vec<Fault> {
         (restore(7).into(), DropReason::Late),
         invalid(Done { key: 3, generation: 0, pushes: 1 }, end),
         (Done { key: 3, generation: 7, pushes: 1 }.into(), DropReason::Late),
+    ]
+}
+
+/// Bundles of a worker to a server.
+fn faulty_bundles() -> Vec<Fault> {
+    let mut bundle = Message::bundle(vec![a_push(1, 1, 48).into()]);
+    bundle.head.total = 2;
+    vec![
         invalid(bundle, "its messages are not of the announced number"),
         invalid(Message::new(MessageKind::Bundle, Vec::new()), "its payload is not messages"),
     ]
@@ -307,8 +313,9 @@ fn frame_of(
 }
 
 /// The count of a kind and reason.
-fn count(ignored: &[(MessageKind, DropReason, u64)], kind: MessageKind, why: DropReason) -> u64 {
-    ignored.iter().filter(|it| (it.0, it.1) == (kind, why)).map(|it| it.2).sum()
+fn count(ignored: &[DropCount], kind: MessageKind, why: DropReason) -> u64 {
+    let of = ignored.iter().filter(|it| (it.kind, it.reason) == (kind, why));
+    of.map(|it| it.count).sum()
 }
 
 /// Sends the faults of a peer to a node; each is noted and counted by its kind and reason, once.
@@ -351,7 +358,8 @@ fn what_a_server_drops_of_a_worker_is_noted() {
     job.init_all(2, 0, 12);
     job.nodes.values_mut().for_each(|node| assert_eq!(drops(node.news()), []));
     let hostile = job.nodes.remove("worker-1").unwrap();
-    check_faults(&mut job, hostile, (Peer::server(0), "server-0"), faults_of_a_worker());
+    let faults = faults_of_a_worker().into_iter().chain(faulty_bundles()).collect();
+    check_faults(&mut job, hostile, (Peer::server(0), "server-0"), faults);
 }
 
 #[test]
@@ -405,6 +413,7 @@ fn every_check_of_a_message_has_a_message_that_fails_it() {
         lines.filter(|line| !line.trim_start().starts_with("//") && !line.contains("reason ="));
     let sentences = code.filter_map(|line| line.split('"').nth(1)).collect::<BTreeSet<_>>();
     let faults = faults_of_a_server(0).into_iter().chain(faults_of_a_worker());
+    let faults = faults.chain(faulty_bundles());
     let faults = faults.chain(faults_of_a_member()).chain(faults_of_the_scheduler());
     let told = faults.filter_map(|(_, why)| match why {
         DropReason::Invalid(why) => Some(why),
