@@ -24,11 +24,11 @@ use crate::store::{Store, read_setting};
 use crate::transport::who_and_address;
 use kvstore_checksum;
 use kvstore_protocol::testing::parse;
+use kvstore_protocol::{HEADER, VERSION};
 
 pub use talk::{reader, talk};
 
-/// Size of a frame's header, and the offsets of its payload length and its checksums.
-const HEADER: usize = 140;
+/// Offsets of a frame's payload length and its checksums.
 const LENGTH_AT: usize = 116;
 const PAYLOAD_SUM_AT: usize = 132;
 const HEADER_SUM_AT: usize = 136;
@@ -40,7 +40,8 @@ pub fn wire(data: &[u8]) {
     if data.len() >= HEADER {
         let mut frame = data.to_vec();
         let payload = frame.len() - HEADER;
-        frame[..6].copy_from_slice(&[b'K', b'V', b'S', b'T', 2, 0]);
+        frame[..4].copy_from_slice(b"KVST");
+        frame[4..6].copy_from_slice(&VERSION.to_le_bytes());
         frame[LENGTH_AT..LENGTH_AT + 8].copy_from_slice(&(payload as u64).to_le_bytes());
         frame[128..130].fill(0);
         let sum = kvstore_checksum::crc32c(&frame[HEADER..]);

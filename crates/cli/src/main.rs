@@ -102,4 +102,24 @@ mod tests {
     fn the_definition_of_the_command_line_is_sound() {
         super::definition().debug_assert();
     }
+
+    #[test]
+    fn the_page_of_the_program_lists_every_command() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let table = page.split("| command | does |\n").nth(1).unwrap();
+        let rows = table.lines().take_while(|line| line.starts_with('|'));
+        let words = rows.filter_map(|row| row.strip_prefix("| `kvstore ")?.split('`').next());
+        let documented: Vec<&str> =
+            words.filter(|words| !words.starts_with("--") && !words.contains(' ')).collect();
+        let definition = super::definition();
+        let commands: Vec<&str> =
+            definition.get_subcommands().map(clap::Command::get_name).collect();
+        assert_eq!(documented, commands);
+        let headings: Vec<&str> = page.lines().filter(|line| line.starts_with("## ")).collect();
+        for command in commands {
+            let name = format!("`kvstore {command}`");
+            assert!(headings.iter().any(|line| line.contains(&name)), "no section of {name}");
+        }
+    }
 }

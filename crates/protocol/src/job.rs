@@ -284,20 +284,22 @@ impl JobTerms {
     /// First option that differs: its name, its value here and in `other`.
     pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let texts = |terms: &Self| {
-            let (kind, staleness) = match terms.mode {
+            let Self { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
+                *terms;
+            let (kind, staleness) = match mode {
                 Mode::Sync => ("dist_sync", "none".into()),
                 Mode::Async { staleness: None } => ("dist_async", "none".into()),
                 Mode::Async { staleness: Some(most) } => ("dist_async", most.to_string()),
             };
-            let loss = if terms.on_loss == OnLoss::Fail { "fail" } else { "continue" };
+            let loss = if on_loss == OnLoss::Fail { "fail" } else { "continue" };
             [
                 ("the store type", kind.to_string()),
                 ("staleness", staleness),
                 ("on_worker_loss", loss.into()),
-                ("peer_timeout_ms", (terms.peer_timeout / MS).to_string()),
-                ("slice_bytes", terms.slice_bytes.to_string()),
-                ("hold_bytes", terms.hold_bytes.to_string()),
-                ("max_rounds_ahead", terms.max_rounds_ahead.to_string()),
+                ("peer_timeout_ms", (peer_timeout / MS).to_string()),
+                ("slice_bytes", slice_bytes.to_string()),
+                ("hold_bytes", hold_bytes.to_string()),
+                ("max_rounds_ahead", max_rounds_ahead.to_string()),
             ]
         };
         let mut pairs = texts(self).into_iter().zip(texts(other));
@@ -340,12 +342,14 @@ impl Limits {
 
     /// Adopts the terms of the workers.
     pub(crate) fn adopt(&mut self, terms: &JobTerms) {
-        self.mode = terms.mode;
-        self.on_loss = terms.on_loss;
-        self.peer_timeout = terms.peer_timeout;
-        self.slice_bytes = terms.slice_bytes;
-        self.hold_bytes = terms.hold_bytes;
-        self.max_rounds_ahead = terms.max_rounds_ahead;
+        let JobTerms { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
+            *terms;
+        self.mode = mode;
+        self.on_loss = on_loss;
+        self.peer_timeout = peer_timeout;
+        self.slice_bytes = slice_bytes;
+        self.hold_bytes = hold_bytes;
+        self.max_rounds_ahead = max_rounds_ahead;
     }
 
     /// Timeout of a silent peer. A process that stopped for less than `peer_timeout` is never lost: the

@@ -68,8 +68,8 @@ pub(crate) struct DoctorContext {
     pub(crate) seen_ms: u64,
 }
 
-/// The options that a process of a job reads.
-const NAMES: [&str; 18] = [
+/// All options: a process fails when it starts if the value of any does not fit.
+pub(super) const NAMES: [&str; 30] = [
     "root",
     "role",
     "rank",
@@ -88,6 +88,18 @@ const NAMES: [&str; 18] = [
     "insecure",
     "metrics",
     "threads",
+    "isa",
+    "updater_undo",
+    "server_updater",
+    "token",
+    "token_file",
+    "tls_ca_file",
+    "tls_cert_file",
+    "tls_key_file",
+    "tls_verify_names",
+    "trace",
+    "trace_rounds",
+    "shm",
 ];
 
 impl DoctorOptions {

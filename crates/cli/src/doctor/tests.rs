@@ -1,10 +1,12 @@
 //! Faults that no test can seed in a real machine: clocks, releases, cards and slow networks.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use kvstore::ErrorKind;
 
+use super::case::NAMES;
 use super::job::{judge_answer, judge_bandwidth, judge_clock};
 use super::network::judge_interface;
 use super::packets::{AnsweredFrames, judge};
@@ -17,6 +19,15 @@ fn is_bad(result: &CheckResult, words: &[&str]) {
     for word in words {
         assert!(found.contains(word) || todo.contains(word), "{word}: {result:?}");
     }
+}
+
+#[test]
+fn every_documented_option_is_checked() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | `KV_"));
+    let documented: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
+    assert_eq!(BTreeSet::from(NAMES), documented);
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Frame {
             key: 0,
             round: 0,
             request: 0,
-            version: 2,
+            version: kvstore_protocol::VERSION,
             payload,
             len: None,
         }

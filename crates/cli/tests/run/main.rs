@@ -1,5 +1,5 @@
-//! `kvstore run` and `kvstore bench`, as a user starts them: what they pass on, how they end, and that
-//! they leave nothing.
+//! The program as a user starts it: what `kvstore run` and `kvstore bench` pass on, how they end, and that
+//! they leave nothing; and the commands that need no job.
 //!
 //! Most jobs here have no servers (`-s 0`), so that a shell can play the workers.
 #![cfg(target_os = "linux")]

@@ -48,14 +48,16 @@ impl Field for Option<JobTerms> {
 
     fn put(&self, out: &mut Vec<u8>) {
         let Some(terms) = self else { return out.push(0) };
-        let (mode, staleness) = match terms.mode {
+        let JobTerms { mode, on_loss, peer_timeout, slice_bytes, hold_bytes, max_rounds_ahead } =
+            *terms;
+        let (mode, staleness) = match mode {
             Mode::Sync => (1, 0),
             Mode::Async { staleness: None } => (2, 0),
             Mode::Async { staleness: Some(most) } => (3, most),
         };
-        out.extend_from_slice(&[mode, u8::from(terms.on_loss == OnLoss::Continue)]);
-        let numbers = [staleness, terms.peer_timeout / MS, terms.slice_bytes, terms.hold_bytes];
-        numbers.into_iter().chain([terms.max_rounds_ahead]).for_each(|number| number.put(out));
+        out.extend_from_slice(&[mode, u8::from(on_loss == OnLoss::Continue)]);
+        let numbers = [staleness, peer_timeout / MS, slice_bytes, hold_bytes, max_rounds_ahead];
+        numbers.into_iter().for_each(|number| number.put(out));
     }
 
     fn take(from: &mut FieldReader) -> Option<Self> {

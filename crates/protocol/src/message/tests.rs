@@ -3,7 +3,7 @@
 use super::facts::MOST_REPORT;
 use super::failed;
 use super::fields::Field;
-use super::header::{BadFrame, HEADER, Header, MessageKind, decode, encode};
+use super::header::{BadFrame, HEADER, Header, MessageKind, VERSION, decode, encode};
 use super::{Body, Book, Hello, KeySpec, MemberState, Message, Placement, Proposal, Standing};
 use super::{JobView, Look, MemberReport};
 use crate::job::LONGEST_MS;
@@ -208,6 +208,32 @@ fn another_version_is_told_apart_from_nonsense() {
     assert_eq!(decode(&[], MOST).unwrap_err(), BadFrame::Short);
 }
 
+fn page() -> String {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire.md");
+    std::fs::read_to_string(page).unwrap()
+}
+
+#[test]
+fn every_kind_is_documented_with_its_code() {
+    let page = page();
+    let table = page.split("\n### Kinds\n").nth(1).and_then(|rest| rest.split("\n#").next());
+    let row = |line: &str| {
+        let mut cells = line.split('|').map(str::trim).skip(1);
+        Some((cells.next()?.parse::<u8>().ok()?, cells.next()?.to_owned()))
+    };
+    let documented: Vec<_> = table.expect("the table").lines().filter_map(row).collect();
+    let kinds = MessageKind::ALL.iter().map(|kind| (*kind as u8, format!("{kind:?}")));
+    assert_eq!(documented, kinds.collect::<Vec<_>>());
+}
+
+#[test]
+fn the_documented_version_is_this_one() {
+    let page = page();
+    for text in [format!("implements version {VERSION}."), format!("| version | {VERSION} |")] {
+        assert!(page.contains(&text), "docs/wire.md lacks {text:?}");
+    }
+}
+
 /// The example of docs/wire.md, byte for byte.
 #[test]
 fn the_format_is_the_documented_one() {
@@ -237,8 +263,7 @@ fn the_format_is_the_documented_one() {
     let mut bytes = Vec::new();
     encode(&head, &[0x3f, 0x80], &mut bytes);
     let hex: Vec<_> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/wire.md");
-    let documented = std::fs::read_to_string(page).unwrap();
+    let documented = page();
     let example = documented.split("```hex\n").nth(1).and_then(|rest| rest.split("```").next());
     let words: Vec<_> = example.expect("the example").split_whitespace().collect();
     assert_eq!(
