@@ -3,10 +3,13 @@
 #[cfg(feature = "dist")]
 pub use kvstore_protocol::Role;
 
+#[cfg(not(feature = "dist"))]
+pub use LocalRole as Role;
+
 /// Role of a process in its job. In this build, without jobs, each process is a worker.
 #[cfg(not(feature = "dist"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
+pub enum LocalRole {
     /// Keeps the membership and the barriers; one for each job.
     Scheduler = 0,
     /// Pushes and pulls values: a client of the servers.
@@ -16,7 +19,7 @@ pub enum Role {
 }
 
 #[cfg(not(feature = "dist"))]
-impl Role {
+impl LocalRole {
     /// Its name, in small letters.
     #[must_use]
     pub fn name(self) -> &'static str {
