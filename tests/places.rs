@@ -194,11 +194,12 @@ fn what_is_not_there_is_found_missing() {
     };
     let drawn = places_drawn(" |  src/role.rs: one, two    src/key.rs: of_name   lock");
     assert_eq!(drawn, [place("src/role.rs", &["one", "two"]), place("src/key.rs", &["of_name"])]);
-    let quoted =
-        places_quoted("See `src/role.rs: Role, Role::Worker`, `make`,\nand `src/none.rs`.");
+    let quoted = places_quoted(
+        "See `src/role.rs: LocalRole, LocalRole::Worker`, `make`,\nand `src/none.rs`.",
+    );
     assert_eq!(
         quoted,
-        [place("src/role.rs", &["Role", "Role::Worker"]), place("src/none.rs", &[])]
+        [place("src/role.rs", &["LocalRole", "LocalRole::Worker"]), place("src/none.rs", &[])]
     );
     assert_eq!(missing(&quoted), ["src/none.rs"]);
     let text = "/// fn old() {}\npub(crate) enum Way {\n    To { one: u8 },\n    From,\n}\n\n\
