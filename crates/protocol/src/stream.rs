@@ -156,7 +156,7 @@ impl<D: Data> ReliableStream<D> {
                 self.received = sequence;
                 self.follow(&message, now, limits);
                 next = Some(message);
-            } else if self.is_new(sequence, limits) {
+            } else if obstacle.is_none() {
                 self.early_bytes += message.body.len();
                 self.early.insert(sequence, message);
             }
@@ -195,7 +195,8 @@ impl<D: Data> ReliableStream<D> {
         if sequence > self.reach(limits) {
             return Some(if self.received > 0 { DropReason::Far } else { DropReason::NoRoom });
         }
-        (!self.is_new(sequence, limits)).then_some(DropReason::NoRoom)
+        let most = limits.window_bytes.saturating_add(EARLY_BYTES);
+        (self.early_bytes >= most).then_some(DropReason::NoRoom)
     }
 
     /// Sequence of the next new message.
@@ -210,11 +211,7 @@ impl<D: Data> ReliableStream<D> {
 
     /// Whether a sequence is no duplicate, and fits into the window and the reorder buffer.
     pub(super) fn is_new(&self, sequence: u64, limits: &Limits) -> bool {
-        let reach = self.reach(limits);
-        let most = limits.window_bytes.saturating_add(EARLY_BYTES);
-        let fits = sequence == self.received + 1 || self.early_bytes < most;
-        fits && (self.received + 1..=reach).contains(&sequence)
-            && !self.early.contains_key(&sequence)
+        self.obstacle(sequence, limits).is_none()
     }
 
     /// Begins or ends the peer's turn, by the flag that it has nothing more to send.
