@@ -1,6 +1,7 @@
 //! Reasons for which frames and messages of peers have no effect (also: drops, protocol violations).
 
 use super::message::MessageKind;
+use super::message::kinds::Invalid;
 
 /// Reason for which a frame or a message of a peer has no effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,12 @@ pub enum DropReason {
     Late,
     /// State that this process knows, or that a newer one has replaced.
     Outdated,
+}
+
+impl From<Invalid> for DropReason {
+    fn from(Invalid(why): Invalid) -> Self {
+        Self::Invalid(why)
+    }
 }
 
 impl DropReason {

@@ -93,7 +93,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
             return Err(DropReason::TooMany);
         }
         let (head, echo) = (message.head, Look::echo(message.body.fields()));
-        let content = Content::read(&head, message.body).map_err(DropReason::Invalid)?;
+        let content = Content::read(&head, message.body)?;
         match (content, echo) {
             (Content::Look(look), Some(bytes)) if R::ROLE == Role::Server => {
                 let answer = Message::new(MessageKind::Seen, echo_of(bytes));
@@ -120,7 +120,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
 
     /// The scheduler has answered with its clock; the request is the moment of the question.
     fn compared(&mut self, message: Message<D>, now: Time) -> Handled {
-        let content = Content::read(&message.head, message.body).map_err(DropReason::Invalid)?;
+        let content = Content::read(&message.head, message.body)?;
         let Content::Seen(seen) = content else { return Err(DropReason::Misdirected) };
         if self.net.traced.is_some() {
             let (asked, clock) = (message.head.request, seen.clock);
@@ -132,7 +132,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
     /// The scheduler, in the linked incarnation, asks for the statistics.
     fn report(&mut self, message: Message<D>, now: Time) -> Handled {
         let incarnation = message.head.incarnation;
-        let content = Content::read(&message.head, message.body).map_err(DropReason::Invalid)?;
+        let content = Content::read(&message.head, message.body)?;
         let Content::Report(Report { facts: None }) = content else {
             return Err(DropReason::Misdirected);
         };
@@ -205,7 +205,7 @@ impl<D: Data, R: NodeRole<D>> Node<D, R> {
                     parts.into_iter().for_each(|part| self.message(from, part, now));
                 }
                 Ok(_) => self.net.note_drop(from, MessageKind::Bundle, DropReason::Misdirected),
-                Err(why) => self.net.note_drop(from, MessageKind::Bundle, DropReason::Invalid(why)),
+                Err(why) => self.net.note_drop(from, MessageKind::Bundle, why.into()),
             };
         }
         let kind = message.head.kind;

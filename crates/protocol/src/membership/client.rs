@@ -164,7 +164,7 @@ impl Client {
 
     /// Takes a message of the scheduler that is linked, or returns the reason to drop it.
     pub(crate) fn message<D: Data>(&mut self, message: Message<D>, net: &mut Peers<D>) -> Handled {
-        match Content::read(&message.head, message.body).map_err(DropReason::Invalid)? {
+        match Content::read(&message.head, message.body)? {
             Content::Book(book) => return self.turn_page(book, net),
             Content::Released(Released { barrier }) => {
                 self.hello.passed = self.hello.passed.max(barrier);

@@ -15,6 +15,9 @@ use super::{Body, Message};
 use crate::job::{Data, Failure, Peer, Role};
 use crate::telemetry::ProcessStats;
 
+/// Why a message is invalid, as a sentence.
+pub(crate) struct Invalid(pub(crate) &'static str);
+
 pub(crate) const NO_GENERATION: &str = "generations of a key begin at 1";
 pub(crate) const NO_ROUND: &str = "pushes are of rounds from 1";
 pub(crate) const NO_BARRIER: &str = "barriers have numbers from 1";
@@ -122,7 +125,11 @@ macro_rules! messages {
 
         impl<D: Data> Content<D> {
             /// The content of a message, or why the message is invalid.
-            pub(crate) fn read(head: &Header, body: Body<D>) -> Result<Self, &'static str> {
+            pub(crate) fn read(head: &Header, body: Body<D>) -> Result<Self, Invalid> {
+                Self::take(head, body).map_err(Invalid)
+            }
+
+            fn take(head: &Header, body: Body<D>) -> Result<Self, &'static str> {
                 match head.kind {
                     $(MessageKind::$whole => {
                         let of = <$fields as Payload<D>>::take(head, Some(body))?;

@@ -235,7 +235,7 @@ impl<D: Data> Server<D> {
             return Err(DropReason::Misdirected);
         }
         let Message { head, body } = message;
-        match Content::read(&head, body).map_err(DropReason::Invalid)? {
+        match Content::read(&head, body)? {
             Content::Describe(describe) => self.describe(describe),
             Content::Init(init) => self.install(init),
             Content::Push(push) => self.push(rank, push),

@@ -266,7 +266,7 @@ impl<D: Data> Worker<D> {
         if head.request >= self.next_op {
             return Err(DropReason::Unasked);
         }
-        let handled = match Content::read(&head, body).map_err(DropReason::Invalid)? {
+        let handled = match Content::read(&head, body)? {
             Content::Place(place) => self.place(place),
             Content::Grant(grant) => self.grant(from, &grant),
             Content::Credit(credit) => self.refund(from, credit.bytes),

@@ -229,7 +229,7 @@ impl<D: Data> Scheduler<D> {
         let incarnation = message.head.incarnation;
         match message.head.kind {
             MessageKind::Hello | MessageKind::Report => {
-                match Content::read(&message.head, message.body).map_err(DropReason::Invalid)? {
+                match Content::read(&message.head, message.body)? {
                     Content::Hello(hello) => self.hello(peer, incarnation, &hello, false, now),
                     Content::Report(report) => self.report(peer, incarnation, report, now),
                     _ => Err(DropReason::Misdirected),
@@ -257,7 +257,7 @@ impl<D: Data> Scheduler<D> {
 
     fn message(&mut self, from: Peer, message: Message<D>, now: Time) -> Handled {
         let incarnation = message.head.incarnation;
-        let content = Content::read(&message.head, message.body).map_err(DropReason::Invalid)?;
+        let content = Content::read(&message.head, message.body)?;
         if let Content::Hello(hello) = content {
             return self.hello(from, incarnation, &hello, true, now);
         }

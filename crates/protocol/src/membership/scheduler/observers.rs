@@ -51,7 +51,7 @@ impl<D: Data> Scheduler<D> {
     /// Answers a Look, of any job.
     pub(super) fn look(&mut self, message: Message<D>, now: Time) -> Handled {
         let (head, echo) = (message.head, Look::echo(message.body.fields()));
-        let content = Content::read(&head, message.body).map_err(DropReason::Invalid)?;
+        let content = Content::read(&head, message.body)?;
         let Content::Look(look) = content else { return Err(DropReason::Misdirected) };
         if !self.watch.may_answer(now) {
             return Err(DropReason::TooMany);
