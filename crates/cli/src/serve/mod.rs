@@ -9,13 +9,12 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use kvstore::{Config, Store};
+use kvstore::{Config, Role, Store};
 
 use crate::ending::{Failure, signal_status};
 use crate::launch::processes::signals;
 use crate::messages::say;
 use crate::settings;
-use kvstore::Role;
 
 /// Timeout for the return of an aborted store.
 const ABORT_LIMIT: Duration = Duration::from_secs(2);

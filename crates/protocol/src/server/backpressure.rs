@@ -101,10 +101,10 @@ mod tests {
     use super::*;
     use crate::job::Reason;
     use crate::machine::NodeRole as _;
-    use crate::message::kinds::{Declare, Describe, Done, Init, Offer, Push, Ready};
+    use crate::message::kinds::{Declare, Describe, Done, Init, Offer, Ready};
     use crate::message::{KeySpec, Message, MessageKind, Placement, Proposal, failed};
     use crate::server::ServerAction;
-    use crate::sim::{Bytes, limits};
+    use crate::sim::{Bytes, a_push, limits};
 
     /// A server with one key of one slice, of 16 bytes.
     fn server() -> Server<Bytes> {
@@ -159,25 +159,6 @@ mod tests {
         assert_eq!(pull(&mut server, 0, 0, 0), None);
     }
 
-    /// A push of round 1.
-    fn a_push() -> Push<Bytes> {
-        Push {
-            key: 3,
-            generation: 1,
-            slice: 0,
-            round: 1,
-            offset: 0,
-            total: 16,
-            request: 0,
-            setting: 0,
-            priority: 0,
-            codec: 0,
-            granted: false,
-            answer: false,
-            data: Bytes::new(&[0; 16]),
-        }
-    }
-
     #[test]
     fn pulls_that_wait_are_bounded_for_each_worker_by_number_and_bytes() {
         let (one, other) = (Peer::worker(1), Peer::worker(0));
@@ -194,7 +175,8 @@ mod tests {
             assert!(server.room_for(other) > 0, "the other worker does not notice");
             // The round closes: there is room again.
             for rank in 0..2 {
-                take(&mut server, rank, a_push());
+                let push = a_push(3, (1, 1), 16, Bytes::new(&[0; 16]));
+                take(&mut server, rank, push);
             }
             let answers = server.actions().into_iter();
             let answers = answers.filter(|it| matches!(it, ServerAction::Answer(_))).count();

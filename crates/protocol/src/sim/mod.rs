@@ -26,6 +26,31 @@ pub(super) use frames::{read_frame, write_frame};
 use std::sync::Arc;
 
 use super::job::{Data, Limits, MS, Mode, OnLoss};
+use super::message::kinds::Push;
+
+/// A push of slice 0, without flags.
+pub(super) fn a_push(
+    key: u64,
+    (generation, round): (u32, u64),
+    total: u64,
+    data: Bytes,
+) -> Push<Bytes> {
+    Push {
+        key,
+        generation,
+        slice: 0,
+        round,
+        offset: 0,
+        total,
+        request: 0,
+        setting: 0,
+        priority: 0,
+        codec: 0,
+        granted: false,
+        answer: false,
+        data,
+    }
+}
 
 /// Limits of a small job.
 pub(super) fn limits() -> Limits {

@@ -16,7 +16,7 @@ use crate::message::{
     Placement, Proposal,
 };
 use crate::peers::{OutgoingFrame, PeerEvent};
-use crate::sim::{Bytes, Random, limits};
+use crate::sim::{Bytes, Random, a_push, limits};
 use crate::testing::AnyNode;
 
 /// A process with the stream of a linked peer may send anything: no machine panics, and no other peer is
@@ -81,22 +81,8 @@ fn placement(servers: Vec<u16>) -> Placement {
     Placement { spec: KeySpec { shape: vec![12], ..KEY }, slice_bytes: 48, servers }
 }
 
-fn a_push(generation: u32, round: u64, total: u64) -> Push<Bytes> {
-    Push {
-        key: 0,
-        generation,
-        slice: 0,
-        round,
-        offset: 0,
-        total,
-        request: 0,
-        setting: 0,
-        priority: 0,
-        codec: 0,
-        granted: false,
-        answer: false,
-        data: Bytes::new(&[0; 48]),
-    }
+fn push_of(generation: u32, round: u64, total: u64) -> Push<Bytes> {
+    a_push(0, (generation, round), total, Bytes::new(&[0; 48]))
 }
 
 /// Messages of a server to a worker. `pull` is an open request for a value of 48 bytes.
@@ -132,7 +118,7 @@ fn faults_of_a_server(pull: u64) -> Vec<Fault> {
         Place { setting: 1, decision: Decision::Setting(Vec::new()), ..place(0, vec![0]) };
     let data = Message { body: Body::Data(Bytes::new(&[0])), ..grant(1, 1).into() };
     vec![
-        (a_push(1, 1, 48).into(), DropReason::Misdirected),
+        (push_of(1, 1, 48).into(), DropReason::Misdirected),
         invalid(place(0, vec![0]), NO_GENERATION),
         invalid(with(place(1, vec![0]), &placement(vec![0]).encode()[1..]), UNPLACED),
         invalid(place(1, vec![0, 0]), UNPLACED),
@@ -215,9 +201,9 @@ fn faults_of_a_worker() -> Vec<Fault> {
             Setting { version: 0, request: 0, fields: Vec::new() },
             "versions of settings begin at 1",
         ),
-        invalid(a_push(0, 1, 48), NO_GENERATION),
-        invalid(a_push(1, 0, 48), NO_ROUND),
-        invalid(a_push(1, 1, 47), TOO_LONG),
+        invalid(push_of(0, 1, 48), NO_GENERATION),
+        invalid(push_of(1, 0, 48), NO_ROUND),
+        invalid(push_of(1, 1, 47), TOO_LONG),
         invalid(offer(0, 0, 1), NO_GENERATION),
         invalid(offer(0, 1, 0), NO_ROUND),
         (offer(5, 1, 1).into(), DropReason::Late),
@@ -238,7 +224,7 @@ fn faults_of_a_worker() -> Vec<Fault> {
 
 /// Bundles of a worker to a server.
 fn faulty_bundles() -> Vec<Fault> {
-    let mut bundle = Message::bundle(vec![a_push(1, 1, 48).into()]);
+    let mut bundle = Message::bundle(vec![push_of(1, 1, 48).into()]);
     bundle.head.total = 2;
     vec![
         invalid(bundle, "its messages are not of the announced number"),
