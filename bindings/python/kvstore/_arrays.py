@@ -7,6 +7,7 @@ of another package alone does not wait for it.
 
 from __future__ import annotations
 
+import sys
 from ctypes import c_int64
 from typing import TYPE_CHECKING, Any, Callable
 
@@ -145,8 +146,7 @@ def counter_of_changes() -> Callable[[list[Any]], object]:
 
     backward() then refuses what it saved of them.
     """
-    import torch
-
+    torch: Any = sys.modules["torch"]
     increment: Callable[[list[Any]], object]
     try:
         # What torch.autograd.graph.increment_version() calls; that takes twice as long.

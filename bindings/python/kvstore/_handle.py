@@ -21,7 +21,7 @@ _EXIT_SECONDS = 10.0
 
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 # Work of finalizers that ran where the library must not be called.
-_postponed: list[Callable[[], None]] = []
+postponed: list[Callable[[], None]] = []
 
 
 class Handle(Unique):
@@ -102,7 +102,7 @@ class Handle(Unique):
         if can_call():
             self._end_loan(ticket, loan)
         else:
-            _postponed.append(lambda: self._end_loan(ticket, loan))
+            postponed.append(lambda: self._end_loan(ticket, loan))
 
     def _end_loan(self, ticket: int, loan: object) -> None:
         if self._given_up:
@@ -143,7 +143,7 @@ class Handle(Unique):
         if can_call():
             self._free()
         else:
-            _postponed.append(self._free)
+            postponed.append(self._free)
 
     def _free(self) -> None:
         pointer, self.pointer = self.pointer, None
@@ -179,14 +179,14 @@ def _option_text(value: Any) -> str:
 
 def run_postponed() -> None:
     """Does what finalizers could not do where they ran."""
-    if _postponed and can_call():
+    if postponed and can_call():
         _run_postponed()
 
 
 def _run_postponed() -> None:
     while True:
         try:
-            work = _postponed.pop()
+            work = postponed.pop()
         except IndexError:  # Another thread may have taken the last one.
             return
         work()

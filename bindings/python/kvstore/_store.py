@@ -94,8 +94,7 @@ class KVStore(Unique):
         >>> kv.init(3, np.ones((2, 3), np.float32))
         >>> kv.init(["weight", "bias"], [weight, bias])
         """
-        handle = self._open()
-        check(_INIT.run(handle, key, value))
+        _INIT.run(self, key, value)
 
     def push(self, key: Keys, value: Values, priority: int = 0) -> None:
         """Adds up the values of each key and merges the sum into what is stored.
@@ -108,12 +107,11 @@ class KVStore(Unique):
         >>> kv.push(3, [gradient_of_device_0, gradient_of_device_1])
         >>> kv.push([5, 7], [[a, b], [c, d]])
         """
-        handle = self._open()
-        check(_PUSH.run(handle, key, value, None, priority))
+        _PUSH.run(self, key, value, None, priority)
 
     def push_async(self, key: Keys, value: Values, priority: int = 0) -> Ticket:
         """Starts a push in the background. Larger `priority` runs earlier among those that wait."""
-        return Ticket(_PUSH.prepare(self._open(), key, value), priority)
+        return Ticket(_PUSH.prepare(self, key, value), priority)
 
     def pull(self, key: Keys, out: Outs, priority: int = 0) -> None:
         """Copies what is stored under each key into its out, or into each of its outs.
@@ -123,12 +121,11 @@ class KVStore(Unique):
         >>> kv.pull(3, out=a)
         >>> kv.pull([5, 7], out=[a, b])
         """
-        handle = self._open()
-        check(_PULL.run(handle, key, out, None, priority))
+        _PULL.run(self, key, out, None, priority)
 
     def pull_async(self, key: Keys, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull in the background; the outs are valid once the ticket is done."""
-        return Ticket(_PULL.prepare(self._open(), key, out), priority)
+        return Ticket(_PULL.prepare(self, key, out), priority)
 
     @overload
     def pushpull(self, key: Keys, value: Outs, out: None = None, priority: int = 0) -> None: ...
@@ -141,8 +138,7 @@ class KVStore(Unique):
 
         >>> kv.pushpull("weight", gradient, out=weight)
         """
-        handle = self._open()
-        check(_PUSHPULL.run(handle, key, value, out, priority))
+        _PUSHPULL.run(self, key, value, out, priority)
 
     @overload
     def pushpull_async(
@@ -154,16 +150,15 @@ class KVStore(Unique):
         self, key: Keys, value: Values, out: Optional[Outs] = None, priority: int = 0
     ) -> Ticket:
         """Starts a push and pull in the background."""
-        return Ticket(_PUSHPULL.prepare(self._open(), key, value, out), priority)
+        return Ticket(_PUSHPULL.prepare(self, key, value, out), priority)
 
     def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None:
         """Initialises, then pulls: init() of the values and pull() into the outs."""
-        handle = self._open()
-        check(_BROADCAST.run(handle, key, value, out, priority))
+        _BROADCAST.run(self, key, value, out, priority)
 
     def broadcast_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket:
         """Initialises at once, and starts the pull in the background."""
-        return Ticket(_BROADCAST.prepare(self._open(), key, value, out), priority)
+        return Ticket(_BROADCAST.prepare(self, key, value, out), priority)
 
     def push_rows(self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0) -> None:
         """Merges values into some rows of a key; a row is what one index of the first axis selects.
@@ -179,14 +174,13 @@ class KVStore(Unique):
 
         >>> kv.push_rows("embedding", [3, 17, 3], gradients_of_three_rows)
         """
-        handle = self._open()
-        check(_PUSH_ROWS.run(handle, key, row_ids_of(row_ids), rows, priority))
+        _PUSH_ROWS.run(self, key, row_ids_of(row_ids), rows, priority)
 
     def push_rows_async(
         self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0
     ) -> Ticket:
         """Starts a push of rows in the background."""
-        return Ticket(_PUSH_ROWS.prepare(self._open(), key, row_ids_of(row_ids), rows), priority)
+        return Ticket(_PUSH_ROWS.prepare(self, key, row_ids_of(row_ids), rows), priority)
 
     def pull_rows(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> None:
         """Copies rows of what is stored into `out`: `out[i]` gets row `row_ids[i]`.
@@ -195,12 +189,11 @@ class KVStore(Unique):
 
         >>> kv.pull_rows("embedding", [3, 17], out=two_rows)
         """
-        handle = self._open()
-        check(_PULL_ROWS.run(handle, key, row_ids_of(row_ids), out, priority))
+        _PULL_ROWS.run(self, key, row_ids_of(row_ids), out, priority)
 
     def pull_rows_async(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull of rows in the background; the outs are valid once the ticket is done."""
-        return Ticket(_PULL_ROWS.prepare(self._open(), key, row_ids_of(row_ids), out), priority)
+        return Ticket(_PULL_ROWS.prepare(self, key, row_ids_of(row_ids), out), priority)
 
     def row_sparse_pull(
         self,

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Generator
 from typing import Any, Optional
 
-from ._call import check, failure_of, library, wait
+from ._call import failure_of, library, wait
 from ._errors import Status
 from ._native import Operation
 from ._unique import Unique
@@ -33,7 +33,7 @@ class Ticket(Unique):
         self._failure: Optional[BaseException] = None
         self._asked = False
         self._waits_before = operation.handle.waits
-        check(operation.start(priority))
+        operation.start(priority)
         self._number = operation.ticket
 
     def wait(self, timeout: Optional[float] = None) -> None:

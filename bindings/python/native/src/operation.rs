@@ -8,13 +8,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyList;
 
 use crate::calls::{Inside, take_raised};
 use crate::lent::{Lent, Life, Role};
-use crate::library::{Store, Tensor, function, may_have_written};
+use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::pairs::Lender;
-use crate::python::invalid;
+use crate::python::{failure_of, invalid};
 
 type Init = unsafe extern "C" fn(Store, *const u64, *const Tensor, usize) -> i32;
 type One = unsafe extern "C" fn(Store, *const u64, *const Tensor, usize, i32, *mut u64) -> i32;
@@ -87,32 +88,34 @@ impl Call {
         Ok(Self { name, function, role })
     }
 
-    /// Makes the call; gives the library's status.
+    /// Makes the call.
     ///
     /// `arrays` is what the call takes: for two lists the first of them, with the other in `second`.
     /// A pushpull without `second` writes into the values.
-    #[pyo3(signature = (handle, key, arrays, second=None, priority=0))]
+    #[pyo3(signature = (store, key, arrays, second=None, priority=0))]
     fn run<'py>(
         &self,
-        handle: &Bound<'py, PyAny>,
+        store: &Bound<'py, PyAny>,
         key: &Bound<'py, PyAny>,
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
         priority: i32,
-    ) -> PyResult<i32> {
+    ) -> PyResult<()> {
+        let handle = &open(store)?;
         let lists = self.describe(handle, key, arrays, second, Life::Call)?;
         lists.carry_out(self.function, handle, priority, null_mut())
     }
 
     /// Describes the same call for a ticket, without starting it.
-    #[pyo3(signature = (handle, key, arrays, second=None))]
+    #[pyo3(signature = (store, key, arrays, second=None))]
     fn prepare<'py>(
         &self,
-        handle: &Bound<'py, PyAny>,
+        store: &Bound<'py, PyAny>,
         key: &Bound<'py, PyAny>,
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Operation> {
+        let handle = &open(store)?;
         Ok(Operation {
             function: self.function,
             handle: handle.clone().unbind(),
@@ -120,6 +123,18 @@ impl Call {
             ticket: AtomicU64::new(0),
         })
     }
+}
+
+/// The handle of a `KVStore`, after the work that finalizers have left to the next call.
+fn open<'py>(store: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    static POSTPONED: PyOnceLock<Py<PyList>> = PyOnceLock::new();
+    let py = store.py();
+    let postponed = POSTPONED.import(py, "kvstore._handle", "postponed")?;
+    let handle = store.getattr(intern!(py, "_handle"))?;
+    if handle.is_none() || !postponed.is_empty() {
+        return store.call_method0(intern!(py, "_open"));
+    }
+    Ok(handle)
 }
 
 impl Call {
@@ -131,10 +146,8 @@ impl Call {
         second: Option<&Bound<'py, PyAny>>,
         life: Life,
     ) -> PyResult<Lists> {
-        let names = handle.getattr(intern!(handle.py(), "numbers"))?;
-        let names = names.cast::<PyDict>()?;
         let lend =
-            |arrays, role| Lender { call: &self.name, handle, names, role, life }.lend(key, arrays);
+            |arrays, role| Lender { call: &self.name, handle, role, life }.lend(key, arrays);
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
             return Ok(Lists { first: lend(arrays, self.role)?, second: None });
         }
@@ -154,14 +167,14 @@ impl Call {
 }
 
 impl Lists {
-    /// Calls the library; gives its status.
+    /// Calls the library; raises what it fails with.
     fn carry_out(
         &self,
         function: Function,
         handle: &Bound<'_, PyAny>,
         priority: i32,
         ticket: *mut u64,
-    ) -> PyResult<i32> {
+    ) -> PyResult<()> {
         let py = handle.py();
         let store: usize = handle.getattr(intern!(py, "pointer"))?.extract()?;
         let ticket = ticket.expose_provenance();
@@ -173,7 +186,11 @@ impl Lists {
         if raised.is_some() || may_have_written(status) {
             self.note_written(py)?;
         }
-        raised.map_or(Ok(status), Err)
+        match raised {
+            Some(error) => Err(error),
+            None if status == OK => Ok(()),
+            None => Err(failure_of(py, status)),
+        }
     }
 
     /// # Safety
@@ -229,8 +246,8 @@ pub struct Operation {
 
 #[pymethods]
 impl Operation {
-    /// Starts it; gives the library's status.
-    fn start(&self, py: Python<'_>, priority: i32) -> PyResult<i32> {
+    /// Starts it.
+    fn start(&self, py: Python<'_>, priority: i32) -> PyResult<()> {
         self.lists.carry_out(self.function, self.handle.bind(py), priority, self.ticket.as_ptr())
     }
 

@@ -43,9 +43,8 @@ impl<'a, 'py> Items<'a, 'py> {
 pub struct Lender<'a, 'py> {
     /// The name of the call, for texts of errors.
     pub call: &'a str,
-    /// The store's `Handle`, and its numbers of names.
+    /// The store's `Handle`.
     pub handle: &'a Bound<'py, PyAny>,
-    pub names: &'a Bound<'py, PyDict>,
     pub role: Role,
     pub life: Life,
 }
@@ -128,19 +127,21 @@ impl<'py> Lender<'_, 'py> {
 
     /// The library's number of a key.
     fn number_of(&self, key: &Bound<'py, PyAny>) -> PyResult<u64> {
+        let py = key.py();
         if key.is_exact_instance_of::<PyInt>() {
             if let Ok(number) = key.extract::<u64>()
                 && number < KEY_LIMIT
             {
                 return Ok(number);
             }
-        } else if key.is_exact_instance_of::<PyString>()
-            && let Some(number) = self.names.get_item(key)?
-        {
-            return number.extract();
+        } else if key.is_exact_instance_of::<PyString>() {
+            let names = self.handle.getattr(intern!(py, "numbers"))?;
+            if let Some(number) = names.cast::<PyDict>()?.get_item(key)? {
+                return number.extract();
+            }
         }
         // A new name, or a refusal.
-        self.handle.call_method1(intern!(key.py(), "number_of"), (key,))?.extract()
+        self.handle.call_method1(intern!(py, "number_of"), (key,))?.extract()
     }
 
     /// Whether a list is one of arrays, and not an array written out as numbers.

@@ -32,6 +32,13 @@ fn error(py: Python<'_>, kind: &str, text: String) -> PyErr {
     }
 }
 
+/// The exception of the last call of this thread, which returned `status`.
+pub fn failure_of(py: Python<'_>, status: i32) -> PyErr {
+    static FAILURE_OF: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let function = FAILURE_OF.import(py, "kvstore._call", "failure_of");
+    function.and_then(|function| function.call1((status,))).map_or_else(|it| it, PyErr::from_value)
+}
+
 /// An `InvalidArgumentError`.
 pub fn invalid(py: Python<'_>, text: String) -> PyErr {
     error(py, "InvalidArgumentError", text)
