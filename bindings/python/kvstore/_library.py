@@ -17,7 +17,6 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from pathlib import Path
 from typing import Any
 
 ABI_VERSION = 0
@@ -106,9 +105,9 @@ _RESULTS: dict[str, Any] = {
 
 def _path() -> str:
     """An installed package uses the library it came with, whatever the environment says."""
-    bundled = Path(__file__).with_name("lib") / SONAME
-    if bundled.exists():
-        return str(bundled)
+    bundled = os.path.join(os.path.dirname(__file__), "lib", SONAME)
+    if os.path.exists(bundled):
+        return bundled
     return os.environ.get("KVSTORE_LIBRARY") or SONAME
 
 
