@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList};
 
-use crate::dlpack::{self, Described, MAJOR, Owned};
+use crate::dlpack::{self, Described, MAJOR, Owned, Table};
 use crate::kinds::{Kind, Way};
 use crate::library::Tensor;
 use crate::numpy;
@@ -146,7 +146,7 @@ impl Lent {
         life: Life,
     ) -> PyResult<()> {
         let described = match kind.way {
-            Way::Table(table) if life == Life::Call && kind.is_torch => table.borrow(array),
+            Way::Table(table) if kind.is_torch => self.borrow(table, array, life),
             _ => None,
         };
         let described = described.unwrap_or_else(|| self.own(array, kind, role));
@@ -163,6 +163,26 @@ impl Lent {
         let kept = if is_tracked { &mut self.0.tracked } else { &mut self.0.kept };
         kept.push(array.clone().unbind());
         Ok(())
+    }
+
+    /// Describes a tensor of PyTorch, whose table may lend it.
+    fn borrow(
+        &mut self,
+        table: &Table,
+        array: &Bound<'_, PyAny>,
+        life: Life,
+    ) -> Option<PyResult<Described>> {
+        if life == Life::Call {
+            return table.borrow(array);
+        }
+        // `array.data = other` takes memory away also from a managed tensor, not from a detached one.
+        let detached = match array.call_method0(intern!(array.py(), "detach")) {
+            Ok(detached) => detached,
+            Err(error) => return Some(Err(error)),
+        };
+        let described = table.borrow(&detached);
+        self.0.kept.push(detached.unbind());
+        described
     }
 
     /// Describes an array together with its memory, which is kept.

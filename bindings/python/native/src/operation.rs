@@ -146,8 +146,7 @@ impl Call {
         second: Option<&Bound<'py, PyAny>>,
         life: Life,
     ) -> PyResult<Lists> {
-        let lend =
-            |arrays, role| Lender { call: &self.name, handle, role, life }.lend(key, arrays);
+        let lend = |arrays, role| Lender { call: &self.name, handle, role, life }.lend(key, arrays);
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
             return Ok(Lists { first: lend(arrays, self.role)?, second: None });
         }
