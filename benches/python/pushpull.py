@@ -1,8 +1,8 @@
 """Measures pushpull() from Python beside the C call and beside loops of numpy and PyTorch.
 
-The C call is made by ctypes with arguments made before, in the same process. A loop adds the values of
-each key and copies the sum into each out, as the store does. All sides alternate; a time is the median
-of its rounds. `python pushpull.py --quick` shows that everything runs.
+The C call has arguments made before, and is made twice: by a loop in C, and by ctypes, which adds its
+own time. A loop adds the values of each key and copies the sum into each out, as the store does. All
+sides alternate in one process; a time is the median of its rounds. `scripts/bench_python.sh` runs it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,11 @@ from __future__ import annotations
 import argparse
 import ctypes
 import statistics
+import subprocess
+import tempfile
 import time
-from ctypes import byref, c_int32, c_size_t, c_uint64, c_void_p
+from ctypes import c_int32, c_size_t, c_uint64, c_void_p
+from pathlib import Path
 from typing import Any, Callable
 
 import numpy as np
@@ -29,40 +32,73 @@ _CASES = [
     (floats, 1, devices) for devices in (1, 4) for floats in (1 << 10, 1 << 16, 1 << 20)
 ] + [(1 << 10, 1000, 4)]
 
+# The parameters of kv_pushpull().
+_PARAMETERS = (c_void_p, *(c_void_p, c_void_p, c_size_t) * 2, c_int32, c_void_p)
+_LOOP = """
+#include <stddef.h>
+#include <stdint.h>
+typedef int (*pushpull)(void *, const void *, const void *, size_t, const void *, const void *, size_t,
+                        int, void *);
+int loop(pushpull call, int times, void *store, const void *keys, const void *values, size_t count,
+         const void *out_keys, const void *outs, size_t out_count, int priority, void *ticket) {
+  for (int i = 0; i < times; i++) {
+    int status = call(store, keys, values, count, out_keys, outs, out_count, priority, ticket);
+    if (status != 0) return status;
+  }
+  return 0;
+}
+"""
+
 Arrays = list[list[Any]]
-Side = Callable[[], object]
+# Makes a call as often as it is told.
+Side = Callable[[int], None]
+
+
+def compiled_loop() -> Any:
+    """A loop around the C call, in C."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder) / "loop.c", Path(folder) / "loop.so"
+        source.write_text(_LOOP)
+        subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", library, source], check=True)
+        loop = ctypes.CDLL(str(library)).loop
+    loop.argtypes = (c_void_p, c_int32, *_PARAMETERS)
+    return loop
 
 
 def tensors_of(arrays: Arrays, kept: list[Any]) -> Any:
-    """The arrays as kv_tensors, whose memory `kept` keeps."""
+    """Tensors of PyTorch as kv_tensors, whose memory `kept` keeps."""
     flat = [array for of_key in arrays for array in of_key]
     tensors = (Tensor * len(flat))()
     for tensor, array in zip(tensors, flat):
-        shape = (ctypes.c_int64 * 1)(array.size)
+        shape = (ctypes.c_int64 * 1)(array.numel())
         kept.append((array, shape))
-        tensor.data, tensor.shape = array.ctypes.data, ctypes.addressof(shape)
+        tensor.data, tensor.shape = array.data_ptr(), ctypes.addressof(shape)
         tensor.device_type, tensor.ndim, tensor.dtype = _CPU, 1, _FLOAT32
     return tensors
 
 
-def c_call(kv: kvstore.KVStore, keys: list[int], values: Arrays, outs: Arrays) -> Side:
+def c_calls(kv: kvstore.KVStore, loop: Any, values: Arrays, outs: Arrays) -> dict[str, Side]:
     """The C function with arguments made before."""
     assert kv._handle is not None
-    pairs = (c_void_p, c_void_p, c_size_t)
     function = loaded.kv_pushpull
-    function.argtypes, function.restype = (c_void_p, *pairs, *pairs, c_int32, c_void_p), c_int32
-    numbers = [key for key, of_key in zip(keys, values) for _ in of_key]
-    kept: list[Any] = []
-    parts = [(c_uint64 * len(numbers))(*numbers), tensors_of(values, kept), len(numbers)]
-    parts += [parts[0], tensors_of(outs, kept), len(numbers)]
-    pointers = [byref(part) if isinstance(part, ctypes.Array) else part for part in parts]
-    arguments = (c_void_p(kv._handle.pointer), *pointers, 0, None)
+    function.argtypes, function.restype = _PARAMETERS, c_int32
+    address = ctypes.cast(function, c_void_p)
+    numbers = [key for key, of_key in enumerate(values) for _ in of_key]
+    kept: list[Any] = [kv]
+    keys = (c_uint64 * len(numbers))(*numbers)
+    lists = [(keys, tensors_of(each, kept), len(numbers)) for each in (values, outs)]
+    arguments = (c_void_p(kv._handle.pointer), *lists[0], *lists[1], 0, None)
 
-    def call(kept: object = (kv, kept, parts)) -> None:
-        status = function(*arguments)
+    def by_loop(times: int, kept: object = kept) -> None:
+        status = loop(address, times, *arguments)
         assert status == 0, status
 
-    return call
+    def by_ctypes(times: int, kept: object = kept) -> None:
+        for _ in range(times):
+            status = function(*arguments)
+            assert status == 0, status
+
+    return {"C": by_loop, "C by ctypes": by_ctypes}
 
 
 def numpy_loop(values: Arrays, outs: Arrays) -> None:
@@ -87,7 +123,15 @@ def torch_loop(values: Arrays, outs: Arrays) -> None:
             out.copy_(total)
 
 
-def sides_of(floats: int, count: int, devices: int) -> dict[str, Side]:
+def repeated(call: Callable[[], object]) -> Side:
+    def side(times: int) -> None:
+        for _ in range(times):
+            call()
+
+    return side
+
+
+def sides_of(floats: int, count: int, devices: int, loop: Any) -> dict[str, Side]:
     """What is measured, by name; every side has arrays of its own."""
     keys = list(range(count))
 
@@ -95,24 +139,26 @@ def sides_of(floats: int, count: int, devices: int) -> dict[str, Side]:
         return [[np.full(floats, value, np.float32) for _ in range(devices)] for _ in keys]
 
     def tensors(value: float) -> Arrays:
-        return [[torch.full((floats,), value) for _ in range(devices)] for _ in keys]
+        return [[torch.full((floats,), value, dtype=torch.float32) for _ in range(devices)] for _ in keys]
 
-    def ours(values: Arrays, outs: Arrays) -> Side:
+    def store(values: Arrays) -> kvstore.KVStore:
         kv = kvstore.create()
         kv.init(keys, [of_key[0] for of_key in values])
-        if count == 1:
-            return lambda: kv.pushpull(0, values[0], out=outs[0])
-        return lambda: kv.pushpull(keys, values, out=outs)
+        return kv
 
-    plain = kvstore.create()
-    plain.init(keys, [of_key[0] for of_key in arrays(0)])
+    def ours(values: Arrays, outs: Arrays) -> Side:
+        kv = store(values)
+        if count == 1:
+            return repeated(lambda: kv.pushpull(0, values[0], out=outs[0]))
+        return repeated(lambda: kv.pushpull(keys, values, out=outs))
+
     v, o, t, u = arrays(1), arrays(0), tensors(1), tensors(0)
     return {
-        "C call": c_call(plain, keys, arrays(1), arrays(0)),
+        **c_calls(store(t), loop, tensors(1), tensors(0)),
         "kvstore, torch": ours(tensors(1), tensors(0)),
         "kvstore, numpy": ours(arrays(1), arrays(0)),
-        "torch loop": lambda: torch_loop(t, u),
-        "numpy loop": lambda: numpy_loop(v, o),
+        "torch loop": repeated(lambda: torch_loop(t, u)),
+        "numpy loop": repeated(lambda: numpy_loop(v, o)),
     }
 
 
@@ -120,18 +166,16 @@ def measure(sides: dict[str, Side], rounds: int, turn: float) -> dict[str, float
     """Microseconds of a call, by side."""
     counts = {}
     for name, side in sides.items():
-        side()
+        side(1)
         start = time.perf_counter()
-        side()
+        side(1)
         counts[name] = max(1, int(turn / (time.perf_counter() - start)))
     times: dict[str, list[float]] = {name: [] for name in sides}
     for _ in range(rounds):
         for name, side in sides.items():
-            count = counts[name]
             start = time.perf_counter()
-            for _ in range(count):
-                side()
-            times[name].append(1e6 * (time.perf_counter() - start) / count)
+            side(counts[name])
+            times[name].append(1e6 * (time.perf_counter() - start) / counts[name])
     return {name: statistics.median(each) for name, each in times.items()}
 
 
@@ -142,18 +186,16 @@ def main() -> None:
     rounds, turn = (1, 0.0) if quick else (_ROUNDS, _TURN)
     versions = f"torch {torch.__version__}, numpy {np.__version__}"
     print(f"kvstore {kvstore.__version__}, {versions}; us per call, medians of {rounds}")
-    first = True
-    with torch.no_grad():
-        for floats, count, devices in _CASES:
-            times = measure(sides_of(floats, count, devices), rounds, turn)
-            if first:
-                print(f"{'case':24}" + "".join(f"{name:>16}" for name in times))
-                first = False
-            case = f"{count} x ({devices}+{devices}) of {floats // 1024}K"
-            print(f"{case:24}" + "".join(f"{each:16.2f}" for each in times.values()))
-            c = times["C call"]
-            ratios = "".join(f"{each / c:16.2f}" for each in times.values())
-            print(f"{'  beside the C call':24}{ratios}", flush=True)
+    loop = compiled_loop()
+    for number, (floats, count, devices) in enumerate(_CASES):
+        with torch.no_grad():
+            times = measure(sides_of(floats, count, devices, loop), rounds, turn)
+        if number == 0:
+            print(" " * 20 + "".join(f"{name:>15}" for name in times))
+        case = f"{count} x ({devices}+{devices}) of {floats // 1024}K"
+        print(f"{case:20}" + "".join(f"{each:15.2f}" for each in times.values()))
+        ratios = (each / times["C"] for each in times.values())
+        print(f"{'  beside C':20}" + "".join(f"{each:15.2f}" for each in ratios), flush=True)
 
 
 if __name__ == "__main__":
