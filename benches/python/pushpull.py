@@ -1,8 +1,9 @@
 """Measures pushpull() from Python beside the C call and beside loops of numpy and PyTorch.
 
-The C call has arguments made before, and is made twice: by a loop in C, and by ctypes, which adds its
-own time. A loop adds the values of each key and copies the sum into each out, as the store does. All
-sides alternate in one process; a time is the median of its rounds. `scripts/bench_python.sh` runs it.
+The C call has arguments made before, and is made twice: by a loop in C, and by ctypes, which adds
+its own time. The loops of numpy and PyTorch add the values of each key and copy the sum into each
+out, as the store does. All sides alternate in one process; a time is the median of its rounds.
+`make bench-python` runs it.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _CPU = 1
 # Seconds of a turn, in which a side is called over and over, and turns per side.
 _TURN, _ROUNDS = 0.02, 41
 # Floats of an array, keys of a call, arrays of a key on each side.
-_CASES = [
-    (floats, 1, devices) for devices in (1, 4) for floats in (1 << 10, 1 << 16, 1 << 20)
-] + [(1 << 10, 1000, 4)]
+_CASES = [(floats, 1, devices) for devices in (1, 4) for floats in (1 << 10, 1 << 16, 1 << 20)] + [
+    (1 << 10, 1000, 4)
+]
 
 # The parameters of kv_pushpull().
 _PARAMETERS = (c_void_p, *(c_void_p, c_void_p, c_size_t) * 2, c_int32, c_void_p)
 _LOOP = """
 #include <stddef.h>
 #include <stdint.h>
-typedef int (*pushpull)(void *, const void *, const void *, size_t, const void *, const void *, size_t,
-                        int, void *);
+typedef int (*pushpull)(void *, const void *, const void *, size_t,
+                        const void *, const void *, size_t, int, void *);
 int loop(pushpull call, int times, void *store, const void *keys, const void *values, size_t count,
          const void *out_keys, const void *outs, size_t out_count, int priority, void *ticket) {
   for (int i = 0; i < times; i++) {
@@ -102,6 +103,7 @@ def c_calls(kv: kvstore.KVStore, loop: Any, values: Arrays, outs: Arrays) -> dic
 
 
 def numpy_loop(values: Arrays, outs: Arrays) -> None:
+    """Sums and copies by numpy."""
     for of_key, to_fill in zip(values, outs):
         total = of_key[0]
         if len(of_key) > 1:
@@ -113,6 +115,7 @@ def numpy_loop(values: Arrays, outs: Arrays) -> None:
 
 
 def torch_loop(values: Arrays, outs: Arrays) -> None:
+    """Sums and copies by PyTorch."""
     for of_key, to_fill in zip(values, outs):
         total = of_key[0]
         if len(of_key) > 1:
@@ -124,6 +127,8 @@ def torch_loop(values: Arrays, outs: Arrays) -> None:
 
 
 def repeated(call: Callable[[], object]) -> Side:
+    """A side that makes a call in Python."""
+
     def side(times: int) -> None:
         for _ in range(times):
             call()
@@ -139,7 +144,10 @@ def sides_of(floats: int, count: int, devices: int, loop: Any) -> dict[str, Side
         return [[np.full(floats, value, np.float32) for _ in range(devices)] for _ in keys]
 
     def tensors(value: float) -> Arrays:
-        return [[torch.full((floats,), value, dtype=torch.float32) for _ in range(devices)] for _ in keys]
+        return [
+            [torch.full((floats,), value, dtype=torch.float32) for _ in range(devices)]
+            for _ in keys
+        ]
 
     def store(values: Arrays) -> kvstore.KVStore:
         kv = kvstore.create()
@@ -180,6 +188,7 @@ def measure(sides: dict[str, Side], rounds: int, turn: float) -> dict[str, float
 
 
 def main() -> None:
+    """Measures all cases and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="only show that everything runs")
     quick = parser.parse_args().quick

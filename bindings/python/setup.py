@@ -1,7 +1,8 @@
 """Puts the C library into the wheel, and names the wheel after the systems that can load it.
 
-The library is $KVSTORE_PREFIX/lib/libkvstore.so.0, or else the one in build/stage of the project. The
-extension, the native half of the package, lies beside the package's sources. `make stage` builds both.
+The library is $KVSTORE_PREFIX/lib/libkvstore.so.0, or else the one in build/stage of the project.
+The extension, the native half of the package, lies beside the package's sources. `make stage`
+builds both.
 """
 
 import os

@@ -1,8 +1,8 @@
 """Rare cases of the native half: values that are no arrays, refusals, and PyTorch's counters.
 
-`_native` describes arrays, and calls the functions of this module for what it does not know. It also
-shows memory of the library as numpy arrays. numpy is imported at the first use: a program with arrays
-of another package alone does not wait for it.
+`_native` describes arrays, and calls the functions of this module for what it does not know. It
+also shows memory of the library as numpy arrays. numpy is imported at the first use: a program with
+arrays of another package alone does not wait for it.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ def _bind(library: ctypes.CDLL) -> None:
         from . import _native
     except ImportError as error:
         raise ImportError(
-            f"the extension kvstore/_native.abi3.so cannot be loaded ({error}): install the kvstore "
-            f"wheel, or run `make stage` in the source tree"
+            f"the extension kvstore/_native.abi3.so cannot be loaded ({error}): install the "
+            f"kvstore wheel, or run `make stage` in the source tree"
         ) from error
     _native.bind(library._handle)
 

@@ -92,9 +92,7 @@ def type_with_table(majors=(1,)):
         array.alive += 1
         array.made += 1
         deleter = ctypes.cast(array._free, ctypes.c_void_p).value
-        managed = ManagedVersioned(
-            major=1, flags=array.flags, tensor=array.tensor, deleter=deleter
-        )
+        managed = ManagedVersioned(major=1, flags=array.flags, tensor=array.tensor, deleter=deleter)
         array.exported.append(managed)
         out[0] = ctypes.addressof(managed)
         return 0

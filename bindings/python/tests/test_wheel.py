@@ -113,7 +113,7 @@ def test_a_missing_extension_says_what_to_do(wheel, tmp_path):
 
 
 def test_free_threaded_python_is_refused_by_name(wheel, tmp_path):
-    # Its interpreter has this letter among its flags, and does not load extensions of the stable ABI.
+    # Its interpreter has this letter among its flags, and loads no extension of the stable ABI.
     program = "import sys; sys.abiflags = 't'; import kvstore"
     said = failed_import(wheel, tmp_path, "_native.abi3.so", program)
     assert "ImportError: kvstore does not support free-threaded Python" in said
