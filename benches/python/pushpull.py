@@ -26,8 +26,9 @@ from kvstore._library import Tensor, loaded
 
 _FLOAT32 = 2 | 32 << 8 | 1 << 16
 _CPU = 1
-# Seconds of a turn, in which a side is called over and over, and turns per side.
-_TURN, _ROUNDS = 0.02, 41
+# Seconds of a turn, in which a side is called over and over, and turns per side. The first calls of
+# a turn find the caches full of what other sides use.
+_TURN, _ROUNDS = 0.1, 21
 # Floats of an array, keys of a call, arrays of a key on each side.
 _CASES = [(floats, 1, devices) for devices in (1, 4) for floats in (1 << 10, 1 << 16, 1 << 20)] + [
     (1 << 10, 1000, 4)
@@ -156,9 +157,8 @@ def sides_of(floats: int, count: int, devices: int, loop: Any) -> dict[str, Side
 
     def ours(values: Arrays, outs: Arrays) -> Side:
         kv = store(values)
-        if count == 1:
-            return repeated(lambda: kv.pushpull(0, values[0], out=outs[0]))
-        return repeated(lambda: kv.pushpull(keys, values, out=outs))
+        key, value, out = (keys, values, outs) if count > 1 else (0, values[0], outs[0])
+        return repeated(lambda: kv.pushpull(key, value, out=out))
 
     v, o, t, u = arrays(1), arrays(0), tensors(1), tensors(0)
     return {
