@@ -14,16 +14,14 @@ leave_out() {
   exit 0
 }
 
-# The build of PyTorch for CPUs alone is a tenth of the size, where the index has it.
+# PyTorch takes 5 GB; an index of builds for CPUs alone may be set in PIP_INDEX_URL.
 install_torch() {
   python3 -c 'import ensurepip, venv' 2>/dev/null || leave_out "python3 has no module venv"
   echo "bench-python: making $venv with numpy and torch"
   rm -rf "$venv"
   python3 -m venv "$venv"
-  local pip=("$venv/bin/python" -m pip --disable-pip-version-check --retries 1 install)
-  "${pip[@]}" numpy >"$log" 2>&1 || leave_out "numpy cannot be installed here, see $log"
-  "${pip[@]}" torch --index-url https://download.pytorch.org/whl/cpu >>"$log" 2>&1 ||
-    "${pip[@]}" torch >>"$log" 2>&1 || leave_out "torch cannot be installed here, see $log"
+  "$venv/bin/python" -m pip --disable-pip-version-check install numpy torch >"$log" 2>&1 ||
+    leave_out "numpy and torch cannot be installed here, see $log"
 }
 
 mkdir -p target/bench
