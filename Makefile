@@ -7,7 +7,8 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local install header check test test-long bench bench-peers clean \
+.PHONY: help build stage stage-local install header check test test-long bench bench-peers \
+	bench-python clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
 
 help: ## list these commands
@@ -89,6 +90,9 @@ bench: ## measure this machine, write docs/performance.md
 bench-peers: ## the same beside MXNet and numpy, where they can be installed
 	@bash scripts/bootstrap.sh build
 	@bash scripts/bench_peers.sh $(if $(QUICK),--quick)
+
+bench-python: stage ## measure calls from Python beside C, numpy and PyTorch
+	@bash scripts/bench_python.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built
 	rm -rf build target

@@ -107,6 +107,8 @@ suite_checks() {
     cargo clippy -p libkvstore --all-targets --features fault-injection -- -D warnings
   run "rust lints, local stores only" count_status \
     cargo clippy -p libkvstore --all-targets --no-default-features -- -D warnings
+  run "rust lints, Python extension" count_status \
+    cargo clippy -p libkvstore-python -- -D warnings
   run "rust documentation" count_status env RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --quiet
   run "go format" count_status bash -c '! gofmt -l bindings/go examples/go tests/install/go | grep .'
   if command -v ruff >/dev/null; then

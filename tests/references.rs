@@ -266,6 +266,7 @@ fn the_page_about_the_design_lists_every_file_with_unsafe_code() {
     for name in children(&crates) {
         files_with_unsafe_code(&crates.join(name).join("src"), &mut found);
     }
+    files_with_unsafe_code(&Path::new(ROOT).join("bindings/python/native/src"), &mut found);
     assert!(found.len() > 5);
     assert_eq!(listed, found, "docs/design.md, section unsafe");
 }

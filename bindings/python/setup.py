@@ -1,6 +1,8 @@
 """Puts the C library into the wheel, and names the wheel after the systems that can load it.
 
 The library is $KVSTORE_PREFIX/lib/libkvstore.so.0, or else the one in build/stage of the project.
+The extension, the native half of the package, lies beside the package's sources. `make stage`
+builds both.
 """
 
 import os
@@ -14,15 +16,23 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 SONAME = "libkvstore.so.0"
+EXTENSION = "_native.abi3.so"
 HERE = Path(__file__).resolve().parent
+
+
+def built(path: Path) -> Path:
+    if not path.exists():
+        raise SystemExit(f"{path} is missing: run `make stage`, or set KVSTORE_PREFIX")
+    return path
 
 
 def library() -> Path:
     prefix = os.environ.get("KVSTORE_PREFIX") or HERE.parents[1] / "build" / "stage"
-    path = Path(prefix) / "lib" / SONAME
-    if not path.exists():
-        raise SystemExit(f"{path} is missing: run `make stage`, or set KVSTORE_PREFIX")
-    return path
+    return built(Path(prefix) / "lib" / SONAME)
+
+
+def extension() -> Path:
+    return built(HERE / "kvstore" / EXTENSION)
 
 
 class BuildWithLibrary(build_py):
@@ -30,18 +40,19 @@ class BuildWithLibrary(build_py):
         super().run()
         if self.editable_mode:  # type: ignore[attr-defined]
             return
-        folder = Path(self.build_lib) / "kvstore" / "lib"
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(library(), folder / SONAME)
+        package = Path(self.build_lib) / "kvstore"
+        shutil.copyfile(extension(), package / EXTENSION)
+        (package / "lib").mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(library(), package / "lib" / SONAME)
 
 
-class WheelForAnyPython(bdist_wheel):
-    """The library depends on the system, and on no version of Python."""
+class WheelOfTheStableAbi(bdist_wheel):
+    """One wheel for a system: the extension keeps to the stable ABI of Python 3.9."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        minors = re.findall(rb"GLIBC_2\.(\d+)", library().read_bytes())
-        glibc = max(int(minor) for minor in minors)
-        return "py3", "none", f"manylinux_2_{glibc}_{platform.machine()}"
+        code = library().read_bytes() + extension().read_bytes()
+        glibc = max(int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", code))
+        return "cp39", "abi3", f"manylinux_2_{glibc}_{platform.machine()}"
 
 
 class BinaryDistribution(Distribution):
@@ -50,6 +61,6 @@ class BinaryDistribution(Distribution):
 
 
 setup(
-    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelForAnyPython},
+    cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": WheelOfTheStableAbi},
     distclass=BinaryDistribution,
 )

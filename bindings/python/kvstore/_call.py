@@ -6,12 +6,12 @@ import math
 import os
 import threading
 import time
-import weakref
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Callable, Optional
 
-from . import _library, _signals
-from ._errors import ClosedError, InvalidArgumentError, Status, error_for
+from . import _library, _native
+from ._errors import InvalidArgumentError, Status, error_for
 
 # A wait is made of pieces: between two of them a thread notices that the program ends.
 _PIECE_SECONDS = 0.1
@@ -21,34 +21,10 @@ _OK = int(Status.OK)
 _TIMEOUT = int(Status.TIMEOUT)
 
 
-class _Calls:
-    """How many calls of the library a thread is inside of; only that thread changes it."""
-
-    __slots__ = ("__weakref__", "number", "raised")
-
-    def __init__(self) -> None:
-        self.number = 0
-        # What the handler of a signal has raised while the thread waited.
-        self.raised: Optional[BaseException] = None
-        _calls_of_threads.add(self)
-        _signals.watch(self)
-
-    def raise_it(self) -> None:
-        """Raises what a handler has raised."""
-        raised, self.raised = self.raised, None
-        if raised is not None:
-            raise raised
-
-
-_calls_of_threads: weakref.WeakSet[_Calls] = weakref.WeakSet()
-
-
 class _Thread(threading.local):
-    """What this thread is doing in the library."""
+    """What this thread is doing in callbacks of the library."""
 
-    # None until its first call; then the counter, which is 0 between two calls.
-    calls: Optional[_Calls] = None
-    # How many callbacks of the library this thread is inside of.
+    # How many of them this thread is inside of.
     depth = 0
     # What an updater raised inside the call that this thread is making. On the library's own
     # threads it vanishes when the updater returns, together with Python's state of the thread.
@@ -56,39 +32,14 @@ class _Thread(threading.local):
 
 
 thread = _Thread()
-_is_over = False
+os.register_at_fork(after_in_child=_native.begin_in_child)
 
-
-def _begin_in_child() -> None:
-    """In the child of a fork the other threads do not exist, and this one is the main thread."""
-    _calls_of_threads.clear()
-    thread.calls = None
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
-
-
-def _counted(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*arguments: Any) -> Any:
-        calls = thread.calls
-        if calls is None:
-            calls = thread.calls = _Calls()
-        calls.number += 1
-        try:
-            if _is_over:
-                raise ClosedError("the program is ending")
-            status = function(*arguments)
-        finally:
-            calls.number -= 1
-        if calls.raised is not None:
-            calls.raise_it()
-        return status
-
-    return call
-
-
+# The rare calls, by ctypes; those with arrays are `_native.Call`s.
 library: Any = SimpleNamespace(
-    **{name: _counted(getattr(_library.loaded, name)) for name in _library.ARGUMENTS}
+    **{
+        name: partial(_native.counted, getattr(_library.loaded, name))
+        for name in _library.ARGUMENTS
+    }
 )
 
 
@@ -98,21 +49,7 @@ def can_call() -> bool:
     Not inside a callback: neither on a thread that is making a call, nor on one of the library's
     own, which are among those that have made none.
     """
-    calls = thread.calls
-    return calls is not None and calls.number == 0 and thread.depth == 0
-
-
-def end_calls(seconds: float) -> None:
-    """Lets no thread call the library any more, and waits for those that are inside of it.
-
-    A thread that the interpreter ends inside a callback, as it does while the program ends, would
-    take the process down: it has the library's frames on its stack.
-    """
-    global _is_over
-    _is_over = True
-    end = time.monotonic() + seconds
-    while any(calls.number for calls in list(_calls_of_threads)) and time.monotonic() < end:
-        time.sleep(0.001)
+    return thread.depth == 0 and _native.is_between_calls()
 
 
 def failure_of(status: int) -> BaseException:
@@ -174,7 +111,6 @@ def wait(attempt: Callable[[int], int], timeout: Optional[float]) -> int:
     while True:
         left = deadline - time.monotonic()
         status = attempt(math.ceil(1000 * max(0.0, min(left, _PIECE_SECONDS))))
-        if thread.calls is not None:
-            thread.calls.raise_it()
+        _native.raise_interrupt()
         if status != _TIMEOUT or left <= _PIECE_SECONDS:
             return status

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import logging
-import traceback
 import weakref
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 from ._arrays import view
 from ._call import check, library, thread
@@ -15,6 +13,9 @@ from ._errors import Status
 from ._library import Drop, Logger, Tensor, loaded
 from ._library import Updater as UpdaterFunction
 from ._unique import Unique
+
+if TYPE_CHECKING:
+    import logging
 
 # The library knows a Python object by a number, its `context`. A number here is one whose `drop`
 # has not been called yet.
@@ -24,7 +25,8 @@ _in_use: set[int] = set()
 _updaters: weakref.WeakValueDictionary[int, Updater] = weakref.WeakValueDictionary()
 _loggers: dict[int, logging.Logger] = {}
 
-_LOG_LEVELS = {1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO, 4: logging.DEBUG}
+# ERROR, WARNING, INFO and DEBUG of the module logging, which an import need not wait for.
+_LOG_LEVELS = {1: 40, 2: 30, 3: 20, 4: 10}
 
 
 class Updater(Unique):
@@ -73,6 +75,8 @@ def _update(context: int, key: int, merged: Any, stored: Any) -> int:
         updater.run(key, merged.contents, stored.contents)
         return Status.OK
     except BaseException as error:
+        import traceback
+
         _release_views(error)
         message = "".join(traceback.format_exception_only(type(error), error)).strip()
         loaded.kv_set_callback_error(message.encode("utf-8", "replace"))
@@ -84,6 +88,8 @@ def _update(context: int, key: int, merged: Any, stored: Any) -> int:
 
 def _release_views(error: BaseException) -> None:
     """Empties the finished frames that an exception keeps: their arrays are about to be invalid."""
+    import traceback
+
     error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
     pending: list[Optional[BaseException]] = [error]
     seen: set[int] = set()
@@ -111,7 +117,7 @@ def _log(context: int, level: int, message: bytes) -> None:
     thread.depth += 1
     try:
         text = message.decode("utf-8", "replace")
-        _loggers[context].log(_LOG_LEVELS.get(level, logging.ERROR), "%s", text)
+        _loggers[context].log(_LOG_LEVELS.get(level, 40), "%s", text)
     finally:
         thread.depth -= 1
 

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
-BFLOAT16 = 4 | 16 << 8 | 1 << 16
-_NAMES = {BFLOAT16: "bfloat16"}
-
-_known: dict[np.dtype[Any], int] = {}
 
 
 def _number(code: int, bits: int) -> int:
     return code | bits << 8 | 1 << 16
 
 
-for _name in ("int8", "int32", "int64", "uint8", "float16", "float32", "float64"):
-    _dtype = np.dtype(_name)
-    _known[_dtype] = _number(_CODES[_dtype.kind], 8 * _dtype.itemsize)
-    _NAMES[_known[_dtype]] = _name
-_BY_NUMBER = {number: dtype for dtype, number in _known.items()}
+BFLOAT16 = _number(4, 16)
+_NAMES = {
+    _number(0, 8): "int8",
+    _number(0, 32): "int32",
+    _number(0, 64): "int64",
+    _number(1, 8): "uint8",
+    _number(2, 16): "float16",
+    _number(2, 32): "float32",
+    _number(2, 64): "float64",
+    BFLOAT16: "bfloat16",
+}
+# Dtypes of numpy that have been met.
+_numbers: dict[np.dtype[Any], int] = {}
 
 
 def number_of(dtype: np.dtype[Any]) -> int:
     """The library's number of a numpy dtype. Whether it serves that type, the library says."""
-    number = _known.get(dtype)
-    if number is not None:
-        return number
+    number = _numbers.get(dtype)
+    if number is None:
+        number = _numbers[dtype] = _find_number(dtype)
+    return number
+
+
+def _find_number(dtype: np.dtype[Any]) -> int:
     if dtype.name == "bfloat16":
         return BFLOAT16
     if dtype.kind not in _CODES:
@@ -49,12 +58,16 @@ def bfloat16() -> Optional[np.dtype[Any]]:
         import ml_dtypes
     except ImportError:
         return None
+    import numpy as np
+
     dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
     return dtype
 
 
 def dtype_of(number: int) -> np.dtype[Any]:
     """A numpy dtype for a dtype that the library stores; bfloat16 without ml_dtypes is uint16."""
+    import numpy as np
+
     if number == BFLOAT16:
         return bfloat16() or np.dtype(np.uint16)
-    return _BY_NUMBER[number]
+    return np.dtype(_NAMES[number])

@@ -8,12 +8,11 @@ import weakref
 from ctypes import byref
 from typing import Any, Callable, Optional
 
-from . import _callbacks, _signals
-from ._arrays import Loan, RowLoan
-from ._call import can_call, check, end_calls, library, run_apart, wait
+from . import _callbacks, _native
+from ._call import can_call, check, library, run_apart, wait
 from ._errors import ClosedError, Status
+from ._keys import integer_key
 from ._library import loaded
-from ._pairs import integer_key, pairs_of, row_ids_of
 from ._texts import c_text
 from ._unique import Unique
 
@@ -22,7 +21,7 @@ _EXIT_SECONDS = 10.0
 
 _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 # Work of finalizers that ran where the library must not be called.
-_postponed: list[Callable[[], None]] = []
+postponed: list[Callable[[], None]] = []
 
 
 class Handle(Unique):
@@ -41,7 +40,8 @@ class Handle(Unique):
         # A mark for each serve() at work.
         self._serving: set[object] = set()
         self.names: dict[int, str] = {}
-        self._keys: dict[str, int] = {}
+        # The numbers of names, which `_native` reads as well.
+        self.numbers: dict[str, int] = {}
         self._updaters: list[_callbacks.Updater] = []
         self._loans_until_free: list[object] = []
         self._given_up = False
@@ -52,7 +52,7 @@ class Handle(Unique):
         """The library's number of a key, which is an integer or a name."""
         if not isinstance(key, str):
             return integer_key(key)
-        number = self._keys.get(key)
+        number = self.numbers.get(key)
         if number is None:
             number = self._intern(key)
         return number
@@ -70,30 +70,8 @@ class Handle(Unique):
         number = ctypes.c_uint64()
         check(library.kv_intern(self.pointer, c_text("the name", name), byref(number)))
         self.names[number.value] = name
-        self._keys[name] = number.value
+        self.numbers[name] = number.value
         return number.value
-
-    def values(self, call: str, keys: Any, values: Any) -> Loan:
-        """Describes what a call reads."""
-        return Loan(call, self._numbered(call, keys, values), as_outs=False)
-
-    def outs(self, call: str, keys: Any, outs: Any) -> Loan:
-        """Describes what a call writes."""
-        return Loan(call, self._numbered(call, keys, outs), as_outs=True)
-
-    def rows(self, call: str, keys: Any, row_ids: Any, rows: Any) -> RowLoan:
-        """Describes what a call reads, and of which rows."""
-        ids = self.values(call, keys, row_ids_of(row_ids))
-        return RowLoan(call, ids, self.values(call, keys, rows))
-
-    def row_outs(self, call: str, keys: Any, row_ids: Any, outs: Any) -> RowLoan:
-        """Describes what a call writes, and from which rows."""
-        ids = self.values(call, keys, row_ids_of(row_ids))
-        return RowLoan(call, ids, self.outs(call, keys, outs))
-
-    def _numbered(self, call: str, keys: Any, arrays: Any) -> list[tuple[Any, int, Any]]:
-        pairs = pairs_of(call, keys, arrays)
-        return [(key, self.number_of(key), array) for key, array in pairs]
 
     def set_updater(self, function: Optional[Callable[..., Any]]) -> None:
         """Hands a Python function to the library, and keeps it until the library drops it."""
@@ -124,7 +102,7 @@ class Handle(Unique):
         if can_call():
             self._end_loan(ticket, loan)
         else:
-            _postponed.append(lambda: self._end_loan(ticket, loan))
+            postponed.append(lambda: self._end_loan(ticket, loan))
 
     def _end_loan(self, ticket: int, loan: object) -> None:
         if self._given_up:
@@ -165,7 +143,7 @@ class Handle(Unique):
         if can_call():
             self._free()
         else:
-            _postponed.append(self._free)
+            postponed.append(self._free)
 
     def _free(self) -> None:
         pointer, self.pointer = self.pointer, None
@@ -201,14 +179,14 @@ def _option_text(value: Any) -> str:
 
 def run_postponed() -> None:
     """Does what finalizers could not do where they ran."""
-    if _postponed and can_call():
+    if postponed and can_call():
         _run_postponed()
 
 
 def _run_postponed() -> None:
     while True:
         try:
-            work = _postponed.pop()
+            work = postponed.pop()
         except IndexError:  # Another thread may have taken the last one.
             return
         work()
@@ -220,10 +198,10 @@ def _close_all() -> None:
     _run_postponed()
     _close_open_handles()
     _callbacks.set_logger(None)
-    end_calls(_EXIT_SECONDS)
+    _native.end_calls(_EXIT_SECONDS)
     # Those that other threads have made meanwhile.
     _close_open_handles()
-    _signals.unwatch()
+    _native.unwatch()
 
 
 def _close_open_handles() -> None:

@@ -1,9 +1,10 @@
-"""The C library: found, loaded, and declared to ctypes."""
+"""The C library: found, loaded, and declared to ctypes and to the native half of this package."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from ctypes import (
     CFUNCTYPE,
     POINTER,
@@ -16,7 +17,6 @@ from ctypes import (
     c_uint64,
     c_void_p,
 )
-from pathlib import Path
 from typing import Any
 
 ABI_VERSION = 0
@@ -41,11 +41,19 @@ class Tensor(ctypes.Structure):
 Updater = CFUNCTYPE(c_int32, c_void_p, c_uint64, POINTER(Tensor), POINTER(Tensor))
 Logger = CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 Drop = CFUNCTYPE(None, c_void_p)
-InterruptCheck = CFUNCTYPE(c_int32, c_void_p)
 
+# Functions that `_native` calls: those that take arrays, and one for waits.
+NATIVE = (
+    "kv_init",
+    "kv_push",
+    "kv_pull",
+    "kv_pushpull",
+    "kv_broadcast",
+    "kv_push_rows",
+    "kv_pull_rows",
+    "kv_set_interrupt",
+)
 # Every pointer is declared as void *: ctypes then takes arrays, byref() and None alike.
-_PUSH = (c_void_p, c_void_p, c_void_p, c_size_t, c_int32, c_void_p)
-_PUSHPULL = (*_PUSH[:4], *_PUSH[1:])
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_config_create": (c_void_p,),
     "kv_config_set": (c_void_p, c_char_p, c_char_p),
@@ -59,19 +67,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "kv_done": (c_void_p,),
     "kv_serve": (c_void_p,),
     "kv_stats": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "kv_set_interrupt": (InterruptCheck, c_void_p),
     "kv_set_logger": (c_int32, Logger, c_void_p, Drop),
     "kv_intern": (c_void_p, c_char_p, c_void_p),
     "kv_key_name": (c_void_p, c_uint64, c_void_p),
     "kv_key_info": (c_void_p, c_uint64, c_void_p, c_void_p, c_void_p, c_int32),
     "kv_keys": (c_void_p, c_void_p, c_size_t, c_void_p),
-    "kv_init": _PUSH[:4],
-    "kv_push": _PUSH,
-    "kv_pull": _PUSH,
-    "kv_pushpull": _PUSHPULL,
-    "kv_broadcast": _PUSHPULL,
-    "kv_push_rows": (c_void_p, *_PUSH[1:3], *_PUSH[2:]),
-    "kv_pull_rows": (c_void_p, *_PUSH[1:3], *_PUSH[2:]),
     "kv_remove": (c_void_p, c_void_p, c_size_t),
     "kv_wait": (c_void_p, c_uint64, c_int64),
     "kv_wait_all": (c_void_p, c_int64),
@@ -105,9 +105,9 @@ _RESULTS: dict[str, Any] = {
 
 def _path() -> str:
     """An installed package uses the library it came with, whatever the environment says."""
-    bundled = Path(__file__).with_name("lib") / SONAME
-    if bundled.exists():
-        return str(bundled)
+    bundled = os.path.join(os.path.dirname(__file__), "lib", SONAME)
+    if os.path.exists(bundled):
+        return bundled
     return os.environ.get("KVSTORE_LIBRARY") or SONAME
 
 
@@ -126,6 +126,8 @@ def _load() -> ctypes.CDLL:
         raise ImportError(
             f"the library {path} has binary interface {version()}, this package needs {ABI_VERSION}"
         )
+    for name in NATIVE:
+        _function(library, path, name)
     for name, arguments in ARGUMENTS.items():
         function = _function(library, path, name)
         function.argtypes, function.restype = arguments, _RESULTS.get(name, c_int32)
@@ -142,4 +144,22 @@ def _function(library: ctypes.CDLL, path: str, name: str) -> Any:
         ) from None
 
 
+def _bind(library: ctypes.CDLL) -> None:
+    """Loads the native half and gives it the library, which it has no copy of."""
+    if "t" in sys.abiflags:
+        raise ImportError(
+            "kvstore does not support free-threaded Python, which has no stable ABI: use the build "
+            "of the same version with the GIL"
+        )
+    try:
+        from . import _native
+    except ImportError as error:
+        raise ImportError(
+            f"the extension kvstore/_native.abi3.so cannot be loaded ({error}): install the "
+            f"kvstore wheel, or run `make stage` in the source tree"
+        ) from error
+    _native.bind(library._handle)
+
+
 loaded = _load()
+_bind(loaded)

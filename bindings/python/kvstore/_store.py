@@ -3,21 +3,38 @@
 from __future__ import annotations
 
 import ctypes
-import json
 from ctypes import byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64
-from types import TracebackType
-from typing import Any, Callable, NamedTuple, Optional, SupportsFloat, Union, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    NamedTuple,
+    Optional,
+    SupportsFloat,
+    Union,
+    overload,
+)
 
 from . import _dtypes
+from ._arrays import row_ids_of
 from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
-from ._pairs import is_written_out, keys_of, pairs_of
+from ._keys import keys_of
+from ._native import Call
 from ._texts import as_number, c_path, c_text, params_text
-from ._ticket import Operation, Ticket
-from ._types import Key, Keys, Outs, Param, Params, Path, RowIds, Setting, Update, Values
+from ._ticket import Ticket
 from ._unique import Unique
 
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    # These import numpy.
+    from ._types import Key, Keys, Outs, Param, Params, Path, RowIds, Setting, Update, Values
+
+_INIT, _PUSH, _PULL = Call("init"), Call("push"), Call("pull")
+_PUSHPULL, _BROADCAST = Call("pushpull"), Call("broadcast")
+_PUSH_ROWS, _PULL_ROWS = Call("push_rows"), Call("pull_rows")
 _ROLES = {0: "worker", 1: "server", 2: "scheduler"}
 _ErrorType = type[BaseException]  # KVStore has a `type` of its own.
 
@@ -77,9 +94,7 @@ class KVStore(Unique):
         >>> kv.init(3, np.ones((2, 3), np.float32))
         >>> kv.init(["weight", "bias"], [weight, bias])
         """
-        handle = self._open()
-        values = handle.values("init", key, value)
-        check(library.kv_init(handle.pointer, values.keys, values.tensors, values.count))
+        _INIT.run(self, key, value)
 
     def push(self, key: Keys, value: Values, priority: int = 0) -> None:
         """Adds up the values of each key and merges the sum into what is stored.
@@ -92,11 +107,11 @@ class KVStore(Unique):
         >>> kv.push(3, [gradient_of_device_0, gradient_of_device_1])
         >>> kv.push([5, 7], [[a, b], [c, d]])
         """
-        self._push(key, value, priority).run()
+        _PUSH.run(self, key, value, None, priority)
 
     def push_async(self, key: Keys, value: Values, priority: int = 0) -> Ticket:
         """Starts a push in the background. Larger `priority` runs earlier among those that wait."""
-        return Ticket(self._push(key, value, priority))
+        return Ticket(_PUSH.prepare(self, key, value), priority)
 
     def pull(self, key: Keys, out: Outs, priority: int = 0) -> None:
         """Copies what is stored under each key into its out, or into each of its outs.
@@ -106,11 +121,11 @@ class KVStore(Unique):
         >>> kv.pull(3, out=a)
         >>> kv.pull([5, 7], out=[a, b])
         """
-        self._pull(key, out, priority).run()
+        _PULL.run(self, key, out, None, priority)
 
     def pull_async(self, key: Keys, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull in the background; the outs are valid once the ticket is done."""
-        return Ticket(self._pull(key, out, priority))
+        return Ticket(_PULL.prepare(self, key, out), priority)
 
     @overload
     def pushpull(self, key: Keys, value: Outs, out: None = None, priority: int = 0) -> None: ...
@@ -123,7 +138,7 @@ class KVStore(Unique):
 
         >>> kv.pushpull("weight", gradient, out=weight)
         """
-        self._pushpull(key, value, out, priority).run()
+        _PUSHPULL.run(self, key, value, out, priority)
 
     @overload
     def pushpull_async(
@@ -135,42 +150,15 @@ class KVStore(Unique):
         self, key: Keys, value: Values, out: Optional[Outs] = None, priority: int = 0
     ) -> Ticket:
         """Starts a push and pull in the background."""
-        return Ticket(self._pushpull(key, value, out, priority))
+        return Ticket(_PUSHPULL.prepare(self, key, value, out), priority)
 
     def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None:
         """Initialises, then pulls: init() of the values and pull() into the outs."""
-        self._broadcast(key, value, out, priority).run()
+        _BROADCAST.run(self, key, value, out, priority)
 
     def broadcast_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket:
         """Initialises at once, and starts the pull in the background."""
-        return Ticket(self._broadcast(key, value, out, priority))
-
-    def _push(self, key: Any, value: Any, priority: int) -> Operation:
-        handle = self._open()
-        values = handle.values("push", key, value)
-        return Operation(handle, library.kv_push, (values,), priority)
-
-    def _pull(self, key: Any, out: Any, priority: int) -> Operation:
-        handle = self._open()
-        outs = handle.outs("pull", key, out)
-        return Operation(handle, library.kv_pull, (outs,), priority)
-
-    def _pushpull(self, key: Any, value: Any, out: Any, priority: int) -> Operation:
-        handle = self._open()
-        values = handle.values("pushpull", key, value)
-        if out is None:
-            pairs = list(pairs_of("pushpull", key, value))
-            if any(is_written_out(each) for _, each in pairs):
-                raise InvalidArgumentError("pushpull: numbers cannot be written to: pass out=")
-            key, out = [each for each, _ in pairs], [each for _, each in pairs]
-        outs = handle.outs("pushpull", key, out)
-        return Operation(handle, library.kv_pushpull, (values, outs), priority)
-
-    def _broadcast(self, key: Any, value: Any, out: Any, priority: int) -> Operation:
-        handle = self._open()
-        values = handle.values("broadcast", key, value)
-        outs = handle.outs("broadcast", key, out)
-        return Operation(handle, library.kv_broadcast, (values, outs), priority)
+        return Ticket(_BROADCAST.prepare(self, key, value, out), priority)
 
     def push_rows(self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0) -> None:
         """Merges values into some rows of a key; a row is what one index of the first axis selects.
@@ -186,13 +174,13 @@ class KVStore(Unique):
 
         >>> kv.push_rows("embedding", [3, 17, 3], gradients_of_three_rows)
         """
-        self._push_rows(key, row_ids, rows, priority).run()
+        _PUSH_ROWS.run(self, key, row_ids_of(row_ids), rows, priority)
 
     def push_rows_async(
         self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0
     ) -> Ticket:
         """Starts a push of rows in the background."""
-        return Ticket(self._push_rows(key, row_ids, rows, priority))
+        return Ticket(_PUSH_ROWS.prepare(self, key, row_ids_of(row_ids), rows), priority)
 
     def pull_rows(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> None:
         """Copies rows of what is stored into `out`: `out[i]` gets row `row_ids[i]`.
@@ -201,11 +189,11 @@ class KVStore(Unique):
 
         >>> kv.pull_rows("embedding", [3, 17], out=two_rows)
         """
-        self._pull_rows(key, row_ids, out, priority).run()
+        _PULL_ROWS.run(self, key, row_ids_of(row_ids), out, priority)
 
     def pull_rows_async(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull of rows in the background; the outs are valid once the ticket is done."""
-        return Ticket(self._pull_rows(key, row_ids, out, priority))
+        return Ticket(_PULL_ROWS.prepare(self, key, row_ids_of(row_ids), out), priority)
 
     def row_sparse_pull(
         self,
@@ -218,16 +206,6 @@ class KVStore(Unique):
         if out is None or row_ids is None:
             raise InvalidArgumentError("row_sparse_pull: pass out= and row_ids=")
         self.pull_rows(key, row_ids, out, priority)
-
-    def _push_rows(self, key: Any, row_ids: Any, rows: Any, priority: int) -> Operation:
-        handle = self._open()
-        loan = handle.rows("push_rows", key, row_ids, rows)
-        return Operation(handle, library.kv_push_rows, (loan,), priority)
-
-    def _pull_rows(self, key: Any, row_ids: Any, out: Any, priority: int) -> Operation:
-        handle = self._open()
-        loan = handle.row_outs("pull_rows", key, row_ids, out)
-        return Operation(handle, library.kv_pull_rows, (loan,), priority)
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
         """Waits for all operations in the background; raises the first failure not yet told.
@@ -465,6 +443,8 @@ class KVStore(Unique):
             status = library.kv_stats(pointer, buffer, len(buffer), byref(length))
             if status != Status.BUFFER_TOO_SMALL:
                 check(status)
+                import json  # Few programs ask.
+
                 loaded: dict[str, Any] = json.loads(buffer.value)
                 return loaded
 

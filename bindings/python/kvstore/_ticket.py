@@ -1,70 +1,20 @@
-"""Operations, carried out at once or in the background."""
+"""Operations in the background."""
 
 from __future__ import annotations
 
 import time
 import warnings
 from collections.abc import Generator
-from ctypes import byref, c_uint64
-from typing import Any, Callable, Optional, Union
+from typing import Any, Optional
 
-from ._arrays import Loan, RowLoan
-from ._call import check, failure_of, library, wait
+from ._call import failure_of, library, wait
 from ._errors import Status
-from ._handle import Handle
+from ._native import Operation
 from ._unique import Unique
-
-# After these some outs may have been filled; a call that is refused changes nothing.
-_MAY_HAVE_WRITTEN = frozenset(
-    int(status)
-    for status in Status
-    if status in (Status.OK, Status.CALLBACK) or status >= Status.TIMEOUT
-)
-
 
 # A coroutine that awaits an operation looks at it again after an eighth of the time that it has
 # waited, in seconds.
 _SHORTEST_SLEEP, _LONGEST_SLEEP = 50e-6, 10e-3
-
-
-class Operation(Unique):
-    """A call with its arrays, ready to go."""
-
-    __slots__ = ("_function", "_loans", "_priority", "handle")
-
-    def __init__(
-        self,
-        handle: Handle,
-        function: Callable[..., int],
-        loans: tuple[Union[Loan, RowLoan], ...],
-        priority: int,
-    ) -> None:
-        self.handle = handle
-        self._function = function
-        self._loans = loans
-        self._priority = priority
-
-    def run(self) -> None:
-        """Carries it out before returning."""
-        check(self.call(None))
-
-    def call(self, ticket: Any) -> int:
-        """Calls the library; gives its status."""
-        lists = [part for loan in self._loans for part in loan.arguments()]
-        try:
-            status = self._function(self.handle.pointer, *lists, self._priority, ticket)
-        except BaseException:  # Ctrl-C, at any moment.
-            self.note_written()
-            raise
-        if status in _MAY_HAVE_WRITTEN:
-            self.note_written()
-        return status
-
-    def note_written(self) -> None:
-        """Says that outs have changed, or may have."""
-        for loan in self._loans:
-            if loan.tracked is not None:
-                loan.note_written()
 
 
 class Ticket(Unique):
@@ -77,15 +27,14 @@ class Ticket(Unique):
 
     _instead = "it stands for an operation of this process: wait for it where it was made"
 
-    def __init__(self, operation: Operation) -> None:
-        # The library itself writes the number into this object: not even Ctrl-C can come between
-        # the start of an operation and the ticket that ends it.
-        self._number = c_uint64(0)
+    def __init__(self, operation: Operation, priority: int) -> None:
         self._operation: Optional[Operation] = operation
+        self._number = 0
         self._failure: Optional[BaseException] = None
         self._asked = False
         self._waits_before = operation.handle.waits
-        check(operation.call(byref(self._number)))
+        operation.start(priority)
+        self._number = operation.ticket
 
     def wait(self, timeout: Optional[float] = None) -> None:
         """Waits until the operation has ended; raises what it failed with.
@@ -97,7 +46,7 @@ class Ticket(Unique):
         self._asked = True
         operation = self._operation
         if operation is not None:
-            pointer, number = operation.handle.pointer, self._number
+            pointer, number = operation.handle.pointer, operation.ticket
             self._settle(wait(lambda ms: library.kv_wait(pointer, number, ms), timeout))
         if self._failure is not None:
             raise self._failure
@@ -123,7 +72,7 @@ class Ticket(Unique):
         self._asked = True
         operation = self._operation
         if operation is not None:
-            status = library.kv_wait(operation.handle.pointer, self._number, 0)
+            status = library.kv_wait(operation.handle.pointer, operation.ticket, 0)
             if status == Status.TIMEOUT:
                 return False
             self._settle(status)
@@ -138,10 +87,10 @@ class Ticket(Unique):
         self._asked = True
         operation = self._operation
         if operation is not None:
-            status = library.kv_cancel(operation.handle.pointer, self._number)
+            status = library.kv_cancel(operation.handle.pointer, operation.ticket)
             if status not in (Status.OK, Status.TICKET):
                 raise failure_of(status)
-            self._settle(library.kv_wait(operation.handle.pointer, self._number, 0))
+            self._settle(library.kv_wait(operation.handle.pointer, operation.ticket, 0))
 
     def _settle(self, status: int) -> None:
         """Keeps the operation's result and lets its arrays go."""
@@ -159,14 +108,15 @@ class Ticket(Unique):
             state = "pending"
         else:
             state = "done" if self._failure is None else f"failed: {self._failure}"
-        return f"<kvstore.Ticket {self._number.value:#x}, {state}>"
+        return f"<kvstore.Ticket {self._number:#x}, {state}>"
 
     def __del__(self) -> None:
         operation = self._operation
-        if operation is None or self._number.value == 0:
+        # Not of `_number`: Ctrl-C may come between the start and the next line.
+        if operation is None or operation.ticket == 0:
             return
         handle = operation.handle
-        handle.end_loan(self._number.value, operation)
+        handle.end_loan(operation.ticket, operation)
         if not (self._asked or handle.has_ended) and self._waits_before == handle.waits:
             warnings.warn(
                 "a kvstore.Ticket was dropped and nobody waited for it: its operation is cancelled "

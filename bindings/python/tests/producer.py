@@ -32,7 +32,7 @@ class Producer:
     """Offers a numpy array through DLPack, and counts the capsules that are alive."""
 
     def __init__(self, array, device=CPU, byte_offset=0, strides=None, dtype=None):
-        self.array, self.alive, self.made = array, 0, 0
+        self.array, self.alive, self.made, self.exported = array, 0, 0, []
         self._shape = (ctypes.c_int64 * array.ndim)(*array.shape)
         self._strides = strides and (ctypes.c_int64 * array.ndim)(*strides)
         self._free = _FREE(self._count_down)
@@ -60,6 +60,55 @@ class Producer:
 
     def __dlpack_device__(self):
         return (self.tensor.device_type, 0)
+
+
+class Table(ctypes.Structure):
+    """A DLPackExchangeAPI: a version, an older table, and functions."""
+
+    _fields_ = [
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("older", ctypes.c_void_p),
+        ("allocate", ctypes.c_void_p),
+        ("managed_from_object", ctypes.c_void_p),
+        ("object_from_managed", ctypes.c_void_p),
+        ("tensor_from_object", ctypes.c_void_p),
+        ("current_stream", ctypes.c_void_p),
+    ]
+
+
+_EXPORT = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(ctypes.c_void_p))
+_tables = []
+
+
+def type_with_table(majors=(1,)):
+    """A type of producers that offers tables of these versions, from new to old."""
+
+    class TableProducer(VersionedProducer):
+        def __dlpack__(self, **others):
+            raise AssertionError("the type has a table")
+
+    def export(array, out):
+        array.alive += 1
+        array.made += 1
+        deleter = ctypes.cast(array._free, ctypes.c_void_p).value
+        managed = ManagedVersioned(major=1, flags=array.flags, tensor=array.tensor, deleter=deleter)
+        array.exported.append(managed)
+        out[0] = ctypes.addressof(managed)
+        return 0
+
+    function = _EXPORT(export)
+    older = None
+    for major in reversed(majors):
+        address = ctypes.cast(function, ctypes.c_void_p).value if major == 1 else None
+        table = Table(major=major, older=older, managed_from_object=address)
+        _tables.append((table, function))
+        older = ctypes.addressof(table)
+    name = ctypes.c_char_p(b"dlpack_exchange_api")
+    _tables.append(name)
+    capsule = _new(older, name, _FREE())
+    TableProducer.__dlpack_c_exchange_api__ = capsule
+    return TableProducer
 
 
 class VersionedProducer(Producer):

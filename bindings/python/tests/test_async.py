@@ -238,7 +238,7 @@ def test_a_ticket_dropped_inside_an_updater_is_cancelled_later(kv):
         kv.push(1, np.ones(4))
     kv.wait_all(WAIT_SECONDS)
     assert kv.stats()["pending"] == 0
-    assert not kvstore._handle._postponed
+    assert not kvstore._handle.postponed
     assert not kv._handle._loans_until_free
 
 

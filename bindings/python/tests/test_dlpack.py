@@ -4,7 +4,14 @@ import gc
 
 import numpy as np
 import pytest
-from producer import BFLOAT16_NUMBER, CUDA, CUDA_HOST, Producer, VersionedProducer
+from producer import (
+    BFLOAT16_NUMBER,
+    CUDA,
+    CUDA_HOST,
+    Producer,
+    VersionedProducer,
+    type_with_table,
+)
 from support import WAIT_SECONDS, Gate
 
 import kvstore
@@ -134,3 +141,36 @@ def test_what_a_producer_raises_reaches_the_caller(kv):
 
     with pytest.raises(BufferError, match="busy"):
         kv.init(1, Odd())
+
+
+@pytest.mark.parametrize("majors", [(1,), (3, 2, 1)])
+def test_a_table_of_the_type_is_used(kv, majors):
+    kind = type_with_table(majors)
+    value, out = kind(filled(5)), kind(filled(0))
+    kv.init(1, value)
+    kv.pushpull(1, [value, value], out=[out])
+    assert (out.array == 10).all()
+    assert (value.made, out.made) == (3, 1)
+    assert (value.alive, out.alive) == (0, 0)
+    gate = Gate()
+    kv.set_updater(gate)
+    ticket = kv.push_async(1, value)
+    assert value.alive == 1
+    gate.open()
+    ticket.wait(WAIT_SECONDS)
+    assert value.alive == 0
+
+
+def test_a_table_tells_that_an_array_is_read_only(kv):
+    value = type_with_table()(filled(1), flags=1)
+    kv.init(1, value)
+    with pytest.raises(kvstore.InvalidArgumentError, match="pull: key 1: an out is a read-only"):
+        kv.pull(1, out=value)
+    assert value.alive == 0
+
+
+def test_a_table_of_versions_from_the_future_alone_is_passed_over(kv):
+    kind = type_with_table((4, 3))
+    kind.__dlpack__ = VersionedProducer.__dlpack__
+    kv.init(1, kind(filled(5)))
+    assert kv.key_info(1).shape == (2, 3)

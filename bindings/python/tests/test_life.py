@@ -251,7 +251,7 @@ def test_the_garbage_collector_may_run_anywhere(kv):
     # The call above has freed the stores that updaters left behind.
     gc.collect()
     assert list(kvstore._handle._open_handles) == [kv._handle]
-    assert not kvstore._handle._postponed
+    assert not kvstore._handle.postponed
 
 
 def program(body):

@@ -25,7 +25,7 @@ kv.set_updater(update)
 tickets = [kv.push_async(1, np.ones(4)) for _ in range(2)]
 entered.wait(60)
 library = kvstore._call.library
-library.kv_serve = lambda store: library.kv_wait(store, tickets[1]._number, -1)
+library.kv_serve = lambda store: library.kv_wait(store, tickets[1]._operation.ticket, -1)
 """
 
 
@@ -67,7 +67,7 @@ def test_another_thread_ends_it(monkeypatch, end):
 
     def stand_in(store):
         serving.set()
-        return library.kv_wait(store, tickets[1]._number, -1)
+        return library.kv_wait(store, tickets[1]._operation.ticket, -1)
 
     monkeypatch.setattr(library, "kv_serve", stand_in)
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from support import WAIT_SECONDS, Gate
 
+import kvstore
+
 torch = pytest.importorskip("torch")
 
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64"]
@@ -147,3 +149,77 @@ def test_tensors_of_inference_are_outs_as_well(kv):
         kv.pull(1, out=out)
     kv.pull(1, out=out)
     assert out.tolist() == [1, 1, 1]
+
+
+class Tableless(torch.Tensor):
+    """Described through `__dlpack__`, as tensors of older versions are."""
+
+    __dlpack_c_exchange_api__ = None
+
+
+WAYS = {"the table": lambda tensor: tensor, "a capsule": lambda it: it.as_subclass(Tableless)}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", DTYPES)
+def test_each_way_describes_strides_offsets_and_sizes(kv, way, name):
+    base = torch.arange(120).reshape(4, 5, 6).to(getattr(torch, name))
+    views = [base, base.mT, base[1:, ::2, 2:5], base[2, 3, 4], base[:0], base[0, :1, 5:]]
+    for key, view in enumerate(views):
+        kv.init(key, WAYS[way](view))
+        assert kv.key_info(key) == (name, tuple(view.shape))
+        kv.push(key, [WAYS[way](view), view])
+        room = torch.zeros(2 * view.numel() + 1, dtype=view.dtype)
+        out = room[1::2].reshape(view.shape) if view.dim() == 0 else room[1::2].view(view.shape)
+        kv.pull(key, out=WAYS[way](out))
+        assert torch.equal(out, view + view)
+        assert not room[::2].any()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_counts_a_change_of_each_out(kv, way):
+    kv.init([1, 2], [torch.ones(3)] * 2)
+    outs = [torch.zeros(3) for _ in range(4)]
+    before = [out._version for out in outs]
+    lent = [WAYS[way](out) for out in outs]
+    kv.pull([1, 2], out=[lent[:3], [lent[3], np.zeros(3, np.float32)]])
+    assert [out._version for out in outs] == [version + 1 for version in before]
+    kv.pull_async(1, out=lent).wait(WAIT_SECONDS)
+    # At the start of an operation and at its end.
+    assert [out._version for out in outs] == [version + 3 for version in before]
+
+
+def test_changes_are_counted_without_a_function_of_pytorch(kv):
+    out = torch.nn.Parameter(torch.zeros(3))
+    with torch.inference_mode():
+        other = torch.zeros(3)
+    kvstore._arrays._count_changes([out, other])
+    assert out._version == 1
+    assert out.is_leaf
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tensor_may_get_other_memory_while_a_ticket_is_pending(kv, way):
+    gate = Gate()
+    kv.init(1, torch.zeros(1000))
+    kv.set_updater(gate)
+    first = kv.push_async(1, torch.ones(1000))
+    value = WAYS[way](torch.full((1000,), 2.0))
+    second = kv.push_async(1, value)
+    value.data = torch.full((1000,), 7.0)
+    noise = [torch.full((1000,), -1.0) for _ in range(100)]
+    gate.open()
+    for ticket in (first, second):
+        ticket.wait(WAIT_SECONDS)
+    out = torch.zeros(1000)
+    kv.pull(1, out=out)
+    assert out.tolist() == [3] * 1000
+    assert len(noise) == 100
+
+
+def test_tensors_without_memory_are_refused(kv):
+    with pytest.raises(Exception, match="meta"):
+        kv.init(1, torch.zeros(3, device="meta"))
+    kv.init(1, torch.zeros(3))
+    with pytest.raises(kvstore.KVStoreError, match="push: key 1"):
+        kv.push(1, torch.zeros(3, dtype=torch.complex64))

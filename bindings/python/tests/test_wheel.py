@@ -47,15 +47,17 @@ def wheel(tmp_path_factory):
 
 
 def test_the_wheel_fits_every_python_and_names_its_systems(wheel):
-    assert re.fullmatch(r"kvstore-[\d.]+-py3-none-manylinux_2_\d+_\w+\.whl", wheel.name)
+    assert re.fullmatch(r"kvstore-[\d.]+-cp39-abi3-manylinux_2_\d+_\w+\.whl", wheel.name)
 
 
-def test_the_wheel_carries_the_library_and_the_types(wheel):
+def test_the_wheel_carries_the_library_the_extension_and_the_types(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         library = archive.read("kvstore/lib/libkvstore.so.0")
+        extension = archive.read("kvstore/_native.abi3.so")
     assert library == (PREFIX / "lib" / "libkvstore.so.0").read_bytes()
-    assert "kvstore/py.typed" in names
+    assert extension == (PACKAGE / "kvstore" / "_native.abi3.so").read_bytes()
+    assert {"kvstore/py.typed", "kvstore/_native.pyi"} <= set(names)
     sources = {f"kvstore/{path.name}" for path in (PACKAGE / "kvstore").glob("*.py")}
     assert sources <= set(names)
     assert not [name for name in names if "test" in name]
@@ -80,13 +82,14 @@ def test_the_installed_wheel_runs_the_tutorial(wheel, tmp_path):
     assert run(python, "tutorial.py", **empty) == TUTORIAL
 
 
-def test_a_missing_library_says_what_to_do(wheel, tmp_path):
+def failed_import(wheel, folder, missing, program="import kvstore"):
+    """What an import says when a file of the wheel is missing."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path)
-    (tmp_path / "kvstore" / "lib" / "libkvstore.so.0").unlink()
-    environment = {"PYTHONPATH": str(tmp_path), "KVSTORE_LIBRARY": str(tmp_path / "none.so")}
+        archive.extractall(folder)
+    (folder / "kvstore" / missing).unlink()
+    environment = {"PYTHONPATH": str(folder), "KVSTORE_LIBRARY": str(folder / "none.so")}
     result = subprocess.run(
-        [sys.executable, "-c", "import kvstore"],
+        [sys.executable, "-c", program],
         env=environment,
         capture_output=True,
         text=True,
@@ -94,5 +97,23 @@ def test_a_missing_library_says_what_to_do(wheel, tmp_path):
         check=False,
     )
     assert result.returncode == 1
-    assert "ImportError: the library" in result.stderr
-    assert "KVSTORE_LIBRARY" in result.stderr
+    return result.stderr
+
+
+def test_a_missing_library_says_what_to_do(wheel, tmp_path):
+    said = failed_import(wheel, tmp_path, "lib/libkvstore.so.0")
+    assert "ImportError: the library" in said
+    assert "KVSTORE_LIBRARY" in said
+
+
+def test_a_missing_extension_says_what_to_do(wheel, tmp_path):
+    said = failed_import(wheel, tmp_path, "_native.abi3.so")
+    assert "ImportError: the extension kvstore/_native.abi3.so cannot be loaded" in said
+    assert "make stage" in said
+
+
+def test_free_threaded_python_is_refused_by_name(wheel, tmp_path):
+    # Its interpreter has this letter among its flags, and loads no extension of the stable ABI.
+    program = "import sys; sys.abiflags = 't'; import kvstore"
+    said = failed_import(wheel, tmp_path, "_native.abi3.so", program)
+    assert "ImportError: kvstore does not support free-threaded Python" in said

@@ -88,7 +88,7 @@ kv.pul(3, w)  # E: attr-defined
 # Tickets.
 ticket.wait("1 s")  # E: arg-type
 ticket.result()  # E: attr-defined
-kvstore.Ticket(3)  # E: arg-type
+kvstore.Ticket(3)  # E: arg-type, call-arg
 with ticket:  # E: attr-defined
     pass
 

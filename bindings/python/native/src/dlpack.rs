@@ -1,0 +1,153 @@
+//! DLPack: capsules of `__dlpack__`, and the table of C functions that a type may offer instead.
+//!
+//! <https://dmlc.github.io/dlpack/latest/c_api.html>
+#![allow(unsafe_code, reason = "structures of C that other packages fill")]
+
+use std::ffi::{CStr, c_int, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::ffi::PyObject;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::library::Tensor;
+use crate::python::invalid;
+
+/// The version that this crate reads; minor versions only add.
+pub const MAJOR: u32 = 1;
+const FLAG_READ_ONLY: u64 = 1;
+
+#[repr(C)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+/// A `DLManagedTensorVersioned`.
+#[repr(C)]
+pub struct Managed {
+    version: Version,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Managed)>,
+    flags: u64,
+    tensor: Tensor,
+}
+
+/// A tensor of a producer as the library takes it, and whether it must not be written to.
+pub struct Described {
+    pub tensor: Tensor,
+    pub is_read_only: bool,
+}
+
+impl Managed {
+    fn describe(&self, py: Python<'_>) -> PyResult<Described> {
+        match self.version.major {
+            MAJOR => {}
+            major => {
+                let text =
+                    format!("DLPack {major} is not known: this package reads DLPack {MAJOR}");
+                return Err(invalid(py, text));
+            }
+        }
+        let is_read_only = self.flags & FLAG_READ_ONLY != 0;
+        Ok(Described { tensor: self.tensor, is_read_only })
+    }
+}
+
+/// A managed tensor without a capsule; its deleter runs when it is dropped.
+pub struct Owned(NonNull<Managed>);
+
+// SAFETY: a consumer may call a deleter on any thread.
+unsafe impl Send for Owned {}
+// SAFETY: nothing is changed through a shared reference.
+unsafe impl Sync for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        // SAFETY: the producer gave it away, and nothing else deletes it.
+        unsafe {
+            if let Some(deleter) = self.0.as_ref().deleter {
+                deleter(self.0.as_ptr());
+            }
+        }
+    }
+}
+
+/// A `DLPackExchangeAPI`: what a type offers as `__dlpack_c_exchange_api__`.
+#[repr(C)]
+pub struct Table {
+    version: Version,
+    older: *const Table,
+    allocate: *const c_void,
+    managed_from_object: unsafe extern "C" fn(*mut PyObject, *mut *mut Managed) -> c_int,
+    object_from_managed: *const c_void,
+    tensor_from_object: Option<unsafe extern "C" fn(*mut PyObject, *mut Tensor) -> c_int>,
+    current_stream: *const c_void,
+}
+
+// SAFETY: tables are constants of their packages.
+unsafe impl Sync for Table {}
+
+const TABLE_NAME: &CStr = c"dlpack_exchange_api";
+
+impl Table {
+    /// The table in a capsule, if one of its versions is readable.
+    pub fn find(capsule: &Bound<'_, PyAny>) -> Option<&'static Self> {
+        let pointer = capsule.cast::<PyCapsule>().ok()?.pointer_checked(Some(TABLE_NAME)).ok()?;
+        let mut table = pointer.cast::<Self>().as_ptr().cast_const();
+        // SAFETY: DLPack has tables live as long as the process, chained from new to old. All
+        // versions begin with the version and the pointer to an older one.
+        while let Some(found) = unsafe { table.as_ref() } {
+            if found.version.major == MAJOR {
+                return Some(found);
+            }
+            table = found.older;
+        }
+        None
+    }
+
+    /// Describes an array of the table's type for as long as it is neither dropped nor changed.
+    pub fn borrow(&self, array: &Bound<'_, PyAny>) -> Option<PyResult<Described>> {
+        let function = self.tensor_from_object?;
+        let mut tensor = MaybeUninit::uninit();
+        // SAFETY: the array is of the type that offers the table.
+        let status = unsafe { function(array.as_ptr(), tensor.as_mut_ptr()) };
+        if status != 0 {
+            return Some(Err(PyErr::fetch(array.py())));
+        }
+        // SAFETY: the function has succeeded. A read-only array has no flag here: only types that
+        // have none of these are borrowed.
+        Some(Ok(Described { tensor: unsafe { tensor.assume_init() }, is_read_only: false }))
+    }
+
+    /// Describes an array and keeps its memory, whatever becomes of the array.
+    pub fn own(&self, array: &Bound<'_, PyAny>) -> PyResult<(Described, Owned)> {
+        let mut managed = std::ptr::null_mut();
+        // SAFETY: as above.
+        let status = unsafe { (self.managed_from_object)(array.as_ptr(), &raw mut managed) };
+        let owned = NonNull::new(managed).filter(|_| status == 0).map(Owned);
+        let owned = owned.ok_or_else(|| PyErr::fetch(array.py()))?;
+        // SAFETY: the function has succeeded.
+        let described = unsafe { owned.0.as_ref() }.describe(array.py())?;
+        Ok((described, owned))
+    }
+}
+
+/// Reads a capsule of `__dlpack__`, which frees its tensor by itself as long as it is not consumed.
+pub fn read(capsule: &Bound<'_, PyAny>, array: &Bound<'_, PyAny>) -> PyResult<Described> {
+    let pointer = |name: &CStr| capsule.cast::<PyCapsule>().ok()?.pointer_checked(Some(name)).ok();
+    if let Some(tensor) = pointer(c"dltensor") {
+        // SAFETY: a capsule of this name has a DLManagedTensor, which begins with its tensor.
+        let tensor = unsafe { tensor.cast::<Tensor>().read() };
+        return Ok(Described { tensor, is_read_only: false });
+    }
+    if let Some(managed) = pointer(c"dltensor_versioned") {
+        // SAFETY: a capsule of this name has a DLManagedTensorVersioned. In all versions it begins
+        // with the version, which `describe` reads first.
+        return unsafe { managed.cast::<Managed>().as_ref() }.describe(array.py());
+    }
+    let kind = array.get_type().name()?;
+    Err(PyTypeError::new_err(format!("__dlpack__ of {kind} returned no DLPack capsule")))
+}

@@ -1,0 +1,98 @@
+//! How the arrays of a type are described, found once per type.
+
+use std::sync::{Mutex, PoisonError};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyType};
+
+use crate::dlpack::Table;
+
+/// Maximum number of types that are remembered, each with a reference to the type. Programs use a few.
+const REMEMBERED: usize = 16;
+/// Arrays of these packages never change, but their DLPack capsules do not say so.
+const IMMUTABLE_PACKAGES: [&str; 4] = ["jax", "jaxlib", "pyarrow", "tensorflow"];
+
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// numpy's array, or a subclass of it.
+    Numpy,
+    /// DLPack's table of C functions.
+    Table(&'static Table),
+    /// `__dlpack__`
+    Capsule,
+    /// `to_dlpack_for_read` and `to_dlpack_for_write`
+    Mxnet,
+    /// No array: numpy may be able to make one of it.
+    Other,
+}
+
+#[derive(Clone, Copy)]
+pub struct Kind {
+    pub way: Way,
+    /// PyTorch's tensors have a counter of changes, and are never read-only.
+    pub is_torch: bool,
+    pub is_immutable: bool,
+}
+
+/// Types by address. Locked without running code of Python, so never twice by a thread.
+static KINDS: Mutex<Vec<(Py<PyType>, Kind)>> = Mutex::new(Vec::new());
+
+impl Kind {
+    pub fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let kind = array.get_type();
+        let mut known = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, found)) = known.iter().find(|(each, _)| each.is(&kind)) {
+            return Ok(*found);
+        }
+        drop(known);
+        let found = Self::find(array, &kind)?;
+        // Instances may have attributes of their own: what is no array is looked at each time.
+        if !matches!(found.way, Way::Other) {
+            known = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
+            let oldest = (known.len() >= REMEMBERED).then(|| known.remove(0));
+            known.push((kind.unbind(), found));
+            drop(known);
+            drop(oldest);
+        }
+        Ok(found)
+    }
+
+    fn find(array: &Bound<'_, PyAny>, kind: &Bound<'_, PyType>) -> PyResult<Self> {
+        let py = array.py();
+        let has = |name: &Bound<'_, PyString>| array.hasattr(name);
+        let way = if is_of(kind, "numpy", intern!(py, "ndarray"))? {
+            Way::Numpy
+        } else if let Some(table) = kind
+            .getattr_opt(intern!(py, "__dlpack_c_exchange_api__"))?
+            .as_ref()
+            .and_then(Table::find)
+        {
+            Way::Table(table)
+        } else if has(intern!(py, "__dlpack__"))? {
+            Way::Capsule
+        } else if has(intern!(py, "to_dlpack_for_read"))? {
+            Way::Mxnet
+        } else {
+            Way::Other
+        };
+        let module = kind.getattr(intern!(py, "__module__"))?.to_string();
+        let package = module.split('.').next().unwrap_or_default();
+        let is_immutable = IMMUTABLE_PACKAGES.contains(&package);
+        Ok(Self { way, is_torch: is_of(kind, "torch", intern!(py, "Tensor"))?, is_immutable })
+    }
+}
+
+/// Whether a type is a class of a module, or derived from it. A class of a module that is not loaded
+/// has no instances.
+fn is_of(kind: &Bound<'_, PyType>, module: &str, class: &Bound<'_, PyString>) -> PyResult<bool> {
+    let modules = kind.py().import("sys")?.getattr("modules")?;
+    let Some(module) = modules.cast::<PyDict>()?.get_item(module)? else { return Ok(false) };
+    match module.getattr_opt(class)? {
+        Some(class) => match class.cast::<PyType>() {
+            Ok(class) => kind.is_subclass(class),
+            Err(_) => Ok(false),
+        },
+        None => Ok(false),
+    }
+}

@@ -1,0 +1,261 @@
+//! A list of arrays as the library takes it, with what keeps their memory.
+#![allow(unsafe_code, reason = "pointers to memory that is kept beside them")]
+
+use std::cell::RefCell;
+use std::mem::take;
+
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyList};
+
+use crate::dlpack::{self, Described, MAJOR, Owned, Table};
+use crate::kinds::{Kind, Way};
+use crate::library::Tensor;
+use crate::numpy;
+use crate::python::{invalid, rare};
+
+/// Maximum number of arrays of a list whose memory is used again, and of such lists per thread.
+const REUSED_ARRAYS: usize = 1 << 14;
+const REUSED_LISTS: usize = 4;
+
+/// What the library does with an array.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Role {
+    Value,
+    Out,
+    /// An out of a `pushpull()` without outs.
+    ValueAndOut,
+}
+
+/// How long an array is lent.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Life {
+    /// For one call, which holds a reference to the array.
+    Call,
+    /// Until a ticket is done: the array may get other memory before.
+    Ticket,
+}
+
+#[derive(Default)]
+struct Parts {
+    keys: Vec<u64>,
+    tensors: Vec<Tensor>,
+    /// Strides of numpy's arrays, and which tensors they belong to, with the place of the first.
+    strides: Vec<i64>,
+    strided: Vec<(usize, usize)>,
+    /// References that keep memory valid.
+    kept: Vec<Py<PyAny>>,
+    owned: Vec<Owned>,
+    /// Outs whose changes PyTorch counts, kept as well.
+    tracked: Vec<Py<PyAny>>,
+}
+
+thread_local! {
+    /// Empty parts whose memory is used again: calls allocate nothing for each array.
+    static POOL: RefCell<Vec<Parts>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Parts {
+    fn clear(&mut self) {
+        self.keys.clear();
+        self.tensors.clear();
+        self.strides.clear();
+        self.strided.clear();
+        self.kept.clear();
+        self.owned.clear();
+        self.tracked.clear();
+    }
+}
+
+/// Arrays of one call with their keys. Dropped with the GIL held.
+pub struct Lent(Parts);
+
+// SAFETY: the pointers in the tensors lead to memory that `kept`, `owned` and `tracked` keep, which may
+// move between threads.
+unsafe impl Send for Lent {}
+// SAFETY: nothing is changed through a shared reference.
+unsafe impl Sync for Lent {}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        let mut parts = take(&mut self.0);
+        // May run code of Python, which may lend arrays: the pool is not borrowed yet.
+        parts.clear();
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if parts.tensors.capacity() <= REUSED_ARRAYS && pool.len() < REUSED_LISTS {
+                pool.push(parts);
+            }
+        });
+    }
+}
+
+impl Lent {
+    pub fn new() -> Self {
+        Self(POOL.with_borrow_mut(Vec::pop).unwrap_or_default())
+    }
+
+    pub fn count(&self) -> usize {
+        self.0.keys.len()
+    }
+
+    /// The keys, the tensors and their number, as a C function takes them.
+    pub fn parts(&self) -> (*const u64, *const Tensor, usize) {
+        (self.0.keys.as_ptr(), self.0.tensors.as_ptr(), self.count())
+    }
+
+    /// Adds an array under the library's number of its key.
+    pub fn add(
+        &mut self,
+        key: u64,
+        array: &Bound<'_, PyAny>,
+        kind: Kind,
+        role: Role,
+        life: Life,
+    ) -> PyResult<()> {
+        match kind.way {
+            Way::Numpy => self.add_numpy(array, role),
+            Way::Table(_) | Way::Capsule | Way::Mxnet => self.add_dlpack(array, kind, role, life),
+            Way::Other => self.add_other(array, role),
+        }?;
+        self.0.keys.push(key);
+        Ok(())
+    }
+
+    fn add_numpy(&mut self, array: &Bound<'_, PyAny>, role: Role) -> PyResult<()> {
+        let start = self.0.strides.len();
+        let described = numpy::describe(array, &mut self.0.strides)?;
+        if role != Role::Value && !described.is_writeable {
+            return Err(invalid(array.py(), "an out is a read-only numpy array".to_owned()));
+        }
+        if self.0.strides.len() > start {
+            self.0.strided.push((self.0.tensors.len(), start));
+        }
+        self.0.tensors.push(described.tensor);
+        self.0.kept.push(described.capsule.unbind());
+        Ok(())
+    }
+
+    fn add_dlpack(
+        &mut self,
+        array: &Bound<'_, PyAny>,
+        kind: Kind,
+        role: Role,
+        life: Life,
+    ) -> PyResult<()> {
+        let described = match kind.way {
+            Way::Table(table) if kind.is_torch => self.borrow(table, array, life),
+            _ => None,
+        };
+        let described = described.unwrap_or_else(|| self.own(array, kind, role));
+        let described = described.or_else(|error| {
+            rare(intern!(array.py(), "refuse_sparse"), (array,))?;
+            Err(error)
+        })?;
+        if role != Role::Value && (described.is_read_only || kind.is_immutable) {
+            let text = format!("an out is a read-only {}", array.get_type().name()?);
+            return Err(invalid(array.py(), text));
+        }
+        self.0.tensors.push(described.tensor);
+        let is_tracked = kind.is_torch && role != Role::Value;
+        let kept = if is_tracked { &mut self.0.tracked } else { &mut self.0.kept };
+        kept.push(array.clone().unbind());
+        Ok(())
+    }
+
+    /// Describes a tensor of PyTorch, whose table may lend it.
+    fn borrow(
+        &mut self,
+        table: &Table,
+        array: &Bound<'_, PyAny>,
+        life: Life,
+    ) -> Option<PyResult<Described>> {
+        if life == Life::Call {
+            return table.borrow(array);
+        }
+        // `array.data = other` takes memory away also from a managed tensor, not from a detached one.
+        let detached = match array.call_method0(intern!(array.py(), "detach")) {
+            Ok(detached) => detached,
+            Err(error) => return Some(Err(error)),
+        };
+        let described = table.borrow(&detached);
+        self.0.kept.push(detached.unbind());
+        described
+    }
+
+    /// Describes an array together with its memory, which is kept.
+    fn own(&mut self, array: &Bound<'_, PyAny>, kind: Kind, role: Role) -> PyResult<Described> {
+        let py = array.py();
+        if let Way::Table(table) = kind.way {
+            let (described, owned) = table.own(array)?;
+            self.0.owned.push(owned);
+            return Ok(described);
+        }
+        let capsule = match (kind.way, role) {
+            (Way::Mxnet, role) => {
+                rare(intern!(py, "refuse_sparse"), (array,))?;
+                array.call_method0(match role {
+                    Role::Value => intern!(py, "to_dlpack_for_read"),
+                    Role::Out | Role::ValueAndOut => intern!(py, "to_dlpack_for_write"),
+                })?
+            }
+            _ => export(array)?,
+        };
+        let described = dlpack::read(&capsule, array)?;
+        self.0.kept.push(capsule.unbind());
+        Ok(described)
+    }
+
+    fn add_other(&mut self, array: &Bound<'_, PyAny>, role: Role) -> PyResult<()> {
+        let py = array.py();
+        if role == Role::Value {
+            return self.add_numpy(&rare(intern!(py, "as_array"), (array,))?, role);
+        }
+        rare(intern!(py, "refuse_out"), (array, role == Role::ValueAndOut)).map(drop)
+    }
+
+    /// Points tensors to their strides: the list is complete, and moves no more.
+    pub fn finish(&mut self) {
+        for &(index, start) in &self.0.strided {
+            self.0.tensors[index].strides = self.0.strides[start..].as_ptr();
+        }
+    }
+
+    /// Tells PyTorch that outs have changed: `backward()` then refuses what it saved of them.
+    pub fn note_written(&self, py: Python<'_>) -> PyResult<()> {
+        static COUNT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        if self.0.tracked.is_empty() {
+            return Ok(());
+        }
+        let find = || rare(intern!(py, "counter_of_changes"), ()).map(Bound::unbind);
+        let outs = PyList::new(py, self.0.tracked.iter().map(|each| each.bind(py)))?;
+        COUNT.get_or_try_init(py, find)?.call1(py, (outs,)).map(drop)
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        self.0.kept.iter().chain(&self.0.tracked).try_for_each(|each| visit.call(each))
+    }
+}
+
+/// The capsule of an array's `__dlpack__`.
+fn export<'py>(array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let py = array.py();
+    let detached = match array.getattr_opt(intern!(py, "requires_grad"))? {
+        // PyTorch exports no tensor that takes part in a gradient.
+        Some(flag) if flag.is_truthy()? => Some(array.call_method0(intern!(py, "detach"))?),
+        _ => None,
+    };
+    let export = detached.as_ref().unwrap_or(array).getattr(intern!(py, "__dlpack__"))?;
+    let version = PyDict::new(py);
+    version.set_item(intern!(py, "max_version"), (MAJOR, 0))?;
+    export.call((), Some(&version)).or_else(|error| {
+        // A producer older than DLPack 1.0.
+        if error.is_instance_of::<pyo3::exceptions::PyTypeError>(py) {
+            export.call0()
+        } else {
+            Err(error)
+        }
+    })
+}

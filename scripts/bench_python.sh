@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Measures calls from Python beside the C call and loops of numpy and PyTorch; installs these two in
+# target/bench/torch.
+# Usage: scripts/bench_python.sh [--quick]
+# Without a package index it says so, and nothing has failed.
+set -euo pipefail
+. "$(dirname "$0")/environment.sh"
+
+venv=target/bench/torch
+log=target/bench/torch.log
+
+leave_out() {
+  echo "bench-python: nothing measured: $1"
+  exit 0
+}
+
+# PyTorch takes 5 GB; an index of builds for CPUs alone may be set in PIP_INDEX_URL.
+install_torch() {
+  python3 -c 'import ensurepip, venv' 2>/dev/null || leave_out "python3 has no module venv"
+  echo "bench-python: making $venv with numpy and torch"
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/python" -m pip --disable-pip-version-check install numpy torch >"$log" 2>&1 ||
+    leave_out "numpy and torch cannot be installed here, see $log"
+}
+
+mkdir -p target/bench
+"$venv/bin/python" -c 'import numpy, torch' >/dev/null 2>&1 || install_torch
+export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so.0
+"$venv/bin/python" benches/python/pushpull.py "$@"
