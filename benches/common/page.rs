@@ -9,7 +9,7 @@ use std::path::Path;
 use std::{env, fs, io};
 
 /// The tables that benches can write.
-pub const TABLES: [&str; 35] = [
+pub const TABLES: [&str; 38] = [
     "sweep-1-limits",
     "sweep-1-thread-1",
     "sweep-1-thread-2",
@@ -26,6 +26,9 @@ pub const TABLES: [&str; 35] = [
     "sweep-8-thread-1",
     "sweep-8-thread-2",
     "sweep-8-overhead",
+    "hand-small",
+    "hand-middle",
+    "hand-large",
     "alignment",
     "half",
     "lists",

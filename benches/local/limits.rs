@@ -1,12 +1,9 @@
 //! What this machine can do: the fastest ways to move memory, on one thread and on several.
 
 use std::cell::RefCell;
-use std::hint::{black_box, spin_loop};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::hint::black_box;
 
+use crate::crew::Crew;
 use crate::memory::{Array, MALLOC};
 use crate::timing::{Subject, timed};
 use crate::wide::built_wide;
@@ -49,33 +46,28 @@ impl Rates {
     }
 }
 
-/// Arrays of `len` floats to move, in one piece for each thread. The threads stay, as a library's
-/// do, so that small arrays are not a measure of starting threads.
+/// Arrays of `len` floats to move, in one piece for each thread.
 pub struct Limits {
     piece: RefCell<Piece>,
-    helpers: Vec<Helper>,
-    orders: RefCell<u32>,
+    crew: RefCell<Crew>,
 }
 
 impl Limits {
     pub fn new(len: usize, threads: usize) -> Self {
-        let piece = len / threads;
-        let helpers = (1..threads).map(|_| Helper::start(piece)).collect();
-        let piece = RefCell::new(Piece::new(len - piece * (threads - 1)));
-        Self { piece, helpers, orders: RefCell::new(0) }
+        let size = len / threads;
+        let helpers = (1..threads).map(|_| {
+            let mut piece = Piece::new(size);
+            move |way| piece.run(way)
+        });
+        let crew = RefCell::new(Crew::new(helpers));
+        Self { piece: RefCell::new(Piece::new(len - size * (threads - 1))), crew }
     }
 
     pub fn subject(&self, way: Way) -> Subject<'_> {
-        timed(move || self.run(way))
-    }
-
-    fn run(&self, way: Way) {
-        let mut orders = self.orders.borrow_mut();
-        *orders += 1;
-        let order = *orders * 4 + way as u32;
-        self.helpers.iter().for_each(|helper| helper.order(order));
-        self.piece.borrow_mut().run(way);
-        self.helpers.iter().for_each(|helper| helper.join(order));
+        timed(move || {
+            let mine = |way| self.piece.borrow_mut().run(way);
+            self.crew.borrow_mut().run(way as u32, mine);
+        })
     }
 }
 
@@ -91,82 +83,14 @@ impl Piece {
         Self { a: array(1.0), b: array(2.0), out: array(0.0) }
     }
 
-    fn run(&mut self, way: Way) {
+    fn run(&mut self, way: u32) {
         let (a, b, out) = (self.a.get(), self.b.get(), self.out.get_mut());
-        match way {
+        match Way::ALL[way as usize] {
             Way::Copy => out.copy_from_slice(a),
             Way::Triad => triad(out, a, b),
             Way::StreamingTriad => streaming_triad(out, a, b),
         }
         black_box(out);
-    }
-}
-
-/// The last order given and the last one done. An order is 4 times a number that counts up, plus
-/// what to do.
-#[derive(Default)]
-struct Desk {
-    given: AtomicU32,
-    done: AtomicU32,
-}
-
-const STOP: u32 = 3;
-
-struct Helper {
-    desk: Arc<Desk>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Helper {
-    fn start(len: usize) -> Self {
-        let desk = Arc::new(Desk::default());
-        let theirs = Arc::clone(&desk);
-        let thread = thread::spawn(move || theirs.serve(&mut Piece::new(len)));
-        Self { desk, thread: Some(thread) }
-    }
-
-    fn order(&self, order: u32) {
-        self.desk.given.store(order, Ordering::SeqCst);
-        self.thread.iter().for_each(|handle| handle.thread().unpark());
-    }
-
-    fn join(&self, order: u32) {
-        while self.desk.done.load(Ordering::SeqCst) != order {
-            spin_loop();
-        }
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        self.order(STOP);
-        let _ = self.thread.take().map(JoinHandle::join);
-    }
-}
-
-impl Desk {
-    fn serve(&self, piece: &mut Piece) {
-        let mut last = 0;
-        loop {
-            last = self.next(last);
-            match last % 4 {
-                STOP => return,
-                way => piece.run(Way::ALL[way as usize]),
-            }
-            self.done.store(last, Ordering::SeqCst);
-        }
-    }
-
-    /// Waits for the next order: spinning for a while, then parked.
-    fn next(&self, last: u32) -> u32 {
-        let start = Instant::now();
-        loop {
-            let order = self.given.load(Ordering::SeqCst);
-            if order != last {
-                return order;
-            }
-            if start.elapsed() < Duration::from_micros(200) { spin_loop() } else { thread::park() }
-        }
     }
 }
 

@@ -19,10 +19,13 @@ mod bars;
 mod charts;
 mod codecs;
 mod compare;
+mod crew;
 mod goals;
 mod halves;
+mod hand;
 mod limits;
 mod lists;
+mod loops;
 #[path = "../common/machine.rs"]
 mod machine;
 mod memory;
@@ -51,11 +54,14 @@ use report::Report;
 /// A group's name, whether it runs without being asked for, and what it does.
 type Group = (&'static str, bool, fn(&mut Report, &'static str) -> io::Result<Vec<Measured>>);
 
-const GROUPS: [Group; 10] = [
+const GROUPS: [Group; 13] = [
     ("sweep-1", true, |report, group| sweep::run(report, group, 1)),
     ("sweep-2", false, |report, group| sweep::run(report, group, 2)),
     ("sweep-4", true, |report, group| sweep::run(report, group, 4)),
     ("sweep-8", false, |report, group| sweep::run(report, group, 8)),
+    ("hand-small", true, hand::small),
+    ("hand-middle", false, hand::middle),
+    ("hand-large", false, hand::large),
     ("alignment", true, alignment::run),
     ("half", true, halves::run),
     ("lists", true, lists::run),
@@ -66,6 +72,11 @@ const GROUPS: [Group; 10] = [
 
 /// Measured when it is asked for; compares with others, not with the limits.
 const PEERS: &str = "peers";
+
+/// The instruction set that stores use: the widest one, or the one of `KV_ISA`.
+fn isa() -> String {
+    std::env::var("KV_ISA").unwrap_or_else(|_| "auto".to_owned())
+}
 
 /// The numbers of threads that are measured, as far as the machine has processors for them.
 fn threads() -> Vec<usize> {
