@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use super::half;
-use super::number::Arithmetic;
+use super::number::{Arithmetic, Pair};
 
 /// A register's worth of elements of one dtype.
 ///
@@ -48,21 +48,75 @@ pub(super) trait FloatLanes: Lanes<Register: Arithmetic> {
     unsafe fn round(value: Self::Register) -> Self::Register;
 }
 
-/// The elements of one dtype for one instruction set: many at a time, and few or one at a time for
-/// ends, without special instructions.
+/// Two registers at a time.
+pub(super) struct Two<L>(PhantomData<L>);
+
+impl<L: Lanes> Lanes for Two<L> {
+    type Register = Pair<L::Register>;
+
+    const BYTES: usize = 2 * L::BYTES;
+
+    #[inline(always)]
+    unsafe fn load(from: *const u8) -> Self::Register {
+        // SAFETY: the caller's promise.
+        unsafe { Pair(L::load(from), L::load(from.add(L::BYTES))) }
+    }
+
+    #[inline(always)]
+    unsafe fn add(a: Self::Register, b: Self::Register) -> Self::Register {
+        // SAFETY: the caller's promise.
+        unsafe { Pair(L::add(a.0, b.0), L::add(a.1, b.1)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(to: *mut u8, value: Self::Register) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            L::store(to, value.0);
+            L::store(to.add(L::BYTES), value.1);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn stream(to: *mut u8, value: Self::Register) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            L::stream(to, value.0);
+            L::stream(to.add(L::BYTES), value.1);
+        }
+    }
+}
+
+impl<L: FloatLanes> FloatLanes for Two<L> {
+    type Full = Two<L::Full>;
+
+    #[inline(always)]
+    unsafe fn round(value: Self::Register) -> Self::Register {
+        // SAFETY: the caller's promise.
+        unsafe { Pair(L::round(value.0), L::round(value.1)) }
+    }
+}
+
+/// The elements of one dtype for one instruction set: many at a time, a register of them, and few or
+/// one at a time for ends, without special instructions.
 pub(super) trait Family {
+    /// Whole cache lines: with several outs, half a line of each at a time would go to and fro.
     type Wide: Lanes;
+    type Single: Lanes;
     type Few: Lanes;
     type One: Lanes;
 }
 
 /// The elements of a float dtype.
 pub(super) trait FloatFamily:
-    Family<Wide: FloatLanes, Few: FloatLanes, One: FloatLanes>
+    Family<Wide: FloatLanes, Single: FloatLanes, Few: FloatLanes, One: FloatLanes>
 {
 }
 
-impl<F: Family<Wide: FloatLanes, Few: FloatLanes, One: FloatLanes>> FloatFamily for F {}
+impl<F: Family<Wide: FloatLanes, Single: FloatLanes, Few: FloatLanes, One: FloatLanes>> FloatFamily
+    for F
+{
+}
 
 /// A number in memory as the number that is added.
 pub(super) trait Scalar: Copy {
@@ -180,6 +234,7 @@ pub(super) struct Plain<T>(PhantomData<T>);
 
 impl<T: Scalar> Family for Plain<T> {
     type Wide = Portable<T, 16>;
+    type Single = Portable<T, 16>;
     type Few = Portable<T, 4>;
     type One = Portable<T, 1>;
 }

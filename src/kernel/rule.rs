@@ -5,7 +5,7 @@ use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
 use super::portable::Portable;
-use super::sum::{AHEAD_BYTES, Build, Pass, Traffic, head};
+use super::sum::{Build, Pass, Traffic, head, prefetch};
 use crate::tensor::{DType, LINE};
 
 /// How many arrays of state a rule may keep.
@@ -114,6 +114,9 @@ unsafe fn by_outs<B: Build, D: FloatFamily, F: Formula>(
         match *pass.outs {
             [] => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, []),
             [out] => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, [out]),
+            [a, b, c, d] => {
+                by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, [a, b, c, d]);
+            }
             _ => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, pass.outs),
         }
     }
@@ -182,13 +185,17 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
             ends::<D::Few, D::One, K, F>(formula, pass, target, (0, head));
         }
         let (span, ahead) = ((head, bytes), pass.traffic != Traffic::Cached);
-        let at = if streams {
+        let mut at = if streams {
             let at = walk::<B, D::Wide, K, F, true>(formula, inputs, outs, target, span, true);
             B::fence();
             at
         } else {
             walk::<B, D::Wide, K, F, false>(formula, inputs, outs, target, span, ahead)
         };
+        if D::Single::BYTES < D::Wide::BYTES {
+            let span = (at, bytes);
+            at = walk::<B, D::Single, K, F, false>(formula, inputs, outs, target, span, false);
+        }
         if at < bytes {
             ends::<D::Few, D::One, K, F>(formula, pass, target, (at, bytes));
         }
@@ -252,11 +259,11 @@ where
             }
             if ahead && (at - start).is_multiple_of(LINE) {
                 for input in inputs {
-                    B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
+                    prefetch::<B>(input.wrapping_add(at), L::BYTES);
                 }
-                B::prefetch(value.wrapping_add(value_at + AHEAD_BYTES));
+                prefetch::<B>(value.wrapping_add(value_at), K::Lanes::<L>::BYTES);
                 for state in &states[..F::STATES] {
-                    B::prefetch(state.wrapping_add(state_at + AHEAD_BYTES));
+                    prefetch::<B>(state.wrapping_add(state_at), L::Full::BYTES);
                 }
             }
             let new = formula.step(Operand(sum), Operand(old), &mut kept).0;

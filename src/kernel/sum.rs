@@ -15,7 +15,7 @@ pub(crate) enum Traffic {
 }
 
 /// Prefetch distance of a load.
-pub(super) const AHEAD_BYTES: usize = 1024;
+const AHEAD_BYTES: usize = 1024;
 
 /// Size of an array from which it pays to begin at a line of the first out.
 const LINE_UP_BYTES: usize = 2048;
@@ -95,8 +95,11 @@ unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
     unsafe {
         match pass.outs.len() {
             _ if !B::INSTANCES => run::<B, F, 0, 0, false>(pass),
+            // The stored value is one of them; a push with 1, 4 or 8 outs has one more.
             1 => by_traffic::<B, F, INS, 1>(pass),
             2 => by_traffic::<B, F, INS, 2>(pass),
+            5 => by_traffic::<B, F, INS, 5>(pass),
+            9 => by_traffic::<B, F, INS, 9>(pass),
             _ => by_traffic::<B, F, INS, 0>(pass),
         }
     }
@@ -134,6 +137,14 @@ pub(super) fn head(outs: &[*mut u8], bytes: usize, streams: bool) -> usize {
     }
 }
 
+/// Prefetches what follows so many bytes of a load after [`AHEAD_BYTES`].
+#[inline(always)]
+pub(super) fn prefetch<B: Build>(load: *const u8, bytes: usize) {
+    for line in (0..bytes).step_by(LINE) {
+        B::prefetch(load.wrapping_add(AHEAD_BYTES + line));
+    }
+}
+
 #[inline(always)]
 unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const STREAM: bool>(
     pass: &Pass<'_>,
@@ -152,7 +163,10 @@ unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const ST
         if head > 0 {
             ends::<B, F>(pass, 0, head);
         }
-        let at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
+        let mut at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
+        if F::Single::BYTES < F::Wide::BYTES {
+            at = walk::<B, F::Single, false>(ins, outs, at, bytes, false);
+        }
         if at < bytes {
             ends::<B, F>(pass, at, bytes);
         }
@@ -178,7 +192,7 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
             }
             if (STREAM || ahead) && (at - start).is_multiple_of(LINE) {
                 for input in ins {
-                    B::prefetch(input.wrapping_add(at + AHEAD_BYTES));
+                    prefetch::<B>(input.wrapping_add(at), L::BYTES);
                 }
             }
             for out in outs {

@@ -141,7 +141,7 @@ impl Local {
         let names = Arc::new(KeyNames::default());
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
-        let team = Team { isa: settings.isa, threads: settings.threads };
+        let team = Team { isa: settings.isa, threads: settings.threads, touched: 0 };
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         let applier = Applier {

@@ -330,7 +330,7 @@ fn fold(of: SliceContext<'_>, before: Option<SliceSum>, next: &Bytes) -> Result<
 fn as_push<T>(slot: &Slot, values: &[Lent], merge: impl FnOnce(&KeyPush<'_>) -> T) -> T {
     let patience = crate::deadline::LazyDeadline::new(None);
     let limits = CallLimits { patience: &patience, cancel: None };
-    merge(&KeyPush { call: "push", slot, values, outs: &[], limits })
+    merge(&KeyPush { call: "push", slot, values, outs: &[], limits, touched: 0 })
 }
 
 /// A contribution as an array of the merge.

@@ -2,6 +2,7 @@
 //! floating-point control state; and prefetching. Also called: platform layer.
 #![allow(unsafe_code, reason = "calls of the system, and instructions without a safe form")]
 
+pub(crate) mod caches;
 pub(crate) mod spin;
 pub(crate) mod sync;
 

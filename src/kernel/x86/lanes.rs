@@ -99,11 +99,12 @@ floats! {
     Bf16x32 as F32x32: |value| round_bf16x32(value);
 }
 
-/// `W` for the bulk, `FEW` or one element of `T` at a time for the ends.
-pub(in crate::kernel) struct Mixed<W, T, const FEW: usize = 4>(PhantomData<(W, T)>);
+/// `W` for the bulk, `S` once after it, `FEW` or one element of `T` at a time for the ends.
+pub(in crate::kernel) struct Mixed<W, S, T, const FEW: usize = 4>(PhantomData<(W, S, T)>);
 
-impl<W: Lanes, T: Scalar, const FEW: usize> Family for Mixed<W, T, FEW> {
+impl<W: Lanes, S: Lanes, T: Scalar, const FEW: usize> Family for Mixed<W, S, T, FEW> {
     type Wide = W;
+    type Single = S;
     type Few = Portable<T, FEW>;
     type One = Portable<T, 1>;
 }

@@ -14,7 +14,7 @@ use lanes::{
 use half::{load_f16x8, store_f16x8};
 
 use super::half::{HalfArrays, f16_to_f32, f32_to_f16};
-use super::lanes::{Bf16, F16, Portable};
+use super::lanes::{Bf16, F16, Portable, Two};
 use super::sum::Build;
 
 pub(super) fn has_avx2() -> bool {
@@ -35,13 +35,13 @@ struct Avx512;
 macro_rules! x86_build {
     ($name:ident: $f32:ty, $f64:ty, $f16:ty, $bf16:ty, $i8:ty, $i32:ty, $i64:ty) => {
         impl Build for $name {
-            type F32 = Mixed<$f32, f32>;
-            type F64 = Mixed<$f64, f64>;
-            type F16 = Mixed<$f16, F16>;
-            type Bf16 = Mixed<$bf16, Bf16>;
-            type I8 = Mixed<$i8, i8, 16>;
-            type I32 = Mixed<$i32, i32>;
-            type I64 = Mixed<$i64, i64>;
+            type F32 = Mixed<Two<$f32>, $f32, f32>;
+            type F64 = Mixed<$f64, $f64, f64>;
+            type F16 = Mixed<$f16, $f16, F16>;
+            type Bf16 = Mixed<$bf16, $bf16, Bf16>;
+            type I8 = Mixed<Two<$i8>, $i8, i8, 16>;
+            type I32 = Mixed<$i32, $i32, i32>;
+            type I64 = Mixed<$i64, $i64, i64>;
 
             const INSTANCES: bool = true;
 

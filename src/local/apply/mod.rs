@@ -48,6 +48,8 @@ pub(crate) struct KeyPush<'a> {
     pub(crate) values: &'a [Lent],
     pub(crate) outs: &'a [PlannedOut],
     pub(crate) limits: CallLimits<'a>,
+    /// Bytes that the whole call touches, or 0 if they have not been counted.
+    pub(crate) touched: usize,
 }
 
 /// Executes plans.
@@ -81,6 +83,7 @@ impl Applier {
         let ours = !matches!(handling.merger, Merger::Updater(_));
         let _floats = ours.then(DefaultFloats::enter);
         let mut tally = CallTally::default();
+        let touched = plan.touched();
         let Plan { groups, values, outs, rows, .. } = plan;
         // Each key's share is dropped while its cache lines are at hand.
         let result = groups.drain(..).try_for_each(|group| {
@@ -90,7 +93,7 @@ impl Applier {
             }
             let (values, outs) = (&values[group.values.clone()], &outs[group.outs.clone()]);
             let (push, tally) =
-                (KeyPush { call: call.name(), slot, values, outs, limits }, &mut tally);
+                (KeyPush { call: call.name(), slot, values, outs, limits, touched }, &mut tally);
             let finished = match call {
                 DataCall::PushRows => self.push_rows(&push, rows, group.values, handling, tally)?,
                 DataCall::PullRows => self.pull_rows(&push, rows, group.outs, tally)?,
@@ -107,7 +110,12 @@ impl Applier {
         let &KeyPush { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
         tally.add(&CallTally::of(0, outs.len(), slot.bytes()));
-        self.team.copy_out(slot, &value.buffer, outs, limits.cancel)
+        self.team_of(pull).copy_out(slot, &value.buffer, outs, limits.cancel)
+    }
+
+    /// How the store computes in a call.
+    fn team_of(&self, push: &KeyPush<'_>) -> Team {
+        Team { touched: push.touched, ..self.team }
     }
 
     /// Pushes a key's values, and fills its outs while the result is at hand.
@@ -136,7 +144,8 @@ impl Applier {
             Merger::Assign => {
                 let before = value.buffer.position();
                 Team::place(slot, values, &mut value.buffer, outs);
-                let result = self.team.merge(slot, values, &value.buffer, outs, compression);
+                let team = self.team_of(push);
+                let result = team.merge(slot, values, &value.buffer, outs, compression);
                 if result.is_err() {
                     // Nothing has been written.
                     value.buffer.put_back(before);
@@ -163,7 +172,8 @@ impl Applier {
         if outs.is_empty() {
             return Ok(true);
         }
-        with_default_floats(|| self.team.copy_out(slot, &value.buffer, outs, limits.cancel))
+        let team = self.team_of(push);
+        with_default_floats(|| team.copy_out(slot, &value.buffer, outs, limits.cancel))
     }
 
     /// Merges the values by a rule of ours, and fills the outs in its last pass.
@@ -180,7 +190,7 @@ impl Applier {
             Ok(prepared) => prepared,
             Err(error) => return Err(self.at(push, &error)),
         };
-        match self.team.passes(slot, values, &arrays, buffer, outs, compression) {
+        match self.team_of(push).passes(slot, values, &arrays, buffer, outs, compression) {
             Ok(mut passes) => optimizer.push(slot.key, state, &mut passes),
             Err(error) => return Err(self.at(push, &error)),
         }

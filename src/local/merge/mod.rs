@@ -17,6 +17,7 @@ use crate::kernel::{Isa, PartNumbers, Rule, Traffic};
 use crate::optim::StateArrays;
 use crate::pool::{Help, pool};
 use crate::sys::DefaultFloats;
+use crate::sys::caches::CacheSizes;
 use crate::sys::sync::{AtomicBool as Cancel, Mutex};
 use crate::tensor::{Array, Buffer, Lent, PageOffset};
 
@@ -28,10 +29,10 @@ use step::{MergeScratch, MergeStep};
 /// Bytes of stored value in a piece: the unit of threads, and of stopping early.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Size of one array from which stores go past the caches.
-const STREAM_BYTES: usize = 4 << 20;
+/// Size of one array from which stores may go past the caches.
+const STREAM_BYTES: usize = 128 << 10;
 
-/// Bytes touched by a step beyond which loads are prefetched: the size of a core's own cache.
+/// Bytes touched by a step below which it is one short pass on one thread.
 pub(crate) const AHEAD_BYTES: usize = 1 << 20;
 
 /// How a store computes. The calling thread must have the default floating-point state.
@@ -39,6 +40,17 @@ pub(crate) const AHEAD_BYTES: usize = 1 << 20;
 pub(crate) struct Team {
     pub(crate) isa: Isa,
     pub(crate) threads: usize,
+    /// Bytes that the current call touches, as far as the caller has counted them.
+    pub(crate) touched: usize,
+}
+
+/// The arrays that a step passes over beside the values and the outs.
+#[derive(Clone, Copy)]
+struct KeptArrays {
+    /// How many there are.
+    count: usize,
+    /// How many of them are read and written.
+    changed: usize,
 }
 
 /// Where a step writes its result.
@@ -83,7 +95,7 @@ impl Team {
         }
         let targets = Targets { stored: Some(target), outs };
         let more = compression.as_ref().map_or(0, |it| it.passed());
-        let run = self.run(slot, values, targets, 1 + more)?;
+        let run = self.run(slot, values, targets, KeptArrays { count: 1 + more, changed: 0 })?;
         if let Some(compression) = compression {
             compression.run(run.threads);
         }
@@ -105,8 +117,9 @@ impl Team {
     ) -> Result<KeyPasses<'a>> {
         let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
         let more = compression.as_ref().map_or(0, |it| it.passed());
-        // The state is read and written.
-        let run = self.run(slot, values, targets, 2 + 2 * arrays.passed() + more)?;
+        let changed = 1 + arrays.passed();
+        let kept = KeptArrays { count: changed + more, changed };
+        let run = self.run(slot, values, targets, kept)?;
         if let Some(compression) = compression {
             compression.run(run.threads);
         }
@@ -153,7 +166,8 @@ impl Team {
             return Ok(true);
         }
         let stored = [Lent::of(stored)];
-        Ok(self.run(slot, &stored, Targets { stored: None, outs }, 0)?.whole(Merge::Assign, cancel))
+        let (targets, kept) = (Targets { stored: None, outs }, KeptArrays { count: 0, changed: 0 });
+        Ok(self.run(slot, &stored, targets, kept)?.whole(Merge::Assign, cancel))
     }
 
     /// Copies a buffer of the slot's size.
@@ -161,28 +175,36 @@ impl Team {
         self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
     }
 
-    /// Prepares a step that reads or writes so many arrays beside the values and outs.
+    /// How a step on so many threads treats the caches, if the key's arrays take `own` bytes.
+    fn traffic(self, slot: &Slot, own: usize, threads: usize) -> Traffic {
+        let caches = CacheSizes::get();
+        if slot.bytes() >= STREAM_BYTES && own.max(self.touched) > caches.usable(threads) {
+            Traffic::Streaming
+        } else if own >= caches.own {
+            Traffic::Ahead
+        } else {
+            Traffic::Cached
+        }
+    }
+
+    /// Prepares a step.
     #[inline]
     fn run<'a>(
         self,
         slot: &'a Slot,
         values: &'a [Lent],
         targets: Targets<'a>,
-        kept: usize,
+        kept: KeptArrays,
     ) -> Result<MergeRun<'a>> {
         let live = targets.outs.iter().filter(|out| !out.shadowed).count();
-        let touched = (values.len() + live + kept) * slot.bytes();
-        let traffic = match (slot.bytes(), touched) {
-            (STREAM_BYTES.., _) => Traffic::Streaming,
-            (_, AHEAD_BYTES..) => Traffic::Ahead,
-            _ => Traffic::Cached,
-        };
+        let own = (values.len() + live + kept.count) * slot.bytes();
         let odd = values.iter().filter(|value| !value.is_plain(slot.dtype)).count();
         let straight = odd == 0 && targets.outs.iter().all(|out| out.lent.is_plain(slot.dtype));
-        let help = Help::ask(self.threads - 1, touched);
+        let help = Help::ask(self.threads - 1, own + kept.changed * slot.bytes());
         let threads = 1 + help.helpers;
         // At most as many as can have scratch memory, for any pieces.
         let threads = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
+        let traffic = self.traffic(slot, own, threads);
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
         let step =
             MergeStep { isa: self.isa, slot, values, merge: Merge::Assign, targets, traffic };

@@ -195,6 +195,17 @@ impl Plan {
         self.groups.iter().for_each(|group| visit(group.slot.key.id()));
     }
 
+    /// Bytes of all values, outs and stored values of a call with several keys; 0 with one key, whose
+    /// step counts them.
+    pub(crate) fn touched(&self) -> usize {
+        if self.groups.len() < 2 {
+            return 0;
+        }
+        let touched =
+            |group: &KeyGroup| (group.values.len() + group.outs.len() + 1) * group.slot.bytes();
+        self.groups.iter().map(touched).sum()
+    }
+
     pub(crate) fn label(&self, call: DataCall) -> OperationLabel {
         let first_key = self.groups.first().map_or(0, |group| group.slot.key.id());
         OperationLabel { call: call.name(), first_key, keys: self.groups.len() }
