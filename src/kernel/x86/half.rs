@@ -5,10 +5,9 @@ use std::arch::x86_64::{
     _mm_loadu_si128, _mm_storeu_si128, _mm_stream_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm256_loadu_si256, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512,
     _mm512_castsi256_si512, _mm512_castsi512_ps, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16,
-    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_inserti64x4, _mm512_loadu_ps,
+    _mm512_cvtepu16_epi32, _mm512_cvtph_ps, _mm512_cvtps_ph, _mm512_inserti64x4,
     _mm512_mask_mov_epi32, _mm512_or_si512, _mm512_set1_epi32, _mm512_slli_epi32,
-    _mm512_srli_epi32, _mm512_storeu_ps, _mm512_storeu_si512, _mm512_stream_ps,
-    _mm512_stream_si512,
+    _mm512_srli_epi32, _mm512_storeu_si512, _mm512_stream_si512,
 };
 
 use crate::kernel::number::{Arithmetic, Pair};
@@ -149,37 +148,4 @@ halves! {
 #[inline(always)]
 pub(super) unsafe fn add_f32x32(a: Pair<__m512>, b: Pair<__m512>) -> Pair<__m512> {
     a.add(b)
-}
-
-/// # Safety
-/// 128 bytes can be read; AVX-512 is there.
-#[inline(always)]
-pub(super) unsafe fn load_f32x32(from: *const u8) -> Pair<__m512> {
-    let from = from.cast::<f32>();
-    // SAFETY: the caller's promise.
-    unsafe { Pair(_mm512_loadu_ps(from), _mm512_loadu_ps(from.add(16))) }
-}
-
-/// # Safety
-/// 128 bytes can be written; AVX-512 is there.
-#[inline(always)]
-pub(super) unsafe fn store_f32x32(to: *mut u8, value: Pair<__m512>) {
-    let to = to.cast::<f32>();
-    // SAFETY: the caller's promise.
-    unsafe {
-        _mm512_storeu_ps(to, value.0);
-        _mm512_storeu_ps(to.add(16), value.1);
-    }
-}
-
-/// # Safety
-/// 128 bytes, aligned to a line, can be written; AVX-512 is there.
-#[inline(always)]
-pub(super) unsafe fn stream_f32x32(to: *mut u8, value: Pair<__m512>) {
-    let to = to.cast::<f32>();
-    // SAFETY: the caller's promise.
-    unsafe {
-        _mm512_stream_ps(to, value.0);
-        _mm512_stream_ps(to.add(16), value.1);
-    }
 }

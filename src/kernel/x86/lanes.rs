@@ -12,11 +12,10 @@ use std::arch::x86_64::{
 use std::marker::PhantomData;
 
 use super::half::{
-    add_f32x32, load_bf16x32, load_f16x8, load_f16x32, load_f32x32, narrow_f16x8, round_bf16x32,
-    round_f16x32, store_bf16x32, store_f16x8, store_f16x32, store_f32x32, stream_bf16x32,
-    stream_f16x8, stream_f16x32, stream_f32x32,
+    add_f32x32, load_bf16x32, load_f16x8, load_f16x32, narrow_f16x8, round_bf16x32, round_f16x32,
+    store_bf16x32, store_f16x8, store_f16x32, stream_bf16x32, stream_f16x8, stream_f16x32,
 };
-use crate::kernel::lanes::{Family, FloatLanes, Lanes, Portable, Scalar};
+use crate::kernel::lanes::{Family, FloatLanes, Lanes, Portable, Scalar, Two};
 use crate::kernel::number::Pair;
 
 /// Declares the lanes of a dtype from its instructions.
@@ -67,14 +66,13 @@ lanes! {
     I8x64: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi8, _mm512_storeu_si512, _mm512_stream_si512;
     I32x16: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi32, _mm512_storeu_si512, _mm512_stream_si512;
     I64x8: __m512i as __m512i, 64, _mm512_loadu_si512, _mm512_add_epi64, _mm512_storeu_si512, _mm512_stream_si512;
-    F32x32: Pair<__m512> as u8, 128, load_f32x32, add_f32x32, store_f32x32, stream_f32x32;
     F16x32: Pair<__m512> as u8, 64, load_f16x32, add_f32x32, store_f16x32, stream_f16x32;
     Bf16x32: Pair<__m512> as u8, 64, load_bf16x32, add_f32x32, store_bf16x32, stream_bf16x32;
 }
 
 /// Declares which registers are floats: their full-precision form, and their rounding.
 macro_rules! floats {
-    ($($name:ident as $full:ident: |$value:ident| $round:expr;)+) => {$(
+    ($($name:ident as $full:ty: |$value:ident| $round:expr;)+) => {$(
         impl FloatLanes for $name {
             type Full = $full;
 
@@ -94,9 +92,8 @@ floats! {
     F16x8 as F32x8: |value| _mm256_cvtph_ps(narrow_f16x8(value));
     F32x16 as F32x16: |value| value;
     F64x8 as F64x8: |value| value;
-    F32x32 as F32x32: |value| value;
-    F16x32 as F32x32: |value| round_f16x32(value);
-    Bf16x32 as F32x32: |value| round_bf16x32(value);
+    F16x32 as Two<F32x16>: |value| round_f16x32(value);
+    Bf16x32 as Two<F32x16>: |value| round_bf16x32(value);
 }
 
 /// `W` for the bulk, `S` once after it, `FEW` or one element of `T` at a time for the ends.

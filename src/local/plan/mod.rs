@@ -170,6 +170,8 @@ pub(crate) struct PlannedOut {
 #[derive(Default)]
 pub(crate) struct Plan {
     pub(crate) groups: Vec<KeyGroup>,
+    /// Bytes of the values, the outs and the stored values of all groups.
+    touched: usize,
     pub(crate) values: Vec<Lent>,
     pub(crate) outs: Vec<PlannedOut>,
     /// Of a call on rows.
@@ -183,6 +185,7 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn clear(&mut self) {
         self.groups.clear();
+        self.touched = 0;
         self.values.clear();
         self.outs.clear();
         self.rows.clear();
@@ -198,12 +201,13 @@ impl Plan {
     /// Bytes of all values, outs and stored values of a call with several keys; 0 with one key, whose
     /// step counts them.
     pub(crate) fn touched(&self) -> usize {
-        if self.groups.len() < 2 {
-            return 0;
-        }
-        let touched =
-            |group: &KeyGroup| (group.values.len() + group.outs.len() + 1) * group.slot.bytes();
-        self.groups.iter().map(touched).sum()
+        if self.groups.len() > 1 { self.touched } else { 0 }
+    }
+
+    /// Adds a key's share, and its bytes while the slot is at hand.
+    fn add(&mut self, slot: Arc<Slot>, values: Range<usize>, outs: Range<usize>) {
+        self.touched += (values.len() + outs.len() + 1) * slot.bytes();
+        self.groups.push(KeyGroup { slot, values, outs });
     }
 
     pub(crate) fn label(&self, call: DataCall) -> OperationLabel {
@@ -227,7 +231,7 @@ impl Plan {
             self.outs.push(PlannedOut { lent: Lent::plain(data, slot.dtype), shadowed: false });
         }
         let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
-        self.groups.push(KeyGroup { slot: Arc::clone(slot), values, outs });
+        self.add(Arc::clone(slot), values, outs);
     }
 
     /// Checks and groups the pairs of a call. On an error the plan is of no use until cleared.
@@ -270,7 +274,7 @@ impl Plan {
                 out_at += 1;
             }
             let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
-            self.groups.push(KeyGroup { slot, values, outs });
+            self.add(slot, values, outs);
         }
         // Comparing may take long; keys are added and removed meanwhile.
         drop(held);
