@@ -230,11 +230,11 @@ where
 }
 
 /// Elements of `T` without special instructions.
-pub(super) struct Plain<T>(PhantomData<T>);
+pub(super) struct Plain<T, const WIDE: usize = 16, const FEW: usize = 4>(PhantomData<T>);
 
-impl<T: Scalar> Family for Plain<T> {
-    type Wide = Portable<T, 16>;
-    type Single = Portable<T, 16>;
-    type Few = Portable<T, 4>;
+impl<T: Scalar, const WIDE: usize, const FEW: usize> Family for Plain<T, WIDE, FEW> {
+    type Wide = Portable<T, WIDE>;
+    type Single = Portable<T, WIDE>;
+    type Few = Portable<T, FEW>;
     type One = Portable<T, 1>;
 }

@@ -8,12 +8,13 @@ pub(super) struct Portable;
 
 impl Build for Portable {
     type F32 = Plain<f32>;
-    type F64 = Plain<f64>;
+    type F32Line = Plain<f32>;
+    type F64 = Plain<f64, 8, 1>;
     type F16 = Plain<F16>;
     type Bf16 = Plain<Bf16>;
     type I8 = Plain<i8>;
     type I32 = Plain<i32>;
-    type I64 = Plain<i64>;
+    type I64 = Plain<i64, 8>;
 
     const INSTANCES: bool = cfg!(target_arch = "aarch64");
 
@@ -22,4 +23,9 @@ impl Build for Portable {
 
     #[inline(always)]
     fn fence() {}
+
+    #[inline(never)]
+    unsafe fn apart<T>(work: impl FnOnce() -> T) -> T {
+        work()
+    }
 }

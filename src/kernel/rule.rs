@@ -1,11 +1,13 @@
 //! Element-wise rules: how a sum is merged into a stored value, in the same pass over memory that
 //! adds the values up and fills the outs.
 
+use std::ptr::{null, null_mut};
+
 use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
 use super::portable::Portable;
-use super::sum::{Build, Pass, Traffic, head, prefetch};
+use super::sum::{Build, Pass, Pointers, Traffic, head, prefetch};
 use crate::tensor::{DType, LINE};
 
 /// How many arrays of state a rule may keep.
@@ -71,9 +73,9 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
     unsafe {
         match pass.dtype {
             DType::F32 if B::INSTANCES && F::FUSED => {
-                by_inputs::<B, B::F32, F>(formula, pass, target);
+                by_numbers::<B, B::F32, F>(formula, pass, target);
             }
-            DType::F32 => any::<B, B::F32, Rounded, F>(formula, pass, target),
+            DType::F32 => any::<B, B::F32Line, Rounded, F>(formula, pass, target),
             DType::F64 => any::<B, B::F64, Rounded, F>(formula, pass, target),
             DType::F16 if F::FUSED => by_value::<B, B::F16, F>(formula, pass, target),
             DType::BF16 if F::FUSED => by_value::<B, B::Bf16, F>(formula, pass, target),
@@ -83,41 +85,28 @@ pub(super) unsafe fn merge<B: Build, F: Formula>(formula: F, pass: &Pass<'_>, ta
     }
 }
 
-/// Picks the instance for the number of inputs.
+/// Picks the instance for the numbers of inputs and outs.
 #[inline(always)]
-unsafe fn by_inputs<B: Build, D: FloatFamily, F: Formula>(
+unsafe fn by_numbers<B: Build, D: FloatFamily, F: Formula>(
     formula: F,
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match *pass.inputs {
-            [a] => by_outs::<B, D, F>(formula, pass, target, [a]),
-            [a, b] => by_outs::<B, D, F>(formula, pass, target, [a, b]),
-            [a, b, c, d] => by_outs::<B, D, F>(formula, pass, target, [a, b, c, d]),
-            _ => any::<B, D, Rounded, F>(formula, pass, target),
-        }
+    macro_rules! instance {
+        ([$($input:ident),+] to [$($out:ident),*]) => {
+            by_traffic::<B, D, Rounded, F>(formula, pass, target, [$($input),+], [$($out),*])
+        };
     }
-}
-
-/// Picks the instance for the number of outs.
-#[inline(always)]
-unsafe fn by_outs<B: Build, D: FloatFamily, F: Formula>(
-    formula: F,
-    pass: &Pass<'_>,
-    target: &RuleTarget,
-    inputs: impl AsRef<[*const u8]>,
-) {
     // SAFETY: the caller's promise.
     unsafe {
-        match *pass.outs {
-            [] => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, []),
-            [out] => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, [out]),
-            [a, b, c, d] => {
-                by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, [a, b, c, d]);
-            }
-            _ => by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, pass.outs),
+        match (pass.inputs, pass.outs) {
+            (&[a], &[]) => instance!([a] to []),
+            (&[a], &[p]) => instance!([a] to [p]),
+            (&[a], &[p, q, r, s]) => instance!([a] to [p, q, r, s]),
+            (&[a, b, c, d], &[]) => instance!([a, b, c, d] to []),
+            (&[a, b, c, d], &[p]) => instance!([a, b, c, d] to [p]),
+            (&[a, b, c, d], &[p, q, r, s]) => instance!([a, b, c, d] to [p, q, r, s]),
+            _ => any::<B, D, Rounded, F>(formula, pass, target),
         }
     }
 }
@@ -129,8 +118,20 @@ unsafe fn any<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
+    if !B::INSTANCES {
+        // SAFETY: the caller's promise.
+        return unsafe {
+            by_traffic::<B, D, K, F>(formula, pass, target, pass.inputs, pass.outs);
+        };
+    }
+    let outs = Pointers::of(pass.outs, null_mut());
     // SAFETY: the caller's promise.
-    unsafe { by_traffic::<B, D, K, F>(formula, pass, target, pass.inputs, pass.outs) }
+    unsafe {
+        match Pointers::of(pass.inputs, null()).zip(outs) {
+            Some((inputs, outs)) => by_traffic::<B, D, K, F>(formula, pass, target, inputs, outs),
+            None => rest::<B, D, K, F>(formula, pass, target, 0),
+        }
+    }
 }
 
 /// Any number of inputs and outs of f16 or bf16, with or without a master.
@@ -185,16 +186,39 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
             ends::<D::Few, D::One, K, F>(formula, pass, target, (0, head));
         }
         let (span, ahead) = ((head, bytes), pass.traffic != Traffic::Cached);
-        let mut at = if streams {
+        let at = if streams {
             let at = walk::<B, D::Wide, K, F, true>(formula, inputs, outs, target, span, true);
             B::fence();
             at
         } else {
             walk::<B, D::Wide, K, F, false>(formula, inputs, outs, target, span, ahead)
         };
-        if D::Single::BYTES < D::Wide::BYTES {
-            let span = (at, bytes);
-            at = walk::<B, D::Single, K, F, false>(formula, inputs, outs, target, span, false);
+        if at < bytes {
+            rest::<B, D, K, F>(formula, pass, target, at);
+        }
+    }
+}
+
+/// Merges the elements from a byte on, a register at a time.
+///
+/// # Safety
+/// As [`merge`].
+#[inline(always)]
+unsafe fn rest<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &RuleTarget,
+    start: usize,
+) {
+    let bytes = pass.count * pass.dtype.size();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut at = start;
+        if D::Single::BYTES < D::Wide::BYTES && at + D::Single::BYTES <= bytes {
+            let (inputs, outs, span) = (pass.inputs, pass.outs, (at, bytes));
+            at = B::apart(|| {
+                walk::<B, D::Single, K, F, false>(formula, inputs, outs, target, span, false)
+            });
         }
         if at < bytes {
             ends::<D::Few, D::One, K, F>(formula, pass, target, (at, bytes));

@@ -1,5 +1,7 @@
 //! Sums written to one place or several in a single pass over memory.
 
+use std::ptr::{null, null_mut};
+
 use super::lanes::{Family, FloatFamily, Lanes};
 use crate::tensor::{DType, LINE};
 
@@ -23,6 +25,8 @@ const LINE_UP_BYTES: usize = 2048;
 /// The parts of a build: its families of every dtype, and its prefetch.
 pub(super) trait Build {
     type F32: FloatFamily;
+    /// One cache line at a time, for what has no instances.
+    type F32Line: FloatFamily;
     type F64: FloatFamily;
     type F16: FloatFamily;
     type Bf16: FloatFamily;
@@ -37,6 +41,11 @@ pub(super) trait Build {
     fn prefetch(at: *const u8);
     /// Orders streaming stores before all later accesses.
     fn fence();
+    /// Runs a closure in a function of its own, which instances share.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn apart<T>(work: impl FnOnce() -> T) -> T;
 }
 
 /// The arrays of a pass.
@@ -61,68 +70,108 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
     unsafe {
         match pass.dtype {
             // One value is copied as bytes, which keeps every bit, also those of a NaN.
-            _ if pass.inputs.len() == 1 => by_outs::<B, B::I8, 1>(pass),
-            DType::F32 => by_inputs::<B, B::F32>(pass),
-            DType::F64 => by_inputs::<B, B::F64>(pass),
-            DType::F16 => by_inputs::<B, B::F16>(pass),
-            DType::BF16 => by_inputs::<B, B::Bf16>(pass),
-            DType::I8 | DType::U8 => by_traffic::<B, B::I8, 0, 0>(pass),
-            DType::I32 => by_traffic::<B, B::I32, 0, 0>(pass),
-            DType::I64 => by_traffic::<B, B::I64, 0, 0>(pass),
+            _ if pass.inputs.len() == 1 => copy::<B>(pass, pass.inputs[0]),
+            DType::F32 => by_numbers::<B, B::F32>(pass),
+            DType::F64 => any::<B, B::F64>(pass),
+            DType::F16 => by_numbers::<B, B::F16>(pass),
+            DType::BF16 => by_numbers::<B, B::Bf16>(pass),
+            DType::I8 | DType::U8 => any::<B, B::I8>(pass),
+            DType::I32 => any::<B, B::I32>(pass),
+            DType::I64 => any::<B, B::I64>(pass),
         }
     }
 }
 
-/// Picks the instance for the number of inputs; 0 is any.
+/// Picks the instance for the numbers of inputs and outs. The stored value is one of the outs: a
+/// push with 1 or 4 has one more.
 #[inline(always)]
-unsafe fn by_inputs<B: Build, F: Family>(pass: &Pass<'_>) {
+unsafe fn by_numbers<B: Build, F: Family>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match pass.inputs.len() {
-            _ if !B::INSTANCES => run::<B, F, 0, 0, false>(pass),
-            2 => by_outs::<B, F, 2>(pass),
-            4 => by_outs::<B, F, 4>(pass),
-            8 => by_outs::<B, F, 8>(pass),
-            _ => by_outs::<B, F, 0>(pass),
+        match (pass.inputs, pass.outs) {
+            _ if !B::INSTANCES => any::<B, F>(pass),
+            (&[a, b, c, d], &[p]) => by_traffic::<B, F>(pass, [a, b, c, d], [p]),
+            (&[a, b, c, d], &[p, q]) => by_traffic::<B, F>(pass, [a, b, c, d], [p, q]),
+            (&[a, b, c, d], &[p, q, r, s, t]) => {
+                by_traffic::<B, F>(pass, [a, b, c, d], [p, q, r, s, t]);
+            }
+            _ => any::<B, F>(pass),
         }
     }
 }
 
-/// Picks the instance for the number of outs; 0 is any.
+/// One input, as [`by_numbers`].
 #[inline(always)]
-unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
+unsafe fn copy<B: Build>(pass: &Pass<'_>, from: *const u8) {
     // SAFETY: the caller's promise.
     unsafe {
-        match pass.outs.len() {
-            _ if !B::INSTANCES => run::<B, F, 0, 0, false>(pass),
-            // The stored value is one of them; a push with 1, 4 or 8 outs has one more.
-            1 => by_traffic::<B, F, INS, 1>(pass),
-            2 => by_traffic::<B, F, INS, 2>(pass),
-            5 => by_traffic::<B, F, INS, 5>(pass),
-            9 => by_traffic::<B, F, INS, 9>(pass),
-            _ => by_traffic::<B, F, INS, 0>(pass),
+        match *pass.outs {
+            [p] if B::INSTANCES => by_traffic::<B, B::I8>(pass, [from], [p]),
+            [p, q] if B::INSTANCES => by_traffic::<B, B::I8>(pass, [from], [p, q]),
+            [p, q, r, s, t] if B::INSTANCES => {
+                by_traffic::<B, B::I8>(pass, [from], [p, q, r, s, t]);
+            }
+            _ => any::<B, B::I8>(pass),
+        }
+    }
+}
+
+/// Any number of inputs and outs.
+#[inline(always)]
+unsafe fn any<B: Build, F: Family>(pass: &Pass<'_>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let outs = Pointers::of(pass.outs, null_mut());
+        match Pointers::of(pass.inputs, null()).zip(outs) {
+            Some((inputs, outs)) => by_traffic::<B, F>(pass, inputs, outs),
+            None => rest::<B, F>(pass, 0),
         }
     }
 }
 
 #[inline(always)]
-unsafe fn by_traffic<B: Build, F: Family, const INS: usize, const OUTS: usize>(pass: &Pass<'_>) {
+unsafe fn by_traffic<B: Build, F: Family>(
+    pass: &Pass<'_>,
+    inputs: impl AsRef<[*const u8]>,
+    outs: impl AsRef<[*mut u8]>,
+) {
     // SAFETY: the caller's promise.
     unsafe {
         if B::INSTANCES && pass.traffic == Traffic::Streaming {
-            run::<B, F, INS, OUTS, true>(pass);
+            run::<B, F, true>(pass, inputs.as_ref(), outs.as_ref());
             B::fence();
         } else {
-            run::<B, F, INS, OUTS, false>(pass);
+            run::<B, F, false>(pass, inputs.as_ref(), outs.as_ref());
         }
     }
 }
 
-/// The array of pointers as a value, so that the compiler keeps them in registers: through a slice
-/// it would have to read them again after every store.
-#[inline(always)]
-fn pointers<T: Copy, const N: usize>(all: &[T]) -> Option<[T; N]> {
-    all.first_chunk::<N>().copied()
+/// Most pointers of [`Pointers`]: the stored value, and 16 outs.
+const MOST_POINTERS: usize = 17;
+
+/// A few pointers as a value, out of reach of stores: through a slice the compiler would have to
+/// read them again after every store.
+pub(super) struct Pointers<T> {
+    all: [T; MOST_POINTERS],
+    count: usize,
+}
+
+impl<T: Copy> Pointers<T> {
+    /// None if there are more. `none` fills the places without a pointer.
+    #[inline(always)]
+    pub(super) fn of(pointers: &[T], none: T) -> Option<Self> {
+        let (mut all, count) = ([none; MOST_POINTERS], pointers.len());
+        all.get_mut(..count)?.copy_from_slice(pointers);
+        Some(Self { all, count })
+    }
+}
+
+impl<T> AsRef<[T]> for Pointers<T> {
+    #[inline(always)]
+    fn as_ref(&self) -> &[T] {
+        // Written so that it cannot panic.
+        &self.all[..self.count.min(MOST_POINTERS)]
+    }
 }
 
 /// Bytes before the first out's next line, if the pass should begin there. Streaming stores need
@@ -146,15 +195,11 @@ pub(super) fn prefetch<B: Build>(load: *const u8, bytes: usize) {
 }
 
 #[inline(always)]
-unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const STREAM: bool>(
+unsafe fn run<B: Build, F: Family, const STREAM: bool>(
     pass: &Pass<'_>,
+    ins: &[*const u8],
+    outs: &[*mut u8],
 ) {
-    let (Some(ins), Some(outs)) = (pointers::<_, INS>(pass.inputs), pointers::<_, OUTS>(pass.outs))
-    else {
-        return;
-    };
-    let ins: &[*const u8] = if INS == 0 { pass.inputs } else { &ins };
-    let outs: &[*mut u8] = if OUTS == 0 { pass.outs } else { &outs };
     let bytes = pass.count * pass.dtype.size();
     let head = head(outs, bytes, STREAM);
     let ahead = pass.traffic != Traffic::Cached;
@@ -163,12 +208,9 @@ unsafe fn run<B: Build, F: Family, const INS: usize, const OUTS: usize, const ST
         if head > 0 {
             ends::<B, F>(pass, 0, head);
         }
-        let mut at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
-        if F::Single::BYTES < F::Wide::BYTES {
-            at = walk::<B, F::Single, false>(ins, outs, at, bytes, false);
-        }
+        let at = walk::<B, F::Wide, STREAM>(ins, outs, head, bytes, ahead);
         if at < bytes {
-            ends::<B, F>(pass, at, bytes);
+            rest::<B, F>(pass, at);
         }
     }
 }
@@ -206,6 +248,26 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
         at += L::BYTES;
     }
     at
+}
+
+/// Adds the elements from a byte on, a register at a time.
+///
+/// # Safety
+/// As [`sum`].
+#[inline(always)]
+unsafe fn rest<B: Build, F: Family>(pass: &Pass<'_>, start: usize) {
+    let bytes = pass.count * pass.dtype.size();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut at = start;
+        if F::Single::BYTES < F::Wide::BYTES && at + F::Single::BYTES <= bytes {
+            let (ins, outs) = (pass.inputs, pass.outs);
+            at = B::apart(|| walk::<B, F::Single, false>(ins, outs, start, bytes, false));
+        }
+        if at < bytes {
+            ends::<B, F>(pass, at, bytes);
+        }
+    }
 }
 
 /// Adds the elements between two bytes.

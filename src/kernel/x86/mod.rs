@@ -33,10 +33,11 @@ struct Avx2;
 struct Avx512;
 
 macro_rules! x86_build {
-    ($name:ident: $f32:ty, $f64:ty, $f16:ty, $bf16:ty, $i8:ty, $i32:ty, $i64:ty) => {
+    ($name:ident as $entries:ident: $f32:ty, $line:ty, $f64:ty, $f16:ty, $bf16:ty, $i8:ty, $i32:ty, $i64:ty) => {
         impl Build for $name {
             type F32 = Mixed<Two<$f32>, $f32, f32>;
-            type F64 = Mixed<$f64, $f64, f64>;
+            type F32Line = Mixed<$line, $f32, f32>;
+            type F64 = Mixed<$f64, $f64, f64, 1>;
             type F16 = Mixed<$f16, $f16, F16>;
             type Bf16 = Mixed<$bf16, $bf16, Bf16>;
             type I8 = Mixed<Two<$i8>, $i8, i8, 16>;
@@ -56,12 +57,18 @@ macro_rules! x86_build {
                 // SAFETY: SSE is part of x86-64.
                 unsafe { _mm_sfence() }
             }
+
+            #[inline(always)]
+            unsafe fn apart<T>(work: impl FnOnce() -> T) -> T {
+                // SAFETY: the caller's promise.
+                unsafe { $entries::apart(work) }
+            }
         }
     };
 }
 
-x86_build!(Avx2: F32x8, F64x4, F16x8, Portable<Bf16, 16>, I8x32, I32x8, I64x4);
-x86_build!(Avx512: F32x16, F64x8, F16x32, Bf16x32, I8x64, I32x16, I64x8);
+x86_build!(Avx2 as avx2: F32x8, Two<F32x8>, F64x4, F16x8, Portable<Bf16, 16>, I8x32, I32x8, I64x4);
+x86_build!(Avx512 as avx512: F32x16, F32x16, F64x8, F16x32, Bf16x32, I8x64, I32x16, I64x8);
 
 /// Eight elements at a time with F16C, which rounds and quiets NaNs like [`half::Portable`].
 struct F16c;
@@ -128,6 +135,14 @@ macro_rules! entries {
             #[target_feature(enable = $features)]
             pub(in crate::kernel) unsafe fn run<L: Loop>(work: L) -> L::Output {
                 work.run()
+            }
+
+            /// # Safety
+            /// The instruction set is there.
+            #[inline(never)]
+            #[target_feature(enable = $features)]
+            pub(super) unsafe fn apart<T>(work: impl FnOnce() -> T) -> T {
+                work()
             }
 
             /// # Safety
