@@ -7,7 +7,7 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local install header check test test-long bench bench-peers \
+.PHONY: help build stage stage-local python extension install header check test test-long bench bench-peers \
 	bench-python clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
 
@@ -20,6 +20,12 @@ build: ## build the library
 
 stage: ## install it into build/stage, where tests and examples find it
 	@bash scripts/stage.sh all
+
+python: stage extension ## the same, with the extension of the Python package
+
+# Beside the sources of the package.
+extension:
+	@bash scripts/extension.sh
 
 # What the demos of local stores need, without the distributed half.
 stage-local:
@@ -59,7 +65,7 @@ demo-go: stage-local ## the same in Go
 	@bash scripts/bootstrap.sh go
 	@bash scripts/example.sh go train_digits $(DIGITS)
 
-demo-python: stage-local ## the same in Python
+demo-python: stage-local extension ## the same in Python
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python train_digits $(DIGITS)
 
@@ -67,11 +73,11 @@ demo-rust: ## the same in Rust
 	@bash scripts/bootstrap.sh build
 	@bash scripts/example.sh rust train_digits $(DIGITS)
 
-demo-torch: stage-local ## PyTorch's own parameters and gradients through the store
+demo-torch: stage-local extension ## PyTorch's own parameters and gradients through the store
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python torch_digits $(DIGITS)
 
-demo-embedding: stage-local ## word vectors of a book: pushes of rows beside whole tables
+demo-embedding: stage-local extension ## word vectors of a book: pushes of rows beside whole tables
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python embedding $(OPTICKS)
 
@@ -91,7 +97,7 @@ bench-peers: ## the same beside MXNet and numpy, where they can be installed
 	@bash scripts/bootstrap.sh build
 	@bash scripts/bench_peers.sh $(if $(QUICK),--quick)
 
-bench-python: stage ## measure calls from Python beside C, numpy and PyTorch
+bench-python: python ## measure calls from Python beside C, numpy and PyTorch
 	@bash scripts/bench_python.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built

@@ -154,6 +154,8 @@ suite_programs() {
   run "programs, configure" count_step \
     bash -c '. scripts/environment.sh && configure build/cmake . -DKVSTORE_TESTS=ON'
   run "programs, build" count_step cmake --build build/cmake --parallel "$jobs"
+  # Python's tutorial is one of the programs.
+  run "extension for python" count_step make -s extension
   for label in api leak stress fault cpp abi install tutorial asan; do
     run_label $label
   done
@@ -186,7 +188,7 @@ suite_python() {
     leave_out python "build/venv is missing"
     return
   fi
-  run "library for python" count_step make -s stage
+  run "library for python" count_step make -s python
   run "pytest" count_pytest "$python" -m pytest -q -rs bindings/python/tests tests/k8s
   while read -r reason; do
     leave_out "some of pytest" "$reason"

@@ -1,7 +1,7 @@
 """Puts the C library into the wheel, and names the wheel after the systems that can load it.
 
 The library is $KVSTORE_PREFIX/lib/libkvstore.so.0, or else the one in build/stage of the project.
-The extension, the native half of the package, lies beside the package's sources. `make stage`
+The extension, the native half of the package, lies beside the package's sources. `make python`
 builds both.
 """
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 
 def built(path: Path) -> Path:
     if not path.exists():
-        raise SystemExit(f"{path} is missing: run `make stage`, or set KVSTORE_PREFIX")
+        raise SystemExit(f"{path} is missing: run `make python`, or set KVSTORE_PREFIX")
     return path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import sys
 from ctypes import (
@@ -152,11 +153,11 @@ def _bind(library: ctypes.CDLL) -> None:
             "of the same version with the GIL"
         )
     try:
-        from . import _native
+        _native = importlib.import_module("._native", __package__)
     except ImportError as error:
         raise ImportError(
             f"the extension kvstore/_native.abi3.so cannot be loaded ({error}): install the "
-            f"kvstore wheel, or run `make stage` in the source tree"
+            f"kvstore wheel, or run `make python` in the source tree"
         ) from error
     _native.bind(library._handle)
 

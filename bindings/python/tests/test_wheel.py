@@ -109,7 +109,7 @@ def test_a_missing_library_says_what_to_do(wheel, tmp_path):
 def test_a_missing_extension_says_what_to_do(wheel, tmp_path):
     said = failed_import(wheel, tmp_path, "_native.abi3.so")
     assert "ImportError: the extension kvstore/_native.abi3.so cannot be loaded" in said
-    assert "make stage" in said
+    assert "make python" in said
 
 
 def test_free_threaded_python_is_refused_by_name(wheel, tmp_path):
