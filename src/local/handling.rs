@@ -3,7 +3,6 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::Local;
 use super::merger::{Handling, Merger};
@@ -42,7 +41,7 @@ impl Local {
             if !check(&changed)? {
                 return Ok(false);
             }
-            self.assigns.store(changed.is_plain(), Ordering::SeqCst);
+            self.keys.table.set_short_merge(changed.short().as_ref());
             std::mem::replace(&mut *current, changed)
         };
         // Outside the lock: it may run the user's drop function.
@@ -77,6 +76,7 @@ impl Local {
             return Err(fail!(InvalidArgument, "{call}: no optimizer is set; set one first"));
         };
         *optimizer = Arc::new(change(optimizer).map_err(|error| error.at(call))?);
+        self.keys.table.set_short_merge(handling.short().as_ref());
         Ok(())
     }
 

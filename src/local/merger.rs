@@ -18,11 +18,6 @@ pub(crate) struct Handling {
 impl Handling {
     pub(crate) const PLAIN: Self = Self { codec: None, merger: Merger::Assign };
 
-    /// Whether a merge is only assignment of the sum.
-    pub(crate) fn is_plain(&self) -> bool {
-        self.codec.is_none() && matches!(self.merger, Merger::Assign)
-    }
-
     /// Refuses keys whose elements the codec cannot take or the optimizer cannot change.
     pub(crate) fn check(&self, dtype: DType) -> Result<(), String> {
         if let Merger::Optimizer(optimizer) = &self.merger {
@@ -31,10 +26,14 @@ impl Handling {
         self.codec.as_ref().map_or(Ok(()), |codec| codec.check(dtype))
     }
 
-    /// The optimizer, if values reach it uncompressed.
-    pub(crate) fn rule(&self) -> Option<&Optimizer> {
-        match self {
-            Self { codec: None, merger: Merger::Optimizer(optimizer) } => Some(optimizer),
+    /// The merge of short calls, unless they need more than one pass.
+    pub(crate) fn short(&self) -> Option<ShortMerge> {
+        match &self.merger {
+            _ if self.codec.is_some() => None,
+            Merger::Assign => Some(ShortMerge::Assign),
+            Merger::Optimizer(rule) if rule.is_elementwise() => {
+                Some(ShortMerge::Rule(Arc::clone(rule)))
+            }
             _ => None,
         }
     }
@@ -42,6 +41,34 @@ impl Handling {
     /// The codec of the values of a key. Integers are never compressed.
     pub(crate) fn codec_of(&self, dtype: DType) -> Option<&Codec> {
         self.codec.as_deref().filter(|_| dtype.is_float())
+    }
+}
+
+/// How values merge in one pass over each key. Each part of the table has a copy, so that a short
+/// call finds it beside its key.
+#[derive(Clone)]
+pub(crate) enum ShortMerge {
+    Assign,
+    /// By a rule that goes element by element.
+    Rule(Arc<Optimizer>),
+}
+
+impl ShortMerge {
+    /// How many arrays of a key a pass reads or writes beside the values and the outs; those that it
+    /// reads and writes count twice.
+    pub(crate) fn kept(&self) -> usize {
+        match self {
+            Self::Assign => 1,
+            Self::Rule(optimizer) => 2 * (1 + optimizer.most_arrays()),
+        }
+    }
+
+    pub(crate) fn into_handling(self) -> Handling {
+        let merger = match self {
+            Self::Assign => Merger::Assign,
+            Self::Rule(optimizer) => Merger::Optimizer(optimizer),
+        };
+        Handling { codec: None, merger }
     }
 }
 

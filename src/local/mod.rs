@@ -39,12 +39,13 @@ use crate::sys::sync::{Mutex, RwLock};
 use apply::{Applier, CallLimits};
 use call::DataCall;
 use counters::Counters;
-use fast::check;
-use fast::check::{Lists, with_one};
+use fast::check::{self, CheckMemory, Lists, with_one};
+use fast::keys::KeyTensors;
+use fast::shared::SharedMemory;
 use keys::LocalKeys;
 use lock::Released;
 use merge::Team;
-use merger::Handling;
+use merger::{Handling, ShortMerge};
 use plan::{Pairs, Plan, RowPairs, TensorUse};
 use table::{KeyTable, TableEntry};
 use ticket::{NoTurn, OperationLabel, TicketWork, Tickets, Turn};
@@ -56,9 +57,6 @@ pub(crate) struct Local {
     pub(crate) tickets: Tickets<LocalOperation>,
     pub(crate) poisoned: AtomicBool,
     pub(crate) handling: RwLock<Handling>,
-    /// Whether sums replace values, and no codec is set: cached for a single load. Changed under
-    /// the lock of the handling.
-    pub(crate) assigns: AtomicBool,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
 }
@@ -85,7 +83,8 @@ impl TicketWork for LocalOperation {
 #[derive(Default)]
 struct CallMemory {
     plan: Plan,
-    memory: check::CheckMemory,
+    check: CheckMemory,
+    shared: SharedMemory,
 }
 
 thread_local! {
@@ -102,38 +101,6 @@ impl CallMemory {
     fn leave(self: Box<Self>) {
         let _ = DESK.try_with(|kept| kept.set(Some(self)));
     }
-}
-
-/// The shortcuts that a call may take without a plan.
-enum FastPath {
-    Nothing,
-    Copy,
-    /// Merge small values under a rule.
-    Rule(Handling),
-}
-
-impl FastPath {
-    /// How the values of a call merge that has begun without a plan.
-    fn handling(&self) -> &Handling {
-        match self {
-            FastPath::Rule(handling) => handling,
-            FastPath::Nothing | FastPath::Copy => &Handling::PLAIN,
-        }
-    }
-}
-
-/// The shortcuts of a call without a plan, and its time limit.
-struct FastTerms<'a> {
-    short: &'a FastPath,
-    patience: &'a LazyDeadline,
-}
-
-/// The progress of a call.
-enum CallProgress {
-    Planned,
-    /// Some keys are done, the others are planned.
-    Begun,
-    Done,
 }
 
 impl Local {
@@ -161,7 +128,6 @@ impl Local {
             tickets: Tickets::new(id, key_name),
             poisoned: AtomicBool::new(false),
             handling: RwLock::new(Handling::PLAIN),
-            assigns: AtomicBool::new(true),
             plans: Mutex::default(),
         }
     }
@@ -185,45 +151,35 @@ impl Local {
         outs: &Pairs<'_>,
     ) -> Result<()> {
         self.fault("push");
-        let Some(short) = self.at_once(call, values, outs) else { return Ok(()) };
+        // Without operations that wait, a short call is made as soon as it is checked.
+        let at_once = call != DataCall::Broadcast && self.tickets.turn_at_once().is_some();
+        if at_once && self.make_one(values, outs) {
+            return Ok(());
+        }
         let mut desk = CallMemory::take();
-        let CallMemory { plan, memory } = &mut *desk;
         let patience = self.patience();
-        let terms = FastTerms { short: &short, patience: &patience };
-        let progress = self.plan(call, values, outs, plan, memory, &terms);
-        let result = progress.and_then(|progress| match progress {
-            CallProgress::Done => Ok(()),
-            CallProgress::Begun => {
+        let begun = self.plan(call, values, outs, &mut desk, &patience, at_once);
+        let plan = &mut desk.plan;
+        let result = begun.and_then(|begun| match begun {
+            Some(handling) => {
                 let limits = CallLimits { patience: &patience, cancel: None };
-                self.applier.apply(call, plan, short.handling(), limits)
+                self.applier.apply(call, plan, &handling, limits)
             }
-            CallProgress::Planned => self.run_planned(call, plan, &patience),
+            None => self.run_planned(call, plan, &patience),
         });
         plan.clear();
         desk.leave();
         result
     }
 
-    /// Makes a call on one small key, if it needs no more and has no pending predecessor; otherwise
-    /// returns the shortcuts that remain.
-    fn at_once(&self, call: DataCall, values: &Pairs<'_>, outs: &Pairs<'_>) -> Option<FastPath> {
-        if call == DataCall::Broadcast || self.tickets.turn_at_once().is_none() {
-            return Some(FastPath::Nothing);
-        }
-        if values.keys.is_empty() || self.assigns.load(Ordering::SeqCst) {
-            let done = self.applier.copy_one(&self.keys.table, values, outs);
-            return (!done).then_some(FastPath::Copy);
-        }
-        let handling = self.handling.read();
-        let Some(rule) = handling.rule() else { return Some(FastPath::Nothing) };
-        if self.applier.optimize_one(&self.keys.table, values, outs, rule) {
-            return None;
-        }
-        Some(if values.keys.len() > 1 {
-            FastPath::Rule(handling.clone())
-        } else {
-            FastPath::Nothing
-        })
+    /// Makes a short call on one key; false if it is none.
+    #[inline]
+    fn make_one(&self, values: &Pairs<'_>, outs: &Pairs<'_>) -> bool {
+        let made = with_one(&self.keys.table, values, outs, |_, key, merge| {
+            let merge = if key.values.is_empty() { &ShortMerge::Assign } else { merge? };
+            self.applier.make_one(key, merge)
+        });
+        made.is_some()
     }
 
     /// Runs a call on rows on this thread, after the pending operations on its keys.
@@ -286,8 +242,9 @@ impl Local {
     ) -> Result<u64> {
         self.queue(call, priority, |plan| {
             let mut desk = CallMemory::take();
-            let terms = FastTerms { short: &FastPath::Nothing, patience: &self.patience() };
-            let planned = self.plan(call, values, outs, plan, &mut desk.memory, &terms);
+            std::mem::swap(&mut desk.plan, plan);
+            let planned = self.plan(call, values, outs, &mut desk, &self.patience(), false);
+            std::mem::swap(&mut desk.plan, plan);
             desk.leave();
             planned.map(|_| ())
         })
@@ -322,18 +279,19 @@ impl Local {
         Ok(ticket)
     }
 
-    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. The
-    /// shortcuts that `short` allows for a list of small keys are taken here.
+    /// Checks and plans a call. A broadcast adds its keys here and is a pull from then on. A short
+    /// call on lists is made here, if it may be made `at_once`: only what is left of it is planned
+    /// then, to be merged as given.
     fn plan(
         &self,
         call: DataCall,
         values: &Pairs<'_>,
         outs: &Pairs<'_>,
-        plan: &mut Plan,
-        memory: &mut check::CheckMemory,
-        terms: &FastTerms<'_>,
-    ) -> Result<CallProgress> {
-        let &FastTerms { short, patience } = terms;
+        desk: &mut CallMemory,
+        patience: &LazyDeadline,
+        at_once: bool,
+    ) -> Result<Option<Handling>> {
+        let CallMemory { plan, check, shared } = desk;
         let mut scene = self.keys.scene(call.name()).within(patience);
         if call == DataCall::Broadcast {
             let fresh = self.keys.make(&scene, values)?;
@@ -343,37 +301,34 @@ impl Local {
             self.check_keys(call.name(), &handling, &fresh)?;
             plan.build(&scene, &Pairs::NONE, outs)?;
             self.keys.add(call.name(), &fresh)?;
-            return Ok(CallProgress::Planned);
+            return Ok(None);
         }
-        let add = |entry: &TableEntry, values: &[*mut u8], outs: &[*mut u8]| {
-            plan.add_plain(&entry.slot, values.iter().copied(), outs.iter().copied());
+        let add = |entry: &TableEntry, key: &KeyTensors<'_>, _: Option<&ShortMerge>| {
+            plan.add_plain(&entry.slot, key.values, key.outs);
             Some(())
         };
         if with_one(&self.keys.table, values, outs, add).is_some() {
-            return Ok(CallProgress::Planned);
+            return Ok(None);
         }
         let held = self.keys.table.hold();
-        let work = |lists: &Lists<'_>| {
-            let done = match short {
-                FastPath::Nothing => 0,
-                FastPath::Copy => self.applier.copy(lists),
-                FastPath::Rule(handling) => {
-                    handling.rule().map_or(0, |rule| self.applier.optimize_lists(lists, rule))
-                }
-            };
-            lists.plan(&held, done, plan);
-            match (plan.groups.is_empty(), done) {
-                (true, _) => CallProgress::Done,
-                (false, 0) => CallProgress::Planned,
-                (false, _) => CallProgress::Begun,
-            }
+        let first = values.keys.first().filter(|_| at_once);
+        let merge = match first {
+            Some(&key) => held.short_merge(key),
+            None => at_once.then_some(ShortMerge::Assign),
         };
-        if let Some(progress) = memory.with_lists(&held, values, outs, work) {
-            return Ok(progress);
+        let work = |lists: &Lists<'_>| {
+            let left = match &merge {
+                Some(merge) => self.applier.make_lists(lists, merge, shared),
+                None => lists.keys(),
+            };
+            check::plan(left, &held, plan);
+        };
+        if check.with_lists(&held, values, outs, work).is_some() {
+            return Ok(merge.map(ShortMerge::into_handling));
         }
         drop(held);
         plan.build(&scene, values, outs)?;
-        Ok(CallProgress::Planned)
+        Ok(None)
     }
 
     pub(crate) fn remove(self: &Arc<Self>, keys: &[Key]) -> Result<()> {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::lock::{KeyLock, WriteGuard};
+use super::merger::ShortMerge;
 use crate::codec::Residuals;
 use crate::error::Result;
 use crate::key::Key;
@@ -131,8 +132,9 @@ impl Hasher for KeyHasher {
     }
 }
 
-#[derive(Default)]
 struct TableShard {
+    /// See [`KeyTable::set_short_merge`].
+    merge: Option<ShortMerge>,
     dense: Vec<TableCell>,
     /// None of these is empty.
     others: HashMap<Key, TableCell, BuildHasherDefault<KeyHasher>>,
@@ -162,6 +164,11 @@ fn locate(key: Key) -> (usize, Option<usize>) {
 }
 
 impl TableShard {
+    fn new() -> Self {
+        let merge = Some(ShortMerge::Assign);
+        Self { merge, dense: Vec::new(), others: HashMap::default() }
+    }
+
     /// The place of a key, without reading its entry.
     #[inline]
     fn find(&self, key: Key, position: Option<usize>) -> Option<&TableCell> {
@@ -216,7 +223,7 @@ impl TableShard {
 impl KeyTable {
     pub(crate) fn new() -> Self {
         Self {
-            shards: std::array::from_fn(|_| RwLock::default()),
+            shards: std::array::from_fn(|_| RwLock::new(TableShard::new())),
             structure: Mutex::default(),
             names_made: AtomicU64::new(0),
         }
@@ -227,20 +234,26 @@ impl KeyTable {
         LockedTable { table: self, shards: std::array::from_fn(|_| OnceCell::new()) }
     }
 
-    /// Looks up one key, and calls `work` with its table entry. `work` must not wait.
+    /// Looks up one key, and calls `work` with its table entry and the merge of short calls. `work`
+    /// must not wait.
     #[inline]
     pub(crate) fn with<T>(
         &self,
         key: Key,
-        work: impl FnOnce(&TableEntry) -> Option<T>,
+        work: impl FnOnce(&TableEntry, Option<&ShortMerge>) -> Option<T>,
     ) -> Option<T> {
         let (shard, position) = locate(key);
         let shard = self.shards[shard].read();
-        work(shard.find(key, position)?.as_ref()?)
+        work(shard.find(key, position)?.as_ref()?, shard.merge.as_ref())
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<Arc<Slot>> {
-        self.with(key, |entry| Some(Arc::clone(&entry.slot)))
+        self.with(key, |entry, _| Some(Arc::clone(&entry.slot)))
+    }
+
+    /// Sets how short calls merge from now on; with None there are none.
+    pub(crate) fn set_short_merge(&self, merge: Option<&ShortMerge>) {
+        self.shards.iter().for_each(|shard| shard.write().merge = merge.cloned());
     }
 
     /// The place of a new key in processing order.
@@ -350,8 +363,17 @@ impl LockedTable<'_> {
     #[inline]
     pub(crate) fn find(&self, key: Key) -> Option<&TableCell> {
         let (shard, position) = locate(key);
-        let shard = self.shards[shard].get_or_init(|| self.table.shards[shard].read());
-        shard.find(key, position)
+        self.shard(shard).find(key, position)
+    }
+
+    #[inline]
+    fn shard(&self, index: usize) -> &TableShard {
+        self.shards[index].get_or_init(|| self.table.shards[index].read())
+    }
+
+    /// The merge of a short call that begins with a key.
+    pub(crate) fn short_merge(&self, first: Key) -> Option<ShortMerge> {
+        self.shard(locate(first).0).merge.clone()
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&TableEntry> {

@@ -192,6 +192,11 @@ impl Optimizer {
         self.options.lazy() || self.method.rests(&self.options, wd)
     }
 
+    /// Most arrays that it keeps for a key: its states, and the master of a half.
+    pub(crate) fn most_arrays(&self) -> usize {
+        self.method.states(&self.options) + usize::from(self.options.multi_precision())
+    }
+
     /// Whether its pushes are one pass, in which each element is independent of the others.
     pub(crate) fn is_elementwise(&self) -> bool {
         self.method.scope() == RuleScope::Element

@@ -12,12 +12,14 @@ mod crew;
 #[cfg(all(test, loom))]
 mod models;
 mod split;
+mod wakes;
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crew::ThreadCrew;
+use wakes::Wakes;
 
 use crate::error::{Result, fail};
 use crate::log::{Level, log};
@@ -25,9 +27,9 @@ use crate::sys;
 use crate::sys::sync::Mutex;
 
 /// Bytes touched by a step below which helpers bring no gain, even spinning ones.
-const SPLIT_BYTES: usize = 512 << 10;
+pub(crate) const SPLIT_BYTES: usize = 512 << 10;
 
-/// Bytes touched by a step from which waking helpers pays.
+/// Bytes touched by a step from which waking helpers pays for this step alone.
 const WAKE_BYTES: usize = 4 << 20;
 
 /// A task for a thread of the library. Must not unwind.
@@ -37,6 +39,7 @@ pub(crate) trait Task: Send + Sync {
 
 pub(crate) struct Pool {
     crew: ThreadCrew,
+    wakes: Wakes,
     /// Changes under `starting`.
     threads: AtomicUsize,
     starting: Mutex<()>,
@@ -75,14 +78,15 @@ impl Help {
     /// Counts helpers for a step that touches so many bytes, on this thread and up to `wanted`
     /// others. With none wanted the pool is not touched.
     ///
-    /// Spinning helpers start at once, parked helpers have to be woken. Neither kind is used when
-    /// every processor already works on such a step.
+    /// Spinning helpers start at once, parked helpers have to be woken: for a large step, or for
+    /// smaller ones that follow one another closely. Neither kind is used when every processor
+    /// already works on such a step.
     pub(crate) fn ask(wanted: usize, touched: usize) -> Self {
         if wanted == 0 || touched < SPLIT_BYTES {
             return Self { helpers: 0, crew: None };
         }
-        let crew = &pool().crew;
-        let there = if touched < WAKE_BYTES { crew.looking() } else { wanted };
+        let Pool { crew, wakes, .. } = pool();
+        let there = if touched < WAKE_BYTES { wakes.ask(crew.looking(), wanted) } else { wanted };
         let helpers = wanted.min(there).min(crew.start_work());
         Self { helpers, crew: Some(crew) }
     }
@@ -106,7 +110,7 @@ impl Pool {
     fn new() -> Self {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let (crew, threads) = (ThreadCrew::new(processors), AtomicUsize::new(0));
-        Self { crew, threads, starting: Mutex::new(()) }
+        Self { crew, wakes: Wakes::new(), threads, starting: Mutex::new(()) }
     }
 
     /// Queues a task; `limit` is the maximum number of threads that the task's store asks for.

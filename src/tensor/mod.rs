@@ -11,6 +11,7 @@ mod buffer;
 mod dtype;
 mod layout;
 mod overlap;
+mod place;
 mod spec;
 mod view;
 
@@ -19,6 +20,7 @@ pub(crate) use buffer::{Buffer, LINE, PageOffset};
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
 pub(crate) use overlap::{CallTensors, OverlapTensor, Overlaps, Position, Stop, TimeLimit};
+pub(crate) use place::Place;
 pub(crate) use spec::TensorSpec;
 pub(crate) use view::{Lent, RawTensor, RawTensors};
 pub use view::{Tensor, TensorMut};

@@ -66,7 +66,7 @@ impl WorkerStore {
     pub(super) fn find(&self, call: &'static str, keys: impl Iterator<Item = Key>) -> Result<()> {
         let table = &self.local.keys.table;
         let mut unknown: Vec<Key> =
-            keys.filter(|key| table.with(*key, |_| Some(())).is_none()).collect();
+            keys.filter(|key| table.with(*key, |_, _| Some(())).is_none()).collect();
         if unknown.is_empty() {
             return Ok(());
         }

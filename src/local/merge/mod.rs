@@ -15,11 +15,11 @@ use super::table::Slot;
 use crate::error::Result;
 use crate::kernel::{Isa, PartNumbers, Rule, Traffic};
 use crate::optim::StateArrays;
-use crate::pool::{Help, pool};
+use crate::pool::{Help, SPLIT_BYTES, pool};
 use crate::sys::DefaultFloats;
 use crate::sys::caches::CacheSizes;
 use crate::sys::sync::{AtomicBool as Cancel, Mutex};
-use crate::tensor::{Array, Buffer, Lent, PageOffset};
+use crate::tensor::{Array, Buffer, LINE, Lent, PageOffset};
 
 pub(crate) use compression::Compression;
 use passes::KeyPasses;
@@ -29,11 +29,14 @@ use step::{MergeScratch, MergeStep};
 /// Bytes of stored value in a piece: the unit of threads, and of stopping early.
 const PIECE_BYTES: usize = 256 << 10;
 
+/// The least bytes of a piece where smaller ones give each thread its share.
+const LEAST_PIECE_BYTES: usize = 32 << 10;
+
 /// Size of one array from which stores may go past the caches.
 const STREAM_BYTES: usize = 128 << 10;
 
-/// Bytes touched by a step below which it is one short pass on one thread.
-pub(crate) const AHEAD_BYTES: usize = 1 << 20;
+/// Bytes touched by a step below which it is one short pass, if on one thread.
+const AHEAD_BYTES: usize = 1 << 20;
 
 /// How a store computes. The calling thread must have the default floating-point state.
 #[derive(Clone, Copy)]
@@ -175,6 +178,11 @@ impl Team {
         self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)
     }
 
+    /// Whether a step that touches so many bytes is one short pass on this thread.
+    pub(crate) fn is_short(self, touched: usize) -> bool {
+        touched < if self.threads > 1 { SPLIT_BYTES } else { AHEAD_BYTES }
+    }
+
     /// How a step on so many threads treats the caches, if the key's arrays take `own` bytes.
     fn traffic(self, slot: &Slot, own: usize, threads: usize) -> Traffic {
         let caches = CacheSizes::get();
@@ -203,7 +211,7 @@ impl Team {
         let help = Help::ask(self.threads - 1, own + kept.changed * slot.bytes());
         let threads = 1 + help.helpers;
         // At most as many as can have scratch memory, for any pieces.
-        let threads = threads.min(slot.bytes().div_ceil(PIECE_BYTES)).max(1);
+        let threads = threads.min(slot.bytes().div_ceil(LEAST_PIECE_BYTES)).max(1);
         let traffic = self.traffic(slot, own, threads);
         let scratch = if straight { Vec::new() } else { MergeScratch::take(threads, odd)? };
         let step =
@@ -247,7 +255,10 @@ impl MergeRun<'_> {
             work(0..slot.count);
             return true;
         }
-        in_pieces(slot.count, PIECE_BYTES / slot.dtype.size(), self.threads, cancel, &work)
+        // Whole lines, wherever an array begins in them.
+        let share = slot.bytes().div_ceil(self.threads).next_multiple_of(LINE);
+        let piece = share.clamp(LEAST_PIECE_BYTES, PIECE_BYTES) / slot.dtype.size();
+        in_pieces(slot.count, piece, self.threads, cancel, &work)
     }
 
     /// Merges a piece.

@@ -18,8 +18,8 @@ use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
 use crate::search;
 use crate::tensor::{
-    CallTensors, Lent, OverlapTensor, Overlaps, Position, RawTensors, Stop, Tensor, TensorMut,
-    TensorSpec, TimeLimit,
+    CallTensors, Lent, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop, Tensor,
+    TensorMut, TensorSpec, TimeLimit,
 };
 
 /// The tensors of a call.
@@ -217,18 +217,14 @@ impl Plan {
 
     /// Adds a key whose values and outs are plain arrays of its dtype and shape, and whose outs
     /// overlap nothing.
-    pub(crate) fn add_plain(
-        &mut self,
-        slot: &Arc<Slot>,
-        values: impl IntoIterator<Item = *mut u8>,
-        outs: impl IntoIterator<Item = *mut u8>,
-    ) {
+    pub(crate) fn add_plain(&mut self, slot: &Arc<Slot>, values: &[Place], outs: &[Place]) {
         let (first_value, first_out) = (self.values.len(), self.outs.len());
         for data in values {
-            self.values.push(Lent::plain(data, slot.dtype));
+            self.values.push(Lent::plain(data.start(), slot.dtype));
         }
         for data in outs {
-            self.outs.push(PlannedOut { lent: Lent::plain(data, slot.dtype), shadowed: false });
+            let lent = Lent::plain(data.start(), slot.dtype);
+            self.outs.push(PlannedOut { lent, shadowed: false });
         }
         let (values, outs) = (first_value..self.values.len(), first_out..self.outs.len());
         self.add(Arc::clone(slot), values, outs);

@@ -1,0 +1,150 @@
+//! Short calls on long lists: their keys are shared out among threads.
+
+use std::iter;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::check::Lists;
+use super::keys::{KeyTensors, KeyWalk, emptied};
+use super::short::{are_short, tally};
+use crate::local::apply::Applier;
+use crate::local::counters::CallTally;
+use crate::local::lock::WriteGuard;
+use crate::local::merger::ShortMerge;
+use crate::local::table::Value;
+use crate::pool::{Help, pool};
+use crate::sys::DefaultFloats;
+
+/// Runs of keys for each thread: the last ones even out what threads are behind.
+const RUNS: usize = 8;
+
+/// The memory of a call whose keys are shared out. Each thread keeps one.
+#[derive(Default)]
+pub(crate) struct SharedMemory {
+    keys: Vec<KeyTensors<'static>>,
+    guards: Vec<WriteGuard<'static, Value>>,
+    work: Vec<SharedKey<'static>>,
+}
+
+/// A key of the call, and its value if the call changes it.
+struct SharedKey<'a> {
+    key: KeyTensors<'a>,
+    value: Option<&'a mut Value>,
+}
+
+impl Applier {
+    /// Makes a call on lists, if it is short enough, up to a key that is in use or has been removed,
+    /// or for whose state there is no memory; gives the keys that are left.
+    pub(crate) fn make_lists<'a>(
+        &self,
+        lists: &'a Lists<'_>,
+        merge: &ShortMerge,
+        memory: &mut SharedMemory,
+    ) -> KeyWalk<'a> {
+        let keys = lists.keys();
+        if !are_short(lists) {
+            return keys;
+        }
+        let help = Help::ask(self.team.threads - 1, lists.bytes);
+        let keys = match help.helpers {
+            0 => keys,
+            helpers => self.make_shared(keys, merge, helpers, memory),
+        };
+        self.make_each(keys, merge)
+    }
+
+    /// Like [`Applier::make_each`], with helpers; stops as well where keys with values and keys
+    /// without meet.
+    ///
+    /// A push first locks every key, in order: where one is in use, the keys before it are done and
+    /// those after it are not, as without helpers.
+    fn make_shared<'a>(
+        &self,
+        keys: KeyWalk<'a>,
+        merge: &ShortMerge,
+        helpers: usize,
+        memory: &mut SharedMemory,
+    ) -> KeyWalk<'a> {
+        let mut taken = emptied(std::mem::take(&mut memory.keys));
+        let mut guards = emptied(std::mem::take(&mut memory.guards));
+        let rest = self.take_keys(keys, merge, &mut taken, &mut guards);
+        let mut work = emptied(std::mem::take(&mut memory.work));
+        let values = guards.iter_mut().map(|guard| Some(&mut **guard));
+        let all = taken.iter().zip(values.chain(iter::repeat_with(|| None)));
+        work.extend(all.map(|(&key, value)| SharedKey { key, value }));
+        let done = self.share(&mut work, merge, helpers);
+        memory.work = emptied(work);
+        let mut tallies = CallTally::default();
+        taken[..done].iter().for_each(|key| tallies.add(&tally(key)));
+        self.counters.add(&tallies);
+        let left = if done == taken.len() { rest } else { keys.after(done) };
+        (memory.keys, memory.guards) = (emptied(taken), emptied(guards));
+        left
+    }
+
+    /// Takes keys like the first one, with values or without, and locks those with values; gives the
+    /// keys that are left.
+    fn take_keys<'a, 'b>(
+        &'b self,
+        mut keys: KeyWalk<'a>,
+        merge: &ShortMerge,
+        taken: &mut Vec<KeyTensors<'a>>,
+        guards: &mut Vec<WriteGuard<'b, Value>>,
+    ) -> KeyWalk<'a>
+    where
+        'a: 'b,
+    {
+        let pulls = keys.first().is_some_and(|key| key.values.is_empty());
+        while let Some(key) = keys.first().filter(|key| key.values.is_empty() == pulls) {
+            if !pulls {
+                let Some(guard) = self.take_ready(&key, merge) else { break };
+                guards.push(guard);
+            }
+            taken.push(key);
+            keys.skip_first(&key);
+        }
+        keys
+    }
+
+    /// Locks a key, and makes its state. None if it is in use or has been removed, or if there is no
+    /// memory.
+    fn take_ready<'a>(
+        &'a self,
+        key: &KeyTensors<'a>,
+        merge: &ShortMerge,
+    ) -> Option<WriteGuard<'a, Value>> {
+        let mut guard = self.try_write(key.slot)?;
+        if let ShortMerge::Rule(optimizer) = merge {
+            let Value { buffer, state, .. } = &mut *guard;
+            self.prepare(key.slot, optimizer, buffer, state, false).ok()?;
+        }
+        Some(guard)
+    }
+
+    /// Merges and copies on this thread and helpers; gives how many keys from the first on are done.
+    /// Only pulls may leave some.
+    fn share(&self, work: &mut [SharedKey<'_>], merge: &ShortMerge, helpers: usize) -> usize {
+        let all = work.len();
+        let length = all.div_ceil(RUNS * (1 + helpers)).max(1);
+        let runs = Mutex::new(work.chunks_mut(length).enumerate());
+        let done = AtomicUsize::new(all);
+        pool().split(helpers, all.div_ceil(length), &|_| {
+            let Some((index, run)) = runs.lock().ok().and_then(|mut runs| runs.next()) else {
+                return;
+            };
+            let _floats = DefaultFloats::enter();
+            for (at, SharedKey { key, value }) in run.iter_mut().enumerate() {
+                match value {
+                    Some(value) => self.merge_short(key, value, merge).expect("its state is there"),
+                    None if self.fetch(key).is_some() => {}
+                    None => {
+                        // Relaxed: the end of the split orders it.
+                        done.fetch_min(index * length + at, Ordering::Relaxed);
+                        return;
+                    }
+                }
+            }
+        });
+        done.into_inner()
+    }
+}
