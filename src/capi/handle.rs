@@ -163,6 +163,7 @@ unsafe fn array<'a, T>(start: *const T, count: usize, call: &str, name: &str) ->
 ///
 /// # Safety
 /// NULL, or `count` keys that stay unchanged for `'a`.
+#[inline]
 pub(super) unsafe fn keys<'a>(call: &str, start: *const kv_key, count: usize) -> Result<&'a [Key]> {
     // SAFETY: the caller's promise; Key is a transparent u64.
     unsafe { array(start.cast::<Key>(), count, call, "keys") }
@@ -184,6 +185,7 @@ const _: () = {
 ///
 /// # Safety
 /// NULL, or `count` keys and tensors, unchanged for `'a`, whose memory is lent as the header says.
+#[inline]
 pub(super) unsafe fn pairs<'a>(
     call: &str,
     keys_start: *const kv_key,

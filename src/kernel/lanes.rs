@@ -230,7 +230,7 @@ where
 }
 
 /// Elements of `T` without special instructions.
-pub(super) struct Plain<T, const WIDE: usize = 16, const FEW: usize = 4>(PhantomData<T>);
+pub(super) struct Plain<T, const WIDE: usize, const FEW: usize = 4>(PhantomData<T>);
 
 impl<T: Scalar, const WIDE: usize, const FEW: usize> Family for Plain<T, WIDE, FEW> {
     type Wide = Portable<T, WIDE>;

@@ -47,10 +47,12 @@ impl<T> KeyLock<T> {
         self.lock.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
+    #[inline]
     pub(crate) fn try_read<'a>(&'a self, released: &'a Released) -> Option<ReadGuard<'a, T>> {
         self.in_passing(released, || self.lock.try_read())
     }
 
+    #[inline]
     pub(crate) fn try_write<'a>(&'a self, released: &'a Released) -> Option<WriteGuard<'a, T>> {
         self.in_passing(released, || self.lock.try_write())
     }
@@ -71,6 +73,7 @@ impl<T> KeyLock<T> {
         self.wait_until(released, end, || self.lock.try_write())
     }
 
+    #[inline]
     fn in_passing<'a, G>(
         &'a self,
         released: &'a Released,
@@ -83,6 +86,7 @@ impl<T> KeyLock<T> {
         Some(KeyGuard { guard: taken(attempt())?, _wake: self.wake(released) })
     }
 
+    #[inline]
     fn wake<'a>(&'a self, released: &'a Released) -> Wake<'a> {
         Wake { waiting: &self.waiting, released }
     }
@@ -111,6 +115,7 @@ impl<T> KeyLock<T> {
 }
 
 /// A lock that was free. A panic while it was held poisons the whole store, not the lock.
+#[inline]
 fn taken<G>(attempt: TryLockResult<G>) -> Option<G> {
     match attempt {
         Ok(guard) => Some(guard),

@@ -3,8 +3,9 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 
@@ -15,6 +16,7 @@ use crate::error::Result;
 use crate::key::Key;
 use crate::optim::OptimizerState;
 use crate::search;
+use crate::sys;
 use crate::sys::sync::{Mutex, RwLock, RwLockReadGuard};
 use crate::tensor::{Buffer, DType, TensorSpec, text_of};
 
@@ -34,6 +36,8 @@ pub(crate) struct Slot {
     /// Held while an updater runs, which excludes a second updater of this key.
     pub(crate) value: KeyLock<Value>,
     bytes: usize,
+    /// Where the optimizer's state of the key was when last made: a hint for prefetching.
+    state_at: AtomicPtr<u8>,
     pub(crate) count: usize,
     pub(crate) key: Key,
     /// Place in processing order: integers ascending, then names by init.
@@ -67,7 +71,27 @@ impl Slot {
         let value = Value { buffer, state: None, removed: false, residuals: None };
         let value = KeyLock::new(value);
         let bytes = count * dtype.size();
-        Ok(Self { value, bytes, count, key, order, shape: SmallVec::from_slice(shape), dtype })
+        let (state_at, shape) = (AtomicPtr::default(), SmallVec::from_slice(shape));
+        Ok(Self { value, bytes, state_at, count, key, order, shape, dtype })
+    }
+
+    /// Prefetches the optimizer's state.
+    #[inline]
+    pub(crate) fn prefetch_state(&self) {
+        // Relaxed: a hint.
+        let state = self.state_at.load(Ordering::Relaxed);
+        if !state.is_null() {
+            sys::prefetch_two(state);
+        }
+    }
+
+    /// Notes where the optimizer's state is.
+    #[inline]
+    pub(crate) fn note_state(&self, state: &OptimizerState) {
+        let state = ptr::from_ref(state).cast_mut().cast();
+        if self.state_at.load(Ordering::Relaxed) != state {
+            self.state_at.store(state, Ordering::Relaxed);
+        }
     }
 
     /// The value's size.

@@ -178,6 +178,13 @@ pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     let _ = (start, bytes);
 }
 
+/// Prefetches the cache line at an address, and the next one, as [`prefetch`].
+#[inline]
+pub(crate) fn prefetch_two(at: *const u8) {
+    prefetch(at);
+    prefetch(at.wrapping_add(64));
+}
+
 /// Prefetches the cache line at an address, which need not be ours.
 #[inline]
 pub(crate) fn prefetch(at: *const u8) {

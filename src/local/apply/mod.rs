@@ -209,7 +209,9 @@ impl Applier {
     ) -> Result<(&'a mut OptimizerState, StateArrays)> {
         let stored =
             Stored { array: Array::of(stored, slot.dtype), count: slot.count, rows: slot.rows() };
-        optimizer.prepare(self.team.isa, &stored, state, scattered)
+        let prepared = optimizer.prepare(self.team.isa, &stored, state, scattered)?;
+        slot.note_state(prepared.0);
+        Ok(prepared)
     }
 
     /// Prefixes an error's text with the call and the key.

@@ -4,7 +4,7 @@ use std::ptr;
 
 use crate::local::table::Slot;
 use crate::sys;
-use crate::tensor::{LINE, Place};
+use crate::tensor::Place;
 
 /// Prefetch distance in tensors.
 const AHEAD: usize = 16;
@@ -105,10 +105,13 @@ impl<'a> ListRest<'a> {
     #[inline]
     fn skip(&mut self, count: usize) {
         for ahead in self.places.iter().skip(AHEAD).take(count) {
-            ask_for(ahead.start());
+            sys::prefetch_two(ahead.start());
         }
         if let Some(ahead) = self.slots.get(AHEAD) {
-            ask_for(ptr::from_ref(*ahead).cast());
+            sys::prefetch_two(ptr::from_ref(*ahead).cast());
+        }
+        if let Some(ahead) = self.slots.get(AHEAD / 2) {
+            ahead.prefetch_state();
         }
         self.slots = &self.slots[count..];
         self.places = &self.places[count..];
@@ -157,10 +160,4 @@ impl<'a> Iterator for KeyWalk<'a> {
         self.skip_first(&key);
         Some(key)
     }
-}
-
-/// Prefetches the line of an address, and the next one.
-fn ask_for(start: *const u8) {
-    sys::prefetch(start);
-    sys::prefetch(start.wrapping_add(LINE));
 }

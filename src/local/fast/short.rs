@@ -1,5 +1,9 @@
 //! Short calls: each key is one pass over few bytes, while the table is held, without a plan and
 //! without a reference to each key.
+#![allow(
+    clippy::inline_always,
+    reason = "a guard that a function returns goes through memory, for a third of a call's time"
+)]
 
 use smallvec::SmallVec;
 
@@ -60,7 +64,7 @@ impl Applier {
         keys
     }
 
-    #[inline]
+    #[inline(always)]
     fn make(&self, key: &KeyTensors<'_>, merge: &ShortMerge) -> Option<()> {
         if key.values.is_empty() {
             return self.fetch(key);
@@ -70,7 +74,7 @@ impl Applier {
     }
 
     /// Copies a stored value to the outs. None if the key is in use or has been removed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fetch(&self, key: &KeyTensors<'_>) -> Option<()> {
         let stored = self.try_read(key.slot)?;
         let from = stored.buffer.as_ptr().cast_const();
@@ -80,7 +84,7 @@ impl Applier {
 
     /// Merges the values of a key that the caller has locked, and fills its outs; the thread has the
     /// default floating-point state. None if there is no memory for the key's state.
-    #[inline]
+    #[inline(always)]
     pub(super) fn merge_short(
         &self,
         key: &KeyTensors<'_>,
@@ -96,7 +100,7 @@ impl Applier {
     }
 
     /// Replaces a stored value by the sum of the values, and fills the outs.
-    #[inline]
+    #[inline(always)]
     fn assign(&self, key: &KeyTensors<'_>, value: &mut Value) {
         let &KeyTensors { slot, values, outs } = key;
         let stored = value.buffer.as_ptr();
@@ -160,13 +164,13 @@ impl Applier {
     }
 
     /// The value of a key that is not in use and has not been removed.
-    #[inline]
+    #[inline(always)]
     fn try_read<'a>(&'a self, slot: &'a Slot) -> Option<ReadGuard<'a, Value>> {
         slot.value.try_read(&self.released).filter(|value| !value.removed)
     }
 
     /// The writable value of a key that is not in use and has not been removed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn try_write<'a>(&'a self, slot: &'a Slot) -> Option<WriteGuard<'a, Value>> {
         slot.value.try_write(&self.released).filter(|value| !value.removed)
     }
