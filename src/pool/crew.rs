@@ -191,7 +191,7 @@ impl ThreadCrew {
     }
 
     /// Searches for work until there is some.
-    fn look(&self, spins: bool) -> ClaimedWork<'_> {
+    fn look(&self, mut spins: bool) -> ClaimedWork<'_> {
         let mut spin = Spin::default();
         loop {
             if let Some(found) = self.find() {
@@ -199,7 +199,8 @@ impl ThreadCrew {
             }
             if !spins || !self.may_spin() || !spin.wait() {
                 self.park();
-                spin = Spin::default();
+                // It may have been woken elsewhere, and too late for the work that it was woken for.
+                (spins, spin) = (true, Spin::default());
             }
         }
     }
