@@ -7,7 +7,7 @@ use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
 use super::portable::Portable;
-use super::sum::{Build, Pass, Pointers, Traffic, head, prefetch};
+use super::sum::{Build, Pass, Pointers, head, prefetch};
 use crate::tensor::{DType, LINE};
 
 /// How many arrays of state a rule may keep.
@@ -178,16 +178,16 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
     let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
     let bytes = pass.count * pass.dtype.size();
     let may_stream = B::INSTANCES && F::FUSED;
-    let streams = may_stream && pass.traffic == Traffic::Streaming && !outs.is_empty();
+    let streams = may_stream && pass.traffic.streams() && !outs.is_empty();
     let head = head(outs, bytes, streams);
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
             ends::<D::Few, D::One, K, F>(formula, pass, target, (0, head));
         }
-        let (span, ahead) = ((head, bytes), pass.traffic != Traffic::Cached);
+        let (span, ahead) = ((head, bytes), pass.traffic.looks_ahead());
         let at = if streams {
-            let at = walk::<B, D::Wide, K, F, true>(formula, inputs, outs, target, span, true);
+            let at = walk::<B, D::Wide, K, F, true>(formula, inputs, outs, target, span, ahead);
             B::fence();
             at
         } else {

@@ -6,14 +6,31 @@ use super::lanes::{Family, FloatFamily, Lanes};
 use crate::tensor::{DType, LINE};
 
 /// How a pass treats the caches. Results do not depend on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// Everything fits: plain loads and stores.
+    /// Plain loads and stores, which the processor prefetches well enough within its caches.
     Cached,
-    /// Beyond the second-level cache: loads are prefetched.
+    /// Loads are prefetched.
     Ahead,
-    /// Beyond every cache: stores also go past them, so that no line is read to be overwritten.
+    /// Stores go past the caches, so that no line is read to be overwritten.
     Streaming,
+    /// Both: nothing of the pass is in a cache.
+    Far,
+}
+
+impl Traffic {
+    pub(crate) fn streams(self) -> bool {
+        matches!(self, Self::Streaming | Self::Far)
+    }
+
+    pub(super) fn looks_ahead(self) -> bool {
+        matches!(self, Self::Ahead | Self::Far)
+    }
+
+    /// The same with plain stores.
+    pub(crate) fn stored(self) -> Self {
+        if self.looks_ahead() { Self::Ahead } else { Self::Cached }
+    }
 }
 
 /// Prefetch distance of a load.
@@ -137,7 +154,7 @@ unsafe fn by_traffic<B: Build, F: Family>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        if B::INSTANCES && pass.traffic == Traffic::Streaming {
+        if B::INSTANCES && pass.traffic.streams() {
             run::<B, F, true>(pass, inputs.as_ref(), outs.as_ref());
             B::fence();
         } else {
@@ -202,7 +219,7 @@ unsafe fn run<B: Build, F: Family, const STREAM: bool>(
 ) {
     let bytes = pass.count * pass.dtype.size();
     let head = head(outs, bytes, STREAM);
-    let ahead = pass.traffic != Traffic::Cached;
+    let ahead = pass.traffic.looks_ahead();
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.
     unsafe {
         if head > 0 {
@@ -232,7 +249,7 @@ unsafe fn walk<B: Build, L: Lanes, const STREAM: bool>(
             for input in &ins[1..] {
                 sum = L::add(sum, L::load(input.add(at)));
             }
-            if (STREAM || ahead) && (at - start).is_multiple_of(LINE) {
+            if ahead && (at - start).is_multiple_of(LINE) {
                 for input in ins {
                     prefetch::<B>(input.wrapping_add(at), L::BYTES);
                 }

@@ -121,7 +121,7 @@ impl Narrow<f32> for bf16 {
 
 floats!(f32, 23, 127, f32; f64, 52, 1023, f64; f16, 10, 15, f32; bf16, 7, 127, f32);
 
-const TRAFFICS: [Traffic; 3] = [Traffic::Cached, Traffic::Ahead, Traffic::Streaming];
+const TRAFFICS: [Traffic; 4] = [Traffic::Cached, Traffic::Ahead, Traffic::Streaming, Traffic::Far];
 
 /// An array with room around it, which starts a number of elements after a cache line's start.
 struct Out<T> {

@@ -185,13 +185,13 @@ impl Team {
 
     /// How a step on so many threads treats the caches, if the key's arrays take `own` bytes.
     fn traffic(self, slot: &Slot, own: usize, threads: usize) -> Traffic {
-        let caches = CacheSizes::get();
-        if slot.bytes() >= STREAM_BYTES && own.max(self.touched) > caches.usable(threads) {
-            Traffic::Streaming
-        } else if own >= caches.own {
-            Traffic::Ahead
-        } else {
-            Traffic::Cached
+        let (caches, touched) = (CacheSizes::get(), own.max(self.touched));
+        let streams = slot.bytes() >= STREAM_BYTES && touched > caches.usable(threads);
+        match (streams, touched > caches.last / 2) {
+            (false, false) => Traffic::Cached,
+            (false, true) => Traffic::Ahead,
+            (true, false) => Traffic::Streaming,
+            (true, true) => Traffic::Far,
         }
     }
 
@@ -244,17 +244,12 @@ impl MergeRun<'_> {
     /// finished.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
         let (slot, step) = (self.step.slot, MergeStep { merge, ..self.step });
-        let short = self.straight && step.traffic == Traffic::Cached;
-        let at_once = self.threads == 1 && (cancel.is_none() || short);
-        if at_once && self.straight {
+        // A pass that leaves the caches is faster in pieces, also on one thread.
+        if self.threads == 1 && self.straight && !step.traffic.streams() {
             step.straight(&(0..slot.count));
             return true;
         }
         let work = |piece| self.with_scratch(|scratch| Self::piece(&step, &piece, scratch));
-        if at_once {
-            work(0..slot.count);
-            return true;
-        }
         // Whole lines, wherever an array begins in them.
         let share = slot.bytes().div_ceil(self.threads).next_multiple_of(LINE);
         let piece = share.clamp(LEAST_PIECE_BYTES, PIECE_BYTES) / slot.dtype.size();

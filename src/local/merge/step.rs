@@ -83,7 +83,7 @@ impl MergeStep<'_> {
     /// several outs need equal places in a cache line.
     pub(super) fn straight(&self, piece: &Range<usize>) {
         let (inputs, outs) = self.addresses(piece);
-        let streams = self.traffic == Traffic::Streaming;
+        let streams = self.traffic.streams();
         if streams && outs.iter().any(|out| out.addr() % LINE != outs[0].addr() % LINE) {
             self.in_tiles(piece);
         } else {
@@ -123,7 +123,7 @@ impl MergeStep<'_> {
             let (source, rest) = if let ([only], None) = (&*inputs, self.targets.stored) {
                 (*only, &*outs)
             } else {
-                self.pass(&inputs, &outs[..1], &tile, Traffic::Ahead);
+                self.pass(&inputs, &outs[..1], &tile, self.traffic.stored());
                 (outs[0].cast_const(), &outs[1..])
             };
             for &out in rest {
@@ -179,7 +179,7 @@ impl MergeStep<'_> {
         part: usize,
         take: &mut dyn FnMut(Squares),
     ) {
-        let (dtype, traffic) = (self.slot.dtype, self.traffic.min(Traffic::Ahead));
+        let (dtype, traffic) = (self.slot.dtype, self.traffic.stored());
         let Some(stored) = self.targets.stored else { return };
         for block in blocks(range) {
             let inputs = self.inputs(&block, scratch);
