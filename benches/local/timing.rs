@@ -11,8 +11,8 @@ pub fn rounds() -> usize {
     if page::quick() { 3 } else { 15 }
 }
 
-/// How long a subject runs before the next one's turn, in seconds: long enough that filling the
-/// caches again after the others does not count.
+/// How long a subject runs before the next one's turn, in seconds. One run before that fills the
+/// caches again after the others, of which some share arrays, and wakes threads.
 fn shortest() -> f64 {
     if page::quick() { 1e-4 } else { 5e-3 }
 }
@@ -65,6 +65,9 @@ fn turn(subject: &Subject<'_>, repeats: u32, tries: usize) -> f64 {
     let turns = TURNS.fetch_add(1, Ordering::Relaxed);
     let mut left = tries;
     loop {
+        if repeats > 1 {
+            subject(1);
+        }
         let before = waited();
         let seconds = subject(repeats);
         if waited() - before <= HELD_UP * seconds * f64::from(repeats) {
