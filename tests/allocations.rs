@@ -159,6 +159,27 @@ fn calls_with_a_thousand_keys_allocate_nothing() {
     check(1_000, true);
 }
 
+/// The calling thread shares the keys out, and does not allocate for it. A list as large as this has
+/// helpers whenever there is a second processor.
+#[test]
+fn lists_that_threads_share_allocate_nothing() {
+    const LENGTH: usize = 2_000;
+    let store = Store::open("local", &Config::new().with("threads", "2").unwrap()).unwrap();
+    let keys: Vec<Key> = (0..1_000u64).map(Key::from).collect();
+    let value = vec![1.0f32; LENGTH];
+    let values: Vec<Tensor<'_>> = keys.iter().map(|_| Tensor::from(&value)).collect();
+    store.init_list(&keys, &values).unwrap();
+    let mut outs = vec![vec![0.0f32; LENGTH]; keys.len()];
+    let mut outs: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
+    for rule in ["assign", "momentum"] {
+        if rule != "assign" {
+            store.set_optimizer(rule, "").unwrap();
+        }
+        allocations(&format!("push with {rule}"), || store.push_list(&keys, &values).unwrap());
+        allocations(&format!("pull with {rule}"), || store.pull_list(&keys, &mut outs).unwrap());
+    }
+}
+
 #[test]
 fn the_short_forms_for_one_key_allocate_nothing() {
     let store = Store::open("local", &Config::new().with("threads", "1").unwrap()).unwrap();

@@ -160,6 +160,48 @@ fn lists_in_any_order_do_not_deadlock() {
     });
 }
 
+/// Lists large enough that each call shares its keys out among threads. Calls of others use some of
+/// the keys at that time, so that the rest of a list goes the way of calls that wait.
+#[test]
+fn lists_that_threads_share_are_all_counted() {
+    const KEYS: usize = 700;
+    const LENGTH: usize = 2_000;
+    bounded("shared lists", || {
+        let store = open("3");
+        let rounds = 64 / reduction().min(16);
+        let keys: Vec<Key> = (0..KEYS).map(key).collect();
+        let zeros = vec![0.0f32; LENGTH];
+        store.init_list(&keys, &vec![Tensor::from(&zeros); KEYS]).unwrap();
+        store.set_optimizer("sgd", "learning_rate=1").unwrap();
+        together(|rank| {
+            let gradient = vec![-(value_of(rank) as f32); LENGTH];
+            let values = vec![Tensor::from(&gradient); KEYS];
+            let mut outs = vec![vec![0.0f32; LENGTH]; KEYS];
+            for round in 0..rounds {
+                let mut outs: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
+                match (rank + round) % 3 {
+                    0 => {
+                        store.pull_list(&keys, &mut outs).unwrap();
+                        store.push_list(&keys, &values).unwrap();
+                    }
+                    1 => store.push_list(&keys, &values).unwrap(),
+                    _ => store.pushpull_list(&keys, &values, &keys, &mut outs).unwrap(),
+                }
+                drop(outs);
+            }
+            let whole = |out: &Vec<f32>| out.iter().all(|element| *element == out[0]);
+            assert!(outs.iter().all(whole), "an out is a mix of two pushes");
+        });
+        let mut outs = vec![vec![0.0f32; LENGTH]; KEYS];
+        let mut places: Vec<TensorMut<'_>> = outs.iter_mut().map(TensorMut::from).collect();
+        store.pull_list(&keys, &mut places).unwrap();
+        let sum = (SUM_OF_RANKS * rounds as i64) as f32;
+        assert!(outs.iter().flatten().all(|element| *element == sum));
+        let pushes = THREADS * rounds * KEYS;
+        assert!(store.stats().unwrap().contains(&format!("\"pushes\":{pushes},")));
+    });
+}
+
 #[test]
 fn a_pull_never_sees_half_a_push() {
     bounded("torn", || {
