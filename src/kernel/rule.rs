@@ -92,22 +92,31 @@ unsafe fn by_numbers<B: Build, D: FloatFamily, F: Formula>(
     pass: &Pass<'_>,
     target: &RuleTarget,
 ) {
-    macro_rules! instance {
-        ([$($input:ident),+] to [$($out:ident),*]) => {
-            by_traffic::<B, D, Rounded, F>(formula, pass, target, [$($input),+], [$($out),*])
-        };
-    }
     // SAFETY: the caller's promise.
     unsafe {
-        match (pass.inputs, pass.outs) {
-            (&[a], &[]) => instance!([a] to []),
-            (&[a], &[p]) => instance!([a] to [p]),
-            (&[a], &[p, q, r, s]) => instance!([a] to [p, q, r, s]),
-            (&[a, b, c, d], &[]) => instance!([a, b, c, d] to []),
-            (&[a, b, c, d], &[p]) => instance!([a, b, c, d] to [p]),
-            (&[a, b, c, d], &[p, q, r, s]) => instance!([a, b, c, d] to [p, q, r, s]),
+        match (pass.inputs.len(), pass.outs.len()) {
+            (1, 0) => instance::<B, D, F, 1, 0>(formula, pass, target),
+            (1, 1) => instance::<B, D, F, 1, 1>(formula, pass, target),
+            (1, 4) => instance::<B, D, F, 1, 4>(formula, pass, target),
+            (4, 0) => instance::<B, D, F, 4, 0>(formula, pass, target),
+            (4, 1) => instance::<B, D, F, 4, 1>(formula, pass, target),
+            (4, 4) => instance::<B, D, F, 4, 4>(formula, pass, target),
             _ => any::<B, D, Rounded, F>(formula, pass, target),
         }
+    }
+}
+
+/// So many inputs and outs.
+#[inline(always)]
+unsafe fn instance<B: Build, D: FloatFamily, F: Formula, const INS: usize, const OUTS: usize>(
+    formula: F,
+    pass: &Pass<'_>,
+    target: &RuleTarget,
+) {
+    let outs = <[_; OUTS]>::try_from(pass.outs);
+    if let (Ok(inputs), Ok(outs)) = (<[_; INS]>::try_from(pass.inputs), outs) {
+        // SAFETY: the caller's promise.
+        unsafe { by_traffic::<B, D, Rounded, F>(formula, pass, target, inputs, outs) }
     }
 }
 

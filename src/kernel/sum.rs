@@ -87,7 +87,7 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
     unsafe {
         match pass.dtype {
             // One value is copied as bytes, which keeps every bit, also those of a NaN.
-            _ if pass.inputs.len() == 1 => copy::<B>(pass, pass.inputs[0]),
+            _ if pass.inputs.len() == 1 => copy::<B>(pass),
             DType::F32 => by_numbers::<B, B::F32>(pass),
             DType::F64 => any::<B, B::F64>(pass),
             DType::F16 => by_numbers::<B, B::F16>(pass),
@@ -105,31 +105,38 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
 unsafe fn by_numbers<B: Build, F: Family>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (pass.inputs, pass.outs) {
+        match (pass.inputs.len(), pass.outs.len()) {
             _ if !B::INSTANCES => any::<B, F>(pass),
-            (&[a, b, c, d], &[p]) => by_traffic::<B, F>(pass, [a, b, c, d], [p]),
-            (&[a, b, c, d], &[p, q]) => by_traffic::<B, F>(pass, [a, b, c, d], [p, q]),
-            (&[a, b, c, d], &[p, q, r, s, t]) => {
-                by_traffic::<B, F>(pass, [a, b, c, d], [p, q, r, s, t]);
-            }
+            (4, 1) => instance::<B, F, 4, 1>(pass),
+            (4, 2) => instance::<B, F, 4, 2>(pass),
+            (4, 5) => instance::<B, F, 4, 5>(pass),
             _ => any::<B, F>(pass),
         }
     }
 }
 
-/// One input, as [`by_numbers`].
+/// As [`by_numbers`], of one input.
 #[inline(always)]
-unsafe fn copy<B: Build>(pass: &Pass<'_>, from: *const u8) {
+unsafe fn copy<B: Build>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match *pass.outs {
-            [p] if B::INSTANCES => by_traffic::<B, B::I8>(pass, [from], [p]),
-            [p, q] if B::INSTANCES => by_traffic::<B, B::I8>(pass, [from], [p, q]),
-            [p, q, r, s, t] if B::INSTANCES => {
-                by_traffic::<B, B::I8>(pass, [from], [p, q, r, s, t]);
-            }
+        match pass.outs.len() {
+            _ if !B::INSTANCES => any::<B, B::I8>(pass),
+            1 => instance::<B, B::I8, 1, 1>(pass),
+            2 => instance::<B, B::I8, 1, 2>(pass),
+            5 => instance::<B, B::I8, 1, 5>(pass),
             _ => any::<B, B::I8>(pass),
         }
+    }
+}
+
+/// So many inputs and outs.
+#[inline(always)]
+unsafe fn instance<B: Build, F: Family, const INS: usize, const OUTS: usize>(pass: &Pass<'_>) {
+    let outs = <[_; OUTS]>::try_from(pass.outs);
+    if let (Ok(inputs), Ok(outs)) = (<[_; INS]>::try_from(pass.inputs), outs) {
+        // SAFETY: the caller's promise.
+        unsafe { by_traffic::<B, F>(pass, inputs, outs) }
     }
 }
 

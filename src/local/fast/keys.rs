@@ -80,7 +80,7 @@ pub(super) fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
 }
 
 /// Goes through the keys of two lists, of values and of outs, in processing order.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct KeyWalk<'a> {
     values: ListRest<'a>,
     outs: ListRest<'a>,
@@ -143,7 +143,7 @@ impl<'a> KeyWalk<'a> {
     }
 }
 
-impl<'a> KeyWalk<'a> {
+impl KeyWalk<'_> {
     /// What is left after so many keys.
     pub(super) fn after(mut self, keys: usize) -> Self {
         (0..keys).for_each(|_| _ = self.next());

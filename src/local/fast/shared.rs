@@ -67,7 +67,7 @@ impl Applier {
     ) -> KeyWalk<'a> {
         let mut taken = emptied(std::mem::take(&mut memory.keys));
         let mut guards = emptied(std::mem::take(&mut memory.guards));
-        let rest = self.take_keys(keys, merge, &mut taken, &mut guards);
+        let rest = self.take_keys(keys.clone(), merge, &mut taken, &mut guards);
         let mut work = emptied(std::mem::take(&mut memory.work));
         let values = guards.iter_mut().map(|guard| Some(&mut **guard));
         let all = taken.iter().zip(values.chain(iter::repeat_with(|| None)));
