@@ -97,7 +97,7 @@ bench-peers: ## the same beside MXNet and numpy, where they can be installed
 	@bash scripts/bootstrap.sh build
 	@bash scripts/bench_peers.sh $(if $(QUICK),--quick)
 
-bench-python: python ## measure calls from Python beside C, numpy and PyTorch
+bench-python: python ## measure Python beside C, numpy, PyTorch and DeepSpeed
 	@bash scripts/bench_python.sh $(if $(QUICK),--quick)
 
 clean: ## remove everything that was built

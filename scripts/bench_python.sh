@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures calls from Python beside the C call and loops of numpy and PyTorch; installs these two in
-# target/bench/torch.
+# Measures calls from Python beside the C call and loops of numpy and PyTorch, and a step of AdamW
+# beside PyTorch's and DeepSpeed's; installs these three in target/bench/torch.
 # Usage: scripts/bench_python.sh [--quick]
 # Without a package index it says so, and nothing has failed.
 set -euo pipefail
@@ -22,9 +22,12 @@ install_torch() {
   python3 -m venv "$venv"
   "$venv/bin/python" -m pip --disable-pip-version-check install numpy torch >"$log" 2>&1 ||
     leave_out "numpy and torch cannot be installed here, see $log"
+  # It builds at its installation, which may fail; the benchmark then says that it left it out.
+  "$venv/bin/python" -m pip --disable-pip-version-check install deepspeed >>"$log" 2>&1 || true
 }
 
 mkdir -p target/bench
 "$venv/bin/python" -c 'import numpy, torch' >/dev/null 2>&1 || install_torch
 export PYTHONPATH=$root/bindings/python KVSTORE_LIBRARY=$KVSTORE_PREFIX/lib/libkvstore.so.0
 "$venv/bin/python" benches/python/pushpull.py "$@"
+"$venv/bin/python" benches/python/adamw.py "$@"

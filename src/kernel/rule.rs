@@ -20,9 +20,12 @@ pub(crate) trait Formula: Copy + Send + Sync {
     /// Arrays of state that it keeps: of the value's shape, f64 for an f64 value, else f32.
     const STATES: usize;
 
-    /// Whether it has instances of its own: for the usual numbers of f32 values and outs, for f16
-    /// and bf16, and for stores past the caches.
+    /// Whether it has instances of its own: for the usual numbers of f32 values and outs, and for
+    /// f16 and bf16.
     const FUSED: bool = false;
+
+    /// Whether it has loops with stores past the caches.
+    const STREAMS: bool = Self::FUSED;
 
     /// Whether it only measures, see [`super::Measure`]: its results are written to the target's
     /// `measured`, and the value is unchanged.
@@ -186,7 +189,7 @@ unsafe fn by_traffic<B: Build, D: FloatFamily, K: ValuePrecision, F: Formula>(
 ) {
     let (inputs, outs) = (inputs.as_ref(), outs.as_ref());
     let bytes = pass.count * pass.dtype.size();
-    let may_stream = B::INSTANCES && F::FUSED;
+    let may_stream = B::INSTANCES && F::STREAMS;
     let streams = may_stream && pass.traffic.streams() && !outs.is_empty();
     let head = head(outs, bytes, streams);
     // SAFETY: the caller's promise; all offsets are below `bytes`, in whole elements.

@@ -86,14 +86,13 @@ impl Counters {
     pub(crate) fn add(&self, tally: &CallTally) {
         let index = place();
         let place = &self.places[index];
-        let add = |counter: &AtomicU64, more: u64| {
-            // Relaxed: each number is exact by itself, which is all that statistics promise.
-            if more == 0 {
-            } else if index < OWNED {
+        // Relaxed: each number is exact by itself, which is all that statistics promise.
+        let add = |counter: &AtomicU64, more: u64| match more {
+            0 => {}
+            _ if index < OWNED => {
                 counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
-            } else {
-                counter.fetch_add(more, Ordering::Relaxed);
             }
+            _ => _ = counter.fetch_add(more, Ordering::Relaxed),
         };
         add(&place.pushes, tally.pushes);
         add(&place.pulls, tally.pulls);

@@ -311,11 +311,10 @@ impl Local {
             return Ok(None);
         }
         let held = self.keys.table.hold();
-        let first = values.keys.first().filter(|_| at_once);
-        let merge = match first {
-            Some(&key) => held.short_merge(key),
-            None => at_once.then_some(ShortMerge::Assign),
-        };
+        // A pull merges nothing.
+        let merge =
+            values.keys.first().map_or(Some(ShortMerge::Assign), |&key| held.short_merge(key));
+        let merge = merge.filter(|_| at_once);
         let work = |lists: &Lists<'_>| {
             let left = match &merge {
                 Some(merge) => self.applier.make_lists(lists, merge, shared),

@@ -79,6 +79,7 @@ struct AdamWStep {
 
 impl Formula for AdamWStep {
     const STATES: usize = 2;
+    const STREAMS: bool = true;
 
     #[inline(always)]
     fn step<N: Number>(self, sum: N, value: N, states: &mut [N; MAX_STATES]) -> N {

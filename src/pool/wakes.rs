@@ -1,4 +1,5 @@
 //! Whether a step that is too small to wake helpers for itself wakes them for the steps after it.
+//! Also called: exponential backoff.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -15,26 +16,26 @@ pub(super) struct Wakes {
     start: Instant,
     /// When the last step without a helper began, in nanoseconds from `start`.
     last: AtomicU64,
-    /// How many steps the last wake-up costs, and how many of them are still to come.
-    price: AtomicU32,
+    /// How many steps go without a helper after the last wake-up, and how many of them are left.
+    backoff: AtomicU32,
     left: AtomicU32,
 }
 
 impl Wakes {
     pub(super) fn new() -> Self {
-        let (last, price, left) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU32::new(0));
-        Self { start: Instant::now(), last, price, left }
+        let (last, backoff, left) = (AtomicU64::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        Self { start: Instant::now(), last, backoff, left }
     }
 
     /// How many helpers to call for a step, if so many are awake.
     ///
     /// A step wakes helpers if the one before was a moment ago. Where they park again before the
-    /// next step, because it comes late or because processors are busy, each try costs twice as many
-    /// steps as the one before.
+    /// next step, because it comes late or because processors are busy, twice as many steps as
+    /// before go by until the next try.
     pub(super) fn ask(&self, awake: usize, wanted: usize) -> usize {
         // Relaxed: hints.
         if awake > 0 {
-            self.price.store(0, Ordering::Relaxed);
+            self.backoff.store(0, Ordering::Relaxed);
             self.left.store(0, Ordering::Relaxed);
             return awake;
         }
@@ -48,9 +49,9 @@ impl Wakes {
             self.left.store(left - 1, Ordering::Relaxed);
             return 0;
         }
-        let price = (2 * self.price.load(Ordering::Relaxed) + 1).min(MOST_SKIPPED);
-        self.price.store(price, Ordering::Relaxed);
-        self.left.store(price, Ordering::Relaxed);
+        let backoff = (2 * self.backoff.load(Ordering::Relaxed) + 1).min(MOST_SKIPPED);
+        self.backoff.store(backoff, Ordering::Relaxed);
+        self.left.store(backoff, Ordering::Relaxed);
         wanted
     }
 }
@@ -70,7 +71,7 @@ mod tests {
         // The first steps may be late on a busy machine; all that follow closely are not.
         assert!((1..=25).contains(&woken(&wakes, 1000)));
         assert_eq!(wakes.ask(2, 3), 2, "awake helpers are used");
-        assert_eq!(wakes.price.load(Ordering::Relaxed), 0);
+        assert_eq!(wakes.backoff.load(Ordering::Relaxed), 0);
     }
 
     #[test]

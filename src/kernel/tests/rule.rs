@@ -15,6 +15,7 @@ const BOUND: f64 = 0.7;
 impl<const FUSED: bool> Formula for Sample<FUSED> {
     const STATES: usize = 3;
     const FUSED: bool = FUSED;
+    const STREAMS: bool = true;
 
     fn step<N: Number>(self, gradient: N, value: N, states: &mut [N; MAX_STATES]) -> N {
         let clipped = gradient.clip(N::of(BOUND));
