@@ -88,8 +88,9 @@ func (t *Ticket) Cancel(ctx context.Context) error {
 // finish is the second half of a call that waits: it returns when the memory is free, or ErrLent.
 func (t *Ticket) finish(ctx context.Context, what string) error {
 	err := t.Wait(ctx)
-	if settled, _ := t.result(); settled {
-		return err
+	// Not err: another goroutine may have settled it since.
+	if settled, result := t.result(); settled {
+		return result
 	}
 	if isOver(err) {
 		err = over(ctx, what)
