@@ -244,8 +244,10 @@ impl MergeRun<'_> {
     /// finished.
     fn whole(&self, merge: Merge<'_>, cancel: Option<&Cancel>) -> bool {
         let (slot, step) = (self.step.slot, MergeStep { merge, ..self.step });
-        // A pass that leaves the caches is faster in pieces, also on one thread.
-        if self.threads == 1 && self.straight && !step.traffic.streams() {
+        // A pass that leaves the caches is faster in pieces, also on one thread. One that may be
+        // cancelled stops between them.
+        let may_stop = cancel.is_some() && slot.bytes() > PIECE_BYTES;
+        if self.threads == 1 && self.straight && !step.traffic.streams() && !may_stop {
             step.straight(&(0..slot.count));
             return true;
         }
