@@ -40,7 +40,11 @@ func (t *Ticket) Wait(ctx context.Context) error {
 	err := t.await(ctx)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.told = t.told || t.settled
+	// Not err, if another goroutine has settled it since: the result counts as told.
+	if t.settled {
+		t.told = true
+		return t.err
+	}
 	return err
 }
 
@@ -88,7 +92,7 @@ func (t *Ticket) Cancel(ctx context.Context) error {
 // finish is the second half of a call that waits: it returns when the memory is free, or ErrLent.
 func (t *Ticket) finish(ctx context.Context, what string) error {
 	err := t.Wait(ctx)
-	// Not err: another goroutine may have settled it since.
+	// Not err, as in Wait.
 	if settled, result := t.result(); settled {
 		return result
 	}
