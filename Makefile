@@ -7,8 +7,8 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local python extension install header check test test-long bench bench-peers \
-	bench-python clean \
+.PHONY: help build stage stage-local python extension install header check test test-long \
+	bench bench-peers bench-python clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
 
 help: ## list these commands

@@ -187,7 +187,6 @@ fn lists_that_threads_share_are_all_counted() {
                     1 => store.push_list(&keys, &values).unwrap(),
                     _ => store.pushpull_list(&keys, &values, &keys, &mut outs).unwrap(),
                 }
-                drop(outs);
             }
             let whole = |out: &Vec<f32>| out.iter().all(|element| *element == out[0]);
             assert!(outs.iter().all(whole), "an out is a mix of two pushes");

@@ -87,11 +87,11 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
     unsafe {
         match pass.dtype {
             // One value is copied as bytes, which keeps every bit, also those of a NaN.
-            _ if pass.inputs.len() == 1 => copy::<B>(pass),
-            DType::F32 => by_numbers::<B, B::F32>(pass),
+            _ if pass.inputs.len() == 1 => by_outs::<B, B::I8, 1>(pass),
+            DType::F32 => by_outs::<B, B::F32, 4>(pass),
             DType::F64 => any::<B, B::F64>(pass),
-            DType::F16 => by_numbers::<B, B::F16>(pass),
-            DType::BF16 => by_numbers::<B, B::Bf16>(pass),
+            DType::F16 => by_outs::<B, B::F16, 4>(pass),
+            DType::BF16 => by_outs::<B, B::Bf16, 4>(pass),
             DType::I8 | DType::U8 => any::<B, B::I8>(pass),
             DType::I32 => any::<B, B::I32>(pass),
             DType::I64 => any::<B, B::I64>(pass),
@@ -99,33 +99,17 @@ pub(super) unsafe fn sum<B: Build>(pass: &Pass<'_>) {
     }
 }
 
-/// Picks the instance for the numbers of inputs and outs. The stored value is one of the outs: a
-/// push with 1 or 4 has one more.
+/// Picks the instance for the number of outs, if there are `INS` inputs. The stored value is one of
+/// the outs: a push with 1 or 4 has one more.
 #[inline(always)]
-unsafe fn by_numbers<B: Build, F: Family>(pass: &Pass<'_>) {
+unsafe fn by_outs<B: Build, F: Family, const INS: usize>(pass: &Pass<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
-        match (pass.inputs.len(), pass.outs.len()) {
-            _ if !B::INSTANCES => any::<B, F>(pass),
-            (4, 1) => instance::<B, F, 4, 1>(pass),
-            (4, 2) => instance::<B, F, 4, 2>(pass),
-            (4, 5) => instance::<B, F, 4, 5>(pass),
+        match (B::INSTANCES && pass.inputs.len() == INS, pass.outs.len()) {
+            (true, 1) => instance::<B, F, INS, 1>(pass),
+            (true, 2) => instance::<B, F, INS, 2>(pass),
+            (true, 5) => instance::<B, F, INS, 5>(pass),
             _ => any::<B, F>(pass),
-        }
-    }
-}
-
-/// As [`by_numbers`], of one input.
-#[inline(always)]
-unsafe fn copy<B: Build>(pass: &Pass<'_>) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match pass.outs.len() {
-            _ if !B::INSTANCES => any::<B, B::I8>(pass),
-            1 => instance::<B, B::I8, 1, 1>(pass),
-            2 => instance::<B, B::I8, 1, 2>(pass),
-            5 => instance::<B, B::I8, 1, 5>(pass),
-            _ => any::<B, B::I8>(pass),
         }
     }
 }
