@@ -1,6 +1,16 @@
 //! A stand-in for the driver of NVIDIA GPUs (`libcuda.so.1`), for tests on machines without a GPU.
 //!
-//! It interprets the PTX that ships ([`ptx`]), so its results are those of the kernels, bit for bit.
+//! It interprets the PTX that ships ([`ptx`]), so its results are those of the kernels, bit for bit. Its
+//! device memory is none that the host may touch, and its streams run as late and as oddly as events
+//! allow. `README.md` says what it proves and what it cannot prove.
 #![deny(unsafe_code)]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "machines have 64 bits; slots, lines, threads and bytes of an access fit 32"
+)]
 
+mod error;
+mod host;
+mod mapping;
+mod memory;
 pub mod ptx;

@@ -9,10 +9,6 @@
 //!
 //! A NaN that an operation makes is canonical, whatever NaN went in: 0x7fffffff, as the PTX manual has
 //! it for f32, and 0x7ff8000000000000 for f64.
-#![allow(
-    clippy::cast_possible_truncation,
-    reason = "numbers of slots, lines, threads and bytes have 32 bits"
-)]
 
 mod convert;
 mod decode;
