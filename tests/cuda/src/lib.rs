@@ -14,3 +14,4 @@ mod host;
 mod mapping;
 mod memory;
 pub mod ptx;
+mod streams;
