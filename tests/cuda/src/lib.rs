@@ -9,9 +9,15 @@
     reason = "machines have 64 bits; slots, lines, threads and bytes of an access fit 32"
 )]
 
+mod driver;
+mod entry;
 mod error;
+mod functions;
 mod host;
 mod mapping;
 mod memory;
 pub mod ptx;
 mod streams;
+mod variables;
+
+pub use functions::{FUNCTIONS, hide, missing_in};
