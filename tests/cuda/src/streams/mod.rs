@@ -152,7 +152,7 @@ impl Streams {
         let ready: Vec<Candidate> = ready
             .map(|(id, stream)| {
                 let is_copy = stream.queue.front().is_some_and(|(_, command)| command.is_copy());
-                Candidate { id: *id, is_copy }
+                Candidate { id: *id, is_copy, is_destroyed: stream.is_destroyed }
             })
             .collect();
         let Some(id) = self.order.choose(&ready, target, self.next_id) else { return false };

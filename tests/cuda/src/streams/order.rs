@@ -5,14 +5,19 @@
 pub(super) struct Candidate {
     pub(super) id: u64,
     pub(super) is_copy: bool,
+    /// The stream was destroyed with what it had queued.
+    pub(super) is_destroyed: bool,
 }
 
 /// The habits of one seed. Even draws find few faults: a stream has to stay behind for long.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "habits that seeds combine")]
 pub(super) struct Order {
     random: u64,
     /// The commands of one stream run last: that many streams before the newest one.
     starved: Option<u64>,
+    /// Streams that were destroyed run last.
+    starves_destroyed: bool,
     /// Copies run after all other commands that may run.
     delays_copies: bool,
     /// The stream that a caller waits for goes first.
@@ -26,12 +31,14 @@ impl Order {
         let mut order = Self {
             random: seed,
             starved: None,
+            starves_destroyed: false,
             delays_copies: false,
             is_direct: false,
             is_eager: false,
         };
         let drawn = order.draw();
         order.starved = (!drawn.is_multiple_of(3)).then_some(drawn >> 8 & 7);
+        order.starves_destroyed = (drawn >> 12).is_multiple_of(2);
         order.delays_copies = (drawn >> 16).is_multiple_of(4);
         order.is_direct = (drawn >> 20).is_multiple_of(4);
         order.is_eager = (drawn >> 24).is_multiple_of(4);
@@ -73,7 +80,12 @@ impl Order {
         }
         let starved = self.starved.and_then(|before| next_id.checked_sub(before + 1));
         let rank = |it: &Candidate| {
-            u32::from(Some(it.id) == starved) + u32::from(it.is_copy && self.delays_copies)
+            let reasons = [
+                Some(it.id) == starved,
+                it.is_copy && self.delays_copies,
+                it.is_destroyed && self.starves_destroyed,
+            ];
+            reasons.into_iter().filter(|reason| *reason).count()
         };
         let least = ready.iter().map(rank).min()?;
         let best: Vec<u64> = ready.iter().filter(|it| rank(it) == least).map(|it| it.id).collect();
