@@ -70,10 +70,9 @@ def result(get_size, get, program):
 
 
 def split(ptx):
-    """The text of each kernel by name, independent of the other kernels and of the compiler's build."""
-    found = re.findall(r"^\.visible \.entry (\w+)\(.*?^}\n", ptx + "\n", re.DOTALL | re.MULTILINE)
-    texts = re.finditer(r"^\.visible \.entry \w+\(.*?^}\n", ptx + "\n", re.DOTALL | re.MULTILINE)
-    kernels = {name: clean(name, match.group()) for name, match in zip(found, texts)}
+    """The text of each kernel by name, independent of other kernels and of the compiler's build."""
+    found = re.finditer(r"^\.visible \.entry (\w+)\(.*?^}", ptx, re.DOTALL | re.MULTILINE)
+    kernels = {match.group(1): clean(match.group(1), match.group()) for match in found}
     if len(kernels) != ptx.count(".entry "):
         sys.exit("kernels.cu: its PTX has kernels that were not found in it")
     return kernels
@@ -141,7 +140,8 @@ def main():
     if options == ["--check"]:
         different = list(compare(kernels, folder))
         if different:
-            sys.exit("\n".join([*different[:5], f"{len(different)} files differ; run `make kernels`"]))
+            message = f"{len(different)} files differ; run `make kernels`"
+            sys.exit("\n".join([*different[:5], message]))
     else:
         write(kernels, folder)
     together = "".join(kernels[name] for name in sorted(kernels)).encode()

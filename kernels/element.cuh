@@ -91,7 +91,8 @@ DEVICE void load_whole(Packed8 &to, u64 address) { to.all = load32(address); }
 DEVICE void store_whole(u64 address, const Words32 &from) {
   asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};"
                :
-               : "l"(address), "r"(from.all[0]), "r"(from.all[1]), "r"(from.all[2]), "r"(from.all[3])
+               : "l"(address), "r"(from.all[0]), "r"(from.all[1]), "r"(from.all[2]),
+                 "r"(from.all[3])
                : "memory");
 }
 DEVICE void store_whole(u64 address, const Words64 &from) {
