@@ -15,6 +15,8 @@
 
 mod convert;
 mod half;
+#[cfg(test)]
+pub(crate) mod interpreted;
 mod lanes;
 mod loops;
 mod measure;

@@ -1,10 +1,11 @@
 //! The formulas of all optimizers as sources of GPU kernels, and those kernels.
 
+mod device;
 mod sources;
 
-use super::METHODS;
-use super::method::{Passes, PushNumbers};
+use super::method::{Method, Passes, PushNumbers};
 use super::options::RuleOptions;
+use super::{METHODS, NORM_BLOCK};
 
 /// Optimizers with options that together reach every formula.
 const SETTINGS: &[(&str, &str)] = &[
@@ -46,16 +47,21 @@ const SETTINGS: &[(&str, &str)] = &[
 /// Pushes of each setting.
 const PUSHES: u64 = 6;
 
-/// Makes the passes of some pushes of a key.
-fn drive(name: &str, params: &str, pushes: u64, passes: &mut dyn Passes) {
+/// Prepares some pushes of a key, and passes each to `push`.
+fn drive(
+    name: &str,
+    params: &str,
+    pushes: u64,
+    mut push: impl FnMut(&dyn Method, &mut PushNumbers<'_>),
+) {
     let method = *METHODS.iter().find(|method| method.name() == name).unwrap();
     let mut options = RuleOptions::new(method.options());
     options.parse(params).unwrap();
     let mut carried = 0.0;
     for count in 0..pushes {
-        let mut push = PushNumbers::new(&options, count, 1.0, 1.0);
-        push.carried = carried;
-        method.push(&mut push, passes);
-        carried = push.carried;
+        let mut numbers = PushNumbers::new(&options, count, 1.0, 1.0);
+        numbers.carried = carried;
+        push(method, &mut numbers);
+        carried = numbers.carried;
     }
 }

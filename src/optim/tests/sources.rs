@@ -61,11 +61,17 @@ fn recorded() -> Recorder {
     for (name, params) in SETTINGS {
         for has_rows in [false, true] {
             recorder.has_rows = has_rows;
-            drive(name, params, PUSHES, &mut recorder);
+            drive(name, params, PUSHES, |method, push| method.push(push, &mut recorder));
         }
     }
     recorder.known.sort_by_key(|(recording, _)| recording.name);
     recorder
+}
+
+/// The names in some lists of `kernels/rules.h`.
+pub(super) fn names(lists: &[&str]) -> Vec<&'static str> {
+    let known = recorded().known;
+    known.iter().filter(|(_, list)| lists.contains(list)).map(|(known, _)| known.name).collect()
 }
 
 /// The text of `kernels/rules.h`.
