@@ -7,6 +7,7 @@
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
 #            distributed stores, and with fault injection
 #   loom     all interleavings of small models
+#   kernels  the GPU kernels compiled again, where the compiler can be installed
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
 #   go       go vet and go test, also with the race detector and cgocheck2
 #   python   pytest: the Python package, and the manifests for Kubernetes
@@ -149,6 +150,14 @@ run_optional_label() {
   fi
 }
 
+suite_kernels() {
+  if ! bash scripts/kernels.sh --install 2>/dev/null; then
+    leave_out kernels "the compiler of GPU kernels cannot be installed"
+    return
+  fi
+  run "GPU kernels" count_status bash scripts/kernels.sh --check
+}
+
 suite_programs() {
   local label
   run "programs, configure" count_step \
@@ -252,6 +261,7 @@ suite_long() {
 suite_all() {
   suite_rust
   suite_loom
+  suite_kernels
   suite_programs
   suite_go
   suite_python
