@@ -135,6 +135,10 @@ impl Driver {
         if self.device_of_stream(stream)? != event.device {
             return Err(Code::INVALID_HANDLE);
         }
+        if self.streams.get(stream)?.capture.is_some() {
+            // It becomes a part of the graph.
+            return Ok(());
+        }
         let number = event.record();
         self.queue(stream, Command::Record(event, number))
     }

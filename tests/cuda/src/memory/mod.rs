@@ -237,7 +237,7 @@ impl Memories {
         let written = source.written.copy(from_offset, bytes);
         let target = self.allocation(to_start);
         target.mapping.write(to_offset, &moved);
-        target.written.replace(to_offset, &written);
+        target.written.replace(to_offset, bytes, &written);
         Ok(())
     }
 }

@@ -41,19 +41,28 @@ impl Shadow {
         self.0[offset / 64] |= (u64::MAX >> (64 - bytes)) << (offset % 64);
     }
 
-    fn bit(&self, offset: usize) -> bool {
-        self.0[offset / 64] >> (offset % 64) & 1 == 1
+    /// 64 bits from an offset on; behind the end they are zeros.
+    fn from(words: &[u64], offset: usize) -> u64 {
+        let word = |index: usize| words.get(index).copied().unwrap_or(0);
+        let (index, shift) = (offset / 64, offset % 64);
+        let high = if shift == 0 { 0 } else { word(index + 1) << (64 - shift) };
+        word(index) >> shift | high
     }
 
-    pub(super) fn copy(&self, offset: usize, bytes: usize) -> Vec<bool> {
-        (offset..offset + bytes).map(|offset| self.bit(offset)).collect()
+    /// The bits of a range, the first one at the beginning of a word.
+    pub(super) fn copy(&self, offset: usize, bytes: usize) -> Vec<u64> {
+        (offset..offset + bytes).step_by(64).map(|offset| Self::from(&self.0, offset)).collect()
     }
 
-    pub(super) fn replace(&mut self, offset: usize, written: &[bool]) {
-        for (offset, is_written) in (offset..).zip(written) {
-            let bit = 1 << (offset % 64);
-            let word = &mut self.0[offset / 64];
-            *word = if *is_written { *word | bit } else { *word & !bit };
+    /// Takes the bits of a range from a copy.
+    pub(super) fn replace(&mut self, offset: usize, bytes: usize, copy: &[u64]) {
+        if bytes == 0 {
+            return;
+        }
+        for (word, bits) in Self::parts(offset, bytes) {
+            let first = bits.trailing_zeros() as usize;
+            let written = Self::from(copy, 64 * word + first - offset) << first;
+            self.0[word] = (self.0[word] & !bits) | (written & bits);
         }
     }
 }
@@ -74,8 +83,18 @@ mod tests {
         shadow.set_few(248, 8);
         assert!(shadow.has(248, 8) && !shadow.has(247, 1) && !shadow.has(256, 1));
         let copy = shadow.copy(55, 10);
-        shadow.replace(100, &copy);
+        shadow.replace(100, 10, &copy);
         assert!(!shadow.has(104, 1) && shadow.has(105, 5) && shadow.has(110, 90));
+        let copy = shadow.copy(3, 290);
+        for offset in 0..10 {
+            let mut other = Shadow::new(300);
+            other.set(0, 300);
+            other.replace(offset, 290, &copy);
+            for at in 0..300 {
+                let is_copied = (offset..offset + 290).contains(&at);
+                assert_eq!(other.has(at, 1), !is_copied || shadow.has(3 + at - offset, 1), "{at}");
+            }
+        }
         assert!(shadow.has(0, 0));
     }
 }

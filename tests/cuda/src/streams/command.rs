@@ -30,7 +30,7 @@ impl Event {
         self.recorded.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn pass(&self, number: u64) {
+    pub(super) fn pass(&self, number: u64) {
         self.passed.fetch_max(number, Ordering::SeqCst);
     }
 
@@ -93,6 +93,13 @@ impl Command {
             Self::Wait(event, number) => event.has_passed(*number),
             Self::Hang => false,
             _ => true,
+        }
+    }
+
+    /// Lets the event pass whose record this is.
+    pub(super) fn pass(&self) {
+        if let Self::Record(event, number) = self {
+            event.pass(*number);
         }
     }
 

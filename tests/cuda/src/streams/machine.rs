@@ -37,10 +37,11 @@ impl Machine {
         }
     }
 
-    /// Runs a command of a stream of a device, unless the device is lost. `order`: the seed for the
+    /// Runs a command of a stream of a device. On a lost device only events pass. `order`: the seed for the
     /// threads of a launch.
     pub(super) fn run(&mut self, device: usize, command: Command, order: u64) {
         if self.lost[device].is_some() {
+            command.pass();
             return;
         }
         let name = command.name();
@@ -82,7 +83,7 @@ impl Machine {
             }
             Command::Copy { to, from, bytes } => memories.copy(to, from, bytes)?,
             Command::Fill { to, byte, bytes } => memories.fill(device, to, bytes, byte)?,
-            Command::Record(event, number) => event.pass(number),
+            Command::Record(..) => command.pass(),
             Command::Allocate(address) => memories.make_usable(address),
             Command::Free(address) => {
                 let fault = Fault::new(FaultKind::Address, address, 0);

@@ -107,10 +107,14 @@ impl Streams {
         }
     }
 
-    /// Drops all commands of a device: it is lost, or its context is reset.
+    /// Drops all commands of a device, whose context is reset. Events pass: streams of other devices
+    /// may wait for them.
     pub(crate) fn clear(&mut self, device: usize) {
         let of_device = self.all.values_mut().filter(|stream| stream.device == device);
-        of_device.for_each(|stream| stream.queue.clear());
+        for (_, command) in of_device.flat_map(|stream| stream.queue.drain(..)) {
+            command.pass();
+        }
+        self.all.retain(|_, stream| !stream.is_destroyed || !stream.queue.is_empty());
     }
 
     /// Queues a command; on some seeds commands run at once.

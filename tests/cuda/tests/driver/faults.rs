@@ -1,9 +1,10 @@
 //! Planned faults.
 
 use crate::api::{
-    Outcome, check, cuCtxPushCurrent_v2, cuDevicePrimaryCtxRelease_v2, cuInit, cuMemAlloc_v2,
-    cuMemsetD8Async, cuStreamQuery, cuStreamSynchronize, fail, function, kernels, launch, made,
-    memory, seed, start, words_at,
+    Outcome, check, cuCtxPopCurrent_v2, cuCtxPushCurrent_v2, cuDevicePrimaryCtxRelease_v2,
+    cuEventCreate, cuEventRecord, cuInit, cuMemAlloc_v2, cuMemsetD8Async, cuStreamQuery,
+    cuStreamSynchronize, cuStreamWaitEvent, fail, function, kernels, launch, made, memory, seed,
+    start, words_at,
 };
 use crate::is_child;
 
@@ -32,15 +33,22 @@ fn a_lost_device_returns_its_error_until_its_context_is_reset() {
     }
     let other = start(1);
     start(0);
+    seed(3);
     fail(c"cuMemsetD8Async:2=999");
-    let address = memory(1);
+    let (address, event): (u64, u64) = (memory(1), made(|event| cuEventCreate(event, 0)).unwrap());
     check(cuMemsetD8Async(address, 1, 4, 0)).unwrap();
+    check(cuEventRecord(event, 0)).unwrap();
+    // A stream of the other device waits for it.
+    check(cuCtxPushCurrent_v2(other)).unwrap();
+    check(cuStreamWaitEvent(0, event, 0)).unwrap();
+    made(|context: &mut u64| cuCtxPopCurrent_v2(context)).unwrap();
     let unknown = || "CUDA_ERROR_UNKNOWN".to_owned();
     assert_eq!(check(cuMemsetD8Async(address, 1, 4, 0)), Err(unknown()));
     assert_eq!(check(cuStreamSynchronize(0)), Err(unknown()));
     assert_eq!(allocates(), Err(unknown()));
     check(cuCtxPushCurrent_v2(other)).unwrap();
     assert!(allocates().is_ok(), "the other device goes on");
+    check(cuStreamSynchronize(0)).unwrap();
     check(cuDevicePrimaryCtxRelease_v2(0)).unwrap();
     start(0);
     assert!(allocates().is_ok());
