@@ -1,6 +1,7 @@
 //! The stand-in through its C entry points. Each test has a process of its own, since a driver has one
 //! state for its process.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
+#![allow(clippy::cast_precision_loss, reason = "small numbers")]
 #![allow(clippy::print_stdout, reason = "on how many seeds a fault is found")]
 
 mod api;
@@ -10,6 +11,7 @@ mod exports;
 mod faults;
 mod memory;
 mod planted;
+mod shipped;
 mod streams;
 
 use std::env;
