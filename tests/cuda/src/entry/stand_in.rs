@@ -18,7 +18,7 @@ pub extern "C" fn kv_cuda_stand_in_forget_calls() {
     driver::with(driver::Driver::forget_calls);
 }
 
-/// Drops what is queued and every fault, and draws the order of streams from another seed.
+/// Drops what is queued, every fault and what is planned; draws the order of streams from another seed.
 // SAFETY: no other library has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_cuda_stand_in_seed(seed: u64) {
