@@ -198,7 +198,7 @@ impl Driver {
         event.has_passed(event.last()).then_some(()).ok_or(Code::NOT_READY)
     }
 
-    /// Drops what is queued, all faults and what is planned.
+    /// Drops queued commands, sticky errors and planned faults of all devices.
     pub(crate) fn reset(&mut self) {
         self.planned.clear();
         for device in 0..self.settings.devices {

@@ -130,7 +130,7 @@ fn a_wait_is_for_the_last_record_before_it() {
         check(cuStreamWaitEvent(second, event, 0)).unwrap();
         check(cuEventRecord(event, first)).unwrap();
     });
-    assert!(count < 90, "{count} of 100: a record behind the wait is none of its business");
+    assert!(count < 90, "{count} of 100: a later record does not concern the wait");
     // A destroyed event still passes.
     let count = in_order(one, two, |first, second| {
         let event: u64 = made(|event| cuEventCreate(event, 0)).unwrap();
