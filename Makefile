@@ -7,7 +7,7 @@ OPTICKS := examples/data/opticks.txt.bz2
 LIBRARY := $(BUILD)/kvstore/libkvstore.so
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help build stage stage-local python extension install header check test test-long \
+.PHONY: help build stage stage-local python extension install header kernels check test test-long \
 	bench bench-peers bench-python clean \
 	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
 
@@ -41,6 +41,9 @@ install: ## install it into PREFIX (default /usr/local)
 
 header: ## generate include/kvstore.h from src/capi
 	KV_UPDATE_HEADER=1 cargo test --quiet --test header
+
+kernels: ## compile the GPU kernels of kernels/ to src/device/ptx
+	@bash scripts/kernels.sh
 
 check: ## check formats and lints
 	@bash scripts/bootstrap.sh build checks go python

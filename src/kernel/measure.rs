@@ -6,6 +6,8 @@ use std::ops::AddAssign;
 use std::slice::{from_raw_parts, from_raw_parts_mut};
 
 use super::number::Number;
+#[cfg(test)]
+use super::record::{Recording, Use};
 use super::rule::{Formula, MAX_STATES, Rule, RuleTarget};
 use super::sum::Pass;
 use super::{Isa, TILE};
@@ -13,6 +15,9 @@ use crate::tensor::DType;
 
 /// Arithmetic whose results are measured instead of kept: the first pass of rules with norms.
 pub(crate) trait Measure: Copy + Send + Sync {
+    /// As [`Formula::NAME`].
+    const NAME: &'static str;
+
     /// As [`Formula::STATES`].
     const STATES: usize;
 
@@ -54,6 +59,10 @@ pub(crate) trait Meter: Send + Sync {
         part: usize,
         take: &mut dyn FnMut(Squares),
     );
+
+    /// The operations of the measure.
+    #[cfg(test)]
+    fn record(&self) -> Recording;
 }
 
 impl<M: Measure> Meter for M {
@@ -68,6 +77,11 @@ impl<M: Measure> Meter for M {
         // SAFETY: the caller's promise.
         unsafe { measure_by(&Measuring(*self), M::WITH_VALUE, isa, pass, target, part, take) }
     }
+
+    #[cfg(test)]
+    fn record(&self) -> Recording {
+        Recording::of(Measuring(*self), Use::Measure { with_value: M::WITH_VALUE })
+    }
 }
 
 /// A measure as the kernels run it.
@@ -75,6 +89,7 @@ impl<M: Measure> Meter for M {
 struct Measuring<M>(M);
 
 impl<M: Measure> Formula for Measuring<M> {
+    const NAME: &'static str = M::NAME;
     const STATES: usize = M::STATES;
     const MEASURES: bool = true;
 

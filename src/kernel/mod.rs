@@ -15,11 +15,15 @@
 
 mod convert;
 mod half;
+#[cfg(test)]
+pub(crate) mod interpreted;
 mod lanes;
 mod loops;
 mod measure;
 mod number;
 mod portable;
+#[cfg(test)]
+mod record;
 mod rule;
 mod sum;
 mod widened;
@@ -29,6 +33,8 @@ mod x86;
 pub(crate) use loops::Loop;
 pub(crate) use measure::{Measure, Meter, PartNumbers, Squares};
 pub(crate) use number::Number;
+#[cfg(test)]
+pub(crate) use record::{Recording, Use};
 pub(crate) use rule::{Formula, MAX_STATES, Rule, RuleTarget};
 pub(crate) use sum::{Pass, Traffic};
 
@@ -254,6 +260,7 @@ impl Isa {
 
 impl<F: Formula> Rule for F {
     unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget) {
+        const { assert!(rule::is_kernel_name(F::NAME), "a formula's name is no name of a kernel") };
         // No pointer arithmetic on the addresses of empty arrays.
         if pass.count == 0 {
             return;
@@ -266,6 +273,11 @@ impl<F: Formula> Rule for F {
                 widened::merge(self, isa, pass, target, !F::MEASURES);
             }
         }
+    }
+
+    #[cfg(test)]
+    fn record(&self) -> Recording {
+        Recording::of(*self, Use::Merge)
     }
 }
 

@@ -7,6 +7,8 @@ use super::Isa;
 use super::lanes::{FloatFamily, FloatLanes, Lanes};
 use super::number::{Number, Operand};
 use super::portable::Portable;
+#[cfg(test)]
+use super::record::Recording;
 use super::sum::{Build, Pass, Pointers, head, prefetch};
 use crate::tensor::{DType, LINE};
 
@@ -17,6 +19,10 @@ pub(crate) const MAX_STATES: usize = 3;
 ///
 /// f16 and bf16 are calculated in f32, f64 in f64.
 pub(crate) trait Formula: Copy + Send + Sync {
+    /// Its name among all formulas and measures, of lower-case letters, digits and underscores: GPU
+    /// kernels are generated under it.
+    const NAME: &'static str;
+
     /// Arrays of state that it keeps: of the value's shape, f64 for an f64 value, else f32.
     const STATES: usize;
 
@@ -64,6 +70,23 @@ pub(crate) trait Rule: Send + Sync {
     /// As for [`Isa::sum`]; the dtype is a float; the target's arrays have `count` aligned elements
     /// that overlap nothing else.
     unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget);
+
+    /// The operations of the formula.
+    #[cfg(test)]
+    fn record(&self) -> Recording;
+}
+
+/// Whether a kernel can have this name.
+pub(super) const fn is_kernel_name(name: &str) -> bool {
+    let bytes = name.as_bytes();
+    let mut valid = !bytes.is_empty();
+    let mut index = 0;
+    while index < bytes.len() {
+        valid &= matches!(bytes[index], b'a'..=b'z' | b'_')
+            || index > 0 && bytes[index].is_ascii_digit();
+        index += 1;
+    }
+    valid
 }
 
 /// See [`Rule::merge`].

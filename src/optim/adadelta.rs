@@ -44,6 +44,7 @@ struct AdaDeltaStep {
 }
 
 impl Formula for AdaDeltaStep {
+    const NAME: &'static str = "adadelta";
     const STATES: usize = 2;
 
     #[inline(always)]

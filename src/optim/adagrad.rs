@@ -47,6 +47,7 @@ pub(super) struct AdaGradStep {
 }
 
 impl Formula for AdaGradStep {
+    const NAME: &'static str = "adagrad";
     const STATES: usize = 1;
 
     #[inline(always)]

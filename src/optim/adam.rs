@@ -73,6 +73,7 @@ struct AdamStep {
 }
 
 impl Formula for AdamStep {
+    const NAME: &'static str = "adam";
     const STATES: usize = 2;
     const FUSED: bool = true;
 

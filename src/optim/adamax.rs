@@ -49,6 +49,7 @@ struct AdamaxStep {
 }
 
 impl Formula for AdamaxStep {
+    const NAME: &'static str = "adamax";
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -78,6 +78,7 @@ struct AdamWStep {
 }
 
 impl Formula for AdamWStep {
+    const NAME: &'static str = "adamw";
     const STATES: usize = 2;
     const STREAMS: bool = true;
 

@@ -66,6 +66,7 @@ impl Compensated {
 }
 
 impl Formula for Compensated {
+    const NAME: &'static str = "dcasgd";
     const STATES: usize = 1;
 
     #[inline(always)]
@@ -83,6 +84,7 @@ struct DcasgdMomentum {
 }
 
 impl Formula for DcasgdMomentum {
+    const NAME: &'static str = "dcasgd_momentum";
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -61,6 +61,7 @@ struct FtmlStep {
 }
 
 impl Formula for FtmlStep {
+    const NAME: &'static str = "ftml";
     const STATES: usize = 3;
 
     #[inline(always)]

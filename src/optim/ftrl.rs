@@ -47,6 +47,7 @@ impl Method for Ftrl {
 pub(super) struct Frozen;
 
 impl Formula for Frozen {
+    const NAME: &'static str = "frozen";
     const STATES: usize = 0;
 
     #[inline(always)]
@@ -64,6 +65,7 @@ struct FtrlStep {
 }
 
 impl Formula for FtrlStep {
+    const NAME: &'static str = "ftrl";
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -78,6 +78,7 @@ impl RowRule for Groups {
 struct Clipped(Gradient);
 
 impl Measure for Clipped {
+    const NAME: &'static str = "groupadagrad_measure";
     const STATES: usize = 0;
     const WITH_VALUE: bool = false;
 
@@ -95,6 +96,7 @@ struct GroupAdaGradStep {
 }
 
 impl Formula for GroupAdaGradStep {
+    const NAME: &'static str = "groupadagrad";
     const STATES: usize = 1;
 
     #[inline(always)]

@@ -73,6 +73,7 @@ impl Method for Lamb {
 struct Length(Direction);
 
 impl Measure for Length {
+    const NAME: &'static str = "lamb_measure";
     const STATES: usize = 2;
     const WITH_VALUE: bool = true;
 
@@ -91,6 +92,7 @@ struct LambStep {
 }
 
 impl Formula for LambStep {
+    const NAME: &'static str = "lamb";
     const STATES: usize = 2;
 
     #[inline(always)]

@@ -58,6 +58,7 @@ impl Method for Lars {
 struct Rescaled(f64);
 
 impl Measure for Rescaled {
+    const NAME: &'static str = "lars_measure";
     const STATES: usize = 0;
     const WITH_VALUE: bool = true;
 

@@ -44,6 +44,7 @@ struct LionStep {
 }
 
 impl Formula for LionStep {
+    const NAME: &'static str = "lion";
     const STATES: usize = 1;
 
     #[inline(always)]

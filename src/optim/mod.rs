@@ -269,3 +269,6 @@ fn check(method: &dyn Method, options: &RuleOptions) -> Result<()> {
 fn place(method: &dyn Method) -> String {
     format!("optimizer {}", method.name())
 }
+
+#[cfg(test)]
+mod tests;

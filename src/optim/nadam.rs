@@ -68,6 +68,7 @@ struct NadamStep {
 }
 
 impl Formula for NadamStep {
+    const NAME: &'static str = "nadam";
     const STATES: usize = 2;
 
     #[inline(always)]

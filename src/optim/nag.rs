@@ -52,6 +52,7 @@ struct Nesterov {
 }
 
 impl Formula for Nesterov {
+    const NAME: &'static str = "nag";
     const STATES: usize = 1;
 
     #[inline(always)]

@@ -78,6 +78,7 @@ impl PlainRmsProp {
 }
 
 impl Formula for PlainRmsProp {
+    const NAME: &'static str = "rmsprop";
     const STATES: usize = 1;
 
     #[inline(always)]
@@ -95,6 +96,7 @@ struct CenteredRmsProp {
 }
 
 impl Formula for CenteredRmsProp {
+    const NAME: &'static str = "rmsprop_centered";
     const STATES: usize = 3;
 
     #[inline(always)]

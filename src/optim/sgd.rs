@@ -92,6 +92,7 @@ impl Descent {
 }
 
 impl Formula for Descent {
+    const NAME: &'static str = "sgd";
     const STATES: usize = 0;
     const FUSED: bool = true;
 
@@ -108,6 +109,7 @@ struct SgdMomentum {
 }
 
 impl Formula for SgdMomentum {
+    const NAME: &'static str = "sgd_momentum";
     const STATES: usize = 1;
     const FUSED: bool = true;
 

@@ -63,6 +63,7 @@ impl Sign {
 }
 
 impl Formula for Sign {
+    const NAME: &'static str = "signsgd";
     const STATES: usize = 0;
 
     #[inline(always)]
@@ -78,6 +79,7 @@ struct SignumMomentum {
 }
 
 impl Formula for SignumMomentum {
+    const NAME: &'static str = "signum";
     const STATES: usize = 1;
 
     #[inline(always)]

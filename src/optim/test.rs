@@ -32,6 +32,7 @@ struct TestStep {
 }
 
 impl Formula for TestStep {
+    const NAME: &'static str = "test";
     const STATES: usize = 0;
 
     #[inline(always)]

@@ -11,6 +11,7 @@ use crate::kernel::{MAX_STATES, Measure, Meter, Number, Pass, RuleTarget, Square
 struct Sample;
 
 impl Measure for Sample {
+    const NAME: &'static str = "sample_measure";
     const STATES: usize = 1;
     const WITH_VALUE: bool = true;
 

@@ -8,6 +8,7 @@
     reason = "exact bits are compared, and small numbers converted"
 )]
 
+mod device;
 mod measure;
 mod rule;
 

@@ -13,6 +13,7 @@ const RATE: f64 = 0.3;
 const BOUND: f64 = 0.7;
 
 impl<const FUSED: bool> Formula for Sample<FUSED> {
+    const NAME: &'static str = "sample";
     const STATES: usize = 3;
     const FUSED: bool = FUSED;
     const STREAMS: bool = true;
