@@ -8,14 +8,14 @@ use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
 
 use crate::calls::{Inside, take_raised};
+use crate::kinds::Kinds;
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::pairs::Lender;
-use crate::python::{failure_of, invalid};
+use crate::python::{failure_of, invalid, rare};
+use crate::store::{Handle, Store as PyStore, open};
 
 type Init = unsafe extern "C" fn(Store, *const u64, *const Tensor, usize) -> i32;
 type One = unsafe extern "C" fn(Store, *const u64, *const Tensor, usize, i32, *mut u64) -> i32;
@@ -69,11 +69,11 @@ struct Lists {
 #[pymethods]
 impl Call {
     #[new]
-    fn new(name: String) -> PyResult<Self> {
+    pub fn new(name: &str) -> PyResult<Self> {
         let symbol = format!("kv_{name}");
         // SAFETY: the header declares these functions with these parameters.
         let function = unsafe {
-            match name.as_str() {
+            match name {
                 "init" => Function::Init(function(&symbol)?),
                 "push" | "pull" => Function::One(function(&symbol)?),
                 "pushpull" | "broadcast" => Function::Two(function(&symbol)?),
@@ -81,36 +81,18 @@ impl Call {
                 _ => return Err(PyValueError::new_err(format!("{symbol} is no data call"))),
             }
         };
-        let role = match name.as_str() {
+        let role = match name {
             "init" | "push" | "push_rows" => Role::Value,
             _ => Role::Out,
         };
-        Ok(Self { name, function, role })
+        Ok(Self { name: name.to_owned(), function, role })
     }
 
-    /// Makes the call.
-    ///
-    /// `arrays` is what the call takes: for two lists the first of them, with the other in `second`.
-    /// A pushpull without `second` writes into the values.
-    #[pyo3(signature = (store, key, arrays, second=None, priority=0))]
-    fn run<'py>(
-        &self,
-        store: &Bound<'py, PyAny>,
-        key: &Bound<'py, PyAny>,
-        arrays: &Bound<'py, PyAny>,
-        second: Option<&Bound<'py, PyAny>>,
-        priority: i32,
-    ) -> PyResult<()> {
-        let handle = &open(store)?;
-        let lists = self.describe(handle, key, arrays, second, Life::Call)?;
-        lists.carry_out(self.function, handle, priority, null_mut())
-    }
-
-    /// Describes the same call for a ticket, without starting it.
+    /// Describes a call for a ticket, without starting it. The arguments are those of `run`.
     #[pyo3(signature = (store, key, arrays, second=None))]
     fn prepare<'py>(
         &self,
-        store: &Bound<'py, PyAny>,
+        store: &Bound<'py, PyStore>,
         key: &Bound<'py, PyAny>,
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
@@ -125,31 +107,47 @@ impl Call {
     }
 }
 
-/// The handle of a `KVStore`, after the work that finalizers have left to the next call.
-fn open<'py>(store: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    static POSTPONED: PyOnceLock<Py<PyList>> = PyOnceLock::new();
-    let py = store.py();
-    let postponed = POSTPONED.import(py, "kvstore._handle", "postponed")?;
-    let handle = store.getattr(intern!(py, "_handle"))?;
-    if handle.is_none() || !postponed.is_empty() {
-        return store.call_method0(intern!(py, "_open"));
-    }
-    Ok(handle)
-}
-
 impl Call {
+    /// Makes the call.
+    ///
+    /// `arrays` is what the call takes: for two lists the first of them, with the other in `second`.
+    /// A pushpull without `second` writes into the values.
+    pub fn run<'py>(
+        &self,
+        store: &Bound<'py, PyStore>,
+        key: &Bound<'py, PyAny>,
+        arrays: &Bound<'py, PyAny>,
+        second: Option<&Bound<'py, PyAny>>,
+        priority: i32,
+    ) -> PyResult<()> {
+        let handle = &open(store)?;
+        let lists = self.describe(handle, key, arrays, second, Life::Call)?;
+        lists.carry_out(self.function, handle, priority, null_mut())
+    }
+
     fn describe<'py>(
         &self,
-        handle: &Bound<'py, PyAny>,
+        handle: &Bound<'py, Handle>,
         key: &Bound<'py, PyAny>,
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
         life: Life,
     ) -> PyResult<Lists> {
-        let lend = |arrays, role| Lender { call: &self.name, handle, role, life }.lend(key, arrays);
+        let mut kinds = Kinds::default();
+        let mut lend = |arrays, role| {
+            let (call, kinds, lent) = (&*self.name, &mut kinds, Lent::new());
+            Lender { call, handle, role, life, kinds, lent }.lend(key, arrays)
+        };
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
             return Ok(Lists { first: lend(arrays, self.role)?, second: None });
         }
+        let row_ids;
+        let arrays = if let Function::Rows(_) = self.function {
+            row_ids = rare(intern!(handle.py(), "row_ids_of"), (arrays,))?;
+            &row_ids
+        } else {
+            arrays
+        };
         let first = lend(arrays, Role::Value)?;
         let second = match second {
             Some(second) => lend(second, self.role)?,
@@ -170,12 +168,12 @@ impl Lists {
     fn carry_out(
         &self,
         function: Function,
-        handle: &Bound<'_, PyAny>,
+        handle: &Bound<'_, Handle>,
         priority: i32,
         ticket: *mut u64,
     ) -> PyResult<()> {
         let py = handle.py();
-        let store: usize = handle.getattr(intern!(py, "pointer"))?.extract()?;
+        let store = handle.get().address();
         let ticket = ticket.expose_provenance();
         let inside = Inside::enter(py)?;
         // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
@@ -236,7 +234,7 @@ impl Lists {
 pub struct Operation {
     function: Function,
     #[pyo3(get)]
-    handle: Py<PyAny>,
+    handle: Py<Handle>,
     lists: Lists,
     /// The library itself writes the number here: nothing comes between the start of an operation and
     /// the ticket that ends it, not even the handler of a signal.
