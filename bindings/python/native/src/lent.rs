@@ -1,4 +1,4 @@
-//! A list of arrays as the library takes it, with what keeps their memory.
+//! The arrays of a call in the one or two lists that the library takes, with what keeps their memory.
 #![allow(unsafe_code, reason = "pointers to memory that is kept beside them")]
 
 use std::cell::RefCell;
@@ -17,8 +17,8 @@ use crate::library::Tensor;
 use crate::numpy;
 use crate::python::{invalid, rare};
 
-/// Maximum number of arrays of a list whose memory is used again, and of such lists per thread.
-const REUSED_ARRAYS: usize = 1 << 14;
+/// Maximum number of arrays of a call whose lists are used again, and of such lists per thread.
+const REUSED_ARRAYS: usize = 1 << 15;
 const REUSED_LISTS: usize = 4;
 const NULL: *mut ffi::PyObject = std::ptr::null_mut();
 
@@ -42,6 +42,8 @@ pub enum Life {
 
 #[derive(Default)]
 struct Parts {
+    /// Where the second list begins in `keys` and `tensors`, for a call with two.
+    second: Option<usize>,
     keys: Vec<u64>,
     tensors: Vec<Tensor>,
     /// Strides of numpy's arrays, and which tensors they belong to, with the place of the first.
@@ -62,6 +64,7 @@ thread_local! {
 
 impl Parts {
     fn clear(&mut self, py: Python<'_>) {
+        self.second = None;
         self.keys.clear();
         self.tensors.clear();
         self.strides.clear();
@@ -104,13 +107,20 @@ impl Lent {
         Self(ManuallyDrop::new(POOL.with_borrow_mut(Vec::pop).unwrap_or_default()))
     }
 
-    pub fn count(&self) -> usize {
-        self.0.keys.len()
+    /// What is added from here on is the second list.
+    pub fn begin_second(&mut self) {
+        self.0.second = Some(self.0.keys.len());
     }
 
-    /// The keys, the tensors and their number, as a C function takes them.
-    pub fn parts(&self) -> (*const u64, *const Tensor, usize) {
-        (self.0.keys.as_ptr(), self.0.tensors.as_ptr(), self.count())
+    /// The keys, the tensors and their number of both lists, as C functions take them.
+    pub fn lists(&self) -> [(*const u64, *const Tensor, usize); 2] {
+        let second = self.0.second.unwrap_or(self.0.keys.len());
+        let (keys, other_keys) = self.0.keys.split_at(second);
+        let (tensors, others) = self.0.tensors.split_at(second);
+        [
+            (keys.as_ptr(), tensors.as_ptr(), second),
+            (other_keys.as_ptr(), others.as_ptr(), other_keys.len()),
+        ]
     }
 
     /// Adds an array under the library's number of its key.

@@ -1,7 +1,7 @@
 //! The data calls: arguments become lists, and a C function runs with the GIL released.
 #![allow(unsafe_code, reason = "calls of the C library")]
 
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pyo3::exceptions::PyValueError;
@@ -10,7 +10,6 @@ use pyo3::intern;
 use pyo3::prelude::*;
 
 use crate::calls::{Inside, take_raised};
-use crate::kinds::Kinds;
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::pairs::Lender;
@@ -60,12 +59,6 @@ pub struct Call {
     role: Role,
 }
 
-/// The lists of one call.
-struct Lists {
-    first: Lent,
-    second: Option<Lent>,
-}
-
 #[pymethods]
 impl Call {
     #[new]
@@ -101,7 +94,7 @@ impl Call {
         Ok(Operation {
             function: self.function,
             handle: handle.clone().unbind(),
-            lists: self.describe(handle, key, arrays, second, Life::Ticket)?,
+            lent: self.describe(handle, key, arrays, second, Life::Ticket)?,
             ticket: AtomicU64::new(0),
         })
     }
@@ -121,8 +114,8 @@ impl Call {
         priority: i32,
     ) -> PyResult<()> {
         let handle = &open(store)?;
-        let lists = self.describe(handle, key, arrays, second, Life::Call)?;
-        lists.carry_out(self.function, handle, priority, null_mut())
+        let lent = self.describe(handle, key, arrays, second, Life::Call)?;
+        carry_out(&lent, self.function, handle, priority, null_mut())
     }
 
     fn describe<'py>(
@@ -132,14 +125,11 @@ impl Call {
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
         life: Life,
-    ) -> PyResult<Lists> {
-        let mut kinds = Kinds::default();
-        let mut lend = |arrays, role| {
-            let (call, kinds, lent) = (&*self.name, &mut kinds, Lent::new());
-            Lender { call, handle, role, life, kinds, lent }.lend(key, arrays)
-        };
+    ) -> PyResult<Lent> {
+        let mut lender = Lender::new(&self.name, handle, life);
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
-            return Ok(Lists { first: lend(arrays, self.role)?, second: None });
+            lender.lend(key, arrays, self.role)?;
+            return Ok(lender.finish());
         }
         let row_ids;
         let arrays = if let Function::Rows(_) = self.function {
@@ -148,84 +138,69 @@ impl Call {
         } else {
             arrays
         };
-        let first = lend(arrays, Role::Value)?;
-        let second = match second {
-            Some(second) => lend(second, self.role)?,
-            None if self.name == "pushpull" => lend(arrays, Role::ValueAndOut)?,
-            None => lend(handle.py().None().bind(handle.py()), self.role)?,
-        };
-        if matches!(self.function, Function::Rows(_)) && first.count() != second.count() {
-            let (call, ids, rows) = (&self.name, first.count(), second.count());
-            let text = format!("{call}: {rows} arrays of rows, but {ids} of row ids");
+        lender.lend(key, arrays, Role::Value)?;
+        lender.begin_second();
+        match second {
+            Some(second) => lender.lend(key, second, self.role)?,
+            None if self.name == "pushpull" => lender.lend(key, arrays, Role::ValueAndOut)?,
+            None => lender.lend(key, handle.py().None().bind(handle.py()), self.role)?,
+        }
+        let lent = lender.finish();
+        let [(_, _, ids), (_, _, rows)] = lent.lists();
+        if matches!(self.function, Function::Rows(_)) && ids != rows {
+            let text = format!("{}: {rows} arrays of rows, but {ids} of row ids", self.name);
             return Err(invalid(handle.py(), text));
         }
-        Ok(Lists { first, second: Some(second) })
+        Ok(lent)
     }
 }
 
-impl Lists {
-    /// Calls the library; raises what it fails with.
-    fn carry_out(
-        &self,
-        function: Function,
-        handle: &Bound<'_, Handle>,
-        priority: i32,
-        ticket: *mut u64,
-    ) -> PyResult<()> {
-        let py = handle.py();
-        let store = handle.get().address();
-        let ticket = ticket.expose_provenance();
-        let inside = Inside::enter(py)?;
-        // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
-        let status = py.detach(|| unsafe { self.call(function, store, priority, ticket) });
-        drop(inside);
-        let raised = take_raised();
-        if raised.is_some() || may_have_written(status) {
-            self.note_written(py)?;
-        }
-        match raised {
-            Some(error) => Err(error),
-            None if status == OK => Ok(()),
-            None => Err(failure_of(py, status)),
-        }
+/// Calls the library; raises what it fails with.
+fn carry_out(
+    lent: &Lent,
+    function: Function,
+    handle: &Bound<'_, Handle>,
+    priority: i32,
+    ticket: *mut u64,
+) -> PyResult<()> {
+    let py = handle.py();
+    let store = handle.get().address();
+    let ticket = ticket.expose_provenance();
+    let inside = Inside::enter(py)?;
+    // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
+    let status = py.detach(|| unsafe { call(lent, function, store, priority, ticket) });
+    drop(inside);
+    let raised = take_raised();
+    if raised.is_some() || may_have_written(status) {
+        lent.note_written(py)?;
     }
+    match raised {
+        Some(error) => Err(error),
+        None if status == OK => Ok(()),
+        None => Err(failure_of(py, status)),
+    }
+}
 
-    /// # Safety
-    ///
-    /// The store is open, and `ticket` is null or the address of a number that is not gone before the
-    /// return.
-    unsafe fn call(&self, function: Function, store: usize, priority: i32, ticket: usize) -> i32 {
-        let store = std::ptr::with_exposed_provenance_mut(store);
-        let ticket = std::ptr::with_exposed_provenance_mut(ticket);
-        let (keys, tensors, count) = self.first.parts();
-        let (other_keys, others, other_count) =
-            self.second.as_ref().map_or((null(), null(), 0), Lent::parts);
-        // SAFETY: the lists are complete, and the caller's promise.
-        unsafe {
-            match function {
-                Function::Init(call) => call(store, keys, tensors, count),
-                Function::One(call) => call(store, keys, tensors, count, priority, ticket),
-                Function::Rows(call) => {
-                    call(store, other_keys, tensors, others, count, priority, ticket)
-                }
-                Function::Two(call) => call(
-                    store,
-                    keys,
-                    tensors,
-                    count,
-                    other_keys,
-                    others,
-                    other_count,
-                    priority,
-                    ticket,
-                ),
+/// # Safety
+///
+/// The store is open, and `ticket` is null or the address of a number that is not gone before the
+/// return.
+unsafe fn call(lent: &Lent, function: Function, store: usize, priority: i32, ticket: usize) -> i32 {
+    let store = std::ptr::with_exposed_provenance_mut(store);
+    let ticket = std::ptr::with_exposed_provenance_mut(ticket);
+    let [(keys, tensors, count), (other_keys, others, other_count)] = lent.lists();
+    // SAFETY: the lists are complete, and the caller's promise.
+    unsafe {
+        match function {
+            Function::Init(call) => call(store, keys, tensors, count),
+            Function::One(call) => call(store, keys, tensors, count, priority, ticket),
+            Function::Rows(call) => {
+                call(store, other_keys, tensors, others, count, priority, ticket)
+            }
+            Function::Two(call) => {
+                call(store, keys, tensors, count, other_keys, others, other_count, priority, ticket)
             }
         }
-    }
-
-    fn note_written(&self, py: Python<'_>) -> PyResult<()> {
-        self.first.note_written(py)?;
-        self.second.as_ref().map_or(Ok(()), |second| second.note_written(py))
     }
 }
 
@@ -235,7 +210,7 @@ pub struct Operation {
     function: Function,
     #[pyo3(get)]
     handle: Py<Handle>,
-    lists: Lists,
+    lent: Lent,
     /// The library itself writes the number here: nothing comes between the start of an operation and
     /// the ticket that ends it, not even the handler of a signal.
     ticket: AtomicU64,
@@ -245,7 +220,8 @@ pub struct Operation {
 impl Operation {
     /// Starts it.
     fn start(&self, py: Python<'_>, priority: i32) -> PyResult<()> {
-        self.lists.carry_out(self.function, self.handle.bind(py), priority, self.ticket.as_ptr())
+        let ticket = self.ticket.as_ptr();
+        carry_out(&self.lent, self.function, self.handle.bind(py), priority, ticket)
     }
 
     /// The number of the ticket, 0 before the start.
@@ -256,14 +232,13 @@ impl Operation {
 
     /// Says that outs have changed, or may have.
     fn note_written(&self, py: Python<'_>) -> PyResult<()> {
-        self.lists.note_written(py)
+        self.lent.note_written(py)
     }
 
     /// Shows references to the garbage collector. It breaks cycles elsewhere: the library may still
     /// use the arrays.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.handle)?;
-        self.lists.first.traverse(&visit)?;
-        self.lists.second.as_ref().map_or(Ok(()), |second| second.traverse(&visit))
+        self.lent.traverse(&visit)
     }
 }

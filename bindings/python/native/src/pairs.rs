@@ -37,30 +37,50 @@ impl<'a, 'py> Items<'a, 'py> {
     }
 }
 
-/// Arrays of one call on their way into a list.
+/// Arrays of one call on their way into its lists.
 pub struct Lender<'a, 'py> {
     /// The name of the call, for texts of errors.
-    pub call: &'a str,
-    pub handle: &'a Bound<'py, Handle>,
-    pub role: Role,
-    pub life: Life,
-    pub kinds: &'a mut Kinds<'py>,
-    pub lent: Lent,
+    call: &'a str,
+    handle: &'a Bound<'py, Handle>,
+    life: Life,
+    /// What the library does with the arrays of the list at work.
+    role: Role,
+    kinds: Kinds<'py>,
+    lent: Lent,
 }
 
-impl<'py> Lender<'_, 'py> {
+impl<'a, 'py> Lender<'a, 'py> {
+    pub fn new(call: &'a str, handle: &'a Bound<'py, Handle>, life: Life) -> Self {
+        let (role, kinds, lent) = (Role::Value, Kinds::default(), Lent::new());
+        Self { call, handle, life, role, kinds, lent }
+    }
+
+    /// What is lent from here on is the second list.
+    pub fn begin_second(&mut self) {
+        self.lent.begin_second();
+    }
+
+    pub fn finish(mut self) -> Lent {
+        self.lent.finish();
+        self.lent
+    }
+
     /// Lends one array or several under one key, or those of each key of a list.
-    pub fn lend(mut self, keys: &Bound<'py, PyAny>, arrays: &Bound<'py, PyAny>) -> PyResult<Lent> {
+    pub fn lend(
+        &mut self,
+        keys: &Bound<'py, PyAny>,
+        arrays: &Bound<'py, PyAny>,
+        role: Role,
+    ) -> PyResult<()> {
+        self.role = role;
         if let Some(keys) = Items::of(keys) {
-            self.lend_keys(&keys, arrays)?;
+            self.lend_keys(&keys, arrays)
         } else if let Ok(range) = keys.cast::<PyRange>() {
             let keys = PyList::new(keys.py(), range.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
-            self.lend_keys(&Items::List(&keys), arrays)?;
+            self.lend_keys(&Items::List(&keys), arrays)
         } else {
-            self.lend_key(keys, arrays)?;
+            self.lend_key(keys, arrays)
         }
-        self.lent.finish();
-        Ok(self.lent)
     }
 
     fn lend_keys(&mut self, keys: &Items<'_, 'py>, arrays: &Bound<'py, PyAny>) -> PyResult<()> {
