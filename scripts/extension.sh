@@ -9,7 +9,7 @@ set -euo pipefail
 
 place=bindings/python/kvstore/_native.abi3.so
 bash scripts/bootstrap.sh build
-PYO3_NO_PYTHON=1 cargo build --release --package libkvstore-python
-strip --strip-unneeded -o $place.new "${CARGO_TARGET_DIR:-target}/release/lib_native.so"
+PYO3_NO_PYTHON=1 cargo build --profile extension --package libkvstore-python
+strip --strip-unneeded -o $place.new "${CARGO_TARGET_DIR:-target}/extension/lib_native.so"
 # Renamed into its place: a program may have the old one loaded.
 mv $place.new $place

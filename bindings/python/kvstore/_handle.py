@@ -24,15 +24,14 @@ _open_handles: weakref.WeakSet[Handle] = weakref.WeakSet()
 postponed: list[Callable[[], None]] = []
 
 
-class Handle(Unique):
+class Handle(_native.Handle, Unique):
     """Owns a kv_store.
 
-    Whoever is inside a call, and each pending ticket, holds a reference: the last one that goes
+    Each call that is being made, and each pending ticket, holds a reference: the last one that goes
     frees the store, so that kv_free() never meets another call.
     """
 
     def __init__(self, kind: str, options: dict[str, Any]) -> None:
-        self.pointer: Optional[int] = None
         # How often somebody has waited for all operations.
         self.waits = 0
         # Set at the end of the program: all is done, or given up.
@@ -40,8 +39,6 @@ class Handle(Unique):
         # A mark for each serve() at work.
         self._serving: set[object] = set()
         self.names: dict[int, str] = {}
-        # The numbers of names, which `_native` reads as well.
-        self.numbers: dict[str, int] = {}
         self._updaters: list[_callbacks.Updater] = []
         self._loans_until_free: list[object] = []
         self._given_up = False

@@ -15,8 +15,7 @@ from typing import (
     overload,
 )
 
-from . import _dtypes
-from ._arrays import row_ids_of
+from . import _dtypes, _native
 from ._call import check, failure_of, library, wait
 from ._errors import ClosedError, InvalidArgumentError, Status
 from ._handle import Handle, run_postponed
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
     # These import numpy.
     from ._types import Key, Keys, Outs, Param, Params, Path, RowIds, Setting, Update, Values
 
-_INIT, _PUSH, _PULL = Call("init"), Call("push"), Call("pull")
+# The data calls for tickets.
+_PUSH, _PULL = Call("push"), Call("pull")
 _PUSHPULL, _BROADCAST = Call("pushpull"), Call("broadcast")
 _PUSH_ROWS, _PULL_ROWS = Call("push_rows"), Call("pull_rows")
 _ROLES = {0: "worker", 1: "server", 2: "scheduler"}
@@ -46,7 +46,8 @@ class KeyInfo(NamedTuple):
     shape: tuple[int, ...]
 
 
-class KVStore(Unique):
+@_native.with_data_calls
+class KVStore(_native.Store, Unique):
     """A store of arrays under keys; `kvstore.create()` makes one.
 
     A key is an integer from 0 to 2**63-1 or a str. Where a method takes a key with an array, it
@@ -86,7 +87,7 @@ class KVStore(Unique):
         run_postponed()
         return handle
 
-    # Data.
+    # Data. The methods without a body are native: `with_data_calls` replaces them.
 
     def init(self, key: Keys, value: Values) -> None:
         """Stores the first value of each key; it is copied, and fixes the key's dtype and shape.
@@ -94,7 +95,6 @@ class KVStore(Unique):
         >>> kv.init(3, np.ones((2, 3), np.float32))
         >>> kv.init(["weight", "bias"], [weight, bias])
         """
-        _INIT.run(self, key, value)
 
     def push(self, key: Keys, value: Values, priority: int = 0) -> None:
         """Adds up the values of each key and merges the sum into what is stored.
@@ -107,7 +107,6 @@ class KVStore(Unique):
         >>> kv.push(3, [gradient_of_device_0, gradient_of_device_1])
         >>> kv.push([5, 7], [[a, b], [c, d]])
         """
-        _PUSH.run(self, key, value, None, priority)
 
     def push_async(self, key: Keys, value: Values, priority: int = 0) -> Ticket:
         """Starts a push in the background. Larger `priority` runs earlier among those that wait."""
@@ -121,7 +120,6 @@ class KVStore(Unique):
         >>> kv.pull(3, out=a)
         >>> kv.pull([5, 7], out=[a, b])
         """
-        _PULL.run(self, key, out, None, priority)
 
     def pull_async(self, key: Keys, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull in the background; the outs are valid once the ticket is done."""
@@ -138,7 +136,6 @@ class KVStore(Unique):
 
         >>> kv.pushpull("weight", gradient, out=weight)
         """
-        _PUSHPULL.run(self, key, value, out, priority)
 
     @overload
     def pushpull_async(
@@ -154,7 +151,6 @@ class KVStore(Unique):
 
     def broadcast(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> None:
         """Initialises, then pulls: init() of the values and pull() into the outs."""
-        _BROADCAST.run(self, key, value, out, priority)
 
     def broadcast_async(self, key: Keys, value: Values, out: Outs, priority: int = 0) -> Ticket:
         """Initialises at once, and starts the pull in the background."""
@@ -174,13 +170,12 @@ class KVStore(Unique):
 
         >>> kv.push_rows("embedding", [3, 17, 3], gradients_of_three_rows)
         """
-        _PUSH_ROWS.run(self, key, row_ids_of(row_ids), rows, priority)
 
     def push_rows_async(
         self, key: Keys, row_ids: RowIds, rows: Values, priority: int = 0
     ) -> Ticket:
         """Starts a push of rows in the background."""
-        return Ticket(_PUSH_ROWS.prepare(self, key, row_ids_of(row_ids), rows), priority)
+        return Ticket(_PUSH_ROWS.prepare(self, key, row_ids, rows), priority)
 
     def pull_rows(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> None:
         """Copies rows of what is stored into `out`: `out[i]` gets row `row_ids[i]`.
@@ -189,11 +184,10 @@ class KVStore(Unique):
 
         >>> kv.pull_rows("embedding", [3, 17], out=two_rows)
         """
-        _PULL_ROWS.run(self, key, row_ids_of(row_ids), out, priority)
 
     def pull_rows_async(self, key: Keys, row_ids: RowIds, out: Outs, priority: int = 0) -> Ticket:
         """Starts a pull of rows in the background; the outs are valid once the ticket is done."""
-        return Ticket(_PULL_ROWS.prepare(self, key, row_ids_of(row_ids), out), priority)
+        return Ticket(_PULL_ROWS.prepare(self, key, row_ids, out), priority)
 
     def row_sparse_pull(
         self,

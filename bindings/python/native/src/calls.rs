@@ -8,7 +8,7 @@
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -23,6 +23,9 @@ use crate::python::closed;
 const LOOK: Duration = Duration::from_millis(1);
 
 /// Number of calls that one thread is inside of: a callback or a handler may call again.
+///
+/// Only that thread changes it, and every thread holds the GIL when it reads or changes one: the GIL
+/// orders all accesses, and `IS_OVER`'s as well, so they are relaxed.
 type Depth = AtomicUsize;
 
 /// The counters of all threads that have made a call. Locked with the GIL held only, so a fork finds
@@ -48,17 +51,17 @@ impl Inside {
             Some(depth) => depth,
             None => register(py)?,
         };
-        if IS_OVER.load(SeqCst) {
+        if IS_OVER.load(Relaxed) {
             return Err(closed(py, "the program is ending"));
         }
-        depth.fetch_add(1, SeqCst);
+        depth.store(depth.load(Relaxed) + 1, Relaxed);
         Ok(Self(depth))
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, SeqCst);
+        self.0.store(self.0.load(Relaxed) - 1, Relaxed);
     }
 }
 
@@ -133,7 +136,7 @@ pub fn counted<'py>(
 /// Whether this thread has made calls and is inside of none.
 #[pyfunction]
 pub fn is_between_calls() -> bool {
-    DEPTH.with_borrow(|depth| depth.as_ref().is_some_and(|depth| depth.load(SeqCst) == 0))
+    DEPTH.with_borrow(|depth| depth.as_ref().is_some_and(|depth| depth.load(Relaxed) == 0))
 }
 
 /// Lets no thread begin a call any more, and waits for those that are inside of one.
@@ -142,9 +145,9 @@ pub fn is_between_calls() -> bool {
 /// the process down: it has the library's frames on its stack.
 #[pyfunction]
 pub fn end_calls(py: Python<'_>, seconds: f64) {
-    IS_OVER.store(true, SeqCst);
+    IS_OVER.store(true, Relaxed);
     let end = Instant::now() + Duration::from_secs_f64(seconds);
-    let is_inside = |each: &Weak<Depth>| each.upgrade().is_some_and(|it| it.load(SeqCst) > 0);
+    let is_inside = |each: &Weak<Depth>| each.upgrade().is_some_and(|it| it.load(Relaxed) > 0);
     while threads().iter().any(is_inside) && Instant::now() < end {
         py.detach(|| std::thread::sleep(LOOK));
     }

@@ -38,20 +38,43 @@ pub struct Kind {
 /// Types by address. Locked without running code of Python, so never twice by a thread.
 static KINDS: Mutex<Vec<(Py<PyType>, Kind)>> = Mutex::new(Vec::new());
 
-impl Kind {
-    pub fn of(array: &Bound<'_, PyAny>) -> PyResult<Self> {
+/// Kinds of the arrays of one call, which are mostly of one type: `KINDS` is asked once for a run of
+/// them. The reference keeps the address of the type from being used again.
+#[derive(Default)]
+pub struct Kinds<'py>(Option<(Bound<'py, PyType>, Kind)>);
+
+impl<'py> Kinds<'py> {
+    #[inline]
+    pub fn of(&mut self, array: &Bound<'py, PyAny>) -> PyResult<Kind> {
+        match &self.0 {
+            Some((last, kind)) if last.as_type_ptr() == array.get_type_ptr() => Ok(*kind),
+            _ => self.find(array),
+        }
+    }
+
+    fn find(&mut self, array: &Bound<'py, PyAny>) -> PyResult<Kind> {
         let kind = array.get_type();
+        let found = Kind::of(array, &kind)?;
+        if !matches!(found.way, Way::Other) {
+            self.0 = Some((kind, found));
+        }
+        Ok(found)
+    }
+}
+
+impl Kind {
+    fn of(array: &Bound<'_, PyAny>, kind: &Bound<'_, PyType>) -> PyResult<Self> {
         let mut known = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, found)) = known.iter().find(|(each, _)| each.is(&kind)) {
+        if let Some((_, found)) = known.iter().find(|(each, _)| each.is(kind)) {
             return Ok(*found);
         }
         drop(known);
-        let found = Self::find(array, &kind)?;
+        let found = Self::find(array, kind)?;
         // Instances may have attributes of their own: what is no array is looked at each time.
         if !matches!(found.way, Way::Other) {
             known = KINDS.lock().unwrap_or_else(PoisonError::into_inner);
             let oldest = (known.len() >= REMEMBERED).then(|| known.remove(0));
-            known.push((kind.unbind(), found));
+            known.push((kind.clone().unbind(), found));
             drop(known);
             drop(oldest);
         }

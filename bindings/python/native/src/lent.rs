@@ -1,9 +1,10 @@
-//! A list of arrays as the library takes it, with what keeps their memory.
+//! The arrays of a call in the one or two lists that the library takes, with what keeps their memory.
 #![allow(unsafe_code, reason = "pointers to memory that is kept beside them")]
 
 use std::cell::RefCell;
-use std::mem::take;
+use std::mem::ManuallyDrop;
 
+use pyo3::ffi;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -16,9 +17,10 @@ use crate::library::Tensor;
 use crate::numpy;
 use crate::python::{invalid, rare};
 
-/// Maximum number of arrays of a list whose memory is used again, and of such lists per thread.
-const REUSED_ARRAYS: usize = 1 << 14;
+/// Maximum number of arrays of a call whose lists are used again, and of such lists per thread.
+const REUSED_ARRAYS: usize = 1 << 15;
 const REUSED_LISTS: usize = 4;
+const NULL: *mut ffi::PyObject = std::ptr::null_mut();
 
 /// What the library does with an array.
 #[derive(Clone, Copy, PartialEq)]
@@ -40,6 +42,8 @@ pub enum Life {
 
 #[derive(Default)]
 struct Parts {
+    /// Where the second list begins in `keys` and `tensors`, for a call with two.
+    second: Option<usize>,
     keys: Vec<u64>,
     tensors: Vec<Tensor>,
     /// Strides of numpy's arrays, and which tensors they belong to, with the place of the first.
@@ -54,23 +58,27 @@ struct Parts {
 
 thread_local! {
     /// Empty parts whose memory is used again: calls allocate nothing for each array.
-    static POOL: RefCell<Vec<Parts>> = const { RefCell::new(Vec::new()) };
+    #[expect(clippy::vec_box, reason = "a call would move the parts themselves ten times")]
+    static POOL: RefCell<Vec<Box<Parts>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Parts {
-    fn clear(&mut self) {
+    fn clear(&mut self, py: Python<'_>) {
+        self.second = None;
         self.keys.clear();
         self.tensors.clear();
         self.strides.clear();
         self.strided.clear();
-        self.kept.clear();
         self.owned.clear();
-        self.tracked.clear();
+        // Not clear(): each reference would ask whether the thread holds the GIL.
+        for each in self.kept.drain(..).chain(self.tracked.drain(..)) {
+            each.drop_ref(py);
+        }
     }
 }
 
 /// Arrays of one call with their keys. Dropped with the GIL held.
-pub struct Lent(Parts);
+pub struct Lent(ManuallyDrop<Box<Parts>>);
 
 // SAFETY: the pointers in the tensors lead to memory that `kept`, `owned` and `tracked` keep, which may
 // move between threads.
@@ -80,9 +88,11 @@ unsafe impl Sync for Lent {}
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        let mut parts = take(&mut self.0);
+        // SAFETY: nothing uses the parts afterwards, and the GIL is held.
+        let (mut parts, py) =
+            unsafe { (ManuallyDrop::take(&mut self.0), Python::assume_attached()) };
         // May run code of Python, which may lend arrays: the pool is not borrowed yet.
-        parts.clear();
+        parts.clear(py);
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             if parts.tensors.capacity() <= REUSED_ARRAYS && pool.len() < REUSED_LISTS {
@@ -94,31 +104,38 @@ impl Drop for Lent {
 
 impl Lent {
     pub fn new() -> Self {
-        Self(POOL.with_borrow_mut(Vec::pop).unwrap_or_default())
+        Self(ManuallyDrop::new(POOL.with_borrow_mut(Vec::pop).unwrap_or_default()))
     }
 
-    pub fn count(&self) -> usize {
-        self.0.keys.len()
+    /// What is added from here on is the second list.
+    pub fn begin_second(&mut self) {
+        self.0.second = Some(self.0.keys.len());
     }
 
-    /// The keys, the tensors and their number, as a C function takes them.
-    pub fn parts(&self) -> (*const u64, *const Tensor, usize) {
-        (self.0.keys.as_ptr(), self.0.tensors.as_ptr(), self.count())
+    /// The keys, the tensors and their number of both lists, as C functions take them.
+    pub fn lists(&self) -> [(*const u64, *const Tensor, usize); 2] {
+        let second = self.0.second.unwrap_or(self.0.keys.len());
+        let (keys, other_keys) = self.0.keys.split_at(second);
+        let (tensors, others) = self.0.tensors.split_at(second);
+        [
+            (keys.as_ptr(), tensors.as_ptr(), second),
+            (other_keys.as_ptr(), others.as_ptr(), other_keys.len()),
+        ]
     }
 
     /// Adds an array under the library's number of its key.
     pub fn add(
         &mut self,
         key: u64,
-        array: &Bound<'_, PyAny>,
+        array: Bound<'_, PyAny>,
         kind: Kind,
         role: Role,
         life: Life,
     ) -> PyResult<()> {
         match kind.way {
-            Way::Numpy => self.add_numpy(array, role),
+            Way::Numpy => self.add_numpy(&array, role),
             Way::Table(_) | Way::Capsule | Way::Mxnet => self.add_dlpack(array, kind, role, life),
-            Way::Other => self.add_other(array, role),
+            Way::Other => self.add_other(&array, role),
         }?;
         self.0.keys.push(key);
         Ok(())
@@ -131,7 +148,8 @@ impl Lent {
             return Err(invalid(array.py(), "an out is a read-only numpy array".to_owned()));
         }
         if self.0.strides.len() > start {
-            self.0.strided.push((self.0.tensors.len(), start));
+            let index = self.0.tensors.len();
+            self.0.strided.push((index, start));
         }
         self.0.tensors.push(described.tensor);
         self.0.kept.push(described.capsule.unbind());
@@ -140,18 +158,18 @@ impl Lent {
 
     fn add_dlpack(
         &mut self,
-        array: &Bound<'_, PyAny>,
+        array: Bound<'_, PyAny>,
         kind: Kind,
         role: Role,
         life: Life,
     ) -> PyResult<()> {
         let described = match kind.way {
-            Way::Table(table) if kind.is_torch => self.borrow(table, array, life),
+            Way::Table(table) if kind.is_torch => self.borrow(table, &array, life),
             _ => None,
         };
-        let described = described.unwrap_or_else(|| self.own(array, kind, role));
+        let described = described.unwrap_or_else(|| self.own(&array, kind, role));
         let described = described.or_else(|error| {
-            rare(intern!(array.py(), "refuse_sparse"), (array,))?;
+            rare(intern!(array.py(), "refuse_sparse"), (&array,))?;
             Err(error)
         })?;
         if role != Role::Value && (described.is_read_only || kind.is_immutable) {
@@ -161,7 +179,7 @@ impl Lent {
         self.0.tensors.push(described.tensor);
         let is_tracked = kind.is_torch && role != Role::Value;
         let kept = if is_tracked { &mut self.0.tracked } else { &mut self.0.kept };
-        kept.push(array.clone().unbind());
+        kept.push(array.unbind());
         Ok(())
     }
 
@@ -218,8 +236,9 @@ impl Lent {
 
     /// Points tensors to their strides: the list is complete, and moves no more.
     pub fn finish(&mut self) {
-        for &(index, start) in &self.0.strided {
-            self.0.tensors[index].strides = self.0.strides[start..].as_ptr();
+        let parts = &mut **self.0;
+        for &(index, start) in &parts.strided {
+            parts.tensors[index].strides = parts.strides[start..].as_ptr();
         }
     }
 
@@ -231,7 +250,13 @@ impl Lent {
         }
         let find = || rare(intern!(py, "counter_of_changes"), ()).map(Bound::unbind);
         let outs = PyList::new(py, self.0.tracked.iter().map(|each| each.bind(py)))?;
-        COUNT.get_or_try_init(py, find)?.call1(py, (outs,)).map(drop)
+        let count = COUNT.get_or_try_init(py, find)?;
+        // Without the tuple of call1().
+        // SAFETY: the callable, its argument and the end of the arguments; a new reference or null.
+        unsafe {
+            let none = ffi::PyObject_CallFunctionObjArgs(count.as_ptr(), outs.as_ptr(), NULL);
+            Bound::from_owned_ptr_or_err(py, none).map(drop)
+        }
     }
 
     pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -11,10 +11,12 @@ mod dlpack;
 mod kinds;
 mod lent;
 mod library;
+mod methods;
 mod numpy;
 mod operation;
 mod pairs;
 mod python;
+mod store;
 
 use pyo3::prelude::*;
 
@@ -27,5 +29,9 @@ mod _native {
     #[pymodule_export]
     use crate::library::bind;
     #[pymodule_export]
+    use crate::methods::with_data_calls;
+    #[pymodule_export]
     use crate::operation::{Call, Operation};
+    #[pymodule_export]
+    use crate::store::{Handle, Store};
 }

@@ -1,21 +1,20 @@
 //! The data calls: arguments become lists, and a C function runs with the GIL released.
 #![allow(unsafe_code, reason = "calls of the C library")]
 
-use std::ptr::{null, null_mut};
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use pyo3::exceptions::PyValueError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::PyList;
 
 use crate::calls::{Inside, take_raised};
 use crate::lent::{Lent, Life, Role};
 use crate::library::{OK, Store, Tensor, function, may_have_written};
 use crate::pairs::Lender;
-use crate::python::{failure_of, invalid};
+use crate::python::{failure_of, invalid, rare};
+use crate::store::{Handle, Store as PyStore, open};
 
 type Init = unsafe extern "C" fn(Store, *const u64, *const Tensor, usize) -> i32;
 type One = unsafe extern "C" fn(Store, *const u64, *const Tensor, usize, i32, *mut u64) -> i32;
@@ -60,20 +59,14 @@ pub struct Call {
     role: Role,
 }
 
-/// The lists of one call.
-struct Lists {
-    first: Lent,
-    second: Option<Lent>,
-}
-
 #[pymethods]
 impl Call {
     #[new]
-    fn new(name: String) -> PyResult<Self> {
+    pub fn new(name: &str) -> PyResult<Self> {
         let symbol = format!("kv_{name}");
         // SAFETY: the header declares these functions with these parameters.
         let function = unsafe {
-            match name.as_str() {
+            match name {
                 "init" => Function::Init(function(&symbol)?),
                 "push" | "pull" => Function::One(function(&symbol)?),
                 "pushpull" | "broadcast" => Function::Two(function(&symbol)?),
@@ -81,36 +74,18 @@ impl Call {
                 _ => return Err(PyValueError::new_err(format!("{symbol} is no data call"))),
             }
         };
-        let role = match name.as_str() {
+        let role = match name {
             "init" | "push" | "push_rows" => Role::Value,
             _ => Role::Out,
         };
-        Ok(Self { name, function, role })
+        Ok(Self { name: name.to_owned(), function, role })
     }
 
-    /// Makes the call.
-    ///
-    /// `arrays` is what the call takes: for two lists the first of them, with the other in `second`.
-    /// A pushpull without `second` writes into the values.
-    #[pyo3(signature = (store, key, arrays, second=None, priority=0))]
-    fn run<'py>(
-        &self,
-        store: &Bound<'py, PyAny>,
-        key: &Bound<'py, PyAny>,
-        arrays: &Bound<'py, PyAny>,
-        second: Option<&Bound<'py, PyAny>>,
-        priority: i32,
-    ) -> PyResult<()> {
-        let handle = &open(store)?;
-        let lists = self.describe(handle, key, arrays, second, Life::Call)?;
-        lists.carry_out(self.function, handle, priority, null_mut())
-    }
-
-    /// Describes the same call for a ticket, without starting it.
+    /// Describes a call for a ticket, without starting it. The arguments are those of `run`.
     #[pyo3(signature = (store, key, arrays, second=None))]
     fn prepare<'py>(
         &self,
-        store: &Bound<'py, PyAny>,
+        store: &Bound<'py, PyStore>,
         key: &Bound<'py, PyAny>,
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
@@ -119,115 +94,113 @@ impl Call {
         Ok(Operation {
             function: self.function,
             handle: handle.clone().unbind(),
-            lists: self.describe(handle, key, arrays, second, Life::Ticket)?,
+            lent: self.describe(handle, key, arrays, second, Life::Ticket)?,
             ticket: AtomicU64::new(0),
         })
     }
 }
 
-/// The handle of a `KVStore`, after the work that finalizers have left to the next call.
-fn open<'py>(store: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    static POSTPONED: PyOnceLock<Py<PyList>> = PyOnceLock::new();
-    let py = store.py();
-    let postponed = POSTPONED.import(py, "kvstore._handle", "postponed")?;
-    let handle = store.getattr(intern!(py, "_handle"))?;
-    if handle.is_none() || !postponed.is_empty() {
-        return store.call_method0(intern!(py, "_open"));
-    }
-    Ok(handle)
-}
-
 impl Call {
+    /// Makes the call.
+    ///
+    /// `arrays` is what the call takes: for two lists the first of them, with the other in `second`.
+    /// A pushpull without `second` writes into the values.
+    pub fn run<'py>(
+        &self,
+        store: &Bound<'py, PyStore>,
+        key: &Bound<'py, PyAny>,
+        arrays: &Bound<'py, PyAny>,
+        second: Option<&Bound<'py, PyAny>>,
+        priority: i32,
+    ) -> PyResult<()> {
+        let handle = &open(store)?;
+        let lent = self.describe(handle, key, arrays, second, Life::Call)?;
+        carry_out(&lent, self.function, handle, priority, null_mut())
+    }
+
     fn describe<'py>(
         &self,
-        handle: &Bound<'py, PyAny>,
+        handle: &Bound<'py, Handle>,
         key: &Bound<'py, PyAny>,
         arrays: &Bound<'py, PyAny>,
         second: Option<&Bound<'py, PyAny>>,
         life: Life,
-    ) -> PyResult<Lists> {
-        let lend = |arrays, role| Lender { call: &self.name, handle, role, life }.lend(key, arrays);
+    ) -> PyResult<Lent> {
+        let mut lender = Lender::new(&self.name, handle, life);
         if matches!(self.function, Function::Init(_) | Function::One(_)) {
-            return Ok(Lists { first: lend(arrays, self.role)?, second: None });
+            lender.lend(key, arrays, self.role)?;
+            return Ok(lender.finish());
         }
-        let first = lend(arrays, Role::Value)?;
-        let second = match second {
-            Some(second) => lend(second, self.role)?,
-            None if self.name == "pushpull" => lend(arrays, Role::ValueAndOut)?,
-            None => lend(handle.py().None().bind(handle.py()), self.role)?,
+        let row_ids;
+        let arrays = if let Function::Rows(_) = self.function {
+            row_ids = rare(intern!(handle.py(), "row_ids_of"), (arrays,))?;
+            &row_ids
+        } else {
+            arrays
         };
-        if matches!(self.function, Function::Rows(_)) && first.count() != second.count() {
-            let (call, ids, rows) = (&self.name, first.count(), second.count());
-            let text = format!("{call}: {rows} arrays of rows, but {ids} of row ids");
+        lender.lend(key, arrays, Role::Value)?;
+        lender.begin_second();
+        match second {
+            Some(second) => lender.lend(key, second, self.role)?,
+            None if self.name == "pushpull" => lender.lend(key, arrays, Role::ValueAndOut)?,
+            None => lender.lend(key, handle.py().None().bind(handle.py()), self.role)?,
+        }
+        let lent = lender.finish();
+        let [(_, _, ids), (_, _, rows)] = lent.lists();
+        if matches!(self.function, Function::Rows(_)) && ids != rows {
+            let text = format!("{}: {rows} arrays of rows, but {ids} of row ids", self.name);
             return Err(invalid(handle.py(), text));
         }
-        Ok(Lists { first, second: Some(second) })
+        Ok(lent)
     }
 }
 
-impl Lists {
-    /// Calls the library; raises what it fails with.
-    fn carry_out(
-        &self,
-        function: Function,
-        handle: &Bound<'_, PyAny>,
-        priority: i32,
-        ticket: *mut u64,
-    ) -> PyResult<()> {
-        let py = handle.py();
-        let store: usize = handle.getattr(intern!(py, "pointer"))?.extract()?;
-        let ticket = ticket.expose_provenance();
-        let inside = Inside::enter(py)?;
-        // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
-        let status = py.detach(|| unsafe { self.call(function, store, priority, ticket) });
-        drop(inside);
-        let raised = take_raised();
-        if raised.is_some() || may_have_written(status) {
-            self.note_written(py)?;
-        }
-        match raised {
-            Some(error) => Err(error),
-            None if status == OK => Ok(()),
-            None => Err(failure_of(py, status)),
-        }
+/// Calls the library; raises what it fails with.
+fn carry_out(
+    lent: &Lent,
+    function: Function,
+    handle: &Bound<'_, Handle>,
+    priority: i32,
+    ticket: *mut u64,
+) -> PyResult<()> {
+    let py = handle.py();
+    let store = handle.get().address();
+    let ticket = ticket.expose_provenance();
+    let inside = Inside::enter(py)?;
+    // SAFETY: the caller holds the handle, which frees the store when it goes, and these lists.
+    let status = py.detach(|| unsafe { call(lent, function, store, priority, ticket) });
+    drop(inside);
+    let raised = take_raised();
+    if raised.is_some() || may_have_written(status) {
+        lent.note_written(py)?;
     }
+    match raised {
+        Some(error) => Err(error),
+        None if status == OK => Ok(()),
+        None => Err(failure_of(py, status)),
+    }
+}
 
-    /// # Safety
-    ///
-    /// The store is open, and `ticket` is null or the address of a number that is not gone before the
-    /// return.
-    unsafe fn call(&self, function: Function, store: usize, priority: i32, ticket: usize) -> i32 {
-        let store = std::ptr::with_exposed_provenance_mut(store);
-        let ticket = std::ptr::with_exposed_provenance_mut(ticket);
-        let (keys, tensors, count) = self.first.parts();
-        let (other_keys, others, other_count) =
-            self.second.as_ref().map_or((null(), null(), 0), Lent::parts);
-        // SAFETY: the lists are complete, and the caller's promise.
-        unsafe {
-            match function {
-                Function::Init(call) => call(store, keys, tensors, count),
-                Function::One(call) => call(store, keys, tensors, count, priority, ticket),
-                Function::Rows(call) => {
-                    call(store, other_keys, tensors, others, count, priority, ticket)
-                }
-                Function::Two(call) => call(
-                    store,
-                    keys,
-                    tensors,
-                    count,
-                    other_keys,
-                    others,
-                    other_count,
-                    priority,
-                    ticket,
-                ),
+/// # Safety
+///
+/// The store is open, and `ticket` is null or the address of a number that is not gone before the
+/// return.
+unsafe fn call(lent: &Lent, function: Function, store: usize, priority: i32, ticket: usize) -> i32 {
+    let store = std::ptr::with_exposed_provenance_mut(store);
+    let ticket = std::ptr::with_exposed_provenance_mut(ticket);
+    let [(keys, tensors, count), (other_keys, others, other_count)] = lent.lists();
+    // SAFETY: the lists are complete, and the caller's promise.
+    unsafe {
+        match function {
+            Function::Init(call) => call(store, keys, tensors, count),
+            Function::One(call) => call(store, keys, tensors, count, priority, ticket),
+            Function::Rows(call) => {
+                call(store, other_keys, tensors, others, count, priority, ticket)
+            }
+            Function::Two(call) => {
+                call(store, keys, tensors, count, other_keys, others, other_count, priority, ticket)
             }
         }
-    }
-
-    fn note_written(&self, py: Python<'_>) -> PyResult<()> {
-        self.first.note_written(py)?;
-        self.second.as_ref().map_or(Ok(()), |second| second.note_written(py))
     }
 }
 
@@ -236,8 +209,8 @@ impl Lists {
 pub struct Operation {
     function: Function,
     #[pyo3(get)]
-    handle: Py<PyAny>,
-    lists: Lists,
+    handle: Py<Handle>,
+    lent: Lent,
     /// The library itself writes the number here: nothing comes between the start of an operation and
     /// the ticket that ends it, not even the handler of a signal.
     ticket: AtomicU64,
@@ -247,7 +220,8 @@ pub struct Operation {
 impl Operation {
     /// Starts it.
     fn start(&self, py: Python<'_>, priority: i32) -> PyResult<()> {
-        self.lists.carry_out(self.function, self.handle.bind(py), priority, self.ticket.as_ptr())
+        let ticket = self.ticket.as_ptr();
+        carry_out(&self.lent, self.function, self.handle.bind(py), priority, ticket)
     }
 
     /// The number of the ticket, 0 before the start.
@@ -258,14 +232,13 @@ impl Operation {
 
     /// Says that outs have changed, or may have.
     fn note_written(&self, py: Python<'_>) -> PyResult<()> {
-        self.lists.note_written(py)
+        self.lent.note_written(py)
     }
 
     /// Shows references to the garbage collector. It breaks cycles elsewhere: the library may still
     /// use the arrays.
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
         visit.call(&self.handle)?;
-        self.lists.first.traverse(&visit)?;
-        self.lists.second.as_ref().map_or(Ok(()), |second| second.traverse(&visit))
+        self.lent.traverse(&visit)
     }
 }

@@ -3,14 +3,12 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PyRange, PyString, PyTuple};
+use pyo3::types::{PyInt, PyList, PyRange, PyString, PyTuple};
 
-use crate::kinds::{Kind, Way};
+use crate::kinds::{Kinds, Way};
 use crate::lent::{Lent, Life, Role};
 use crate::python::{invalid, rare};
-
-/// Integers below are keys of the user; the library gives the others to names.
-const KEY_LIMIT: u64 = 1 << 63;
+use crate::store::Handle;
 
 /// A list or a tuple.
 enum Items<'a, 'py> {
@@ -39,42 +37,65 @@ impl<'a, 'py> Items<'a, 'py> {
     }
 }
 
-/// The arrays of one call on their way into a list.
+/// Arrays of one call on their way into its lists.
 pub struct Lender<'a, 'py> {
     /// The name of the call, for texts of errors.
-    pub call: &'a str,
-    /// The store's `Handle`.
-    pub handle: &'a Bound<'py, PyAny>,
-    pub role: Role,
-    pub life: Life,
+    call: &'a str,
+    handle: &'a Bound<'py, Handle>,
+    life: Life,
+    /// What the library does with the arrays of the list at work.
+    role: Role,
+    kinds: Kinds<'py>,
+    lent: Lent,
 }
 
-impl<'py> Lender<'_, 'py> {
-    /// Lends one array or several under one key, or those of each key of a list.
-    pub fn lend(&self, keys: &Bound<'py, PyAny>, arrays: &Bound<'py, PyAny>) -> PyResult<Lent> {
-        let mut lent = Lent::new();
-        let keys = match keys.cast::<PyRange>() {
-            Ok(range) => &PyList::new(keys.py(), range.try_iter()?.collect::<PyResult<Vec<_>>>()?)?,
-            Err(_) => keys,
-        };
-        match Items::of(keys) {
-            None => self.lend_key(&mut lent, keys, arrays)?,
-            Some(keys) => {
-                let arrays = self.arrays_of(&keys, arrays)?;
-                for index in 0..keys.len() {
-                    self.lend_key(&mut lent, &keys.get(index)?, &arrays.get(index)?)?;
-                }
-            }
-        }
-        lent.finish();
-        Ok(lent)
+impl<'a, 'py> Lender<'a, 'py> {
+    pub fn new(call: &'a str, handle: &'a Bound<'py, Handle>, life: Life) -> Self {
+        let (role, kinds, lent) = (Role::Value, Kinds::default(), Lent::new());
+        Self { call, handle, life, role, kinds, lent }
     }
 
-    fn arrays_of<'a>(
+    /// What is lent from here on is the second list.
+    pub fn begin_second(&mut self) {
+        self.lent.begin_second();
+    }
+
+    pub fn finish(mut self) -> Lent {
+        self.lent.finish();
+        self.lent
+    }
+
+    /// Lends one array or several under one key, or those of each key of a list.
+    pub fn lend(
+        &mut self,
+        keys: &Bound<'py, PyAny>,
+        arrays: &Bound<'py, PyAny>,
+        role: Role,
+    ) -> PyResult<()> {
+        self.role = role;
+        if let Some(keys) = Items::of(keys) {
+            self.lend_keys(&keys, arrays)
+        } else if let Ok(range) = keys.cast::<PyRange>() {
+            let keys = PyList::new(keys.py(), range.try_iter()?.collect::<PyResult<Vec<_>>>()?)?;
+            self.lend_keys(&Items::List(&keys), arrays)
+        } else {
+            self.lend_key(keys, arrays)
+        }
+    }
+
+    fn lend_keys(&mut self, keys: &Items<'_, 'py>, arrays: &Bound<'py, PyAny>) -> PyResult<()> {
+        let arrays = self.arrays_of(keys, arrays)?;
+        for index in 0..keys.len() {
+            self.lend_key(&keys.get(index)?, &arrays.get(index)?)?;
+        }
+        Ok(())
+    }
+
+    fn arrays_of<'b>(
         &self,
         keys: &Items<'_, 'py>,
-        arrays: &'a Bound<'py, PyAny>,
-    ) -> PyResult<Items<'a, 'py>> {
+        arrays: &'b Bound<'py, PyAny>,
+    ) -> PyResult<Items<'b, 'py>> {
         let call = self.call;
         let Some(items) = Items::of(arrays) else {
             let kind = arrays.get_type().name()?;
@@ -90,35 +111,29 @@ impl<'py> Lender<'_, 'py> {
     }
 
     /// Lends the array or the list of arrays of a key.
-    fn lend_key(
-        &self,
-        lent: &mut Lent,
-        key: &Bound<'py, PyAny>,
-        value: &Bound<'py, PyAny>,
-    ) -> PyResult<()> {
+    fn lend_key(&mut self, key: &Bound<'py, PyAny>, value: &Bound<'py, PyAny>) -> PyResult<()> {
         let number = self.number_of(key)?;
         match Items::of(value) {
             Some(items) if self.is_list_of_arrays(key, value, &items)? => {
                 for index in 0..items.len() {
-                    self.lend_array(lent, key, number, &items.get(index)?)?;
+                    self.lend_array(key, number, items.get(index)?)?;
                 }
                 Ok(())
             }
-            _ => self.lend_array(lent, key, number, value),
+            _ => self.lend_array(key, number, value.clone()),
         }
     }
 
     fn lend_array(
-        &self,
-        lent: &mut Lent,
+        &mut self,
         key: &Bound<'py, PyAny>,
         number: u64,
-        array: &Bound<'py, PyAny>,
+        array: Bound<'py, PyAny>,
     ) -> PyResult<()> {
-        let added =
-            Kind::of(array).and_then(|kind| lent.add(number, array, kind, self.role, self.life));
+        let kind = self.kinds.of(&array);
+        let added = kind.and_then(|kind| self.lent.add(number, array, kind, self.role, self.life));
         added.or_else(|error| {
-            let py = array.py();
+            let py = key.py();
             let error = error.into_value(py);
             let located = rare(intern!(py, "located"), (self.call, key, error))?;
             Err(PyErr::from_value(located))
@@ -129,16 +144,14 @@ impl<'py> Lender<'_, 'py> {
     fn number_of(&self, key: &Bound<'py, PyAny>) -> PyResult<u64> {
         let py = key.py();
         if key.is_exact_instance_of::<PyInt>() {
-            if let Ok(number) = key.extract::<u64>()
-                && number < KEY_LIMIT
-            {
+            // Keys of the user are below 2**63; the library gives larger numbers to names.
+            if let Ok(Ok(number)) = key.extract::<i64>().map(u64::try_from) {
                 return Ok(number);
             }
-        } else if key.is_exact_instance_of::<PyString>() {
-            let names = self.handle.getattr(intern!(py, "numbers"))?;
-            if let Some(number) = names.cast::<PyDict>()?.get_item(key)? {
-                return number.extract();
-            }
+        } else if key.is_exact_instance_of::<PyString>()
+            && let Some(number) = self.handle.get().numbers.bind(py).get_item(key)?
+        {
+            return number.extract();
         }
         // A new name, or a refusal.
         self.handle.call_method1(intern!(py, "number_of"), (key,))?.extract()
@@ -146,12 +159,12 @@ impl<'py> Lender<'_, 'py> {
 
     /// Whether a list is one of arrays, and not an array written out as numbers.
     fn is_list_of_arrays(
-        &self,
+        &mut self,
         key: &Bound<'py, PyAny>,
         value: &Bound<'py, PyAny>,
         items: &Items<'_, 'py>,
     ) -> PyResult<bool> {
-        if items.len() > 0 && !matches!(Kind::of(&items.get(0)?)?.way, Way::Other) {
+        if items.len() > 0 && !matches!(self.kinds.of(&items.get(0)?)?.way, Way::Other) {
             return Ok(true);
         }
         rare(intern!(key.py(), "is_list_of_arrays"), (self.call, key, value))?.extract()
