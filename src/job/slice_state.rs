@@ -106,7 +106,7 @@ pub(crate) fn parts<'a>(
     stored: &'a [u8],
     merger: &Merger,
 ) -> ([u8; HEAD], Vec<&'a [u8]>) {
-    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_deref()));
+    let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_ref()));
     let state = value.state.as_ref().filter(|_| kept.is_some());
     let (updates, carried) = state.map_or((0, 0.0), |state| state.progress());
     let (states, master) = kept.map_or((u32::MAX, 0), |kept| {

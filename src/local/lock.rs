@@ -12,9 +12,10 @@ use crate::sys::sync::{Condvar, Mutex};
 /// is released at the very moment at which a waiter begins to sleep.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
+#[repr(C)]
 pub(crate) struct KeyLock<T> {
-    lock: RwLock<T>,
     waiting: AtomicU32,
+    lock: RwLock<T>,
 }
 
 /// Wakes waiters for any key of a store.

@@ -3,7 +3,6 @@
 use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
@@ -30,32 +29,34 @@ const DENSE: u64 = 1 << 22;
 
 /// A key that exists: what it was initialised with, and its value.
 ///
-/// Fields touched by a copy are first: with a small value that is two or three cache lines.
+/// Fields touched by each call are first: with a small value that is three cache lines.
 #[repr(C)]
 pub(crate) struct Slot {
+    pub(crate) dtype: DType,
+    bytes: usize,
+    pub(crate) count: usize,
     /// Held while an updater runs, which excludes a second updater of this key.
     pub(crate) value: KeyLock<Value>,
-    bytes: usize,
-    /// Where the optimizer's state of the key was when last made: a hint for prefetching.
+    /// Where the arrays of the optimizer's state were described at the last push: a hint for
+    /// prefetching.
     state_at: AtomicPtr<u8>,
-    pub(crate) count: usize,
     pub(crate) key: Key,
     /// Place in processing order: integers ascending, then names by init.
     pub(crate) order: u64,
     /// Inside the slot up to four dimensions.
     pub(crate) shape: SmallVec<[i64; 4]>,
-    pub(crate) dtype: DType,
 }
 
-/// The value of a key.
+/// The value of a key, in the order in which calls need its fields.
+#[repr(C)]
 pub(crate) struct Value {
-    pub(crate) buffer: Buffer,
-    /// The optimizer's state of the key.
-    pub(crate) state: Option<Box<OptimizerState>>,
     /// Set when the key is removed; operations that found the slot earlier must not use it.
     pub(crate) removed: bool,
     /// The residuals of a codec.
     pub(crate) residuals: Option<Box<Residuals>>,
+    pub(crate) buffer: Buffer,
+    /// The optimizer's state of the key.
+    pub(crate) state: Option<OptimizerState>,
 }
 
 impl Slot {
@@ -75,20 +76,20 @@ impl Slot {
         Ok(Self { value, bytes, state_at, count, key, order, shape, dtype })
     }
 
-    /// Prefetches the optimizer's state.
+    /// Prefetches what describes the arrays of the optimizer's state.
     #[inline]
     pub(crate) fn prefetch_state(&self) {
         // Relaxed: a hint.
         let state = self.state_at.load(Ordering::Relaxed);
         if !state.is_null() {
-            sys::prefetch_two(state);
+            sys::prefetch_lines::<2>(state);
         }
     }
 
-    /// Notes where the optimizer's state is.
+    /// Notes where the arrays of the optimizer's state are described.
     #[inline]
     pub(crate) fn note_state(&self, state: &OptimizerState) {
-        let state = ptr::from_ref(state).cast_mut().cast();
+        let state = state.arrays_at().cast_mut();
         if self.state_at.load(Ordering::Relaxed) != state {
             self.state_at.store(state, Ordering::Relaxed);
         }

@@ -34,6 +34,7 @@ mod state;
 mod test;
 
 use std::collections::HashMap;
+use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(crate) use method::{Passes, RowRule};
@@ -87,9 +88,11 @@ static MADE: AtomicU64 = AtomicU64::new(0);
 /// A rule with its options; a changed copy has an equal serial number.
 #[derive(Clone)]
 pub(crate) struct Optimizer {
-    serial: u64,
+    serial: NonZeroU64,
     method: &'static dyn Method,
     options: RuleOptions,
+    /// By method and options.
+    wanted: WantedArrays,
     /// Settings of single keys.
     multipliers: HashMap<Key, Multipliers>,
 }
@@ -120,8 +123,9 @@ impl Optimizer {
             .and_then(|()| check(method, &options))
             .map_err(|error| error.at(place(method)))?;
         // Relaxed: it only has to be a distinct number.
-        let serial = MADE.fetch_add(1, Ordering::Relaxed) + 1;
-        Ok(Self { serial, method, options, multipliers: HashMap::new() })
+        let serial = NonZeroU64::MIN.saturating_add(MADE.fetch_add(1, Ordering::Relaxed));
+        let wanted = wanted(method, &options);
+        Ok(Self { serial, method, options, wanted, multipliers: HashMap::new() })
     }
 
     /// The canonical name of the rule.
@@ -140,6 +144,7 @@ impl Optimizer {
             .set(name, value)
             .and_then(|()| check(self.method, &changed.options))
             .map_err(|error| error.at(place(self.method)))?;
+        changed.wanted = wanted(self.method, &changed.options);
         Ok(changed)
     }
 
@@ -194,12 +199,12 @@ impl Optimizer {
 
     /// Most arrays that it keeps for a key: its states, and the master of a half.
     pub(crate) fn most_arrays(&self) -> usize {
-        self.method.states(&self.options) + usize::from(self.options.multi_precision())
+        self.wanted.states + usize::from(self.wanted.masters)
     }
 
     /// Whether its pushes are one pass, in which each element is independent of the others.
     pub(crate) fn is_elementwise(&self) -> bool {
-        self.method.scope() == RuleScope::Element
+        self.wanted.scope == RuleScope::Element
     }
 
     /// Ensures that a key has the state for its next push; returns it and its arrays. The push may
@@ -212,20 +217,14 @@ impl Optimizer {
         &self,
         isa: Isa,
         stored: &Stored,
-        state: &'a mut Option<Box<OptimizerState>>,
+        state: &'a mut Option<OptimizerState>,
         scattered: bool,
     ) -> Result<(&'a mut OptimizerState, StateArrays)> {
         if state.as_ref().is_some_and(|state| !state.belongs_to(self.serial)) {
             *state = None;
         }
-        let state = state.get_or_insert_with(|| Box::new(OptimizerState::new(self.serial)));
-        let wanted = WantedArrays {
-            states: self.method.states(&self.options),
-            scope: self.method.scope(),
-            master: self.options.multi_precision() && stored.array.dtype().is_half(),
-            scattered,
-        };
-        let arrays = state.grow(&wanted, isa, stored)?;
+        let state = state.get_or_insert_with(|| OptimizerState::new(self.serial));
+        let arrays = state.grow(self.wanted, isa, stored, scattered)?;
         Ok((state, arrays))
     }
 
@@ -237,6 +236,12 @@ impl Optimizer {
         self.method.push(&mut push, passes);
         (state.carried, state.count) = (push.carried, state.count + 1);
     }
+}
+
+/// The arrays that a rule needs with its options.
+fn wanted(method: &dyn Method, options: &RuleOptions) -> WantedArrays {
+    let (states, scope) = (method.states(options), method.scope());
+    WantedArrays { states, scope, masters: options.multi_precision() }
 }
 
 /// The rule of a name.

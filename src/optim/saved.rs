@@ -6,7 +6,7 @@ use super::{Multipliers, Optimizer};
 use crate::error::Result;
 use crate::kernel::MAX_STATES;
 use crate::key::Key;
-use crate::tensor::{Buffer, PageOffset};
+use crate::tensor::Buffer;
 
 /// The arrays of a key's state under an optimizer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,7 +41,8 @@ impl Optimizer {
     /// The arrays of a state of this optimizer; None if the state is another optimizer's.
     pub(crate) fn kept(&self, state: Option<&OptimizerState>) -> Option<KeptArrays> {
         let state = state.filter(|state| state.belongs_to(self.serial))?;
-        Some(KeptArrays { states: state.states.len(), has_master: state.master.is_some() })
+        let (states, master) = state.arrays();
+        Some(KeptArrays { states: states.len(), has_master: master.is_some() })
     }
 
     /// Makes the state of a key. `fill` is called with each array: the states, then the master.
@@ -53,15 +54,13 @@ impl Optimizer {
         stored: &Stored,
         kept: KeptArrays,
         mut fill: impl FnMut(&mut [u8]) -> Result<()>,
-    ) -> Result<Box<OptimizerState>> {
-        let mut state = Box::new(OptimizerState::new(self.serial));
+    ) -> Result<OptimizerState> {
+        let mut state = OptimizerState::new(self.serial);
         for _ in 0..kept.states.min(MAX_STATES) {
             fill(state.add(self.method.scope(), stored, false)?.bytes_mut())?;
         }
         if kept.has_master {
-            let mut master = stored.buffer(stored.count, PageOffset::Master, false)?;
-            fill(master.bytes_mut())?;
-            state.master = Some(master);
+            fill(state.add_master(stored)?.bytes_mut())?;
         }
         Ok(state)
     }
@@ -70,7 +69,8 @@ impl Optimizer {
 impl OptimizerState {
     /// The arrays, in the order in which [`Optimizer::restore`] fills them.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer> {
-        self.states.iter().chain(&self.master)
+        let (states, master) = self.arrays();
+        states.iter().chain(master)
     }
 
     /// Number of pushes of the key under its optimizer, and the number that the rule carries.

@@ -1,5 +1,6 @@
 //! The state of an optimizer for one key.
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -18,15 +19,25 @@ const PLACES: [PageOffset; MAX_STATES] =
 pub(crate) const NORM_BLOCK: usize = 1 << 16;
 
 /// The state of one key: made by the first push under an optimizer, replaced with the optimizer.
+///
+/// It lies in the key's slot; only the arrays are memory of their own.
 pub(crate) struct OptimizerState {
-    optimizer: u64,
+    /// Not zero, so that a key without a state needs no flag.
+    optimizer: NonZeroU64,
     /// Pushes under this optimizer.
     pub(super) count: u64,
     /// See [`super::method::PushNumbers::carried`].
     pub(super) carried: f64,
-    pub(super) states: SmallVec<[Buffer; MAX_STATES]>,
+    /// None until an array is needed.
+    buffers: Option<Box<StateBuffers>>,
+}
+
+/// The memory of a state's arrays.
+#[derive(Default)]
+struct StateBuffers {
+    states: SmallVec<[Buffer; MAX_STATES]>,
     /// The unrounded value of an f16 or bf16 key.
-    pub(super) master: Option<Buffer>,
+    master: Option<Buffer>,
     /// Room for the sums of a norm.
     sums: Option<Buffer>,
 }
@@ -64,16 +75,17 @@ impl Stored {
     }
 }
 
-/// The arrays that a rule needs.
+/// The arrays that an optimizer needs.
+#[derive(Clone, Copy)]
 pub(super) struct WantedArrays {
     pub(super) states: usize,
     pub(super) scope: RuleScope,
-    pub(super) master: bool,
-    /// Whether the push is one of rows, after which most of a state may still be untouched.
-    pub(super) scattered: bool,
+    /// Whether the value of an f16 or bf16 key has a master.
+    pub(super) masters: bool,
 }
 
 /// The arrays of a key's state.
+#[derive(Default)]
 pub(crate) struct StateArrays {
     states: SmallVec<[Array; MAX_STATES]>,
     master: Option<Array>,
@@ -83,13 +95,23 @@ pub(crate) struct StateArrays {
 }
 
 impl OptimizerState {
-    pub(super) fn new(optimizer: u64) -> Self {
-        let (states, master, sums) = (SmallVec::new(), None, None);
-        Self { optimizer, count: 0, carried: 0.0, states, master, sums }
+    pub(super) fn new(optimizer: NonZeroU64) -> Self {
+        Self { optimizer, count: 0, carried: 0.0, buffers: None }
     }
 
-    pub(super) fn belongs_to(&self, optimizer: u64) -> bool {
+    pub(super) fn belongs_to(&self, optimizer: NonZeroU64) -> bool {
         self.optimizer == optimizer
+    }
+
+    /// The arrays of state, and the master.
+    pub(super) fn arrays(&self) -> (&[Buffer], Option<&Buffer>) {
+        let buffers = self.buffers.as_deref();
+        buffers.map_or((&[], None), |it| (&it.states, it.master.as_ref()))
+    }
+
+    /// Where the arrays are described, for prefetching; null if there are none.
+    pub(crate) fn arrays_at(&self) -> *const u8 {
+        self.buffers.as_deref().map_or(std::ptr::null(), |it| std::ptr::from_ref(it).cast())
     }
 
     /// Adds one more array of state, which is zero; returns it.
@@ -99,26 +121,57 @@ impl OptimizerState {
         stored: &Stored,
         scattered: bool,
     ) -> Result<&mut Buffer> {
+        self.buffers.get_or_insert_default().add(scope, stored, scattered)
+    }
+
+    /// Adds a master, whose content is to be set; returns it.
+    pub(super) fn add_master(&mut self, stored: &Stored) -> Result<&mut Buffer> {
+        let buffer = stored.buffer(stored.count, PageOffset::Master, false)?;
+        Ok(self.buffers.get_or_insert_default().master.insert(buffer))
+    }
+
+    /// Ensures that the wanted arrays exist. New states are zero. The push may be `scattered` over
+    /// few rows: most of a state may then stay untouched.
+    #[inline]
+    pub(super) fn grow(
+        &mut self,
+        wanted: WantedArrays,
+        isa: Isa,
+        stored: &Stored,
+        scattered: bool,
+    ) -> Result<StateArrays> {
+        let masters = wanted.masters && stored.array.dtype().is_half();
+        let needs = masters || wanted.states > 0 || wanted.scope == RuleScope::Key;
+        if !needs && self.buffers.is_none() {
+            return Ok(StateArrays::default());
+        }
+        self.buffers.get_or_insert_default().grow(wanted, isa, stored, scattered)
+    }
+}
+
+impl StateBuffers {
+    /// As [`OptimizerState::add`].
+    fn add(&mut self, scope: RuleScope, stored: &Stored, scattered: bool) -> Result<&mut Buffer> {
         let at = self.states.len();
         let buffer = stored.buffer(stored.length(scope), PLACES[at], scattered)?;
         self.states.push(buffer);
         Ok(&mut self.states[at])
     }
 
-    /// Ensures that the wanted arrays exist. New states are zero.
-    #[inline]
-    pub(super) fn grow(
+    /// As [`OptimizerState::grow`].
+    fn grow(
         &mut self,
-        wanted: &WantedArrays,
+        wanted: WantedArrays,
         isa: Isa,
         stored: &Stored,
+        scattered: bool,
     ) -> Result<StateArrays> {
-        let full = stored.array.dtype().full();
-        let length = stored.length(wanted.scope);
+        let (dtype, length) = (stored.array.dtype(), stored.length(wanted.scope));
+        let full = dtype.full();
         while self.states.len() < wanted.states {
-            self.add(wanted.scope, stored, wanted.scattered)?;
+            self.add(wanted.scope, stored, scattered)?;
         }
-        if !wanted.master {
+        if !(wanted.masters && dtype.is_half()) {
             self.master = None;
         } else if self.master.is_none() {
             let buffer = stored.buffer(stored.count, PageOffset::Master, false)?;

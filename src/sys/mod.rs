@@ -178,11 +178,10 @@ pub(crate) fn prefer_huge_pages(start: NonNull<u8>, bytes: usize) {
     let _ = (start, bytes);
 }
 
-/// Prefetches the cache line at an address, and the next one, as [`prefetch`].
+/// Prefetches the cache line at an address, and those after it, as [`prefetch`].
 #[inline]
-pub(crate) fn prefetch_two(at: *const u8) {
-    prefetch(at);
-    prefetch(at.wrapping_add(64));
+pub(crate) fn prefetch_lines<const LINES: usize>(at: *const u8) {
+    (0..LINES).for_each(|line| prefetch(at.wrapping_add(64 * line)));
 }
 
 /// Prefetches the cache line at an address, which need not be ours.

@@ -204,7 +204,7 @@ impl Applier {
         slot: &Slot,
         optimizer: &Optimizer,
         stored: &Buffer,
-        state: &'a mut Option<Box<OptimizerState>>,
+        state: &'a mut Option<OptimizerState>,
         scattered: bool,
     ) -> Result<(&'a mut OptimizerState, StateArrays)> {
         let stored =

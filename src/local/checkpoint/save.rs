@@ -112,7 +112,7 @@ impl Local {
 impl Snapshot {
     fn parts(&self, value: &Value) -> KeyParts {
         let optimizer = self.rules.optimizer.as_ref();
-        let kept = optimizer.and_then(|it| it.kept(value.state.as_deref()));
+        let kept = optimizer.and_then(|it| it.kept(value.state.as_ref()));
         let residuals = self.residuals(value).map_or(0, |it| it.buffers().len());
         KeyParts { kept, residuals }
     }

@@ -105,10 +105,10 @@ impl<'a> ListRest<'a> {
     #[inline]
     fn skip(&mut self, count: usize) {
         for ahead in self.places.iter().skip(AHEAD).take(count) {
-            sys::prefetch_two(ahead.start());
+            sys::prefetch_lines::<2>(ahead.start());
         }
         if let Some(ahead) = self.slots.get(AHEAD) {
-            sys::prefetch_two(ptr::from_ref(*ahead).cast());
+            sys::prefetch_lines::<3>(ptr::from_ref(*ahead).cast());
         }
         if let Some(ahead) = self.slots.get(AHEAD / 2) {
             ahead.prefetch_state();

@@ -176,7 +176,7 @@ impl WorkerStore {
         slot: &Slot,
         place: &Placement,
         slices: &[Bytes],
-    ) -> Result<(Buffer, Option<Box<crate::optim::OptimizerState>>)> {
+    ) -> Result<(Buffer, Option<crate::optim::OptimizerState>)> {
         let head = slices.first().map(|first| read(first, |bytes| Ok(slice_state::head(bytes)?.0)));
         let head = head.transpose()?;
         let mut whole = Buffer::zeroed(slot.bytes(), false)?;
