@@ -34,6 +34,7 @@ struct Job {
   // Number::of.
   u32 constants;
 };
+static_assert(sizeof(Job) == 56, "the code that fills jobs has the same layout");
 
 // Some addresses of a job. The first stays in a register: a store could change it, as far as the
 // compiler knows, so that it would be read again for each group.

@@ -5,7 +5,7 @@
 #   all      what `make test` runs: every suite below but checks, aarch64 and long
 #   checks   formats and lints, each counted as one test
 #   rust     cargo test: unit tests, integration tests, whole jobs, documentation; again without the
-#            distributed stores, and with fault injection
+#            distributed stores, and with fault injection; the stand-in for the CUDA driver
 #   loom     all interleavings of small models
 #   kernels  the GPU kernels compiled again, where the compiler can be installed
 #   programs the C and C++ tests of ctest, also under the sanitizers and valgrind
@@ -246,7 +246,7 @@ suite_aarch64() {
 suite_long() {
   limit_s=36000
   export KV_TEST_OPERATIONS=10000000 LOOM_MAX_PREEMPTIONS=4
-  export KV_SIM_SEEDS=1000000 KV_SIM_FIRST=9000000000
+  export KV_SIM_SEEDS=1000000 KV_SIM_FIRST=9000000000 KV_TEST_SEEDS=20000
   run "cargo test, long" count_cargo cargo test --release --no-fail-fast
   run "simulator, other seeds" count_cargo env KV_SIM_FIRST=7000000000 \
     cargo test --release -p libkvstore-protocol sim::tests

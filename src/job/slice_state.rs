@@ -8,7 +8,7 @@ use crate::error::{Result, fail};
 use crate::job::wanted::WANT_UNSENT;
 use crate::local::merger::Merger;
 use crate::local::table::{Slot, Value};
-use crate::optim::{KeptArrays, Optimizer, Stored};
+use crate::optim::{KeptArrays, Optimizer, OptimizerState, Stored};
 use crate::runtime::{Block, BlockPool, Bytes};
 use crate::tensor::{Array, Buffer, DType};
 
@@ -108,7 +108,7 @@ pub(crate) fn parts<'a>(
 ) -> ([u8; HEAD], Vec<&'a [u8]>) {
     let kept = optimizer(merger).and_then(|it| it.kept(value.state.as_ref()));
     let state = value.state.as_ref().filter(|_| kept.is_some());
-    let (updates, carried) = state.map_or((0, 0.0), |state| state.progress());
+    let (updates, carried) = state.map_or((0, 0.0), OptimizerState::progress);
     let (states, master) = kept.map_or((u32::MAX, 0), |kept| {
         (u32::try_from(kept.states).unwrap_or(0), u32::from(kept.has_master))
     });

@@ -119,7 +119,7 @@ fn random_bits(random: &mut Random, dtype: DType) -> u64 {
     let number = {
         // At most 2 in magnitude, in steps that are no powers of two.
         let mantissa = f64::from(random.next() as u32) / f64::from(1 << 30) - 2.0;
-        mantissa * 10f64.powi(random.index(7) as i32 - 3)
+        mantissa * [1e-3, 1e-2, 0.1, 1.0, 10.0, 1e2, 1e3][random.index(7)]
     };
     match (random.below(16), dtype) {
         (0, _) => any,

@@ -136,12 +136,16 @@ impl Recording {
     /// The formula as a structure of C++ with a function over any type of numbers.
     pub(crate) fn cpp(&self) -> String {
         let (name, states, constants) = (self.name, self.states, self.constants.len());
-        let mut text = format!("struct {name} {{\n");
-        text += &format!("  static const int STATES = {states}, CONSTANTS = {constants};\n");
+        let mut lines = vec![
+            format!("struct {name} {{"),
+            format!("  static const int STATES = {states}, CONSTANTS = {constants};"),
+        ];
         if let Use::Measure { with_value } = self.usage {
-            text += &format!("  static const bool WITH_VALUE = {with_value};\n");
+            lines.push(format!("  static const bool WITH_VALUE = {with_value};"));
         }
-        text += "  template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s) {\n";
+        let head =
+            "template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s)";
+        lines.push(format!("  {head} {{"));
         for (index, operation) in self.steps() {
             let of = |function: &str, operands: &[usize]| -> String {
                 let operands: Vec<_> = operands.iter().map(|&it| self.operand(it)).collect();
@@ -153,24 +157,26 @@ impl Recording {
                 Operation::IfGreater(all) => of("if_greater", &all),
                 _ => unreachable!("an operand is no step"),
             };
-            text += &format!("    const T {} = {call};\n", self.operand(index));
+            lines.push(format!("    const T {} = {call};", self.operand(index)));
         }
-        text + &self.cpp_results() + "  }\n};\n"
+        lines.extend(self.cpp_results());
+        lines.join("\n") + "\n  }\n};\n"
     }
 
     /// The lines that store the states and return the result.
-    fn cpp_results(&self) -> String {
+    fn cpp_results(&self) -> Vec<String> {
         let is_state = |index: usize| matches!(self.operations[index], Operation::State(_));
         let (&result, kept) = self.results.split_last().expect("there is a result");
         assert!(!is_state(result), "{}: the result is a state, which is stored before", self.name);
-        let mut text = String::new();
+        let mut lines = Vec::new();
         for (state, &from) in kept.iter().enumerate() {
             if self.operations[from] != Operation::State(state) {
                 assert!(!is_state(from), "{}: a state becomes another one", self.name);
-                text += &format!("    s[{state}] = {};\n", self.operand(from));
+                lines.push(format!("    s[{state}] = {};", self.operand(from)));
             }
         }
-        text + &format!("    return {};\n", self.operand(result))
+        lines.push(format!("    return {};", self.operand(result)));
+        lines
     }
 
     /// The operations that calculate, by index.

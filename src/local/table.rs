@@ -69,11 +69,11 @@ impl Slot {
         count: usize,
     ) -> Result<Self> {
         let buffer = Buffer::new(0)?;
-        let value = Value { buffer, state: None, removed: false, residuals: None };
+        let value = Value { removed: false, residuals: None, buffer, state: None };
         let value = KeyLock::new(value);
         let bytes = count * dtype.size();
         let (state_at, shape) = (AtomicPtr::default(), SmallVec::from_slice(shape));
-        Ok(Self { value, bytes, state_at, count, key, order, shape, dtype })
+        Ok(Self { dtype, bytes, count, value, state_at, key, order, shape })
     }
 
     /// Prefetches what describes the arrays of the optimizer's state.

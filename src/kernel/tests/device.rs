@@ -103,9 +103,10 @@ fn copies_of_gpu_kernels_have_the_bits_of_this_processor() {
     let (mut kernels, mut random) = (Kernels::default(), Random::new(7));
     let pairs = DTYPES.into_iter().flat_map(|from| DTYPES.map(|to| (from, to)));
     for (from, to) in pairs.filter(|(from, to)| from == to || from.is_float() && to.is_float()) {
-        let kernel = match from == to {
-            true => format!("copy_{}", 8 * from.size()),
-            false => format!("copy_{}_{}", mode(from), mode(to)),
+        let kernel = if from == to {
+            format!("copy_{}", 8 * from.size())
+        } else {
+            format!("copy_{}_{}", mode(from), mode(to))
         };
         for (shape, source, destination) in LAYOUTS {
             let count = shape.iter().product();

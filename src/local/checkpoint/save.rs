@@ -15,6 +15,7 @@ use crate::checkpoint::{FileHeader, FileWriter, KeyName};
 use crate::codec::Residuals;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyNames};
+use crate::optim::OptimizerState;
 
 /// The contents of a file to be written.
 struct Snapshot {
@@ -70,7 +71,7 @@ impl Local {
             let unsent = residuals.iter().flat_map(|residuals| residuals.buffers());
             let mut buffers = std::iter::once(&value.buffer).chain(arrays).chain(unsent);
             buffers.try_for_each(|buffer| writer.tensor(buffer.bytes())).map_err(&at_file)?;
-            let (count, number) = state.map_or((0, 0.0), |state| state.progress());
+            let (count, number) = state.map_or((0, 0.0), OptimizerState::progress);
             updates.extend(count.to_le_bytes());
             carried.extend(number.to_le_bytes());
             for worker in 0..workers {

@@ -88,15 +88,7 @@ impl Team {
         outs: &[PlannedOut],
         compression: Option<&mut Compression<'_>>,
     ) -> Result<()> {
-        let target = Array::of(stored, slot.dtype);
-        if let ([only], [], None) = (values, outs, &compression)
-            && only.is_plain(slot.dtype)
-            && slot.bytes() < AHEAD_BYTES
-        {
-            self.isa.convert_array(&target, &only.array(), slot.count);
-            return Ok(());
-        }
-        let targets = Targets { stored: Some(target), outs };
+        let targets = Targets { stored: Some(Array::of(stored, slot.dtype)), outs };
         let more = compression.as_ref().map_or(0, |it| it.passed());
         let run = self.run(slot, values, targets, KeptArrays { count: 1 + more, changed: 0 })?;
         if let Some(compression) = compression {
@@ -158,17 +150,7 @@ impl Team {
         outs: &[PlannedOut],
         cancel: Option<&Cancel>,
     ) -> Result<bool> {
-        let stored = Array::of(stored, slot.dtype);
-        if let [only] = outs
-            && only.lent.is_plain(slot.dtype)
-            && slot.bytes() < AHEAD_BYTES
-        {
-            if !only.shadowed {
-                self.isa.convert_array(&only.lent.array(), &stored, slot.count);
-            }
-            return Ok(true);
-        }
-        let stored = [Lent::of(stored)];
+        let stored = [Lent::of(Array::of(stored, slot.dtype))];
         let (targets, kept) = (Targets { stored: None, outs }, KeptArrays { count: 0, changed: 0 });
         Ok(self.run(slot, &stored, targets, kept)?.whole(Merge::Assign, cancel))
     }

@@ -146,7 +146,7 @@ impl Twin {
         let all: usize = all.sum();
         let with_value = formula.usage == Use::Measure { with_value: true };
         let (mut sums, mut results) = (Vec::new(), Vec::new());
-        for _ in 0..1 + usize::from(with_value) {
+        for _ in 0..=usize::from(with_value) {
             let [tile, row, key] =
                 [8 * all, rows, 1].map(|count| gpu.put(&Elements::zeroed(DType::F64, count), 0));
             sums.push(tile);

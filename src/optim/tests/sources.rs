@@ -77,24 +77,23 @@ pub(super) fn names(lists: &[&str]) -> Vec<&'static str> {
 /// The text of `kernels/rules.h`.
 fn rules() -> String {
     let known = recorded().known;
-    let mut text = String::from(
-        "// Generated from the formulas of src/optim: run `make kernels` after a change of one.\n\
-         #pragma once\n\n#include \"number.cuh\"\n",
-    );
-    known.iter().for_each(|(recording, _)| text += &format!("\n{}", recording.cpp()));
+    let mut parts = vec![
+        "// Generated from the formulas of src/optim: run `make kernels` after a change of one."
+            .to_owned(),
+        "#pragma once\n\n#include \"number.cuh\"\n".to_owned(),
+    ];
+    parts.extend(known.iter().map(|(recording, _)| recording.cpp()));
     let lists = [
         ("FORMULAS", "Rules that change each element by its own numbers."),
         ("MEASURED", "Measures, of which squares are added up."),
         ("ROW_FORMULAS", "Rules whose first state is one number for each row."),
     ];
     for (list, comment) in lists {
-        text += &format!("\n// {comment}\n#define {list}(X)");
-        for (recording, _) in known.iter().filter(|(_, of)| *of == list) {
-            text += &format!(" \\\n  X({})", recording.name);
-        }
-        text += "\n";
+        let names = known.iter().filter(|(_, of)| *of == list);
+        let names: Vec<_> = names.map(|(it, _)| format!(" \\\n  X({})", it.name)).collect();
+        parts.push(format!("// {comment}\n#define {list}(X){}\n", names.concat()));
     }
-    text
+    parts.join("\n")
 }
 
 #[test]

@@ -78,8 +78,8 @@ pub fn missing_in(version: u32) -> impl Iterator<Item = &'static str> {
     FUNCTIONS.iter().filter(move |(_, since)| *since > version).map(|(name, _)| *name)
 }
 
-/// Takes a function from the bytes of the built library, so that `dlsym` does not find it: its name is
-/// spelt otherwise. Returns whether it was there.
+/// Hides a function in the bytes of the built library: its name in the symbol table is changed, so that
+/// `dlsym` does not find it. Returns whether the name was there.
 pub fn hide(library: &mut [u8], function: &str) -> bool {
     let text = [b"\0", function.as_bytes(), b"\0"].concat();
     let mut is_there = false;

@@ -3,7 +3,7 @@
 
 use std::ptr::copy_nonoverlapping;
 
-/// Bytes of a caller, for as long as CUDA's manual makes the caller keep them: until the copy has run.
+/// Bytes that a caller keeps until the copy has run, as CUDA's manual demands.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostSpan {
     address: usize,

@@ -1,8 +1,9 @@
 //! A stand-in for the driver of NVIDIA GPUs (`libcuda.so.1`), for tests on machines without a GPU.
 //!
-//! It interprets the PTX that ships ([`ptx`]), so its results are those of the kernels, bit for bit. Its
-//! device memory is none that the host may touch, and its streams run as late and as oddly as events
-//! allow. `README.md` says what it proves and what it cannot prove.
+//! It interprets the PTX that ships ([`ptx`]), so its results have the bits of the kernels. A host access
+//! to its device memory is a segmentation fault, kernels and copies are checked (bounds, lifetime,
+//! initialization, races), and its scheduler runs streams as late as their dependencies allow.
+//! `README.md` has what it proves and what it cannot prove.
 #![deny(unsafe_code)]
 #![allow(
     clippy::cast_possible_truncation,

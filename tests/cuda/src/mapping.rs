@@ -23,7 +23,7 @@ pub(crate) struct Mapping {
     bytes: usize,
 }
 
-/// Addresses whose memory is gone, held back so that no other mapping gets them.
+/// A quarantined address range: the memory is unmapped, and no other mapping gets the addresses.
 #[derive(Debug)]
 pub(crate) struct Reservation {
     address: usize,

@@ -5,11 +5,11 @@ use crate::error::Code;
 /// What happens at the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    /// The call returns this error. After one that loses a context all later calls do.
+    /// The call returns this error. A sticky error is returned by all later calls, too.
     Now(Code),
-    /// The call succeeds; the stream that it uses fails later.
+    /// The call succeeds; a sticky error follows when the stream runs.
     Late(Code),
-    /// The call succeeds; the stream that it uses never goes on.
+    /// The call succeeds; the stream hangs from there on.
     Hang,
 }
 

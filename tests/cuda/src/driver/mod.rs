@@ -59,7 +59,7 @@ pub(crate) struct Driver {
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 
-/// Locks the driver and hands it over. After a panic its state may be odd; tests have failed then.
+/// Runs a call with the driver locked. A poisoned lock is ignored: the panic has failed the test.
 pub(crate) fn with<R>(work: impl FnOnce(&mut Driver) -> R) -> R {
     let mut driver: MutexGuard<'_, Option<Driver>> =
         DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,12 +173,14 @@ impl Driver {
         self.contexts[device] += 1;
     }
 
-    /// The last release resets the context: what was queued is dropped, a fault is forgotten.
+    /// The last release resets the context: its commands are dropped, its memory is freed, and its sticky
+    /// error is cleared.
     pub(crate) fn release(&mut self, device: usize) -> Result<()> {
         let count = self.contexts[device].checked_sub(1).ok_or(Code::INVALID_CONTEXT)?;
         self.contexts[device] = count;
         if count == 0 {
             self.streams.clear(device);
+            self.machine.memories.free_context(device);
             self.machine.lost[device] = None;
         }
         Ok(())

@@ -198,8 +198,9 @@ impl Driver {
         event.has_passed(event.last()).then_some(()).ok_or(Code::NOT_READY)
     }
 
-    /// Ends the streams of threads and of callers that are gone with what they queued.
+    /// Drops queued commands, sticky errors and planned faults of all devices.
     pub(crate) fn reset(&mut self) {
+        self.planned.clear();
         for device in 0..self.settings.devices {
             self.streams.clear(device);
             self.machine.lost[device] = None;

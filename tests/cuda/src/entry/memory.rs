@@ -133,7 +133,7 @@ functions! {
         driver.check_initialized()?;
         match attribute {
             RELEASE_THRESHOLD => driver.machine.memories.set_threshold(pool, value.number(8)?)?,
-            // Which memory is used again is the driver's business.
+            // Rules for the reuse of memory: the stand-in reuses none.
             1..=3 => {}
             _ => return Err(Code::INVALID_VALUE),
         }

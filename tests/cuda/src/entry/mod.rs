@@ -38,3 +38,15 @@ macro_rules! functions {
     )*};
 }
 use functions;
+
+#[cfg(test)]
+mod tests {
+    use super::{Code, guard};
+
+    #[test]
+    fn a_panic_becomes_a_status() {
+        assert_eq!(guard("test", |_| panic!("planned")), Code::UNKNOWN.0);
+        assert_eq!(guard("test", |_| Ok(())), Code::SUCCESS.0, "the next call works");
+        assert_eq!(guard("test", |_| Err(Code::NOT_FOUND)), 500);
+    }
+}

@@ -18,7 +18,7 @@ pub extern "C" fn kv_cuda_stand_in_forget_calls() {
     driver::with(driver::Driver::forget_calls);
 }
 
-/// Drops what is queued and every fault, and draws the order of streams from another seed.
+/// Drops queued commands, sticky errors and planned faults; seeds the scheduler of streams.
 // SAFETY: no other library has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_cuda_stand_in_seed(seed: u64) {
@@ -38,7 +38,7 @@ pub extern "C" fn kv_cuda_stand_in_fail(plan: Text) {
     });
 }
 
-/// Puts what was wrong last, in words, as a text of at most `room` bytes with its zero.
+/// Copies the message of the last fault, at most `room` bytes with the terminating zero.
 // SAFETY: no other library has this name.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_cuda_stand_in_message(text: Out<u8>, room: usize) {

@@ -1,4 +1,4 @@
-//! Allocations: where memory is, which device may use it, what was written.
+//! Allocations: bounds, lifetime, access by devices, and shadow memory of initialized bytes.
 
 mod pool;
 mod shadow;
@@ -16,7 +16,7 @@ pub(crate) use view::DeviceView;
 /// Number of freed allocations whose addresses are not used again.
 const MAX_RETIRED: usize = 4096;
 
-/// Where an allocation came from.
+/// The kind of an allocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Origin {
     Device,
@@ -34,7 +34,7 @@ pub(crate) struct Allocation {
     pub(crate) id: u64,
     /// Flags of pinned memory.
     pub(crate) flags: u32,
-    /// Its stream has come to the allocation.
+    /// A stream-ordered allocation is usable once its stream has run it.
     is_usable: bool,
     written: Shadow,
     mapping: Mapping,
@@ -110,7 +110,7 @@ impl Memories {
         self.map(device, bytes, Origin::Pinned, flags)
     }
 
-    /// Frees at once what begins at an address. Commands that use it later find nothing.
+    /// Frees the allocation at an address at once; queued commands that use it fail.
     pub(crate) fn free(&mut self, address: u64, is_pinned: bool) -> Result<()> {
         let found = self.allocations.get(&address);
         if found.is_none_or(|it| (it.origin == Origin::Pinned) != is_pinned) {
@@ -130,7 +130,20 @@ impl Memories {
         Ok(())
     }
 
-    /// The stream of an allocation in stream order has come to it.
+    /// Frees the memory of a context that is reset. Pools belong to the device.
+    pub(crate) fn free_context(&mut self, device: usize) {
+        let of_context = |(address, it): (&u64, &Allocation)| {
+            let is_of_context = it.device == device && !matches!(it.origin, Origin::Pool(_));
+            is_of_context.then_some((*address, it.origin == Origin::Pinned))
+        };
+        let freed: Vec<(u64, bool)> = self.allocations.iter().filter_map(of_context).collect();
+        for (address, is_pinned) in freed {
+            // Each of them begins there.
+            let _ = self.free(address, is_pinned);
+        }
+    }
+
+    /// The stream has run the allocation.
     pub(crate) fn make_usable(&mut self, address: u64) {
         if let Some(allocation) = self.allocations.get_mut(&address) {
             allocation.is_usable = true;
@@ -222,7 +235,7 @@ impl Memories {
         Ok(())
     }
 
-    /// Copies between ranges of devices, with the notes of what was written.
+    /// Copies between ranges of devices, along with the shadow memory: uninitialized bytes may be copied.
     pub(crate) fn copy(
         &mut self,
         to: (usize, u64),

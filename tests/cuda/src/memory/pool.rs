@@ -1,4 +1,4 @@
-//! Pools of memory in stream order. A pool keeps what was freed, up to a bound.
+//! Memory pools for stream-ordered allocation, with a release threshold.
 
 use super::{Memories, Origin};
 use crate::error::{Code, Result};
@@ -27,7 +27,7 @@ impl Memories {
         self.pools.get_mut(&handle).ok_or(Code::INVALID_VALUE)
     }
 
-    /// What is still in use is freed without the pool.
+    /// Live allocations stay until they are freed.
     pub(crate) fn destroy_pool(&mut self, handle: u64) -> Result<()> {
         let pool = self.pools.remove(&handle).ok_or(Code::INVALID_VALUE)?;
         self.reserved[pool.device] -= pool.reserved - pool.used;
@@ -48,7 +48,7 @@ impl Memories {
         Ok(())
     }
 
-    /// Memory that is usable when its stream has come to the allocation.
+    /// A stream-ordered allocation: usable once its stream has run it.
     pub(crate) fn allocate_in_pool(&mut self, handle: u64, bytes: usize) -> Result<u64> {
         if bytes == 0 {
             return Err(Code::INVALID_VALUE);
@@ -64,7 +64,7 @@ impl Memories {
 
     pub(super) fn free_in_pool(&mut self, handle: u64, device: usize, bytes: u64) {
         let released = match self.pools.get_mut(&handle) {
-            // The pool is gone.
+            // The pool was destroyed.
             None => bytes,
             Some(pool) => {
                 pool.used -= bytes;

@@ -1,4 +1,4 @@
-//! Which bytes of an allocation were written: a bit for each.
+//! Shadow memory: one bit a byte tells whether the byte was initialized.
 
 #[derive(Debug)]
 pub(super) struct Shadow(Vec<u64>);
@@ -54,7 +54,7 @@ impl Shadow {
         (offset..offset + bytes).step_by(64).map(|offset| Self::from(&self.0, offset)).collect()
     }
 
-    /// Takes the bits of a range from a copy.
+    /// Replaces the bits of a range by those of a copy.
     pub(super) fn replace(&mut self, offset: usize, bytes: usize, copy: &[u64]) {
         if bytes == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The memory that a kernel on one device may use.
+//! Address translation and checks for the kernels of one device.
 
 use super::{Allocation, Memories, Origin};
 use crate::ptx::{Fault, FaultKind, Memory};

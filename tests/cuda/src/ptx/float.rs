@@ -38,7 +38,7 @@ macro_rules! arithmetic {
                 Float::Mul => x * y,
                 Float::Div => x / y,
                 Float::Sqrt => x.sqrt(),
-                // A NaN loses against a number, -0.0 is less than 0.0.
+                // Of a NaN and a number the result is the number; -0.0 is less than 0.0.
                 Float::Min | Float::Max if x.is_nan() => y,
                 Float::Min | Float::Max if y.is_nan() => x,
                 Float::Min => {

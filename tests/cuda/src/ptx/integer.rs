@@ -8,7 +8,7 @@ fn product(kind: Type, a: u64, b: u64) -> i128 {
     if kind.class == Class::Signed {
         i128::from(kind.number(a)) * i128::from(kind.number(b))
     } else {
-        // At most 128 bits, of which all callers take some by shifts: the sign does not matter.
+        // Callers shift and take 64 bits of it, which do not depend on the sign.
         (u128::from(kind.trim(a)) * u128::from(kind.trim(b))).cast_signed()
     }
 }

@@ -36,7 +36,7 @@ pub use watch::Watched;
 pub struct ParseError {
     /// The line, the first is 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error in words.
     pub message: String,
 }
 
@@ -133,7 +133,7 @@ impl Kernel {
     /// Runs all threads of a launch, one after the other.
     ///
     /// `arguments` has one number for each parameter, of which the low bytes count. After a fault the
-    /// memory holds what was stored before it.
+    /// memory holds the stores before it.
     pub fn run(
         &self,
         launch: &Launch,

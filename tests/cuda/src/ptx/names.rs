@@ -160,7 +160,7 @@ impl Names {
         }
     }
 
-    /// `[%rd1+8]`: the slot of the address, and what is added.
+    /// `[%rd1+8]`: the slot of the base register, and the offset.
     pub(super) fn address(&mut self, text: &str) -> Result<(u32, i64)> {
         let unknown = || format!("unknown address {text}");
         let inner =

@@ -110,7 +110,7 @@ impl Parser {
     }
 }
 
-/// `name( .param .u64 a, .param .u32 b )`, which may go on in the next line.
+/// `name( .param .u64 a, .param .u32 b )`, on one line or several.
 fn header(text: String) -> Result<Part> {
     let Some((before, behind)) = text.split_once(')') else { return Ok(Part::Header(text)) };
     let (name, list) = before.split_once('(').ok_or("an entry without parameters")?;
@@ -209,7 +209,7 @@ impl Builder {
         Ok(())
     }
 
-    /// The guard of a statement, and what is behind it.
+    /// The guard predicate of a statement, and the rest of the statement.
     fn guard<'a>(&mut self, statement: &'a str) -> Result<((u32, u64), &'a str)> {
         let Some(rest) = statement.strip_prefix('@') else { return Ok(((ALWAYS, 0), statement)) };
         let (name, rest) = rest.split_once(char::is_whitespace).ok_or("a guard of nothing")?;

@@ -1,4 +1,4 @@
-//! What runs commands: the memory of all devices, and what became of them.
+//! Execution of commands over the memory of all devices.
 
 use super::command::{Command, Source};
 use crate::error::Code;
@@ -9,9 +9,9 @@ use crate::ptx::{Fault, FaultKind, Launch, Memory, Module, Watched};
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) memories: Memories,
-    /// The fault of each device, which every later call returns.
+    /// The sticky error of each device.
     pub(crate) lost: Vec<Option<Code>>,
-    /// What was wrong, in words.
+    /// Message of the last fault.
     pub(crate) message: String,
     finds_races: bool,
     /// Instructions that kernels ran.

@@ -1,8 +1,8 @@
-//! Streams: queues of commands, which run only when a caller waits or queries.
+//! Streams: command queues and their scheduler, which runs only when a caller waits or queries.
 //!
-//! A command runs when those before it in its stream have run, and when the rules between streams let
-//! it: events, and the order that the legacy stream has with all blocking streams of its device. Which
-//! of several streams goes on is drawn from a seed.
+//! A command is ready when the commands before it in its stream have run and its dependencies on other
+//! streams are met: events, and the implicit synchronization of the legacy stream with all blocking
+//! streams of its device. The scheduler draws the next of the ready streams from a seed.
 
 mod command;
 mod handles;
@@ -93,7 +93,7 @@ impl Streams {
         self.all.values()
     }
 
-    /// What is queued still runs.
+    /// Queued commands still run.
     pub(crate) fn destroy(&mut self, id: u64) {
         if let Some(stream) = self.all.get_mut(&id) {
             stream.is_destroyed = true;
@@ -179,14 +179,14 @@ impl Streams {
         self.all.values().all(|stream| stream.device != device || stream.queue.is_empty())
     }
 
-    /// What a query gives time to: a few commands of any streams.
+    /// Runs a few commands of any streams, as time passes between queries.
     pub(crate) fn run_a_little(&mut self, machine: &mut Machine) {
         for _ in 0..self.order.query_steps() {
             self.step(None, machine);
         }
     }
 
-    /// Runs commands until a condition holds. False if it cannot come to hold.
+    /// Runs commands until a condition holds. False on a deadlock: no command is ready.
     pub(crate) fn run_until(
         &mut self,
         target: Option<u64>,

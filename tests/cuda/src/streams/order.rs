@@ -1,4 +1,4 @@
-//! Which stream goes on: drawn from a seed.
+//! The scheduler's choice of the next stream, drawn from a seed.
 
 /// A stream whose first command may run.
 #[derive(Debug, Clone, Copy)]
@@ -9,7 +9,7 @@ pub(super) struct Candidate {
     pub(super) is_destroyed: bool,
 }
 
-/// The habits of one seed. Even draws find few faults: a stream has to stay behind for long.
+/// The scheduling policy of one seed. Fair draws find few missing waits; starving a stream finds them.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "habits that seeds combine")]
 pub(super) struct Order {

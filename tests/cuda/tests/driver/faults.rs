@@ -52,6 +52,9 @@ fn a_lost_device_returns_its_error_until_its_context_is_reset() {
     check(cuDevicePrimaryCtxRelease_v2(0)).unwrap();
     start(0);
     assert!(allocates().is_ok());
+    assert_eq!(check(cuMemsetD8Async(address, 1, 4, 0)), Ok(()));
+    let freed = Err("CUDA_ERROR_ILLEGAL_ADDRESS".into());
+    assert_eq!(check(cuStreamSynchronize(0)), freed, "the reset has freed it");
 }
 
 #[test]

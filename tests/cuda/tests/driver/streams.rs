@@ -2,9 +2,10 @@
 
 use crate::api::{
     Outcome, check, cuCtxSynchronize, cuEventCreate, cuEventDestroy_v2, cuEventQuery,
-    cuEventRecord, cuEventSynchronize, cuMemsetD8Async, cuStreamCreate, cuStreamCreateWithPriority,
-    cuStreamDestroy_v2, cuStreamGetCtx, cuStreamGetId, cuStreamGetPriority, cuStreamQuery,
-    cuStreamSynchronize, cuStreamWaitEvent, made, memory, seed, start, words_at,
+    cuEventRecord, cuEventSynchronize, cuMemFree_v2, cuMemsetD8Async, cuStreamCreate,
+    cuStreamCreateWithPriority, cuStreamDestroy_v2, cuStreamGetCtx, cuStreamGetId,
+    cuStreamGetPriority, cuStreamQuery, cuStreamSynchronize, cuStreamWaitEvent, function, kernels,
+    launch, made, memory, seed, start, words_at,
 };
 use crate::is_child;
 
@@ -90,6 +91,31 @@ fn nothing_runs_before_a_caller_waits_or_queries() {
 }
 
 #[test]
+fn threads_use_their_own_streams_at_once() {
+    if !is_child("streams::threads_use_their_own_streams_at_once", &[("DEVICES", "2")]) {
+        return;
+    }
+    let work = |number: u32| {
+        start(i32::try_from(number % 2).unwrap());
+        let set = function(kernels(), c"set");
+        let stream = if number < 2 { 2 } else { stream(NON_BLOCKING) };
+        for round in 0..50 {
+            let address = memory(40);
+            let first = 1_000 * number + round;
+            launch(set, 2, stream, &[address, first.into(), 40]).unwrap();
+            let expected: Vec<u32> = (first..first + 40).collect();
+            assert_eq!(words_at(address, 40, stream).unwrap(), expected);
+            check(cuMemFree_v2(address)).unwrap();
+        }
+    };
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            scope.spawn(move || work(number));
+        }
+    });
+}
+
+#[test]
 fn a_wait_is_for_the_last_record_before_it() {
     if !is_child("streams::a_wait_is_for_the_last_record_before_it", &[]) {
         return;
@@ -104,7 +130,7 @@ fn a_wait_is_for_the_last_record_before_it() {
         check(cuStreamWaitEvent(second, event, 0)).unwrap();
         check(cuEventRecord(event, first)).unwrap();
     });
-    assert!(count < 90, "{count} of 100: a record behind the wait is none of its business");
+    assert!(count < 90, "{count} of 100: a later record does not concern the wait");
     // A destroyed event still passes.
     let count = in_order(one, two, |first, second| {
         let event: u64 = made(|event| cuEventCreate(event, 0)).unwrap();

@@ -20,7 +20,7 @@ pub enum Planted {
     PinnedBlockReused,
     /// A table of jobs on the device is given out again when its launch is queued.
     TableOverwritten,
-    /// The caller frees its memory before the call has come to it (a fault of the caller).
+    /// The caller frees its memory before the call has run (a fault of the caller).
     FreedTooEarly,
     /// The launch has one element too many.
     OneElementBeyond,
