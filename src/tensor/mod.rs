@@ -10,6 +10,7 @@ mod array;
 mod buffer;
 mod dtype;
 mod layout;
+mod memory;
 mod overlap;
 mod place;
 mod spec;
@@ -19,6 +20,8 @@ pub(crate) use array::Array;
 pub(crate) use buffer::{Buffer, LINE, PageOffset};
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
+#[cfg(feature = "cuda")]
+pub(crate) use memory::Memory;
 pub(crate) use overlap::{CallTensors, OverlapTensor, Overlaps, Position, Stop, TimeLimit};
 pub(crate) use place::Place;
 pub(crate) use spec::TensorSpec;

@@ -10,7 +10,7 @@ use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
 use super::{
     CODEC, CODEC_OPTIONS, FileRules, KeyParts, MASTER, OPTIMIZER, OPTIONS, PREFIX, RESIDUAL, STATE,
-    WORKERS, add_key, add_numbers, at_file, check_byte_order,
+    WORKERS, add_key, add_numbers, at_file, check_byte_order, check_memory,
 };
 use crate::checkpoint::{FileHeader, FileReader, KeyName, TensorEntry, split_part};
 use crate::codec::{Codec, Residuals};
@@ -66,7 +66,10 @@ impl Local {
         let Loaded { rules: FileRules { optimizer, codec, .. }, slots, names } = loaded;
         let known: Vec<_> = slots.iter().map(|slot| self.keys.table.get(slot.key)).collect();
         for (known, slot) in known.iter().zip(&*slots) {
-            known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
+            known.as_ref().map_or(Ok(()), |known| {
+                check_memory("load", &self.keys.names, known)?;
+                self.alike(known, slot)
+            })?;
         }
         let Some(locked) = self.lock_all(&known, limits)? else { return Ok(false) };
         let known_names = &self.keys.names;

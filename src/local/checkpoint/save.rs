@@ -9,7 +9,7 @@ use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
 use super::{
     CODEC, CODEC_OPTIONS, FileRules, KeyParts, OPTIMIZER, OPTIONS, PREFIX, VERSION, WORKERS,
-    add_key, add_numbers, at_file, check_byte_order,
+    add_key, add_numbers, at_file, check_byte_order, check_memory,
 };
 use crate::checkpoint::{FileHeader, FileWriter, KeyName};
 use crate::codec::Residuals;
@@ -99,6 +99,7 @@ impl Local {
         let rules = FileRules { optimizer, codec: handling.codec, workers };
         let mut snapshot = Snapshot { rules, keys: Vec::new() };
         for slot in self.keys.table.slots() {
+            check_memory("save", &self.keys.names, &slot)?;
             let value = self.applier.look("save", &slot, limits)?;
             let (removed, parts) = (value.removed, snapshot.parts(&value));
             drop(value);
