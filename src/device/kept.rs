@@ -9,6 +9,7 @@ use super::memory::Span;
 use super::stream::Stream;
 use crate::error::Result;
 use crate::kernel::MAX_STATES;
+use crate::optim::KeptArrays;
 
 /// A key's value on a device, and the arrays that an optimizer keeps for it.
 pub(crate) struct KeyMemory {
@@ -36,6 +37,34 @@ impl KeyMemory {
         let value = Span::allocate(device, bytes, stream)?;
         let (states, marks) = (SmallVec::new(), Marks::default());
         Ok(Self { device, value, master: None, states, marks })
+    }
+
+    pub(crate) fn device(&self) -> &'static Device {
+        self.device
+    }
+
+    /// Adds arrays of so many bytes, whose content is to be set.
+    pub(crate) fn add_arrays(
+        &mut self,
+        states: &[usize],
+        master: Option<usize>,
+        stream: &Stream,
+    ) -> Result<()> {
+        let allocate = |bytes: &usize| Span::allocate(self.device, *bytes, stream);
+        self.states = states.iter().map(allocate).collect::<Result<_>>()?;
+        self.master = master.as_ref().map(allocate).transpose()?;
+        Ok(())
+    }
+
+    /// Addresses and bytes of the value, the states and the master.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = (u64, usize)> {
+        let spans = std::iter::once(&self.value).chain(&self.states).chain(&self.master);
+        spans.map(|span| (span.address(), span.bytes()))
+    }
+
+    /// The arrays that an optimizer keeps.
+    pub(crate) fn kept(&self) -> KeptArrays {
+        KeptArrays { states: self.states.len(), has_master: self.master.is_some() }
     }
 
     /// The address of the value.

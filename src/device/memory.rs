@@ -41,6 +41,10 @@ impl Span {
         self.address
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Sets all bytes to zero, in stream order.
     pub(crate) fn clear(&self, stream: &Stream) -> Result<()> {
         if self.bytes == 0 {

@@ -20,6 +20,12 @@ impl CallQueue {
         Ok(Self { device, stream: device.callers_stream()?, start: None })
     }
 
+    /// A stream of the library, behind nothing of a caller's.
+    pub(crate) fn own(device: &'static Device) -> Result<Self> {
+        let _scope = device.enter()?;
+        Ok(Self { device, stream: device.own_stream(0)?, start: None })
+    }
+
     /// A stream of the library for an operation with a ticket, behind what the caller has queued.
     pub(crate) fn for_ticket(&self, priority: i32) -> Result<Self> {
         let _scope = self.device.enter()?;

@@ -20,7 +20,6 @@ pub(crate) use array::Array;
 pub(crate) use buffer::{Buffer, LINE, PageOffset};
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
-#[cfg(feature = "cuda")]
 pub(crate) use memory::Memory;
 pub(crate) use overlap::{CallTensors, OverlapTensor, Overlaps, Position, Stop, TimeLimit};
 pub(crate) use place::Place;

@@ -1,5 +1,7 @@
 //! Calls on whole values.
 
+use std::fs;
+
 use kvstore::DType;
 
 use super::array::{Array, Place, Random};
@@ -64,6 +66,22 @@ impl Twins {
     pub fn set_optimizer(&self, name: &str, params: &str) {
         self.store.set_optimizer(name, params).unwrap();
         self.peer.set_optimizer(name, params).unwrap();
+    }
+
+    /// Saves both stores, compares the files, and loads one into both.
+    pub fn save_and_load(&self) {
+        let path = |of: &str| {
+            let name = format!("kvstore-device-{}-{of}", std::process::id());
+            std::env::temp_dir().join(name).to_str().unwrap().to_owned()
+        };
+        let (here, there) = (path("here"), path("there"));
+        self.store.save(&here).unwrap();
+        self.peer.save(&there).unwrap();
+        let same = fs::read(&here).unwrap() == fs::read(&there).unwrap();
+        assert!(same, "{}: the files differ", self.what);
+        self.store.load(&there).unwrap();
+        self.peer.load(&here).unwrap();
+        [here, there].iter().for_each(|path| fs::remove_file(path).unwrap());
     }
 
     /// Makes a call with so many values and outs for each of some keys, and compares the outs.

@@ -2,6 +2,7 @@
 
 use kvstore::DType;
 
+use super::array::{Array, Place};
 use super::dense::Twins;
 use super::store::Call;
 use super::{gpu, is_child};
@@ -60,8 +61,38 @@ fn rules_have_the_bits_of_host_memory() {
                 }
                 twins.call(Call::Push, &keys, 2, 0);
                 twins.call(Call::Pull, &keys, 0, 1);
+                twins.save_and_load();
+                twins.call(Call::PushPull, &keys, 2, 1);
             }
         }
+    }
+}
+
+#[test]
+fn an_updater_gets_copies_in_host_memory() {
+    if !is_child("rules::an_updater_gets_copies_in_host_memory", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for kind in ["device", "local"] {
+        let mut twins = Twins::new(kind, 37);
+        let keys: [(u64, DType, &[i64]); 2] = [(1, DType::F32, &[70]), (2, DType::F32, &[3, 5])];
+        keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+        twins.store.set_adding_updater().unwrap();
+        twins.peer.set_adding_updater().unwrap();
+        for values in 1..=3 {
+            twins.call(Call::PushPull, &keys, values, 2);
+            twins.call(Call::Push, &keys, values, 0);
+            twins.call(Call::Pull, &keys, 0, 1);
+        }
+        let large = vec![u64::from(2000.0f32.to_bits()); 70];
+        let value = Array::plain(Place::Gpu, DType::F32, &[70]).with(&large);
+        let twin = Array::plain(Place::Host, DType::F32, &[70]).with(&large);
+        let failure = twins.store.push(&[(1, &value)]).unwrap_err();
+        assert!(failure.status == 11 && failure.text.contains("push: key 1"), "{failure:?}");
+        twins.peer.push(&[(1, &twin)]).unwrap_err();
+        // What the updater has changed stays.
+        twins.call(Call::Pull, &keys, 0, 1);
     }
 }
 

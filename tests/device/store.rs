@@ -44,6 +44,25 @@ macro_rules! declare {
 }
 
 type Handle = *mut c_void;
+type Updater = extern "C" fn(Handle, u64, *const RawTensor, *const RawTensor) -> i32;
+
+/// `stored += input` of f32; fails behind the change if the first element is above 1000.
+extern "C" fn add(_: Handle, _: u64, input: *const RawTensor, stored: *const RawTensor) -> i32 {
+    // SAFETY: tensors and their shapes are lent for the call.
+    let (input, stored, count) = unsafe {
+        let (input, stored) = (*input, *stored);
+        let extents = (0..input.ndim as usize).map(|at| *input.shape.add(at));
+        (input, stored, extents.product::<i64>() as usize)
+    };
+    let at = |tensor: RawTensor| std::ptr::with_exposed_provenance_mut::<f32>(tensor.data as usize);
+    let (input, stored) = (at(input), at(stored));
+    for index in 0..count {
+        // SAFETY: so many elements are there, in memory that the host may touch.
+        unsafe { *stored.add(index) += *input.add(index) };
+    }
+    // SAFETY: an updater gets tensors with elements.
+    i32::from(unsafe { *stored } > 1000.0)
+}
 
 declare! {
     fn kv_config_create(config: &mut Handle) -> i32;
@@ -77,6 +96,9 @@ declare! {
     ) -> i32;
     fn kv_remove(store: Handle, keys: *const u64, count: usize) -> i32;
     fn kv_set_optimizer(store: Handle, name: *const c_char, params: *const c_char) -> i32;
+    fn kv_set_updater(
+        store: Handle, updater: Updater, context: Handle, drop: *const c_void
+    ) -> i32;
     fn kv_set_compression(store: Handle, name: *const c_char, params: *const c_char) -> i32;
     fn kv_save(store: Handle, path: *const c_char) -> i32;
     fn kv_load(store: Handle, path: *const c_char) -> i32;
@@ -219,6 +241,11 @@ impl Store {
 
     pub fn set_optimizer(&self, name: &str, params: &str) -> Outcome {
         check(kv_set_optimizer(self.0, text(name).as_ptr(), text(params).as_ptr()))
+    }
+
+    /// Merges by `stored += input` from now on.
+    pub fn set_adding_updater(&self) -> Outcome {
+        check(kv_set_updater(self.0, add, std::ptr::null_mut(), std::ptr::null()))
     }
 
     pub fn set_compression(&self, name: &str) -> Outcome {

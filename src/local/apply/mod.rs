@@ -1,7 +1,7 @@
 //! Executes plans, key by key, under each key's lock.
 
 #[cfg(feature = "cuda")]
-mod device;
+pub(crate) mod device;
 pub(crate) mod rows;
 
 use std::sync::Arc;

@@ -14,7 +14,6 @@ use super::table::Slot;
 use crate::checkpoint::{FileHeader, KeyName, part_name};
 use crate::codec::Codec;
 use crate::error::{Error, Result, fail};
-use crate::key::KeyNames;
 use crate::optim::{KeptArrays, Optimizer};
 use crate::tensor::DType;
 
@@ -110,18 +109,6 @@ fn check_byte_order(call: &str) -> Result<()> {
         return Ok(());
     }
     Err(fail!(Unsupported, "{call}: files are little-endian, this processor is not"))
-}
-
-/// Refuses a key whose value is in the memory of a device.
-fn check_memory(call: &str, names: &KeyNames, slot: &Slot) -> Result<()> {
-    slot.device().map_or(Ok(()), |device| {
-        let key = names.label(slot.key);
-        Err(fail!(
-            Unsupported,
-            "{call}: {key} is in the memory of GPU {device}, which files do not take yet; use a store of \
-             the type local"
-        ))
-    })
 }
 
 /// Names the file in an error.

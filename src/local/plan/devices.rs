@@ -19,7 +19,7 @@ pub(crate) struct DeviceAccess {
 }
 
 impl DeviceAccess {
-    fn open(&self, ordinal: u16) -> Result<&'static Device> {
+    pub(crate) fn open(&self, ordinal: u16) -> Result<&'static Device> {
         device::open(&self.choice, ordinal)
     }
 

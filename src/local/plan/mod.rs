@@ -24,7 +24,7 @@ use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
 use crate::search;
 use crate::tensor::{
-    CallTensors, Lent, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop, Tensor,
+    CallTensors, Lent, Memory, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop, Tensor,
     TensorMut, TensorSpec, TimeLimit,
 };
 
@@ -278,7 +278,7 @@ impl Plan {
         self.values.reserve(values.keys.len());
         self.outs.reserve(outs.keys.len());
         self.groups.reserve(values.keys.len().max(outs.keys.len()));
-        let (mut value_at, mut out_at) = (0, 0);
+        let (mut value_at, mut out_at, mut on_device) = (0, 0, false);
         loop {
             let next_value = self.value_order.get(value_at);
             let next_out = self.out_order.get(out_at);
@@ -291,14 +291,18 @@ impl Plan {
                 (None, None) => break,
             };
             let slot = Arc::clone(scene.find(&held, key)?);
+            on_device |= slot.device().is_some();
             let first_value = self.values.len();
             while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
-                self.values.push(values.lend(i, scene, &slot, TensorUse::Value)?);
+                let lent = values.lend(i, scene, &slot, TensorUse::Value)?;
+                on_device |= lent.memory() != Memory::Host;
+                self.values.push(lent);
                 value_at += 1;
             }
             let first_out = self.outs.len();
             while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
                 let lent = outs.lend(i, scene, &slot, TensorUse::Out)?;
+                on_device |= lent.memory() != Memory::Host;
                 let at = Position { group: self.groups.len(), index: self.outs.len() };
                 self.overlaps.add_out(&OverlapTensor { lent: &lent, shape: &slot.shape, at });
                 self.outs.push(PlannedOut { lent, shadowed: false });
@@ -310,8 +314,13 @@ impl Plan {
         // Comparing may take long; keys are added and removed meanwhile.
         drop(held);
         self.check_overlaps(scene)?;
-        #[cfg(feature = "cuda")]
-        self.find_queue(scene)?;
+        if on_device { self.find_queue(scene) } else { Ok(()) }
+    }
+
+    /// No build without devices has a tensor on one.
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other build finds one")]
+    fn find_queue(&mut self, _: &CallContext<'_>) -> Result<()> {
         Ok(())
     }
 

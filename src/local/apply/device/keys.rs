@@ -51,6 +51,18 @@ impl Applier {
             }
             locked.push(self.lock(work.name, &group.slot, work.limits)?);
         }
+        self.run_locked(work, groups, outs, locked, tally)
+    }
+
+    /// The same with the keys locked.
+    pub(super) fn run_locked(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        mut locked: Vec<WriteGuard<'_, Value>>,
+        tally: &mut CallTally,
+    ) -> Result<()> {
         let mut staging = Staging::new(work.queue);
         let before: Vec<Before> = locked.iter().map(|value| Before::of(value)).collect();
         let mut copies = Vec::new();

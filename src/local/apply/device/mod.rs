@@ -3,9 +3,13 @@
 //! Keys whose values are on the device are one launch. Those in host memory have their values summed
 //! on the device, and one copy for each sum.
 
+mod files;
 mod host_keys;
 mod keys;
 mod staging;
+mod updated;
+
+pub(crate) use files::move_to_device;
 
 use super::{Applier, CallLimits};
 use crate::device::{CallQueue, Mark};
@@ -47,10 +51,14 @@ impl Applier {
         self.check_rules(&work, groups)?;
         let _scope = queue.begin()?;
         for run in groups.chunk_by(|a, b| a.slot.device() == b.slot.device()) {
-            if run[0].slot.device().is_some() {
-                self.run_keys(&work, run, outs, tally)?;
-            } else {
-                self.run_host_keys(&work, run, outs, tally)?;
+            match &handling.merger {
+                _ if run[0].slot.device().is_none() => {
+                    self.run_host_keys(&work, run, outs, tally)?;
+                }
+                Merger::Updater(updater) => {
+                    self.run_updated_keys(&work, run, outs, updater, tally)?;
+                }
+                _ => self.run_keys(&work, run, outs, tally)?,
             }
         }
         if queue.has_ticket() {
@@ -67,7 +75,6 @@ impl Applier {
             let is_kept = group.slot.device().is_some();
             let what = match merger {
                 _ if codec.is_some() => "compression of values on a GPU".into(),
-                Merger::Updater(_) if is_kept => "an updater of keys on a GPU".into(),
                 Merger::Optimizer(rule) if is_kept && !rule.is_elementwise() => {
                     format!("the optimizer {} of keys on a GPU", rule.name())
                 }

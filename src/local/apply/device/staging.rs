@@ -49,6 +49,10 @@ impl<'a> Staging<'a> {
         self.blocks[block].lent(dtype)
     }
 
+    pub(super) fn write(&mut self, block: usize, bytes: &[u8]) {
+        self.blocks[block].write(bytes);
+    }
+
     pub(super) fn upload(&mut self, block: usize, address: u64, bytes: usize) {
         self.uploads.push(StagedCopy { block, address, bytes });
     }
