@@ -38,7 +38,7 @@
  *   kv_store    any thread, any number at a time; kv_free() alone must be the last call.
  *   kv_config   one thread at a time.
  *   fork()      in the child, handles of the parent answer KV_ERR_FORKED (kv_free() releases them);
- *               new stores may be created.
+ *               new stores may be created. Once CUDA is in use, a child cannot use it (KV_ERR_DEVICE).
  *   updaters    inside one, these calls on its own store work: kv_key_name, kv_key_info, kv_type,
  *               kv_role, kv_rank, kv_num_workers, kv_abort. All others give KV_ERR_REENTRANT.
  *
@@ -49,6 +49,8 @@
  *   isa           auto, scalar, avx2, avx512, neon: the instruction set of the kernels; auto.
  *   timeout_ms    how long a call with `ticket` NULL waits, -1 for ever; 600000.
  *   updater_undo  yes or no: restore the stored value when an updater fails; no. Costs a copy.
+ *   cuda          auto, no, or a path: the driver for tensors in CUDA memory, opened at the first one;
+ *                 auto (libcuda.so.1).
  *
  * Of the distributed types; local stores check them and go on:
  *
@@ -125,7 +127,7 @@ enum kv_status
      */
     KV_ERR_INVALID_ARGUMENT = 1,
     /**
-     * Known, but not served by this build or this store: a store type, a CUDA tensor.
+     * Known, but not served by this build or this call: a store type, rows in CUDA memory.
      */
     KV_ERR_UNSUPPORTED = 2,
     /**
@@ -225,6 +227,10 @@ enum kv_status
      */
     KV_ERR_NETWORK = 63,
     /**
+     * A GPU failed, or cannot be used; the message has CUDA's name of the error.
+     */
+    KV_ERR_DEVICE = 64,
+    /**
      * A bug of this library; the store is poisoned from now on.
      */
     KV_ERR_INTERNAL = 90,
@@ -303,13 +309,17 @@ enum kv_device_type
      */
     KV_CPU = 1,
     /**
-     * CUDA device memory. Answered with `KV_ERR_UNSUPPORTED` by this version.
+     * CUDA device memory, for the data calls of `local` and `device` stores on whole values.
      */
     KV_CUDA = 2,
     /**
      * CUDA pinned host memory, used like `KV_CPU`.
      */
     KV_CUDA_HOST = 3,
+    /**
+     * CUDA managed memory. Answered with `KV_ERR_UNSUPPORTED` by this version.
+     */
+    KV_CUDA_MANAGED = 13,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -1014,6 +1024,48 @@ kv_status kv_pull_rows(struct kv_store *store,
                        size_t count,
                        int32_t priority,
                        kv_ticket *ticket);
+
+/**
+ * Names the stream on which this thread's calls use the memory of a CUDA device, from now on.
+ *
+ * A call of this thread begins after everything that has been queued on this stream, and what is
+ * queued there after the call has returned begins after it. Without it that is the legacy default
+ * stream. Work on other streams is not waited for. The stream must not be destroyed while it is
+ * named.
+ *
+ * @param device  of the type `KV_CUDA`.
+ * @param stream  a `CUstream` or `cudaStream_t` of the device's primary context; NULL or 1 is the
+ *                legacy default stream, 2 the default stream of this thread.
+ * @return `KV_ERR_INVALID_ARGUMENT` if the device or the stream is another; `KV_ERR_DEVICE`
+ *         without a driver that can be used; `KV_ERR_UNSUPPORTED` in a build without CUDA.
+ *
+ * Threads: any; each has streams of its own.
+ */
+kv_status kv_set_stream(struct kv_device device, void *stream);
+
+/**
+ * Gives the stream on which this thread's calls use the memory of a CUDA device.
+ *
+ * @param device  of the type `KV_CUDA`.
+ * @param stream  receives what kv_set_stream() named, or NULL.
+ * @return as kv_set_stream().
+ *
+ * Threads: any.
+ */
+kv_status kv_stream(struct kv_device device, void **stream);
+
+/**
+ * Gives the device on which the value of a key is.
+ *
+ * In a `device` store that is the CUDA device of the tensor that initialised the key; everywhere
+ * else it is host memory.
+ *
+ * @param device  receives the device: `KV_CUDA` and its number, or `KV_CPU` and 0.
+ * @return `KV_ERR_KEY_NOT_FOUND`.
+ *
+ * Threads: any.
+ */
+kv_status kv_key_device(struct kv_store *store, kv_key key, struct kv_device *device);
 
 /**
  * Sets the function that merges sums into stored values, for all pushes after this call.

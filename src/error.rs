@@ -84,6 +84,8 @@ kinds! {
     Corrupt = 62, "KV_ERR_CORRUPT";
     /// An address cannot be used or reached.
     Network = 63, "KV_ERR_NETWORK";
+    /// A GPU failed, or cannot be used; the text has CUDA's name of the error.
+    Device = 64, "KV_ERR_DEVICE";
     /// A bug of this library; the store is poisoned.
     Internal = 90, "KV_ERR_INTERNAL";
     /// The store met a bug of this library before and refuses to go on.

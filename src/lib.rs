@@ -31,6 +31,8 @@ mod config;
 #[cfg(feature = "dist")]
 mod credentials;
 mod deadline;
+#[cfg(feature = "cuda")]
+mod device;
 mod error;
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 #[doc(hidden)]

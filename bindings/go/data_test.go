@@ -275,7 +275,7 @@ func TestEveryMistakeHasItsStatusAndChangesNothing(t *testing.T) {
 				ErrOverlap, ""},
 			"out on a value": {store.PushPull(ctx, 1, []Tensor{Of(overlapping[:6], 2, 3)},
 				[]Tensor{Of(overlapping[3:], 2, 3)}), ErrOverlap, ""},
-			"CUDA":              {store.Push(ctx, 1, six().On(Device{CUDA, 0})), ErrUnsupported, ""},
+			"ROCm":              {store.Push(ctx, 1, six().On(Device{10, 0})), ErrUnsupported, ""},
 			"no such place":     {store.Push(ctx, 1, six().On(Device{77, 0})), 0, ""},
 			"tensor of nothing": {store.Push(ctx, 1, Tensor{}), ErrInvalidArgument, ""},
 			"slice too short":   {store.Push(ctx, 1, Of(make([]float32, 5), 2, 3)), ErrInvalidArgument, "[2 3]"},

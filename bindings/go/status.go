@@ -69,6 +69,8 @@ const (
 	ErrCorrupt Status = C.KV_ERR_CORRUPT
 	// ErrNetwork: an address cannot be used or reached.
 	ErrNetwork Status = C.KV_ERR_NETWORK
+	// ErrDevice: a GPU failed, or cannot be used; the message has CUDA's name of the error.
+	ErrDevice Status = C.KV_ERR_DEVICE
 	// ErrInternal: a bug of the library; the store is poisoned from now on.
 	ErrInternal Status = C.KV_ERR_INTERNAL
 	// ErrPoisoned: the store met a bug of the library before and refuses to go on.

@@ -20,7 +20,7 @@ func TestEveryStatusIsAnErrorToMatch(t *testing.T) {
 		ErrRole: "KV_ERR_ROLE", ErrDiffers: "KV_ERR_DIFFERS", ErrPeerLost: "KV_ERR_PEER_LOST",
 		ErrEvicted: "KV_ERR_EVICTED", ErrRefused: "KV_ERR_REFUSED", ErrNetwork: "KV_ERR_NETWORK",
 		ErrIO: "KV_ERR_IO", ErrCorrupt: "KV_ERR_CORRUPT", ErrInternal: "KV_ERR_INTERNAL",
-		ErrPoisoned: "KV_ERR_POISONED",
+		ErrPoisoned: "KV_ERR_POISONED", ErrDevice: "KV_ERR_DEVICE",
 	} {
 		equal(t, status.String(), name)
 		equal(t, status.Error(), name)

@@ -111,6 +111,7 @@ statuses! {
     Io => KV_ERR_IO,
     Corrupt => KV_ERR_CORRUPT,
     Network => KV_ERR_NETWORK,
+    Device => KV_ERR_DEVICE,
     Internal => KV_ERR_INTERNAL,
     Poisoned => KV_ERR_POISONED,
 }

@@ -25,6 +25,8 @@ mod data;
 
 mod rows;
 
+mod device;
+
 mod merge;
 
 mod checkpoint;

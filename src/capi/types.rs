@@ -20,7 +20,7 @@ pub enum kv_status {
     KV_OK = 0,
     /// An argument is NULL, out of range, misaligned, or not valid UTF-8.
     KV_ERR_INVALID_ARGUMENT = 1,
-    /// Known, but not served by this build or this store: a store type, a CUDA tensor.
+    /// Known, but not served by this build or this call: a store type, rows in CUDA memory.
     KV_ERR_UNSUPPORTED = 2,
     /// An option has an unknown name or a value that does not fit.
     KV_ERR_OPTION = 3,
@@ -70,6 +70,8 @@ pub enum kv_status {
     KV_ERR_CORRUPT = 62,
     /// An address cannot be used or reached: a port in use, a name that nobody knows.
     KV_ERR_NETWORK = 63,
+    /// A GPU failed, or cannot be used; the message has CUDA's name of the error.
+    KV_ERR_DEVICE = 64,
     /// A bug of this library; the store is poisoned from now on.
     KV_ERR_INTERNAL = 90,
     /// The store met a bug of this library before and refuses to go on.
@@ -110,10 +112,12 @@ pub type kv_dtype_in = u32;
 pub enum kv_device_type {
     /// Ordinary memory. Any device id is accepted; it has no effect.
     KV_CPU = 1,
-    /// CUDA device memory. Answered with `KV_ERR_UNSUPPORTED` by this version.
+    /// CUDA device memory, for the data calls of `local` and `device` stores on whole values.
     KV_CUDA = 2,
     /// CUDA pinned host memory, used like `KV_CPU`.
     KV_CUDA_HOST = 3,
+    /// CUDA managed memory. Answered with `KV_ERR_UNSUPPORTED` by this version.
+    KV_CUDA_MANAGED = 13,
 }
 
 /// What a process is in a job.

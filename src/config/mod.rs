@@ -45,6 +45,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("isa", OneOf(&["auto", "scalar", "avx2", "avx512", "neon"])),
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
+    ("cuda", Text),
     #[cfg(feature = "fault-injection")]
     ("fault", Text),
     // Options of the distributed types.
@@ -212,6 +213,29 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
     }
 }
 
+/// The option `cuda`.
+#[cfg(feature = "cuda")]
+#[derive(Debug, Clone)]
+pub(crate) enum CudaChoice {
+    /// The driver of the system.
+    Auto,
+    /// Tensors in CUDA memory are refused.
+    No,
+    /// The driver is the library of a path.
+    Library(String),
+}
+
+#[cfg(feature = "cuda")]
+impl CudaChoice {
+    pub(crate) fn new(config: &Config) -> Result<Self> {
+        Ok(match config.find("cuda")?.as_deref() {
+            None | Some("auto") => Self::Auto,
+            Some("no") => Self::No,
+            Some(path) => Self::Library(path.into()),
+        })
+    }
+}
+
 /// The options of a local store, with the right types.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -220,6 +244,8 @@ pub(crate) struct Settings {
     /// None waits for ever.
     pub(crate) timeout: Option<Duration>,
     pub(crate) updater_undo: bool,
+    #[cfg(feature = "cuda")]
+    pub(crate) cuda: CudaChoice,
     #[cfg(feature = "fault-injection")]
     pub(crate) fault: Option<String>,
 }
@@ -241,6 +267,8 @@ impl Settings {
             isa: Isa::choose(isa.as_deref().unwrap_or("auto")).map_err(create)?,
             timeout: u64::try_from(timeout.unwrap_or(600_000)).ok().map(Duration::from_millis),
             updater_undo: undo.as_deref() == Some("yes"),
+            #[cfg(feature = "cuda")]
+            cuda: CudaChoice::new(config).map_err(create)?,
             #[cfg(feature = "fault-injection")]
             fault: config.find("fault").map_err(create)?,
         })

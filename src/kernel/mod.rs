@@ -13,6 +13,8 @@
 )]
 #![allow(unsafe_code, reason = "raw arrays of dtypes known at run time only, and SIMD builds")]
 
+#[cfg(feature = "cuda")]
+mod constants;
 mod convert;
 mod half;
 #[cfg(test)]
@@ -273,6 +275,16 @@ impl<F: Formula> Rule for F {
                 widened::merge(self, isa, pass, target, !F::MEASURES);
             }
         }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn name(&self) -> &'static str {
+        F::NAME
+    }
+
+    #[cfg(feature = "cuda")]
+    fn constants(&self, constants: &mut Vec<f64>) {
+        constants::note(*self, constants);
     }
 
     #[cfg(test)]

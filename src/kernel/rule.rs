@@ -71,6 +71,14 @@ pub(crate) trait Rule: Send + Sync {
     /// that overlap nothing else.
     unsafe fn merge(&self, isa: Isa, pass: &Pass<'_>, target: &RuleTarget);
 
+    /// The name of its GPU kernels, without the type of the elements.
+    #[cfg(feature = "cuda")]
+    fn name(&self) -> &'static str;
+
+    /// Appends the formula's numbers, as its GPU kernels take them.
+    #[cfg(feature = "cuda")]
+    fn constants(&self, constants: &mut Vec<f64>);
+
     /// The operations of the formula.
     #[cfg(test)]
     fn record(&self) -> Recording;

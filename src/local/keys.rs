@@ -9,6 +9,8 @@ use super::table::{KeyTable, Slot, Value};
 use crate::error::{Error, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::sys::DefaultFloats;
+#[cfg(feature = "cuda")]
+use crate::tensor::Memory;
 use crate::tensor::{Buffer, Lent, PageOffset, Tensor};
 
 pub(crate) struct LocalKeys {
@@ -19,7 +21,15 @@ pub(crate) struct LocalKeys {
 
 impl LocalKeys {
     pub(crate) fn scene(&self, call: &'static str) -> CallContext<'_> {
-        CallContext { call, names: &self.names, table: &self.table, coming: None, patience: None }
+        CallContext {
+            call,
+            names: &self.names,
+            table: &self.table,
+            coming: None,
+            patience: None,
+            #[cfg(feature = "cuda")]
+            devices: None,
+        }
     }
 
     /// Adds slots to the table, all or none.
@@ -70,6 +80,13 @@ impl LocalKeys {
         let (call, dtype, count) = (scene.call, tensor.dtype(), tensor.count());
         let name_it =
             |error: Error| error.at(format_args!("{call}: {}: {tensor:?}", self.names.label(key)));
+        #[cfg(feature = "cuda")]
+        if let (Memory::Device(ordinal), Some(devices)) = (tensor.memory(), scene.devices) {
+            let order = self.table.next_order(key);
+            let slot = Slot::new(key, order, dtype, tensor.shape(), count)?;
+            let made = devices.give_memory(slot, ordinal).map(Arc::new);
+            return made.map_err(|error| scene.refuse(key, TensorUse::Value, &error));
+        }
         let mut buffer = Buffer::new(count.saturating_mul(dtype.size())).map_err(name_it)?;
         buffer.place(tensor.as_ptr(), PageOffset::Stored);
         let order = self.table.next_order(key);
@@ -105,10 +122,7 @@ impl LocalKeys {
         let mut values = slots.iter().map(|slot| lock(slot)).collect::<Result<Vec<_>>>()?;
         self.table.remove(slots, || {
             for value in &mut values {
-                value.removed = true;
-                value.buffer = Buffer::new(0)?;
-                value.state = None;
-                value.residuals = None;
+                value.remove()?;
             }
             Ok(())
         })

@@ -38,16 +38,21 @@ use crate::spans::Carried;
 use crate::sys::sync::{Mutex, RwLock};
 use apply::{Applier, CallLimits};
 use call::DataCall;
+#[cfg(feature = "cuda")]
+use counters::CallTally;
 use counters::Counters;
 use fast::check::{self, CheckMemory, Lists, with_one};
 use fast::keys::KeyTensors;
 use fast::shared::SharedMemory;
 use keys::LocalKeys;
+use kind::StoreKind;
 use lock::Released;
 use merge::Team;
 use merger::{Handling, ShortMerge};
-use plan::{Pairs, Plan, RowPairs, TensorUse};
-use table::{KeyTable, TableEntry};
+#[cfg(feature = "cuda")]
+use plan::DeviceAccess;
+use plan::{CallContext, Pairs, Plan, RowPairs, TensorUse};
+use table::{KeyTable, Slot, TableEntry};
 use ticket::{NoTurn, OperationLabel, TicketWork, Tickets, Turn};
 
 pub(crate) struct Local {
@@ -59,6 +64,8 @@ pub(crate) struct Local {
     pub(crate) handling: RwLock<Handling>,
     /// Plans of finished operations with a ticket, for the next one.
     plans: Mutex<Vec<Plan>>,
+    #[cfg(feature = "cuda")]
+    devices: DeviceAccess,
 }
 
 /// An operation with a ticket.
@@ -104,7 +111,7 @@ impl CallMemory {
 }
 
 impl Local {
-    pub(crate) fn new(serial: u64, id: u16, settings: Settings) -> Self {
+    pub(crate) fn new(serial: u64, id: u16, settings: Settings, kind: StoreKind) -> Self {
         let names = Arc::new(KeyNames::default());
         let known = Arc::clone(&names);
         let key_name = Box::new(move |key: u64| known.label(key.into()));
@@ -121,7 +128,15 @@ impl Local {
             released: Released::new(),
             counters: Counters::default(),
         };
+        #[cfg(feature = "cuda")]
+        let keeps_values = kind == StoreKind::Device;
+        #[cfg(feature = "cuda")]
+        let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values };
+        #[cfg(not(feature = "cuda"))]
+        let _ = kind;
         Self {
+            #[cfg(feature = "cuda")]
+            devices,
             settings,
             keys,
             applier,
@@ -137,10 +152,40 @@ impl Local {
     }
 
     pub(crate) fn init(&self, values: &Pairs<'_>) -> Result<()> {
-        let fresh = self.keys.make(&self.keys.scene("init"), values)?;
+        let scene = self.scene("init");
+        let fresh = self.keys.make(&scene, values)?;
+        self.fill(&scene, &fresh, values)?;
         let handling = self.handling.read();
         self.check_keys("init", &handling, &fresh)?;
         self.keys.add("init", &fresh)
+    }
+
+    /// The context of a call whose tensors may be on devices.
+    #[cfg(feature = "cuda")]
+    fn scene(&self, call: &'static str) -> CallContext<'_> {
+        CallContext { devices: Some(&self.devices), ..self.keys.scene(call) }
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    fn scene(&self, call: &'static str) -> CallContext<'_> {
+        self.keys.scene(call)
+    }
+
+    /// Copies values on devices into new keys.
+    #[cfg(feature = "cuda")]
+    fn fill(&self, scene: &CallContext<'_>, slots: &[Arc<Slot>], values: &Pairs<'_>) -> Result<()> {
+        let Some(mut plan) = Plan::of_first_values(scene, slots, values)? else { return Ok(()) };
+        let Some(queue) = plan.queue.take() else { return Ok(()) };
+        let patience = self.patience();
+        let limits = CallLimits { patience: &patience, cancel: None };
+        let (names, tally) = ((DataCall::Push, scene.call), &mut CallTally::default());
+        self.applier.apply_on_device(names, &mut plan, &queue, &Handling::PLAIN, limits, tally)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other build copies")]
+    fn fill(&self, _: &CallContext<'_>, _: &[Arc<Slot>], _: &Pairs<'_>) -> Result<()> {
+        Ok(())
     }
 
     /// Runs a call on this thread, after the pending operations on its keys.
@@ -268,6 +313,10 @@ impl Local {
     ) -> Result<u64> {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
+        #[cfg(feature = "cuda")]
+        if let Some(queue) = &plan.queue {
+            plan.queue = Some(queue.for_ticket(priority)?);
+        }
         let handling = self.handling_of(&plan);
         let op = LocalOperation { call, plan, handling, span: Carried::current() };
         let (ticket, ready) = self.tickets.submit(priority, op)?;
@@ -292,9 +341,10 @@ impl Local {
         at_once: bool,
     ) -> Result<Option<Handling>> {
         let CallMemory { plan, check, shared } = desk;
-        let mut scene = self.keys.scene(call.name()).within(patience);
+        let mut scene = self.scene(call.name()).within(patience);
         if call == DataCall::Broadcast {
             let fresh = self.keys.make(&scene, values)?;
+            self.fill(&scene, &fresh, values)?;
             let coming = fresh.iter().map(|slot| (slot.key, Arc::clone(slot))).collect();
             scene.coming = Some(&coming);
             let handling = self.handling.read();

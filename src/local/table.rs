@@ -11,6 +11,8 @@ use smallvec::SmallVec;
 use super::lock::{KeyLock, WriteGuard};
 use super::merger::ShortMerge;
 use crate::codec::Residuals;
+#[cfg(feature = "cuda")]
+use crate::device::KeyMemory;
 use crate::error::Result;
 use crate::key::Key;
 use crate::optim::OptimizerState;
@@ -45,6 +47,9 @@ pub(crate) struct Slot {
     pub(crate) order: u64,
     /// Inside the slot up to four dimensions.
     pub(crate) shape: SmallVec<[i64; 4]>,
+    /// The device on which the value is, for good.
+    #[cfg(feature = "cuda")]
+    pub(crate) device: Option<u16>,
 }
 
 /// The value of a key, in the order in which calls need its fields.
@@ -57,6 +62,28 @@ pub(crate) struct Value {
     pub(crate) buffer: Buffer,
     /// The optimizer's state of the key.
     pub(crate) state: Option<OptimizerState>,
+    /// The memory of a key on a device; the buffer is empty then.
+    #[cfg(feature = "cuda")]
+    pub(crate) device: Option<Box<KeyMemory>>,
+}
+
+impl Value {
+    pub(crate) fn new(buffer: Buffer) -> Self {
+        Self {
+            removed: false,
+            residuals: None,
+            buffer,
+            state: None,
+            #[cfg(feature = "cuda")]
+            device: None,
+        }
+    }
+
+    /// Frees what belongs to a key that is removed.
+    pub(super) fn remove(&mut self) -> Result<()> {
+        *self = Self { removed: true, ..Self::new(Buffer::new(0)?) };
+        Ok(())
+    }
 }
 
 impl Slot {
@@ -69,11 +96,34 @@ impl Slot {
         count: usize,
     ) -> Result<Self> {
         let buffer = Buffer::new(0)?;
-        let value = Value { removed: false, residuals: None, buffer, state: None };
-        let value = KeyLock::new(value);
+        let value = KeyLock::new(Value::new(buffer));
         let bytes = count * dtype.size();
         let (state_at, shape) = (AtomicPtr::default(), SmallVec::from_slice(shape));
-        Ok(Self { dtype, bytes, count, value, state_at, key, order, shape })
+        Ok(Self {
+            dtype,
+            bytes,
+            count,
+            value,
+            state_at,
+            key,
+            order,
+            shape,
+            #[cfg(feature = "cuda")]
+            device: None,
+        })
+    }
+
+    /// The device on which the value is.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn device(&self) -> Option<u16> {
+        self.device
+    }
+
+    /// No build without devices has a value on one.
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, reason = "the other build reads it")]
+    pub(crate) fn device(&self) -> Option<u16> {
+        None
     }
 
     /// Prefetches what describes the arrays of the optimizer's state.
@@ -121,7 +171,8 @@ impl Slot {
 /// The table's entry of a key.
 pub(crate) struct TableEntry {
     pub(crate) slot: Arc<Slot>,
-    /// The slot's dtype and shape, if they fit here: checks then need not touch the slot.
+    /// The slot's dtype and shape, if they fit here and the value is in host memory: checks then need
+    /// not touch the slot.
     pub(crate) spec: Option<TensorSpec>,
 }
 
@@ -130,7 +181,9 @@ pub(crate) type TableCell = Option<TableEntry>;
 
 impl TableEntry {
     fn new(slot: Arc<Slot>) -> Self {
-        let spec = TensorSpec::new(slot.dtype, &slot.shape);
+        // Short calls are of host memory.
+        let is_on_host = slot.device().is_none();
+        let spec = TensorSpec::new(slot.dtype, &slot.shape).filter(|_| is_on_host);
         Self { slot, spec }
     }
 }

@@ -228,6 +228,23 @@ impl Optimizer {
         Ok((state, arrays))
     }
 
+    /// Ensures that a key whose arrays are on a device has a state for its next push; returns it, the
+    /// arrays that it needs, and whether those of an earlier optimizer are to be dropped.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn prepare_elsewhere<'a>(
+        &self,
+        dtype: DType,
+        state: &'a mut Option<OptimizerState>,
+    ) -> (&'a mut OptimizerState, KeptArrays, bool) {
+        let is_stale = state.as_ref().is_some_and(|state| !state.belongs_to(self.serial));
+        if is_stale {
+            *state = None;
+        }
+        let state = state.get_or_insert_with(|| OptimizerState::new(self.serial));
+        let has_master = self.wanted.masters && dtype.is_half();
+        (state, KeptArrays { states: self.wanted.states, has_master }, is_stale)
+    }
+
     /// Makes the passes of the next push of a key, whose state has been prepared.
     pub(crate) fn push(&self, key: Key, state: &mut OptimizerState, passes: &mut dyn Passes) {
         let multipliers = self.multipliers.get(&key).copied().unwrap_or_default();

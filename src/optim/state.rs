@@ -104,9 +104,15 @@ impl OptimizerState {
     }
 
     /// The arrays of state, and the master.
-    pub(super) fn arrays(&self) -> (&[Buffer], Option<&Buffer>) {
+    pub(crate) fn arrays(&self) -> (&[Buffer], Option<&Buffer>) {
         let buffers = self.buffers.as_deref();
         buffers.map_or((&[], None), |it| (&it.states, it.master.as_ref()))
+    }
+
+    /// Drops the arrays, which are elsewhere from now on.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn drop_arrays(&mut self) {
+        self.buffers = None;
     }
 
     /// Where the arrays are described, for prefetching; null if there are none.

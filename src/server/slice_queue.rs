@@ -206,11 +206,12 @@ mod tests {
     use super::*;
     use crate::config::{Config, Settings};
     use crate::key::Key;
+    use crate::local::kind::StoreKind;
     use crate::tensor::DType;
 
     #[test]
     fn a_round_with_a_contribution_that_cannot_be_read_is_not_merged() {
-        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap());
+        let local = Local::new(1, 1, Settings::new(&Config::new()).unwrap(), StoreKind::DistSync);
         let blocks = Arc::<BlockPool>::default();
         let bytes = |value: u8| {
             Bytes::of_block(Arc::new(blocks.make(16, |bytes| bytes.fill(value)).unwrap()))

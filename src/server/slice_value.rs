@@ -63,7 +63,7 @@ struct SliceSum {
 
 impl SliceValue {
     pub(super) fn new() -> Result<Self> {
-        let value = Value { buffer: Buffer::new(0)?, state: None, removed: false, residuals: None };
+        let value = Value::new(Buffer::new(0)?);
         Ok(Self {
             value,
             shared: None,

@@ -2,6 +2,7 @@
 
 mod checkpoint;
 mod data;
+mod devices;
 mod lending;
 #[cfg(feature = "dist")]
 mod open;
@@ -20,6 +21,7 @@ pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};
 pub(crate) use crate::local::updater::Updater;
 pub use crate::local::updater::UpdaterError;
 use crate::local::{Local, poisoned};
+pub(crate) use devices::{set_stream, stream};
 pub use lending::{Pending, Scope};
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 pub(crate) use open::read_setting;
@@ -124,7 +126,7 @@ impl Store {
         let serial = OPENED.fetch_add(1, Ordering::SeqCst) + 1;
         let id = claim_id(serial)?;
         log(Level::Info, || format!("opened {} store {serial}: {settings:?}", kind.name()));
-        let local = Arc::new(Local::new(serial, id, settings));
+        let local = Arc::new(Local::new(serial, id, settings, kind));
         let remote = panics::catch(|| join(&local, kind, config))
             .unwrap_or_else(|panic| Err(panics::internal(&panic)))
             .inspect_err(|_| release_id(id))?;

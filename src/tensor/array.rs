@@ -12,6 +12,7 @@ use std::slice;
 use super::buffer::Buffer;
 use super::dtype::{DType, Element};
 use super::layout::RowWalk;
+use super::memory::Memory;
 use super::view::Lent;
 
 /// The start of an array of elements, or of a strided tensor's memory.
@@ -216,7 +217,9 @@ impl Lent {
         Self::plain(array.start, array.dtype)
     }
 
+    /// The elements; of host memory.
     pub(crate) fn array(&self) -> Array {
+        debug_assert!(self.memory() == Memory::Host, "no kernel of the host takes device memory");
         Array { start: self.data(), dtype: self.dtype() }
     }
 }

@@ -9,8 +9,9 @@ use ndarray::{ArrayBase, Data, DataMut, Dimension};
 use super::buffer::Buffer;
 use super::dtype::{DType, Element};
 use super::layout;
+use super::memory::Memory;
 use super::spec::TensorSpec;
-use crate::error::{Result, fail};
+use crate::error::{Error, Result, fail};
 
 /// Extents of a tensor: borrowed, or the one of a plain slice.
 #[derive(Clone, Copy)]
@@ -26,6 +27,7 @@ enum Shape<'a> {
 pub struct Tensor<'a> {
     data: *const u8,
     dtype: DType,
+    memory: Memory,
     shape: Shape<'a>,
     /// In elements; None for row-major without gaps.
     strides: Option<&'a [i64]>,
@@ -81,6 +83,7 @@ impl RawTensor {
     const CPU: i32 = 1;
     const CUDA: i32 = 2;
     const CUDA_HOST: i32 = 3;
+    const CUDA_MANAGED: i32 = 13;
     /// The last device type that DLPack 1.1 knows.
     const LAST: i32 = 18;
 
@@ -132,12 +135,14 @@ impl RawTensor {
         shape.zip(strides).is_some_and(|(shape, strides)| layout::is_row_major(shape, strides))
     }
 
-    fn check_device(&self) -> Result<()> {
+    fn memory(&self) -> Result<Memory> {
         match self.device_type {
-            Self::CPU | Self::CUDA_HOST => Ok(()),
-            Self::CUDA => Err(fail!(
+            Self::CPU | Self::CUDA_HOST => Ok(Memory::Host),
+            Self::CUDA => self.device_memory(),
+            Self::CUDA_MANAGED => Err(fail!(
                 Unsupported,
-                "lives in CUDA memory, which this version cannot use; copy it to the host first"
+                "lives in CUDA managed memory, which this version cannot use; copy it to the host \
+                 (tensor.cpu()) or to device memory first"
             )),
             other @ 4..=Self::LAST => Err(fail!(
                 Unsupported,
@@ -146,10 +151,35 @@ impl RawTensor {
             )),
             other => Err(fail!(
                 InvalidArgument,
-                "lives on the unknown device type {other}; use 1 (CPU) or 3 (CUDA host memory)"
+                "lives on the unknown device type {other}; use 1 (CPU), 2 (CUDA) or 3 (CUDA host \
+                 memory)"
             )),
         }
     }
+
+    #[cfg(feature = "cuda")]
+    fn device_memory(&self) -> Result<Memory> {
+        let id = self.device_id;
+        let ordinal = u16::try_from(id);
+        ordinal.map(Memory::Device).map_err(|_| {
+            fail!(InvalidArgument, "is on the CUDA device {id}; devices are numbered from 0")
+        })
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, reason = "the other build reads the number of the device")]
+    fn device_memory(&self) -> Result<Memory> {
+        Err(in_device_memory())
+    }
+}
+
+/// The error of a tensor in CUDA memory where only tensors of the host are served.
+fn in_device_memory() -> Error {
+    fail!(
+        Unsupported,
+        "lives in CUDA memory, which this call cannot use; copy it to the host first (tensor.cpu(), \
+         or pinned memory)"
+    )
 }
 
 /// The tensors of a call of the C interface; each is checked on access.
@@ -163,7 +193,14 @@ impl<'a> RawTensors<'a> {
         Self(tensors)
     }
 
+    /// A tensor in host memory.
     pub(crate) fn get(&self, index: usize) -> Result<Tensor<'a>> {
+        let tensor = self.get_anywhere(index)?;
+        if tensor.memory == Memory::Host { Ok(tensor) } else { Err(in_device_memory()) }
+    }
+
+    /// A tensor in any memory.
+    pub(crate) fn get_anywhere(&self, index: usize) -> Result<Tensor<'a>> {
         // SAFETY: promised when the list was made.
         unsafe { Tensor::from_raw(&self.0[index]) }
     }
@@ -204,6 +241,7 @@ impl<'a> Tensor<'a> {
         Ok(Self {
             data: data.as_ptr().cast(),
             dtype: T::DTYPE,
+            memory: Memory::Host,
             shape: Shape::Borrowed(shape),
             strides: None,
             life: PhantomData,
@@ -215,8 +253,7 @@ impl<'a> Tensor<'a> {
     /// # Safety
     /// The pointers are NULL or valid for what the other fields say, for `'a`.
     unsafe fn from_raw(raw: &RawTensor) -> Result<Self> {
-        let dtype = raw.dtype()?;
-        raw.check_device()?;
+        let (dtype, memory) = (raw.dtype()?, raw.memory()?);
         let Ok(ndim) = usize::try_from(raw.ndim) else {
             return Err(fail!(InvalidArgument, "has the negative ndim {}", raw.ndim));
         };
@@ -239,8 +276,8 @@ impl<'a> Tensor<'a> {
             ));
         };
         let data = raw.data.cast_const().wrapping_add(offset);
-        let tensor =
-            Self { data, dtype, shape: Shape::Borrowed(shape), strides, life: PhantomData };
+        let shape = Shape::Borrowed(shape);
+        let tensor = Self { data, dtype, memory, shape, strides, life: PhantomData };
         tensor.check_memory(raw.data.is_null())?;
         Ok(tensor)
     }
@@ -350,7 +387,8 @@ impl<'a> Tensor<'a> {
 
     /// The merged sum of an operation, for its updater: a row-major array of the key's elements.
     pub(crate) fn of_array(data: *const u8, dtype: DType, shape: &'a [i64]) -> Self {
-        Self { data, dtype, shape: Shape::Borrowed(shape), strides: None, life: PhantomData }
+        let (shape, memory) = (Shape::Borrowed(shape), Memory::Host);
+        Self { data, dtype, memory, shape, strides: None, life: PhantomData }
     }
 
     /// Number of elements.
@@ -361,6 +399,11 @@ impl<'a> Tensor<'a> {
 
     pub(crate) fn as_ptr(&self) -> *const u8 {
         self.data
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
     }
 }
 
@@ -434,8 +477,8 @@ impl fmt::Debug for TensorMut<'_> {
 impl<'a, T: Element> From<&'a [T]> for Tensor<'a> {
     fn from(data: &'a [T]) -> Self {
         let shape = Shape::Slice([data.len() as i64]);
-        let data = data.as_ptr().cast();
-        Self { data, dtype: T::DTYPE, shape, strides: None, life: PhantomData }
+        let (data, memory) = (data.as_ptr().cast(), Memory::Host);
+        Self { data, dtype: T::DTYPE, memory, shape, strides: None, life: PhantomData }
     }
 }
 
@@ -486,6 +529,7 @@ impl<'a, T: Element, S: Data<Elem = T>, D: Dimension> From<&'a ArrayBase<S, D>> 
         Self {
             data: array.as_ptr().cast(),
             dtype: T::DTYPE,
+            memory: Memory::Host,
             shape: Shape::Borrowed(shape),
             strides: (!layout::is_row_major(shape, strides)).then_some(strides),
             life: PhantomData,
@@ -515,6 +559,7 @@ const _: () = assert!(size_of::<usize>() == 8, "extents and strides of ndarray a
 pub(crate) struct Lent {
     data: *mut u8,
     dtype: DType,
+    memory: Memory,
     strides: Option<Box<[i64]>>,
 }
 
@@ -529,12 +574,13 @@ impl Lent {
         Self {
             data: tensor.data.cast_mut(),
             dtype: tensor.dtype,
+            memory: tensor.memory,
             strides: tensor.strides.map(Into::into),
         }
     }
 
     pub(crate) fn plain(data: *mut u8, dtype: DType) -> Self {
-        Self { data, dtype, strides: None }
+        Self { data, dtype, memory: Memory::Host, strides: None }
     }
 
     pub(crate) fn data(&self) -> *mut u8 {
@@ -543,6 +589,10 @@ impl Lent {
 
     pub(crate) fn dtype(&self) -> DType {
         self.dtype
+    }
+
+    pub(crate) fn memory(&self) -> Memory {
+        self.memory
     }
 
     /// None for row-major without gaps.
@@ -560,6 +610,7 @@ impl Lent {
         let view = Tensor {
             data: self.data,
             dtype: self.dtype,
+            memory: self.memory,
             shape: Shape::Borrowed(shape),
             strides: self.strides(),
             life: PhantomData,

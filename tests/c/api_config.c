@@ -15,7 +15,8 @@ static void good_values_are_accepted(void) {
         {"isa", "scalar"},      {"isa", "avx2"},        {"isa", "avx512"},
         {"isa", "neon"},        {"timeout_ms", "-1"},   {"timeout_ms", "0"},
         {"timeout_ms", "600000"},
-        {"updater_undo", "no"}, {"updater_undo", "yes"},
+        {"updater_undo", "no"}, {"updater_undo", "yes"}, {"cuda", "auto"},
+        {"cuda", "no"},         {"cuda", "/opt/libcuda.so.1"},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
@@ -31,7 +32,7 @@ static void bad_values_name_the_option_and_the_value(void) {
         {"threads", "1.5"},      {"threads", "99999999999999999999"},
         {"isa", "sse9"},         {"isa", ""},             {"timeout_ms", "soon"},
         {"timeout_ms", ""},      {"timeout_ms", "-2"},    {"timeout_ms", "9223372036854775808"},
-        {"updater_undo", "maybe"}, {"updater_undo", ""},
+        {"updater_undo", "maybe"}, {"updater_undo", ""},     {"cuda", ""},
     };
     kv_config *config = new_config();
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {

@@ -132,7 +132,7 @@ static void a_bad_pair_refuses_the_whole_call(const char *type) {
     values[1] = kv_tensor_cpu(&number, KV_I64, 1, negative);
     CHECK_STATUS(kv_init(store, keys, values, 2), KV_ERR_INVALID_ARGUMENT);
     values[1] = number_tensor(&number);
-    values[1].device.type = KV_CUDA;
+    values[1].device.type = 10; /* ROCm */
     CHECK_STATUS(kv_init(store, keys, values, 2), KV_ERR_UNSUPPORTED);
     values[1] = number_tensor(NULL);
     CHECK_STATUS(kv_init(store, keys, values, 2), KV_ERR_INVALID_ARGUMENT);

@@ -39,6 +39,7 @@ static void without_a_store(void) {
     CHECK_REFUSED(kv_intern(NULL, "name", &key));
     CHECK_REFUSED(kv_key_name(NULL, key, &text));
     CHECK_REFUSED(kv_key_info(NULL, key, NULL, NULL, NULL, 0));
+    CHECK_REFUSED(kv_key_device(NULL, key, &(kv_device){KV_CPU, 0}));
     CHECK_REFUSED(kv_keys(NULL, NULL, 0, &size));
     CHECK_REFUSED(kv_init(NULL, &key, &tensor, 1));
     CHECK_REFUSED(kv_init(NULL, NULL, NULL, 0));
@@ -75,6 +76,8 @@ static void without_a_place_for_the_answer(kv_store *store) {
     CHECK_REFUSED(kv_key_name(store, 1, NULL));
     CHECK_REFUSED(kv_key_info(store, 1, NULL, NULL, NULL, 4));
     CHECK_STATUS(kv_key_info(store, 1, NULL, NULL, shape, 4), KV_OK);
+    CHECK_REFUSED(kv_key_device(store, 1, NULL));
+    CHECK_REFUSED(kv_stream((kv_device){KV_CUDA, 0}, NULL));
     CHECK_REFUSED(kv_keys(store, keys, 4, NULL));
     CHECK_REFUSED(kv_keys(store, NULL, 4, &(size_t){0}));
     CHECK_REFUSED(kv_stats(store, NULL, 100, NULL));

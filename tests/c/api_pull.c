@@ -195,7 +195,7 @@ static void a_refused_pull_writes_nothing(const char *type) {
     outs[1].byte_offset = 4;
     CHECK_STATUS(kv_pull(store, keys, outs, 2, 0, NULL), KV_ERR_INVALID_ARGUMENT);
     outs[1] = number_tensor(&got[1]);
-    outs[1].device.type = KV_CUDA;
+    outs[1].device.type = 10; /* ROCm */
     kv_ticket untouched = UNTOUCHED;
     CHECK_STATUS(kv_pull(store, keys, outs, 2, 0, NULL), KV_ERR_UNSUPPORTED);
     CHECK_STATUS(kv_pull(store, keys, outs, 2, 0, &untouched), KV_ERR_UNSUPPORTED);

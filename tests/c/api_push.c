@@ -164,7 +164,7 @@ static void a_refused_push_changes_nothing(const char *type) {
     values[1] = number_tensor(NULL);
     CHECK_STATUS(kv_push(store, keys, values, 2, 0, NULL), KV_ERR_INVALID_ARGUMENT);
     values[1] = number_tensor(&number);
-    values[1].device.type = KV_CUDA;
+    values[1].device.type = 10; /* ROCm */
     CHECK_STATUS(kv_push(store, keys, values, 2, 0, NULL), KV_ERR_UNSUPPORTED);
     kv_ticket untouched = UNTOUCHED;
     CHECK_STATUS(kv_push(store, keys, values, 2, 0, &untouched), KV_ERR_UNSUPPORTED);

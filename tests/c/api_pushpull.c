@@ -163,7 +163,7 @@ static void all_pairs_are_checked_before_any_is_applied(const char *type) {
     CHECK_STATUS(kv_pushpull(store, &key, &wrong, 1, &key, &out, 1, 0, &untouched),
                  KV_ERR_DTYPE_MISMATCH);
     wrong = number_tensor(&got);
-    wrong.device.type = KV_CUDA;
+    wrong.device.type = 10; /* ROCm */
     CHECK_STATUS(kv_pushpull(store, &key, &value, 1, &key, &wrong, 1, 0, NULL),
                  KV_ERR_UNSUPPORTED);
     wrong = number_tensor(NULL);

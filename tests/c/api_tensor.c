@@ -122,7 +122,7 @@ static void dtypes_are_checked(kv_store *store) {
  * All other numbers are no devices.
  */
 static void devices_are_checked(kv_store *store) {
-    static const int32_t unserved[] = {KV_CUDA, 4, 10, 13, 18};
+    static const int32_t unserved[] = {4, 10, KV_CUDA_MANAGED, 18};
     static const int32_t unknown[] = {0, -1, 1000, INT32_MAX, INT32_MIN};
     static const int32_t ids[] = {0, 1, 2, 3, 1000, -1, INT32_MIN};
     kv_key key = 1;

@@ -58,7 +58,7 @@ static void bad_tensors(void) {
     wrong = number_tensor(NULL);
     CHECK_STATUS(kv_push(store, keys, &wrong, 1, 0, NULL), KV_ERR_INVALID_ARGUMENT);
     wrong = value;
-    wrong.device.type = KV_CUDA;
+    wrong.device.type = 10; /* ROCm */
     CHECK_STATUS(kv_push(store, keys, &wrong, 1, 0, &ticket), KV_ERR_UNSUPPORTED);
     kv_tensor outs[] = {kv_tensor_cpu(numbers, KV_I64, 1, shape),
                         kv_tensor_cpu(numbers + 1, KV_I64, 1, shape)};

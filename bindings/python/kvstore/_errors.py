@@ -40,6 +40,7 @@ class Status(enum.IntEnum):
     IO = 61
     CORRUPT = 62
     NETWORK = 63
+    DEVICE = 64
     INTERNAL = 90
     POISONED = 91
 
@@ -215,6 +216,12 @@ class NetworkError(KVStoreError, OSError):
     """An address cannot be used or reached: a port in use, a name that nobody knows."""
 
     status = Status.NETWORK
+
+
+class DeviceError(KVStoreError, RuntimeError):
+    """A GPU failed, or cannot be used; the text has CUDA's name of the error."""
+
+    status = Status.DEVICE
 
 
 class InternalError(KVStoreError, RuntimeError):

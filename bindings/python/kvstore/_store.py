@@ -74,7 +74,8 @@ class KVStore(_native.Store, Unique):
     def __init__(self, type: str = "local", **options: Setting) -> None:
         if not isinstance(type, str):
             raise TypeError(f"the type of a store is a str, not {type.__class__.__name__}")
-        handle = Handle(type, options)
+        # Streams of CUDA arrays are not ordered here yet: such arrays are refused by default.
+        handle = Handle(type, {"cuda": "no", **options})
         self._handle: Optional[Handle] = handle
         name = c_char_p()
         check(library.kv_type(handle.pointer, byref(name)))

@@ -38,6 +38,7 @@ def test_each_status_has_a_class_that_fits_a_builtin():
         "EVICTED": ConnectionError,
         "REFUSED": ConnectionError,
         "NETWORK": OSError,
+        "DEVICE": RuntimeError,
         "OUT_OF_MEMORY": MemoryError,
         "IO": OSError,
         "CORRUPT": ValueError,

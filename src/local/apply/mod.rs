@@ -1,5 +1,7 @@
 //! Executes plans, key by key, under each key's lock.
 
+#[cfg(feature = "cuda")]
+pub(crate) mod device;
 pub(crate) mod rows;
 
 use std::sync::Arc;
@@ -81,8 +83,15 @@ impl Applier {
         // With an updater only around the arithmetic: the user's code runs in the user's
         // floating-point state.
         let ours = !matches!(handling.merger, Merger::Updater(_));
-        let _floats = ours.then(DefaultFloats::enter);
         let mut tally = CallTally::default();
+        #[cfg(feature = "cuda")]
+        if let Some(queue) = plan.queue.take() {
+            let names = (call, call.name());
+            let result = self.apply_on_device(names, plan, &queue, handling, limits, &mut tally);
+            self.counters.add(&tally);
+            return result;
+        }
+        let _floats = ours.then(DefaultFloats::enter);
         let touched = plan.touched();
         let Plan { groups, values, outs, rows, .. } = plan;
         // Each key's share is dropped while its cache lines are at hand.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use super::super::Local;
 use super::super::apply::CallLimits;
+#[cfg(feature = "cuda")]
+use super::super::apply::device::move_to_device;
 use super::super::lock::WriteGuard;
 use super::super::merger::Merger;
 use super::super::table::{Slot, Value};
@@ -68,6 +70,8 @@ impl Local {
         for (known, slot) in known.iter().zip(&*slots) {
             known.as_ref().map_or(Ok(()), |known| self.alike(known, slot))?;
         }
+        #[cfg(feature = "cuda")]
+        self.move_to_devices(&known, slots)?;
         let Some(locked) = self.lock_all(&known, limits)? else { return Ok(false) };
         let known_names = &self.keys.names;
         let intern = || names.iter().try_for_each(|name| known_names.intern(name).map(drop));
@@ -86,6 +90,32 @@ impl Local {
                 self.keys.table.put(slots, &known, locked, intern)
             },
         )
+    }
+
+    /// Moves loaded values to the devices on which the keys' values are.
+    #[cfg(feature = "cuda")]
+    fn move_to_devices(&self, known: &[Option<Arc<Slot>>], slots: &mut [Slot]) -> Result<()> {
+        for (known, slot) in known.iter().zip(slots) {
+            let wanted = known.as_ref().and_then(|known| known.device());
+            let place = || format!("load: {}", self.keys.names.label(slot.key));
+            match (wanted, slot.device()) {
+                (Some(ordinal), None) => {
+                    let place = place();
+                    let moved = self.devices.open(ordinal).and_then(|it| move_to_device(slot, it));
+                    moved.map_err(|error| error.at(place))?;
+                }
+                // The first try has moved it, and the key was made again in host memory since.
+                (None, Some(_)) if known.is_some() => {
+                    let place = place();
+                    return Err(fail!(
+                        Timeout,
+                        "{place}: other threads remove and add it; nothing has changed"
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Locks the values of the keys that are known, in processing order, as every call does that

@@ -13,9 +13,12 @@ use super::{
 };
 use crate::checkpoint::{FileHeader, FileWriter, KeyName};
 use crate::codec::Residuals;
+#[cfg(feature = "cuda")]
+use crate::device::KeyMemory;
 use crate::error::{Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::optim::OptimizerState;
+use crate::tensor::Buffer;
 
 /// The contents of a file to be written.
 struct Snapshot {
@@ -67,9 +70,12 @@ impl Local {
             }
             let state = value.state.as_ref().filter(|_| parts.kept.is_some());
             let residuals = snapshot.residuals(&value);
+            let copies = self.copies(slot, &value, limits)?;
             let arrays = state.iter().flat_map(|state| state.buffers());
             let unsent = residuals.iter().flat_map(|residuals| residuals.buffers());
-            let mut buffers = std::iter::once(&value.buffer).chain(arrays).chain(unsent);
+            let kept = 1 + parts.kept.map_or(0, |it| it.states + usize::from(it.has_master));
+            let own = std::iter::once(&value.buffer).filter(|_| copies.is_empty()).chain(arrays);
+            let mut buffers = copies.iter().take(kept).chain(own).chain(unsent);
             buffers.try_for_each(|buffer| writer.tensor(buffer.bytes())).map_err(&at_file)?;
             let (count, number) = state.map_or((0, 0.0), OptimizerState::progress);
             updates.extend(count.to_le_bytes());
@@ -88,6 +94,19 @@ impl Local {
             .and_then(|()| writer.finish())
             .map_err(&at_file)?;
         Ok(true)
+    }
+
+    /// Copies of the arrays of a key on a device; empty if they are in host memory.
+    #[cfg(feature = "cuda")]
+    fn copies(&self, slot: &Slot, value: &Value, limits: CallLimits<'_>) -> Result<Vec<Buffer>> {
+        let download = |memory: &KeyMemory| self.applier.download("save", slot, memory, limits);
+        value.device.as_deref().map_or(Ok(Vec::new()), download)
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other build copies")]
+    fn copies(&self, _: &Slot, _: &Value, _: CallLimits<'_>) -> Result<Vec<Buffer>> {
+        Ok(Vec::new())
     }
 
     fn snapshot(&self, workers: usize, limits: CallLimits<'_>) -> Result<Snapshot> {
@@ -114,6 +133,8 @@ impl Snapshot {
     fn parts(&self, value: &Value) -> KeyParts {
         let optimizer = self.rules.optimizer.as_ref();
         let kept = optimizer.and_then(|it| it.kept(value.state.as_ref()));
+        #[cfg(feature = "cuda")]
+        let kept = kept.map(|kept| value.device.as_ref().map_or(kept, |memory| memory.kept()));
         let residuals = self.residuals(value).map_or(0, |it| it.buffers().len());
         KeyParts { kept, residuals }
     }

@@ -155,6 +155,24 @@ impl Team {
         Ok(self.run(slot, &stored, targets, kept)?.whole(Merge::Assign, cancel))
     }
 
+    /// Copies a value to a plain array of the slot's dtype.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn gather_value(self, slot: &Slot, value: &Lent, to: Array) -> Result<()> {
+        let targets = Targets { stored: Some(to), outs: &[] };
+        let kept = KeptArrays { count: 1, changed: 0 };
+        self.run(slot, std::slice::from_ref(value), targets, kept)?.whole(Merge::Assign, None);
+        Ok(())
+    }
+
+    /// Copies a plain array of the slot's dtype to an out.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn fill_out(self, slot: &Slot, from: Array, out: &PlannedOut) -> Result<()> {
+        let targets = Targets { stored: None, outs: std::slice::from_ref(out) };
+        let kept = KeptArrays { count: 0, changed: 0 };
+        self.run(slot, &[Lent::of(from)], targets, kept)?.whole(Merge::Assign, None);
+        Ok(())
+    }
+
     /// Copies a buffer of the slot's size.
     pub(crate) fn copy(self, slot: &Slot, dst: &Buffer, src: &Buffer) -> Result<()> {
         self.sum(slot, &[Lent::of(Array::of(src, slot.dtype))], dst)

@@ -1,6 +1,8 @@
 //! The plan of one call: its pairs checked, grouped by key, and put in processing order. Also
 //! called: validation and planning.
 
+#[cfg(feature = "cuda")]
+pub(crate) mod devices;
 pub(crate) mod rows;
 
 use std::collections::HashMap;
@@ -8,17 +10,21 @@ use std::hash::BuildHasherDefault;
 use std::ops::Range;
 use std::sync::Arc;
 
+#[cfg(feature = "cuda")]
+pub(crate) use devices::DeviceAccess;
 pub(crate) use rows::{RowLists, RowPairs, RowsOf};
 
 use super::table::{KeyHasher, KeyTable, LockedTable, Slot};
 use super::ticket::OperationLabel;
 use crate::deadline::LazyDeadline;
+#[cfg(feature = "cuda")]
+use crate::device::CallQueue;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
 use crate::search;
 use crate::tensor::{
-    CallTensors, Lent, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop, Tensor,
+    CallTensors, Lent, Memory, OverlapTensor, Overlaps, Place, Position, RawTensors, Stop, Tensor,
     TensorMut, TensorSpec, TimeLimit,
 };
 
@@ -46,7 +52,7 @@ impl<'a> Pairs<'a> {
         let tensor = |index: usize| match self.tensors {
             Tensors::Values(tensors) => Some(tensors[index]),
             Tensors::Outs(tensors) => Some(*tensors[index].as_tensor()),
-            Tensors::Raw(tensors) => tensors.get(index).ok(),
+            Tensors::Raw(tensors) => tensors.get_anywhere(index).ok(),
         };
         let tensors = (0..self.keys.len()).filter_map(tensor);
         tensors.map(|tensor| tensor.count() * tensor.dtype().size()).sum()
@@ -86,13 +92,14 @@ impl<'a> Pairs<'a> {
         match self.tensors {
             Tensors::Values(tensors) => Ok(tensors[index]),
             Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
-            Tensors::Raw(tensors) => tensors.get(index).map_err(|error| {
-                let (call, key) = (scene.call, scene.names.label(self.keys[index]));
-                Error::new(
-                    error.kind(),
-                    format!("{call}: {key}: the {} {}", part.name(), error.message()),
-                )
-            }),
+            Tensors::Raw(tensors) => {
+                let tensor = if scene.takes_devices() {
+                    tensors.get_anywhere(index)
+                } else {
+                    tensors.get(index)
+                };
+                tensor.map_err(|error| scene.refuse(self.keys[index], part, &error))
+            }
         }
     }
 }
@@ -128,6 +135,9 @@ pub(crate) struct CallContext<'a> {
     pub(crate) coming: Option<&'a NewSlots>,
     /// How long the call may take, if it has a limit.
     pub(crate) patience: Option<&'a LazyDeadline>,
+    /// Devices, if the call may use tensors in their memory.
+    #[cfg(feature = "cuda")]
+    pub(crate) devices: Option<&'a DeviceAccess>,
 }
 
 impl<'a> CallContext<'a> {
@@ -138,6 +148,24 @@ impl<'a> CallContext<'a> {
 }
 
 impl CallContext<'_> {
+    /// Whether tensors may be in the memory of devices.
+    #[cfg(feature = "cuda")]
+    fn takes_devices(&self) -> bool {
+        self.devices.is_some()
+    }
+
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, reason = "the other build reads it")]
+    fn takes_devices(&self) -> bool {
+        false
+    }
+
+    /// Names the call, the key and a tensor's part in the call in an error about the tensor.
+    pub(crate) fn refuse(&self, key: Key, part: TensorUse, error: &Error) -> Error {
+        let (call, key) = (self.call, self.names.label(key));
+        Error::new(error.kind(), format!("{call}: {key}: the {} {}", part.name(), error.message()))
+    }
+
     fn find<'a>(&'a self, held: &'a LockedTable<'_>, key: Key) -> Result<&'a Arc<Slot>> {
         let coming = || {
             search::step();
@@ -180,6 +208,9 @@ pub(crate) struct Plan {
     out_order: Vec<(u64, usize)>,
     overlaps: Overlaps,
     shadowed: Vec<usize>,
+    /// Where its work is queued, if a tensor or a key is on a device.
+    #[cfg(feature = "cuda")]
+    pub(crate) queue: Option<CallQueue>,
 }
 
 impl Plan {
@@ -191,6 +222,10 @@ impl Plan {
         self.rows.clear();
         self.shadowed.clear();
         self.overlaps.clear();
+        #[cfg(feature = "cuda")]
+        {
+            self.queue = None;
+        }
     }
 
     /// Calls `visit` with each key of the call.
@@ -243,7 +278,7 @@ impl Plan {
         self.values.reserve(values.keys.len());
         self.outs.reserve(outs.keys.len());
         self.groups.reserve(values.keys.len().max(outs.keys.len()));
-        let (mut value_at, mut out_at) = (0, 0);
+        let (mut value_at, mut out_at, mut on_device) = (0, 0, false);
         loop {
             let next_value = self.value_order.get(value_at);
             let next_out = self.out_order.get(out_at);
@@ -256,14 +291,18 @@ impl Plan {
                 (None, None) => break,
             };
             let slot = Arc::clone(scene.find(&held, key)?);
+            on_device |= slot.device().is_some();
             let first_value = self.values.len();
             while let Some(&(_, i)) = self.value_order.get(value_at).filter(|it| it.0 == order) {
-                self.values.push(values.lend(i, scene, &slot, TensorUse::Value)?);
+                let lent = values.lend(i, scene, &slot, TensorUse::Value)?;
+                on_device |= lent.memory() != Memory::Host;
+                self.values.push(lent);
                 value_at += 1;
             }
             let first_out = self.outs.len();
             while let Some(&(_, i)) = self.out_order.get(out_at).filter(|it| it.0 == order) {
                 let lent = outs.lend(i, scene, &slot, TensorUse::Out)?;
+                on_device |= lent.memory() != Memory::Host;
                 let at = Position { group: self.groups.len(), index: self.outs.len() };
                 self.overlaps.add_out(&OverlapTensor { lent: &lent, shape: &slot.shape, at });
                 self.outs.push(PlannedOut { lent, shadowed: false });
@@ -274,7 +313,15 @@ impl Plan {
         }
         // Comparing may take long; keys are added and removed meanwhile.
         drop(held);
-        self.check_overlaps(scene)
+        self.check_overlaps(scene)?;
+        if on_device { self.find_queue(scene) } else { Ok(()) }
+    }
+
+    /// No build without devices has a tensor on one.
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other build finds one")]
+    fn find_queue(&mut self, _: &CallContext<'_>) -> Result<()> {
+        Ok(())
     }
 
     /// Refuses outs that overlap each other or a value, and marks outs that later ones overwrite.

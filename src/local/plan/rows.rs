@@ -107,6 +107,14 @@ impl Plan {
         let result = sort(scene, &held, keys, &mut order).and_then(|()| {
             order.chunk_by(|a, b| a.0 == b.0).try_for_each(|same| {
                 let slot = Arc::clone(scene.find(&held, keys[same[0].1])?);
+                if let Some(device) = slot.device() {
+                    let (call, key) = (scene.call, scene.names.label(slot.key));
+                    return Err(fail!(
+                        Unsupported,
+                        "{call}: {key} is in the memory of GPU {device}, where rows are not served yet; \
+                         pull it whole, or initialise it from host memory (tensor.cpu())"
+                    ));
+                }
                 let (first_value, first_out) = (self.values.len(), self.outs.len());
                 for &(_, index) in same {
                     self.add_rows(scene, &slot, pairs, index, part)?;

@@ -90,6 +90,7 @@ pub(super) const NAMES: [&str; 30] = [
     "threads",
     "isa",
     "updater_undo",
+    "cuda",
     "server_updater",
     "token",
     "token_file",

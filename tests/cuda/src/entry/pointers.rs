@@ -38,6 +38,20 @@ impl<T> Out<T> {
     }
 }
 
+/// A value that is read, and a place for a result.
+#[repr(transparent)]
+pub(crate) struct InOut<T>(*mut T);
+
+impl<T: Copy> InOut<T> {
+    pub(crate) fn get(&self) -> Result<T> {
+        In(self.0.cast_const()).get(0)
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<()> {
+        Out(self.0).set(value)
+    }
+}
+
 /// Values that are read.
 #[repr(transparent)]
 pub(crate) struct In<T>(*const T);

@@ -1,7 +1,7 @@
 //! Streams, events and captures.
 
 use super::functions;
-use super::pointers::Out;
+use super::pointers::{InOut, Out};
 use crate::driver::{Driver, Thread, context_of};
 use crate::error::{Code, Result};
 
@@ -78,8 +78,9 @@ functions! {
         driver.check_initialized()?;
     }
 
-    fn cuThreadExchangeStreamCaptureMode(mode: Out<u32>, wanted: u32) |driver| {
+    fn cuThreadExchangeStreamCaptureMode(mode: InOut<u32>) |driver| {
         driver.check_initialized()?;
+        let wanted = mode.get()?;
         if wanted > 2 {
             return Err(Code::INVALID_VALUE);
         }

@@ -60,7 +60,7 @@ declare! {
     fn cuStreamIsCapturing(stream: u64, status: &mut u32);
     fn cuStreamBeginCapture_v2(stream: u64, mode: u32);
     fn cuStreamEndCapture(stream: u64, graph: &mut u64);
-    fn cuThreadExchangeStreamCaptureMode(mode: &mut u32, wanted: u32);
+    fn cuThreadExchangeStreamCaptureMode(mode: &mut u32);
     fn cuEventCreate(event: &mut u64, flags: u32);
     fn cuEventRecord(event: u64, stream: u64);
     fn cuEventQuery(event: u64);

@@ -61,9 +61,10 @@ fn a_capture_forbids_calls_of_threads_by_its_mode() {
     {
         check(cuStreamBeginCapture_v2(blocking, mode)).unwrap();
         assert_eq!((allocates().is_ok(), elsewhere()), (here, there), "mode {mode}");
-        let before = made(|it: &mut u32| cuThreadExchangeStreamCaptureMode(it, RELAXED));
+        let mut mode = RELAXED;
+        let before = check(cuThreadExchangeStreamCaptureMode(&mut mode)).map(|()| mode);
         assert_eq!((before, allocates().is_ok()), (Ok(GLOBAL), true));
-        made(|it: &mut u32| cuThreadExchangeStreamCaptureMode(it, GLOBAL)).unwrap();
+        check(cuThreadExchangeStreamCaptureMode(&mut { GLOBAL })).unwrap();
         // The legacy stream would have to wait for the captured one.
         let legacy = status(0);
         let implicit = Err("CUDA_ERROR_STREAM_CAPTURE_IMPLICIT".into());

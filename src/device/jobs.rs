@@ -1,0 +1,244 @@
+//! Tables of jobs: one launch does the work of a kernel for all keys of a call.
+//!
+//! The layout of a table is that of `kernels/job.cuh`.
+
+use super::context::Device;
+use super::memory::Span;
+use super::name::KernelName;
+use super::pinned::PinnedBlock;
+use super::stream::Stream;
+use crate::error::{Result, fail};
+use crate::kernel::MAX_STATES;
+
+/// Elements of a chunk, as in `kernels/job.cuh`.
+const CHUNK: usize = 4096;
+/// Bytes of a job, an address or a constant, and the two numbers of a block.
+const JOB_BYTES: usize = 56;
+const WORD: usize = 8;
+
+/// Order of the work of a call: each stage runs behind the one before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Values of other strides or float types become plain arrays; masters are made.
+    Gather,
+    /// Sums and rules.
+    Merge,
+    /// Results go to outs of other strides or float types.
+    Scatter,
+}
+
+/// The work of a kernel on one key.
+#[derive(Debug, Clone, Copy)]
+struct KernelJob {
+    stage: Stage,
+    kernel: KernelName,
+    count: usize,
+    value: u64,
+    states: [u64; MAX_STATES],
+    inputs: u32,
+    outs: u32,
+    /// Where it begins in the list of addresses, and in that of constants.
+    addresses: u32,
+    constants: u32,
+}
+
+/// What a rule changes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct RuleArrays {
+    /// The value, or its master.
+    pub(crate) value: u64,
+    pub(crate) states: [u64; MAX_STATES],
+}
+
+/// The jobs of a call.
+#[derive(Default)]
+pub(crate) struct JobList {
+    jobs: Vec<KernelJob>,
+    addresses: Vec<u64>,
+    constants: Vec<f64>,
+}
+
+fn small(number: usize) -> Result<u32> {
+    u32::try_from(number).map_err(|_| fail!(Unsupported, "a call of {number} parts is too long"))
+}
+
+impl JobList {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// The numbers of the formula whose job is added next.
+    pub(crate) fn constants(&mut self) -> &mut Vec<f64> {
+        &mut self.constants
+    }
+
+    /// Adds a job without elements too: it is left out.
+    fn add(&mut self, job: KernelJob, addresses: &[&[u64]]) {
+        if job.count > 0 {
+            addresses.iter().for_each(|some| self.addresses.extend_from_slice(some));
+            self.jobs.push(job);
+        }
+    }
+
+    /// Adds the sum of plain arrays, or the copy of one, to plain outs.
+    pub(crate) fn sum(
+        &mut self,
+        kernel: KernelName,
+        count: usize,
+        inputs: &[u64],
+        outs: &[u64],
+    ) -> Result<()> {
+        let constants = self.constants.len();
+        self.merge(kernel, count, constants, RuleArrays::default(), inputs, outs)
+    }
+
+    /// Adds the merge of the sum of plain arrays by a rule, whose numbers begin at `constants`.
+    pub(crate) fn merge(
+        &mut self,
+        kernel: KernelName,
+        count: usize,
+        constants: usize,
+        arrays: RuleArrays,
+        inputs: &[u64],
+        outs: &[u64],
+    ) -> Result<()> {
+        let job = KernelJob {
+            stage: Stage::Merge,
+            kernel,
+            count,
+            value: arrays.value,
+            states: arrays.states,
+            inputs: small(inputs.len())?,
+            outs: small(outs.len())?,
+            addresses: small(self.addresses.len())?,
+            constants: small(constants)?,
+        };
+        self.add(job, &[inputs, outs]);
+        Ok(())
+    }
+
+    /// Adds a copy between arrays of any strides; None is row-major.
+    pub(crate) fn copy(
+        &mut self,
+        stage: Stage,
+        kernel: KernelName,
+        shape: &[i64],
+        (from, from_strides): (u64, Option<&[i64]>),
+        (to, to_strides): (u64, Option<&[i64]>),
+    ) -> Result<()> {
+        let extents = shape.iter().map(|&extent| u64::try_from(extent).unwrap_or(0));
+        let extents: Vec<u64> = extents.collect();
+        let count = usize::try_from(extents.iter().product::<u64>()).unwrap_or(0);
+        // The kernel takes the innermost dimension first, and at least one.
+        let mut layout = vec![from, to, extents.len().max(1) as u64];
+        let mut plain = 1i64;
+        for at in (0..extents.len()).rev() {
+            let stride = |strides: Option<&[i64]>| strides.map_or(plain, |it| it[at]);
+            let (source, target) = (stride(from_strides), stride(to_strides));
+            layout.extend([extents[at], source.cast_unsigned(), target.cast_unsigned()]);
+            plain = plain.wrapping_mul(shape[at]);
+        }
+        if extents.is_empty() {
+            layout.extend([1, 1, 1]);
+        }
+        let job = KernelJob {
+            stage,
+            kernel,
+            count,
+            value: 0,
+            states: [0; MAX_STATES],
+            inputs: 1,
+            outs: 1,
+            addresses: small(self.addresses.len())?,
+            constants: 0,
+        };
+        self.add(job, &[&layout]);
+        Ok(())
+    }
+
+    /// Loads the kernels and takes the memory of the table, so that queueing fails only with the
+    /// device. None if there is no work.
+    pub(crate) fn prepare(
+        &mut self,
+        device: &'static Device,
+        stream: &Stream,
+    ) -> Result<Option<JobTable>> {
+        if self.is_empty() {
+            return Ok(None);
+        }
+        self.jobs.sort_by_key(|job| (job.stage, job.kernel));
+        let blocks: usize = self.jobs.iter().map(|job| job.count.div_ceil(CHUNK)).sum();
+        let words = self.addresses.len() + self.constants.len() + blocks;
+        let bytes = self.jobs.len() * JOB_BYTES + words * WORD;
+        let mut text = Vec::with_capacity(bytes);
+        self.jobs.iter().for_each(|job| job.encode(&mut text));
+        let addresses = text.len();
+        self.addresses.iter().for_each(|it| text.extend(it.to_le_bytes()));
+        let constants = text.len();
+        self.constants.iter().for_each(|it| text.extend(it.to_le_bytes()));
+        let mut launches = Vec::new();
+        let mut first = 0;
+        for jobs in self.jobs.chunk_by(|a, b| (a.stage, a.kernel) == (b.stage, b.kernel)) {
+            let start = text.len();
+            for (index, job) in jobs.iter().enumerate() {
+                let index = small(first + index)?;
+                for chunk in 0..small(job.count.div_ceil(CHUNK))? {
+                    text.extend(index.to_le_bytes());
+                    text.extend(chunk.to_le_bytes());
+                }
+            }
+            first += jobs.len();
+            let kernel = device.kernel(jobs[0].kernel)?;
+            launches.push((kernel, small((text.len() - start) / WORD)?, start));
+        }
+        let mut host = PinnedBlock::take(device, text.len())?;
+        host.write(&text);
+        let memory = Span::allocate(device, text.len(), stream)?;
+        Ok(Some(JobTable {
+            host,
+            memory,
+            bytes: text.len(),
+            lists: [addresses, constants],
+            launches,
+        }))
+    }
+}
+
+impl KernelJob {
+    /// Its bytes in a table.
+    fn encode(&self, text: &mut Vec<u8>) {
+        for number in [self.count as u64, self.value].iter().chain(&self.states) {
+            text.extend(number.to_le_bytes());
+        }
+        for number in [self.inputs, self.outs, self.addresses, self.constants] {
+            text.extend(number.to_le_bytes());
+        }
+    }
+}
+
+/// A table of jobs in pinned memory, with room for it on the device.
+pub(crate) struct JobTable {
+    host: PinnedBlock,
+    memory: Span,
+    bytes: usize,
+    /// Where the addresses and the constants begin.
+    lists: [usize; 2],
+    /// Each a kernel, its blocks, and where the table has their numbers.
+    launches: Vec<(u64, u32, usize)>,
+}
+
+impl JobTable {
+    /// Queues the copy of the table and a launch for each kernel, and frees the memory behind them.
+    /// The pinned block is to be kept until a mark behind them.
+    pub(crate) fn queue(self, device: &'static Device, stream: &Stream) -> Result<PinnedBlock> {
+        let start = self.memory.address();
+        self.host.upload(start, self.bytes, stream)?;
+        let [addresses, constants] = self.lists.map(|offset| start + offset as u64);
+        for (kernel, blocks, offset) in self.launches {
+            let tables = [start, addresses, constants, start + offset as u64];
+            device.launch(kernel, blocks, stream.handle(), &tables)?;
+        }
+        self.memory.release(stream);
+        Ok(self.host)
+    }
+}

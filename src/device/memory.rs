@@ -1,0 +1,171 @@
+//! Memory of devices, in stream order from a pool of ours; and pinned host memory.
+#![allow(unsafe_code, reason = "pinned memory is written by devices and by the host")]
+
+use std::slice;
+
+use super::context::Device;
+use super::driver::Code;
+use super::stream::Stream;
+use crate::error::{Error, Result, fail};
+use crate::tensor::{DType, Lent};
+
+/// A block of a device's memory. Its owner frees it with [`Span::release`], in stream order; when it
+/// is dropped, it is freed behind the work of the device's own stream.
+pub(crate) struct Span {
+    device: &'static Device,
+    address: u64,
+    bytes: usize,
+}
+
+impl Span {
+    /// Allocates bytes that the stream may use at once; other streams wait for a mark behind it.
+    pub(crate) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -> Result<Self> {
+        if bytes == 0 {
+            return Ok(Self { device, address: 0, bytes });
+        }
+        let allocate = || device.driver.allocate(bytes, device.pool, stream.handle());
+        let mut outcome = allocate();
+        if outcome == Err(Code::OUT_OF_MEMORY) {
+            // Blocks that other streams have freed may be in the pool still.
+            let _ = device.driver.trim_pool(device.pool);
+            outcome = allocate();
+        }
+        match outcome {
+            Ok(address) => Ok(Self { device, address, bytes }),
+            Err(Code::OUT_OF_MEMORY) => Err(no_memory(device, bytes)),
+            Err(code) => Err(device.fail("cuMemAllocFromPoolAsync", code)),
+        }
+    }
+
+    pub(crate) fn address(&self) -> u64 {
+        self.address
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Sets all bytes to zero, in stream order.
+    pub(crate) fn clear(&self, stream: &Stream) -> Result<()> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
+        let outcome = self.device.driver.fill(self.address, self.bytes, stream.handle());
+        outcome.map_err(|code| self.device.fail("cuMemsetD8Async", code))
+    }
+
+    /// Frees the memory behind what a stream has queued.
+    pub(crate) fn release(mut self, stream: &Stream) {
+        self.free(stream.handle());
+    }
+
+    fn free(&mut self, stream: u64) {
+        if self.bytes > 0 {
+            // An error: the device is lost, or the process is ending.
+            let _ = self.device.driver.free(self.address, stream);
+            self.bytes = 0;
+        }
+    }
+}
+
+impl Drop for Span {
+    fn drop(&mut self) {
+        if self.bytes > 0
+            && self.device.is_usable()
+            && let Ok(_scope) = self.device.enter()
+            && let Ok(stream) = self.device.own_stream(0)
+        {
+            self.free(stream.handle());
+        }
+    }
+}
+
+fn no_memory(device: &Device, bytes: usize) -> Error {
+    const MB: usize = 1 << 20;
+    let (free, all) = device.driver.memory_info().unwrap_or((0, 0));
+    let needed = bytes.div_ceil(MB);
+    fail!(
+        OutOfMemory,
+        "GPU {} has {} MB free of {} MB, {needed} MB are needed; other allocators of this process may \
+         hold the rest (PyTorch: torch.cuda.empty_cache)",
+        device.ordinal,
+        free / MB,
+        all / MB
+    )
+}
+
+/// A block of pinned host memory, which lives until the process ends.
+pub(super) struct Pinned {
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: owns its memory.
+unsafe impl Send for Pinned {}
+// SAFETY: gives a pointer only; its owner orders the uses of the host and of devices.
+unsafe impl Sync for Pinned {}
+
+impl Pinned {
+    pub(super) fn allocate(device: &'static Device, bytes: usize) -> Result<Self> {
+        let _relaxed = device.driver.relax_capture();
+        match device.driver.allocate_host(bytes) {
+            Ok(start) => Ok(Self { start, bytes }),
+            Err(Code::OUT_OF_MEMORY) => {
+                Err(fail!(OutOfMemory, "the driver cannot pin {bytes} bytes of host memory"))
+            }
+            Err(code) => Err(device.fail("cuMemHostAlloc", code)),
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The memory as a plain tensor.
+    pub(super) fn lent(&self, dtype: DType) -> Lent {
+        Lent::plain(self.start, dtype)
+    }
+
+    /// Writes the first bytes.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.bytes, "a block is at least as large as asked for");
+        // SAFETY: so many bytes are there, and no copy that is queued uses the block.
+        unsafe { slice::from_raw_parts_mut(self.start, bytes.len()) }.copy_from_slice(bytes);
+    }
+
+    /// Queues a copy of the first bytes to a device.
+    pub(super) fn upload(
+        &self,
+        device: &Device,
+        to: u64,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        assert!(bytes <= self.bytes, "a block is at least as large as asked for");
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: so many bytes are there; the block is given back with a mark behind the copy.
+        let outcome =
+            unsafe { device.driver.copy_from_host(to, self.start, bytes, stream.handle()) };
+        outcome.map_err(|code| device.fail("cuMemcpyHtoDAsync", code))
+    }
+
+    /// Queues a copy from a device to the first bytes.
+    pub(super) fn download(
+        &self,
+        device: &Device,
+        from: u64,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        assert!(bytes <= self.bytes, "a block is at least as large as asked for");
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: so many bytes are there; the host reads them behind a mark.
+        let outcome =
+            unsafe { device.driver.copy_to_host(self.start, from, bytes, stream.handle()) };
+        outcome.map_err(|code| device.fail("cuMemcpyDtoHAsync", code))
+    }
+}

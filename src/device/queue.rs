@@ -1,0 +1,47 @@
+//! Where a call queues its work: the stream of its caller, or one of the library.
+
+use super::context::{ContextScope, Device};
+use super::mark::Mark;
+use super::stream::Stream;
+use crate::error::Result;
+
+/// A stream of a device, for the work of one call.
+pub(crate) struct CallQueue {
+    pub(crate) device: &'static Device,
+    pub(crate) stream: Stream,
+    /// The point in the caller's stream behind which the work runs, if that is another stream.
+    start: Option<Mark>,
+}
+
+impl CallQueue {
+    /// The stream that this thread has named, which no capture may use.
+    pub(crate) fn of_caller(device: &'static Device) -> Result<Self> {
+        let _scope = device.enter()?;
+        Ok(Self { device, stream: device.callers_stream()?, start: None })
+    }
+
+    /// A stream of the library, behind nothing of a caller's.
+    pub(crate) fn own(device: &'static Device) -> Result<Self> {
+        let _scope = device.enter()?;
+        Ok(Self { device, stream: device.own_stream(0)?, start: None })
+    }
+
+    /// A stream of the library for an operation with a ticket, behind what the caller has queued.
+    pub(crate) fn for_ticket(&self, priority: i32) -> Result<Self> {
+        let _scope = self.device.enter()?;
+        let start = Some(Mark::record(self.device, &self.stream)?);
+        Ok(Self { device: self.device, stream: self.device.own_stream(priority)?, start })
+    }
+
+    /// Whether it is of an operation with a ticket.
+    pub(crate) fn has_ticket(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// Makes the device's context current, and orders the work behind the caller's.
+    pub(crate) fn begin(&self) -> Result<ContextScope> {
+        let scope = self.device.enter()?;
+        self.start.iter().try_for_each(|mark| mark.order(&self.stream))?;
+        Ok(scope)
+    }
+}

@@ -1,0 +1,150 @@
+//! Calls on keys whose values are in host memory, with tensors on the device.
+
+use super::DeviceCall;
+use super::staging::Staging;
+use crate::device::KernelName;
+use crate::error::Result;
+use crate::local::apply::{Applier, KeyPush};
+use crate::local::counters::CallTally;
+use crate::local::merger::Merger;
+use crate::local::plan::{KeyGroup, PlannedOut};
+use crate::local::table::Slot;
+use crate::sys::DefaultFloats;
+use crate::tensor::{Lent, Memory};
+
+/// The sum of a key's values, in a pinned block; None if all its values are in host memory.
+type StagedSum = Option<usize>;
+
+impl Applier {
+    /// Merges values into keys in host memory, and fills their outs.
+    pub(super) fn run_host_keys(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &mut [PlannedOut],
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        let mut sums = Staging::new(work.queue);
+        let staged = self.add_sums(work, groups, &mut sums)?;
+        if staged.iter().any(Option::is_some) {
+            let mark = sums.queue()?;
+            self.wait_for(work, &groups[0].slot, &mark, "it and keys after it are unchanged")?;
+        }
+        let mut results = Staging::new(work.queue);
+        for (group, staged) in groups.iter().zip(staged) {
+            if work.limits.is_cancelled() {
+                return Err(self.cancelled(work.name, &group.slot));
+            }
+            let slot = &*group.slot;
+            let sum = staged.map(|block| [sums.content(block, slot.dtype)]);
+            let values = match &sum {
+                Some(sum) => sum.as_slice(),
+                None => &work.values[group.values.clone()],
+            };
+            // The result of a key goes to its outs in host memory, and to a block for the others.
+            let (mut targets, on_device) = split(&mut outs[group.outs.clone()], slot);
+            let has_outs = !on_device.is_empty();
+            let block = has_outs.then(|| results.block(slot.bytes())).transpose()?;
+            targets.extend(block.map(|block| {
+                let lent = results.content(block, slot.dtype);
+                PlannedOut { lent, shadowed: false }
+            }));
+            let push = KeyPush {
+                call: work.name,
+                slot,
+                values,
+                outs: &targets,
+                limits: work.limits,
+                touched: work.touched,
+            };
+            self.run_host_key(work, &push, tally)?;
+            for out in on_device {
+                add_out(&mut results, slot, block.unwrap_or_default(), &out)?;
+            }
+        }
+        if !results.is_empty() {
+            results.queue()?;
+        }
+        Ok(())
+    }
+
+    /// Adds the sums of keys with values on the device.
+    fn add_sums(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        staging: &mut Staging<'_>,
+    ) -> Result<Vec<StagedSum>> {
+        let mut staged = Vec::with_capacity(groups.len());
+        for group in groups {
+            let (slot, values) = (&*group.slot, &work.values[group.values.clone()]);
+            let is_on_device = values.iter().any(|it| it.memory() != Memory::Host);
+            if !is_on_device {
+                staged.push(None);
+                continue;
+            }
+            let mut add = || -> Result<usize> {
+                let inputs = values.iter().map(|it| staging.value(self.team, slot, it));
+                let inputs = inputs.collect::<Result<Vec<_>>>()?;
+                let sum = match inputs[..] {
+                    [only] => only,
+                    _ => staging.span(slot.bytes())?,
+                };
+                if inputs.len() > 1 {
+                    let kernel = KernelName::sum(slot.dtype);
+                    staging.jobs.sum(kernel, slot.count, &inputs, &[sum])?;
+                }
+                let block = staging.block(slot.bytes())?;
+                staging.download(block, sum, slot.bytes());
+                Ok(block)
+            };
+            let place = || format!("{}: {}", work.name, self.names.label(slot.key));
+            staged.push(Some(add().map_err(|error| error.at(place()))?));
+        }
+        Ok(staged)
+    }
+
+    /// The part of a key that the processor does.
+    fn run_host_key(
+        &self,
+        work: &DeviceCall<'_>,
+        push: &KeyPush<'_>,
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        let ours = !matches!(work.handling.merger, Merger::Updater(_));
+        let _floats = ours.then(DefaultFloats::enter);
+        let finished = if push.values.is_empty() {
+            self.pull(push, tally)?
+        } else {
+            self.push(push, work.handling, tally)?
+        };
+        if finished { Ok(()) } else { Err(self.stopped(work.call, push.slot)) }
+    }
+}
+
+/// Takes a key's outs apart: those in host memory, and those on the device that no later out
+/// overwrites.
+fn split(outs: &mut [PlannedOut], slot: &Slot) -> (Vec<PlannedOut>, Vec<Lent>) {
+    let (mut host, mut device) = (Vec::new(), Vec::new());
+    for out in outs {
+        let gone = Lent::plain(std::ptr::null_mut(), slot.dtype);
+        let out = std::mem::replace(out, PlannedOut { lent: gone, shadowed: true });
+        if out.lent.memory() == Memory::Host {
+            host.push(out);
+        } else if !out.shadowed && slot.count > 0 {
+            device.push(out.lent);
+        }
+    }
+    (host, device)
+}
+
+/// Adds the copy of a result to an out on the device.
+fn add_out(results: &mut Staging<'_>, slot: &Slot, block: usize, out: &Lent) -> Result<()> {
+    if out.is_plain(slot.dtype) {
+        results.upload(block, out.data().addr() as u64, slot.bytes());
+        return Ok(());
+    }
+    let plain = results.span(slot.bytes())?;
+    results.upload(block, plain, slot.bytes());
+    results.scatter(slot, plain, out)
+}

@@ -1,0 +1,248 @@
+//! Calls on keys whose values are on the device.
+
+use smallvec::SmallVec;
+
+use super::staging::Staging;
+use super::{DeviceCall, outs_of};
+use crate::device::{DevicePasses, KernelName, Mark, Stage, WantedSpans};
+use crate::error::{Error, Result};
+use crate::local::apply::{Applier, KeyPush, with_default_floats};
+use crate::local::counters::CallTally;
+use crate::local::lock::WriteGuard;
+use crate::local::merger::Merger;
+use crate::local::plan::{KeyGroup, PlannedOut};
+use crate::local::table::Value;
+use crate::optim::{Optimizer, OptimizerState};
+use crate::tensor::{DType, Lent, Memory};
+
+/// Addresses of a key's arrays in a call.
+type Addresses = SmallVec<[u64; 8]>;
+
+const EMPTY: &str = "a key on a device has memory there";
+
+/// A key's state before the call.
+struct Before {
+    /// The numbers of its optimizer's state.
+    progress: Option<(u64, f64)>,
+    has_master: bool,
+}
+
+impl Before {
+    fn of(value: &Value) -> Self {
+        let progress = value.state.as_ref().map(OptimizerState::progress);
+        let has_master = value.device.as_ref().is_some_and(|it| it.master().is_some());
+        Self { progress, has_master }
+    }
+}
+
+impl Applier {
+    /// Queues a call on keys on the device, as one launch for each kind of work.
+    pub(super) fn run_keys(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        let mut locked = Vec::with_capacity(groups.len());
+        for group in groups {
+            if work.limits.is_cancelled() {
+                return Err(self.cancelled(work.name, &group.slot));
+            }
+            locked.push(self.lock(work.name, &group.slot, work.limits)?);
+        }
+        self.run_locked(work, groups, outs, locked, tally)
+    }
+
+    /// The same with the keys locked.
+    pub(super) fn run_locked(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        mut locked: Vec<WriteGuard<'_, Value>>,
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        let mut staging = Staging::new(work.queue);
+        let before: Vec<Before> = locked.iter().map(|value| Before::of(value)).collect();
+        let mut copies = Vec::new();
+        let queued = self.add_keys(work, groups, outs, &mut locked, &mut staging, &mut copies);
+        let mark = queued.and_then(|()| staging.queue()).inspect_err(|_| {
+            go_back(work, &mut locked, &before);
+        })?;
+        for (group, value) in groups.iter().zip(&mut locked) {
+            let memory = value.device.as_mut().expect(EMPTY);
+            if group.values.is_empty() {
+                memory.marks.note_reader(&mark);
+            } else {
+                memory.marks.note_writer(&mark);
+            }
+            tally.add(&CallTally::of(group.values.len(), group.outs.len(), group.slot.bytes()));
+        }
+        drop(locked);
+        self.fill_host_outs(work, groups, outs, &staging, &copies, &mark)
+    }
+
+    /// Adds the work of all keys. `copies` gets the keys with outs in host memory, and the blocks
+    /// to which their values are copied.
+    fn add_keys(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        locked: &mut [WriteGuard<'_, Value>],
+        staging: &mut Staging<'_>,
+        copies: &mut Vec<(usize, usize)>,
+    ) -> Result<()> {
+        for (index, (group, value)) in groups.iter().zip(locked).enumerate() {
+            let slot = &*group.slot;
+            if slot.count == 0 {
+                continue;
+            }
+            let (values, outs) = (&work.values[group.values.clone()], outs_of(group, outs));
+            let push = KeyPush {
+                call: work.name,
+                slot,
+                values,
+                outs,
+                limits: work.limits,
+                touched: work.touched,
+            };
+            let mut add = || -> Result<()> {
+                self.add_key(work, &push, value, staging)?;
+                let is_host = |out: &&PlannedOut| out.lent.memory() == Memory::Host;
+                if outs.iter().filter(|out| !out.shadowed).any(|out| is_host(&out)) {
+                    let block = staging.block(slot.bytes())?;
+                    let stored = value.device.as_ref().expect(EMPTY).value();
+                    staging.download(block, stored, slot.bytes());
+                    copies.push((index, block));
+                }
+                Ok(())
+            };
+            add().map_err(|error: Error| self.at(&push, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the work of one key.
+    fn add_key(
+        &self,
+        work: &DeviceCall<'_>,
+        push: &KeyPush<'_>,
+        value: &mut Value,
+        staging: &mut Staging<'_>,
+    ) -> Result<()> {
+        let &KeyPush { slot, values, outs, .. } = push;
+        let (dtype, stream) = (slot.dtype, &work.queue.stream);
+        let memory = value.device.as_mut().expect(EMPTY);
+        let stored = memory.value();
+        let on_device = |out: &&PlannedOut| !out.shadowed && out.lent.memory() != Memory::Host;
+        let plain = outs.iter().filter(on_device).filter(|out| out.lent.is_plain(dtype));
+        let plain = plain.map(|out| out.lent.data().addr() as u64).collect::<Addresses>();
+        if values.is_empty() {
+            memory.marks.order_reader(stream)?;
+            if !plain.is_empty() {
+                staging.jobs.sum(KernelName::sum(dtype), slot.count, &[stored], &plain)?;
+            }
+        } else {
+            memory.marks.order_writer(stream)?;
+            let team = self.team_of(push);
+            let inputs = values.iter().map(|lent: &Lent| staging.value(team, slot, lent));
+            let inputs = inputs.collect::<Result<Addresses>>()?;
+            if let Merger::Optimizer(optimizer) = &work.handling.merger {
+                self.add_rule(push, optimizer, value, staging, (&inputs, &plain))?;
+            } else {
+                let targets = std::iter::once(stored).chain(plain).collect::<Addresses>();
+                staging.jobs.sum(KernelName::sum(dtype), slot.count, &inputs, &targets)?;
+            }
+        }
+        for out in outs.iter().filter(on_device).filter(|out| !out.lent.is_plain(dtype)) {
+            staging.scatter(slot, stored, &out.lent)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the merge of plain arrays by a rule of ours, which goes element by element.
+    #[allow(clippy::unused_self, reason = "as the merges of keys in host memory")]
+    fn add_rule(
+        &self,
+        push: &KeyPush<'_>,
+        optimizer: &Optimizer,
+        value: &mut Value,
+        staging: &mut Staging<'_>,
+        (inputs, plain): (&[u64], &[u64]),
+    ) -> Result<()> {
+        let (slot, stream) = (push.slot, staging.queue.stream);
+        let memory = value.device.as_mut().expect(EMPTY);
+        let (state, kept, is_stale) = optimizer.prepare_elsewhere(slot.dtype, &mut value.state);
+        if is_stale {
+            memory.forget_states()?;
+        }
+        let bytes = slot.count * slot.dtype.full().size();
+        let wanted = WantedSpans { states: kept.states, bytes, has_master: kept.has_master };
+        let is_new = memory.grow(wanted, &stream)?;
+        // Room for the state may be new: later calls wait for what has been queued for it.
+        memory.marks.note_writer(&Mark::record(staging.queue.device, &stream)?);
+        if let (true, Some(master)) = (is_new, memory.master()) {
+            let kernel = KernelName::copy(slot.dtype, DType::F32);
+            let stored = (memory.value(), None);
+            staging.jobs.copy(Stage::Gather, kernel, &slot.shape, stored, (master, None))?;
+        }
+        let stored = kept.has_master.then_some(memory.value());
+        let outs = stored.into_iter().chain(plain.iter().copied()).collect::<Addresses>();
+        let mut passes = DevicePasses {
+            list: &mut staging.jobs,
+            dtype: slot.dtype,
+            count: slot.count,
+            arrays: memory.arrays(),
+            is_master: kept.has_master,
+            inputs,
+            outs: &outs,
+            result: Ok(()),
+        };
+        optimizer.push(slot.key, state, &mut passes);
+        passes.result
+    }
+
+    /// Waits for copies in pinned blocks, and fills the outs in host memory from them.
+    fn fill_host_outs(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        staging: &Staging<'_>,
+        copies: &[(usize, usize)],
+        mark: &Mark,
+    ) -> Result<()> {
+        let Some(&(first, _)) = copies.first() else { return Ok(()) };
+        self.wait_for(work, &groups[first].slot, mark, "outs are undefined")?;
+        for &(index, block) in copies {
+            let slot = &*groups[index].slot;
+            let from = staging.content(block, slot.dtype).array();
+            let is_filled = |out: &&PlannedOut| !out.shadowed && out.lent.memory() == Memory::Host;
+            for out in outs_of(&groups[index], outs).iter().filter(is_filled) {
+                with_default_floats(|| self.team.fill_out(slot, from, out))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Takes the pushes of a call that was not queued back. A device that failed on the way may have
+/// made some of them: uses behind this one are ordered behind what it has.
+fn go_back(work: &DeviceCall<'_>, locked: &mut [WriteGuard<'_, Value>], before: &[Before]) {
+    let mark = Mark::record(work.queue.device, &work.queue.stream);
+    for (value, before) in locked.iter_mut().zip(before) {
+        let Value { state, device, .. } = &mut **value;
+        match (state.as_mut(), before.progress) {
+            (Some(state), Some((updates, carried))) => state.go_on_from(updates, carried),
+            _ => *state = None,
+        }
+        let Some(memory) = device else { continue };
+        if !before.has_master {
+            // Its content has not been set.
+            memory.forget_master(&work.queue.stream);
+        }
+        mark.iter().for_each(|mark| memory.marks.note_writer(mark));
+    }
+}

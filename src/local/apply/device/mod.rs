@@ -1,0 +1,117 @@
+//! Executes plans that use a device: the work is queued in stream order, under the locks of the keys.
+//!
+//! Keys whose values are on the device are one launch. Those in host memory have their values summed
+//! on the device, and one copy for each sum.
+
+mod files;
+mod host_keys;
+mod keys;
+mod staging;
+mod updated;
+
+pub(crate) use files::move_to_device;
+
+use super::{Applier, CallLimits};
+use crate::device::{CallQueue, Mark};
+use crate::error::{Result, fail};
+use crate::local::call::DataCall;
+use crate::local::counters::CallTally;
+use crate::local::merger::{Handling, Merger};
+use crate::local::plan::{KeyGroup, Plan, PlannedOut};
+use crate::local::table::Slot;
+use crate::tensor::Lent;
+
+/// A call that uses a device.
+struct DeviceCall<'a> {
+    call: DataCall,
+    /// Its name in errors.
+    name: &'static str,
+    handling: &'a Handling,
+    limits: CallLimits<'a>,
+    queue: &'a CallQueue,
+    values: &'a [Lent],
+    /// Bytes that the whole call touches.
+    touched: usize,
+}
+
+impl Applier {
+    /// Executes a plan whose work goes to a queue; `name` is that of the call in errors.
+    pub(crate) fn apply_on_device(
+        &self,
+        (call, name): (DataCall, &'static str),
+        plan: &mut Plan,
+        queue: &CallQueue,
+        handling: &Handling,
+        limits: CallLimits<'_>,
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        let touched = plan.touched();
+        let Plan { groups, values, outs, .. } = plan;
+        let work = DeviceCall { call, name, handling, limits, queue, values, touched };
+        self.check_rules(&work, groups)?;
+        let _scope = queue.begin()?;
+        for run in groups.chunk_by(|a, b| a.slot.device() == b.slot.device()) {
+            match &handling.merger {
+                _ if run[0].slot.device().is_none() => {
+                    self.run_host_keys(&work, run, outs, tally)?;
+                }
+                Merger::Updater(updater) => {
+                    self.run_updated_keys(&work, run, outs, updater, tally)?;
+                }
+                _ => self.run_keys(&work, run, outs, tally)?,
+            }
+        }
+        if queue.has_ticket() {
+            // The operation is done when the device is; nothing can withdraw it any more.
+            Mark::record(queue.device, &queue.stream)?.wait(|| false)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses what cannot be done on a device yet, before anything is queued.
+    fn check_rules(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
+        let Handling { codec, merger } = work.handling;
+        for group in groups.iter().filter(|group| !group.values.is_empty()) {
+            let is_kept = group.slot.device().is_some();
+            let what = match merger {
+                _ if codec.is_some() => "compression of values on a GPU".into(),
+                Merger::Optimizer(rule) if is_kept && !rule.is_elementwise() => {
+                    format!("the optimizer {} of keys on a GPU", rule.name())
+                }
+                _ => continue,
+            };
+            let way = if is_kept && codec.is_none() {
+                "use a store of the type local, or initialise the key from host memory \
+                 (tensor.cpu())"
+            } else {
+                "push values in host memory (tensor.cpu()) to keys in host memory"
+            };
+            let (call, key) = (work.name, self.names.label(group.slot.key));
+            return Err(fail!(Unsupported, "{call}: {key}: {what} is not served yet; {way}"));
+        }
+        Ok(())
+    }
+
+    /// Waits until the device has done what was queued before a mark.
+    fn wait_for(&self, work: &DeviceCall<'_>, slot: &Slot, mark: &Mark, rest: &str) -> Result<()> {
+        let limits = work.limits;
+        let is_over = || limits.is_cancelled() || limits.patience.end().is_over();
+        if mark.wait(is_over)? {
+            return Ok(());
+        }
+        if limits.is_cancelled() {
+            return Err(self.cancelled(work.name, slot));
+        }
+        let (call, key, gpu) = (work.name, self.names.label(slot.key), work.queue.device.ordinal);
+        Err(fail!(
+            Timeout,
+            "{call}: {key}: GPU {gpu} has not come to it in time; work queued before it on your \
+             stream takes longer; {rest}"
+        ))
+    }
+}
+
+/// The outs of a key.
+fn outs_of<'a>(group: &KeyGroup, outs: &'a [PlannedOut]) -> &'a [PlannedOut] {
+    &outs[group.outs.clone()]
+}

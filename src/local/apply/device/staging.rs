@@ -1,0 +1,120 @@
+//! The work of a call on a device, collected before it is queued: copies, jobs, memory for both.
+
+use crate::device::{CallQueue, JobList, KernelName, Mark, PinnedBlock, Span, Stage};
+use crate::error::Result;
+use crate::local::apply::with_default_floats;
+use crate::local::merge::Team;
+use crate::local::table::Slot;
+use crate::tensor::{DType, Lent, Memory};
+
+/// A copy between a pinned block and device memory.
+struct StagedCopy {
+    /// Which of the blocks.
+    block: usize,
+    address: u64,
+    bytes: usize,
+}
+
+pub(super) struct Staging<'a> {
+    pub(super) queue: &'a CallQueue,
+    pub(super) jobs: JobList,
+    /// Device memory for this call only.
+    spans: Vec<Span>,
+    blocks: Vec<PinnedBlock>,
+    uploads: Vec<StagedCopy>,
+    downloads: Vec<StagedCopy>,
+}
+
+impl<'a> Staging<'a> {
+    pub(super) fn new(queue: &'a CallQueue) -> Self {
+        let (spans, blocks, uploads, downloads) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { queue, jobs: JobList::default(), spans, blocks, uploads, downloads }
+    }
+
+    /// The address of device memory for this call.
+    pub(super) fn span(&mut self, bytes: usize) -> Result<u64> {
+        let span = Span::allocate(self.queue.device, bytes, &self.queue.stream)?;
+        self.spans.push(span);
+        Ok(self.spans[self.spans.len() - 1].address())
+    }
+
+    /// A new pinned block, by its number.
+    pub(super) fn block(&mut self, bytes: usize) -> Result<usize> {
+        self.blocks.push(PinnedBlock::take(self.queue.device, bytes)?);
+        Ok(self.blocks.len() - 1)
+    }
+
+    /// The content of a block.
+    pub(super) fn content(&self, block: usize, dtype: DType) -> Lent {
+        self.blocks[block].lent(dtype)
+    }
+
+    pub(super) fn write(&mut self, block: usize, bytes: &[u8]) {
+        self.blocks[block].write(bytes);
+    }
+
+    pub(super) fn upload(&mut self, block: usize, address: u64, bytes: usize) {
+        self.uploads.push(StagedCopy { block, address, bytes });
+    }
+
+    pub(super) fn download(&mut self, block: usize, address: u64, bytes: usize) {
+        self.downloads.push(StagedCopy { block, address, bytes });
+    }
+
+    /// The address of a plain array on the device with a value of a key.
+    pub(super) fn value(&mut self, team: Team, slot: &Slot, value: &Lent) -> Result<u64> {
+        let bytes = slot.bytes();
+        if value.memory() == Memory::Host {
+            let (block, address) = (self.block(bytes)?, self.span(bytes)?);
+            let to = self.content(block, slot.dtype).array();
+            with_default_floats(|| team.gather_value(slot, value, to))?;
+            self.upload(block, address, bytes);
+            return Ok(address);
+        }
+        let address = value.data().addr() as u64;
+        if value.is_plain(slot.dtype) {
+            return Ok(address);
+        }
+        let to = self.span(bytes)?;
+        let kernel = KernelName::copy(value.dtype(), slot.dtype);
+        let from = (address, value.strides());
+        self.jobs.copy(Stage::Gather, kernel, &slot.shape, from, (to, None))?;
+        Ok(to)
+    }
+
+    /// Copies a plain array of a key to an out of other strides or another float type.
+    pub(super) fn scatter(&mut self, slot: &Slot, from: u64, out: &Lent) -> Result<()> {
+        let kernel = KernelName::copy(slot.dtype, out.dtype());
+        let to = (out.data().addr() as u64, out.strides());
+        self.jobs.copy(Stage::Scatter, kernel, &slot.shape, (from, None), to)
+    }
+
+    /// Whether there is nothing to queue.
+    pub(super) fn is_empty(&self) -> bool {
+        self.uploads.is_empty() && self.downloads.is_empty() && self.jobs.is_empty()
+    }
+
+    /// Queues all of it: uploads, one table with its launches, downloads. Returns the mark behind it.
+    /// An error before anything is queued leaves nothing behind; one later comes with a lost device.
+    pub(super) fn queue(&mut self) -> Result<Mark> {
+        let CallQueue { device, stream, .. } = self.queue;
+        let table = self.jobs.prepare(device, stream)?;
+        // Behind an error the device may still use them, so they are not freed.
+        let spans = std::mem::take(&mut self.spans).into_iter().map(std::mem::ManuallyDrop::new);
+        let spans = spans.collect::<Vec<_>>();
+        for StagedCopy { block, address, bytes } in self.uploads.drain(..) {
+            self.blocks[block].upload(address, bytes, stream)?;
+        }
+        let table = table.map(|table| table.queue(device, stream)).transpose()?;
+        self.blocks.extend(table);
+        for StagedCopy { block, address, bytes } in self.downloads.drain(..) {
+            self.blocks[block].download(address, bytes, stream)?;
+        }
+        for span in spans {
+            std::mem::ManuallyDrop::into_inner(span).release(stream);
+        }
+        let mark = Mark::record(device, stream)?;
+        self.blocks.iter_mut().for_each(|block| block.keep_until(&mark));
+        Ok(mark)
+    }
+}

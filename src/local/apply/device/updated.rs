@@ -1,0 +1,101 @@
+//! Pushes to keys on a device under an updater, which gets copies in host memory.
+
+use std::sync::Arc;
+
+use super::staging::Staging;
+use super::{DeviceCall, outs_of};
+use crate::device::KernelName;
+use crate::error::Result;
+use crate::local::apply::{Applier, KeyPush};
+use crate::local::counters::CallTally;
+use crate::local::plan::{KeyGroup, PlannedOut};
+use crate::local::table::Value;
+use crate::local::updater::Updater;
+use crate::tensor::{Buffer, DType};
+
+const EMPTY: &str = "a key on a device has memory there";
+
+impl Applier {
+    /// Pushes to keys one by one, and fills the outs of each behind its updater.
+    pub(super) fn run_updated_keys(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &[PlannedOut],
+        updater: &Updater,
+        tally: &mut CallTally,
+    ) -> Result<()> {
+        for group in groups {
+            if work.limits.is_cancelled() {
+                return Err(self.cancelled(work.name, &group.slot));
+            }
+            let mut locked = vec![self.lock(work.name, &group.slot, work.limits)?];
+            if !group.values.is_empty() && group.slot.count > 0 {
+                let push = KeyPush {
+                    call: work.name,
+                    slot: &group.slot,
+                    values: &work.values[group.values.clone()],
+                    outs: outs_of(group, outs),
+                    limits: work.limits,
+                    touched: work.touched,
+                };
+                tally.add(&CallTally::of(push.values.len(), 0, group.slot.bytes()));
+                tally.updater_calls += 1;
+                self.update_copy(work, &push, updater, &mut locked[0])?;
+            }
+            let slot = Arc::clone(&group.slot);
+            let pull = [KeyGroup { slot, values: 0..0, outs: group.outs.clone() }];
+            self.run_locked(work, &pull, outs, locked, tally)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the updater on copies of the sum and the value, and copies the value back: also after a
+    /// failure, whose changes stay.
+    fn update_copy(
+        &self,
+        work: &DeviceCall<'_>,
+        push: &KeyPush<'_>,
+        updater: &Updater,
+        value: &mut Value,
+    ) -> Result<()> {
+        let &KeyPush { slot, values, .. } = push;
+        let (bytes, stream) = (slot.bytes(), &work.queue.stream);
+        let memory = value.device.as_mut().expect(EMPTY);
+        memory.marks.order_writer(stream)?;
+        let mut staging = Staging::new(work.queue);
+        let inputs = values.iter().map(|it| staging.value(self.team_of(push), slot, it));
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        let sum = match inputs[..] {
+            [only] => only,
+            _ => staging.span(bytes)?,
+        };
+        if inputs.len() > 1 {
+            staging.jobs.sum(KernelName::sum(slot.dtype), slot.count, &inputs, &[sum])?;
+        }
+        let [merged, stored] = [staging.block(bytes)?, staging.block(bytes)?];
+        staging.download(merged, sum, bytes);
+        staging.download(stored, memory.value(), bytes);
+        let mark = staging.queue()?;
+        self.wait_for(
+            work,
+            slot,
+            &mark,
+            "keys before it are applied, it and those after it are not",
+        )?;
+        let mut copy = Buffer::zeroed(bytes, false)?;
+        let content = staging.content(stored, DType::U8).array();
+        copy.bytes_mut().copy_from_slice(content.slice::<u8>(&(0..bytes)));
+        value.buffer = copy;
+        let merged = staging.content(merged, slot.dtype).data();
+        let result = self.update(push, updater, merged, value, None);
+        let changed = std::mem::replace(&mut value.buffer, Buffer::new(0)?);
+        let mut back = Staging::new(work.queue);
+        let block = back.block(bytes)?;
+        back.write(block, changed.bytes());
+        let memory = value.device.as_mut().expect(EMPTY);
+        back.upload(block, memory.value(), bytes);
+        memory.marks.note_writer(&back.queue()?);
+        result
+    }
+}

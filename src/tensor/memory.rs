@@ -1,0 +1,11 @@
+//! The kinds of memory that tensors live in.
+
+/// Where the elements of a tensor are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Memory {
+    /// The host may touch them.
+    Host,
+    /// In the memory of the CUDA device of this number: no code of the host touches them.
+    #[cfg(feature = "cuda")]
+    Device(u16),
+}

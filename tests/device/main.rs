@@ -1,0 +1,46 @@
+//! Stores with tensors in the memory of a GPU, through the C interface, against stores in host
+//! memory: every bit. The driver is the stand-in of `tests/cuda`. Each test has a process of its
+//! own, since a driver has one state for its process.
+#![allow(clippy::unwrap_used, reason = "a failed test")]
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "small numbers"
+)]
+
+mod array;
+mod dense;
+mod gpu;
+mod layouts;
+mod order;
+mod refused;
+mod rules;
+mod seeds;
+mod store;
+
+use std::env;
+use std::process::{Command, Output};
+
+const INSIDE: &str = "KV_DEVICE_TEST";
+
+/// Runs a test again in a child, with variables. None in the child itself.
+fn child(test: &str, variables: &[(&str, &str)]) -> Option<Output> {
+    if env::var_os(INSIDE).is_some() {
+        return None;
+    }
+    let mut command = Command::new(env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env(INSIDE, "yes");
+    let driver = gpu::library();
+    command.env("KV_CUDA", driver).envs(variables.iter().copied());
+    Some(command.output().unwrap())
+}
+
+/// Whether the body of a test runs here. In the first process a child runs it.
+fn is_child(test: &str, variables: &[(&str, &str)]) -> bool {
+    let Some(output) = child(test, variables) else { return true };
+    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{test}: {text}");
+    false
+}

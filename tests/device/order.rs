@@ -1,0 +1,170 @@
+//! Streams, tickets, deadlines, and how many calls of the driver a call makes.
+
+use kvstore::DType;
+
+use super::array::{Array, Place};
+use super::store::{Call, Device, GPU, Store, set_stream, stream_of};
+use super::{gpu, is_child};
+
+fn bits(number: f32) -> u64 {
+    u64::from(number.to_bits())
+}
+
+fn filled(place: Place, count: i64, number: f32) -> Array {
+    let elements = vec![bits(number); count as usize];
+    Array::plain(place, DType::F32, &[count]).with(&elements)
+}
+
+#[test]
+fn a_thread_names_its_stream_of_a_device() {
+    if !is_child(
+        "order::a_thread_names_its_stream_of_a_device",
+        &[("KV_CUDA_STAND_IN_DEVICES", "2")],
+    ) {
+        return;
+    }
+    gpu::start(0);
+    assert_eq!(stream_of(GPU), Ok(0));
+    let stream = gpu::stream();
+    for named in [stream, 1, 2, 0, stream] {
+        set_stream(GPU, named).unwrap();
+        assert_eq!(stream_of(GPU), Ok(named));
+    }
+    assert_eq!(std::thread::spawn(|| stream_of(GPU)).join().unwrap(), Ok(0));
+    let other = Device { id: 1, ..GPU };
+    assert_eq!(stream_of(other), Ok(0));
+    assert_eq!(set_stream(other, stream).unwrap_err().status, 1, "a stream of another device");
+    assert_eq!(set_stream(GPU, 0xABCD).unwrap_err().status, 1, "no stream");
+    for device in [Device { id: 2, ..GPU }, Device { id: -1, ..GPU }, Device { kind: 1, id: 0 }] {
+        assert_eq!(set_stream(device, 0).unwrap_err().status, 1, "{device:?}");
+    }
+    assert_eq!(stream_of(GPU), Ok(stream));
+}
+
+#[test]
+fn a_list_is_one_copy_of_a_table_and_one_launch_and_waits_for_nothing() {
+    if !is_child("order::a_list_is_one_copy_of_a_table_and_one_launch_and_waits_for_nothing", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::new("device");
+    let stream = gpu::stream();
+    set_stream(GPU, stream).unwrap();
+    let arrays: Vec<_> = (0..100).map(|key| (key, filled(Place::Gpu, 50, 1.0))).collect();
+    gpu::stream_wait(1);
+    let pairs: Vec<_> = arrays.iter().map(|(key, array)| (*key, array)).collect();
+    store.init(&pairs).unwrap();
+    store.set_optimizer("sgd", "learning_rate=0.5,momentum=0.9").unwrap();
+    for calls in [1, 100] {
+        for _ in 0..3 {
+            store.call(Call::PushPull, &pairs[..calls], &pairs[..calls]).unwrap();
+            gpu::stream_wait(stream);
+        }
+        gpu::forget_counts();
+        store.call(Call::PushPull, &pairs[..calls], &pairs[..calls]).unwrap();
+        assert_eq!(gpu::calls(c"cuLaunchKernel"), 1);
+        assert_eq!(gpu::calls(c"cuMemcpyHtoDAsync_v2"), 1);
+        for none in [
+            c"cuMemcpyDtoHAsync_v2",
+            c"cuStreamSynchronize",
+            c"cuEventSynchronize",
+            c"cuCtxSynchronize",
+            c"cuStreamWaitEvent",
+            c"wait for a pageable copy",
+            c"cuMemHostAlloc",
+            c"cuModuleLoadDataEx",
+        ] {
+            assert_eq!(gpu::calls(none), 0, "{none:?}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu() {
+    if !is_child("order::a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for (kind, call) in [("device", Call::Pull), ("local", Call::Push)] {
+        let store = Store::with(kind, &[("timeout_ms", "100")]).unwrap();
+        let (value, out) = (filled(Place::Gpu, 9, 3.0), filled(Place::Host, 9, 0.0));
+        gpu::stream_wait(1);
+        set_stream(GPU, 1).unwrap();
+        store.init(&[(7, &value)]).unwrap();
+        let stream = gpu::stream();
+        set_stream(GPU, stream).unwrap();
+        let hang = filled(Place::Gpu, 1, 0.0);
+        gpu::fail(c"cuMemcpyHtoDAsync_v2:1=hang");
+        gpu::write(gpu::memory(4), &[0; 4], stream);
+        let (values, outs) = ([(7, &value)], [(7, &out)]);
+        let result = match call {
+            Call::Pull => store.pull(&outs),
+            _ => store.push(&values),
+        };
+        let failure = result.unwrap_err();
+        assert_eq!(failure.status, 20, "{failure:?}");
+        for part in ["key 7", "GPU 0", "your stream"] {
+            assert!(failure.text.contains(part), "{failure:?}");
+        }
+        drop(hang);
+        gpu::seed(1);
+    }
+}
+
+#[test]
+fn a_ticket_is_done_when_the_gpu_is_and_later_calls_come_behind_it() {
+    if !is_child("order::a_ticket_is_done_when_the_gpu_is_and_later_calls_come_behind_it", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for kind in ["device", "local"] {
+        let store = Store::new(kind);
+        let stream = gpu::stream();
+        set_stream(GPU, stream).unwrap();
+        let on = || Array::on(stream, Place::Gpu, DType::F32, &[40], None);
+        let value = on().with(&[bits(2.0); 40]);
+        store.init(&[(1, &value)]).unwrap();
+        store.set_optimizer("test", "").unwrap();
+        let mut out = on();
+        let both = [(1, &value), (1, &value)];
+        let tickets: Vec<_> =
+            (0..5).map(|_| store.submit(Call::Push, &both, &[]).unwrap()).collect();
+        store.pull(&[(1, &out)]).unwrap();
+        assert_eq!(out.get(), vec![bits(22.0); 40], "{kind}");
+        for ticket in tickets {
+            store.wait(ticket, 10_000).unwrap();
+            store.cancel(ticket).unwrap();
+        }
+        let ticket = store.submit(Call::PushPull, &both, &[(1, &out)]).unwrap();
+        store.wait(ticket, 10_000).unwrap();
+        // On another stream: the ticket is done.
+        out.stream = 1;
+        assert_eq!(out.get(), vec![bits(26.0); 40], "{kind}");
+    }
+}
+
+#[test]
+fn a_captured_stream_is_refused_and_nothing_changes() {
+    if !is_child("order::a_captured_stream_is_refused_and_nothing_changes", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::new("device");
+    let (value, out) = (filled(Place::Gpu, 5, 1.0), filled(Place::Gpu, 5, 0.0));
+    let more = filled(Place::Gpu, 5, 9.0);
+    gpu::stream_wait(1);
+    store.init(&[(1, &value)]).unwrap();
+    let stream = gpu::stream();
+    set_stream(GPU, stream).unwrap();
+    assert_eq!(gpu::begin_capture(stream, 0), 0);
+    for failure in [store.push(&[(1, &more)]), store.pull(&[(1, &out)]), store.init(&[(2, &more)])]
+    {
+        let failure = failure.unwrap_err();
+        assert!(failure.status == 2 && failure.text.contains("captured"), "{failure:?}");
+    }
+    assert_eq!(gpu::end_capture(stream, &mut 0), 0);
+    store.pull(&[(1, &out)]).unwrap();
+    gpu::stream_wait(stream);
+    assert_eq!(out.get(), value.get());
+    assert_eq!(store.key_device(2).unwrap_err().status, 4);
+}

@@ -1,0 +1,139 @@
+//! Optimizers of keys on a GPU.
+
+use kvstore::DType;
+
+use super::array::{Array, Place};
+use super::dense::Twins;
+use super::store::Call;
+use super::{gpu, is_child};
+
+/// Optimizers that go element by element, with their options.
+const SETTINGS: &[(&str, &str)] = &[
+    ("sgd", "learning_rate=0.1"),
+    ("sgd", "learning_rate=0.1,wd=0.01,rescale_grad=0.25,clip_gradient=1.5"),
+    ("sgd", "learning_rate=0.1,momentum=0.9"),
+    ("nag", "learning_rate=0.1,momentum=0.9,wd=0.01"),
+    ("adam", "learning_rate=0.01,wd=0.1,clip_gradient=0.7,rescale_grad=3"),
+    ("adamw", "wd=0.05"),
+    ("adamax", ""),
+    ("nadam", ""),
+    ("adagrad", "wd=0.1"),
+    ("rmsprop", ""),
+    ("rmsprop", "centered=true,wd=0.01,clip_weights=2.0"),
+    ("adadelta", ""),
+    ("ftrl", ""),
+    ("ftrl", "learning_rate=0"),
+    ("ftml", ""),
+    ("signum", ""),
+    ("signum", "momentum=0,wd=0.1"),
+    ("dcasgd", ""),
+    ("dcasgd", "momentum=0.9,wd=0.01"),
+    ("lion", "wd=0.1"),
+    ("test", ""),
+];
+
+const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
+
+/// Pushes of each number of values.
+const ROUNDS: usize = 2;
+
+#[test]
+fn rules_have_the_bits_of_host_memory() {
+    if !is_child("rules::rules_have_the_bits_of_host_memory", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let shapes: [&[i64]; 2] = [&[3, 29], &[1]];
+    for (name, params) in SETTINGS {
+        for dtype in FLOATS {
+            for masters in if dtype.size() == 2 { vec!["false", "true"] } else { vec!["false"] } {
+                let separator = if params.is_empty() { "" } else { "," };
+                let params = format!("{params}{separator}multi_precision={masters}");
+                let mut twins = Twins::new("device", 23);
+                twins.what = format!("{name} {params}, {dtype:?}");
+                let keys: Vec<_> = (1..).zip(shapes).map(|(key, it)| (key, dtype, it)).collect();
+                keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+                twins.set_optimizer(name, &params);
+                for values in 1..=3 {
+                    for _ in 0..ROUNDS {
+                        twins.call(Call::PushPull, &keys, values, 1);
+                    }
+                }
+                twins.call(Call::Push, &keys, 2, 0);
+                twins.call(Call::Pull, &keys, 0, 1);
+                twins.save_and_load();
+                twins.call(Call::PushPull, &keys, 2, 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_updater_gets_copies_in_host_memory() {
+    if !is_child("rules::an_updater_gets_copies_in_host_memory", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for kind in ["device", "local"] {
+        let mut twins = Twins::new(kind, 37);
+        let keys: [(u64, DType, &[i64]); 2] = [(1, DType::F32, &[70]), (2, DType::F32, &[3, 5])];
+        keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+        twins.store.set_adding_updater().unwrap();
+        twins.peer.set_adding_updater().unwrap();
+        for values in 1..=3 {
+            twins.call(Call::PushPull, &keys, values, 2);
+            twins.call(Call::Push, &keys, values, 0);
+            twins.call(Call::Pull, &keys, 0, 1);
+        }
+        let large = vec![u64::from(2000.0f32.to_bits()); 70];
+        let value = Array::plain(Place::Gpu, DType::F32, &[70]).with(&large);
+        let twin = Array::plain(Place::Host, DType::F32, &[70]).with(&large);
+        let failure = twins.store.push(&[(1, &value)]).unwrap_err();
+        assert!(failure.status == 11 && failure.text.contains("push: key 1"), "{failure:?}");
+        twins.peer.push(&[(1, &twin)]).unwrap_err();
+        // What the updater has changed stays.
+        twins.call(Call::Pull, &keys, 0, 1);
+    }
+}
+
+#[test]
+fn a_new_optimizer_begins_with_a_new_state() {
+    if !is_child("rules::a_new_optimizer_begins_with_a_new_state", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let mut twins = Twins::new("device", 29);
+    let keys: [(u64, DType, &[i64]); 2] = [(1, DType::F32, &[70]), (2, DType::F16, &[9])];
+    keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+    for (name, params) in [
+        ("adam", "multi_precision=true"),
+        ("sgd", "momentum=0.9"),
+        ("adam", ""),
+        ("nadam", "multi_precision=true"),
+    ] {
+        twins.set_optimizer(name, params);
+        for _ in 0..3 {
+            twins.call(Call::PushPull, &keys, 2, 1);
+        }
+    }
+}
+
+#[test]
+fn keys_in_host_memory_take_every_rule_with_values_of_a_gpu() {
+    if !is_child("rules::keys_in_host_memory_take_every_rule_with_values_of_a_gpu", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for (name, params) in
+        [("lamb", ""), ("lars", "momentum=0.9"), ("groupadagrad", ""), ("adam", "")]
+    {
+        let mut twins = Twins::new("local", 31);
+        twins.what = name.into();
+        let keys: [(u64, DType, &[i64]); 2] = [(1, DType::F32, &[7, 30]), (2, DType::F64, &[5])];
+        keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+        twins.set_optimizer(name, params);
+        for values in 1..=3 {
+            twins.call(Call::PushPull, &keys, values, 2);
+        }
+    }
+}

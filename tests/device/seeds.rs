@@ -1,0 +1,183 @@
+//! Random programs: two threads with a stream each, tickets, both memories; every out is that of a
+//! model, a store in host memory with the calls in the same order.
+//!
+//! `KV_TEST_SEEDS=n` runs n of them, from `KV_TEST_FIRST` on.
+
+use std::env;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+
+use kvstore::DType;
+
+use super::array::{Array, Place, Random};
+use super::dense::assert_same;
+use super::store::{Call, GPU, Store, set_stream};
+use super::{gpu, is_child};
+
+/// Programs of a usual run.
+const PROGRAMS: u64 = 60;
+/// Calls of a program.
+const CALLS: usize = 24;
+
+type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+/// A thread with a stream of its own, which does one piece of work at a time.
+struct Worker<'a> {
+    work: Sender<Work<'a>>,
+    done: Receiver<()>,
+    stream: u64,
+}
+
+impl<'a> Worker<'a> {
+    fn start<'scope>(scope: &'scope thread::Scope<'scope, 'a>) -> Self
+    where
+        'a: 'scope,
+    {
+        let (work, tasks) = channel::<Work<'a>>();
+        let (reply, done) = channel();
+        let stream = gpu::stream();
+        scope.spawn(move || {
+            gpu::start(0);
+            set_stream(GPU, stream).unwrap();
+            for task in tasks {
+                task();
+                reply.send(()).unwrap();
+            }
+        });
+        Self { work, done, stream }
+    }
+
+    /// Runs work on the thread; a later piece of work on any thread begins when it has returned.
+    fn run(&self, work: impl FnOnce() + Send + 'a) {
+        self.work.send(Box::new(work)).unwrap();
+        self.done.recv().expect("the thread has failed");
+    }
+}
+
+/// The arrays of a call, which outlive its operation.
+struct Made {
+    values: Vec<(u64, Array)>,
+    outs: Vec<(u64, Array)>,
+    wanted: Vec<(u64, Array)>,
+    ticket: Option<u64>,
+}
+
+fn borrow(list: &[(u64, Array)]) -> Vec<(u64, &Array)> {
+    list.iter().map(|(key, array)| (*key, array)).collect()
+}
+
+/// One program.
+struct Program<'a> {
+    store: &'a Store,
+    peer: &'a Store,
+    random: Random,
+    /// Elements of each key.
+    counts: [i64; 3],
+}
+
+impl Program<'_> {
+    fn place(&mut self) -> Place {
+        if self.random.below(5) == 0 { Place::Host } else { Place::Gpu }
+    }
+
+    /// Makes the arrays of a random call; those on the GPU are written on a stream.
+    fn draw(&mut self, stream: u64) -> (Call, Made, Vec<(u64, Array)>) {
+        let call = [Call::Push, Call::Pull, Call::PushPull][self.random.below(3) as usize];
+        let (mut values, mut twins) = (Vec::new(), Vec::new());
+        let (mut outs, mut wanted) = (Vec::new(), Vec::new());
+        for key in 0..3u64 {
+            if self.random.below(3) == 0 {
+                continue;
+            }
+            let shape = [self.counts[key as usize]];
+            let pushed = if call == Call::Pull { 0 } else { 1 + self.random.below(3) };
+            for _ in 0..pushed {
+                let elements = self.random.elements(DType::F32, shape[0] as usize);
+                let place = self.place();
+                let value = Array::on(stream, place, DType::F32, &shape, None).with(&elements);
+                values.push((key, value));
+                let twin = Array::plain(Place::Host, DType::F32, &shape).with(&elements);
+                twins.push((key, twin));
+            }
+            if call != Call::Push {
+                let place = self.place();
+                outs.push((key, Array::on(stream, place, DType::F32, &shape, None)));
+                wanted.push((key, Array::plain(Place::Host, DType::F32, &shape)));
+            }
+        }
+        (call, Made { values, outs, wanted, ticket: None }, twins)
+    }
+
+    /// Makes a random call on this thread, and the same on the model.
+    fn call(&mut self, stream: u64) -> Made {
+        let (call, mut made, twins) = self.draw(stream);
+        let (values, outs) = (borrow(&made.values), borrow(&made.outs));
+        if self.random.below(3) == 0 {
+            made.ticket = Some(self.store.submit(call, &values, &outs).unwrap());
+        } else {
+            self.store.call(call, &values, &outs).unwrap();
+            // The caller may use its values again in stream order.
+            for (_, value) in &mut made.values {
+                value.overwrite(0x7FC0_0000);
+            }
+        }
+        self.peer.call(call, &borrow(&twins), &borrow(&made.wanted)).unwrap();
+        made
+    }
+}
+
+fn run(seed: u64) {
+    gpu::seed(seed);
+    let mut random = Random(seed);
+    let kind = ["device", "local"][random.below(2) as usize];
+    let (store, peer) = (Store::new(kind), Store::new("local"));
+    let counts = [1, 37, 300];
+    for (key, count) in (0..).zip(counts) {
+        let elements = random.elements(DType::F32, count as usize);
+        let of = |place| Array::plain(place, DType::F32, &[count]).with(&elements);
+        let place = if random.below(4) == 0 { Place::Host } else { Place::Gpu };
+        store.init(&[(key, &of(place))]).unwrap();
+        peer.init(&[(key, &of(Place::Host))]).unwrap();
+    }
+    let rule = [("sgd", "learning_rate=0.5,momentum=0.5"), ("adam", "")];
+    if let Some((name, params)) = rule.get(random.below(3) as usize) {
+        store.set_optimizer(name, params).unwrap();
+        peer.set_optimizer(name, params).unwrap();
+    }
+    let program = std::sync::Mutex::new(Program { store: &store, peer: &peer, random, counts });
+    let made = std::sync::Mutex::new(Vec::new());
+    thread::scope(|scope| {
+        let workers = [0, 1].map(|_| Worker::start(scope));
+        let mut order = Random(!seed);
+        for _ in 0..CALLS {
+            let worker = &workers[order.below(2) as usize];
+            let stream = worker.stream;
+            let (program, made) = (&program, &made);
+            worker.run(move || {
+                let call = program.lock().unwrap().call(stream);
+                made.lock().unwrap().push(call);
+            });
+        }
+    });
+    for (index, call) in made.into_inner().unwrap().into_iter().enumerate() {
+        call.ticket.map_or(Ok(()), |ticket| store.wait(ticket, 60_000)).unwrap();
+        for ((key, out), (_, wanted)) in call.outs.iter().zip(&call.wanted) {
+            let what = format!("seed {seed}, {kind}, call {index}, key {key}");
+            assert_same(out, wanted, &what);
+        }
+        call.values.into_iter().chain(call.outs).for_each(|(_, array)| array.free());
+    }
+}
+
+#[test]
+fn random_programs_equal_the_model() {
+    if !is_child("seeds::random_programs_equal_the_model", &[]) {
+        return;
+    }
+    let number = |name: &str, default: u64| {
+        env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+    };
+    let (first, count) = (number("KV_TEST_FIRST", 0), number("KV_TEST_SEEDS", PROGRAMS));
+    gpu::start(0);
+    (first..first + count).for_each(run);
+}
