@@ -24,7 +24,7 @@ pub(crate) use memory::Span;
 pub(crate) use name::KernelName;
 pub(crate) use passes::DevicePasses;
 pub(crate) use pinned::PinnedBlock;
-pub(crate) use queue::CallQueue;
+pub(crate) use queue::{CallQueue, CallQueues};
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

@@ -175,11 +175,11 @@ impl Local {
     #[cfg(feature = "cuda")]
     fn fill(&self, scene: &CallContext<'_>, slots: &[Arc<Slot>], values: &Pairs<'_>) -> Result<()> {
         let Some(mut plan) = Plan::of_first_values(scene, slots, values)? else { return Ok(()) };
-        let Some(queue) = plan.queue.take() else { return Ok(()) };
+        let queues = std::mem::take(&mut plan.queues);
         let patience = self.patience();
         let limits = CallLimits { patience: &patience, cancel: None };
         let (names, tally) = ((DataCall::Push, scene.call), &mut CallTally::default());
-        self.applier.apply_on_device(names, &mut plan, &queue, &Handling::PLAIN, limits, tally)
+        self.applier.apply_on_devices(names, &mut plan, &queues, &Handling::PLAIN, limits, tally)
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -314,8 +314,8 @@ impl Local {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
         #[cfg(feature = "cuda")]
-        if let Some(queue) = &plan.queue {
-            plan.queue = Some(queue.for_ticket(priority)?);
+        for queue in &mut plan.queues {
+            *queue = queue.for_ticket(priority)?;
         }
         let handling = self.handling_of(&plan);
         let op = LocalOperation { call, plan, handling, span: Carried::current() };

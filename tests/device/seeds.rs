@@ -1,4 +1,4 @@
-//! Random programs: two threads with a stream each, tickets, both memories; every out is that of a
+//! Random programs: two threads with streams of two GPUs, tickets, both memories; every out is that of a
 //! model, a store in host memory with the calls in the same order.
 //!
 //! `KV_TEST_SEEDS=n` runs n of them, from `KV_TEST_FIRST` on.
@@ -11,7 +11,7 @@ use kvstore::DType;
 
 use super::array::{Array, Place, Random};
 use super::dense::assert_same;
-use super::store::{Call, GPU, Store, set_stream};
+use super::store::{Call, Device, GPU, Store, set_stream};
 use super::{gpu, is_child};
 
 /// Programs of a usual run.
@@ -25,7 +25,8 @@ type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 struct Worker<'a> {
     work: Sender<Work<'a>>,
     done: Receiver<()>,
-    stream: u64,
+    /// One of each GPU.
+    streams: [u64; 2],
 }
 
 impl<'a> Worker<'a> {
@@ -35,16 +36,18 @@ impl<'a> Worker<'a> {
     {
         let (work, tasks) = channel::<Work<'a>>();
         let (reply, done) = channel();
-        let stream = gpu::stream();
+        let streams = [0, 1].map(|device| gpu::on(device, gpu::stream));
         scope.spawn(move || {
             gpu::start(0);
-            set_stream(GPU, stream).unwrap();
+            for (id, stream) in (0..).zip(streams) {
+                set_stream(Device { id, ..GPU }, stream).unwrap();
+            }
             for task in tasks {
                 task();
                 reply.send(()).unwrap();
             }
         });
-        Self { work, done, stream }
+        Self { work, done, streams }
     }
 
     /// Runs work on the thread; a later piece of work on any thread begins when it has returned.
@@ -76,12 +79,18 @@ struct Program<'a> {
 }
 
 impl Program<'_> {
-    fn place(&mut self) -> Place {
-        if self.random.below(5) == 0 { Place::Host } else { Place::Gpu }
+    /// An array at a place that is drawn.
+    fn array(&mut self, streams: [u64; 2], shape: &[i64]) -> Array {
+        let (place, stream) = match self.random.below(6) {
+            0 => (Place::Host, 0),
+            1 => (Place::Other(1), streams[1]),
+            _ => (Place::Gpu, streams[0]),
+        };
+        Array::on(stream, place, DType::F32, shape, None)
     }
 
     /// Makes the arrays of a random call; those on the GPU are written on a stream.
-    fn draw(&mut self, stream: u64) -> (Call, Made, Vec<(u64, Array)>) {
+    fn draw(&mut self, streams: [u64; 2]) -> (Call, Made, Vec<(u64, Array)>) {
         let call = [Call::Push, Call::Pull, Call::PushPull][self.random.below(3) as usize];
         let (mut values, mut twins) = (Vec::new(), Vec::new());
         let (mut outs, mut wanted) = (Vec::new(), Vec::new());
@@ -93,15 +102,13 @@ impl Program<'_> {
             let pushed = if call == Call::Pull { 0 } else { 1 + self.random.below(3) };
             for _ in 0..pushed {
                 let elements = self.random.elements(DType::F32, shape[0] as usize);
-                let place = self.place();
-                let value = Array::on(stream, place, DType::F32, &shape, None).with(&elements);
+                let value = self.array(streams, &shape).with(&elements);
                 values.push((key, value));
                 let twin = Array::plain(Place::Host, DType::F32, &shape).with(&elements);
                 twins.push((key, twin));
             }
             if call != Call::Push {
-                let place = self.place();
-                outs.push((key, Array::on(stream, place, DType::F32, &shape, None)));
+                outs.push((key, self.array(streams, &shape)));
                 wanted.push((key, Array::plain(Place::Host, DType::F32, &shape)));
             }
         }
@@ -109,13 +116,14 @@ impl Program<'_> {
     }
 
     /// Makes a random call on this thread, and the same on the model.
-    fn call(&mut self, stream: u64) -> Made {
-        let (call, mut made, twins) = self.draw(stream);
+    fn call(&mut self, streams: [u64; 2]) -> Made {
+        let (call, mut made, twins) = self.draw(streams);
         let (values, outs) = (borrow(&made.values), borrow(&made.outs));
         if self.random.below(3) == 0 {
             made.ticket = Some(self.store.submit(call, &values, &outs).unwrap());
         } else {
-            self.store.call(call, &values, &outs).unwrap();
+            let result = self.store.call(call, &values, &outs);
+            result.unwrap_or_else(|failure| panic!("{failure:?}; {}", gpu::message()));
             // The caller may use its values again in stream order.
             for (_, value) in &mut made.values {
                 value.overwrite(0x7FC0_0000);
@@ -135,7 +143,8 @@ fn run(seed: u64) {
     for (key, count) in (0..).zip(counts) {
         let elements = random.elements(DType::F32, count as usize);
         let of = |place| Array::plain(place, DType::F32, &[count]).with(&elements);
-        let place = if random.below(4) == 0 { Place::Host } else { Place::Gpu };
+        let place = [Place::Host, Place::Other(1), Place::Gpu, Place::Gpu];
+        let place = place[random.below(4) as usize];
         store.init(&[(key, &of(place))]).unwrap();
         peer.init(&[(key, &of(Place::Host))]).unwrap();
     }
@@ -151,10 +160,10 @@ fn run(seed: u64) {
         let mut order = Random(!seed);
         for _ in 0..CALLS {
             let worker = &workers[order.below(2) as usize];
-            let stream = worker.stream;
+            let streams = worker.streams;
             let (program, made) = (&program, &made);
             worker.run(move || {
-                let call = program.lock().unwrap().call(stream);
+                let call = program.lock().unwrap().call(streams);
                 made.lock().unwrap().push(call);
             });
         }
@@ -162,7 +171,9 @@ fn run(seed: u64) {
     for (index, call) in made.into_inner().unwrap().into_iter().enumerate() {
         call.ticket.map_or(Ok(()), |ticket| store.wait(ticket, 60_000)).unwrap();
         for ((key, out), (_, wanted)) in call.outs.iter().zip(&call.wanted) {
-            let what = format!("seed {seed}, {kind}, call {index}, key {key}");
+            let (place, has_ticket) = (out.place, call.ticket.is_some());
+            let what =
+                format!("seed {seed}, {kind}, call {index}, key {key}, {place:?}, {has_ticket}");
             assert_same(out, wanted, &what);
         }
         call.values.into_iter().chain(call.outs).for_each(|(_, array)| array.free());
@@ -171,7 +182,8 @@ fn run(seed: u64) {
 
 #[test]
 fn random_programs_equal_the_model() {
-    if !is_child("seeds::random_programs_equal_the_model", &[]) {
+    let gpus = ("KV_CUDA_STAND_IN_DEVICES", "2");
+    if !is_child("seeds::random_programs_equal_the_model", &[gpus]) {
         return;
     }
     let number = |name: &str, default: u64| {

@@ -222,6 +222,19 @@ impl Driver {
         outcome(unsafe { (self.table.fill)(to, 0, bytes, stream) })
     }
 
+    /// Queues a copy between devices, each an address and its context. The driver stages it where
+    /// they cannot access each other.
+    pub(crate) fn copy_peer(
+        &self,
+        to: (u64, u64),
+        from: (u64, u64),
+        bytes: usize,
+        stream: u64,
+    ) -> Outcome {
+        // SAFETY: device memory that is checked or ours, in stream order.
+        outcome(unsafe { (self.table.copy_peer)(to.0, to.1, from.0, from.1, bytes, stream) })
+    }
+
     /// A stream of the current context that the legacy stream does not wait for.
     pub(crate) fn create_stream(&self, priority: i32) -> Outcome<u64> {
         const NON_BLOCKING: u32 = 1;

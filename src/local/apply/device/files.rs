@@ -23,7 +23,7 @@ impl Applier {
         let queue = CallQueue::own(memory.device())?;
         let _scope = queue.begin()?;
         memory.marks.order_reader(&queue.stream)?;
-        let mut staging = Staging::new(&queue);
+        let mut staging = Staging::new(&queue, &[]);
         let mut blocks = Vec::new();
         for (address, bytes) in memory.spans() {
             let block = staging.block(bytes)?;
@@ -33,7 +33,9 @@ impl Applier {
         let mark = staging.queue()?;
         let handling = &Handling::PLAIN;
         let (call, touched) = (DataCall::Pull, 0);
-        let work = DeviceCall { call, name, handling, limits, queue: &queue, values: &[], touched };
+        let (queue, values) = (&queue, &[]);
+        let queues = std::slice::from_ref(queue);
+        let work = DeviceCall { call, name, handling, limits, queue, queues, values, touched };
         self.wait_for(&work, slot, &mark, "nothing has changed")?;
         let copy = |(block, bytes): (usize, usize)| -> Result<Buffer> {
             let mut buffer = Buffer::zeroed(bytes, false)?;
@@ -49,7 +51,7 @@ impl Applier {
 pub(crate) fn move_to_device(slot: &mut Slot, device: &'static Device) -> Result<()> {
     let queue = CallQueue::own(device)?;
     let _scope = queue.begin()?;
-    let mut staging = Staging::new(&queue);
+    let mut staging = Staging::new(&queue, &[]);
     let value = slot.value.get_mut();
     let state = value.state.as_ref();
     let (states, master) = state.map_or((&[][..], None), |state| state.arrays());

@@ -24,13 +24,13 @@ impl Applier {
         outs: &mut [PlannedOut],
         tally: &mut CallTally,
     ) -> Result<()> {
-        let mut sums = Staging::new(work.queue);
+        let mut sums = Staging::new(work.queue, work.queues);
         let staged = self.add_sums(work, groups, &mut sums)?;
         if staged.iter().any(Option::is_some) {
             let mark = sums.queue()?;
             self.wait_for(work, &groups[0].slot, &mark, "it and keys after it are unchanged")?;
         }
-        let mut results = Staging::new(work.queue);
+        let mut results = Staging::new(work.queue, work.queues);
         for (group, staged) in groups.iter().zip(staged) {
             if work.limits.is_cancelled() {
                 return Err(self.cancelled(work.name, &group.slot));
@@ -140,11 +140,15 @@ fn split(outs: &mut [PlannedOut], slot: &Slot) -> (Vec<PlannedOut>, Vec<Lent>) {
 
 /// Adds the copy of a result to an out on the device.
 fn add_out(results: &mut Staging<'_>, slot: &Slot, block: usize, out: &Lent) -> Result<()> {
-    if out.is_plain(slot.dtype) {
+    if out.is_plain(slot.dtype) && results.is_own(out.memory()) {
         results.upload(block, out.data().addr() as u64, slot.bytes());
         return Ok(());
     }
     let plain = results.span(slot.bytes())?;
     results.upload(block, plain, slot.bytes());
-    results.scatter(slot, plain, out)
+    if results.is_own(out.memory()) {
+        return results.scatter(slot, plain, out);
+    }
+    results.send(slot, plain, out);
+    Ok(())
 }

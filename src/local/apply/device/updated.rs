@@ -63,7 +63,7 @@ impl Applier {
         let (bytes, stream) = (slot.bytes(), &work.queue.stream);
         let memory = value.device.as_mut().expect(EMPTY);
         memory.marks.order_writer(stream)?;
-        let mut staging = Staging::new(work.queue);
+        let mut staging = Staging::new(work.queue, work.queues);
         let inputs = values.iter().map(|it| staging.value(self.team_of(push), slot, it));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
         let sum = match inputs[..] {
@@ -90,7 +90,7 @@ impl Applier {
         let merged = staging.content(merged, slot.dtype).data();
         let result = self.update(push, updater, merged, value, None);
         let changed = std::mem::replace(&mut value.buffer, Buffer::new(0)?);
-        let mut back = Staging::new(work.queue);
+        let mut back = Staging::new(work.queue, work.queues);
         let block = back.block(bytes)?;
         back.write(block, changed.bytes());
         let memory = value.device.as_mut().expect(EMPTY);
