@@ -56,6 +56,7 @@ functions! {
     to_device = c"cuMemcpyHtoDAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     to_host = c"cuMemcpyDtoHAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     stream_create = c"cuStreamCreate" (stream: &mut u64, flags: u32) -> u32;
+    destroy = c"cuStreamDestroy_v2" (stream: u64) -> u32;
     stream_wait = c"cuStreamSynchronize" (stream: u64) -> u32;
     begin_capture = c"cuStreamBeginCapture_v2" (stream: u64, mode: u32) -> u32;
     end_capture = c"cuStreamEndCapture" (stream: u64, graph: &mut u64) -> u32;

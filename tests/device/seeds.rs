@@ -4,6 +4,7 @@
 //! `KV_TEST_SEEDS=n` runs n of them, from `KV_TEST_FIRST` on.
 
 use std::env;
+use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -25,8 +26,21 @@ type Work<'a> = Box<dyn FnOnce() + Send + 'a>;
 struct Worker<'a> {
     work: Sender<Work<'a>>,
     done: Receiver<()>,
-    /// One of each GPU.
-    streams: [u64; 2],
+}
+
+/// Streams of both GPUs, named for this thread.
+fn new_streams() -> [u64; 2] {
+    [0, 1].map(|id| {
+        let stream = gpu::on(id, gpu::stream);
+        set_stream(Device { id, ..GPU }, stream).unwrap();
+        stream
+    })
+}
+
+fn destroy(streams: [u64; 2]) {
+    for (device, stream) in (0..).zip(streams) {
+        assert_eq!(gpu::on(device, || gpu::destroy(stream)), 0);
+    }
 }
 
 impl<'a> Worker<'a> {
@@ -36,18 +50,14 @@ impl<'a> Worker<'a> {
     {
         let (work, tasks) = channel::<Work<'a>>();
         let (reply, done) = channel();
-        let streams = [0, 1].map(|device| gpu::on(device, gpu::stream));
         scope.spawn(move || {
             gpu::start(0);
-            for (id, stream) in (0..).zip(streams) {
-                set_stream(Device { id, ..GPU }, stream).unwrap();
-            }
             for task in tasks {
                 task();
                 reply.send(()).unwrap();
             }
         });
-        Self { work, done, streams }
+        Self { work, done }
     }
 
     /// Runs work on the thread; a later piece of work on any thread begins when it has returned.
@@ -117,7 +127,11 @@ impl Program<'_> {
 
     /// Makes a random call on this thread, and the same on the model.
     fn call(&mut self, streams: [u64; 2]) -> Made {
-        let (call, mut made, twins) = self.draw(streams);
+        let (call, made, twins) = self.draw(streams);
+        self.make(call, made, &twins)
+    }
+
+    fn make(&mut self, call: Call, mut made: Made, twins: &[(u64, Array)]) -> Made {
         let (values, outs) = (borrow(&made.values), borrow(&made.outs));
         if self.random.below(3) == 0 {
             made.ticket = Some(self.store.submit(call, &values, &outs).unwrap());
@@ -129,8 +143,49 @@ impl Program<'_> {
                 value.overwrite(0x7FC0_0000);
             }
         }
-        self.peer.call(call, &borrow(&twins), &borrow(&made.wanted)).unwrap();
+        self.peer.call(call, &borrow(twins), &borrow(&made.wanted)).unwrap();
         made
+    }
+
+    /// Removes a key, and initialises it with other elements, possibly elsewhere.
+    fn remake(&mut self, streams: [u64; 2]) {
+        let key = self.random.below(3);
+        let count = self.counts[key as usize];
+        let elements = self.random.elements(DType::F32, count as usize);
+        let value = self.array(streams, &[count]).with(&elements);
+        let twin = Array::plain(Place::Host, DType::F32, &[count]).with(&elements);
+        for (store, value) in [(self.store, &value), (self.peer, &twin)] {
+            store.remove(&[key]).unwrap();
+            store.init(&[(key, value)]).unwrap();
+        }
+    }
+
+    /// Destroys the streams of this thread behind a push that is on its way, and makes new ones,
+    /// which have the old handles.
+    fn replace(&mut self, streams: [u64; 2]) -> [u64; 2] {
+        let (call, mut made, twins) = self.draw(streams);
+        if call == Call::Push && !made.values.is_empty() {
+            let values = borrow(&made.values);
+            self.store.call(call, &values, &[]).unwrap();
+            self.peer.call(call, &borrow(&twins), &[]).unwrap();
+            // The push may not have read them, and no handle is left to wait for it.
+            made.values.drain(..).for_each(|(_, value)| std::mem::forget(value));
+        }
+        destroy(streams);
+        new_streams()
+    }
+
+    /// Waits for calls, and compares their outs.
+    fn finish(&self, calls: Vec<Made>, what: &str) {
+        for (index, call) in calls.into_iter().enumerate() {
+            call.ticket.map_or(Ok(()), |ticket| self.store.wait(ticket, 60_000)).unwrap();
+            for ((key, out), (_, wanted)) in call.outs.iter().zip(&call.wanted) {
+                let (place, has_ticket) = (out.place, call.ticket.is_some());
+                let what = format!("{what}, call {index}, key {key}, {place:?}, {has_ticket}");
+                assert_same(out, wanted, &what);
+            }
+            call.values.into_iter().chain(call.outs).for_each(|(_, array)| array.free());
+        }
     }
 }
 
@@ -153,31 +208,34 @@ fn run(seed: u64) {
         store.set_optimizer(name, params).unwrap();
         peer.set_optimizer(name, params).unwrap();
     }
-    let program = std::sync::Mutex::new(Program { store: &store, peer: &peer, random, counts });
-    let made = std::sync::Mutex::new(Vec::new());
+    let program = Mutex::new(Program { store: &store, peer: &peer, random, counts });
+    let made = Mutex::new(Vec::new());
+    let what = format!("seed {seed}, {kind}");
+    // They outlive the threads.
+    let streams = [0, 1].map(|_| Mutex::new(None));
     thread::scope(|scope| {
         let workers = [0, 1].map(|_| Worker::start(scope));
         let mut order = Random(!seed);
         for _ in 0..CALLS {
-            let worker = &workers[order.below(2) as usize];
-            let streams = worker.streams;
-            let (program, made) = (&program, &made);
-            worker.run(move || {
-                let call = program.lock().unwrap().call(streams);
-                made.lock().unwrap().push(call);
+            let (at, action) = (order.below(2) as usize, order.below(12));
+            let (program, made, streams, what) = (&program, &made, &streams[at], &what);
+            workers[at].run(move || {
+                let mut program = program.lock().unwrap();
+                let mut named = streams.lock().unwrap();
+                let own = *named.get_or_insert_with(new_streams);
+                match action {
+                    0 => program.remake(own),
+                    1 => {
+                        program.finish(std::mem::take(&mut made.lock().unwrap()), what);
+                        *named = Some(program.replace(own));
+                    }
+                    _ => made.lock().unwrap().push(program.call(own)),
+                }
             });
         }
     });
-    for (index, call) in made.into_inner().unwrap().into_iter().enumerate() {
-        call.ticket.map_or(Ok(()), |ticket| store.wait(ticket, 60_000)).unwrap();
-        for ((key, out), (_, wanted)) in call.outs.iter().zip(&call.wanted) {
-            let (place, has_ticket) = (out.place, call.ticket.is_some());
-            let what =
-                format!("seed {seed}, {kind}, call {index}, key {key}, {place:?}, {has_ticket}");
-            assert_same(out, wanted, &what);
-        }
-        call.values.into_iter().chain(call.outs).for_each(|(_, array)| array.free());
-    }
+    program.into_inner().unwrap().finish(made.into_inner().unwrap(), &what);
+    streams.into_iter().filter_map(|it| it.into_inner().unwrap()).for_each(destroy);
 }
 
 #[test]
