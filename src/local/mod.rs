@@ -29,6 +29,8 @@ use std::sync::{Arc, Weak};
 
 use crate::config::Settings;
 use crate::deadline::{Deadline, LazyDeadline};
+#[cfg(feature = "cuda")]
+use crate::device::MemoryBudget;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::log::{Level, log};
@@ -131,7 +133,9 @@ impl Local {
         #[cfg(feature = "cuda")]
         let keeps_values = kind == StoreKind::Device;
         #[cfg(feature = "cuda")]
-        let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values };
+        let budget = Arc::new(MemoryBudget::new(settings.device_bytes));
+        #[cfg(feature = "cuda")]
+        let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values, budget };
         #[cfg(not(feature = "cuda"))]
         let _ = kind;
         Self {

@@ -210,6 +210,27 @@ fn a_full_gpu_is_named_and_nothing_changes() {
 }
 
 #[test]
+fn keys_take_no_more_memory_than_a_store_may_have() {
+    if !is_child("refused::keys_take_no_more_memory_than_a_store_may_have", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::with("device", &[("device_bytes", "8192")]).unwrap();
+    let (value, out) = (array(Place::Gpu, 1000), array(Place::Host, 1000));
+    store.init(&[(1, &value), (2, &value)]).unwrap();
+    let parts = ["key 3", "device_bytes allows 8192", "hold 8000, 4000 more"];
+    assert_fails(store.init(&[(3, &value)]), NO_MEMORY, &parts);
+    store.set_optimizer("nadam", "").unwrap();
+    assert_fails(store.push(&[(1, &value)]), NO_MEMORY, &["push: key 1", "device_bytes"]);
+    store.pull(&[(1, &out)]).unwrap();
+    assert_eq!(out.get(), value.get());
+    store.remove(&[2]).unwrap();
+    store.set_optimizer("sgd", "momentum=0.9").unwrap();
+    store.push(&[(1, &value)]).unwrap();
+    assert_fails(store.init(&[(2, &value)]), NO_MEMORY, &["key 2"]);
+}
+
+#[test]
 fn a_lost_device_fails_by_name_and_keys_in_host_memory_live() {
     let test = "refused::a_lost_device_fails_by_name_and_keys_in_host_memory_live";
     if !is_child(test, &[]) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{CallContext, KeyGroup, Pairs, Plan, TensorUse};
 use crate::config::CudaChoice;
-use crate::device::{self, CallQueue, CallQueues, Device, KeyMemory};
+use crate::device::{self, CallQueue, CallQueues, Device, KeyMemory, MemoryBudget};
 use crate::error::{Result, fail};
 use crate::local::table::Slot;
 use crate::tensor::{Buffer, Lent, Memory};
@@ -15,6 +15,8 @@ pub(crate) struct DeviceAccess {
     pub(crate) choice: CudaChoice,
     /// Whether values stay on the device of the tensor that initialises them.
     pub(crate) keeps_values: bool,
+    /// Of the memory of its keys.
+    pub(crate) budget: Arc<MemoryBudget>,
 }
 
 impl DeviceAccess {
@@ -28,7 +30,7 @@ impl DeviceAccess {
         if self.keeps_values {
             let queue = CallQueue::of_caller(self.open(ordinal)?)?;
             let _scope = queue.begin()?;
-            let memory = KeyMemory::new(queue.device, bytes, &queue.stream)?;
+            let memory = KeyMemory::new(queue.device, &self.budget, bytes, &queue.stream)?;
             slot.value.get_mut().device = Some(Box::new(memory));
             slot.device = Some(ordinal);
         } else {

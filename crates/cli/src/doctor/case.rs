@@ -91,6 +91,7 @@ pub(super) const NAMES: [&str; 30] = [
     "isa",
     "updater_undo",
     "cuda",
+    "device_bytes",
     "server_updater",
     "token",
     "token_file",

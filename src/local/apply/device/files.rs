@@ -1,8 +1,10 @@
 //! Arrays of keys on a device in host memory, for checkpoints, and back.
 
+use std::sync::Arc;
+
 use super::DeviceCall;
 use super::staging::Staging;
-use crate::device::{CallQueue, Device, KeyMemory};
+use crate::device::{CallQueue, Device, KeyMemory, MemoryBudget};
 use crate::error::Result;
 use crate::local::apply::{Applier, CallLimits};
 use crate::local::call::DataCall;
@@ -48,7 +50,11 @@ impl Applier {
 }
 
 /// Moves the value and the state of a key that no call sees yet to a device.
-pub(crate) fn move_to_device(slot: &mut Slot, device: &'static Device) -> Result<()> {
+pub(crate) fn move_to_device(
+    slot: &mut Slot,
+    device: &'static Device,
+    budget: &Arc<MemoryBudget>,
+) -> Result<()> {
     let queue = CallQueue::own(device)?;
     let _scope = queue.begin()?;
     let mut staging = Staging::new(&queue, &[]);
@@ -57,7 +63,7 @@ pub(crate) fn move_to_device(slot: &mut Slot, device: &'static Device) -> Result
     let (states, master) = state.map_or((&[][..], None), |state| state.arrays());
     let sizes = states.iter().map(|it| it.bytes().len()).collect::<Vec<_>>();
     let stored = value.buffer.bytes().len();
-    let mut memory = KeyMemory::new(device, stored, &queue.stream)?;
+    let mut memory = KeyMemory::new(device, budget, stored, &queue.stream)?;
     memory.add_arrays(&sizes, master.map(|it| it.bytes().len()), &queue.stream)?;
     let buffers = std::iter::once(&value.buffer).chain(states).chain(master);
     for ((address, bytes), buffer) in memory.spans().zip(buffers) {
