@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::budget::MemoryBudget;
 use super::context::Device;
 use super::jobs::RuleArrays;
-use super::mark::Marks;
+use super::mark::{Mark, Marks};
 use super::memory::Span;
 use super::stream::Stream;
 use crate::error::Result;
@@ -45,8 +45,17 @@ impl KeyMemory {
     ) -> Result<Self> {
         let budget = Arc::clone(budget);
         let value = budget.take(bytes, || Span::allocate(device, bytes, stream))?;
-        let (states, marks) = (SmallVec::new(), Marks::default());
-        Ok(Self { device, budget, value, master: None, states, marks })
+        let mut memory = Self {
+            device,
+            budget,
+            value,
+            master: None,
+            states: SmallVec::new(),
+            marks: Marks::default(),
+        };
+        // Whatever frees it comes behind its allocation.
+        memory.marks.note_writer(&Mark::record(device, stream)?);
+        Ok(memory)
     }
 
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Span> {
@@ -104,6 +113,14 @@ impl KeyMemory {
         RuleArrays { value: self.master().unwrap_or(self.value()), states }
     }
 
+    /// Frees all of it, behind its last use.
+    fn free_all(&mut self) -> Result<()> {
+        self.forget_states()?;
+        let own = self.device.own_stream(0)?;
+        self.value.move_to(&own);
+        Ok(())
+    }
+
     /// Frees the arrays of an optimizer, behind their last use.
     pub(crate) fn forget_states(&mut self) -> Result<()> {
         let own = self.device.own_stream(0)?;
@@ -141,12 +158,12 @@ impl KeyMemory {
 
 impl Drop for KeyMemory {
     fn drop(&mut self) {
-        self.budget.give_back(self.spans().map(|(_, bytes)| bytes).sum());
-        // The spans are freed on this stream then. An error: the device is lost, or the process ends.
+        // An error: the device is lost, or the process ends.
         if self.device.is_usable()
             && let Ok(_scope) = self.device.enter()
         {
-            let _ = self.device.own_stream(0).and_then(|own| self.marks.order_writer(&own));
+            let _ = self.free_all();
         }
+        self.budget.give_back(self.spans().map(|(_, bytes)| bytes).sum());
     }
 }

@@ -19,7 +19,7 @@ mod stream;
 
 pub(crate) use budget::MemoryBudget;
 pub(crate) use context::Device;
-pub(crate) use jobs::{JobList, Stage};
+pub(crate) use jobs::{JobList, JobTable, Stage};
 pub(crate) use kept::{KeyMemory, WantedSpans};
 pub(crate) use mark::Mark;
 pub(crate) use memory::Span;

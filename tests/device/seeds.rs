@@ -4,6 +4,7 @@
 //! `KV_TEST_SEEDS=n` runs n of them, from `KV_TEST_FIRST` on.
 
 use std::env;
+use std::ffi::CStr;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -236,6 +237,75 @@ fn run(seed: u64) {
     });
     program.into_inner().unwrap().finish(made.into_inner().unwrap(), &what);
     streams.into_iter().filter_map(|it| it.into_inner().unwrap()).for_each(destroy);
+}
+
+/// Failures of the driver before anything is queued; the first allocation is tried twice.
+const FAULTS: [&CStr; 6] = [
+    c"cuMemAllocFromPoolAsync:1=2,cuMemAllocFromPoolAsync:2=2",
+    c"cuMemAllocFromPoolAsync:2=2,cuMemAllocFromPoolAsync:3=2",
+    c"cuMemAllocFromPoolAsync:3=2,cuMemAllocFromPoolAsync:4=2",
+    c"cuMemHostAlloc:1=2",
+    c"cuModuleLoadDataEx:1=221",
+    c"cuPointerGetAttributes:2=1",
+];
+
+/// Calls on one key, some of which fail: those change nothing. Gives how many.
+fn run_with_faults(seed: u64) -> usize {
+    let mut failed = 0;
+    gpu::seed(seed);
+    let mut random = Random(seed);
+    let kind = ["device", "local"][random.below(2) as usize];
+    let (store, peer) = (Store::new(kind), Store::new("local"));
+    let dtype = [DType::F32, DType::F16][random.below(2) as usize];
+    let rules = [("sgd", "momentum=0.5"), ("nadam", "multi_precision=true")];
+    let (name, params) = rules[random.below(2) as usize];
+    let place = |random: &mut Random| [Place::Gpu, Place::Host][random.below(2) as usize];
+    let array = |random: &mut Random, elements: &[u64]| {
+        let strides = [None, Some(&[2i64][..])][random.below(2) as usize];
+        Array::new(place(random), dtype, &[elements.len() as i64], strides).with(elements)
+    };
+    let elements = random.elements(dtype, 50);
+    let plain = |place| Array::plain(place, dtype, &[50]).with(&elements);
+    store.init(&[(1, &plain(Place::Gpu))]).unwrap();
+    peer.init(&[(1, &plain(Place::Host))]).unwrap();
+    [&store, &peer].iter().for_each(|store| store.set_optimizer(name, params).unwrap());
+    for index in 0..16 {
+        let call = [Call::Push, Call::Pull, Call::PushPull][random.below(3) as usize];
+        let pushed = if call == Call::Pull { 0 } else { 1 + random.below(2) };
+        let values: Vec<_> = (0..pushed).map(|_| random.elements(dtype, 50)).collect();
+        let here = values.iter().map(|it| (1, array(&mut random, it))).collect::<Vec<_>>();
+        let twins = values.iter().map(|it| Array::plain(Place::Host, dtype, &[50]).with(it));
+        let twins = twins.map(|it| (1, it)).collect::<Vec<_>>();
+        let filled = u64::from(call != Call::Push);
+        let outs = (0..filled).map(|_| (1, array(&mut random, &[0; 50]))).collect::<Vec<_>>();
+        let wanted = outs.iter().map(|_| (1, Array::plain(Place::Host, dtype, &[50])));
+        let wanted = wanted.collect::<Vec<_>>();
+        gpu::fail(FAULTS.get(random.below(12) as usize).unwrap_or(&c""));
+        let result = store.call(call, &borrow(&here), &borrow(&outs));
+        gpu::fail(c"");
+        if let Err(failure) = &result {
+            assert!([60, 64].contains(&failure.status), "{failure:?}");
+            assert!(failure.text.contains("key 1"), "{failure:?}");
+            failed += 1;
+        } else {
+            peer.call(call, &borrow(&twins), &borrow(&wanted)).unwrap();
+            for ((_, out), (_, wanted)) in outs.iter().zip(&wanted) {
+                assert_same(out, wanted, &format!("seed {seed}, {kind}, {dtype:?}, call {index}"));
+            }
+        }
+        here.into_iter().chain(outs).for_each(|(_, array)| array.free());
+    }
+    failed
+}
+
+#[test]
+fn calls_that_fail_before_anything_is_queued_change_nothing() {
+    if !is_child("seeds::calls_that_fail_before_anything_is_queued_change_nothing", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let failed: usize = (0..PROGRAMS).map(run_with_faults).sum();
+    assert!(failed > 100, "{failed} calls failed");
 }
 
 #[test]

@@ -102,6 +102,7 @@ impl Driver {
 
     fn start(path: Option<&str>) -> Result<Self> {
         let table = library::open(path)?;
+        sys::watch_forks();
         let generation = sys::fork_generation();
         let mut driver = Self { table, path: path.map(Into::into), devices: 0, generation };
         // SAFETY: no pointers.

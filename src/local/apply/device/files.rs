@@ -32,6 +32,7 @@ impl Applier {
             staging.download(block, address, bytes);
             blocks.push((block, bytes));
         }
+        staging.prepare()?;
         let mark = staging.queue()?;
         let handling = &Handling::PLAIN;
         let (call, touched) = (DataCall::Pull, 0);
@@ -71,6 +72,7 @@ pub(crate) fn move_to_device(
         staging.write(block, buffer.bytes());
         staging.upload(block, address, bytes);
     }
+    staging.prepare()?;
     memory.marks.note_writer(&staging.queue()?);
     value.buffer = Buffer::new(0)?;
     value.state.iter_mut().for_each(OptimizerState::drop_arrays);

@@ -67,7 +67,10 @@ impl Applier {
         let before: Vec<Before> = locked.iter().map(|value| Before::of(value)).collect();
         let mut copies = Vec::new();
         let queued = self.add_keys(work, groups, outs, &mut locked, &mut staging, &mut copies);
-        let mark = queued.and_then(|()| staging.queue()).inspect_err(|_| {
+        let queue = |staging: &mut Staging<'_>| staging.prepare().and_then(|()| staging.queue());
+        let first = &groups[0].slot;
+        let named = |()| queue(&mut staging).map_err(self.naming(work, first));
+        let mark = queued.and_then(named).inspect_err(|_| {
             go_back(work, &mut locked, &before);
         })?;
         for (group, value) in groups.iter().zip(&mut locked) {

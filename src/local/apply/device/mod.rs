@@ -13,7 +13,7 @@ pub(crate) use files::move_to_device;
 
 use super::{Applier, CallLimits};
 use crate::device::{CallQueue, Mark};
-use crate::error::{Result, fail};
+use crate::error::{Error, Result, fail};
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
 use crate::local::merger::{Handling, Merger};
@@ -102,6 +102,11 @@ impl Applier {
             return Err(fail!(Unsupported, "{call}: {key}: {what} is not served yet; {way}"));
         }
         Ok(())
+    }
+
+    /// Names the call and a key in an error.
+    fn naming(&self, work: &DeviceCall<'_>, slot: &Slot) -> impl Fn(Error) -> Error {
+        move |error| error.at(format_args!("{}: {}", work.name, self.names.label(slot.key)))
     }
 
     /// Waits until the device has done what was queued before a mark.

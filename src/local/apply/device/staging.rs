@@ -2,7 +2,7 @@
 
 use std::mem::ManuallyDrop;
 
-use crate::device::{CallQueue, JobList, KernelName, Mark, PinnedBlock, Span, Stage};
+use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Span, Stage};
 use crate::error::Result;
 use crate::local::apply::with_default_floats;
 use crate::local::merge::Team;
@@ -39,6 +39,8 @@ pub(super) struct Staging<'a> {
     /// Values of other devices, and results for their outs.
     received: Vec<PeerCopy<'a>>,
     sent: Vec<PeerCopy<'a>>,
+    /// The table of the jobs, once it has been prepared.
+    table: Option<JobTable>,
 }
 
 impl<'a> Staging<'a> {
@@ -53,6 +55,7 @@ impl<'a> Staging<'a> {
             downloads: Vec::new(),
             received: Vec::new(),
             sent: Vec::new(),
+            table: None,
         }
     }
 
@@ -144,12 +147,19 @@ impl<'a> Staging<'a> {
         no_copies && self.jobs.is_empty() && self.sent.is_empty()
     }
 
+    /// Takes all memory and loads all kernels, so that queueing fails with the device only. No job
+    /// is added after it.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        let CallQueue { device, stream, .. } = self.queue;
+        self.table = self.jobs.prepare(device, stream)?;
+        Ok(())
+    }
+
     /// Queues all of it: copies to the device, one table with its launches, copies from the device.
-    /// Returns the mark behind it. An error before anything is queued leaves nothing behind; one later
-    /// comes with a lost device.
+    /// Returns the mark behind it. It has been prepared.
     pub(super) fn queue(&mut self) -> Result<Mark> {
         let CallQueue { device, stream, .. } = self.queue;
-        let table = self.jobs.prepare(device, stream)?;
+        let table = self.table.take();
         self.follow_peers()?;
         // Behind an error the device may still use them, so they are not freed.
         let spans = std::mem::take(&mut self.spans).into_iter().map(ManuallyDrop::new);

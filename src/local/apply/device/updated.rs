@@ -76,6 +76,9 @@ impl Applier {
         let [merged, stored] = [staging.block(bytes)?, staging.block(bytes)?];
         staging.download(merged, sum, bytes);
         staging.download(stored, memory.value(), bytes);
+        staging.prepare()?;
+        let mut back = Staging::new(work.queue, work.queues);
+        let block = back.block(bytes)?;
         let mark = staging.queue()?;
         self.wait_for(
             work,
@@ -90,8 +93,6 @@ impl Applier {
         let merged = staging.content(merged, slot.dtype).data();
         let result = self.update(push, updater, merged, value, None);
         let changed = std::mem::replace(&mut value.buffer, Buffer::new(0)?);
-        let mut back = Staging::new(work.queue, work.queues);
-        let block = back.block(bytes)?;
         back.write(block, changed.bytes());
         let memory = value.device.as_mut().expect(EMPTY);
         back.upload(block, memory.value(), bytes);
