@@ -45,6 +45,7 @@ fn wrong_pointers_and_devices_are_refused_before_anything_changes() {
     for (tensor, status, part) in [
         (of(host.tensor().data), INVALID, "and 0x"),
         (of(of_other), INVALID, "GPU 1"),
+        (RawTensor { device_id: 1, ..good }, INVALID, "in that of GPU 0"),
         (of(freed), INVALID, "is not"),
         (of(gpu::memory(20)), INVALID, "4 bytes beyond"),
         (of(0), INVALID, "NULL"),

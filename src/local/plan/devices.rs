@@ -105,17 +105,19 @@ impl Plan {
     /// cannot be copied to another device as they are.
     fn check_tensors(&self, scene: &CallContext<'_>, queues: &[CallQueue]) -> Result<()> {
         // The allocation of the last tensor: those of a framework share large ones.
-        let mut known = (0, 0);
+        let mut known = (0, (0, 0));
         for group in self.groups.iter().filter(|group| group.slot.count > 0) {
             let (slot, home) = (&*group.slot, self.home(group));
             for (lent, part) in self.tensors(group) {
                 let Some(ordinal) = lent.memory().device() else { continue };
                 let range = lent.byte_range(&slot.shape);
+                let (start, end) = known.1;
+                let is_known = known.0 == ordinal && range.0 >= start && range.1 <= end;
                 let device = queues.iter().map(|it| it.device).find(|it| it.ordinal == ordinal);
-                if let Some(device) = device.filter(|_| range.0 < known.0 || range.1 > known.1) {
+                if let Some(device) = device.filter(|_| !is_known) {
                     let _scope = device.enter()?;
                     let checked = device.check_range(range);
-                    known = checked.map_err(|it| scene.refuse(slot.key, part, &it))?;
+                    known = (ordinal, checked.map_err(|it| scene.refuse(slot.key, part, &it))?);
                 }
                 if home != Some(ordinal) && !lent.is_plain(slot.dtype) {
                     let (home, text) = (home.unwrap_or_default(), slot.text());

@@ -69,7 +69,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 30] = [
+pub(super) const NAMES: [&str; 32] = [
     "root",
     "role",
     "rank",
