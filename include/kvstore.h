@@ -51,6 +51,7 @@
  *   updater_undo  yes or no: restore the stored value when an updater fails; no. Costs a copy.
  *   cuda          auto, no, or a path: the driver for tensors in CUDA memory, opened at the first one;
  *                 auto (libcuda.so.1).
+ *   device_bytes  how much memory keys may take on all GPUs together; default: no bound.
  *
  * Of the distributed types; local stores check them and go on:
  *

@@ -84,7 +84,7 @@ type DeviceType int32
 // The kinds of memory.
 const (
 	CPU      DeviceType = C.KV_CPU       // ordinary memory
-	CUDA     DeviceType = C.KV_CUDA      // of one GPU, on its legacy default stream
+	CUDA     DeviceType = C.KV_CUDA      // on its legacy default stream
 	CUDAHost DeviceType = C.KV_CUDA_HOST // pinned by CUDA, used like CPU
 )
 

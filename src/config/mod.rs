@@ -46,6 +46,7 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
     ("cuda", Text),
+    ("device_bytes", BYTES),
     #[cfg(feature = "fault-injection")]
     ("fault", Text),
     // Options of the distributed types.
@@ -246,6 +247,9 @@ pub(crate) struct Settings {
     pub(crate) updater_undo: bool,
     #[cfg(feature = "cuda")]
     pub(crate) cuda: CudaChoice,
+    /// None is without a bound.
+    #[cfg(feature = "cuda")]
+    pub(crate) device_bytes: Option<usize>,
     #[cfg(feature = "fault-injection")]
     pub(crate) fault: Option<String>,
 }
@@ -269,6 +273,11 @@ impl Settings {
             updater_undo: undo.as_deref() == Some("yes"),
             #[cfg(feature = "cuda")]
             cuda: CudaChoice::new(config).map_err(create)?,
+            #[cfg(feature = "cuda")]
+            device_bytes: config
+                .number("device_bytes")
+                .map_err(create)?
+                .and_then(|bytes| usize::try_from(bytes).ok()),
             #[cfg(feature = "fault-injection")]
             fault: config.find("fault").map_err(create)?,
         })

@@ -90,6 +90,22 @@ impl Device {
         Ok(ContextScope(self))
     }
 
+    /// Queues a copy from the memory of one device to that of another; this one is current.
+    pub(crate) fn copy_peer(
+        &self,
+        (to, to_address): (&Self, u64),
+        (from, from_address): (&Self, u64),
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (to, from) = ((to_address, to.context), (from_address, from.context));
+        let outcome = self.driver.copy_peer(to, from, bytes, stream.handle());
+        self.result("cuMemcpyPeerAsync", outcome)
+    }
+
     pub(crate) fn is_usable(&self) -> bool {
         // Relaxed: a device that is lost a moment later gives an error of its own.
         self.lost.load(Ordering::Relaxed) == 0
@@ -133,7 +149,7 @@ impl Device {
             return Ok(*stream);
         }
         let made = self.result("cuStreamCreate", self.driver.create_stream(priority))?;
-        let stream = Stream::of(self.driver, made);
+        let stream = Stream::of(self.driver, self.ordinal, made);
         streams.insert(priority, stream);
         Ok(stream)
     }

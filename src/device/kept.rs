@@ -1,10 +1,13 @@
 //! The memory of a key on a device.
 
+use std::sync::Arc;
+
 use smallvec::SmallVec;
 
+use super::budget::MemoryBudget;
 use super::context::Device;
 use super::jobs::RuleArrays;
-use super::mark::Marks;
+use super::mark::{Mark, Marks};
 use super::memory::Span;
 use super::stream::Stream;
 use crate::error::Result;
@@ -14,6 +17,7 @@ use crate::optim::KeptArrays;
 /// A key's value on a device, and the arrays that an optimizer keeps for it.
 pub(crate) struct KeyMemory {
     device: &'static Device,
+    budget: Arc<MemoryBudget>,
     value: Span,
     /// The unrounded value of an f16 or bf16 key.
     master: Option<Span>,
@@ -33,10 +37,34 @@ pub(crate) struct WantedSpans {
 
 impl KeyMemory {
     /// Room for a value, which is to be written.
-    pub(crate) fn new(device: &'static Device, bytes: usize, stream: &Stream) -> Result<Self> {
-        let value = Span::allocate(device, bytes, stream)?;
-        let (states, marks) = (SmallVec::new(), Marks::default());
-        Ok(Self { device, value, master: None, states, marks })
+    pub(crate) fn new(
+        device: &'static Device,
+        budget: &Arc<MemoryBudget>,
+        bytes: usize,
+        stream: &Stream,
+    ) -> Result<Self> {
+        let budget = Arc::clone(budget);
+        let value = budget.take(bytes, || Span::allocate(device, bytes, stream))?;
+        let mut memory = Self {
+            device,
+            budget,
+            value,
+            master: None,
+            states: SmallVec::new(),
+            marks: Marks::default(),
+        };
+        // Whatever frees it comes behind its allocation.
+        memory.marks.note_writer(&Mark::record(device, stream)?);
+        Ok(memory)
+    }
+
+    fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Span> {
+        self.budget.take(bytes, || Span::allocate(self.device, bytes, stream))
+    }
+
+    fn release(&self, span: Span, stream: &Stream) {
+        self.budget.give_back(span.bytes());
+        span.release(stream);
     }
 
     pub(crate) fn device(&self) -> &'static Device {
@@ -50,9 +78,10 @@ impl KeyMemory {
         master: Option<usize>,
         stream: &Stream,
     ) -> Result<()> {
-        let allocate = |bytes: &usize| Span::allocate(self.device, *bytes, stream);
-        self.states = states.iter().map(allocate).collect::<Result<_>>()?;
-        self.master = master.as_ref().map(allocate).transpose()?;
+        for bytes in states {
+            self.states.push(self.allocate(*bytes, stream)?);
+        }
+        self.master = master.map(|bytes| self.allocate(bytes, stream)).transpose()?;
         Ok(())
     }
 
@@ -84,11 +113,21 @@ impl KeyMemory {
         RuleArrays { value: self.master().unwrap_or(self.value()), states }
     }
 
+    /// Frees all of it, behind its last use.
+    fn free_all(&mut self) -> Result<()> {
+        self.forget_states()?;
+        let own = self.device.own_stream(0)?;
+        self.value.move_to(&own);
+        Ok(())
+    }
+
     /// Frees the arrays of an optimizer, behind their last use.
     pub(crate) fn forget_states(&mut self) -> Result<()> {
         let own = self.device.own_stream(0)?;
         self.marks.order_writer(&own)?;
-        self.states.drain(..).chain(self.master.take()).for_each(|span| span.release(&own));
+        let states = std::mem::take(&mut self.states);
+        let spans = states.into_iter().chain(self.master.take());
+        spans.for_each(|span| self.release(span, &own));
         Ok(())
     }
 
@@ -96,32 +135,35 @@ impl KeyMemory {
     /// zero. Returns whether the master is new: its content is to be set.
     pub(crate) fn grow(&mut self, wanted: WantedSpans, stream: &Stream) -> Result<bool> {
         while self.states.len() < wanted.states {
-            let state = Span::allocate(self.device, wanted.bytes, stream)?;
+            let state = self.allocate(wanted.bytes, stream)?;
             state.clear(stream)?;
             self.states.push(state);
         }
         let is_new = wanted.has_master && self.master.is_none();
         if is_new {
-            self.master = Some(Span::allocate(self.device, wanted.bytes, stream)?);
-        } else if let Some(master) = self.master.take_if(|_| !wanted.has_master) {
-            master.release(stream);
+            self.master = Some(self.allocate(wanted.bytes, stream)?);
+        } else if !wanted.has_master {
+            self.forget_master(stream);
         }
         Ok(is_new)
     }
 
-    /// Frees a master whose content could not be set.
+    /// Frees the master: it is not wanted, or its content could not be set.
     pub(crate) fn forget_master(&mut self, stream: &Stream) {
-        self.master.take().into_iter().for_each(|master| master.release(stream));
+        if let Some(master) = self.master.take() {
+            self.release(master, stream);
+        }
     }
 }
 
 impl Drop for KeyMemory {
     fn drop(&mut self) {
-        // The spans are freed on this stream then. An error: the device is lost, or the process ends.
+        // An error: the device is lost, or the process ends.
         if self.device.is_usable()
             && let Ok(_scope) = self.device.enter()
         {
-            let _ = self.device.own_stream(0).and_then(|own| self.marks.order_writer(&own));
+            let _ = self.free_all();
         }
+        self.budget.give_back(self.spans().map(|(_, bytes)| bytes).sum());
     }
 }

@@ -10,18 +10,19 @@ use crate::error::{Error, Result, fail};
 use crate::tensor::{DType, Lent};
 
 /// A block of a device's memory. Its owner frees it with [`Span::release`], in stream order; when it
-/// is dropped, it is freed behind the work of the device's own stream.
+/// is dropped before, it is freed behind the work of the stream that it was allocated for.
 pub(crate) struct Span {
     device: &'static Device,
     address: u64,
     bytes: usize,
+    stream: Stream,
 }
 
 impl Span {
     /// Allocates bytes that the stream may use at once; other streams wait for a mark behind it.
     pub(crate) fn allocate(device: &'static Device, bytes: usize, stream: &Stream) -> Result<Self> {
         if bytes == 0 {
-            return Ok(Self { device, address: 0, bytes });
+            return Ok(Self { device, address: 0, bytes, stream: *stream });
         }
         let allocate = || device.driver.allocate(bytes, device.pool, stream.handle());
         let mut outcome = allocate();
@@ -31,7 +32,7 @@ impl Span {
             outcome = allocate();
         }
         match outcome {
-            Ok(address) => Ok(Self { device, address, bytes }),
+            Ok(address) => Ok(Self { device, address, bytes, stream: *stream }),
             Err(Code::OUT_OF_MEMORY) => Err(no_memory(device, bytes)),
             Err(code) => Err(device.fail("cuMemAllocFromPoolAsync", code)),
         }
@@ -54,6 +55,11 @@ impl Span {
         outcome.map_err(|code| self.device.fail("cuMemsetD8Async", code))
     }
 
+    /// Lets a drop free it behind what another stream has queued.
+    pub(super) fn move_to(&mut self, stream: &Stream) {
+        self.stream = *stream;
+    }
+
     /// Frees the memory behind what a stream has queued.
     pub(crate) fn release(mut self, stream: &Stream) {
         self.free(stream.handle());
@@ -73,9 +79,8 @@ impl Drop for Span {
         if self.bytes > 0
             && self.device.is_usable()
             && let Ok(_scope) = self.device.enter()
-            && let Ok(stream) = self.device.own_stream(0)
         {
-            self.free(stream.handle());
+            self.free(self.stream.handle());
         }
     }
 }

@@ -3,6 +3,7 @@
 //! Nothing here knows keys or tickets. The driver is opened at the first use of a device; the library
 //! runs without one. Work is queued in stream order; the host waits only for bytes that it reads.
 
+mod budget;
 mod context;
 mod driver;
 mod jobs;
@@ -16,15 +17,16 @@ mod pinned;
 mod queue;
 mod stream;
 
+pub(crate) use budget::MemoryBudget;
 pub(crate) use context::Device;
-pub(crate) use jobs::{JobList, Stage};
+pub(crate) use jobs::{JobList, JobTable, Stage};
 pub(crate) use kept::{KeyMemory, WantedSpans};
 pub(crate) use mark::Mark;
 pub(crate) use memory::Span;
 pub(crate) use name::KernelName;
 pub(crate) use passes::DevicePasses;
 pub(crate) use pinned::PinnedBlock;
-pub(crate) use queue::CallQueue;
+pub(crate) use queue::{CallQueue, CallQueues};
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

@@ -1,9 +1,14 @@
 //! Where a call queues its work: the stream of its caller, or one of the library.
 
+use smallvec::SmallVec;
+
 use super::context::{ContextScope, Device};
 use super::mark::Mark;
 use super::stream::Stream;
 use crate::error::Result;
+
+/// Where a call queues its work, by device.
+pub(crate) type CallQueues = SmallVec<[CallQueue; 1]>;
 
 /// A stream of a device, for the work of one call.
 pub(crate) struct CallQueue {
@@ -43,5 +48,17 @@ impl CallQueue {
         let scope = self.device.enter()?;
         self.start.iter().try_for_each(|mark| mark.order(&self.stream))?;
         Ok(scope)
+    }
+
+    /// Marks the end of what its stream has.
+    pub(crate) fn mark(&self) -> Result<Mark> {
+        let _scope = self.device.enter()?;
+        Mark::record(self.device, &self.stream)
+    }
+
+    /// Orders what its stream gets from now on behind a mark of any device.
+    pub(crate) fn follow(&self, mark: &Mark) -> Result<()> {
+        let _scope = self.device.enter()?;
+        mark.order(&self.stream)
     }
 }

@@ -22,6 +22,7 @@ enum StreamIdentity {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stream {
+    device: u16,
     handle: u64,
     identity: StreamIdentity,
 }
@@ -33,18 +34,18 @@ thread_local! {
 
 impl Stream {
     /// A stream of the device whose context is current.
-    pub(super) fn of(driver: &Driver, handle: u64) -> Self {
+    pub(super) fn of(driver: &Driver, device: u16, handle: u64) -> Self {
         if LEGACY.contains(&handle) {
-            return Self { handle: LEGACY[1], identity: StreamIdentity::Legacy };
+            return Self { device, handle: LEGACY[1], identity: StreamIdentity::Legacy };
         }
         let number = driver.stream_id(handle);
         let identity = number.map_or(StreamIdentity::Unknown, StreamIdentity::Number);
-        Self { handle, identity }
+        Self { device, handle, identity }
     }
 
     /// The stream that this thread has named for a device, whose context is current.
     pub(super) fn current(driver: &Driver, ordinal: u16) -> Self {
-        Self::of(driver, named(ordinal))
+        Self::of(driver, ordinal, named(ordinal))
     }
 
     pub(super) fn handle(&self) -> u64 {
@@ -53,7 +54,8 @@ impl Stream {
 
     /// Whether both are known to be one stream.
     pub(super) fn is(&self, other: &Self) -> bool {
-        self.identity == other.identity && self.identity != StreamIdentity::Unknown
+        let is_known = self.identity != StreamIdentity::Unknown;
+        is_known && (self.device, self.identity) == (other.device, other.identity)
     }
 }
 

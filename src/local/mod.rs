@@ -29,6 +29,8 @@ use std::sync::{Arc, Weak};
 
 use crate::config::Settings;
 use crate::deadline::{Deadline, LazyDeadline};
+#[cfg(feature = "cuda")]
+use crate::device::MemoryBudget;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::log::{Level, log};
@@ -131,7 +133,9 @@ impl Local {
         #[cfg(feature = "cuda")]
         let keeps_values = kind == StoreKind::Device;
         #[cfg(feature = "cuda")]
-        let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values };
+        let budget = Arc::new(MemoryBudget::new(settings.device_bytes));
+        #[cfg(feature = "cuda")]
+        let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values, budget };
         #[cfg(not(feature = "cuda"))]
         let _ = kind;
         Self {
@@ -175,11 +179,11 @@ impl Local {
     #[cfg(feature = "cuda")]
     fn fill(&self, scene: &CallContext<'_>, slots: &[Arc<Slot>], values: &Pairs<'_>) -> Result<()> {
         let Some(mut plan) = Plan::of_first_values(scene, slots, values)? else { return Ok(()) };
-        let Some(queue) = plan.queue.take() else { return Ok(()) };
+        let queues = std::mem::take(&mut plan.queues);
         let patience = self.patience();
         let limits = CallLimits { patience: &patience, cancel: None };
         let (names, tally) = ((DataCall::Push, scene.call), &mut CallTally::default());
-        self.applier.apply_on_device(names, &mut plan, &queue, &Handling::PLAIN, limits, tally)
+        self.applier.apply_on_devices(names, &mut plan, &queues, &Handling::PLAIN, limits, tally)
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -314,8 +318,8 @@ impl Local {
         let mut plan = self.plans.lock().pop().unwrap_or_default();
         prepare(&mut plan)?;
         #[cfg(feature = "cuda")]
-        if let Some(queue) = &plan.queue {
-            plan.queue = Some(queue.for_ticket(priority)?);
+        for queue in &mut plan.queues {
+            *queue = queue.for_ticket(priority)?;
         }
         let handling = self.handling_of(&plan);
         let op = LocalOperation { call, plan, handling, span: Carried::current() };

@@ -9,3 +9,14 @@ pub(crate) enum Memory {
     #[cfg(feature = "cuda")]
     Device(u16),
 }
+
+#[cfg(feature = "cuda")]
+impl Memory {
+    /// The number of the device.
+    pub(crate) fn device(self) -> Option<u16> {
+        match self {
+            Self::Host => None,
+            Self::Device(ordinal) => Some(ordinal),
+        }
+    }
+}

@@ -9,7 +9,21 @@ use super::store::{CPU, CUDA, RawTensor};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
     Host,
+    /// The first GPU.
     Gpu,
+    /// Another one, by its number.
+    Other(i32),
+}
+
+impl Place {
+    /// The number of the GPU.
+    fn device(self) -> Option<i32> {
+        match self {
+            Self::Host => None,
+            Self::Gpu => Some(0),
+            Self::Other(device) => Some(device),
+        }
+    }
 }
 
 /// An array, row-major or with strides.
@@ -65,9 +79,9 @@ impl Array {
             origin: reach(-1) as usize,
             stream,
         };
-        if place == Place::Gpu {
-            array.address = gpu::memory(bytes);
-            gpu::write(array.address, &vec![0xEE; bytes], array.stream);
+        if let Some(device) = place.device() {
+            array.address = gpu::on(device, || gpu::memory(bytes));
+            array.write(&vec![0xEE; bytes]);
         } else {
             array.address = array.words.as_mut_ptr().expose_provenance() as u64;
         }
@@ -99,8 +113,8 @@ impl Array {
     }
 
     fn memory(&self) -> Vec<u8> {
-        if self.place == Place::Gpu {
-            return gpu::read(self.address, self.bytes, self.stream);
+        if let Some(device) = self.place.device() {
+            return gpu::on(device, || gpu::read(self.address, self.bytes, self.stream));
         }
         self.words.iter().flat_map(|word| word.to_le_bytes()).take(self.bytes).collect()
     }
@@ -114,20 +128,26 @@ impl Array {
         for (offset, element) in offsets.into_iter().zip(elements) {
             bytes[offset * size..][..size].copy_from_slice(&element.to_le_bytes()[..size]);
         }
-        if self.place == Place::Gpu {
-            gpu::write(self.address, &bytes, self.stream);
-        } else {
+        if self.place == Place::Host {
             bytes.resize(8 * self.words.len(), 0);
             let words = bytes.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().unwrap()));
             self.words.iter_mut().zip(words).for_each(|(to, word)| *to = word);
+        } else {
+            self.write(&bytes);
         }
+    }
+
+    /// Writes to the GPU, in stream order.
+    fn write(&self, bytes: &[u8]) {
+        let device = self.place.device().unwrap();
+        gpu::on(device, || gpu::write(self.address, bytes, self.stream));
     }
 
     /// Sets plain elements in stream order, without a wait.
     pub fn overwrite(&mut self, element: u64) {
         let (size, bytes) = (self.dtype.size(), element.to_le_bytes());
-        if self.place == Place::Gpu {
-            gpu::write(self.address, &bytes[..size].repeat(self.bytes / size), self.stream);
+        if self.place != Place::Host {
+            self.write(&bytes[..size].repeat(self.bytes / size));
         }
     }
 
@@ -152,8 +172,8 @@ impl Array {
     pub fn tensor(&self) -> RawTensor {
         RawTensor {
             data: self.address,
-            device_type: if self.place == Place::Gpu { CUDA } else { CPU },
-            device_id: 0,
+            device_type: if self.place == Place::Host { CPU } else { CUDA },
+            device_id: self.place.device().unwrap_or(0),
             ndim: self.shape.len() as i32,
             dtype: self.dtype.code(),
             shape: self.shape.as_ptr(),
@@ -164,8 +184,8 @@ impl Array {
 
     /// Frees memory of the GPU behind what its stream has.
     pub fn free(self) {
-        if self.place == Place::Gpu {
-            gpu::stream_wait(self.stream);
+        if let Some(device) = self.place.device() {
+            gpu::on(device, || gpu::stream_wait(self.stream));
             gpu::free(self.address);
         }
     }

@@ -30,9 +30,13 @@ pub fn assert_same(got: &Array, wanted: &Array, what: &str) {
     }
 }
 
-/// A place for an array: mostly the GPU.
-fn place(random: &mut Random) -> Place {
-    if random.below(4) == 0 { Place::Host } else { Place::Gpu }
+/// A place for an array: mostly one of so many GPUs.
+fn place(random: &mut Random, gpus: i32) -> Place {
+    match random.below(4) {
+        0 => Place::Host,
+        _ if gpus == 1 => Place::Gpu,
+        _ => Place::Other(random.below(gpus as u64) as i32),
+    }
 }
 
 /// Two stores with equal calls: one with tensors of the GPU, one in host memory.
@@ -41,12 +45,14 @@ pub struct Twins {
     pub peer: Store,
     pub random: Random,
     pub what: String,
+    /// GPUs that have arrays.
+    pub gpus: i32,
 }
 
 impl Twins {
     pub fn new(kind: &str, seed: u64) -> Self {
         let (store, peer) = (Store::new(kind), Store::new("local"));
-        Self { store, peer, random: Random(seed), what: kind.into() }
+        Self { store, peer, random: Random(seed), what: kind.into(), gpus: 1 }
     }
 
     /// Arrays of equal content, the first one at a place.
@@ -57,7 +63,8 @@ impl Twins {
     }
 
     pub fn init(&mut self, key: u64, dtype: DType, shape: &[i64]) {
-        let (value, twin) = self.pair(Place::Gpu, dtype, shape);
+        let place = Place::Other((key % self.gpus as u64) as i32);
+        let (value, twin) = self.pair(place, dtype, shape);
         self.store.init(&[(key, &value)]).unwrap();
         self.peer.init(&[(key, &twin)]).unwrap();
         value.free();
@@ -90,13 +97,13 @@ impl Twins {
         let (mut outs_here, mut outs_there) = (Vec::new(), Vec::new());
         for &(key, dtype, shape) in keys {
             for _ in 0..values {
-                let place = place(&mut self.random);
+                let place = place(&mut self.random, self.gpus);
                 let (value, twin) = self.pair(place, dtype, shape);
                 of_store.push((key, value));
                 of_peer.push((key, twin));
             }
             for _ in 0..outs {
-                let place = place(&mut self.random);
+                let place = place(&mut self.random, self.gpus);
                 outs_here.push((key, Array::plain(place, dtype, shape)));
                 outs_there.push((key, Array::plain(Place::Host, dtype, shape)));
             }
@@ -175,5 +182,28 @@ fn a_broadcast_initialises_and_fills_outs_in_both_memories() {
         let mut twins = Twins::new(kind, 3);
         twins.call(Call::Broadcast, &[(1, DType::F32, &[7, 9]), (2, DType::I8, &[5])], 1, 3);
         twins.call(Call::PushPull, &[(1, DType::F32, &[7, 9]), (2, DType::I8, &[5])], 2, 2);
+    }
+}
+
+#[test]
+fn four_gpus_push_to_and_pull_from_keys_on_all_of_them() {
+    let test = "dense::four_gpus_push_to_and_pull_from_keys_on_all_of_them";
+    if !is_child(test, &[("KV_CUDA_STAND_IN_DEVICES", "4"), ("KV_CUDA_STAND_IN_PEERS", "no")]) {
+        return;
+    }
+    gpu::start(0);
+    for kind in ["device", "local"] {
+        for dtype in [DType::F32, DType::BF16, DType::I64] {
+            let mut twins = Twins::new(kind, 41);
+            twins.gpus = 4;
+            let shapes: [&[i64]; 6] = [&[1], &[3, 5], &[4099], &[0, 3], &[70], &[9]];
+            let keys: Vec<_> = (0..).zip(shapes).map(|(key, it)| (key, dtype, it)).collect();
+            keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+            for values in 1..=4 {
+                twins.call(Call::PushPull, &keys, values, 4);
+                twins.call(Call::Push, &keys, values, 0);
+                twins.call(Call::Pull, &keys, 0, 4);
+            }
+        }
     }
 }

@@ -50,16 +50,19 @@ functions! {
     init = c"cuInit" (flags: u32) -> u32;
     retain = c"cuDevicePrimaryCtxRetain" (context: &mut u64, device: i32) -> u32;
     push = c"cuCtxPushCurrent_v2" (context: u64) -> u32;
+    pop = c"cuCtxPopCurrent_v2" (context: &mut u64) -> u32;
     allocate = c"cuMemAlloc_v2" (address: &mut u64, bytes: usize) -> u32;
     free = c"cuMemFree_v2" (address: u64) -> u32;
     to_device = c"cuMemcpyHtoDAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     to_host = c"cuMemcpyDtoHAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     stream_create = c"cuStreamCreate" (stream: &mut u64, flags: u32) -> u32;
+    destroy = c"cuStreamDestroy_v2" (stream: u64) -> u32;
     stream_wait = c"cuStreamSynchronize" (stream: u64) -> u32;
     begin_capture = c"cuStreamBeginCapture_v2" (stream: u64, mode: u32) -> u32;
     end_capture = c"cuStreamEndCapture" (stream: u64, graph: &mut u64) -> u32;
     count = c"kv_cuda_stand_in_calls" (name: *const i8) -> u64;
     forget_counts = c"kv_cuda_stand_in_forget_calls" () -> ();
+    put_message = c"kv_cuda_stand_in_message" (text: *mut u8, room: usize) -> ();
     seed = c"kv_cuda_stand_in_seed" (seed: u64) -> ();
     plan_fault = c"kv_cuda_stand_in_fail" (plan: *const i8) -> ();
 }
@@ -83,6 +86,14 @@ fn made<T: Default>(call: impl FnOnce(&mut T) -> u32) -> T {
 pub fn start(device: i32) {
     assert_eq!(init(0), 0);
     assert_eq!(push(made(|context| retain(context, device))), 0);
+}
+
+/// Does something with a device's context.
+pub fn on<T>(device: i32, work: impl FnOnce() -> T) -> T {
+    start(device);
+    let result = work();
+    assert_eq!(pop(&mut 0), 0);
+    result
 }
 
 pub fn stream() -> u64 {
@@ -110,6 +121,13 @@ pub fn read(address: u64, bytes: usize, stream: u64) -> Vec<u8> {
         assert_eq!(stream_wait(stream), 0);
     }
     text
+}
+
+/// What was wrong last, in words.
+pub fn message() -> String {
+    let mut text = [0; 400];
+    put_message(text.as_mut_ptr(), text.len());
+    CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap().to_owned()
 }
 
 /// Runs a check in a forked child. Whether it holds.

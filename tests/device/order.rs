@@ -80,6 +80,26 @@ fn a_list_is_one_copy_of_a_table_and_one_launch_and_waits_for_nothing() {
 }
 
 #[test]
+fn stores_with_tensors_in_host_memory_alone_touch_no_driver() {
+    if !is_child("order::stores_with_tensors_in_host_memory_alone_touch_no_driver", &[]) {
+        return;
+    }
+    for kind in ["device", "local"] {
+        let store = Store::new(kind);
+        let (value, out) = (filled(Place::Host, 50, 1.0), filled(Place::Host, 50, 0.0));
+        store.init(&[(1, &value)]).unwrap();
+        store.set_optimizer("adam", "").unwrap();
+        store.call(Call::PushPull, &[(1, &value), (1, &value)], &[(1, &out)]).unwrap();
+        let ticket = store.submit(Call::Push, &[(1, &value)], &[]).unwrap();
+        store.wait(ticket, 10_000).unwrap();
+        store.remove(&[1]).unwrap();
+    }
+    for none in [c"cuInit", c"cuDriverGetVersion", c"cuDeviceGetCount"] {
+        assert_eq!(gpu::calls(none), 0, "{none:?}");
+    }
+}
+
+#[test]
 fn a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu() {
     if !is_child("order::a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu", &[]) {
         return;

@@ -45,6 +45,7 @@ fn wrong_pointers_and_devices_are_refused_before_anything_changes() {
     for (tensor, status, part) in [
         (of(host.tensor().data), INVALID, "and 0x"),
         (of(of_other), INVALID, "GPU 1"),
+        (RawTensor { device_id: 1, ..good }, INVALID, "in that of GPU 0"),
         (of(freed), INVALID, "is not"),
         (of(gpu::memory(20)), INVALID, "4 bytes beyond"),
         (of(0), INVALID, "NULL"),
@@ -54,7 +55,11 @@ fn wrong_pointers_and_devices_are_refused_before_anything_changes() {
         (RawTensor { device_id: 70_000, ..good }, INVALID, "70000"),
         (RawTensor { device_type: 13, ..good }, UNSUPPORTED, "managed"),
         (RawTensor { device_type: 10, ..good }, UNSUPPORTED, "type 10"),
-        (RawTensor { data: of_other, device_id: 1, ..good }, UNSUPPORTED, "GPU 1"),
+        (
+            RawTensor { data: of_other, device_id: 1, dtype: DType::F16.code(), ..good },
+            UNSUPPORTED,
+            "make it contiguous",
+        ),
     ] {
         // The pair before it is not applied either.
         assert_fails(store.push_raw(&[1, 2], &[good, tensor]), status, &["push: key 2", part]);
@@ -203,6 +208,27 @@ fn a_full_gpu_is_named_and_nothing_changes() {
     assert_fails(outcome, NO_MEMORY, &["init: key 3", "GPU 0 has", "3 MB are needed"]);
     assert_eq!(store.key_device(2).unwrap_err().status, 4);
     store.init(&[(2, &small)]).unwrap();
+}
+
+#[test]
+fn keys_take_no_more_memory_than_a_store_may_have() {
+    if !is_child("refused::keys_take_no_more_memory_than_a_store_may_have", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let store = Store::with("device", &[("device_bytes", "8192")]).unwrap();
+    let (value, out) = (array(Place::Gpu, 1000), array(Place::Host, 1000));
+    store.init(&[(1, &value), (2, &value)]).unwrap();
+    let parts = ["key 3", "device_bytes allows 8192", "hold 8000, 4000 more"];
+    assert_fails(store.init(&[(3, &value)]), NO_MEMORY, &parts);
+    store.set_optimizer("nadam", "").unwrap();
+    assert_fails(store.push(&[(1, &value)]), NO_MEMORY, &["push: key 1", "device_bytes"]);
+    store.pull(&[(1, &out)]).unwrap();
+    assert_eq!(out.get(), value.get());
+    store.remove(&[2]).unwrap();
+    store.set_optimizer("sgd", "momentum=0.9").unwrap();
+    store.push(&[(1, &value)]).unwrap();
+    assert_fails(store.init(&[(2, &value)]), NO_MEMORY, &["key 2"]);
 }
 
 #[test]

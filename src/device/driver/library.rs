@@ -59,6 +59,7 @@ functions! {
     fill = c"cuMemsetD8Async" (u64, u8, usize, u64);
     from_host = c"cuMemcpyHtoDAsync_v2" (u64, *const u8, usize, u64);
     to_host = c"cuMemcpyDtoHAsync_v2" (*mut u8, u64, usize, u64);
+    copy_peer = c"cuMemcpyPeerAsync" (u64, u64, u64, u64, usize, u64);
     stream_create = c"cuStreamCreateWithPriority" (*mut u64, u32, i32);
     stream_context = c"cuStreamGetCtx" (u64, *mut u64);
     stream_capture = c"cuStreamIsCapturing" (u64, *mut u32);

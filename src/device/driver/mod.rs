@@ -102,6 +102,7 @@ impl Driver {
 
     fn start(path: Option<&str>) -> Result<Self> {
         let table = library::open(path)?;
+        sys::watch_forks();
         let generation = sys::fork_generation();
         let mut driver = Self { table, path: path.map(Into::into), devices: 0, generation };
         // SAFETY: no pointers.
@@ -220,6 +221,19 @@ impl Driver {
     pub(crate) fn fill(&self, to: u64, bytes: usize, stream: u64) -> Outcome {
         // SAFETY: device memory of ours.
         outcome(unsafe { (self.table.fill)(to, 0, bytes, stream) })
+    }
+
+    /// Queues a copy between devices, each an address and its context. The driver stages it where
+    /// they cannot access each other.
+    pub(crate) fn copy_peer(
+        &self,
+        to: (u64, u64),
+        from: (u64, u64),
+        bytes: usize,
+        stream: u64,
+    ) -> Outcome {
+        // SAFETY: device memory that is checked or ours, in stream order.
+        outcome(unsafe { (self.table.copy_peer)(to.0, to.1, from.0, from.1, bytes, stream) })
     }
 
     /// A stream of the current context that the legacy stream does not wait for.

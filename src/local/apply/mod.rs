@@ -85,9 +85,9 @@ impl Applier {
         let ours = !matches!(handling.merger, Merger::Updater(_));
         let mut tally = CallTally::default();
         #[cfg(feature = "cuda")]
-        if let Some(queue) = plan.queue.take() {
-            let names = (call, call.name());
-            let result = self.apply_on_device(names, plan, &queue, handling, limits, &mut tally);
+        if !plan.queues.is_empty() {
+            let (names, queues) = ((call, call.name()), std::mem::take(&mut plan.queues));
+            let result = self.apply_on_devices(names, plan, &queues, handling, limits, &mut tally);
             self.counters.add(&tally);
             return result;
         }

@@ -101,7 +101,9 @@ impl Local {
             match (wanted, slot.device()) {
                 (Some(ordinal), None) => {
                     let place = place();
-                    let moved = self.devices.open(ordinal).and_then(|it| move_to_device(slot, it));
+                    let opened = self.devices.open(ordinal);
+                    let budget = &self.devices.budget;
+                    let moved = opened.and_then(|device| move_to_device(slot, device, budget));
                     moved.map_err(|error| error.at(place))?;
                 }
                 // The first try has moved it, and the key was made again in host memory since.

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use super::{CallContext, KeyGroup, Pairs, Plan, TensorUse};
 use crate::config::CudaChoice;
-use crate::device::{self, CallQueue, Device, KeyMemory};
+use crate::device::{self, CallQueue, CallQueues, Device, KeyMemory, MemoryBudget};
 use crate::error::{Result, fail};
-use crate::key::Key;
 use crate::local::table::Slot;
 use crate::tensor::{Buffer, Lent, Memory};
 
@@ -16,6 +15,8 @@ pub(crate) struct DeviceAccess {
     pub(crate) choice: CudaChoice,
     /// Whether values stay on the device of the tensor that initialises them.
     pub(crate) keeps_values: bool,
+    /// Of the memory of its keys.
+    pub(crate) budget: Arc<MemoryBudget>,
 }
 
 impl DeviceAccess {
@@ -29,7 +30,7 @@ impl DeviceAccess {
         if self.keeps_values {
             let queue = CallQueue::of_caller(self.open(ordinal)?)?;
             let _scope = queue.begin()?;
-            let memory = KeyMemory::new(queue.device, bytes, &queue.stream)?;
+            let memory = KeyMemory::new(queue.device, &self.budget, bytes, &queue.stream)?;
             slot.value.get_mut().device = Some(Box::new(memory));
             slot.device = Some(ordinal);
         } else {
@@ -55,45 +56,34 @@ impl Plan {
                 plan.add(Arc::clone(slot), first..first + 1, 0..0);
             }
         }
-        plan.find_queue(scene)?;
-        Ok(plan.queue.is_some().then_some(plan))
+        plan.find_queues(scene)?;
+        Ok((!plan.queues.is_empty()).then_some(plan))
     }
 
     /// Finds where the work of the call is queued, if a tensor or a key is on a device, and checks
     /// the tensors that are.
-    pub(super) fn find_queue(&mut self, scene: &CallContext<'_>) -> Result<()> {
+    pub(super) fn find_queues(&mut self, scene: &CallContext<'_>) -> Result<()> {
         let Some(access) = scene.devices else { return Ok(()) };
-        let mut found: Option<(u16, Key, Option<TensorUse>)> = None;
+        let mut queues = CallQueues::new();
         for group in &self.groups {
             let key = group.slot.key;
             let own = group.slot.device().map(|ordinal| (ordinal, None));
-            let tensors = self.tensors(group).filter_map(|(lent, part)| match lent.memory() {
-                Memory::Host => None,
-                Memory::Device(ordinal) => Some((ordinal, Some(part))),
-            });
+            let tensors = self.tensors(group);
+            let tensors =
+                tensors.filter_map(|(it, part)| Some((it.memory().device()?, Some(part))));
             for (ordinal, part) in own.into_iter().chain(tensors) {
-                let (first, ..) = *found.get_or_insert((ordinal, key, part));
-                if first != ordinal {
-                    let checked = access.open(first).and_then(|it| it.driver.check_number(ordinal));
-                    checked
-                        .map_err(|it| scene.refuse(key, part.unwrap_or(TensorUse::Value), &it))?;
-                    let (call, key) = (scene.call, scene.names.label(key));
-                    return Err(fail!(
-                        Unsupported,
-                        "{call}: {key}: a call on GPU {first} and GPU {ordinal} is not served yet; make \
-                         a call for each, or copy to one of them"
-                    ));
+                if queues.iter().any(|queue| queue.device.ordinal == ordinal) {
+                    continue;
                 }
+                let opened = access.open(ordinal).and_then(CallQueue::of_caller);
+                queues.push(opened.map_err(|error| match part {
+                    Some(part) => scene.refuse(key, part, &error),
+                    None => error.at(format_args!("{}: {}", scene.call, scene.names.label(key))),
+                })?);
             }
         }
-        let Some((ordinal, key, part)) = found else { return Ok(()) };
-        let opened = access.open(ordinal).and_then(CallQueue::of_caller);
-        let queue = opened.map_err(|error| match part {
-            Some(part) => scene.refuse(key, part, &error),
-            None => error.at(format_args!("{}: {}", scene.call, scene.names.label(key))),
-        })?;
-        self.check_ranges(scene, queue.device)?;
-        self.queue = Some(queue);
+        self.check_tensors(scene, &queues)?;
+        self.queues = queues;
         Ok(())
     }
 
@@ -104,18 +94,39 @@ impl Plan {
         values.chain(outs)
     }
 
-    /// Refuses tensors that are said to be on the device and reach beyond its memory.
-    fn check_ranges(&self, scene: &CallContext<'_>, device: &'static Device) -> Result<()> {
-        let _scope = device.enter()?;
+    /// The device on which the values of a key are merged: that of its value, else the first among
+    /// its tensors.
+    pub(crate) fn home(&self, group: &KeyGroup) -> Option<u16> {
+        let of_tensors = || self.tensors(group).find_map(|(lent, _)| lent.memory().device());
+        group.slot.device().or_else(of_tensors)
+    }
+
+    /// Refuses tensors that are said to be on a device and reach beyond its memory, and those that
+    /// cannot be copied to another device as they are.
+    fn check_tensors(&self, scene: &CallContext<'_>, queues: &[CallQueue]) -> Result<()> {
         // The allocation of the last tensor: those of a framework share large ones.
-        let mut known = (0, 0);
+        let mut known = (0, (0, 0));
         for group in self.groups.iter().filter(|group| group.slot.count > 0) {
-            let of_device = self.tensors(group).filter(|(it, _)| it.memory() != Memory::Host);
-            for (lent, part) in of_device {
-                let range = lent.byte_range(&group.slot.shape);
-                if range.0 < known.0 || range.1 > known.1 {
+            let (slot, home) = (&*group.slot, self.home(group));
+            for (lent, part) in self.tensors(group) {
+                let Some(ordinal) = lent.memory().device() else { continue };
+                let range = lent.byte_range(&slot.shape);
+                let (start, end) = known.1;
+                let is_known = known.0 == ordinal && range.0 >= start && range.1 <= end;
+                let device = queues.iter().map(|it| it.device).find(|it| it.ordinal == ordinal);
+                if let Some(device) = device.filter(|_| !is_known) {
+                    let _scope = device.enter()?;
                     let checked = device.check_range(range);
-                    known = checked.map_err(|it| scene.refuse(group.slot.key, part, &it))?;
+                    known = (ordinal, checked.map_err(|it| scene.refuse(slot.key, part, &it))?);
+                }
+                if home != Some(ordinal) && !lent.is_plain(slot.dtype) {
+                    let (home, text) = (home.unwrap_or_default(), slot.text());
+                    let error = fail!(
+                        Unsupported,
+                        "is on GPU {ordinal} and has strides or another dtype than {text}, and is \
+                         merged on GPU {home}; make it contiguous and of the key's dtype"
+                    );
+                    return Err(scene.refuse(slot.key, part, &error));
                 }
             }
         }

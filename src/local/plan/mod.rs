@@ -18,7 +18,7 @@ use super::table::{KeyHasher, KeyTable, LockedTable, Slot};
 use super::ticket::OperationLabel;
 use crate::deadline::LazyDeadline;
 #[cfg(feature = "cuda")]
-use crate::device::CallQueue;
+use crate::device::CallQueues;
 use crate::error::{Error, ErrorKind, Result, fail};
 use crate::key::{Key, KeyNames};
 use crate::local::call::DataCall;
@@ -208,9 +208,9 @@ pub(crate) struct Plan {
     out_order: Vec<(u64, usize)>,
     overlaps: Overlaps,
     shadowed: Vec<usize>,
-    /// Where its work is queued, if a tensor or a key is on a device.
+    /// Where its work is queued: one for each device that has a tensor or a key.
     #[cfg(feature = "cuda")]
-    pub(crate) queue: Option<CallQueue>,
+    pub(crate) queues: CallQueues,
 }
 
 impl Plan {
@@ -223,9 +223,7 @@ impl Plan {
         self.shadowed.clear();
         self.overlaps.clear();
         #[cfg(feature = "cuda")]
-        {
-            self.queue = None;
-        }
+        self.queues.clear();
     }
 
     /// Calls `visit` with each key of the call.
@@ -314,13 +312,13 @@ impl Plan {
         // Comparing may take long; keys are added and removed meanwhile.
         drop(held);
         self.check_overlaps(scene)?;
-        if on_device { self.find_queue(scene) } else { Ok(()) }
+        if on_device { self.find_queues(scene) } else { Ok(()) }
     }
 
     /// No build without devices has a tensor on one.
     #[cfg(not(feature = "cuda"))]
     #[allow(clippy::unused_self, clippy::unnecessary_wraps, reason = "the other build finds one")]
-    fn find_queue(&mut self, _: &CallContext<'_>) -> Result<()> {
+    fn find_queues(&mut self, _: &CallContext<'_>) -> Result<()> {
         Ok(())
     }
 

@@ -69,7 +69,7 @@ pub(crate) struct DoctorContext {
 }
 
 /// All options: a process fails when it starts if the value of any does not fit.
-pub(super) const NAMES: [&str; 31] = [
+pub(super) const NAMES: [&str; 32] = [
     "root",
     "role",
     "rank",
@@ -91,6 +91,7 @@ pub(super) const NAMES: [&str; 31] = [
     "isa",
     "updater_undo",
     "cuda",
+    "device_bytes",
     "server_updater",
     "token",
     "token_file",

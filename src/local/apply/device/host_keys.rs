@@ -24,14 +24,18 @@ impl Applier {
         outs: &mut [PlannedOut],
         tally: &mut CallTally,
     ) -> Result<()> {
-        let mut sums = Staging::new(work.queue);
+        let mut sums = Staging::new(work.queue, work.queues);
         let staged = self.add_sums(work, groups, &mut sums)?;
+        let naming = self.naming(work, &groups[0].slot);
+        sums.prepare().map_err(&naming)?;
+        let mut results = Staging::new(work.queue, work.queues);
+        let targets = self.add_results(work, groups, outs, &mut results)?;
+        results.prepare().map_err(&naming)?;
         if staged.iter().any(Option::is_some) {
-            let mark = sums.queue()?;
+            let mark = sums.queue().map_err(&naming)?;
             self.wait_for(work, &groups[0].slot, &mark, "it and keys after it are unchanged")?;
         }
-        let mut results = Staging::new(work.queue);
-        for (group, staged) in groups.iter().zip(staged) {
+        for ((group, staged), targets) in groups.iter().zip(staged).zip(targets) {
             if work.limits.is_cancelled() {
                 return Err(self.cancelled(work.name, &group.slot));
             }
@@ -41,14 +45,6 @@ impl Applier {
                 Some(sum) => sum.as_slice(),
                 None => &work.values[group.values.clone()],
             };
-            // The result of a key goes to its outs in host memory, and to a block for the others.
-            let (mut targets, on_device) = split(&mut outs[group.outs.clone()], slot);
-            let has_outs = !on_device.is_empty();
-            let block = has_outs.then(|| results.block(slot.bytes())).transpose()?;
-            targets.extend(block.map(|block| {
-                let lent = results.content(block, slot.dtype);
-                PlannedOut { lent, shadowed: false }
-            }));
             let push = KeyPush {
                 call: work.name,
                 slot,
@@ -58,14 +54,37 @@ impl Applier {
                 touched: work.touched,
             };
             self.run_host_key(work, &push, tally)?;
-            for out in on_device {
-                add_out(&mut results, slot, block.unwrap_or_default(), &out)?;
-            }
         }
         if !results.is_empty() {
-            results.queue()?;
+            results.queue().map_err(naming)?;
         }
         Ok(())
+    }
+
+    /// Adds the copies of results to outs on devices. Gives the outs of each key in host memory: the
+    /// caller's, and a block for those on devices.
+    fn add_results(
+        &self,
+        work: &DeviceCall<'_>,
+        groups: &[KeyGroup],
+        outs: &mut [PlannedOut],
+        results: &mut Staging<'_>,
+    ) -> Result<Vec<Vec<PlannedOut>>> {
+        let mut all = Vec::with_capacity(groups.len());
+        for group in groups {
+            let slot = &*group.slot;
+            let (mut targets, on_device) = split(&mut outs[group.outs.clone()], slot);
+            let mut add = || -> Result<()> {
+                let Some(_) = on_device.first() else { return Ok(()) };
+                let block = results.block(slot.bytes())?;
+                let lent = results.content(block, slot.dtype);
+                targets.push(PlannedOut { lent, shadowed: false });
+                on_device.iter().try_for_each(|out| add_out(results, slot, block, out))
+            };
+            add().map_err(self.naming(work, slot))?;
+            all.push(targets);
+        }
+        Ok(all)
     }
 
     /// Adds the sums of keys with values on the device.
@@ -98,8 +117,7 @@ impl Applier {
                 staging.download(block, sum, slot.bytes());
                 Ok(block)
             };
-            let place = || format!("{}: {}", work.name, self.names.label(slot.key));
-            staged.push(Some(add().map_err(|error| error.at(place()))?));
+            staged.push(Some(add().map_err(self.naming(work, slot))?));
         }
         Ok(staged)
     }
@@ -140,11 +158,15 @@ fn split(outs: &mut [PlannedOut], slot: &Slot) -> (Vec<PlannedOut>, Vec<Lent>) {
 
 /// Adds the copy of a result to an out on the device.
 fn add_out(results: &mut Staging<'_>, slot: &Slot, block: usize, out: &Lent) -> Result<()> {
-    if out.is_plain(slot.dtype) {
+    if out.is_plain(slot.dtype) && results.is_own(out.memory()) {
         results.upload(block, out.data().addr() as u64, slot.bytes());
         return Ok(());
     }
     let plain = results.span(slot.bytes())?;
     results.upload(block, plain, slot.bytes());
-    results.scatter(slot, plain, out)
+    if results.is_own(out.memory()) {
+        return results.scatter(slot, plain, out);
+    }
+    results.send(slot, plain, out);
+    Ok(())
 }

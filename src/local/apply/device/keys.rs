@@ -63,11 +63,14 @@ impl Applier {
         mut locked: Vec<WriteGuard<'_, Value>>,
         tally: &mut CallTally,
     ) -> Result<()> {
-        let mut staging = Staging::new(work.queue);
+        let mut staging = Staging::new(work.queue, work.queues);
         let before: Vec<Before> = locked.iter().map(|value| Before::of(value)).collect();
         let mut copies = Vec::new();
         let queued = self.add_keys(work, groups, outs, &mut locked, &mut staging, &mut copies);
-        let mark = queued.and_then(|()| staging.queue()).inspect_err(|_| {
+        let queue = |staging: &mut Staging<'_>| staging.prepare().and_then(|()| staging.queue());
+        let first = &groups[0].slot;
+        let named = |()| queue(&mut staging).map_err(self.naming(work, first));
+        let mark = queued.and_then(named).inspect_err(|_| {
             go_back(work, &mut locked, &before);
         })?;
         for (group, value) in groups.iter().zip(&mut locked) {
@@ -136,8 +139,9 @@ impl Applier {
         let (dtype, stream) = (slot.dtype, &work.queue.stream);
         let memory = value.device.as_mut().expect(EMPTY);
         let stored = memory.value();
-        let on_device = |out: &&PlannedOut| !out.shadowed && out.lent.memory() != Memory::Host;
-        let plain = outs.iter().filter(on_device).filter(|out| out.lent.is_plain(dtype));
+        let is_own = |out: &&PlannedOut| !out.shadowed && staging.is_own(out.lent.memory());
+        let (own, others): (Vec<_>, Vec<_>) = outs.iter().partition(is_own);
+        let plain = own.iter().filter(|out| out.lent.is_plain(dtype));
         let plain = plain.map(|out| out.lent.data().addr() as u64).collect::<Addresses>();
         if values.is_empty() {
             memory.marks.order_reader(stream)?;
@@ -156,8 +160,11 @@ impl Applier {
                 staging.jobs.sum(KernelName::sum(dtype), slot.count, &inputs, &targets)?;
             }
         }
-        for out in outs.iter().filter(on_device).filter(|out| !out.lent.is_plain(dtype)) {
+        for out in own.iter().filter(|out| !out.lent.is_plain(dtype)) {
             staging.scatter(slot, stored, &out.lent)?;
+        }
+        for out in others.iter().filter(|out| !out.shadowed) {
+            staging.send(slot, stored, &out.lent);
         }
         Ok(())
     }

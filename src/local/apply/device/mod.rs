@@ -13,7 +13,7 @@ pub(crate) use files::move_to_device;
 
 use super::{Applier, CallLimits};
 use crate::device::{CallQueue, Mark};
-use crate::error::{Result, fail};
+use crate::error::{Error, Result, fail};
 use crate::local::call::DataCall;
 use crate::local::counters::CallTally;
 use crate::local::merger::{Handling, Merger};
@@ -21,49 +21,61 @@ use crate::local::plan::{KeyGroup, Plan, PlannedOut};
 use crate::local::table::Slot;
 use crate::tensor::Lent;
 
-/// A call that uses a device.
+/// A call that uses devices.
+#[derive(Clone, Copy)]
 struct DeviceCall<'a> {
     call: DataCall,
     /// Its name in errors.
     name: &'static str,
     handling: &'a Handling,
     limits: CallLimits<'a>,
+    /// Of the device on which values are merged.
     queue: &'a CallQueue,
+    /// Of all devices that have a tensor or a key.
+    queues: &'a [CallQueue],
     values: &'a [Lent],
     /// Bytes that the whole call touches.
     touched: usize,
 }
 
 impl Applier {
-    /// Executes a plan whose work goes to a queue; `name` is that of the call in errors.
-    pub(crate) fn apply_on_device(
+    /// Executes a plan whose work goes to queues; `name` is that of the call in errors.
+    pub(crate) fn apply_on_devices(
         &self,
         (call, name): (DataCall, &'static str),
         plan: &mut Plan,
-        queue: &CallQueue,
+        queues: &[CallQueue],
         handling: &Handling,
         limits: CallLimits<'_>,
         tally: &mut CallTally,
     ) -> Result<()> {
-        let touched = plan.touched();
+        let (touched, queue) = (plan.touched(), &queues[0]);
+        let homes = plan.groups.iter().map(|group| plan.home(group)).collect::<Vec<_>>();
         let Plan { groups, values, outs, .. } = plan;
-        let work = DeviceCall { call, name, handling, limits, queue, values, touched };
+        let work = DeviceCall { call, name, handling, limits, queue, queues, values, touched };
         self.check_rules(&work, groups)?;
-        let _scope = queue.begin()?;
-        for run in groups.chunk_by(|a, b| a.slot.device() == b.slot.device()) {
-            match &handling.merger {
-                _ if run[0].slot.device().is_none() => {
-                    self.run_host_keys(&work, run, outs, tally)?;
+        queues.iter().try_for_each(|queue| queue.begin().map(drop))?;
+        let mut first = 0;
+        for homes in homes.chunk_by(|a, b| a == b) {
+            let home = queues.iter().find(|queue| Some(queue.device.ordinal) == homes[0]);
+            let work = DeviceCall { queue: home.unwrap_or(queue), ..work };
+            let _scope = work.queue.device.enter()?;
+            let of_device = &groups[first..first + homes.len()];
+            first += homes.len();
+            let is_kept = |group: &KeyGroup| group.slot.device().is_some();
+            for run in of_device.chunk_by(|a, b| is_kept(a) == is_kept(b)) {
+                match &handling.merger {
+                    _ if !is_kept(&run[0]) => self.run_host_keys(&work, run, outs, tally)?,
+                    Merger::Updater(updater) => {
+                        self.run_updated_keys(&work, run, outs, updater, tally)?;
+                    }
+                    _ => self.run_keys(&work, run, outs, tally)?,
                 }
-                Merger::Updater(updater) => {
-                    self.run_updated_keys(&work, run, outs, updater, tally)?;
-                }
-                _ => self.run_keys(&work, run, outs, tally)?,
             }
         }
-        if queue.has_ticket() {
-            // The operation is done when the device is; nothing can withdraw it any more.
-            Mark::record(queue.device, &queue.stream)?.wait(|| false)?;
+        for queue in queues.iter().filter(|queue| queue.has_ticket()) {
+            // The operation is done when the devices are; nothing can withdraw it any more.
+            queue.mark()?.wait(|| false)?;
         }
         Ok(())
     }
@@ -90,6 +102,11 @@ impl Applier {
             return Err(fail!(Unsupported, "{call}: {key}: {what} is not served yet; {way}"));
         }
         Ok(())
+    }
+
+    /// Names the call and a key in an error.
+    fn naming(&self, work: &DeviceCall<'_>, slot: &Slot) -> impl Fn(Error) -> Error {
+        move |error| error.at(format_args!("{}: {}", work.name, self.names.label(slot.key)))
     }
 
     /// Waits until the device has done what was queued before a mark.

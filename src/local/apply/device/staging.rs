@@ -1,6 +1,8 @@
 //! The work of a call on a device, collected before it is queued: copies, jobs, memory for both.
 
-use crate::device::{CallQueue, JobList, KernelName, Mark, PinnedBlock, Span, Stage};
+use std::mem::ManuallyDrop;
+
+use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Span, Stage};
 use crate::error::Result;
 use crate::local::apply::with_default_floats;
 use crate::local::merge::Team;
@@ -15,20 +17,65 @@ struct StagedCopy {
     bytes: usize,
 }
 
+/// A copy between the device of a staging and another one, of which this is the queue.
+struct PeerCopy<'a> {
+    peer: &'a CallQueue,
+    /// The addresses here and there.
+    own: u64,
+    other: u64,
+    bytes: usize,
+}
+
 pub(super) struct Staging<'a> {
     pub(super) queue: &'a CallQueue,
+    /// Of all devices of the call.
+    queues: &'a [CallQueue],
     pub(super) jobs: JobList,
     /// Device memory for this call only.
     spans: Vec<Span>,
     blocks: Vec<PinnedBlock>,
     uploads: Vec<StagedCopy>,
     downloads: Vec<StagedCopy>,
+    /// Values of other devices, and results for their outs.
+    received: Vec<PeerCopy<'a>>,
+    sent: Vec<PeerCopy<'a>>,
+    /// The table of the jobs, once it has been prepared.
+    table: Option<JobTable>,
 }
 
 impl<'a> Staging<'a> {
-    pub(super) fn new(queue: &'a CallQueue) -> Self {
-        let (spans, blocks, uploads, downloads) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { queue, jobs: JobList::default(), spans, blocks, uploads, downloads }
+    pub(super) fn new(queue: &'a CallQueue, queues: &'a [CallQueue]) -> Self {
+        Self {
+            queue,
+            queues,
+            jobs: JobList::default(),
+            spans: Vec::new(),
+            blocks: Vec::new(),
+            uploads: Vec::new(),
+            downloads: Vec::new(),
+            received: Vec::new(),
+            sent: Vec::new(),
+            table: None,
+        }
+    }
+
+    /// Whether memory is that of the device of this staging.
+    pub(super) fn is_own(&self, memory: Memory) -> bool {
+        memory.device() == Some(self.queue.device.ordinal)
+    }
+
+    /// The queue of another device of the call.
+    fn peer(&self, memory: Memory) -> Option<&'a CallQueue> {
+        let other = memory.device().filter(|_| !self.is_own(memory))?;
+        self.queues.iter().find(|queue| queue.device.ordinal == other)
+    }
+
+    /// Copies a plain array of a key to an out of another device, which is plain too.
+    pub(super) fn send(&mut self, slot: &Slot, own: u64, out: &Lent) {
+        if let Some(peer) = self.peer(out.memory()) {
+            let other = out.data().addr() as u64;
+            self.sent.push(PeerCopy { peer, own, other, bytes: slot.bytes() });
+        }
     }
 
     /// The address of device memory for this call.
@@ -72,6 +119,11 @@ impl<'a> Staging<'a> {
             return Ok(address);
         }
         let address = value.data().addr() as u64;
+        if let Some(peer) = self.peer(value.memory()) {
+            let own = self.span(bytes)?;
+            self.received.push(PeerCopy { peer, own, other: address, bytes });
+            return Ok(own);
+        }
         if value.is_plain(slot.dtype) {
             return Ok(address);
         }
@@ -91,30 +143,63 @@ impl<'a> Staging<'a> {
 
     /// Whether there is nothing to queue.
     pub(super) fn is_empty(&self) -> bool {
-        self.uploads.is_empty() && self.downloads.is_empty() && self.jobs.is_empty()
+        let no_copies = self.uploads.is_empty() && self.downloads.is_empty();
+        no_copies && self.jobs.is_empty() && self.sent.is_empty()
     }
 
-    /// Queues all of it: uploads, one table with its launches, downloads. Returns the mark behind it.
-    /// An error before anything is queued leaves nothing behind; one later comes with a lost device.
+    /// Takes all memory and loads all kernels, so that queueing fails with the device only. No job
+    /// is added after it.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        let CallQueue { device, stream, .. } = self.queue;
+        self.table = self.jobs.prepare(device, stream)?;
+        Ok(())
+    }
+
+    /// Queues all of it: copies to the device, one table with its launches, copies from the device.
+    /// Returns the mark behind it. It has been prepared.
     pub(super) fn queue(&mut self) -> Result<Mark> {
         let CallQueue { device, stream, .. } = self.queue;
-        let table = self.jobs.prepare(device, stream)?;
+        let table = self.table.take();
+        self.follow_peers()?;
         // Behind an error the device may still use them, so they are not freed.
-        let spans = std::mem::take(&mut self.spans).into_iter().map(std::mem::ManuallyDrop::new);
+        let spans = std::mem::take(&mut self.spans).into_iter().map(ManuallyDrop::new);
         let spans = spans.collect::<Vec<_>>();
         for StagedCopy { block, address, bytes } in self.uploads.drain(..) {
             self.blocks[block].upload(address, bytes, stream)?;
+        }
+        for PeerCopy { peer, own, other, bytes } in &self.received {
+            device.copy_peer((device, *own), (peer.device, *other), *bytes, stream)?;
         }
         let table = table.map(|table| table.queue(device, stream)).transpose()?;
         self.blocks.extend(table);
         for StagedCopy { block, address, bytes } in self.downloads.drain(..) {
             self.blocks[block].download(address, bytes, stream)?;
         }
+        for PeerCopy { peer, own, other, bytes } in &self.sent {
+            device.copy_peer((peer.device, *other), (device, *own), *bytes, stream)?;
+        }
         for span in spans {
-            std::mem::ManuallyDrop::into_inner(span).release(stream);
+            ManuallyDrop::into_inner(span).release(stream);
         }
         let mark = Mark::record(device, stream)?;
         self.blocks.iter_mut().for_each(|block| block.keep_until(&mark));
+        for peer in self.peers() {
+            peer.follow(&mark)?;
+        }
         Ok(mark)
+    }
+
+    /// The queues of other devices whose memory is used.
+    fn peers(&self) -> impl Iterator<Item = &'a CallQueue> {
+        let is_used = |queue: &&CallQueue| {
+            let mut copies = self.received.iter().chain(&self.sent);
+            copies.any(|copy| std::ptr::eq(copy.peer, *queue))
+        };
+        self.queues.iter().filter(is_used)
+    }
+
+    /// Orders the work behind that of the callers of other devices.
+    fn follow_peers(&self) -> Result<()> {
+        self.peers().try_for_each(|peer| peer.mark()?.order(&self.queue.stream))
     }
 }

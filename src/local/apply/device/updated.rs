@@ -63,7 +63,7 @@ impl Applier {
         let (bytes, stream) = (slot.bytes(), &work.queue.stream);
         let memory = value.device.as_mut().expect(EMPTY);
         memory.marks.order_writer(stream)?;
-        let mut staging = Staging::new(work.queue);
+        let mut staging = Staging::new(work.queue, work.queues);
         let inputs = values.iter().map(|it| staging.value(self.team_of(push), slot, it));
         let inputs = inputs.collect::<Result<Vec<_>>>()?;
         let sum = match inputs[..] {
@@ -76,6 +76,9 @@ impl Applier {
         let [merged, stored] = [staging.block(bytes)?, staging.block(bytes)?];
         staging.download(merged, sum, bytes);
         staging.download(stored, memory.value(), bytes);
+        staging.prepare()?;
+        let mut back = Staging::new(work.queue, work.queues);
+        let block = back.block(bytes)?;
         let mark = staging.queue()?;
         self.wait_for(
             work,
@@ -90,8 +93,6 @@ impl Applier {
         let merged = staging.content(merged, slot.dtype).data();
         let result = self.update(push, updater, merged, value, None);
         let changed = std::mem::replace(&mut value.buffer, Buffer::new(0)?);
-        let mut back = Staging::new(work.queue);
-        let block = back.block(bytes)?;
         back.write(block, changed.bytes());
         let memory = value.device.as_mut().expect(EMPTY);
         back.upload(block, memory.value(), bytes);

@@ -1,18 +1,19 @@
 //! What streams do.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::Code;
 use crate::host::HostSpan;
 use crate::ptx::{Launch, Module};
 
-/// An event: how often it was recorded, and which of its records have run.
+/// An event: how often it was recorded, and which of its records have not run. A wait is for one
+/// record: a later one, on another stream, may run before it.
 #[derive(Debug, Default)]
 pub(crate) struct Event {
     pub(crate) device: usize,
     recorded: AtomicU64,
-    passed: AtomicU64,
+    pending: Mutex<Vec<u64>>,
 }
 
 impl Event {
@@ -20,9 +21,15 @@ impl Event {
         Self { device, ..Self::default() }
     }
 
+    fn pending(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// A new record; its number.
     pub(crate) fn record(&self) -> u64 {
-        self.recorded.fetch_add(1, Ordering::SeqCst) + 1
+        let number = self.recorded.fetch_add(1, Ordering::SeqCst) + 1;
+        self.pending().push(number);
+        number
     }
 
     /// The number of the last record, 0 if there is none.
@@ -31,11 +38,11 @@ impl Event {
     }
 
     pub(super) fn pass(&self, number: u64) {
-        self.passed.fetch_max(number, Ordering::SeqCst);
+        self.pending().retain(|it| *it != number);
     }
 
     pub(crate) fn has_passed(&self, number: u64) -> bool {
-        self.passed.load(Ordering::SeqCst) >= number
+        !self.pending().contains(&number)
     }
 }
 

@@ -61,8 +61,8 @@ fn a_capture_forbids_calls_of_threads_by_its_mode() {
     {
         check(cuStreamBeginCapture_v2(blocking, mode)).unwrap();
         assert_eq!((allocates().is_ok(), elsewhere()), (here, there), "mode {mode}");
-        let mut mode = RELAXED;
-        let before = check(cuThreadExchangeStreamCaptureMode(&mut mode)).map(|()| mode);
+        let mut exchanged = RELAXED;
+        let before = check(cuThreadExchangeStreamCaptureMode(&mut exchanged)).map(|()| exchanged);
         assert_eq!((before, allocates().is_ok()), (Ok(GLOBAL), true));
         check(cuThreadExchangeStreamCaptureMode(&mut { GLOBAL })).unwrap();
         // The legacy stream would have to wait for the captured one.

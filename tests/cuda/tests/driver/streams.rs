@@ -57,6 +57,15 @@ fn only_events_and_the_legacy_stream_restrict_the_order() {
     for (first, second) in loose {
         assert_eq!(in_order(first, second, waits), 100, "{first:#x} before {second:#x}");
     }
+    // A wait is for the record before it, whatever the event records later.
+    let third = stream(NON_BLOCKING);
+    let records_again = |first, second| {
+        waits(first, second);
+        check(cuEventRecord(event, third)).unwrap();
+    };
+    for (first, second) in loose {
+        assert_eq!(in_order(first, second, records_again), 100, "{first:#x} before {second:#x}");
+    }
     // The legacy stream carries an order from one blocking stream to another.
     let carries = |_, _| {
         check(cuMemsetD8Async(memory(1), 1, 4, legacy)).unwrap();
