@@ -175,7 +175,7 @@ void refused_calls_change_nothing() {
                  "int32");
     CHECK_THROWS(store.push({1, 4}, {of(b), of(b)}), KV_ERR_KEY_NOT_FOUND, "key 4");
     CHECK_THROWS(store.push({"one", "two"}, {of(b), of(b)}), KV_ERR_KEY_NOT_FOUND, "one");
-    CHECK_THROWS(store.push(1, of(b).on(kv::cuda(0))), KV_ERR_UNSUPPORTED, "CUDA");
+    CHECK_THROWS(store.push(1, of(b).on({KV_CUDA_MANAGED, 0})), KV_ERR_UNSUPPORTED, "CUDA");
     CHECK(pulled(store, 1) == 1 && pulled(store, 2) == 1);
     Floats out = filled(9);
     CHECK_THROWS(store.pull({1, 4}, {of(out), of(out)}), KV_ERR_KEY_NOT_FOUND, "key 4");
