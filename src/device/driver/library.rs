@@ -30,7 +30,7 @@ macro_rules! functions {
                             library.require($symbol)?,
                         )
                     },)+
-                    // SAFETY: as above.
+                    // SAFETY: the driver gives this function this type.
                     stream_id: library.symbol(c"cuStreamGetId").map(|it| unsafe {
                         std::mem::transmute::<*mut c_void, unsafe extern "C" fn(u64, *mut u64) -> u32>(it)
                     }),
@@ -154,7 +154,7 @@ fn last_error() -> String {
     if text.is_null() {
         return "unknown reason".into();
     }
-    // SAFETY: as above.
+    // SAFETY: not NULL, so dlerror() has given a text.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 

@@ -11,7 +11,7 @@ use crate::local::call::DataCall;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
 use crate::optim::OptimizerState;
-use crate::tensor::{Buffer, DType};
+use crate::tensor::Buffer;
 
 impl Applier {
     /// Copies of a key's value, the arrays of its state and its master; the key is locked.
@@ -40,13 +40,7 @@ impl Applier {
         let queues = std::slice::from_ref(queue);
         let work = DeviceCall { call, name, handling, limits, queue, queues, values, touched };
         self.wait_for(&work, slot, &mark, "nothing has changed")?;
-        let copy = |(block, bytes): (usize, usize)| -> Result<Buffer> {
-            let mut buffer = Buffer::zeroed(bytes, false)?;
-            let content = staging.content(block, DType::U8).array();
-            buffer.bytes_mut().copy_from_slice(content.slice::<u8>(&(0..bytes)));
-            Ok(buffer)
-        };
-        blocks.into_iter().map(copy).collect()
+        blocks.into_iter().map(|(block, bytes)| staging.copy(block, bytes)).collect()
     }
 }
 

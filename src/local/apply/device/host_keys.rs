@@ -2,7 +2,6 @@
 
 use super::DeviceCall;
 use super::staging::Staging;
-use crate::device::KernelName;
 use crate::error::Result;
 use crate::local::apply::{Applier, KeyPush};
 use crate::local::counters::CallTally;
@@ -103,16 +102,7 @@ impl Applier {
                 continue;
             }
             let mut add = || -> Result<usize> {
-                let inputs = values.iter().map(|it| staging.value(self.team, slot, it));
-                let inputs = inputs.collect::<Result<Vec<_>>>()?;
-                let sum = match inputs[..] {
-                    [only] => only,
-                    _ => staging.span(slot.bytes())?,
-                };
-                if inputs.len() > 1 {
-                    let kernel = KernelName::sum(slot.dtype);
-                    staging.jobs.sum(kernel, slot.count, &inputs, &[sum])?;
-                }
+                let sum = staging.sum(self.team, slot, values)?;
                 let block = staging.block(slot.bytes())?;
                 staging.download(block, sum, slot.bytes());
                 Ok(block)

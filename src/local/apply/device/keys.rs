@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::staging::Staging;
-use super::{DeviceCall, outs_of};
+use super::{DeviceCall, EMPTY, outs_of};
 use crate::device::{DevicePasses, KernelName, Mark, Stage, WantedSpans};
 use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush, with_default_floats};
@@ -17,8 +17,6 @@ use crate::tensor::{DType, Lent, Memory};
 
 /// Addresses of a key's arrays in a call.
 type Addresses = SmallVec<[u64; 8]>;
-
-const EMPTY: &str = "a key on a device has memory there";
 
 /// A key's state before the call.
 struct Before {

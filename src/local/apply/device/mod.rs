@@ -21,6 +21,9 @@ use crate::local::plan::{KeyGroup, Plan, PlannedOut};
 use crate::local::table::Slot;
 use crate::tensor::Lent;
 
+/// What a place relies on that uses the memory of a key on a device.
+const EMPTY: &str = "a key on a device has memory there";
+
 /// A call that uses devices.
 #[derive(Clone, Copy)]
 struct DeviceCall<'a> {

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::local::apply::with_default_floats;
 use crate::local::merge::Team;
 use crate::local::table::Slot;
-use crate::tensor::{DType, Lent, Memory};
+use crate::tensor::{Buffer, DType, Lent, Memory};
 
 /// A copy between a pinned block and device memory.
 struct StagedCopy {
@@ -96,6 +96,14 @@ impl<'a> Staging<'a> {
         self.blocks[block].lent(dtype)
     }
 
+    /// A copy of the first bytes of a block.
+    pub(super) fn copy(&self, block: usize, bytes: usize) -> Result<Buffer> {
+        let mut buffer = Buffer::zeroed(bytes, false)?;
+        let content = self.content(block, DType::U8).array();
+        buffer.bytes_mut().copy_from_slice(content.slice::<u8>(&(0..bytes)));
+        Ok(buffer)
+    }
+
     pub(super) fn write(&mut self, block: usize, bytes: &[u8]) {
         self.blocks[block].write(bytes);
     }
@@ -132,6 +140,18 @@ impl<'a> Staging<'a> {
         let from = (address, value.strides());
         self.jobs.copy(Stage::Gather, kernel, &slot.shape, from, (to, None))?;
         Ok(to)
+    }
+
+    /// The address of a plain array on the device with the sum of a key's values.
+    pub(super) fn sum(&mut self, team: Team, slot: &Slot, values: &[Lent]) -> Result<u64> {
+        let inputs = values.iter().map(|it| self.value(team, slot, it));
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        if let [only] = inputs[..] {
+            return Ok(only);
+        }
+        let sum = self.span(slot.bytes())?;
+        self.jobs.sum(KernelName::sum(slot.dtype), slot.count, &inputs, &[sum])?;
+        Ok(sum)
     }
 
     /// Copies a plain array of a key to an out of other strides or another float type.

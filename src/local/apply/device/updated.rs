@@ -3,17 +3,14 @@
 use std::sync::Arc;
 
 use super::staging::Staging;
-use super::{DeviceCall, outs_of};
-use crate::device::KernelName;
+use super::{DeviceCall, EMPTY, outs_of};
 use crate::error::Result;
 use crate::local::apply::{Applier, KeyPush};
 use crate::local::counters::CallTally;
 use crate::local::plan::{KeyGroup, PlannedOut};
 use crate::local::table::Value;
 use crate::local::updater::Updater;
-use crate::tensor::{Buffer, DType};
-
-const EMPTY: &str = "a key on a device has memory there";
+use crate::tensor::Buffer;
 
 impl Applier {
     /// Pushes to keys one by one, and fills the outs of each behind its updater.
@@ -64,15 +61,7 @@ impl Applier {
         let memory = value.device.as_mut().expect(EMPTY);
         memory.marks.order_writer(stream)?;
         let mut staging = Staging::new(work.queue, work.queues);
-        let inputs = values.iter().map(|it| staging.value(self.team_of(push), slot, it));
-        let inputs = inputs.collect::<Result<Vec<_>>>()?;
-        let sum = match inputs[..] {
-            [only] => only,
-            _ => staging.span(bytes)?,
-        };
-        if inputs.len() > 1 {
-            staging.jobs.sum(KernelName::sum(slot.dtype), slot.count, &inputs, &[sum])?;
-        }
+        let sum = staging.sum(self.team_of(push), slot, values)?;
         let [merged, stored] = [staging.block(bytes)?, staging.block(bytes)?];
         staging.download(merged, sum, bytes);
         staging.download(stored, memory.value(), bytes);
@@ -86,10 +75,7 @@ impl Applier {
             &mark,
             "keys before it are applied, it and those after it are not",
         )?;
-        let mut copy = Buffer::zeroed(bytes, false)?;
-        let content = staging.content(stored, DType::U8).array();
-        copy.bytes_mut().copy_from_slice(content.slice::<u8>(&(0..bytes)));
-        value.buffer = copy;
+        value.buffer = staging.copy(stored, bytes)?;
         let merged = staging.content(merged, slot.dtype).data();
         let result = self.update(push, updater, merged, value, None);
         let changed = std::mem::replace(&mut value.buffer, Buffer::new(0)?);

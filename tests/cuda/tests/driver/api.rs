@@ -83,7 +83,7 @@ declare! {
     fn cuGetErrorName(error: u32, name: &mut *const std::ffi::c_char);
 }
 
-// SAFETY: as above.
+// SAFETY: functions that the stand-in exports for tests, with these types.
 unsafe extern "C" {
     safe fn kv_cuda_stand_in_calls(function: *const u8) -> u64;
     safe fn kv_cuda_stand_in_fail(plan: *const u8);
@@ -187,7 +187,7 @@ impl Pinned {
     }
 
     pub fn get(&self) -> Vec<u32> {
-        // SAFETY: as above.
+        // SAFETY: so many words of pinned memory are there.
         (0..self.words)
             .map(|index| unsafe { (self.address as *const u32).add(index).read() })
             .collect()
