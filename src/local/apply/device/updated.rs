@@ -69,6 +69,8 @@ impl Applier {
         let mut back = Staging::new(work.queue, work.queues);
         let block = back.block(bytes)?;
         let mark = staging.queue()?;
+        // Behind a time-out the copy may still run.
+        memory.marks.note_reader(&mark);
         self.wait_for(
             work,
             slot,
