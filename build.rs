@@ -40,11 +40,6 @@ mod kernels {
         mode.unwrap_or(name)
     }
 
-    /// Kernels that the library has no use for yet: norms of whole keys and of rows.
-    fn is_unused(family: &str) -> bool {
-        family.ends_with("_measure") || ["norm_key", "norm_rows", "lamb"].contains(&family)
-    }
-
     /// Writes `kernels.rs`: for each family its kernels, with the lengths of their texts, and the
     /// texts one after the other, deflated.
     pub fn deflate() {
@@ -54,9 +49,7 @@ mod kernels {
             let path = entry.expect("a kernel").path();
             let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
             let text = fs::read_to_string(&path).expect("the text of a kernel");
-            if !is_unused(family(&name)) {
-                families.entry(family(&name).into()).or_default().push((name, text));
-            }
+            families.entry(family(&name).into()).or_default().push((name, text));
         }
         let folder = env::var_os("OUT_DIR").expect("cargo sets it");
         let mut source = String::from("&[\n");

@@ -10,7 +10,7 @@ template <class R, class Full> struct Constants {
 
   DEVICE_MEMBER Constants(const double *constants) {
 #pragma unroll
-    for (int i = 0; i < R::CONSTANTS; i++) round_constant(all[i], constants[i]);
+    for (int i = 0; i < R::CONSTANTS; i++) round_number(all[i], constants[i]);
   }
 };
 

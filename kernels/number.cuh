@@ -42,9 +42,9 @@ template <class T> DEVICE T if_greater(T a, T b, T then, T otherwise) {
   return a > b ? then : otherwise;
 }
 
-// A constant of a formula, rounded to the type that the formula calculates with.
-DEVICE void round_constant(float &to, double constant) { to = __double2float_rn(constant); }
-DEVICE void round_constant(double &to, double constant) { to = constant; }
+// A number rounded to the type that a formula calculates with.
+DEVICE void round_number(float &to, double constant) { to = __double2float_rn(constant); }
+DEVICE void round_number(double &to, double constant) { to = constant; }
 
 // The value of an f16; a signalling NaN becomes quiet.
 DEVICE float f16_to_f32(u32 bits) {

@@ -292,6 +292,17 @@ struct groupadagrad_measure {
   }
 };
 
+struct groupadagrad_root {
+  static const int STATES = 1, CONSTANTS = 1;
+  template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s) {
+    const T v0 = add(s[0], sum);
+    const T v1 = add(v0, c[0]);
+    const T v2 = root(v1);
+    s[0] = v0;
+    return v2;
+  }
+};
+
 struct lamb {
   static const int STATES = 2, CONSTANTS = 5;
   template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s) {
@@ -337,12 +348,44 @@ struct lamb_measure {
   }
 };
 
+struct lamb_rate {
+  static const int STATES = 0, CONSTANTS = 5;
+  template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s) {
+    const T v0 = root(sum);
+    const T v1 = root(value);
+    const T v2 = if_greater(c[0], v1, c[0], v1);
+    const T v3 = if_greater(v2, c[1], c[1], v2);
+    const T v4 = div(v3, v0);
+    const T v5 = if_greater(c[3], v0, c[2], v4);
+    const T v6 = if_greater(c[3], v3, c[2], v5);
+    const T v7 = mul(c[4], v6);
+    return v7;
+  }
+};
+
 struct lars_measure {
   static const int STATES = 0, CONSTANTS = 1;
   static const bool WITH_VALUE = true;
   template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s) {
     const T v0 = mul(c[0], sum);
     return v0;
+  }
+};
+
+struct lars_rate {
+  static const int STATES = 0, CONSTANTS = 5;
+  template <class T> DEVICE_MEMBER static T step(const T *c, T sum, T value, T *s) {
+    const T v0 = root(sum);
+    const T v1 = root(value);
+    const T v2 = mul(c[2], v1);
+    const T v3 = add(v0, v2);
+    const T v4 = add(v3, c[3]);
+    const T v5 = mul(c[4], v1);
+    const T v6 = div(v5, v4);
+    const T v7 = mul(c[0], v6);
+    const T v8 = if_greater(v0, c[1], v7, c[0]);
+    const T v9 = if_greater(v1, c[1], v8, c[0]);
+    return v9;
   }
 };
 
@@ -608,6 +651,15 @@ struct test {
   X(lamb_measure) \
   X(lars_measure)
 
-// Rules whose first state is one number for each row.
+// Numbers of a key, from the norms of the key.
+#define KEY_NUMBERS(X) \
+  X(lamb_rate) \
+  X(lars_rate)
+
+// Numbers of a row, from its norm and its state.
+#define ROW_NUMBERS(X) \
+  X(groupadagrad_root)
+
+// Rules whose only state is the number of a row.
 #define ROW_FORMULAS(X) \
   X(groupadagrad)

@@ -8,10 +8,16 @@ use super::name::KernelName;
 use super::pinned::PinnedBlock;
 use super::stream::Stream;
 use crate::error::{Result, fail};
-use crate::kernel::MAX_STATES;
+use crate::kernel::{MAX_STATES, TILE};
+use crate::tensor::DType;
 
-/// Elements of a chunk, as in `kernels/job.cuh`.
+/// Elements of a chunk, as in `kernels/job.cuh`; and of a chunk of a measure, as in
+/// `kernels/norm.cuh`.
 const CHUNK: usize = 4096;
+const MEASURED_CHUNK: usize = 32 * TILE;
+
+/// Rows of a chunk of a kernel that works on rows.
+const ROWS: usize = 256;
 /// Bytes of a job, an address or a constant, and the two numbers of a block.
 const JOB_BYTES: usize = 56;
 const WORD: usize = 8;
@@ -21,6 +27,12 @@ const WORD: usize = 8;
 pub(crate) enum Stage {
     /// Values of other strides or float types become plain arrays; masters are made.
     Gather,
+    /// Sums of squares, of tiles.
+    Measure,
+    /// Those of rows.
+    Fold,
+    /// Numbers of keys and rows that follow from them.
+    Number,
     /// Sums and rules.
     Merge,
     /// Results go to outs of other strides or float types.
@@ -32,6 +44,7 @@ pub(crate) enum Stage {
 struct KernelJob {
     stage: Stage,
     kernel: KernelName,
+    chunks: usize,
     count: usize,
     value: u64,
     states: [u64; MAX_STATES],
@@ -62,6 +75,44 @@ fn small(number: usize) -> Result<u32> {
     u32::try_from(number).map_err(|_| fail!(Unsupported, "a call of {number} parts is too long"))
 }
 
+/// What a job works on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct JobWork<'a> {
+    pub(crate) arrays: RuleArrays,
+    pub(crate) inputs: &'a [u64],
+    pub(crate) outs: &'a [u64],
+    /// Extents, if its kernel has some.
+    pub(crate) extents: &'a [u64],
+    /// Where its numbers begin in the list of constants.
+    pub(crate) constants: usize,
+}
+
+/// The arrays of a push of one key.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyArrays<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) count: usize,
+    pub(crate) arrays: RuleArrays,
+    /// Whether the value is the master of an f16 or bf16 one, which is then among the outs.
+    pub(crate) is_master: bool,
+    pub(crate) inputs: &'a [u64],
+    pub(crate) outs: &'a [u64],
+    /// Memory for the norms of a rule that needs some; see [`super::norms::NormLayout::bytes`].
+    pub(crate) scratch: u64,
+}
+
+impl<'a> KeyArrays<'a> {
+    /// What a job works on that has these inputs and states, and other outs.
+    pub(super) fn work(
+        &self,
+        outs: &'a [u64],
+        extents: &'a [u64],
+        constants: usize,
+    ) -> JobWork<'a> {
+        JobWork { arrays: self.arrays, inputs: self.inputs, outs, extents, constants }
+    }
+}
+
 impl JobList {
     pub(crate) fn is_empty(&self) -> bool {
         self.jobs.is_empty()
@@ -72,12 +123,30 @@ impl JobList {
         &mut self.constants
     }
 
-    /// Adds a job without elements too: it is left out.
-    fn add(&mut self, job: KernelJob, addresses: &[&[u64]]) {
-        if job.count > 0 {
-            addresses.iter().for_each(|some| self.addresses.extend_from_slice(some));
-            self.jobs.push(job);
+    /// Adds a job of so many elements, which are so many chunks; one without elements is left out.
+    fn add(
+        &mut self,
+        (stage, kernel): (Stage, KernelName),
+        (count, chunks): (usize, usize),
+        work: &JobWork<'_>,
+    ) -> Result<()> {
+        let JobWork { arrays, inputs, outs, extents, constants } = *work;
+        if count > 0 {
+            self.jobs.push(KernelJob {
+                stage,
+                kernel,
+                chunks,
+                count,
+                value: arrays.value,
+                states: arrays.states,
+                inputs: small(inputs.len())?,
+                outs: small(outs.len())?,
+                addresses: small(self.addresses.len())?,
+                constants: small(constants)?,
+            });
+            [inputs, outs, extents].iter().for_each(|it| self.addresses.extend_from_slice(it));
         }
+        Ok(())
     }
 
     /// Adds the sum of plain arrays, or the copy of one, to plain outs.
@@ -88,33 +157,65 @@ impl JobList {
         inputs: &[u64],
         outs: &[u64],
     ) -> Result<()> {
-        let constants = self.constants.len();
-        self.merge(kernel, count, constants, RuleArrays::default(), inputs, outs)
+        self.merge(kernel, count, &JobWork { inputs, outs, ..JobWork::default() })
     }
 
-    /// Adds the merge of the sum of plain arrays by a rule, whose numbers begin at `constants`.
+    /// Adds the merge of the sum of plain arrays by a rule.
     pub(crate) fn merge(
         &mut self,
         kernel: KernelName,
         count: usize,
-        constants: usize,
-        arrays: RuleArrays,
-        inputs: &[u64],
-        outs: &[u64],
+        work: &JobWork<'_>,
     ) -> Result<()> {
-        let job = KernelJob {
-            stage: Stage::Merge,
-            kernel,
-            count,
-            value: arrays.value,
-            states: arrays.states,
-            inputs: small(inputs.len())?,
-            outs: small(outs.len())?,
-            addresses: small(self.addresses.len())?,
-            constants: small(constants)?,
-        };
-        self.add(job, &[inputs, outs]);
-        Ok(())
+        self.add((Stage::Merge, kernel), (count, count.div_ceil(CHUNK)), work)
+    }
+
+    /// Adds a measure: the outs receive eight sums of squares of each tile.
+    pub(crate) fn measure(
+        &mut self,
+        kernel: KernelName,
+        (count, tiles): (usize, usize),
+        work: &JobWork<'_>,
+    ) -> Result<()> {
+        let chunks = (tiles * TILE).div_ceil(MEASURED_CHUNK);
+        self.add((Stage::Measure, kernel), (count, chunks), work)
+    }
+
+    /// Adds the sums of the tiles of each row, which has so many.
+    pub(crate) fn fold(
+        &mut self,
+        (tiles, of_row, rows): (usize, usize, usize),
+        sums: u64,
+        to: u64,
+    ) -> Result<()> {
+        let arrays = RuleArrays { value: to, ..RuleArrays::default() };
+        let (inputs, extents) = ([sums], [of_row as u64]);
+        let work = JobWork { arrays, inputs: &inputs, extents: &extents, ..JobWork::default() };
+        let kernel = KernelName::rule("norm", DType::F64, false);
+        self.add((Stage::Fold, kernel), (tiles, rows.div_ceil(ROWS)), &work)
+    }
+
+    /// Adds the number of a key, from sums of so many rows, which is written to the list of
+    /// constants.
+    pub(crate) fn key_number(
+        &mut self,
+        kernel: KernelName,
+        rows: usize,
+        constant: usize,
+        work: JobWork<'_>,
+    ) -> Result<()> {
+        let arrays = RuleArrays { value: constant as u64, ..RuleArrays::default() };
+        self.add((Stage::Number, kernel), (rows, 1), &JobWork { arrays, ..work })
+    }
+
+    /// Adds the numbers of rows.
+    pub(crate) fn row_numbers(
+        &mut self,
+        kernel: KernelName,
+        rows: usize,
+        work: &JobWork<'_>,
+    ) -> Result<()> {
+        self.add((Stage::Number, kernel), (rows, rows.div_ceil(ROWS)), work)
     }
 
     /// Adds a copy between arrays of any strides; None is row-major.
@@ -141,19 +242,11 @@ impl JobList {
         if extents.is_empty() {
             layout.extend([1, 1, 1]);
         }
-        let job = KernelJob {
-            stage,
-            kernel,
-            count,
-            value: 0,
-            states: [0; MAX_STATES],
-            inputs: 1,
-            outs: 1,
-            addresses: small(self.addresses.len())?,
-            constants: 0,
-        };
-        self.add(job, &[&layout]);
-        Ok(())
+        // The source and the destination are its input and its out, the rest are extents.
+        let (inputs, rest) = layout.split_at(1);
+        let (outs, extents) = rest.split_at(1);
+        let work = JobWork { inputs, outs, extents, ..JobWork::default() };
+        self.add((stage, kernel), (count, count.div_ceil(CHUNK)), &work)
     }
 
     /// Loads the kernels and takes the memory of the table, so that queueing fails only with the
@@ -167,7 +260,7 @@ impl JobList {
             return Ok(None);
         }
         self.jobs.sort_by_key(|job| (job.stage, job.kernel));
-        let blocks: usize = self.jobs.iter().map(|job| job.count.div_ceil(CHUNK)).sum();
+        let blocks: usize = self.jobs.iter().map(|job| job.chunks).sum();
         let words = self.addresses.len() + self.constants.len() + blocks;
         let bytes = self.jobs.len() * JOB_BYTES + words * WORD;
         let mut text = Vec::with_capacity(bytes);
@@ -182,7 +275,7 @@ impl JobList {
             let start = text.len();
             for (index, job) in jobs.iter().enumerate() {
                 let index = small(first + index)?;
-                for chunk in 0..small(job.count.div_ceil(CHUNK))? {
+                for chunk in 0..small(job.chunks)? {
                     text.extend(index.to_le_bytes());
                     text.extend(chunk.to_le_bytes());
                 }

@@ -30,9 +30,10 @@ pub(crate) struct KeyMemory {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct WantedSpans {
     pub(crate) states: usize,
-    /// Bytes of each array.
-    pub(crate) bytes: usize,
-    pub(crate) has_master: bool,
+    /// Bytes of each of them.
+    pub(crate) state_bytes: usize,
+    /// Bytes of the master, if there is to be one.
+    pub(crate) master: Option<usize>,
 }
 
 impl KeyMemory {
@@ -135,15 +136,17 @@ impl KeyMemory {
     /// zero. Returns whether the master is new: its content is to be set.
     pub(crate) fn grow(&mut self, wanted: WantedSpans, stream: &Stream) -> Result<bool> {
         while self.states.len() < wanted.states {
-            let state = self.allocate(wanted.bytes, stream)?;
+            let state = self.allocate(wanted.state_bytes, stream)?;
             state.clear(stream)?;
             self.states.push(state);
         }
-        let is_new = wanted.has_master && self.master.is_none();
-        if is_new {
-            self.master = Some(self.allocate(wanted.bytes, stream)?);
-        } else if !wanted.has_master {
+        let Some(bytes) = wanted.master else {
             self.forget_master(stream);
+            return Ok(false);
+        };
+        let is_new = self.master.is_none();
+        if is_new {
+            self.master = Some(self.allocate(bytes, stream)?);
         }
         Ok(is_new)
     }

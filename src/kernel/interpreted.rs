@@ -208,7 +208,8 @@ impl Gpu {
         Elements::of_bytes(place.dtype, &bytes[skip..end])
     }
 
-    /// Runs a kernel on all chunks of some jobs, in an order that the seed draws.
+    /// Runs a kernel on all chunks of some jobs, in an order that the seed draws; returns the
+    /// constants, which a kernel may change.
     pub(crate) fn launch(
         &mut self,
         kernels: &mut Kernels,
@@ -216,7 +217,7 @@ impl Gpu {
         jobs: &[Job],
         chunk: usize,
         seed: u64,
-    ) {
+    ) -> Vec<f64> {
         let (mut table, mut addresses) = (Vec::new(), Vec::<u64>::new());
         let (mut constants, mut blocks) = (Vec::<f64>::new(), Vec::<u32>::new());
         let small = |number: usize| u32::try_from(number).unwrap();
@@ -244,5 +245,7 @@ impl Gpu {
         kernel
             .run(&launch, &arguments, &mut Watched::new(&mut self.memory))
             .unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        let (constants, _) = self.memory.bytes(arguments[2]).as_chunks::<8>();
+        constants.iter().map(|it| f64::from_le_bytes(*it)).collect()
     }
 }

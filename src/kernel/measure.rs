@@ -60,6 +60,18 @@ pub(crate) trait Meter: Send + Sync {
         take: &mut dyn FnMut(Squares),
     );
 
+    /// Whether the value is measured too.
+    #[cfg(feature = "cuda")]
+    fn with_value(&self) -> bool;
+
+    /// The name of its GPU kernels, without the type of the elements.
+    #[cfg(feature = "cuda")]
+    fn name(&self) -> &'static str;
+
+    /// Appends the measure's numbers, as its GPU kernels take them.
+    #[cfg(feature = "cuda")]
+    fn constants(&self, constants: &mut Vec<f64>);
+
     /// The operations of the measure.
     #[cfg(test)]
     fn record(&self) -> Recording;
@@ -76,6 +88,21 @@ impl<M: Measure> Meter for M {
     ) {
         // SAFETY: the caller's promise.
         unsafe { measure_by(&Measuring(*self), M::WITH_VALUE, isa, pass, target, part, take) }
+    }
+
+    #[cfg(feature = "cuda")]
+    fn with_value(&self) -> bool {
+        M::WITH_VALUE
+    }
+
+    #[cfg(feature = "cuda")]
+    fn name(&self) -> &'static str {
+        M::NAME
+    }
+
+    #[cfg(feature = "cuda")]
+    fn constants(&self, constants: &mut Vec<f64>) {
+        super::constants::note(Measuring(*self), constants);
     }
 
     #[cfg(test)]

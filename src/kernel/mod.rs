@@ -22,6 +22,7 @@ pub(crate) mod interpreted;
 mod lanes;
 mod loops;
 mod measure;
+mod norm;
 mod number;
 mod portable;
 #[cfg(test)]
@@ -34,6 +35,7 @@ mod x86;
 
 pub(crate) use loops::Loop;
 pub(crate) use measure::{Measure, Meter, PartNumbers, Squares};
+pub(crate) use norm::NormRule;
 pub(crate) use number::Number;
 #[cfg(test)]
 pub(crate) use record::{Recording, Use};

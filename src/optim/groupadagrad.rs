@@ -12,7 +12,7 @@ use super::adagrad;
 use super::gradient::Gradient;
 use super::method::{Method, Passes, PushNumbers, RowRule, RuleScope};
 use super::options::{RuleOptions, with_common};
-use crate::kernel::{Formula, MAX_STATES, Measure, Meter, Number, Rule};
+use crate::kernel::{Formula, MAX_STATES, Measure, Meter, NormRule, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `groupadagrad`.
@@ -45,7 +45,7 @@ impl Method for GroupAdagrad {
         let &mut PushNumbers { lr, gradient, .. } = push;
         if passes.has_rows() {
             let (clipped, step) = (Clipped(gradient), GroupAdaGradStep { lr, gradient });
-            passes.merge_rows(&Groups { clipped, step, eps });
+            passes.merge_rows(&Groups { clipped, root: Root { eps }, step });
         } else {
             passes.merge(&adagrad::AdaGradStep { lr, gradient, eps });
         }
@@ -54,8 +54,8 @@ impl Method for GroupAdagrad {
 
 struct Groups {
     clipped: Clipped,
+    root: Root,
     step: GroupAdaGradStep,
-    eps: f64,
 }
 
 impl RowRule for Groups {
@@ -63,9 +63,8 @@ impl RowRule for Groups {
         &self.clipped
     }
 
-    fn number(&self, mean: f64, history: &mut f64) -> f64 {
-        *history += mean;
-        (*history + self.eps).sqrt()
+    fn norm(&self) -> &dyn NormRule {
+        &self.root
     }
 
     fn rule(&self) -> &dyn Rule {
@@ -85,6 +84,23 @@ impl Measure for Clipped {
     #[inline(always)]
     fn measured<N: Number>(self, sum: N, _: N, _: &mut [N; MAX_STATES]) -> N {
         self.0.clipped(sum)
+    }
+}
+
+/// sqrt(h + eps) of a row, with h as its state.
+#[derive(Clone, Copy)]
+struct Root {
+    eps: f64,
+}
+
+impl Formula for Root {
+    const NAME: &'static str = "groupadagrad_root";
+    const STATES: usize = 1;
+
+    #[inline(always)]
+    fn step<N: Number>(self, mean: N, _: N, history: &mut [N; MAX_STATES]) -> N {
+        history[0] = history[0] + mean;
+        (history[0] + N::of(self.eps)).sqrt()
     }
 }
 

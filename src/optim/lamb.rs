@@ -8,10 +8,10 @@
 
 use super::adam::{Moments, moments};
 use super::adamw::Direction;
-use super::method::{Method, Passes, PushNumbers, RuleScope};
+use super::method::{KeyRule, Method, Passes, PushNumbers, RuleScope};
 use super::options::{RuleOptions, with_common};
 use crate::error::{Result, fail};
-use crate::kernel::{Formula, MAX_STATES, Measure, Number};
+use crate::kernel::{Formula, MAX_STATES, Measure, Meter, NormRule, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `lamb`.
@@ -61,10 +61,27 @@ impl Method for Lamb {
             bias2: bias(beta2),
             epsilon,
         };
-        let squares = passes.measure(&Length(direction));
-        let (value, length) = (squares.value.sqrt().clamp(lower, upper), squares.measured.sqrt());
-        let ratio = if value == 0.0 || length == 0.0 { 1.0 } else { value / length };
-        passes.merge(&LambStep { lr: push.lr * ratio, direction });
+        let rate = LambRate { lr: push.lr, lower, upper };
+        passes.merge_key(&LambPush { length: Length(direction), rate });
+    }
+}
+
+struct LambPush {
+    length: Length,
+    rate: LambRate,
+}
+
+impl KeyRule for LambPush {
+    fn meter(&self) -> &dyn Meter {
+        &self.length
+    }
+
+    fn norm(&self) -> &dyn NormRule {
+        &self.rate
+    }
+
+    fn merge(&self, number: f64, merge: &mut dyn FnMut(&dyn Rule)) {
+        merge(&LambStep { rate: number, direction: self.length.0 });
     }
 }
 
@@ -84,10 +101,35 @@ impl Measure for Length {
     }
 }
 
+/// lr * r.
+#[derive(Clone, Copy)]
+struct LambRate {
+    lr: f64,
+    lower: f64,
+    upper: f64,
+}
+
+impl Formula for LambRate {
+    const NAME: &'static str = "lamb_rate";
+    const STATES: usize = 0;
+
+    #[inline(always)]
+    fn step<N: Number>(self, length: N, value: N, _: &mut [N; MAX_STATES]) -> N {
+        let (lower, upper) = (N::of(self.lower), N::of(self.upper));
+        // Norms are not negative: below the least positive number is 0, a NaN is not.
+        let (one, least) = (N::of(1.0), N::of(f64::from_bits(1)));
+        let (length, norm) = (length.sqrt(), value.sqrt());
+        let above = lower.if_greater(norm, lower, norm);
+        let norm = above.if_greater(upper, upper, above);
+        let ratio = least.if_greater(length, one, norm / length);
+        N::of(self.lr) * least.if_greater(norm, one, ratio)
+    }
+}
+
 /// The second pass, which finds the direction in the states again.
 #[derive(Clone, Copy)]
 struct LambStep {
-    lr: f64,
+    rate: f64,
     direction: Direction,
 }
 
@@ -97,6 +139,6 @@ impl Formula for LambStep {
 
     #[inline(always)]
     fn step<N: Number>(self, _: N, value: N, states: &mut [N; MAX_STATES]) -> N {
-        value - N::of(self.lr) * self.direction.of(value, states)
+        value - N::of(self.rate) * self.direction.of(value, states)
     }
 }

@@ -7,10 +7,11 @@
 //! Then as `sgd` with lr'. Momentum holds steps; `momentum_correction` scales it by the ratio of
 //! the learning rates of this push and the key's last one.
 
-use super::method::{Method, Passes, PushNumbers, RuleScope};
+use super::gradient::Gradient;
+use super::method::{KeyRule, Method, Passes, PushNumbers, RuleScope};
 use super::options::{RuleOptions, with_common};
 use super::sgd::{Sgd, descend};
-use crate::kernel::{MAX_STATES, Measure, Number};
+use crate::kernel::{Formula, MAX_STATES, Measure, Meter, NormRule, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `lars`.
@@ -41,15 +42,36 @@ impl Method for Lars {
 
     fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [momentum, eta, eps, corrects] = push.own();
-        let squares = passes.measure(&Rescaled(push.gradient.rescale));
-        let (value, gradient) = (squares.value.sqrt(), squares.measured.sqrt());
-        let mut lr = push.lr;
-        if value > 0.0 && gradient > 0.0 {
-            lr *= eta * value / (gradient + push.gradient.wd * value + eps);
-        }
         let last = std::mem::replace(&mut push.carried, push.lr);
         let change = if corrects != 0.0 && last != 0.0 { push.lr / last } else { 1.0 };
-        descend(push, lr, (momentum != 0.0).then_some(momentum * change), passes);
+        let &mut PushNumbers { lr, gradient, .. } = push;
+        passes.merge_key(&LarsPush {
+            rescaled: Rescaled(gradient.rescale),
+            rate: LarsRate { lr, eta, wd: gradient.wd, eps },
+            gradient,
+            momentum: (momentum != 0.0).then_some(momentum * change),
+        });
+    }
+}
+
+struct LarsPush {
+    rescaled: Rescaled,
+    rate: LarsRate,
+    gradient: Gradient,
+    momentum: Option<f64>,
+}
+
+impl KeyRule for LarsPush {
+    fn meter(&self) -> &dyn Meter {
+        &self.rescaled
+    }
+
+    fn norm(&self) -> &dyn NormRule {
+        &self.rate
+    }
+
+    fn merge(&self, number: f64, merge: &mut dyn FnMut(&dyn Rule)) {
+        descend(self.gradient, number, self.momentum, merge);
     }
 }
 
@@ -65,5 +87,28 @@ impl Measure for Rescaled {
     #[inline(always)]
     fn measured<N: Number>(self, sum: N, _: N, _: &mut [N; MAX_STATES]) -> N {
         N::of(self.0) * sum
+    }
+}
+
+/// lr'.
+#[derive(Clone, Copy)]
+struct LarsRate {
+    lr: f64,
+    eta: f64,
+    wd: f64,
+    eps: f64,
+}
+
+impl Formula for LarsRate {
+    const NAME: &'static str = "lars_rate";
+    const STATES: usize = 0;
+
+    #[inline(always)]
+    fn step<N: Number>(self, gradient: N, value: N, _: &mut [N; MAX_STATES]) -> N {
+        let (lr, zero) = (N::of(self.lr), N::of(0.0));
+        let (gradient, value) = (gradient.sqrt(), value.sqrt());
+        let length = gradient + N::of(self.wd) * value + N::of(self.eps);
+        let scaled = lr * (N::of(self.eta) * value / length);
+        value.if_greater(zero, gradient.if_greater(zero, scaled, lr), lr)
     }
 }

@@ -3,7 +3,7 @@
 use super::gradient::Gradient;
 use super::options::RuleOptions;
 use crate::error::Result;
-use crate::kernel::{Meter, Rule, Squares};
+use crate::kernel::{Meter, NormRule, Rule};
 use crate::params::ParamSpec;
 
 /// A rule by name.
@@ -86,8 +86,8 @@ pub(crate) trait Passes {
     /// Merges the sum by an element-wise rule, which ends the push.
     fn merge(&mut self, rule: &dyn Rule);
 
-    /// Measures the whole key; the value stays as it is.
-    fn measure(&mut self, meter: &dyn Meter) -> Squares;
+    /// Measures the whole key and merges the sum by the number that follows, which ends the push.
+    fn merge_key(&mut self, key: &dyn KeyRule);
 
     /// Whether rows have more than one element; otherwise their state has the value's shape.
     fn has_rows(&self) -> bool;
@@ -96,13 +96,26 @@ pub(crate) trait Passes {
     fn merge_rows(&mut self, rows: &dyn RowRule);
 }
 
+/// A rule with a number that follows from norms of the whole key.
+pub(crate) trait KeyRule: Sync {
+    /// The measured quantity.
+    fn meter(&self) -> &dyn Meter;
+
+    /// The number, from the sums of squares of what is measured and of the value.
+    fn norm(&self) -> &dyn NormRule;
+
+    /// Passes the rule of a number to `merge`. The number is one of the rule's constants.
+    fn merge(&self, number: f64, merge: &mut dyn FnMut(&dyn Rule));
+}
+
 /// A rule that differs from row to row.
 pub(crate) trait RowRule: Sync {
     /// The measured quantity of each row.
     fn meter(&self) -> &dyn Meter;
 
-    /// Updates a row's state with the mean of the squares; returns a number for the rule.
-    fn number(&self, mean: f64, state: &mut f64) -> f64;
+    /// The number of a row, from the mean of the squares of what is measured; its first state is
+    /// that of the row.
+    fn norm(&self) -> &dyn NormRule;
 
     /// The rule, which finds the number of an element's row in its only state.
     fn rule(&self) -> &dyn Rule;

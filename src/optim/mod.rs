@@ -37,8 +37,10 @@ use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(crate) use method::{Passes, RowRule};
+pub(crate) use method::{KeyRule, Passes, RowRule};
 pub(crate) use saved::KeptArrays;
+#[cfg(feature = "cuda")]
+pub(crate) use state::ArraysElsewhere;
 pub(crate) use state::{NORM_BLOCK, OptimizerState, StateArrays, Stored};
 
 use crate::error::{Result, fail};
@@ -228,21 +230,31 @@ impl Optimizer {
         Ok((state, arrays))
     }
 
-    /// Ensures that a key whose arrays are on a device has a state for its next push; returns it, the
-    /// arrays that it needs, and whether those of an earlier optimizer are to be dropped.
+    /// Ensures that a key of so many elements in so many rows, whose arrays are on a device, has a
+    /// state for its next push; returns it, and the arrays that it needs.
     #[cfg(feature = "cuda")]
     pub(crate) fn prepare_elsewhere<'a>(
         &self,
         dtype: DType,
+        (count, rows): (usize, usize),
         state: &'a mut Option<OptimizerState>,
-    ) -> (&'a mut OptimizerState, KeptArrays, bool) {
+    ) -> (&'a mut OptimizerState, ArraysElsewhere) {
         let is_stale = state.as_ref().is_some_and(|state| !state.belongs_to(self.serial));
         if is_stale {
             *state = None;
         }
         let state = state.get_or_insert_with(|| OptimizerState::new(self.serial));
-        let has_master = self.wanted.masters && dtype.is_half();
-        (state, KeptArrays { states: self.wanted.states, has_master }, is_stale)
+        let WantedArrays { states, scope, masters } = self.wanted;
+        let length = if scope == RuleScope::Row { rows } else { count };
+        let wanted = ArraysElsewhere {
+            is_stale,
+            states,
+            length,
+            rows: (length < count).then_some(length),
+            measures_key: scope == RuleScope::Key,
+            has_master: masters && dtype.is_half(),
+        };
+        (state, wanted)
     }
 
     /// Makes the passes of the next push of a key, whose state has been prepared.

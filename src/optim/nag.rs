@@ -37,7 +37,7 @@ impl Method for Nag {
         let &mut PushNumbers { lr, gradient, .. } = push;
         let [momentum] = push.own();
         if momentum == 0.0 {
-            descend(push, lr, None, passes);
+            descend(gradient, lr, None, |rule| passes.merge(rule));
         } else {
             passes.merge(&Nesterov { lr, gradient, momentum });
         }

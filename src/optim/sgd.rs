@@ -9,7 +9,7 @@
 use super::gradient::Gradient;
 use super::method::{Method, Passes, PushNumbers};
 use super::options::{RuleOptions, with_common};
-use crate::kernel::{Formula, MAX_STATES, Number};
+use crate::kernel::{Formula, MAX_STATES, Number, Rule};
 use crate::params::ParamSpec;
 
 /// `sgd`: without momentum unless the option is set.
@@ -37,7 +37,8 @@ impl Method for Sgd {
 
     fn push(&self, push: &mut PushNumbers<'_>, passes: &mut dyn Passes) {
         let [momentum] = push.own();
-        descend(push, push.lr, (momentum != 0.0).then_some(momentum), passes);
+        let momentum = (momentum != 0.0).then_some(momentum);
+        descend(push.gradient, push.lr, momentum, |rule| passes.merge(rule));
     }
 }
 
@@ -65,15 +66,15 @@ impl Method for Momentum {
 
 /// The step of `sgd` with a learning rate, and with a momentum if there is a state for it.
 pub(super) fn descend(
-    push: &PushNumbers<'_>,
+    gradient: Gradient,
     lr: f64,
     momentum: Option<f64>,
-    passes: &mut dyn Passes,
+    merge: impl FnOnce(&dyn Rule),
 ) {
-    let descent = Descent { lr, gradient: push.gradient };
+    let descent = Descent { lr, gradient };
     match momentum {
-        Some(momentum) => passes.merge(&SgdMomentum { descent, momentum }),
-        None => passes.merge(&descent),
+        Some(momentum) => merge(&SgdMomentum { descent, momentum }),
+        None => merge(&descent),
     }
 }
 

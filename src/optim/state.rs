@@ -84,6 +84,22 @@ pub(super) struct WantedArrays {
     pub(super) masters: bool,
 }
 
+/// The arrays that an optimizer needs for a key whose arrays are on a device.
+#[cfg(feature = "cuda")]
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ArraysElsewhere {
+    /// Whether those that there are belong to an earlier optimizer.
+    pub(crate) is_stale: bool,
+    pub(crate) states: usize,
+    /// Elements of each state.
+    pub(crate) length: usize,
+    /// As [`StateArrays::rows`].
+    pub(crate) rows: Option<usize>,
+    /// Whether the rule needs norms of the whole key.
+    pub(crate) measures_key: bool,
+    pub(crate) has_master: bool,
+}
+
 /// The arrays of a key's state.
 #[derive(Default)]
 pub(crate) struct StateArrays {

@@ -84,10 +84,6 @@ fn what_is_not_served_yet_names_the_way_around() {
     let (row, row_here) = (array(Place::Gpu, 1), array(Place::Host, 1));
     assert_fails(store.push_rows(1, &ids, &row_here), UNSUPPORTED, &["key 1", "tensor.cpu()"]);
     assert_fails(store.push_rows(2, &ids, &row), UNSUPPORTED, &["key 2", "tensor.cpu()"]);
-    for rule in ["lamb", "lars", "groupadagrad"] {
-        store.set_optimizer(rule, "").unwrap();
-        assert_fails(store.push(&[(1, &value)]), UNSUPPORTED, &["push: key 1", rule, "local"]);
-    }
     store.set_compression("2bit").unwrap();
     assert_fails(
         store.push(&[(2, &value)]),

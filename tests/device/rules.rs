@@ -6,31 +6,10 @@ use super::array::{Array, Place};
 use super::dense::Twins;
 use super::store::Call;
 use super::{gpu, is_child};
+use settings::SETTINGS;
 
-/// Optimizers that go element by element, with their options.
-const SETTINGS: &[(&str, &str)] = &[
-    ("sgd", "learning_rate=0.1"),
-    ("sgd", "learning_rate=0.1,wd=0.01,rescale_grad=0.25,clip_gradient=1.5"),
-    ("sgd", "learning_rate=0.1,momentum=0.9"),
-    ("nag", "learning_rate=0.1,momentum=0.9,wd=0.01"),
-    ("adam", "learning_rate=0.01,wd=0.1,clip_gradient=0.7,rescale_grad=3"),
-    ("adamw", "wd=0.05"),
-    ("adamax", ""),
-    ("nadam", ""),
-    ("adagrad", "wd=0.1"),
-    ("rmsprop", ""),
-    ("rmsprop", "centered=true,wd=0.01,clip_weights=2.0"),
-    ("adadelta", ""),
-    ("ftrl", ""),
-    ("ftrl", "learning_rate=0"),
-    ("ftml", ""),
-    ("signum", ""),
-    ("signum", "momentum=0,wd=0.1"),
-    ("dcasgd", ""),
-    ("dcasgd", "momentum=0.9,wd=0.01"),
-    ("lion", "wd=0.1"),
-    ("test", ""),
-];
+#[path = "../../src/optim/tests/settings.rs"]
+mod settings;
 
 const FLOATS: [DType; 4] = [DType::F32, DType::F64, DType::F16, DType::BF16];
 
@@ -65,6 +44,31 @@ fn rules_have_the_bits_of_host_memory() {
                 twins.call(Call::PushPull, &keys, 2, 1);
             }
         }
+    }
+}
+
+/// Keys of several blocks of a norm, and rows of several tiles and of several chunks.
+#[test]
+fn norms_of_long_keys_and_rows_have_the_bits_of_host_memory() {
+    if !is_child("rules::norms_of_long_keys_and_rows_have_the_bits_of_host_memory", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for (name, params) in [("lamb", "wd=0.1"), ("lars", "momentum=0.9"), ("groupadagrad", "")] {
+        let mut twins = Twins::new("device", 43);
+        twins.what = name.into();
+        let keys: [(u64, DType, &[i64]); 3] = [
+            (1, DType::F32, &[26, 5_100]),
+            (2, DType::BF16, &[31, 700]),
+            (3, DType::F64, &[300, 3]),
+        ];
+        keys.iter().for_each(|(key, dtype, shape)| twins.init(*key, *dtype, shape));
+        twins.set_optimizer(name, params);
+        for values in [1, 2] {
+            twins.call(Call::PushPull, &keys, values, 1);
+        }
+        twins.save_and_load();
+        twins.call(Call::PushPull, &keys, 1, 1);
     }
 }
 

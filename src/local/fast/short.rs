@@ -9,13 +9,13 @@ use smallvec::SmallVec;
 
 use super::check::{FEW, Lists};
 use super::keys::{KeyTensors, KeyWalk};
-use crate::kernel::{Isa, Meter, Pass, Rule, Squares, Traffic};
+use crate::kernel::{Isa, Pass, Rule, Traffic};
 use crate::local::apply::Applier;
 use crate::local::counters::CallTally;
 use crate::local::lock::{ReadGuard, WriteGuard};
 use crate::local::merger::ShortMerge;
 use crate::local::table::{Slot, Value};
-use crate::optim::{Optimizer, Passes, RowRule, StateArrays};
+use crate::optim::{KeyRule, Optimizer, Passes, RowRule, StateArrays};
 use crate::sys::DefaultFloats;
 use crate::tensor::{Array, DType, Lent, PageOffset, Place};
 
@@ -205,7 +205,7 @@ impl Passes for OnePass<'_> {
         isa.merge_planned(rule, &Pass { dtype, outs, inputs, count, traffic }, &target);
     }
 
-    fn measure(&mut self, _: &dyn Meter) -> Squares {
+    fn merge_key(&mut self, _: &dyn KeyRule) {
         unreachable!("only rules that go element by element are given such a pass")
     }
 

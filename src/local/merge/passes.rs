@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::step::{MergeScratch, MergeStep, cut};
 use super::{Merge, MergeRun, PIECE_BYTES, in_pieces};
-use crate::kernel::{Meter, PartNumbers, Rule, Squares, TILE, Traffic};
-use crate::optim::{NORM_BLOCK, Passes, RowRule, StateArrays};
+use crate::kernel::{PartNumbers, Rule, Squares, TILE, Traffic};
+use crate::optim::{KeyRule, NORM_BLOCK, Passes, RowRule, StateArrays};
 
 /// A push of one key under a rule, ready to be made.
 pub(crate) struct KeyPasses<'a> {
@@ -18,8 +18,8 @@ impl Passes for KeyPasses<'_> {
         self.run.whole(Merge::Rule(rule, self.arrays), None);
     }
 
-    fn measure(&mut self, meter: &dyn Meter) -> Squares {
-        let (run, arrays) = (&self.run, self.arrays);
+    fn merge_key(&mut self, key: &dyn KeyRule) {
+        let (run, arrays, meter) = (&self.run, self.arrays, key.meter());
         let count = run.step.slot.count;
         in_pieces(count, NORM_BLOCK, run.threads, None, &|block| {
             run.with_scratch(|scratch| {
@@ -31,7 +31,8 @@ impl Passes for KeyPasses<'_> {
         });
         let mut squares = Squares::default();
         (0..count.div_ceil(NORM_BLOCK)).for_each(|block| squares += arrays.sums(block).take());
-        squares
+        let number = key.norm().number(squares, &mut 0.0);
+        key.merge(number, &mut |rule| self.merge(rule));
     }
 
     fn has_rows(&self) -> bool {
@@ -74,7 +75,8 @@ impl MergeStep<'_> {
         for (row, number) in some.clone().zip(&mut *numbers) {
             let place = arrays.row(row);
             let mut state = place.number(0);
-            *number = rows.number(mean(*number, length), &mut state);
+            let squares = Squares { measured: mean(*number, length), value: 0.0 };
+            *number = rows.norm().number(squares, &mut state);
             place.set_number(0, state);
         }
         let parts = PartNumbers { numbers, length: length.min(TILE) };

@@ -9,11 +9,11 @@ use super::{Cancel, Merge, PIECE_BYTES, Targets, Team, in_pieces};
 use crate::error::Result;
 #[cfg(feature = "dist")]
 use crate::kernel::Pass;
-use crate::kernel::{Meter, Rule, Squares, Traffic};
+use crate::kernel::{Rule, Traffic};
 use crate::local::plan::RowsOf;
 use crate::local::sort::Sorter;
 use crate::local::table::Slot;
-use crate::optim::{Passes, RowRule, StateArrays};
+use crate::optim::{KeyRule, Passes, RowRule, StateArrays};
 use crate::pool::Help;
 use crate::sys;
 use crate::sys::sync::Mutex;
@@ -312,7 +312,7 @@ impl Passes for RowPasses<'_> {
         self.run.each(&self.arrays.elements(), &|parts, range| step.merge_parts(parts, range));
     }
 
-    fn measure(&mut self, _: &dyn Meter) -> Squares {
+    fn merge_key(&mut self, _: &dyn KeyRule) {
         unreachable!("a rule that measures the whole key is never used on single rows")
     }
 

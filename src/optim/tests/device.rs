@@ -6,9 +6,10 @@ use std::mem;
 use super::{NORM_BLOCK, PUSHES, Passes, SETTINGS, drive};
 use crate::kernel::interpreted::{CHUNK, Elements, Gpu, Job, Kernels, Place, mode};
 use crate::kernel::{
-    Isa, MAX_STATES, Meter, Pass, Recording, Rule, RuleTarget, Squares, TILE, Traffic, Use,
+    Isa, MAX_STATES, Meter, PartNumbers, Pass, Recording, Rule, RuleTarget, Squares, TILE, Traffic,
+    Use,
 };
-use crate::optim::RowRule;
+use crate::optim::{KeyRule, RowRule};
 use crate::tensor::DType;
 use kvstore_protocol::testing::Random;
 
@@ -27,6 +28,8 @@ struct Twin {
     master: Option<Elements>,
     states: [Elements; MAX_STATES],
     inputs: Vec<Elements>,
+    /// States of rows.
+    history: Option<Vec<f64>>,
     outs: usize,
     compared: usize,
 }
@@ -59,6 +62,7 @@ impl Twin {
             master,
             states: [(); MAX_STATES].map(|()| Elements::zeroed(full, count)),
             inputs: Vec::new(),
+            history: None,
             outs: 0,
             compared: 0,
         }
@@ -134,8 +138,8 @@ impl Twin {
         self.compared += self.count() * (1 + states + places.outs.len());
     }
 
-    /// Sums of squares of each row by three kernels: of tiles, of rows, and of the key.
-    fn measure_on_gpu(&mut self, meter: &dyn Meter) -> (Gpu, Places, Vec<[Place; 2]>) {
+    /// Sums of squares of each row by two kernels: of tiles, and of rows.
+    fn measure_on_gpu(&mut self, meter: &dyn Meter) -> (Gpu, Places, Vec<Place>) {
         let formula = meter.record();
         let (mut gpu, outs) = (Gpu::default(), mem::replace(&mut self.outs, 0));
         let (mut job, places) = self.job(&mut gpu, &formula);
@@ -147,10 +151,10 @@ impl Twin {
         let with_value = formula.usage == Use::Measure { with_value: true };
         let (mut sums, mut results) = (Vec::new(), Vec::new());
         for _ in 0..=usize::from(with_value) {
-            let [tile, row, key] =
-                [8 * all, rows, 1].map(|count| gpu.put(&Elements::zeroed(DType::F64, count), 0));
+            let [tile, row] =
+                [8 * all, rows].map(|count| gpu.put(&Elements::zeroed(DType::F64, count), 0));
             sums.push(tile);
-            results.push([row, key]);
+            results.push(row);
         }
         job.outs = sums.iter().map(|it| it.address).collect();
         job.extents = vec![self.row as u64];
@@ -158,7 +162,7 @@ impl Twin {
         job.units = Some(all * TILE);
         let (name, seed) = (self.kernel(formula.name), self.random.next());
         gpu.launch(&mut self.kernels, &name, &[job], MEASURED, seed);
-        for (tile, [row, key]) in sums.iter().zip(&results) {
+        for (tile, row) in sums.iter().zip(&results) {
             let job = Job {
                 count: all,
                 units: Some(rows),
@@ -167,10 +171,7 @@ impl Twin {
                 extents: vec![tiles as u64],
                 ..Job::default()
             };
-            gpu.launch(&mut self.kernels, "norm_rows", &[job], 256, seed);
-            let (inputs, value) = (vec![row.address], key.address);
-            let job = Job { count: rows, units: Some(1), value, inputs, ..Job::default() };
-            gpu.launch(&mut self.kernels, "norm_key", &[job], 1, seed);
+            gpu.launch(&mut self.kernels, "norm_f64", &[job], 256, seed);
         }
         (gpu, places, results)
     }
@@ -194,6 +195,51 @@ impl Twin {
     }
 }
 
+impl Twin {
+    /// Measures all rows by both, and compares; returns the sums on the GPU and on this processor.
+    fn measure(&mut self, meter: &dyn Meter) -> (Gpu, Vec<Place>, Vec<Squares>) {
+        let (gpu, places, results) = self.measure_on_gpu(meter);
+        let rows = self.measure_rows(meter);
+        self.compare(&gpu, &places, meter.record().states);
+        let parts: [fn(&Squares) -> f64; 2] = [|it| it.measured, |it| it.value];
+        for (row, part) in results.iter().zip(parts) {
+            let of_rows = Elements::new(DType::F64, rows.iter().map(|it| part(it).to_bits()));
+            assert_eq!(gpu.take(*row).difference(&of_rows), None, "{}: rows", self.case);
+        }
+        (gpu, results, rows)
+    }
+
+    /// Merges by a rule whose first state is a number of each row.
+    fn merge_numbers(&mut self, rule: &dyn Rule, numbers: &[f64]) {
+        let formula = rule.record();
+        let (mut gpu, full) = (Gpu::default(), self.stored.dtype.full());
+        let (mut job, places) = self.job(&mut gpu, &formula);
+        let rounded = Elements::new(full, numbers.iter().map(|&it| bits(full, it)));
+        job.states[0] = gpu.put(&rounded, 1).address;
+        job.extents = vec![self.row as u64];
+        let (name, seed) = (self.kernel(formula.name), self.random.next());
+        gpu.launch(&mut self.kernels, &name, &[job], CHUNK, seed);
+        let isa = Isa::choose("auto").unwrap();
+        for (row, number) in numbers.iter().enumerate() {
+            let (start, end) = (row * self.row, self.count().min((row + 1) * self.row));
+            for tile in (start..end).step_by(TILE) {
+                let count = TILE.min(end - tile);
+                let parts = PartNumbers { numbers: &[*number], length: TILE };
+                self.pass((tile, count), |pass, target| {
+                    isa.merge_parts_planned(rule, pass, target, parts);
+                });
+            }
+        }
+        self.compare(&gpu, &places, 0);
+    }
+}
+
+/// The bits of a number, rounded to f32 or f64.
+#[allow(clippy::cast_possible_truncation, reason = "rounding is the purpose")]
+fn bits(dtype: DType, number: f64) -> u64 {
+    if dtype == DType::F64 { number.to_bits() } else { (number as f32).to_bits().into() }
+}
+
 impl Passes for Twin {
     fn merge(&mut self, rule: &dyn Rule) {
         let formula = rule.record();
@@ -207,20 +253,30 @@ impl Passes for Twin {
         self.compare(&gpu, &places, formula.states);
     }
 
-    fn measure(&mut self, meter: &dyn Meter) -> Squares {
-        let (gpu, places, results) = self.measure_on_gpu(meter);
+    fn merge_key(&mut self, key: &dyn KeyRule) {
+        let (mut gpu, results, rows) = self.measure(key.meter());
         let mut squares = Squares::default();
-        let rows = self.measure_rows(meter);
         rows.iter().for_each(|row| squares += *row);
-        self.compare(&gpu, &places, meter.record().states);
-        let parts: [fn(&Squares) -> f64; 2] = [|it| it.measured, |it| it.value];
-        for ([row, key], part) in results.into_iter().zip(parts) {
-            let of_rows = Elements::new(DType::F64, rows.iter().map(|it| part(it).to_bits()));
-            assert_eq!(gpu.take(row).difference(&of_rows), None, "{}: rows", self.case);
-            let of_key = Elements::new(DType::F64, [part(&squares).to_bits()]);
-            assert_eq!(gpu.take(key).difference(&of_key), None, "{}: norm", self.case);
-        }
-        squares
+        let expected = key.norm().number(squares, &mut 0.0);
+        let formula = key.norm().record();
+        // The number becomes the one behind those of the formula.
+        let mut constants = formula.constants.clone();
+        constants.push(0.0);
+        let job = Job {
+            count: rows.len(),
+            units: Some(1),
+            value: formula.constants.len() as u64,
+            inputs: results.iter().map(|it| it.address).collect(),
+            constants,
+            ..Job::default()
+        };
+        let name = format!("{}_f64", formula.name);
+        let seed = self.random.next();
+        let numbers = gpu.launch(&mut self.kernels, &name, &[job], 1, seed);
+        let found = Elements::new(DType::F64, [numbers[formula.constants.len()].to_bits()]);
+        let expected_bits = Elements::new(DType::F64, [expected.to_bits()]);
+        assert_eq!(found.difference(&expected_bits), None, "{}: number", self.case);
+        key.merge(expected, &mut |rule| self.merge(rule));
     }
 
     fn has_rows(&self) -> bool {
@@ -228,7 +284,39 @@ impl Passes for Twin {
     }
 
     fn merge_rows(&mut self, rows: &dyn RowRule) {
-        self.measure(rows.meter());
+        let (mut gpu, results, squares) = self.measure(rows.meter());
+        let formula = rows.norm().record();
+        let (full, count) = (self.stored.dtype.full(), squares.len());
+        let length = f64::from(u32::try_from(self.row).unwrap());
+        let before = self.history.get_or_insert_with(|| vec![0.0; count]).clone();
+        let state = gpu.put(&Elements::new(full, before.iter().map(|&it| bits(full, it))), 1);
+        let place = gpu.put(&Elements::zeroed(full, count), 0);
+        let job = Job {
+            count,
+            states: [state.address, 0, 0],
+            inputs: vec![results[0].address],
+            outs: vec![place.address],
+            constants: [&[length], &formula.constants[..]].concat(),
+            ..Job::default()
+        };
+        let (name, seed) = (format!("{}_{}", formula.name, mode(full)), self.random.next());
+        gpu.launch(&mut self.kernels, &name, &[job], 256, seed);
+        let mut histories = before;
+        let numbers = squares.iter().zip(&mut histories).map(|(it, history)| {
+            let mean = Squares { measured: it.measured / length, value: 0.0 };
+            let number = rows.norm().number(mean, history);
+            if full == DType::F32 {
+                *history = f64::from(f32::from_bits(u32::try_from(bits(full, *history)).unwrap()));
+            }
+            number
+        });
+        let numbers = numbers.collect::<Vec<_>>();
+        for (place, expected) in [(state, &histories), (place, &numbers)] {
+            let expected = Elements::new(full, expected.iter().map(|&it| bits(full, it)));
+            assert_eq!(gpu.take(place).difference(&expected), None, "{}: numbers", self.case);
+        }
+        self.history = Some(histories);
+        self.merge_numbers(rows.rule(), &numbers);
     }
 }
 
@@ -278,15 +366,22 @@ fn kernels_of_formulas() -> impl Iterator<Item = String> {
     let modes = MODES.map(|(dtype, with_master)| {
         mode(dtype).to_owned() + if with_master { "_master" } else { "" }
     });
-    let formulas = super::sources::names(&["FORMULAS", "MEASURED"]).into_iter();
-    formulas.flat_map(move |name| modes.each_ref().map(|mode| format!("{name}_{mode}")))
+    let named = |list: &str, modes: &[String]| -> Vec<String> {
+        let names = super::sources::names(&[list]).into_iter();
+        names.flat_map(|name| modes.iter().map(move |mode| format!("{name}_{mode}"))).collect()
+    };
+    let by_mode = ["FORMULAS", "MEASURED", "ROW_FORMULAS"].map(|list| named(list, &modes));
+    let numbers = [("KEY_NUMBERS", &["f64".into()][..]), ("ROW_NUMBERS", &modes[..2])];
+    by_mode.into_iter().chain(numbers.map(|(list, modes)| named(list, modes))).flatten()
 }
 
 #[test]
 fn norms_of_long_keys_and_of_long_rows_have_the_bits_of_this_processor() {
-    for (name, row, count) in
-        [("lars", NORM_BLOCK, 2 * NORM_BLOCK + 700), ("groupadagrad", 1100, 12 * 1100)]
-    {
+    for (name, row, count) in [
+        ("lars", NORM_BLOCK, 2 * NORM_BLOCK + 700),
+        ("groupadagrad", 1100, 12 * 1100),
+        ("groupadagrad", 5000, 3 * 5000),
+    ] {
         let mut twin = Twin::new(9, DType::F32, false, count);
         (twin.case, twin.row, twin.has_rows) = (name.into(), row, name == "groupadagrad");
         twin.inputs = vec![Elements::random(&mut twin.random, DType::F32, count)];
@@ -329,6 +424,6 @@ fn every_kernel_has_a_file_and_there_are_no_other_files() {
     kernels.extend(pairs.filter(|it| it.0 != it.1).map(|it| format!("copy_{}_{}", it.0, it.1)));
     kernels.extend([8, 16, 32, 64].map(|bits| format!("copy_{bits}")));
     kernels.extend(floats.into_iter().chain(["i8", "i32", "i64"]).map(|it| format!("assign_{it}")));
-    kernels.extend(["norm_rows", "norm_key"].map(str::to_owned));
+    kernels.insert("norm_f64".into());
     assert_eq!(files, kernels.iter().map(|name| format!("{name}.ptx")).collect());
 }

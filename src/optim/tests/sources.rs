@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use std::{env, fs};
 
 use super::{METHODS, PUSHES, Passes, SETTINGS, drive};
-use crate::kernel::{Meter, Recording, Rule, Squares};
-use crate::optim::RowRule;
+use crate::kernel::{Recording, Rule};
+use crate::optim::{KeyRule, RowRule};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -40,9 +40,10 @@ impl Passes for Recorder {
         self.add(rule.record(), "FORMULAS");
     }
 
-    fn measure(&mut self, meter: &dyn Meter) -> Squares {
-        self.add(meter.record(), "MEASURED");
-        Squares { measured: 4.0, value: 9.0 }
+    fn merge_key(&mut self, key: &dyn KeyRule) {
+        self.add(key.meter().record(), "MEASURED");
+        self.add(key.norm().record(), "KEY_NUMBERS");
+        key.merge(0.5, &mut |rule| self.merge(rule));
     }
 
     fn has_rows(&self) -> bool {
@@ -51,6 +52,7 @@ impl Passes for Recorder {
 
     fn merge_rows(&mut self, rows: &dyn RowRule) {
         self.add(rows.meter().record(), "MEASURED");
+        self.add(rows.norm().record(), "ROW_NUMBERS");
         self.add(rows.rule().record(), "ROW_FORMULAS");
     }
 }
@@ -86,7 +88,9 @@ fn rules() -> String {
     let lists = [
         ("FORMULAS", "Rules that change each element by its own numbers."),
         ("MEASURED", "Measures, of which squares are added up."),
-        ("ROW_FORMULAS", "Rules whose first state is one number for each row."),
+        ("KEY_NUMBERS", "Numbers of a key, from the norms of the key."),
+        ("ROW_NUMBERS", "Numbers of a row, from its norm and its state."),
+        ("ROW_FORMULAS", "Rules whose only state is the number of a row."),
     ];
     for (list, comment) in lists {
         let names = known.iter().filter(|(_, of)| *of == list);

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
-use crate::device::{DevicePasses, KernelName, Mark, Stage, WantedSpans};
+use crate::device::{DevicePasses, KernelName, KeyArrays, Mark, NormLayout, Stage, WantedSpans};
 use crate::error::{Error, Result};
 use crate::local::apply::{Applier, KeyPush, with_default_floats};
 use crate::local::counters::CallTally;
@@ -167,7 +167,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Adds the merge of plain arrays by a rule of ours, which goes element by element.
+    /// Adds the merge of plain arrays by a rule of ours.
     #[allow(clippy::unused_self, reason = "as the merges of keys in host memory")]
     fn add_rule(
         &self,
@@ -179,12 +179,18 @@ impl Applier {
     ) -> Result<()> {
         let (slot, stream) = (push.slot, staging.queue.stream);
         let memory = value.device.as_mut().expect(EMPTY);
-        let (state, kept, is_stale) = optimizer.prepare_elsewhere(slot.dtype, &mut value.state);
-        if is_stale {
+        let (count, rows) = (slot.count, slot.rows());
+        let (state, arrays) =
+            optimizer.prepare_elsewhere(slot.dtype, (count, rows), &mut value.state);
+        if arrays.is_stale {
             memory.forget_states()?;
         }
-        let bytes = slot.count * slot.dtype.full().size();
-        let wanted = WantedSpans { states: kept.states, bytes, has_master: kept.has_master };
+        let size = slot.dtype.full().size();
+        let wanted = WantedSpans {
+            states: arrays.states,
+            state_bytes: arrays.length * size,
+            master: arrays.has_master.then_some(count * size),
+        };
         let is_new = memory.grow(wanted, &stream)?;
         // Room for the state may be new: later calls wait for what has been queued for it.
         memory.marks.note_writer(&Mark::record(staging.queue.device, &stream)?);
@@ -193,16 +199,25 @@ impl Applier {
             let stored = (memory.value(), None);
             staging.jobs.copy(Stage::Gather, kernel, &slot.shape, stored, (master, None))?;
         }
-        let stored = kept.has_master.then_some(memory.value());
+        let norms = match arrays.rows {
+            Some(rows) => Some(NormLayout::of_rows(rows, count / rows)),
+            None => arrays.measures_key.then(|| NormLayout::of_key(count)),
+        };
+        let scratch = norms.map_or(Ok(0), |norms| staging.span(norms.bytes()))?;
+        let stored = arrays.has_master.then_some(memory.value());
         let outs = stored.into_iter().chain(plain.iter().copied()).collect::<Addresses>();
         let mut passes = DevicePasses {
             list: &mut staging.jobs,
-            dtype: slot.dtype,
-            count: slot.count,
-            arrays: memory.arrays(),
-            is_master: kept.has_master,
-            inputs,
-            outs: &outs,
+            key: KeyArrays {
+                dtype: slot.dtype,
+                count,
+                arrays: memory.arrays(),
+                is_master: arrays.has_master,
+                inputs,
+                outs: &outs,
+                scratch,
+            },
+            rows: arrays.rows,
             result: Ok(()),
         };
         optimizer.push(slot.key, state, &mut passes);

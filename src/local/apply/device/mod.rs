@@ -56,7 +56,7 @@ impl Applier {
         let homes = plan.groups.iter().map(|group| plan.home(group)).collect::<Vec<_>>();
         let Plan { groups, values, outs, .. } = plan;
         let work = DeviceCall { call, name, handling, limits, queue, queues, values, touched };
-        self.check_rules(&work, groups)?;
+        self.check_codec(&work, groups)?;
         queues.iter().try_for_each(|queue| queue.begin().map(drop))?;
         let mut first = 0;
         for homes in homes.chunk_by(|a, b| a == b) {
@@ -84,27 +84,17 @@ impl Applier {
     }
 
     /// Refuses what cannot be done on a device yet, before anything is queued.
-    fn check_rules(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
-        let Handling { codec, merger } = work.handling;
-        for group in groups.iter().filter(|group| !group.values.is_empty()) {
-            let is_kept = group.slot.device().is_some();
-            let what = match merger {
-                _ if codec.is_some() => "compression of values on a GPU".into(),
-                Merger::Optimizer(rule) if is_kept && !rule.is_elementwise() => {
-                    format!("the optimizer {} of keys on a GPU", rule.name())
-                }
-                _ => continue,
-            };
-            let way = if is_kept && codec.is_none() {
-                "use a store of the type local, or initialise the key from host memory \
-                 (tensor.cpu())"
-            } else {
-                "push values in host memory (tensor.cpu()) to keys in host memory"
-            };
-            let (call, key) = (work.name, self.names.label(group.slot.key));
-            return Err(fail!(Unsupported, "{call}: {key}: {what} is not served yet; {way}"));
-        }
-        Ok(())
+    fn check_codec(&self, work: &DeviceCall<'_>, groups: &[KeyGroup]) -> Result<()> {
+        let mut pushed = groups.iter().filter(|group| !group.values.is_empty());
+        let Some(group) = pushed.next().filter(|_| work.handling.codec.is_some()) else {
+            return Ok(());
+        };
+        let (call, key) = (work.name, self.names.label(group.slot.key));
+        Err(fail!(
+            Unsupported,
+            "{call}: {key}: compression of values on a GPU is not served yet; push values in host \
+             memory (tensor.cpu()) to keys in host memory"
+        ))
     }
 
     /// Names the call and a key in an error.

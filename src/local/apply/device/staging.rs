@@ -26,13 +26,20 @@ struct PeerCopy<'a> {
     bytes: usize,
 }
 
+/// Borders of arrays in device memory that is shared: as those of allocations.
+const SPAN_ALIGN: usize = 256;
+
+/// The most that is allocated for more than one array.
+const SHARED_SPAN: usize = 1 << 20;
+
 pub(super) struct Staging<'a> {
     pub(super) queue: &'a CallQueue,
     /// Of all devices of the call.
     queues: &'a [CallQueue],
     pub(super) jobs: JobList,
-    /// Device memory for this call only.
+    /// Device memory for this call only, and how much of the last is in use.
     spans: Vec<Span>,
+    used: usize,
     blocks: Vec<PinnedBlock>,
     uploads: Vec<StagedCopy>,
     downloads: Vec<StagedCopy>,
@@ -50,6 +57,7 @@ impl<'a> Staging<'a> {
             queues,
             jobs: JobList::default(),
             spans: Vec::new(),
+            used: 0,
             blocks: Vec::new(),
             uploads: Vec::new(),
             downloads: Vec::new(),
@@ -80,9 +88,16 @@ impl<'a> Staging<'a> {
 
     /// The address of device memory for this call.
     pub(super) fn span(&mut self, bytes: usize) -> Result<u64> {
-        let span = Span::allocate(self.queue.device, bytes, &self.queue.stream)?;
-        self.spans.push(span);
-        Ok(self.spans[self.spans.len() - 1].address())
+        let (last, mut start) = (self.spans.last(), self.used.next_multiple_of(SPAN_ALIGN));
+        if last.is_none_or(|span| start + bytes > span.bytes()) {
+            // The keys of a list share larger and larger ones.
+            let more = last.map_or(0, |span| (2 * span.bytes()).min(SHARED_SPAN));
+            let size = bytes.max(more);
+            self.spans.push(Span::allocate(self.queue.device, size, &self.queue.stream)?);
+            start = 0;
+        }
+        self.used = start + bytes;
+        Ok(self.spans.last().map_or(0, |span| span.address() + start as u64))
     }
 
     /// A new pinned block, by its number.
