@@ -1058,8 +1058,8 @@ kv_status kv_stream(struct kv_device device, void **stream);
 /**
  * Gives the device on which the value of a key is.
  *
- * In a `device` store that is the CUDA device of the tensor that initialised the key; everywhere
- * else it is host memory.
+ * In a `device` store that is the CUDA device of the tensor that initialised the key, or to which
+ * it moved at its first call with a CUDA tensor; everywhere else it is host memory.
  *
  * @param device  receives the device: `KV_CUDA` and its number, or `KV_CPU` and 0.
  * @return `KV_ERR_KEY_NOT_FOUND`.

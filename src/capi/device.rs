@@ -59,8 +59,8 @@ pub unsafe extern "C" fn kv_stream(device: kv_device, stream: *mut *mut c_void) 
 
 /// Gives the device on which the value of a key is.
 ///
-/// In a `device` store that is the CUDA device of the tensor that initialised the key; everywhere
-/// else it is host memory.
+/// In a `device` store that is the CUDA device of the tensor that initialised the key, or to which
+/// it moved at its first call with a CUDA tensor; everywhere else it is host memory.
 ///
 /// @param device  receives the device: `KV_CUDA` and its number, or `KV_CPU` and 0.
 /// @return `KV_ERR_KEY_NOT_FOUND`.

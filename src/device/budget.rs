@@ -1,7 +1,11 @@
 //! How much device memory the keys of a store have, and may have.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use smallvec::SmallVec;
+
+use super::context::lock;
 use crate::error::{Error, ErrorKind, Result, fail};
 
 const MB: usize = 1 << 20;
@@ -11,15 +15,41 @@ const MB: usize = 1 << 20;
 pub(crate) struct MemoryBudget {
     limit: usize,
     held: AtomicUsize,
+    /// By device.
+    shares: Mutex<SmallVec<[(u16, usize); 1]>>,
 }
 
 impl MemoryBudget {
     pub(crate) fn new(limit: Option<usize>) -> Self {
-        Self { limit: limit.unwrap_or(usize::MAX), held: AtomicUsize::new(0) }
+        Self {
+            limit: limit.unwrap_or(usize::MAX),
+            held: AtomicUsize::new(0),
+            shares: Mutex::default(),
+        }
     }
 
-    /// Takes bytes from the budget for memory that `allocate` makes.
-    pub(super) fn take<T>(&self, bytes: usize, allocate: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// The bytes on one device.
+    pub(crate) fn held_on(&self, ordinal: u16) -> usize {
+        let shares = lock(&self.shares);
+        shares.iter().find(|(device, _)| *device == ordinal).map_or(0, |(_, bytes)| *bytes)
+    }
+
+    fn change_share(&self, ordinal: u16, change: impl FnOnce(&mut usize)) {
+        let mut shares = lock(&self.shares);
+        let at = shares.iter().position(|(device, _)| *device == ordinal).unwrap_or_else(|| {
+            shares.push((ordinal, 0));
+            shares.len() - 1
+        });
+        change(&mut shares[at].1);
+    }
+
+    /// Takes bytes from the budget for memory that `allocate` makes on a device.
+    pub(super) fn take<T>(
+        &self,
+        ordinal: u16,
+        bytes: usize,
+        allocate: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
         // Relaxed: a count, which orders nothing.
         let held = self.held.fetch_add(bytes, Ordering::Relaxed);
         let made = if held.saturating_add(bytes) <= self.limit {
@@ -32,8 +62,11 @@ impl MemoryBudget {
                  {bytes} more are needed"
             ))
         };
+        if made.is_ok() {
+            self.change_share(ordinal, |share| *share += bytes);
+        }
         made.map_err(|error| {
-            self.give_back(bytes);
+            self.held.fetch_sub(bytes, Ordering::Relaxed);
             if error.kind() != ErrorKind::OutOfMemory {
                 return error;
             }
@@ -42,8 +75,9 @@ impl MemoryBudget {
         })
     }
 
-    /// Gives back the bytes of memory that is freed.
-    pub(super) fn give_back(&self, bytes: usize) {
+    /// Gives back the bytes of memory that is freed on a device.
+    pub(super) fn give_back(&self, ordinal: u16, bytes: usize) {
+        self.change_share(ordinal, |share| *share -= bytes);
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 }

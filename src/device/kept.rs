@@ -45,7 +45,7 @@ impl KeyMemory {
         stream: &Stream,
     ) -> Result<Self> {
         let budget = Arc::clone(budget);
-        let value = budget.take(bytes, || Span::allocate(device, bytes, stream))?;
+        let value = budget.take(device.ordinal, bytes, || Span::allocate(device, bytes, stream))?;
         let mut memory = Self {
             device,
             budget,
@@ -60,11 +60,11 @@ impl KeyMemory {
     }
 
     fn allocate(&self, bytes: usize, stream: &Stream) -> Result<Span> {
-        self.budget.take(bytes, || Span::allocate(self.device, bytes, stream))
+        self.budget.take(self.device.ordinal, bytes, || Span::allocate(self.device, bytes, stream))
     }
 
     fn release(&self, span: Span, stream: &Stream) {
-        self.budget.give_back(span.bytes());
+        self.budget.give_back(self.device.ordinal, span.bytes());
         span.release(stream);
     }
 
@@ -167,6 +167,6 @@ impl Drop for KeyMemory {
         {
             let _ = self.free_all();
         }
-        self.budget.give_back(self.spans().map(|(_, bytes)| bytes).sum());
+        self.budget.give_back(self.device.ordinal, self.spans().map(|(_, bytes)| bytes).sum());
     }
 }

@@ -29,6 +29,7 @@ pub(crate) use norms::NormLayout;
 pub(crate) use passes::DevicePasses;
 pub(crate) use pinned::PinnedBlock;
 pub(crate) use queue::{CallQueue, CallQueues};
+pub(crate) use stream::Stream;
 
 use crate::config::CudaChoice;
 use crate::error::{Result, fail};

@@ -120,6 +120,10 @@ impl Local {
         let team = Team { isa: settings.isa, threads: settings.threads, touched: 0 };
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
+        #[cfg(feature = "cuda")]
+        let keeps_values = kind == StoreKind::Device;
+        #[cfg(feature = "cuda")]
+        let budget = Arc::new(MemoryBudget::new(settings.device_bytes));
         let applier = Applier {
             serial,
             team,
@@ -129,11 +133,9 @@ impl Local {
             row_sums: Mutex::default(),
             released: Released::new(),
             counters: Counters::default(),
+            #[cfg(feature = "cuda")]
+            homes: keeps_values.then(|| Arc::clone(&budget)),
         };
-        #[cfg(feature = "cuda")]
-        let keeps_values = kind == StoreKind::Device;
-        #[cfg(feature = "cuda")]
-        let budget = Arc::new(MemoryBudget::new(settings.device_bytes));
         #[cfg(feature = "cuda")]
         let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values, budget };
         #[cfg(not(feature = "cuda"))]

@@ -4,6 +4,8 @@ use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+#[cfg(feature = "cuda")]
+use std::sync::atomic::AtomicU32;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -47,16 +49,29 @@ pub(crate) struct Slot {
     pub(crate) order: u64,
     /// Inside the slot up to four dimensions.
     pub(crate) shape: SmallVec<[i64; 4]>,
-    /// The device on which the value is, for good.
+    /// The device on which the value is; changes with the value's place, under its lock.
     #[cfg(feature = "cuda")]
-    pub(crate) device: Option<u16>,
+    device: AtomicU32,
+}
+
+/// Stands for host memory.
+#[cfg(feature = "cuda")]
+const NO_DEVICE: u32 = u32::MAX;
+
+/// Where the value of a key is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ValuePlace {
+    Host,
+    #[cfg(feature = "cuda")]
+    Device,
+    /// The key is removed; operations that found the slot earlier must not use it.
+    Removed,
 }
 
 /// The value of a key, in the order in which calls need its fields.
 #[repr(C)]
 pub(crate) struct Value {
-    /// Set when the key is removed; operations that found the slot earlier must not use it.
-    pub(crate) removed: bool,
+    pub(crate) place: ValuePlace,
     /// The residuals of a codec.
     pub(crate) residuals: Option<Box<Residuals>>,
     pub(crate) buffer: Buffer,
@@ -70,7 +85,7 @@ pub(crate) struct Value {
 impl Value {
     pub(crate) fn new(buffer: Buffer) -> Self {
         Self {
-            removed: false,
+            place: ValuePlace::Host,
             residuals: None,
             buffer,
             state: None,
@@ -79,9 +94,25 @@ impl Value {
         }
     }
 
+    pub(crate) fn is_removed(&self) -> bool {
+        self.place == ValuePlace::Removed
+    }
+
+    /// Takes memory on a device, where the value is from now on.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn give(&mut self, memory: KeyMemory) {
+        self.device = Some(Box::new(memory));
+        self.place = ValuePlace::Device;
+    }
+
+    /// Whether it is in host memory, and its key is there.
+    pub(crate) fn is_here(&self) -> bool {
+        self.place == ValuePlace::Host
+    }
+
     /// Frees what belongs to a key that is removed.
     pub(super) fn remove(&mut self) -> Result<()> {
-        *self = Self { removed: true, ..Self::new(Buffer::new(0)?) };
+        *self = Self { place: ValuePlace::Removed, ..Self::new(Buffer::new(0)?) };
         Ok(())
     }
 }
@@ -109,14 +140,21 @@ impl Slot {
             order,
             shape,
             #[cfg(feature = "cuda")]
-            device: None,
+            device: AtomicU32::new(NO_DEVICE),
         })
     }
 
     /// The device on which the value is.
     #[cfg(feature = "cuda")]
     pub(crate) fn device(&self) -> Option<u16> {
-        self.device
+        // Relaxed: a value that may move meanwhile is looked at again under its lock.
+        u16::try_from(self.device.load(Ordering::Relaxed)).ok()
+    }
+
+    /// Notes that the value has moved to device memory; its lock is held, or no call sees it yet.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn note_device(&self, ordinal: u16) {
+        self.device.store(ordinal.into(), Ordering::Relaxed);
     }
 
     /// No build without devices has a value on one.
@@ -171,8 +209,8 @@ impl Slot {
 /// The table's entry of a key.
 pub(crate) struct TableEntry {
     pub(crate) slot: Arc<Slot>,
-    /// The slot's dtype and shape, if they fit here and the value is in host memory: checks then need
-    /// not touch the slot.
+    /// The slot's dtype and shape, if they fit here and the value was in host memory at first: checks
+    /// then need not touch the slot.
     pub(crate) spec: Option<TensorSpec>,
 }
 
@@ -391,7 +429,12 @@ impl KeyTable {
         let is_as_known = |(slot, known): (&Slot, &Option<Arc<Slot>>)| {
             self.get(slot.key).as_ref().map(Arc::as_ptr) == known.as_ref().map(Arc::as_ptr)
         };
-        if !slots.iter().zip(known).all(is_as_known) {
+        // A value may have moved to a device since.
+        let is_in_place = |(slot, known): (&Slot, &Option<Arc<Slot>>)| {
+            known.as_ref().is_none_or(|known| known.device() == slot.device())
+        };
+        let mut pairs = slots.iter().zip(known);
+        if !pairs.clone().all(is_as_known) || !pairs.all(is_in_place) {
             return Ok(false);
         }
         ready()?;

@@ -19,10 +19,28 @@ const LAYOUTS: [Layout; 6] = [
     (&[3, 0], &[9, 9], &[1, 1]),
 ];
 
-const PLACES: [Place; 2] = [Place::Gpu, Place::Host];
+/// Places of values, one call each, and of outs.
+type Places = (&'static [[Place; 2]], [Place; 2]);
+
+const ONE_GPU: Places = (
+    &[[Place::Gpu, Place::Gpu], [Place::Gpu, Place::Host], [Place::Host; 2]],
+    [Place::Gpu, Place::Host],
+);
+
+const TWO_GPUS: Places = (
+    &[[Place::Gpu, Place::Other(1)], [Place::Other(1), Place::Host], [Place::Other(1); 2]],
+    [Place::Other(1), Place::Gpu],
+);
 
 /// Pushes strided values of a dtype to a key of another, and pulls to strided outs.
-fn push_and_pull(random: &mut Random, kind: &str, key: DType, other: DType, layout: Layout) {
+fn push_and_pull(
+    random: &mut Random,
+    (kind, of_values_and_outs): (&str, Places),
+    key: DType,
+    other: DType,
+    layout: Layout,
+) {
+    let (calls, to) = of_values_and_outs;
     let (shape, of_values, of_outs) = layout;
     let (store, peer) = (Store::new(kind), Store::new("local"));
     let mut arrays = Vec::new();
@@ -39,7 +57,7 @@ fn push_and_pull(random: &mut Random, kind: &str, key: DType, other: DType, layo
     store.init(&[(1, &first)]).unwrap();
     peer.init(&[(1, &twin)]).unwrap();
     arrays.push(first);
-    for places in [[Place::Gpu, Place::Gpu], [Place::Gpu, Place::Host], [Place::Host; 2]] {
+    for &places in calls {
         let values = places.map(|place| {
             let elements = random.elements(other, count);
             let of = |place, value: &mut dyn FnMut(Place) -> Array| value(place);
@@ -48,8 +66,8 @@ fn push_and_pull(random: &mut Random, kind: &str, key: DType, other: DType, layo
         });
         let here = values.each_ref().map(|(here, _)| (1, here));
         let there = values.each_ref().map(|(_, there)| (1, there));
-        let outs = PLACES.map(|place| Array::new(place, other, shape, Some(of_outs)));
-        let wanted = PLACES.map(|_| Array::new(Place::Host, other, shape, Some(of_outs)));
+        let outs = to.map(|place| Array::new(place, other, shape, Some(of_outs)));
+        let wanted = to.map(|_| Array::new(Place::Host, other, shape, Some(of_outs)));
         let to_here = outs.each_ref().map(|out| (1, out));
         let to_there = wanted.each_ref().map(|out| (1, out));
         store.call(Call::PushPull, &here, &to_here).unwrap();
@@ -81,7 +99,29 @@ fn strides_and_float_types_are_converted_as_in_host_memory() {
             let others =
                 DType::ALL.iter().filter(|it| **it == key || it.is_float() && key.is_float());
             for (&other, layout) in others.flat_map(|it| LAYOUTS.map(|layout| (it, layout))) {
-                push_and_pull(&mut random, kind, key, other, layout);
+                push_and_pull(&mut random, (kind, ONE_GPU), key, other, layout);
+            }
+        }
+    }
+}
+
+#[test]
+fn those_of_another_gpu_are_converted_there() {
+    let two = [("KV_CUDA_STAND_IN_DEVICES", "2"), ("KV_CUDA_STAND_IN_PEERS", "no")];
+    if !is_child("layouts::those_of_another_gpu_are_converted_there", &two) {
+        return;
+    }
+    gpu::start(0);
+    let mut random = Random(6);
+    for kind in ["device", "local"] {
+        for (key, other) in [
+            (DType::F32, DType::F32),
+            (DType::F32, DType::F16),
+            (DType::BF16, DType::F64),
+            (DType::I8, DType::I8),
+        ] {
+            for layout in LAYOUTS {
+                push_and_pull(&mut random, (kind, TWO_GPUS), key, other, layout);
             }
         }
     }

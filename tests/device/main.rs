@@ -13,6 +13,7 @@
 mod array;
 mod dense;
 mod gpu;
+mod homes;
 mod layouts;
 mod order;
 mod refused;

@@ -12,10 +12,12 @@ use super::counters::{CallTally, Counters};
 use super::lock::{ReadGuard, Released, WriteGuard};
 use super::merge::{Compression, RowSums, Team};
 use super::merger::{Handling, Merger};
-use super::plan::{Plan, PlannedOut};
+use super::plan::{KeyGroup, Plan, PlannedOut, RowLists};
 use super::table::{Slot, Value};
 use super::updater::Updater;
 use crate::deadline::LazyDeadline;
+#[cfg(feature = "cuda")]
+use crate::device::MemoryBudget;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::KeyNames;
@@ -54,6 +56,33 @@ pub(crate) struct KeyPush<'a> {
     pub(crate) touched: usize,
 }
 
+/// How the part of a call on one key has ended.
+enum KeyEnd {
+    Done,
+    /// It was cancelled while it filled outs.
+    Stopped,
+    /// It has not begun: the value has moved to a device since the call was planned.
+    #[cfg(feature = "cuda")]
+    Elsewhere,
+}
+
+impl KeyEnd {
+    fn of(finished: bool) -> Self {
+        if finished { Self::Done } else { Self::Stopped }
+    }
+}
+
+/// A call whose tensors are in host memory.
+#[derive(Clone, Copy)]
+struct HostWork<'a> {
+    call: DataCall,
+    handling: &'a Handling,
+    limits: CallLimits<'a>,
+    values: &'a [Lent],
+    outs: &'a [PlannedOut],
+    touched: usize,
+}
+
 /// Executes plans.
 pub(crate) struct Applier {
     /// Number of the store in this process, for the re-entrancy check of updaters.
@@ -69,6 +98,9 @@ pub(crate) struct Applier {
     /// Wakes waiters for a key.
     pub(crate) released: Released,
     pub(crate) counters: Counters,
+    /// Of the memory of keys on devices, if keys in host memory move there.
+    #[cfg(feature = "cuda")]
+    pub(crate) homes: Option<Arc<MemoryBudget>>,
 }
 
 impl Applier {
@@ -94,32 +126,61 @@ impl Applier {
         let _floats = ours.then(DefaultFloats::enter);
         let touched = plan.touched();
         let Plan { groups, values, outs, rows, .. } = plan;
+        let work = HostWork { call, handling, limits, values, outs, touched };
         // Each key's share is dropped while its cache lines are at hand.
-        let result = groups.drain(..).try_for_each(|group| {
-            let slot = &*group.slot;
-            if limits.is_cancelled() {
-                return Err(self.cancelled(call.name(), slot));
-            }
-            let (values, outs) = (&values[group.values.clone()], &outs[group.outs.clone()]);
-            let (push, tally) =
-                (KeyPush { call: call.name(), slot, values, outs, limits, touched }, &mut tally);
-            let finished = match call {
-                DataCall::PushRows => self.push_rows(&push, rows, group.values, handling, tally)?,
-                DataCall::PullRows => self.pull_rows(&push, rows, group.outs, tally)?,
-                _ if values.is_empty() => self.pull(&push, tally)?,
-                _ => self.push(&push, handling, tally)?,
-            };
-            if finished { Ok(()) } else { Err(self.stopped(call, slot)) }
-        });
+        let mut groups = groups.drain(..);
+        let mut result = Ok(());
+        while let (Ok(()), Some(group)) = (&result, groups.next()) {
+            result = self.apply_here(&work, rows, &group, &mut tally).and_then(|end| match end {
+                KeyEnd::Done => Ok(()),
+                KeyEnd::Stopped => Err(self.stopped(call, &group.slot)),
+                #[cfg(feature = "cuda")]
+                KeyEnd::Elsewhere => {
+                    let (device, rest) = (group.slot.device(), groups.as_slice().iter());
+                    let more = rest.take_while(|it| it.slot.device() == device).count();
+                    let moved = std::iter::once(group).chain(groups.by_ref().take(more));
+                    self.apply_elsewhere(&work, &moved.collect::<Vec<_>>(), &mut tally)
+                }
+            });
+        }
         self.counters.add(&tally);
         result
     }
 
-    fn pull(&self, pull: &KeyPush<'_>, tally: &mut CallTally) -> Result<bool> {
+    /// Makes the part of a call on a key in host memory.
+    fn apply_here(
+        &self,
+        work: &HostWork<'_>,
+        rows: &RowLists,
+        group: &KeyGroup,
+        tally: &mut CallTally,
+    ) -> Result<KeyEnd> {
+        let &HostWork { call, handling, limits, touched, .. } = work;
+        let (slot, places) = (&*group.slot, (group.values.clone(), group.outs.clone()));
+        if limits.is_cancelled() {
+            return Err(self.cancelled(call.name(), slot));
+        }
+        let (values, outs) = (&work.values[group.values.clone()], &work.outs[group.outs.clone()]);
+        let push = KeyPush { call: call.name(), slot, values, outs, limits, touched };
+        match call {
+            DataCall::PushRows => {
+                self.push_rows(&push, rows, places.0, handling, tally).map(KeyEnd::of)
+            }
+            DataCall::PullRows => self.pull_rows(&push, rows, places.1, tally).map(KeyEnd::of),
+            _ if values.is_empty() => self.pull(&push, tally),
+            _ => self.push(&push, handling, tally),
+        }
+    }
+
+    fn pull(&self, pull: &KeyPush<'_>, tally: &mut CallTally) -> Result<KeyEnd> {
         let &KeyPush { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
+        #[cfg(feature = "cuda")]
+        if !value.is_here() {
+            return Ok(KeyEnd::Elsewhere);
+        }
         tally.add(&CallTally::of(0, outs.len(), slot.bytes()));
-        self.team_of(pull).copy_out(slot, &value.buffer, outs, limits.cancel)
+        self.team_of(pull).copy_out(slot, &value.buffer, outs, limits.cancel).map(KeyEnd::of)
     }
 
     /// How the store computes in a call.
@@ -128,15 +189,24 @@ impl Applier {
     }
 
     /// Pushes a key's values, and fills its outs while the result is at hand.
-    fn push(&self, push: &KeyPush<'_>, handling: &Handling, tally: &mut CallTally) -> Result<bool> {
+    fn push(
+        &self,
+        push: &KeyPush<'_>,
+        handling: &Handling,
+        tally: &mut CallTally,
+    ) -> Result<KeyEnd> {
         let mut value = self.lock(push.call, push.slot, push.limits)?;
+        #[cfg(feature = "cuda")]
+        if !value.is_here() {
+            return Ok(KeyEnd::Elsewhere);
+        }
         tally.add(&CallTally::of(push.values.len(), push.outs.len(), push.slot.bytes()));
         tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
         if let Some(codec) = handling.codec_of(push.slot.dtype) {
-            return self.push_compressed(push, codec, &handling.merger, &mut value);
+            return self.push_compressed(push, codec, &handling.merger, &mut value).map(KeyEnd::of);
         }
         value.residuals = None;
-        self.merge(push, &handling.merger, &mut value, None)
+        self.merge(push, &handling.merger, &mut value, None).map(KeyEnd::of)
     }
 
     /// Merges values into a locked key, and fills its outs. The only value may be the output of a
@@ -279,7 +349,7 @@ impl Applier {
         limits: CallLimits<'_>,
     ) -> Result<ReadGuard<'a, Value>> {
         let value = self.look(call, slot, limits)?;
-        if value.removed {
+        if value.is_removed() {
             return Err(self.removed(call, slot));
         }
         Ok(value)
@@ -308,7 +378,7 @@ impl Applier {
         limits: CallLimits<'_>,
     ) -> Result<WriteGuard<'a, Value>> {
         let value = self.take(call, slot, limits)?;
-        if value.removed {
+        if value.is_removed() {
             return Err(self.removed(call, slot));
         }
         Ok(value)

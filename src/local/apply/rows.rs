@@ -7,9 +7,9 @@ use crate::error::Result;
 use crate::local::counters::CallTally;
 use crate::local::merge::RowSums;
 use crate::local::merger::{Handling, Merger};
-use crate::local::plan::RowLists;
 #[cfg(feature = "dist")]
 use crate::local::plan::RowsOf;
+use crate::local::plan::{RowLists, refuse_rows};
 use crate::local::table::{Slot, Value};
 use crate::optim::Optimizer;
 use crate::tensor::{Array, Lent};
@@ -25,6 +25,7 @@ impl Applier {
     ) -> Result<bool> {
         let &KeyPush { call, slot, outs, limits, .. } = pull;
         let value = self.lock_shared(call, slot, limits)?;
+        self.check_here(call, slot, &value)?;
         for (out, place) in outs.iter().zip(places) {
             let rows = rows.of(place, &out.lent);
             tally.add(&CallTally::sum((0, 0), (1, bytes(slot, rows.ids))));
@@ -33,6 +34,14 @@ impl Applier {
             }
         }
         Ok(true)
+    }
+
+    /// Refuses a value that has moved to a device since the call was planned.
+    fn check_here(&self, call: &str, slot: &Slot, value: &Value) -> Result<()> {
+        match slot.device() {
+            Some(device) if !value.is_here() => Err(refuse_rows(call, &self.names, slot, device)),
+            _ => Ok(()),
+        }
     }
 
     /// Merges values, whose places in the plan are given, into rows of a key. No codec is involved.
@@ -52,6 +61,7 @@ impl Applier {
             .map_err(|error| self.at(push, &error))
             .and_then(|()| self.lock(call, slot, limits))
             .and_then(|mut value| {
+                self.check_here(call, slot, &value)?;
                 tally.add(&CallTally::sum((values.len(), total), (0, 0)));
                 tally.updater_calls += u64::from(matches!(handling.merger, Merger::Updater(_)));
                 self.merge_rows(push, &sums, &mut value, &handling.merger)

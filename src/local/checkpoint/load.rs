@@ -133,7 +133,7 @@ impl Local {
         for (known, place) in waiting {
             let Some(slot) = known else { continue };
             let value = self.applier.take("load", slot, limits)?;
-            if value.removed {
+            if value.is_removed() {
                 return Ok(None);
             }
             *place = Some(value);

@@ -65,7 +65,7 @@ impl Local {
         let (mut updates, mut carried, mut rounds) = (Vec::new(), Vec::new(), Vec::new());
         for SavedKey { slot, parts } in &snapshot.keys {
             let value = self.applier.look("save", slot, limits)?;
-            if value.removed || snapshot.parts(&value) != *parts {
+            if value.is_removed() || snapshot.parts(&value) != *parts {
                 return Ok(false);
             }
             let state = value.state.as_ref().filter(|_| parts.kept.is_some());
@@ -119,7 +119,7 @@ impl Local {
         let mut snapshot = Snapshot { rules, keys: Vec::new() };
         for slot in self.keys.table.slots() {
             let value = self.applier.look("save", &slot, limits)?;
-            let (removed, parts) = (value.removed, snapshot.parts(&value));
+            let (removed, parts) = (value.is_removed(), snapshot.parts(&value));
             drop(value);
             if !removed {
                 snapshot.keys.push(SavedKey { slot, parts });

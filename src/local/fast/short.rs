@@ -163,16 +163,16 @@ impl Applier {
         Some(())
     }
 
-    /// The value of a key that is not in use and has not been removed.
+    /// The value of a key that is not in use, and is in host memory.
     #[inline(always)]
     fn try_read<'a>(&'a self, slot: &'a Slot) -> Option<ReadGuard<'a, Value>> {
-        slot.value.try_read(&self.released).filter(|value| !value.removed)
+        slot.value.try_read(&self.released).filter(|value| value.is_here())
     }
 
-    /// The writable value of a key that is not in use and has not been removed.
+    /// The writable value of a key that is not in use, and is in host memory.
     #[inline(always)]
     pub(super) fn try_write<'a>(&'a self, slot: &'a Slot) -> Option<WriteGuard<'a, Value>> {
-        slot.value.try_write(&self.released).filter(|value| !value.removed)
+        slot.value.try_write(&self.released).filter(|value| value.is_here())
     }
 }
 

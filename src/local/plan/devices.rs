@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{CallContext, KeyGroup, Pairs, Plan, TensorUse};
+use super::{CallContext, KeyGroup, Pairs, Plan, PlannedOut, TensorUse};
 use crate::config::CudaChoice;
 use crate::device::{self, CallQueue, CallQueues, Device, KeyMemory, MemoryBudget};
-use crate::error::{Result, fail};
+use crate::error::Result;
 use crate::local::table::Slot;
 use crate::tensor::{Buffer, Lent, Memory};
 
@@ -31,12 +31,32 @@ impl DeviceAccess {
             let queue = CallQueue::of_caller(self.open(ordinal)?)?;
             let _scope = queue.begin()?;
             let memory = KeyMemory::new(queue.device, &self.budget, bytes, &queue.stream)?;
-            slot.value.get_mut().device = Some(Box::new(memory));
-            slot.device = Some(ordinal);
+            slot.value.get_mut().give(memory);
+            slot.note_device(ordinal);
         } else {
             slot.value.get_mut().buffer = Buffer::new(bytes)?;
         }
         Ok(slot)
+    }
+}
+
+impl KeyGroup {
+    /// The key's tensors among those of a plan.
+    pub(crate) fn tensors<'a>(
+        &self,
+        values: &'a [Lent],
+        outs: &'a [PlannedOut],
+    ) -> impl Iterator<Item = (&'a Lent, TensorUse)> {
+        let values = values[self.values.clone()].iter().map(|it| (it, TensorUse::Value));
+        let outs = outs[self.outs.clone()].iter().map(|it| (&it.lent, TensorUse::Out));
+        values.chain(outs)
+    }
+
+    /// The device on which the values of the key are merged: that of its value, else the first among
+    /// its tensors.
+    pub(crate) fn home(&self, values: &[Lent], outs: &[PlannedOut]) -> Option<u16> {
+        let of_tensors = || self.tensors(values, outs).find_map(|(lent, _)| lent.memory().device());
+        self.slot.device().or_else(of_tensors)
     }
 }
 
@@ -68,7 +88,7 @@ impl Plan {
         for group in &self.groups {
             let key = group.slot.key;
             let own = group.slot.device().map(|ordinal| (ordinal, None));
-            let tensors = self.tensors(group);
+            let tensors = group.tensors(&self.values, &self.outs);
             let tensors =
                 tensors.filter_map(|(it, part)| Some((it.memory().device()?, Some(part))));
             for (ordinal, part) in own.into_iter().chain(tensors) {
@@ -87,28 +107,13 @@ impl Plan {
         Ok(())
     }
 
-    /// The tensors of a key.
-    fn tensors(&self, group: &KeyGroup) -> impl Iterator<Item = (&Lent, TensorUse)> {
-        let values = self.values[group.values.clone()].iter().map(|it| (it, TensorUse::Value));
-        let outs = self.outs[group.outs.clone()].iter().map(|it| (&it.lent, TensorUse::Out));
-        values.chain(outs)
-    }
-
-    /// The device on which the values of a key are merged: that of its value, else the first among
-    /// its tensors.
-    pub(crate) fn home(&self, group: &KeyGroup) -> Option<u16> {
-        let of_tensors = || self.tensors(group).find_map(|(lent, _)| lent.memory().device());
-        group.slot.device().or_else(of_tensors)
-    }
-
-    /// Refuses tensors that are said to be on a device and reach beyond its memory, and those that
-    /// cannot be copied to another device as they are.
+    /// Refuses tensors that are said to be on a device and reach beyond its memory.
     fn check_tensors(&self, scene: &CallContext<'_>, queues: &[CallQueue]) -> Result<()> {
         // The allocation of the last tensor: those of a framework share large ones.
         let mut known = (0, (0, 0));
         for group in self.groups.iter().filter(|group| group.slot.count > 0) {
-            let (slot, home) = (&*group.slot, self.home(group));
-            for (lent, part) in self.tensors(group) {
+            let slot = &*group.slot;
+            for (lent, part) in group.tensors(&self.values, &self.outs) {
                 let Some(ordinal) = lent.memory().device() else { continue };
                 let range = lent.byte_range(&slot.shape);
                 let (start, end) = known.1;
@@ -118,15 +123,6 @@ impl Plan {
                     let _scope = device.enter()?;
                     let checked = device.check_range(range);
                     known = (ordinal, checked.map_err(|it| scene.refuse(slot.key, part, &it))?);
-                }
-                if home != Some(ordinal) && !lent.is_plain(slot.dtype) {
-                    let (home, text) = (home.unwrap_or_default(), slot.text());
-                    let error = fail!(
-                        Unsupported,
-                        "is on GPU {ordinal} and has strides or another dtype than {text}, and is \
-                         merged on GPU {home}; make it contiguous and of the key's dtype"
-                    );
-                    return Err(scene.refuse(slot.key, part, &error));
                 }
             }
         }

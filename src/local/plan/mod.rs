@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "cuda")]
 pub(crate) use devices::DeviceAccess;
-pub(crate) use rows::{RowLists, RowPairs, RowsOf};
+pub(crate) use rows::{RowLists, RowPairs, RowsOf, refuse_rows};
 
 use super::table::{KeyHasher, KeyTable, LockedTable, Slot};
 use super::ticket::OperationLabel;

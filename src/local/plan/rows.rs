@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use super::{CallContext, KeyGroup, Pairs, Plan, PlannedOut, TensorUse, check, sort};
 use crate::error::{Error, ErrorKind, Result, fail};
+use crate::key::KeyNames;
 use crate::local::table::Slot;
 use crate::tensor::{DType, Lent, OverlapTensor, Position, Tensor, text_of};
 
@@ -108,12 +109,7 @@ impl Plan {
             order.chunk_by(|a, b| a.0 == b.0).try_for_each(|same| {
                 let slot = Arc::clone(scene.find(&held, keys[same[0].1])?);
                 if let Some(device) = slot.device() {
-                    let (call, key) = (scene.call, scene.names.label(slot.key));
-                    return Err(fail!(
-                        Unsupported,
-                        "{call}: {key} is in the memory of GPU {device}, where rows are not served yet; \
-                         pull it whole, or initialise it from host memory (tensor.cpu())"
-                    ));
+                    return Err(refuse_rows(scene.call, scene.names, &slot, device));
                 }
                 let (first_value, first_out) = (self.values.len(), self.outs.len());
                 for &(_, index) in same {
@@ -162,4 +158,14 @@ impl Plan {
         }
         Ok(())
     }
+}
+
+/// The error of a call on rows of a key on a device.
+pub(crate) fn refuse_rows(call: &str, names: &KeyNames, slot: &Slot, device: u16) -> Error {
+    let key = names.label(slot.key);
+    fail!(
+        Unsupported,
+        "{call}: {key} is in the memory of GPU {device}, where rows are not served yet; pull it \
+         whole (tensor.cpu()), or use a store of the type local"
+    )
 }

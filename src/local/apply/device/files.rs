@@ -1,16 +1,13 @@
-//! Arrays of keys on a device in host memory, for checkpoints, and back.
-
-use std::sync::Arc;
+//! Copies of the arrays of keys on a device in host memory, for checkpoints.
 
 use super::DeviceCall;
 use super::staging::Staging;
-use crate::device::{CallQueue, Device, KeyMemory, MemoryBudget};
+use crate::device::{CallQueue, KeyMemory};
 use crate::error::Result;
 use crate::local::apply::{Applier, CallLimits};
 use crate::local::call::DataCall;
 use crate::local::merger::Handling;
 use crate::local::table::Slot;
-use crate::optim::OptimizerState;
 use crate::tensor::Buffer;
 
 impl Applier {
@@ -42,35 +39,4 @@ impl Applier {
         self.wait_for(&work, slot, &mark, "nothing has changed")?;
         blocks.into_iter().map(|(block, bytes)| staging.copy(block, bytes)).collect()
     }
-}
-
-/// Moves the value and the state of a key that no call sees yet to a device.
-pub(crate) fn move_to_device(
-    slot: &mut Slot,
-    device: &'static Device,
-    budget: &Arc<MemoryBudget>,
-) -> Result<()> {
-    let queue = CallQueue::own(device)?;
-    let _scope = queue.begin()?;
-    let mut staging = Staging::new(&queue, &[]);
-    let value = slot.value.get_mut();
-    let state = value.state.as_ref();
-    let (states, master) = state.map_or((&[][..], None), |state| state.arrays());
-    let sizes = states.iter().map(|it| it.bytes().len()).collect::<Vec<_>>();
-    let stored = value.buffer.bytes().len();
-    let mut memory = KeyMemory::new(device, budget, stored, &queue.stream)?;
-    memory.add_arrays(&sizes, master.map(|it| it.bytes().len()), &queue.stream)?;
-    let buffers = std::iter::once(&value.buffer).chain(states).chain(master);
-    for ((address, bytes), buffer) in memory.spans().zip(buffers) {
-        let block = staging.block(bytes)?;
-        staging.write(block, buffer.bytes());
-        staging.upload(block, address, bytes);
-    }
-    staging.prepare()?;
-    memory.marks.note_writer(&staging.queue()?);
-    value.buffer = Buffer::new(0)?;
-    value.state.iter_mut().for_each(OptimizerState::drop_arrays);
-    value.device = Some(Box::new(memory));
-    slot.device = Some(device.ordinal);
-    Ok(())
 }

@@ -1,9 +1,11 @@
 //! Calls on keys whose values are in host memory, with tensors on the device.
 
+use std::sync::Arc;
+
 use super::DeviceCall;
 use super::staging::Staging;
 use crate::error::Result;
-use crate::local::apply::{Applier, KeyPush};
+use crate::local::apply::{Applier, HostWork, KeyEnd, KeyPush};
 use crate::local::counters::CallTally;
 use crate::local::merger::Merger;
 use crate::local::plan::{KeyGroup, PlannedOut};
@@ -52,7 +54,7 @@ impl Applier {
                 limits: work.limits,
                 touched: work.touched,
             };
-            self.run_host_key(work, &push, tally)?;
+            self.run_host_key(work, &push, &group.slot, tally)?;
         }
         if !results.is_empty() {
             results.queue().map_err(naming)?;
@@ -117,6 +119,7 @@ impl Applier {
         &self,
         work: &DeviceCall<'_>,
         push: &KeyPush<'_>,
+        slot: &Arc<Slot>,
         tally: &mut CallTally,
     ) -> Result<()> {
         let ours = !matches!(work.handling.merger, Merger::Updater(_));
@@ -126,7 +129,17 @@ impl Applier {
         } else {
             self.push(push, work.handling, tally)?
         };
-        if finished { Ok(()) } else { Err(self.stopped(work.call, push.slot)) }
+        match finished {
+            KeyEnd::Done => Ok(()),
+            KeyEnd::Stopped => Err(self.stopped(work.call, slot)),
+            KeyEnd::Elsewhere => {
+                let &KeyPush { values, outs, limits, touched, .. } = push;
+                let (call, handling) = (work.call, work.handling);
+                let work = HostWork { call, handling, limits, values, outs, touched };
+                let (slot, values, outs) = (Arc::clone(slot), 0..values.len(), 0..outs.len());
+                self.apply_elsewhere(&work, &[KeyGroup { slot, values, outs }], tally)
+            }
+        }
     }
 }
 
@@ -157,6 +170,5 @@ fn add_out(results: &mut Staging<'_>, slot: &Slot, block: usize, out: &Lent) -> 
     if results.is_own(out.memory()) {
         return results.scatter(slot, plain, out);
     }
-    results.send(slot, plain, out);
-    Ok(())
+    results.send(slot, plain, out)
 }

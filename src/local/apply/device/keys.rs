@@ -162,7 +162,7 @@ impl Applier {
             staging.scatter(slot, stored, &out.lent)?;
         }
         for out in others.iter().filter(|out| !out.shadowed) {
-            staging.send(slot, stored, &out.lent);
+            staging.send(slot, stored, &out.lent)?;
         }
         Ok(())
     }

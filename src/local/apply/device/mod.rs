@@ -4,12 +4,15 @@
 //! on the device, and one copy for each sum.
 
 mod files;
+mod homes;
 mod host_keys;
 mod keys;
+mod peers;
+mod spans;
 mod staging;
 mod updated;
 
-pub(crate) use files::move_to_device;
+pub(crate) use homes::move_to_device;
 
 use super::{Applier, CallLimits};
 use crate::device::{CallQueue, Mark};
@@ -53,18 +56,24 @@ impl Applier {
         tally: &mut CallTally,
     ) -> Result<()> {
         let (touched, queue) = (plan.touched(), &queues[0]);
-        let homes = plan.groups.iter().map(|group| plan.home(group)).collect::<Vec<_>>();
         let Plan { groups, values, outs, .. } = plan;
         let work = DeviceCall { call, name, handling, limits, queue, queues, values, touched };
         self.check_codec(&work, groups)?;
         queues.iter().try_for_each(|queue| queue.begin().map(drop))?;
+        self.settle(&work, groups, outs)?;
+        let homes = groups.iter().map(|group| group.home(values, outs)).collect::<Vec<_>>();
         let mut first = 0;
         for homes in homes.chunk_by(|a, b| a == b) {
-            let home = queues.iter().find(|queue| Some(queue.device.ordinal) == homes[0]);
-            let work = DeviceCall { queue: home.unwrap_or(queue), ..work };
-            let _scope = work.queue.device.enter()?;
             let of_device = &groups[first..first + homes.len()];
             first += homes.len();
+            let home = queues.iter().find(|queue| Some(queue.device.ordinal) == homes[0]);
+            // Since the call was planned the key may have moved to a device without a tensor.
+            let own = match (home, homes[0]) {
+                (None, Some(_)) => Some(self.own_queue(name, &of_device[0].slot, limits)?),
+                _ => None,
+            };
+            let work = DeviceCall { queue: home.or(own.as_ref()).unwrap_or(queue), ..work };
+            let _scope = work.queue.device.enter()?;
             let is_kept = |group: &KeyGroup| group.slot.device().is_some();
             for run in of_device.chunk_by(|a, b| is_kept(a) == is_kept(b)) {
                 match &handling.merger {

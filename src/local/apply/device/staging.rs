@@ -1,8 +1,10 @@
 //! The work of a call on a device, collected before it is queued: copies, jobs, memory for both.
 
-use std::mem::ManuallyDrop;
+use smallvec::SmallVec;
 
-use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Span, Stage};
+use super::peers::PeerStaging;
+use super::spans::CallSpans;
+use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Stage};
 use crate::error::Result;
 use crate::local::apply::with_default_floats;
 use crate::local::merge::Team;
@@ -17,35 +19,18 @@ struct StagedCopy {
     bytes: usize,
 }
 
-/// A copy between the device of a staging and another one, of which this is the queue.
-struct PeerCopy<'a> {
-    peer: &'a CallQueue,
-    /// The addresses here and there.
-    own: u64,
-    other: u64,
-    bytes: usize,
-}
-
-/// Borders of arrays in device memory that is shared: as those of allocations.
-const SPAN_ALIGN: usize = 256;
-
-/// The most that is allocated for more than one array.
-const SHARED_SPAN: usize = 1 << 20;
-
 pub(super) struct Staging<'a> {
     pub(super) queue: &'a CallQueue,
     /// Of all devices of the call.
     queues: &'a [CallQueue],
     pub(super) jobs: JobList,
-    /// Device memory for this call only, and how much of the last is in use.
-    spans: Vec<Span>,
-    used: usize,
+    /// Device memory for this call only.
+    memory: CallSpans,
     blocks: Vec<PinnedBlock>,
     uploads: Vec<StagedCopy>,
     downloads: Vec<StagedCopy>,
-    /// Values of other devices, and results for their outs.
-    received: Vec<PeerCopy<'a>>,
-    sent: Vec<PeerCopy<'a>>,
+    /// What other devices have to do for it.
+    peers: SmallVec<[PeerStaging<'a>; 1]>,
     /// The table of the jobs, once it has been prepared.
     table: Option<JobTable>,
 }
@@ -56,13 +41,11 @@ impl<'a> Staging<'a> {
             queue,
             queues,
             jobs: JobList::default(),
-            spans: Vec::new(),
-            used: 0,
+            memory: CallSpans::default(),
             blocks: Vec::new(),
             uploads: Vec::new(),
             downloads: Vec::new(),
-            received: Vec::new(),
-            sent: Vec::new(),
+            peers: SmallVec::new(),
             table: None,
         }
     }
@@ -72,32 +55,26 @@ impl<'a> Staging<'a> {
         memory.device() == Some(self.queue.device.ordinal)
     }
 
-    /// The queue of another device of the call.
-    fn peer(&self, memory: Memory) -> Option<&'a CallQueue> {
+    /// The part of another device of the call.
+    fn peer(&mut self, memory: Memory) -> Option<&mut PeerStaging<'a>> {
         let other = memory.device().filter(|_| !self.is_own(memory))?;
-        self.queues.iter().find(|queue| queue.device.ordinal == other)
+        let queue = self.queues.iter().find(|queue| queue.device.ordinal == other)?;
+        let known = self.peers.iter().position(|peer| std::ptr::eq(peer.queue, queue));
+        let at = known.unwrap_or_else(|| {
+            self.peers.push(PeerStaging::new(queue));
+            self.peers.len() - 1
+        });
+        self.peers.get_mut(at)
     }
 
-    /// Copies a plain array of a key to an out of another device, which is plain too.
-    pub(super) fn send(&mut self, slot: &Slot, own: u64, out: &Lent) {
-        if let Some(peer) = self.peer(out.memory()) {
-            let other = out.data().addr() as u64;
-            self.sent.push(PeerCopy { peer, own, other, bytes: slot.bytes() });
-        }
+    /// Copies a plain array of a key to an out of another device.
+    pub(super) fn send(&mut self, slot: &Slot, own: u64, out: &Lent) -> Result<()> {
+        self.peer(out.memory()).map_or(Ok(()), |peer| peer.send(slot, own, out))
     }
 
     /// The address of device memory for this call.
     pub(super) fn span(&mut self, bytes: usize) -> Result<u64> {
-        let (last, mut start) = (self.spans.last(), self.used.next_multiple_of(SPAN_ALIGN));
-        if last.is_none_or(|span| start + bytes > span.bytes()) {
-            // The keys of a list share larger and larger ones.
-            let more = last.map_or(0, |span| (2 * span.bytes()).min(SHARED_SPAN));
-            let size = bytes.max(more);
-            self.spans.push(Span::allocate(self.queue.device, size, &self.queue.stream)?);
-            start = 0;
-        }
-        self.used = start + bytes;
-        Ok(self.spans.last().map_or(0, |span| span.address() + start as u64))
+        self.memory.take(self.queue, bytes)
     }
 
     /// A new pinned block, by its number.
@@ -142,9 +119,10 @@ impl<'a> Staging<'a> {
             return Ok(address);
         }
         let address = value.data().addr() as u64;
-        if let Some(peer) = self.peer(value.memory()) {
+        if !self.is_own(value.memory()) {
             let own = self.span(bytes)?;
-            self.received.push(PeerCopy { peer, own, other: address, bytes });
+            let peer = self.peer(value.memory());
+            peer.map_or(Ok(()), |peer| peer.receive(slot, own, value))?;
             return Ok(own);
         }
         if value.is_plain(slot.dtype) {
@@ -179,7 +157,7 @@ impl<'a> Staging<'a> {
     /// Whether there is nothing to queue.
     pub(super) fn is_empty(&self) -> bool {
         let no_copies = self.uploads.is_empty() && self.downloads.is_empty();
-        no_copies && self.jobs.is_empty() && self.sent.is_empty()
+        no_copies && self.jobs.is_empty() && self.peers.is_empty()
     }
 
     /// Takes all memory and loads all kernels, so that queueing fails with the device only. No job
@@ -187,7 +165,7 @@ impl<'a> Staging<'a> {
     pub(super) fn prepare(&mut self) -> Result<()> {
         let CallQueue { device, stream, .. } = self.queue;
         self.table = self.jobs.prepare(device, stream)?;
-        Ok(())
+        self.peers.iter_mut().try_for_each(PeerStaging::prepare)
     }
 
     /// Queues all of it: copies to the device, one table with its launches, copies from the device.
@@ -195,46 +173,22 @@ impl<'a> Staging<'a> {
     pub(super) fn queue(&mut self) -> Result<Mark> {
         let CallQueue { device, stream, .. } = self.queue;
         let table = self.table.take();
-        self.follow_peers()?;
-        // Behind an error the device may still use them, so they are not freed.
-        let spans = std::mem::take(&mut self.spans).into_iter().map(ManuallyDrop::new);
-        let spans = spans.collect::<Vec<_>>();
+        self.peers.iter_mut().try_for_each(|peer| peer.begin(stream))?;
+        let spans = self.memory.hold();
         for StagedCopy { block, address, bytes } in self.uploads.drain(..) {
             self.blocks[block].upload(address, bytes, stream)?;
         }
-        for PeerCopy { peer, own, other, bytes } in &self.received {
-            device.copy_peer((device, *own), (peer.device, *other), *bytes, stream)?;
-        }
+        self.peers.iter().try_for_each(|peer| peer.copy_here(self.queue))?;
         let table = table.map(|table| table.queue(device, stream)).transpose()?;
         self.blocks.extend(table);
         for StagedCopy { block, address, bytes } in self.downloads.drain(..) {
             self.blocks[block].download(address, bytes, stream)?;
         }
-        for PeerCopy { peer, own, other, bytes } in &self.sent {
-            device.copy_peer((peer.device, *other), (device, *own), *bytes, stream)?;
-        }
-        for span in spans {
-            ManuallyDrop::into_inner(span).release(stream);
-        }
+        self.peers.iter().try_for_each(|peer| peer.copy_there(self.queue))?;
+        spans.release(stream);
         let mark = Mark::record(device, stream)?;
         self.blocks.iter_mut().for_each(|block| block.keep_until(&mark));
-        for peer in self.peers() {
-            peer.follow(&mark)?;
-        }
+        self.peers.iter_mut().try_for_each(|peer| peer.end(&mark))?;
         Ok(mark)
-    }
-
-    /// The queues of other devices whose memory is used.
-    fn peers(&self) -> impl Iterator<Item = &'a CallQueue> {
-        let is_used = |queue: &&CallQueue| {
-            let mut copies = self.received.iter().chain(&self.sent);
-            copies.any(|copy| std::ptr::eq(copy.peer, *queue))
-        };
-        self.queues.iter().filter(is_used)
-    }
-
-    /// Orders the work behind that of the callers of other devices.
-    fn follow_peers(&self) -> Result<()> {
-        self.peers().try_for_each(|peer| peer.mark()?.order(&self.queue.stream))
     }
 }

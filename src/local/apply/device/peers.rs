@@ -1,0 +1,142 @@
+//! What a device does for a call whose keys are on another one: copies there and back, and for
+//! arrays of other strides or float types also copies into plain ones.
+
+use super::spans::{CallSpans, HeldSpans};
+use crate::device::{CallQueue, JobList, JobTable, KernelName, Mark, PinnedBlock, Stage, Stream};
+use crate::error::Result;
+use crate::local::table::Slot;
+use crate::tensor::Lent;
+
+/// A copy of a plain array between the device of a key and another one.
+struct PeerCopy {
+    /// The addresses on the key's device, and on the other one.
+    own: u64,
+    other: u64,
+    bytes: usize,
+}
+
+/// Work of a device, prepared in front of the copies or behind them.
+#[derive(Default)]
+struct PeerJobs {
+    list: JobList,
+    table: Option<JobTable>,
+    block: Option<PinnedBlock>,
+}
+
+impl PeerJobs {
+    fn prepare(&mut self, queue: &CallQueue) -> Result<()> {
+        self.table = self.list.prepare(queue.device, &queue.stream)?;
+        Ok(())
+    }
+
+    fn queue(&mut self, queue: &CallQueue) -> Result<()> {
+        if let Some(table) = self.table.take() {
+            self.block = Some(table.queue(queue.device, &queue.stream)?);
+        }
+        Ok(())
+    }
+}
+
+pub(super) struct PeerStaging<'a> {
+    pub(super) queue: &'a CallQueue,
+    memory: CallSpans,
+    held: Option<HeldSpans>,
+    before: PeerJobs,
+    after: PeerJobs,
+    received: Vec<PeerCopy>,
+    sent: Vec<PeerCopy>,
+}
+
+impl<'a> PeerStaging<'a> {
+    pub(super) fn new(queue: &'a CallQueue) -> Self {
+        Self {
+            queue,
+            memory: CallSpans::default(),
+            held: None,
+            before: PeerJobs::default(),
+            after: PeerJobs::default(),
+            received: Vec::new(),
+            sent: Vec::new(),
+        }
+    }
+
+    /// Copies a value of this device to a plain array on the key's.
+    pub(super) fn receive(&mut self, slot: &Slot, own: u64, value: &Lent) -> Result<()> {
+        let (address, bytes) = (value.data().addr() as u64, slot.bytes());
+        let mut other = address;
+        if !value.is_plain(slot.dtype) {
+            let _scope = self.queue.device.enter()?;
+            other = self.memory.take(self.queue, bytes)?;
+            let kernel = KernelName::copy(value.dtype(), slot.dtype);
+            let from = (address, value.strides());
+            self.before.list.copy(Stage::Gather, kernel, &slot.shape, from, (other, None))?;
+        }
+        self.received.push(PeerCopy { own, other, bytes });
+        Ok(())
+    }
+
+    /// Copies a plain array on the key's device to an out of this one.
+    pub(super) fn send(&mut self, slot: &Slot, own: u64, out: &Lent) -> Result<()> {
+        let (address, bytes) = (out.data().addr() as u64, slot.bytes());
+        let mut other = address;
+        if !out.is_plain(slot.dtype) {
+            let _scope = self.queue.device.enter()?;
+            other = self.memory.take(self.queue, bytes)?;
+            let kernel = KernelName::copy(slot.dtype, out.dtype());
+            let to = (address, out.strides());
+            self.after.list.copy(Stage::Scatter, kernel, &slot.shape, (other, None), to)?;
+        }
+        self.sent.push(PeerCopy { own, other, bytes });
+        Ok(())
+    }
+
+    /// Takes all memory and loads all kernels.
+    pub(super) fn prepare(&mut self) -> Result<()> {
+        let _scope = self.queue.device.enter()?;
+        self.before.prepare(self.queue)?;
+        self.after.prepare(self.queue)
+    }
+
+    /// Queues what comes in front of the copies, which the stream of the key's device follows.
+    pub(super) fn begin(&mut self, stream: &Stream) -> Result<()> {
+        let scope = self.queue.device.enter()?;
+        self.held = Some(self.memory.hold());
+        self.before.queue(self.queue)?;
+        // The handle of the other stream is that of a stream of its own context.
+        drop(scope);
+        self.queue.mark()?.order(stream)
+    }
+
+    /// Queues the copies of values to the key's device.
+    pub(super) fn copy_here(&self, home: &CallQueue) -> Result<()> {
+        let (here, there) = (home.device, self.queue.device);
+        self.received.iter().try_for_each(|&PeerCopy { own, other, bytes }| {
+            here.copy_peer((here, own), (there, other), bytes, &home.stream)
+        })
+    }
+
+    /// Queues the copies of results from the key's device.
+    pub(super) fn copy_there(&self, home: &CallQueue) -> Result<()> {
+        let (here, there) = (home.device, self.queue.device);
+        self.sent.iter().try_for_each(|&PeerCopy { own, other, bytes }| {
+            here.copy_peer((there, other), (here, own), bytes, &home.stream)
+        })
+    }
+
+    /// Queues what comes behind the copies, whose end has been marked.
+    pub(super) fn end(&mut self, copied: &Mark) -> Result<()> {
+        self.queue.follow(copied)?;
+        let _scope = self.queue.device.enter()?;
+        self.after.queue(self.queue)?;
+        if let Some(held) = self.held.take() {
+            held.release(&self.queue.stream);
+        }
+        let blocks = self.before.block.iter_mut().chain(&mut self.after.block);
+        let mut blocks = blocks.peekable();
+        if blocks.peek().is_some() {
+            let mark = self.queue.mark()?;
+            blocks.for_each(|block| block.keep_until(&mark));
+        }
+        Ok(())
+    }
+}
