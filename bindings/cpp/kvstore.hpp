@@ -316,6 +316,19 @@ template <class Element>
     return ConstTensor(detail::raw_view(data, dtype_of<Element>::value, shape, strides));
 }
 
+/// Views the elements at a pointer into the memory of a device: `kv::view(weight, {256, 10},
+/// kv::cuda(0))`. The host does not touch them.
+template <class Element, class Device,
+          std::enable_if_t<std::is_same_v<Device, kv_device>, int> = 0>
+[[nodiscard]] auto view(Element* data, const Shape& shape, Device device) {
+    return view(data, shape).on(device);
+}
+template <class Element>
+[[nodiscard]] auto view(Element* data, const Shape& shape, const Shape& strides,
+                        kv_device device) {
+    return view(data, shape, strides).on(device);
+}
+
 /// Views all elements of a std::vector, std::array, std::span or their like, row-major. Throws if
 /// the shape has more or fewer. A temporary container is refused by the compiler.
 template <class Container>
@@ -599,6 +612,35 @@ inline void set_interrupt(kv_interrupt_check check, void* context = nullptr) {
     detail::check(kv_set_interrupt(check, context));
 }
 
+/// Names the stream on which this thread's calls use the memory of a CUDA device: a CUstream or
+/// cudaStream_t; nullptr is the legacy default stream. See kv_set_stream().
+inline void set_stream(kv_device device, void* stream) {
+    detail::check(kv_set_stream(device, stream));
+}
+
+/// The stream on which this thread's calls use the memory of a CUDA device. See kv_stream().
+[[nodiscard]] inline void* stream(kv_device device) {
+    void* stream = nullptr;
+    detail::check(kv_stream(device, &stream));
+    return stream;
+}
+
+/// Names a stream for a scope, and in the end the one that was named before. Both must exist until
+/// then, and the guard must be destroyed on the thread that made it.
+class stream_guard {
+public:
+    stream_guard(kv_device device, void* stream) : device_(device), before_(kv::stream(device)) {
+        set_stream(device, stream);
+    }
+    stream_guard(const stream_guard&) = delete;
+    stream_guard& operator=(const stream_guard&) = delete;
+    ~stream_guard() { kv_set_stream(device_, before_); }
+
+private:
+    kv_device device_;
+    void* before_;
+};
+
 namespace detail {
 
 /// Options as the text `name=value,...`, from which the library reads the same numbers again.
@@ -873,6 +915,13 @@ public:
         }
         detail::check(status);
         return {dtype, Shape(shape.data(), static_cast<std::size_t>(rank))};
+    }
+
+    /// The device on which the value of a key is. See kv_key_device().
+    [[nodiscard]] kv_device key_device(const AnyKey& key) const {
+        kv_device device = cpu();
+        detail::check(kv_key_device(raw(), key.raw(raw()), &device));
+        return device;
     }
 
     /// The keys that have a value. See kv_keys().
