@@ -183,6 +183,8 @@ suite_go() {
     return
   fi
   run "library for go" count_step make -s stage
+  run "stand-in driver for go" count_step cargo build --release -p cuda-stand-in --lib
+  environment+=(KV_CUDA="$root/target/release/libcuda_stand_in.so" KV_CUDA_STAND_IN_DEVICES=4)
   run "go vet" count_status env -C bindings/go "${environment[@]}" go vet ./...
   run "go vet, examples" count_status env -C examples/go "${environment[@]}" go vet ./...
   environment=(-C bindings/go "${environment[@]}")

@@ -176,7 +176,7 @@ func (s *Store) operate(op operation, values, outs []Pair, priority int32, pins 
 	if ticket != nil {
 		number = &ticket.number
 	}
-	return s.use(func(store *C.kv_store) C.kv_status {
+	function := func(store *C.kv_store) C.kv_status {
 		status := C.kvstore_go_operate(op.code, store,
 			unsafe.SliceData(f.keys), unsafe.SliceData(f.data), unsafe.SliceData(f.numbers),
 			unsafe.Pointer(unsafe.SliceData(tensors)), C.size_t(len(values)), C.size_t(len(outs)),
@@ -186,7 +186,8 @@ func (s *Store) operate(op operation, values, outs []Pair, priority int32, pins 
 			s.tickets.add(ticket)
 		}
 		return status
-	})
+	}
+	return onStreams(f.named(), func() error { return s.use(function) })
 }
 
 // tensorRoom has the size of a kv_tensor but no pointer type: C may write what it likes.
@@ -197,6 +198,7 @@ type flat struct {
 	keys    []C.kv_key
 	data    []unsafe.Pointer
 	numbers []C.int64_t
+	streams []C.int64_t // of the GPUs whose memory the tensors are in
 }
 
 func (f *flat) add(op operation, pair *Pair, pins *runtime.Pinner) error {
@@ -206,9 +208,16 @@ func (f *flat) add(op operation, pair *Pair, pins *runtime.Pinner) error {
 	}
 	f.keys = append(f.keys, C.kv_key(pair.Key))
 	f.data = append(f.data, t.data)
+	var address uintptr
+	if t.memory != nil {
+		address = t.memory.address
+		if err := f.addStream(op, pair.Key, t.memory.stream); err != nil {
+			return err
+		}
+	}
 	f.numbers = append(f.numbers, C.int64_t(len(t.shape)), C.int64_t(t.dtype),
 		C.int64_t(t.device.Type), C.int64_t(t.device.ID), C.int64_t(t.offset*t.dtype.size()),
-		C.int64_t(len(t.strides)))
+		C.int64_t(len(t.strides)), C.int64_t(address))
 	for _, extent := range t.shape {
 		f.numbers = append(f.numbers, C.int64_t(extent))
 	}

@@ -26,6 +26,20 @@
 // values are read from, and outs are written to, your memory. A tensor that does not fit its slice
 // is reported by the call that it is given to.
 //
+// # GPU memory
+//
+// A [Stream] makes tensors of GPU memory from addresses:
+//
+//	stream := kvstore.Stream{Device: 0, Handle: handle} // a CUstream or cudaStream_t
+//	gradient := stream.Tensor(address, kvstore.F32, 2, 3)
+//	err = store.Push(context.Background(), 3, gradient)
+//
+// The stream is part of the tensor, and so of each call: there is none to be named for a thread,
+// since goroutines change threads. [Store.KeyDevice] says where a value is. With a context that
+// cannot end, a call of such tensors alone returns when its work is queued on their stream, and what
+// the program queues there afterwards comes behind it. With any other context it returns when the
+// GPU is done.
+//
 // # Lists
 //
 // Push and Pull take one key and any number of tensors, one per device. The calls that end in List

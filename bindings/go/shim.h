@@ -25,14 +25,20 @@ enum kvstore_go_operation {
     KVSTORE_GO_PULL_ROWS
 };
 
-/* Numbers that describe one tensor: these six, then the extents, then the strides if there are any. */
-enum { KVSTORE_GO_HEADER = 6 };
+/*
+ * Numbers that describe one tensor: these seven, then the extents, then the strides if there are any.
+ * The last of the seven is the address of a tensor in GPU memory, which no pointer of Go holds.
+ */
+enum { KVSTORE_GO_HEADER = 7 };
+
+/* Numbers of one stream: its device, its handle, and room for the handle that was named before. */
+enum { KVSTORE_GO_STREAM = 3 };
 
 static inline int64_t *kvstore_go_unpack(kv_tensor *tensor, void *data, int64_t *numbers) {
     int64_t *extents = numbers + KVSTORE_GO_HEADER;
     int32_t ndim = (int32_t)numbers[0];
     int strided = numbers[5] != 0;
-    tensor->data = data;
+    tensor->data = data != NULL ? data : (void *)(uintptr_t)numbers[6];
     tensor->ndim = ndim;
     tensor->dtype = (kv_dtype)numbers[1];
     tensor->device.type = (int32_t)numbers[2];
@@ -41,6 +47,38 @@ static inline int64_t *kvstore_go_unpack(kv_tensor *tensor, void *data, int64_t 
     tensor->shape = extents;
     tensor->strides = strided ? extents + ndim : NULL;
     return extents + ndim + (strided ? ndim : 0);
+}
+
+static inline kv_device kvstore_go_cuda(int64_t id) {
+    kv_device device;
+    device.type = KV_CUDA;
+    device.id = (int32_t)id;
+    return device;
+}
+
+/* Names streams of GPUs for this thread; `named` receives how many have been. */
+static inline kv_status kvstore_go_name_streams(int64_t *streams, size_t count, size_t *named) {
+    for (*named = 0; *named < count; (*named)++) {
+        int64_t *numbers = streams + *named * KVSTORE_GO_STREAM;
+        void *before = NULL;
+        kv_status status = kv_stream(kvstore_go_cuda(numbers[0]), &before);
+        if (status == KV_OK) {
+            status = kv_set_stream(kvstore_go_cuda(numbers[0]), (void *)(uintptr_t)numbers[1]);
+        }
+        if (status != KV_OK) {
+            return status;
+        }
+        numbers[2] = (int64_t)(uintptr_t)before;
+    }
+    return KV_OK;
+}
+
+/* Names again what was named before. */
+static inline void kvstore_go_restore_streams(const int64_t *streams, size_t named) {
+    for (; named > 0; named--) {
+        const int64_t *numbers = streams + (named - 1) * KVSTORE_GO_STREAM;
+        kv_set_stream(kvstore_go_cuda(numbers[0]), (void *)(uintptr_t)numbers[2]);
+    }
 }
 
 /*

@@ -84,7 +84,7 @@ type DeviceType int32
 // The kinds of memory.
 const (
 	CPU      DeviceType = C.KV_CPU       // ordinary memory
-	CUDA     DeviceType = C.KV_CUDA      // on its legacy default stream
+	CUDA     DeviceType = C.KV_CUDA      // memory of a GPU, see [Stream]
 	CUDAHost DeviceType = C.KV_CUDA_HOST // pinned by CUDA, used like CPU
 )
 
@@ -96,7 +96,8 @@ type Device struct {
 
 // Tensor is a view of memory that somebody else owns: your slice, or in an updater the library.
 type Tensor struct {
-	data    unsafe.Pointer // nil if there are no elements
+	data    unsafe.Pointer // nil if there are no elements, or in GPU memory
+	memory  *gpuMemory     // nil if not in GPU memory
 	offset  int            // of the first element, in elements
 	dtype   DType
 	device  Device
@@ -201,8 +202,13 @@ func inside(size, offset int, shape, strides []int) bool {
 	return true
 }
 
-// On returns the same view, said to live on a device.
+// On returns the same view, said to live on a device. One of GPU memory stays where it is.
 func (t Tensor) On(device Device) Tensor {
+	if t.memory != nil && device != t.device && t.err == nil {
+		t.err = failf(ErrInvalidArgument, "the tensor is in the memory of GPU %d, not on %v",
+			t.device.ID, device)
+		return t
+	}
 	t.device = device
 	return t
 }
@@ -226,13 +232,16 @@ func (t Tensor) Len() int {
 }
 
 // Slice returns the elements in row-major order, without a copy. It panics if T is not the element
-// type, or if the tensor is strided; in an updater the panic becomes the error of the push.
+// type, or if the tensor is strided or in GPU memory; in an updater the panic becomes the error of
+// the push.
 func Slice[T Element](t Tensor) []T {
 	switch {
 	case t.err != nil:
 		panic(t.err)
 	case t.dtype != DTypeOf[T]():
 		panic(fmt.Sprintf("kvstore: the tensor is %v, not %v", t.dtype, DTypeOf[T]()))
+	case t.memory != nil:
+		panic(fmt.Sprintf("kvstore: the tensor is in the memory of GPU %d", t.device.ID))
 	case t.strides != nil:
 		panic("kvstore: the tensor is strided; it has no slice")
 	}
