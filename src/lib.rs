@@ -88,7 +88,9 @@ pub use observer::{
     WaitedFor, Waiting,
 };
 pub use role::Role;
-pub use store::{Pending, Scope, Store, StoreKind, UpdaterError};
+pub use store::{Pending, Scope, Store, StoreKind, UpdaterError, set_stream, stream};
+#[cfg(feature = "cuda")]
+pub use tensor::DeviceSlice;
 pub use tensor::{DType, Element, Tensor, TensorMut};
 
 /// The version of the crate, such as `0.1.0`.

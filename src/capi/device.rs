@@ -36,7 +36,11 @@ fn ordinal(device: kv_device, call: &str) -> Result<u16> {
 /// Threads: any; each has streams of its own.
 #[unsafe(no_mangle)]
 pub extern "C" fn kv_set_stream(device: kv_device, stream: *mut c_void) -> kv_status {
-    guard(|| store::set_stream(ordinal(device, "set_stream")?, stream.addr() as u64))
+    guard(|| {
+        let ordinal = ordinal(device, "set_stream")?;
+        // SAFETY: the function's contract: the stream exists while it is named.
+        unsafe { store::set_stream(ordinal, stream) }
+    })
 }
 
 /// Gives the stream on which this thread's calls use the memory of a CUDA device.
@@ -51,8 +55,7 @@ pub unsafe extern "C" fn kv_stream(device: kv_device, stream: *mut *mut c_void) 
     guard(|| {
         // SAFETY: header rule 2: NULL or a valid place.
         let out = unsafe { handle::out(stream, "stream") }?;
-        let handle = store::stream(ordinal(device, "stream")?)?;
-        *out = std::ptr::without_provenance_mut(usize::try_from(handle).unwrap_or(0));
+        *out = store::stream(ordinal(device, "stream")?)?;
         Ok(())
     })
 }
@@ -75,7 +78,7 @@ pub unsafe extern "C" fn kv_key_device(
     guard_store(store, |store| {
         // SAFETY: header rule 2: NULL or a valid place.
         let out = unsafe { handle::out(device, "device") }?;
-        *out = match store.key_device(key.into())? {
+        *out = match store.key_device(key)? {
             Some(ordinal) => {
                 kv_device { r#type: kv_device_type::KV_CUDA as i32, id: ordinal.into() }
             }

@@ -21,7 +21,7 @@ pub(crate) use crate::local::plan::{Pairs, RowPairs, Tensors};
 pub(crate) use crate::local::updater::Updater;
 pub use crate::local::updater::UpdaterError;
 use crate::local::{Local, poisoned};
-pub(crate) use devices::{set_stream, stream};
+pub use devices::{set_stream, stream};
 pub use lending::{Pending, Scope};
 #[cfg(all(any(fuzzing, test), feature = "dist"))]
 pub(crate) use open::read_setting;

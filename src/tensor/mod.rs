@@ -8,6 +8,8 @@
 
 mod array;
 mod buffer;
+#[cfg(feature = "cuda")]
+mod device_slice;
 mod dtype;
 mod layout;
 mod memory;
@@ -18,6 +20,8 @@ mod view;
 
 pub(crate) use array::Array;
 pub(crate) use buffer::{Buffer, LINE, PageOffset};
+#[cfg(feature = "cuda")]
+pub use device_slice::DeviceSlice;
 pub use dtype::{DType, Element};
 pub(crate) use layout::{count as element_count, text_of};
 pub(crate) use memory::Memory;

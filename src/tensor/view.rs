@@ -2,6 +2,8 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+#[cfg(feature = "cuda")]
+use std::ptr;
 use std::slice;
 
 use ndarray::{ArrayBase, Data, DataMut, Dimension};
@@ -193,14 +195,8 @@ impl<'a> RawTensors<'a> {
         Self(tensors)
     }
 
-    /// A tensor in host memory.
-    pub(crate) fn get(&self, index: usize) -> Result<Tensor<'a>> {
-        let tensor = self.get_anywhere(index)?;
-        if tensor.memory == Memory::Host { Ok(tensor) } else { Err(in_device_memory()) }
-    }
-
     /// A tensor in any memory.
-    pub(crate) fn get_anywhere(&self, index: usize) -> Result<Tensor<'a>> {
+    pub(crate) fn get(&self, index: usize) -> Result<Tensor<'a>> {
         // SAFETY: promised when the list was made.
         unsafe { Tensor::from_raw(&self.0[index]) }
     }
@@ -282,6 +278,19 @@ impl<'a> Tensor<'a> {
         Ok(tensor)
     }
 
+    /// A plain array in the memory of a CUDA device.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_device(address: usize, dtype: DType, device: u16, shape: &'a [i64]) -> Self {
+        let mut tensor = Self::of_array(ptr::without_provenance(address), dtype, shape);
+        tensor.memory = Memory::Device(device);
+        tensor
+    }
+
+    /// The tensor, if the host may touch its elements.
+    pub(crate) fn in_host_memory(self) -> Result<Self> {
+        if self.memory == Memory::Host { Ok(self) } else { Err(in_device_memory()) }
+    }
+
     fn check_memory(&self, null: bool) -> Result<()> {
         let size = self.dtype.size();
         let Some(count) = layout::count(self.shape()) else {
@@ -320,10 +329,11 @@ impl<'a> Tensor<'a> {
         Some((start.checked_add_signed(low)?, start.checked_add_signed(high)?))
     }
 
-    /// The data, if this is a plain array of a dtype and shape.
+    /// The data, if this is a plain array in host memory of a dtype and shape.
     #[inline]
     pub(crate) fn fits(&self, spec: &TensorSpec) -> Option<*mut u8> {
-        let plain = self.dtype == spec.dtype() && self.strides.is_none();
+        let plain =
+            self.dtype == spec.dtype() && self.memory == Memory::Host && self.strides.is_none();
         (plain && spec.has_shape(self.shape())).then_some(self.data.cast_mut())
     }
 
@@ -370,10 +380,11 @@ impl<'a> Tensor<'a> {
         }
     }
 
-    /// The elements in row-major order, if they are of this type and have no gaps.
+    /// The elements in row-major order, if they are of this type, have no gaps, and are in host
+    /// memory.
     #[must_use]
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
-        if self.dtype != T::DTYPE || self.strides.is_some() {
+        if self.dtype != T::DTYPE || self.memory != Memory::Host || self.strides.is_some() {
             return None;
         }
         let count = layout::count(self.shape())?;
@@ -381,7 +392,7 @@ impl<'a> Tensor<'a> {
             return Some(&[]);
         }
         // SAFETY: every way to make a Tensor checks or guarantees that `count` aligned elements
-        // of the dtype are there for 'a.
+        // of the dtype are there for 'a; the host may touch them.
         Some(unsafe { slice::from_raw_parts(self.data.cast(), count) })
     }
 
@@ -408,6 +419,12 @@ impl<'a> Tensor<'a> {
 }
 
 impl<'a> TensorMut<'a> {
+    /// A plain array in the memory of a CUDA device.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_device(address: usize, dtype: DType, device: u16, shape: &'a [i64]) -> Self {
+        Self { tensor: Tensor::on_device(address, dtype, device, shape), life: PhantomData }
+    }
+
     /// A row-major tensor over a slice.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Arrays with equal content in the memory of a GPU and in that of the host.
 
-use kvstore::DType;
+use kvstore::{DType, DeviceSlice};
 
 use super::gpu;
 use super::store::{CPU, CUDA, RawTensor};
@@ -167,6 +167,17 @@ impl Array {
         };
         assert!(gaps.iter().enumerate().all(is_untouched), "written beside the elements");
         elements
+    }
+
+    /// The array for the Rust interface; plain, and in the memory of a GPU.
+    #[allow(unsafe_code, reason = "memory of a GPU")]
+    pub fn slice(&self) -> DeviceSlice {
+        assert!(self.strides.is_none());
+        let start = std::ptr::without_provenance_mut(self.address as usize);
+        let device = self.place.device().unwrap() as u16;
+        let count = self.shape.iter().product::<i64>() as usize;
+        // SAFETY: memory of this GPU; the tests free it behind all that uses it.
+        unsafe { DeviceSlice::new(start, count, self.dtype, device) }.unwrap()
     }
 
     pub fn tensor(&self) -> RawTensor {

@@ -1,6 +1,7 @@
-//! Stores with tensors in the memory of a GPU, through the C interface, against stores in host
-//! memory: every bit. The driver is the stand-in of `tests/cuda`. Each test has a process of its
-//! own, since a driver has one state for its process.
+//! Stores with tensors in the memory of a GPU, against stores in host memory: every bit. Through the
+//! C interface, but for `slices` and `tutorial`, which use the Rust interface. The driver is the
+//! stand-in of `tests/cuda`. Each test has a process of its own, since a driver has one state for its
+//! process.
 #![allow(clippy::unwrap_used, reason = "a failed test")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -19,7 +20,9 @@ mod order;
 mod refused;
 mod rules;
 mod seeds;
+mod slices;
 mod store;
+mod tutorial;
 
 use std::env;
 use std::process::{Command, Output};

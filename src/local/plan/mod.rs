@@ -52,7 +52,7 @@ impl<'a> Pairs<'a> {
         let tensor = |index: usize| match self.tensors {
             Tensors::Values(tensors) => Some(tensors[index]),
             Tensors::Outs(tensors) => Some(*tensors[index].as_tensor()),
-            Tensors::Raw(tensors) => tensors.get_anywhere(index).ok(),
+            Tensors::Raw(tensors) => tensors.get(index).ok(),
         };
         let tensors = (0..self.keys.len()).filter_map(tensor);
         tensors.map(|tensor| tensor.count() * tensor.dtype().size()).sum()
@@ -89,18 +89,15 @@ impl<'a> Pairs<'a> {
         scene: &CallContext<'_>,
         part: TensorUse,
     ) -> Result<Tensor<'a>> {
-        match self.tensors {
+        let tensor = match self.tensors {
             Tensors::Values(tensors) => Ok(tensors[index]),
             Tensors::Outs(tensors) => Ok(*tensors[index].as_tensor()),
-            Tensors::Raw(tensors) => {
-                let tensor = if scene.takes_devices() {
-                    tensors.get_anywhere(index)
-                } else {
-                    tensors.get(index)
-                };
-                tensor.map_err(|error| scene.refuse(self.keys[index], part, &error))
-            }
-        }
+            Tensors::Raw(tensors) => tensors.get(index),
+        };
+        let tensor = tensor.and_then(|tensor| {
+            if scene.takes_devices() { Ok(tensor) } else { tensor.in_host_memory() }
+        });
+        tensor.map_err(|error| scene.refuse(self.keys[index], part, &error))
     }
 }
 
