@@ -1,81 +1,14 @@
 // Tensors in GPU memory, and streams. The driver is the stand-in of tests/cuda: it keeps the host
 // out of the memory of its GPUs, and runs streams as late and as oddly as events allow.
-#include "check.hpp"
-
-#include "../../../tests/c/gpu.h"
+#include "gpu_array.hpp"
 
 #include <stdexcept>
 #include <thread>
-#include <vector>
 
 namespace {
 
-using Floats = std::vector<float>;
-
-constexpr std::size_t elements = 6;
-constexpr std::size_t bytes = elements * sizeof(float);
-
-// Floats in the memory of a GPU, which are written and read on one stream.
-class Array {
-public:
-    explicit Array(float value, void* stream = nullptr, int gpu = 0)
-        : gpu_(gpu), stream_(stream), memory_(allocated(gpu)) {
-        set(value);
-    }
-    Array(const Array&) = delete;
-    Array& operator=(const Array&) = delete;
-    ~Array() {
-        gpu_enter(gpu_);
-        gpu_wait(stream_);
-        gpu_free(memory_);
-    }
-
-    [[nodiscard]] kv::Tensor view() const {
-        return kv::view(static_cast<float*>(memory_), {2, 3}, kv::cuda(gpu_));
-    }
-
-    // Queues the values, as a kernel would that computes a gradient.
-    void set(float value) {
-        const Floats values(elements, value);
-        gpu_enter(gpu_);
-        gpu_write(memory_, values.data(), bytes, stream_);
-    }
-
-    // Waits for the stream; gives the value of all elements.
-    [[nodiscard]] float get() const {
-        Floats values(elements);
-        gpu_enter(gpu_);
-        gpu_read(values.data(), memory_, bytes, stream_);
-        CHECK(values == Floats(elements, values[0]));
-        return values[0];
-    }
-
-private:
-    static void* allocated(int gpu) {
-        gpu_enter(gpu);
-        return gpu_allocate(bytes);
-    }
-
-    int gpu_;
-    void* stream_;
-    void* memory_;
-};
-
 bool is(kv_device device, kv_device other) {
     return device.type == other.type && device.id == other.id;
-}
-
-void skip_without_cuda() {
-    kv::Store store("local", {{"cuda", "/no/such/driver.so"}});
-    float number = 5;
-    try {
-        store.init(1, kv::view(&number, {}, kv::cuda(0)));
-    } catch (const kv::Error& error) {
-        if (error.status() == KV_ERR_UNSUPPORTED) {
-            std::fprintf(stderr, "skipped: %s\n", error.what());
-            std::exit(GPU_SKIPPED);
-        }
-    }
 }
 
 void without_a_driver_gpus_are_an_error_of_their_own() {
@@ -104,7 +37,7 @@ void views_name_their_device() {
 void tensors_of_a_gpu_are_values_and_outs() {
     for (const char* type : {"local", "device"}) {
         kv::Store store(type);
-        const Array first(2), value(3), out(0);
+        const GpuArray first(2), value(3), out(0);
         store.init("weight", first.view());
         const bool stays = std::string(type) == "device";
         CHECK(is(store.key_device("weight"), stays ? kv::cuda(0) : kv::cpu()));
@@ -123,8 +56,8 @@ void tensors_of_a_gpu_are_values_and_outs() {
 
 // Queues a gradient on a side stream, pushes it, and queues the next one into the same memory.
 float pushed_from(kv::Store& store, void* side, bool named) {
-    Array gradient(1, side);
-    const Array out(7, side);
+    GpuArray gradient(1, side);
+    const GpuArray out(7, side);
     gpu_wait(side);
     gradient.set(5);
     if (named) {
@@ -143,7 +76,7 @@ float pushed_from(kv::Store& store, void* side, bool named) {
 
 void a_call_is_queued_on_the_stream_that_is_named() {
     kv::Store store("device");
-    const Array first(0);
+    const GpuArray first(0);
     store.init(1, first.view());
     void* side = gpu_stream();
     int unordered = 0;
@@ -160,7 +93,7 @@ void a_ticket_is_done_when_the_gpu_is() {
     kv::Store store("device");
     void* side = gpu_stream();
     const kv::stream_guard guard(kv::cuda(0), side);
-    const Array first(0, side), value(3, side), out(0, side);
+    const GpuArray first(0, side), value(3, side), out(0, side);
     store.init(1, first.view());
     kv::Ticket pushed = store.push(1, {value.view(), value.view()}, kv::async);
     kv::Ticket pulled = store.pull(1, out.view(), kv::async(5));
@@ -212,7 +145,7 @@ void streams_belong_to_cuda_devices() {
 void threads_with_streams_of_their_own_share_a_key() {
     constexpr int threads = 3, pushes = 20;
     kv::Store store("device");
-    const Array first(0);
+    const GpuArray first(0);
     store.init(1, first.view());
     store.set_optimizer("test");  // adds the sum
     std::vector<std::thread> workers;
@@ -221,7 +154,7 @@ void threads_with_streams_of_their_own_share_a_key() {
             gpu_enter(0);
             void* side = gpu_stream();
             const kv::stream_guard guard(kv::cuda(0), side);
-            Array gradient(0, side);
+            GpuArray gradient(0, side);
             for (int push = 0; push < pushes; push++) {
                 gradient.set(1);
                 store.push(1, gradient.view());
@@ -232,7 +165,7 @@ void threads_with_streams_of_their_own_share_a_key() {
     for (std::thread& worker : workers) {
         worker.join();
     }
-    const Array out(0);
+    const GpuArray out(0);
     store.pull(1, out.view());
     CHECK(out.get() == threads * pushes);
 }
@@ -240,7 +173,7 @@ void threads_with_streams_of_their_own_share_a_key() {
 // Loses the GPU: the last test.
 void a_lost_gpu_is_an_error_of_keys_there_alone() {
     kv::Store store("device");
-    static const Array& first = *new Array(1);  // its memory cannot be freed any more
+    static const GpuArray& first = *new GpuArray(1);  // its memory cannot be freed any more
     Floats host(elements, 3);
     store.init(1, first.view());
     store.init(2, kv::view(host, {2, 3}));
