@@ -9,7 +9,7 @@ MAKEFLAGS += --no-print-directory
 
 .PHONY: help build stage stage-local python extension install header kernels check test test-long \
 	bench bench-peers bench-python clean \
-	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-dist
+	demo demo-cpp demo-go demo-python demo-rust demo-torch demo-embedding demo-gpu demo-dist
 
 help: ## list these commands
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/\1|\2/p' $(MAKEFILE_LIST) | \
@@ -31,7 +31,7 @@ extension:
 stage-local:
 	@bash scripts/stage.sh local
 
-demo demo-cpp demo-go demo-python demo-torch demo-embedding: \
+demo demo-cpp demo-go demo-python demo-torch demo-embedding demo-gpu: \
 	export KVSTORE_PREFIX := $(CURDIR)/build/stage-local
 
 # Does not build what is there: root, who may run this, need not have cargo.
@@ -83,6 +83,9 @@ demo-torch: stage-local extension ## PyTorch's own parameters and gradients thro
 demo-embedding: stage-local extension ## word vectors of a book: pushes of rows beside whole tables
 	@bash scripts/bootstrap.sh python
 	@bash scripts/example.sh python embedding $(OPTICKS)
+
+demo-gpu: stage-local ## the digits on up to four GPUs, compared with host memory
+	@bash scripts/example.sh c train_digits_gpu $(DIGITS)
 
 demo-dist: stage ## the digits with four workers and two servers, each a process
 	@bash scripts/demo_dist.sh $(DIGITS) target/demo

@@ -3,7 +3,7 @@
 # Usage: scripts/stage.sh all|local [build]
 #
 #   all    into build/stage, with the distributed stores and the program kvstore
-#   local  into build/stage-local, the local stores alone: 28 crates instead of 290
+#   local  into build/stage-local, the local stores alone, with CUDA: 30 crates instead of 290
 #
 # With `build` nothing is installed.
 set -euo pipefail
@@ -12,7 +12,8 @@ set -euo pipefail
 case ${1-} in
   all) build=build/cmake stage=build/stage options=() ;;
   local) build=build/local stage=build/stage-local
-    options=(-DKVSTORE_DIST=OFF "-DKVSTORE_CARGO_TARGET_DIR=$root/target/local") ;;
+    options=(-DKVSTORE_DIST=OFF
+    -DKVSTORE_CARGO_FEATURES=cuda "-DKVSTORE_CARGO_TARGET_DIR=$root/target/local") ;;
   *) echo "usage: scripts/stage.sh all|local [build]" >&2; exit 2 ;;
 esac
 

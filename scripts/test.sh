@@ -207,10 +207,13 @@ suite_python() {
 }
 
 suite_examples() {
-  local demo
+  local demo stand_in="$root/target/release/libcuda_stand_in.so"
   for demo in demo demo-cpp demo-go demo-python demo-rust demo-embedding demo-dist; do
     run "make $demo" count_status make -s "$demo"
   done
+  run "stand-in driver" count_step cargo build --release -p cuda-stand-in --lib
+  run "make demo-gpu, stand-in driver" count_status \
+    env KV_CUDA="$stand_in" KV_CUDA_STAND_IN_DEVICES=4 make -s demo-gpu
   if "$python" -c 'import torch' 2>/dev/null; then
     run "make demo-torch" count_status make -s demo-torch
   else
