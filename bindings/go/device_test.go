@@ -46,19 +46,26 @@ func (f gpuFloats) tensor() Tensor { return f.stream.Tensor(f.address, F32, 2, 3
 // withGPUs skips a test without the stand-in driver.
 func withGPUs(t *testing.T) {
 	t.Helper()
+	_ = withoutDriver(t)
 	if !gpu.Open() {
 		t.Skip("KV_CUDA names no stand-in driver")
 	}
 }
 
-func TestWithoutADriverGPUsAreAnErrorOfTheirOwn(t *testing.T) {
-	ctx := begin(t)
+// withoutDriver opens a store whose driver does not exist; it skips a test if the library has no CUDA.
+func withoutDriver(t *testing.T) *Store {
+	t.Helper()
 	store := open(t, "device", Config{"cuda": "/no/such/driver.so"})
-	err := store.Init(ctx, 1, Stream{}.Tensor(64, F32))
-	if errors.Is(err, ErrUnsupported) {
+	if errors.Is(store.Init(noContext, 9, Stream{}.Tensor(64, F32)), ErrUnsupported) {
 		t.Skip("the library has no CUDA")
 	}
-	fails(t, err, ErrDevice)
+	return store
+}
+
+func TestWithoutADriverGPUsAreAnErrorOfTheirOwn(t *testing.T) {
+	ctx := begin(t)
+	store := withoutDriver(t)
+	fails(t, store.Init(ctx, 1, Stream{}.Tensor(64, F32)), ErrDevice)
 	ok(t, store.Init(ctx, 1, Of([]float32{1})))
 	device, err := store.KeyDevice(1)
 	ok(t, err)

@@ -179,3 +179,20 @@ func ExampleError() {
 	// true
 	// KV_ERR_KEY_NOT_FOUND
 }
+
+// Without a GPU it is only compiled.
+func ExampleStream() {
+	ctx := context.Background()
+	store, err := kvstore.Open("device", nil)
+	check(err)
+	defer store.Close()
+
+	var handle, weight, gradient uintptr // a stream of GPU 0 and addresses there, of CUDA code
+	stream := kvstore.Stream{Device: 0, Handle: handle}
+	weights := stream.Tensor(weight, kvstore.F32, 256, 10)
+	check(store.Init(ctx, 3, weights))
+
+	// All of it is queued behind what the stream has; nothing waits.
+	check(store.Push(ctx, 3, stream.Tensor(gradient, kvstore.F32, 256, 10)))
+	check(store.Pull(ctx, 3, weights))
+}

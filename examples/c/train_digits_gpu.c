@@ -59,9 +59,7 @@ static void start_gpus(struct run *run) {
     for (int i = 0; i < run->gpu_count; i++) {
         struct gpu *gpu = &run->gpus[i];
         gpu_start(gpu, i);
-        if (kv_set_stream(gpu->device, gpu->stream) != KV_OK) {
-            refuse(kv_last_error());
-        }
+        TRY(kv_set_stream(gpu->device, gpu->stream));
         run->gpu_weights[i] = gpu_allocate(gpu, sizeof(struct network));
     }
     for (int quarter = 0; quarter < QUARTERS && run->gpu_count > 0; quarter++) {
@@ -235,6 +233,10 @@ int main(int count, char **words) {
     const int found = gpu_open(reason, sizeof reason);
     if (found == 0) {
         refuse(reason);
+    }
+    void *stream = NULL;
+    if (kv_stream((kv_device){KV_CUDA, 0}, &stream) != KV_OK) {
+        refuse(kv_last_error()); /* such as a driver that is too old, or a library without CUDA */
     }
     const int used = found < QUARTERS ? found : QUARTERS;
     struct digits train, held_out;
