@@ -13,7 +13,9 @@ import (
 //
 // input is the sum of the values of one push; it may be the caller's own memory and must not be
 // changed. stored is changed in place. Both have the key's dtype and shape, are row-major, and must
-// not be used after the call; [Slice] gives their elements. An error or a panic makes the push fail
+// not be used after the call; [Slice] gives their elements. In a store with the option
+// updater_memory=device they may be in GPU memory, where the updater's work belongs on the stream that
+// they carry: see [Tensor.Address] and [Tensor.Stream]. An error or a panic makes the push fail
 // with [ErrCallback] and its text. An updater must not call runtime.Goexit (as FailNow of package
 // testing does), and gets [ErrReentrant] from most methods of its own store.
 type Updater func(key Key, input, stored Tensor) error

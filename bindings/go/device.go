@@ -87,8 +87,29 @@ func (t Tensor) Stream() Stream {
 	return t.memory.stream
 }
 
+// Address returns the address of the first element of a tensor in GPU memory; of another tensor, 0.
+func (t Tensor) Address() uintptr {
+	if t.memory == nil {
+		return 0
+	}
+	return t.memory.address
+}
+
+// lentMemory is where the elements are that the library lends to an updater, with the stream of the
+// push, which this thread has named.
+func lentMemory(tensor *C.kv_tensor) *gpuMemory {
+	var stream unsafe.Pointer
+	C.kv_stream(tensor.device, &stream)
+	view := Stream{Device: int(tensor.device.id), Handle: uintptr(stream)}
+	if view.Handle == legacyStream {
+		view.Handle = 0
+	}
+	return &gpuMemory{uintptr(tensor.data), view}
+}
+
 // KeyDevice tells on which device the value of a key is: in a store of the type device on that of the
-// tensor that initialised it, everywhere else in host memory.
+// tensor that initialised it, or to which it moved at its first call with a tensor of a GPU; everywhere
+// else in host memory.
 func (s *Store) KeyDevice(key Key) (Device, error) {
 	var device C.kv_device
 	err := s.use(func(store *C.kv_store) C.kv_status {

@@ -250,10 +250,15 @@ func Slice[T Element](t Tensor) []T {
 
 // fromC views what the library lends to an updater: row-major, without an offset.
 func fromC(tensor *C.kv_tensor) Tensor {
-	return Tensor{
-		data:   tensor.data,
+	view := Tensor{
 		dtype:  DType(tensor.dtype),
 		device: Device{Type: DeviceType(tensor.device._type), ID: int32(tensor.device.id)},
 		shape:  ints(unsafe.Slice(tensor.shape, tensor.ndim)),
 	}
+	if view.device.Type == CUDA {
+		view.memory = lentMemory(tensor)
+	} else {
+		view.data = tensor.data
+	}
+	return view
 }

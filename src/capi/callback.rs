@@ -97,11 +97,19 @@ impl CUpdater {
     }
 }
 
+/// Where a tensor's elements are.
+fn device_of(tensor: &Tensor<'_>) -> kv_device {
+    match tensor.device() {
+        Some(ordinal) => kv_device { r#type: kv_device_type::KV_CUDA as i32, id: ordinal.into() },
+        None => kv_device { r#type: kv_device_type::KV_CPU as i32, id: 0 },
+    }
+}
+
 /// A row-major tensor in C's form; `shape` must outlive it.
 fn to_c(tensor: &Tensor<'_>, shape: &mut [i64]) -> kv_tensor {
     kv_tensor {
         data: tensor.as_ptr().cast_mut().cast(),
-        device: kv_device { r#type: kv_device_type::KV_CPU as i32, id: 0 },
+        device: device_of(tensor),
         ndim: i32::try_from(shape.len()).unwrap_or(i32::MAX),
         dtype: tensor.dtype().code(),
         shape: shape.as_mut_ptr(),

@@ -189,6 +189,10 @@ pub struct kv_tensor {
 
 /// Merges a sum into the stored value.
 ///
+/// Of a key on a GPU the tensors are copies in host memory, or with the option
+/// `updater_memory=device` arrays on the GPU, as `device` says. Queue work on those on the stream that
+/// kv_stream() gives, whose context is current, and return.
+///
 /// `input` is the sum of the values of one push; read it only, it may be the caller's own buffer.
 /// `stored` is the stored value; change it in place. Both have the key's dtype and shape, are
 /// row-major with `strides` NULL and `byte_offset` 0, and are lent for the call. Return `KV_OK`, or

@@ -2,6 +2,8 @@
 
 #[cfg(feature = "dist")]
 pub(crate) mod address;
+#[cfg(feature = "cuda")]
+mod devices;
 #[cfg(feature = "dist")]
 mod job;
 
@@ -10,6 +12,8 @@ use std::env;
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "cuda")]
+pub(crate) use devices::{CudaChoice, DeviceSettings};
 #[cfg(feature = "dist")]
 pub(crate) use job::{JobConfig, Secrets};
 
@@ -27,12 +31,14 @@ enum OptionForm {
     OneOf(&'static [&'static str]),
     /// The first and the last of some rounds.
     Rounds,
+    /// `all`, or numbers of devices.
+    Devices,
     Text,
     /// A text that is never shown.
     Secret,
 }
 
-use OptionForm::{Number, OneOf, Rounds, Secret, Text, YesNo};
+use OptionForm::{Devices, Number, OneOf, Rounds, Secret, Text, YesNo};
 
 /// Times up to a year, in milliseconds.
 const MS: OptionForm = Number { least: 1, most: 31_536_000_000 };
@@ -46,7 +52,11 @@ const OPTIONS: &[(&str, OptionForm)] = &[
     ("timeout_ms", Number { least: -1, most: 31_536_000_000 }),
     ("updater_undo", YesNo),
     ("cuda", Text),
+    ("devices", Devices),
     ("device_bytes", BYTES),
+    ("device_checks", YesNo),
+    ("device_wait", YesNo),
+    ("updater_memory", OneOf(&["host", "device"])),
     #[cfg(feature = "fault-injection")]
     ("fault", Text),
     // Options of the distributed types.
@@ -211,30 +221,14 @@ fn check(name: &str, value: &str) -> std::result::Result<(), String> {
         Text | Secret => Ok(()),
         Rounds if rounds(value).is_some() => Ok(()),
         Rounds => Err(format!("{name} is {value:?}; it must be two rounds, such as 1-10")),
+        Devices if value == "all" || numbers(value).is_some() => Ok(()),
+        Devices => Err(format!("{name} is {value:?}; it must be all, or numbers such as 0,1")),
     }
 }
 
-/// The option `cuda`.
-#[cfg(feature = "cuda")]
-#[derive(Debug, Clone)]
-pub(crate) enum CudaChoice {
-    /// The driver of the system.
-    Auto,
-    /// Tensors in CUDA memory are refused.
-    No,
-    /// The driver is the library of a path.
-    Library(String),
-}
-
-#[cfg(feature = "cuda")]
-impl CudaChoice {
-    pub(crate) fn new(config: &Config) -> Result<Self> {
-        Ok(match config.find("cuda")?.as_deref() {
-            None | Some("auto") => Self::Auto,
-            Some("no") => Self::No,
-            Some(path) => Self::Library(path.into()),
-        })
-    }
+/// The numbers of devices in a text.
+fn numbers(text: &str) -> Option<Vec<u16>> {
+    text.split(',').map(|number| number.parse().ok()).collect()
 }
 
 /// The options of a local store, with the right types.
@@ -246,10 +240,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Option<Duration>,
     pub(crate) updater_undo: bool,
     #[cfg(feature = "cuda")]
-    pub(crate) cuda: CudaChoice,
-    /// None is without a bound.
-    #[cfg(feature = "cuda")]
-    pub(crate) device_bytes: Option<usize>,
+    pub(crate) devices: DeviceSettings,
     #[cfg(feature = "fault-injection")]
     pub(crate) fault: Option<String>,
 }
@@ -272,12 +263,7 @@ impl Settings {
             timeout: u64::try_from(timeout.unwrap_or(600_000)).ok().map(Duration::from_millis),
             updater_undo: undo.as_deref() == Some("yes"),
             #[cfg(feature = "cuda")]
-            cuda: CudaChoice::new(config).map_err(create)?,
-            #[cfg(feature = "cuda")]
-            device_bytes: config
-                .number("device_bytes")
-                .map_err(create)?
-                .and_then(|bytes| usize::try_from(bytes).ok()),
+            devices: DeviceSettings::new(config).map_err(create)?,
             #[cfg(feature = "fault-injection")]
             fault: config.find("fault").map_err(create)?,
         })

@@ -67,6 +67,27 @@ pub(super) fn named(ordinal: u16) -> u64 {
     NAMED.try_with(named).ok().flatten().unwrap_or(LEGACY[0])
 }
 
+/// Names a stream again when it is dropped.
+pub(crate) struct NamedStream {
+    ordinal: u16,
+    before: u64,
+}
+
+impl Stream {
+    /// Names it for this thread until the value is dropped.
+    pub(crate) fn name_for_scope(&self) -> NamedStream {
+        let before = named(self.device);
+        name(self.device, self.handle);
+        NamedStream { ordinal: self.device, before }
+    }
+}
+
+impl Drop for NamedStream {
+    fn drop(&mut self) {
+        name(self.ordinal, self.before);
+    }
+}
+
 /// Whether a handle may be that of a stream of another device.
 pub(super) fn may_be_foreign(handle: u64) -> bool {
     handle > PER_THREAD

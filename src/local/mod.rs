@@ -121,9 +121,11 @@ impl Local {
         let undo = settings.updater_undo;
         let keys = LocalKeys { table: KeyTable::new(), names: Arc::clone(&names), team };
         #[cfg(feature = "cuda")]
-        let keeps_values = kind == StoreKind::Device;
-        #[cfg(feature = "cuda")]
-        let budget = Arc::new(MemoryBudget::new(settings.device_bytes));
+        let devices = DeviceAccess {
+            settings: settings.devices.clone(),
+            keeps_values: kind == StoreKind::Device,
+            budget: Arc::new(MemoryBudget::new(settings.devices.bytes)),
+        };
         let applier = Applier {
             serial,
             team,
@@ -134,10 +136,8 @@ impl Local {
             released: Released::new(),
             counters: Counters::default(),
             #[cfg(feature = "cuda")]
-            homes: keeps_values.then(|| Arc::clone(&budget)),
+            devices: devices.clone(),
         };
-        #[cfg(feature = "cuda")]
-        let devices = DeviceAccess { choice: settings.cuda.clone(), keeps_values, budget };
         #[cfg(not(feature = "cuda"))]
         let _ = kind;
         Self {

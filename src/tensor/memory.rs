@@ -10,12 +10,12 @@ pub(crate) enum Memory {
     Device(u16),
 }
 
-#[cfg(feature = "cuda")]
 impl Memory {
     /// The number of the device.
     pub(crate) fn device(self) -> Option<u16> {
         match self {
             Self::Host => None,
+            #[cfg(feature = "cuda")]
             Self::Device(ordinal) => Some(ordinal),
         }
     }

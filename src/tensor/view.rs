@@ -280,7 +280,7 @@ impl<'a> Tensor<'a> {
 
     /// A plain array in the memory of a CUDA device.
     #[cfg(feature = "cuda")]
-    pub(super) fn on_device(address: usize, dtype: DType, device: u16, shape: &'a [i64]) -> Self {
+    pub(crate) fn on_device(address: usize, dtype: DType, device: u16, shape: &'a [i64]) -> Self {
         let mut tensor = Self::of_array(ptr::without_provenance(address), dtype, shape);
         tensor.memory = Memory::Device(device);
         tensor
@@ -416,12 +416,19 @@ impl<'a> Tensor<'a> {
     pub(crate) fn memory(&self) -> Memory {
         self.memory
     }
+
+    /// The number of the CUDA device in whose memory the elements are; None in host memory. Updaters
+    /// of a store with `updater_memory=device` get such tensors.
+    #[must_use]
+    pub fn device(&self) -> Option<u16> {
+        self.memory.device()
+    }
 }
 
 impl<'a> TensorMut<'a> {
     /// A plain array in the memory of a CUDA device.
     #[cfg(feature = "cuda")]
-    pub(super) fn on_device(address: usize, dtype: DType, device: u16, shape: &'a [i64]) -> Self {
+    pub(crate) fn on_device(address: usize, dtype: DType, device: u16, shape: &'a [i64]) -> Self {
         Self { tensor: Tensor::on_device(address, dtype, device, shape), life: PhantomData }
     }
 

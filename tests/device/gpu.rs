@@ -55,6 +55,7 @@ functions! {
     free = c"cuMemFree_v2" (address: u64) -> u32;
     to_device = c"cuMemcpyHtoDAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     to_host = c"cuMemcpyDtoHAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
+    copy = c"cuMemcpyDtoDAsync_v2" (to: u64, from: u64, bytes: usize, stream: u64) -> u32;
     stream_create = c"cuStreamCreate" (stream: &mut u64, flags: u32) -> u32;
     destroy = c"cuStreamDestroy_v2" (stream: u64) -> u32;
     stream_wait = c"cuStreamSynchronize" (stream: u64) -> u32;

@@ -131,6 +131,44 @@ fn a_wait_ends_at_its_deadline_and_names_the_key_and_the_gpu() {
     }
 }
 
+/// Each call of a store with `device_wait` waits for the GPU with the deadline, and so does a call that
+/// waits for a ticket.
+#[test]
+fn a_wait_for_a_gpu_that_never_comes_to_it_ends_at_its_deadline() {
+    if !is_child("order::a_wait_for_a_gpu_that_never_comes_to_it_ends_at_its_deadline", &[]) {
+        return;
+    }
+    gpu::start(0);
+    for wait in ["yes", "no"] {
+        let options = [("timeout_ms", "100"), ("device_wait", wait)];
+        let store = Store::with("device", &options).unwrap();
+        let value = filled(Place::Gpu, 9, 3.0);
+        gpu::stream_wait(1);
+        set_stream(GPU, 1).unwrap();
+        store.init(&[(7, &value)]).unwrap();
+        let stream = gpu::stream();
+        set_stream(GPU, stream).unwrap();
+        gpu::fail(c"cuMemcpyHtoDAsync_v2:1=hang");
+        gpu::write(gpu::memory(4), &[0; 4], stream);
+        if wait == "yes" {
+            let failure = store.push(&[(7, &value)]).unwrap_err();
+            assert_eq!(failure.status, 20, "{failure:?}");
+            for part in ["push: key 7", "GPU 0", "uses the tensors until"] {
+                assert!(failure.text.contains(part), "{failure:?}");
+            }
+        } else {
+            store.push(&[(7, &value)]).unwrap();
+            let ticket = store.submit(Call::Push, &[(7, &value)], &[]).unwrap();
+            for failure in [store.wait(ticket, 100), store.cancel(ticket)] {
+                let failure = failure.unwrap_err();
+                assert_eq!(failure.status, 20, "{failure:?}");
+                assert!(failure.text.contains("push of key 7"), "{failure:?}");
+            }
+        }
+        gpu::seed(1);
+    }
+}
+
 #[test]
 fn a_ticket_is_done_when_the_gpu_is_and_later_calls_come_behind_it() {
     if !is_child("order::a_ticket_is_done_when_the_gpu_is_and_later_calls_come_behind_it", &[]) {

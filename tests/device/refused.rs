@@ -67,6 +67,45 @@ fn wrong_pointers_and_devices_are_refused_before_anything_changes() {
 }
 
 #[test]
+fn the_option_devices_leaves_gpus_out() {
+    let two = [("KV_CUDA_STAND_IN_DEVICES", "2")];
+    if !is_child("refused::the_option_devices_leaves_gpus_out", &two) {
+        return;
+    }
+    gpu::start(0);
+    let (value, other) = (array(Place::Gpu, 6), array(Place::Other(1), 6));
+    let store = Store::with("device", &[("devices", "1,3")]).unwrap();
+    let parts = ["init: key 1", "GPU 0", "option devices"];
+    assert_fails(store.init(&[(1, &value)]), INVALID, &parts);
+    store.init(&[(1, &other)]).unwrap();
+    assert_fails(store.push(&[(1, &value)]), INVALID, &["push: key 1", "GPU 0"]);
+    assert_fails(
+        Store::with("device", &[("devices", "one")]).map(drop),
+        3,
+        &["devices", "numbers"],
+    );
+    let store = Store::with("device", &[("devices", "all")]).unwrap();
+    store.init(&[(1, &value), (2, &other)]).unwrap();
+}
+
+/// Without checks a pointer that the driver knows as another GPU's reaches the GPU.
+#[test]
+fn the_option_device_checks_turns_the_checks_of_pointers_off() {
+    if !is_child("refused::the_option_device_checks_turns_the_checks_of_pointers_off", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let value = array(Place::Gpu, 6);
+    for (checks, calls) in [("yes", 1), ("no", 0)] {
+        let store = Store::with("device", &[("device_checks", checks)]).unwrap();
+        store.init(&[(1, &value)]).unwrap();
+        gpu::forget_counts();
+        store.push(&[(1, &value)]).unwrap();
+        assert_eq!(gpu::calls(c"cuPointerGetAttributes"), calls, "{checks}");
+    }
+}
+
+#[test]
 fn what_is_not_served_yet_names_the_way_around() {
     if !is_child("refused::what_is_not_served_yet_names_the_way_around", &[]) {
         return;

@@ -4,7 +4,7 @@ use kvstore::DType;
 
 use super::array::{Array, Place};
 use super::dense::Twins;
-use super::store::Call;
+use super::store::{Call, GPU, Store, set_stream, stream_of};
 use super::{gpu, is_child};
 use settings::SETTINGS;
 
@@ -97,6 +97,56 @@ fn an_updater_gets_copies_in_host_memory() {
         twins.peer.push(&[(1, &twin)]).unwrap_err();
         // What the updater has changed stays.
         twins.call(Call::Pull, &keys, 0, 1);
+    }
+}
+
+#[test]
+fn an_updater_may_get_the_arrays_on_the_gpu() {
+    if !is_child("rules::an_updater_may_get_the_arrays_on_the_gpu", &[]) {
+        return;
+    }
+    gpu::start(0);
+    let filled = |place, number: f32| {
+        Array::plain(place, DType::F32, &[70]).with(&vec![u64::from(number.to_bits()); 70])
+    };
+    let halves = |first: f32, rest: f32| {
+        [vec![u64::from(first.to_bits()); 35], vec![u64::from(rest.to_bits()); 35]].concat()
+    };
+    for undo in ["no", "yes"] {
+        let options = [("updater_memory", "device"), ("updater_undo", undo)];
+        let store = Store::with("device", &options).unwrap();
+        let value = filled(Place::Gpu, 1.0);
+        store.init(&[(1, &value), (99, &value)]).unwrap();
+        let stream = gpu::stream();
+        // Behind the copies of the values, which are on the legacy stream.
+        gpu::stream_wait(1);
+        set_stream(GPU, stream).unwrap();
+        store.set_halving_updater(stream).unwrap();
+        let out = Array::on(stream, Place::Gpu, DType::F32, &[70], None);
+        let values = [2.0, 3.0, 4.0].map(|number| filled(Place::Gpu, number));
+        gpu::stream_wait(1);
+        let pairs = values.each_ref().map(|value| (1, value));
+        store.call(Call::PushPull, &pairs, &[(1, &out)]).unwrap();
+        assert_eq!(out.get(), halves(9.0, 1.0));
+        // With a ticket it is a stream of the library.
+        store.set_halving_updater(0).unwrap();
+        let ticket = store.submit(Call::PushPull, &pairs[..1], &[(1, &out)]).unwrap();
+        store.wait(ticket, 60_000).unwrap();
+        assert_eq!(out.get(), halves(2.0, 1.0));
+        assert_eq!(stream_of(GPU), Ok(stream));
+        let failure = store.push(&[(99, &values[0])]).unwrap_err();
+        assert_eq!(failure.status, 11);
+        for part in ["push: key 99", "the updater failed", "keys before it are applied"] {
+            assert!(failure.text.contains(part), "{failure:?}");
+        }
+        store.pull(&[(99, &out)]).unwrap();
+        assert_eq!(out.get(), if undo == "yes" { halves(1.0, 1.0) } else { halves(2.0, 1.0) });
+        // The call waits for nothing: the stream never comes to its work.
+        gpu::fail(c"cuMemcpyHtoDAsync_v2:1=hang");
+        gpu::write(gpu::memory(4), &[0; 4], stream);
+        store.push(&pairs).unwrap();
+        gpu::seed(1);
+        set_stream(GPU, 0).unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use kvstore as _;
 
 use super::array::Array;
+use super::gpu;
 
 pub const CPU: i32 = 1;
 pub const CUDA: i32 = 2;
@@ -45,6 +46,30 @@ macro_rules! declare {
 
 type Handle = *mut c_void;
 type Updater = extern "C" fn(Handle, u64, *const RawTensor, *const RawTensor) -> i32;
+
+/// See [`Store::set_halving_updater`].
+extern "C" fn halve(
+    context: Handle,
+    key: u64,
+    input: *const RawTensor,
+    stored: *const RawTensor,
+) -> i32 {
+    // SAFETY: tensors and their shapes are lent for the call.
+    let (input, stored, count) = unsafe { (*input, *stored, *(*input).shape as usize) };
+    let place = Device { kind: stored.device_type, id: stored.device_id };
+    if (input.device_type, input.device_id) != (place.kind, place.id) || place != GPU {
+        return 2;
+    }
+    let Ok(stream) = stream_of(place) else { return 3 };
+    let wanted = context.addr() as u64;
+    if wanted != 0 && stream != wanted {
+        return 4;
+    }
+    if gpu::copy(stored.data, input.data, count / 2 * 4, stream) != 0 {
+        return 5;
+    }
+    i32::from(key == 99)
+}
 
 /// `stored += input` of f32; fails behind the change if the first element is above 1000.
 extern "C" fn add(_: Handle, _: u64, input: *const RawTensor, stored: *const RawTensor) -> i32 {
@@ -241,6 +266,13 @@ impl Store {
 
     pub fn set_optimizer(&self, name: &str, params: &str) -> Outcome {
         check(kv_set_optimizer(self.0, text(name).as_ptr(), text(params).as_ptr()))
+    }
+
+    /// Merges on the GPU: the first half of the sum becomes that of the value. Fails behind that for
+    /// key 99, if the arrays are in host memory, and if the named stream is not `stream` (0: any).
+    pub fn set_halving_updater(&self, stream: u64) -> Outcome {
+        let context = std::ptr::without_provenance_mut(stream as usize);
+        check(kv_set_updater(self.0, halve, context, std::ptr::null()))
     }
 
     /// Merges by `stored += input` from now on.

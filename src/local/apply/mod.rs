@@ -12,12 +12,12 @@ use super::counters::{CallTally, Counters};
 use super::lock::{ReadGuard, Released, WriteGuard};
 use super::merge::{Compression, RowSums, Team};
 use super::merger::{Handling, Merger};
+#[cfg(feature = "cuda")]
+use super::plan::DeviceAccess;
 use super::plan::{KeyGroup, Plan, PlannedOut, RowLists};
 use super::table::{Slot, Value};
 use super::updater::Updater;
 use crate::deadline::LazyDeadline;
-#[cfg(feature = "cuda")]
-use crate::device::MemoryBudget;
 use crate::error::{Error, Result, fail};
 use crate::interrupt;
 use crate::key::KeyNames;
@@ -98,9 +98,8 @@ pub(crate) struct Applier {
     /// Wakes waiters for a key.
     pub(crate) released: Released,
     pub(crate) counters: Counters,
-    /// Of the memory of keys on devices, if keys in host memory move there.
     #[cfg(feature = "cuda")]
-    pub(crate) homes: Option<Arc<MemoryBudget>>,
+    pub(crate) devices: DeviceAccess,
 }
 
 impl Applier {
@@ -308,7 +307,7 @@ impl Applier {
         value: &mut Value,
         compression: Option<&mut Compression<'_>>,
     ) -> Result<()> {
-        let &KeyPush { call, slot, .. } = push;
+        let slot = push.slot;
         let undo = if self.undo {
             let undo = self.borrow_buffer(slot)?;
             with_default_floats(|| self.team.copy(slot, &undo, &value.buffer))?;
@@ -328,11 +327,14 @@ impl Applier {
             }
             self.buffers.lock().push(undo);
         }
-        result.map_err(|error| {
-            let key = self.names.label(slot.key);
-            let rest = "keys before it are applied, it and those after it are not";
-            Error::new(error.kind(), format!("{call}: {key}: {}; {rest}", error.message()))
-        })
+        result.map_err(|error| self.at_updater(push, &error))
+    }
+
+    /// The error of a failed updater, with its place.
+    fn at_updater(&self, push: &KeyPush<'_>, error: &Error) -> Error {
+        let (call, key) = (push.call, self.names.label(push.slot.key));
+        let rest = "keys before it are applied, it and those after it are not";
+        Error::new(error.kind(), format!("{call}: {key}: {}; {rest}", error.message()))
     }
 
     pub(crate) fn borrow_buffer(&self, slot: &Slot) -> Result<Buffer> {

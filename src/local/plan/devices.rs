@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use super::{CallContext, KeyGroup, Pairs, Plan, PlannedOut, TensorUse};
-use crate::config::CudaChoice;
+use crate::config::DeviceSettings;
 use crate::device::{self, CallQueue, CallQueues, Device, KeyMemory, MemoryBudget};
-use crate::error::Result;
+use crate::error::{Result, fail};
 use crate::local::table::Slot;
 use crate::tensor::{Buffer, Lent, Memory};
 
 /// How a store uses devices.
 #[derive(Debug, Clone)]
 pub(crate) struct DeviceAccess {
-    pub(crate) choice: CudaChoice,
+    pub(crate) settings: DeviceSettings,
     /// Whether values stay on the device of the tensor that initialises them.
     pub(crate) keeps_values: bool,
     /// Of the memory of its keys.
@@ -21,7 +21,14 @@ pub(crate) struct DeviceAccess {
 
 impl DeviceAccess {
     pub(crate) fn open(&self, ordinal: u16) -> Result<&'static Device> {
-        device::open(&self.choice, ordinal)
+        let DeviceSettings { cuda, allowed, .. } = &self.settings;
+        if allowed.as_ref().is_some_and(|allowed| !allowed.contains(&ordinal)) {
+            return Err(fail!(
+                InvalidArgument,
+                "is in the memory of GPU {ordinal}, which the option devices leaves out"
+            ));
+        }
+        device::open(cuda, ordinal)
     }
 
     /// Gives a new key memory for its value, which is to be copied from a device.
@@ -102,7 +109,9 @@ impl Plan {
                 })?);
             }
         }
-        self.check_tensors(scene, &queues)?;
+        if access.settings.checks {
+            self.check_tensors(scene, &queues)?;
+        }
         self.queues = queues;
         Ok(())
     }

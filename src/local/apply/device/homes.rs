@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::local::apply::{Applier, CallLimits, HostWork};
 use crate::local::counters::CallTally;
 use crate::local::merger::{Handling, Merger};
-use crate::local::plan::{KeyGroup, PlannedOut};
+use crate::local::plan::{DeviceAccess, KeyGroup, PlannedOut};
 use crate::local::table::{Slot, Value};
 use crate::optim::OptimizerState;
 use crate::tensor::{Buffer, Memory};
@@ -28,7 +28,10 @@ impl Applier {
     ) -> Result<()> {
         let Handling { codec, merger } = work.handling;
         let works_here = codec.is_some() || matches!(merger, Merger::Updater(_));
-        let Some(budget) = self.homes.as_ref().filter(|_| !works_here) else { return Ok(()) };
+        let DeviceAccess { keeps_values, budget, .. } = &self.devices;
+        if works_here || !keeps_values {
+            return Ok(());
+        }
         let is_here = |group: &&KeyGroup| group.slot.device().is_none() && group.slot.count > 0;
         let mut moving = groups.iter().filter(is_here).collect::<Vec<_>>();
         moving.sort_by_key(|group| Reverse(group.slot.bytes()));

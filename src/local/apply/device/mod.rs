@@ -85,9 +85,17 @@ impl Applier {
                 }
             }
         }
-        for queue in queues.iter().filter(|queue| queue.has_ticket()) {
-            // The operation is done when the devices are; nothing can withdraw it any more.
-            queue.mark()?.wait(|| false)?;
+        let waits = self.devices.settings.waits;
+        for queue in queues.iter().filter(|queue| waits || queue.has_ticket()) {
+            // The call is done when the devices are; nothing can withdraw it any more.
+            if !queue.mark()?.wait(|| limits.patience.end().is_over())? {
+                let (key, gpu) = (self.names.label(groups[0].slot.key), queue.device.ordinal);
+                return Err(fail!(
+                    Timeout,
+                    "{name}: {key}: GPU {gpu} has not done it in time; work queued before it takes \
+                     longer; it uses the tensors until then"
+                ));
+            }
         }
         Ok(())
     }

@@ -1,16 +1,18 @@
-//! Pushes to keys on a device under an updater, which gets copies in host memory.
+//! Pushes to keys on a device under an updater, which gets copies in host memory, or the arrays on the
+//! device.
 
 use std::sync::Arc;
 
 use super::staging::Staging;
 use super::{DeviceCall, EMPTY, outs_of};
+use crate::device::{CallQueue, KernelName, Span};
 use crate::error::Result;
 use crate::local::apply::{Applier, KeyPush};
 use crate::local::counters::CallTally;
 use crate::local::plan::{KeyGroup, PlannedOut};
 use crate::local::table::Value;
 use crate::local::updater::Updater;
-use crate::tensor::Buffer;
+use crate::tensor::{Buffer, Tensor, TensorMut};
 
 impl Applier {
     /// Pushes to keys one by one, and fills the outs of each behind its updater.
@@ -38,7 +40,11 @@ impl Applier {
                 };
                 tally.add(&CallTally::of(push.values.len(), 0, group.slot.bytes()));
                 tally.updater_calls += 1;
-                self.update_copy(work, &push, updater, &mut locked[0])?;
+                if self.devices.settings.updates_there {
+                    self.update_there(work, &push, updater, &mut locked[0])?;
+                } else {
+                    self.update_copy(work, &push, updater, &mut locked[0])?;
+                }
             }
             let slot = Arc::clone(&group.slot);
             let pull = [KeyGroup { slot, values: 0..0, outs: group.outs.clone() }];
@@ -86,5 +92,55 @@ impl Applier {
         back.upload(block, memory.value(), bytes);
         memory.marks.note_writer(&back.queue()?);
         result
+    }
+
+    /// Runs the updater on the sum and the value on the device. Its work belongs on the stream of the
+    /// call, which this thread has named meanwhile.
+    fn update_there(
+        &self,
+        work: &DeviceCall<'_>,
+        push: &KeyPush<'_>,
+        updater: &Updater,
+        value: &mut Value,
+    ) -> Result<()> {
+        let &KeyPush { slot, values, .. } = push;
+        let (CallQueue { device, stream, .. }, bytes) = (work.queue, slot.bytes());
+        let memory = value.device.as_mut().expect(EMPTY);
+        memory.marks.order_writer(stream)?;
+        let stored = memory.value();
+        let merged = Span::allocate(device, bytes, stream)?;
+        let undo = self.undo.then(|| Span::allocate(device, bytes, stream)).transpose()?;
+        let (sum, team) = (KernelName::sum(slot.dtype), self.team_of(push));
+        let mut staging = Staging::new(work.queue, work.queues);
+        let inputs = values.iter().map(|it| staging.value(team, slot, it));
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        staging.jobs.sum(sum, slot.count, &inputs, &[merged.address()])?;
+        if let Some(undo) = &undo {
+            staging.jobs.sum(sum, slot.count, &[stored], &[undo.address()])?;
+        }
+        staging.prepare()?;
+        let mut back = Staging::new(work.queue, work.queues);
+        if let Some(undo) = &undo {
+            back.jobs.sum(sum, slot.count, &[undo.address()], &[stored])?;
+            back.prepare()?;
+        }
+        memory.marks.note_writer(&staging.queue()?);
+        let result = {
+            let _named = stream.name_for_scope();
+            let place = |address| usize::try_from(address).unwrap_or(0);
+            let ordinal = device.ordinal;
+            let input =
+                Tensor::on_device(place(merged.address()), slot.dtype, ordinal, &slot.shape);
+            let mut target = TensorMut::on_device(place(stored), slot.dtype, ordinal, &slot.shape);
+            updater.call(self.serial, slot.key, &input, &mut target)
+        };
+        // Behind a failure the updater may have queued work too.
+        memory.marks.note_writer(&work.queue.mark()?);
+        if result.is_err() && undo.is_some() {
+            memory.marks.note_writer(&back.queue()?);
+        }
+        merged.release(stream);
+        undo.into_iter().for_each(|span| span.release(stream));
+        result.map_err(|error| self.at_updater(push, &error))
     }
 }
