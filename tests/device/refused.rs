@@ -274,7 +274,7 @@ fn a_lost_device_fails_by_name_and_keys_in_host_memory_live() {
     gpu::fail(c"cuLaunchKernel:1=late700");
     store.push(&[(1, &value)]).unwrap();
     let name = "CUDA_ERROR_ILLEGAL_ADDRESS";
-    assert_fails(store.pull(&[(1, &out)]), DEVICE, &["GPU 0", name]);
+    assert_fails(store.pull(&[(1, &out)]), DEVICE, &["pull: key 1", "GPU 0", name]);
     assert_fails(store.push(&[(1, &value)]), DEVICE, &["push: key 1", "GPU 0", name]);
     assert_fails(store.init(&[(3, &value)]), DEVICE, &["init: key 3", name]);
     store.push(&[(2, &host)]).unwrap();
@@ -295,7 +295,8 @@ fn a_fault_behind_a_ticket_is_its_result() {
     store.init(&[(1, &value)]).unwrap();
     gpu::fail(c"cuLaunchKernel:1=late719");
     let ticket = store.submit(super::store::Call::Push, &[(1, &value)], &[]).unwrap();
-    assert_fails(store.wait(ticket, 10_000), DEVICE, &["CUDA_ERROR_LAUNCH_FAILED"]);
+    let parts = ["push: GPU 0", "CUDA_ERROR_LAUNCH_FAILED"];
+    assert_fails(store.wait(ticket, 10_000), DEVICE, &parts);
 }
 
 #[test]

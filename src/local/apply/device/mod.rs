@@ -88,7 +88,8 @@ impl Applier {
         let waits = self.devices.settings.waits;
         for queue in queues.iter().filter(|queue| waits || queue.has_ticket()) {
             // The call is done when the devices are; nothing can withdraw it any more.
-            if !queue.mark()?.wait(|| limits.patience.end().is_over())? {
+            let ended = queue.mark().and_then(|it| it.wait(|| limits.patience.end().is_over()));
+            if !ended.map_err(|error| error.at(name))? {
                 let (key, gpu) = (self.names.label(groups[0].slot.key), queue.device.ordinal);
                 return Err(fail!(
                     Timeout,
@@ -123,7 +124,7 @@ impl Applier {
     fn wait_for(&self, work: &DeviceCall<'_>, slot: &Slot, mark: &Mark, rest: &str) -> Result<()> {
         let limits = work.limits;
         let is_over = || limits.is_cancelled() || limits.patience.end().is_over();
-        if mark.wait(is_over)? {
+        if mark.wait(is_over).map_err(self.naming(work, slot))? {
             return Ok(());
         }
         if limits.is_cancelled() {
